@@ -1,0 +1,171 @@
+use std::fmt;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use smallvec::SmallVec;
+
+/// Whom a check counts: any bytes, short ones held without an allocation.
+///
+/// Text, numbers and addresses become their usual text, so that a key that a layer made can be
+/// named by hand: `limiter.reset("203.0.113.7")`. An IPv4-mapped IPv6 address is its IPv4 address.
+///
+/// The bytes may come from a client as they are. The Redis store escapes them, or hashes them
+/// where they are long, so that no key can break out of its Redis key or meet another caller's.
+///
+/// ```
+/// use std::net::IpAddr;
+/// use tollgate::Key;
+///
+/// assert_eq!(Key::from("user:7").as_bytes(), b"user:7");
+/// assert_eq!(Key::from(7u64), Key::from("7"));
+/// assert_eq!(Key::from("::ffff:192.0.2.1".parse::<IpAddr>()?), Key::from("192.0.2.1"));
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(SmallVec<[u8; 32]>);
+
+impl Key {
+    /// The key's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// One key of several parts, in their order.
+    ///
+    /// Different parts make different keys, wherever their borders are: inside a part, `|` and
+    /// `\` are preceded by `\`.
+    ///
+    /// ```
+    /// use tollgate::Key;
+    ///
+    /// let key = Key::join(&[Key::from("203.0.113.7"), Key::from("/search")]);
+    /// assert_eq!(key, Key::from("203.0.113.7|/search"));
+    /// ```
+    pub fn join(parts: &[Key]) -> Self {
+        let mut bytes = SmallVec::new();
+        for (index, part) in parts.iter().enumerate() {
+            if index > 0 {
+                bytes.push(b'|');
+            }
+            for &byte in part.as_bytes() {
+                if matches!(byte, b'|' | b'\\') {
+                    bytes.push(b'\\');
+                }
+                bytes.push(byte);
+            }
+        }
+        Self(bytes)
+    }
+
+    fn text(value: impl fmt::Display) -> Self {
+        let mut bytes = SmallVec::new();
+        // Writing to memory cannot fail.
+        let _ = write!(bytes, "{value}");
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key(\"{}\")", self.0.escape_ascii())
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(bytes: &[u8]) -> Self {
+        Self(SmallVec::from_slice(bytes))
+    }
+}
+
+impl From<Vec<u8>> for Key {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::from(bytes.as_slice())
+    }
+}
+
+impl<const N: usize> From<[u8; N]> for Key {
+    fn from(bytes: [u8; N]) -> Self {
+        Self::from(bytes.as_slice())
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Key {
+    fn from(bytes: &[u8; N]) -> Self {
+        Self::from(bytes.as_slice())
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Self::from(text.as_bytes())
+    }
+}
+
+impl From<String> for Key {
+    fn from(text: String) -> Self {
+        Self::from(text.as_bytes())
+    }
+}
+
+impl From<&String> for Key {
+    fn from(text: &String) -> Self {
+        Self::from(text.as_bytes())
+    }
+}
+
+impl From<&Key> for Key {
+    fn from(key: &Key) -> Self {
+        key.clone()
+    }
+}
+
+impl From<IpAddr> for Key {
+    fn from(address: IpAddr) -> Self {
+        Self::text(address.to_canonical())
+    }
+}
+
+impl From<Ipv4Addr> for Key {
+    fn from(address: Ipv4Addr) -> Self {
+        Self::text(address)
+    }
+}
+
+impl From<Ipv6Addr> for Key {
+    fn from(address: Ipv6Addr) -> Self {
+        Self::from(IpAddr::V6(address))
+    }
+}
+
+macro_rules! from_integers {
+    ($($integer:ty)*) => {$(
+        impl From<$integer> for Key {
+            fn from(number: $integer) -> Self {
+                Self::from(itoa::Buffer::new().format(number))
+            }
+        }
+    )*};
+}
+
+from_integers!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn joined(parts: &[Vec<u8>]) -> Key {
+        let parts: Vec<Key> = parts.iter().cloned().map(Key::from).collect();
+        Key::join(&parts)
+    }
+
+    proptest! {
+        #[test]
+        fn different_parts_never_join_to_one_key(
+            left in prop::collection::vec(prop::collection::vec(prop::sample::select(b"ab|\\".to_vec()), 0..4), 2),
+            right in prop::collection::vec(prop::collection::vec(prop::sample::select(b"ab|\\".to_vec()), 0..4), 2),
+        ) {
+            prop_assert_eq!(left == right, joined(&left) == joined(&right));
+        }
+    }
+}

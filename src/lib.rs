@@ -1,16 +1,24 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod algorithm;
 mod decision;
 mod error;
 mod key;
+pub mod layer;
+mod limiter;
 mod policy;
 mod quota;
 pub mod resolve;
+mod store;
 
 pub use decision::{Decision, Source};
 pub use error::{ConfigError, Error, ErrorKind};
 pub use key::Key;
+pub use layer::{RateLimit, RateLimitLayer};
+pub use limiter::{Check, FailureMode, Limiter};
 pub use policy::Policy;
 pub use quota::Quota;
 pub use resolve::{KeyResolver, Refusal, Resolution};
+pub use store::redis::RedisPool;
+pub use store::{MemoryStore, RedisStore, Store};

@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-use crate::Quota;
+use crate::{ConfigError, Quota};
 
 /// What a limiter enforces: a name, and the quota under it.
 ///
@@ -49,4 +49,15 @@ impl From<Quota> for Policy {
     fn from(quota: Quota) -> Self {
         Self::new("default").quota("default", quota)
     }
+}
+
+/// A name is written into keys and into structured fields as it is.
+pub(crate) fn valid_name(what: &str, name: &str) -> Result<(), ConfigError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if (1..=64).contains(&name.len()) && name.bytes().all(plain) {
+        return Ok(());
+    }
+    Err(ConfigError::new(format!(
+        "the {what} name {name:?} must be 1 to 64 characters out of A-Z a-z 0-9 . _ -"
+    )))
 }

@@ -25,10 +25,15 @@
 mod client_ip;
 mod combine;
 mod extension;
+mod forwarded;
 mod global;
 mod header;
+mod hops;
 mod ip;
 mod path;
+mod peer;
+mod prefix;
+mod trusted;
 
 use std::borrow::Cow;
 use std::net::IpAddr;

@@ -1,0 +1,312 @@
+//! A token bucket with continuous refill, kept as the generic cell rate algorithm keeps it
+//! (ITU-T I.371, annex A): the one number that matters is when the bucket will be full again.
+//!
+//! The rate is the fraction permits/period in lowest terms, and a tick is the part of a
+//! microsecond in which it makes every number whole: a permit refills in `permit` ticks, and
+//! `scale` ticks are a microsecond. Nothing is ever rounded.
+
+use std::time::Duration;
+
+use crate::decision::{Outcome, Source};
+use crate::{ConfigError, Decision, Quota};
+
+/// Lua's numbers are exact up to 2^53. Half of it for the bucket leaves the other half for the
+/// clock, until the year 2112.
+const MAX_CAPACITY: u128 = 1 << 52;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenBucket {
+    limit: u32,
+    permit: u64,
+    scale: u64,
+    capacity: u64,
+}
+
+/// The ticks until the bucket is full, at the time of the check: 0 is full, `capacity` empty.
+pub(crate) type Debt = u64;
+
+/// When the bucket will be full: what a store keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FullAt {
+    pub(crate) micros: u64,
+    /// Ticks past `micros`, fewer than a microsecond has.
+    pub(crate) ticks: u64,
+}
+
+impl TokenBucket {
+    pub(crate) fn new(name: &str, quota: &Quota) -> Result<Self, ConfigError> {
+        let fault = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
+        let &Quota { permits, period, burst } = quota;
+        if permits == 0 {
+            return fault("0 permits per period would never admit anything: use 1 or more");
+        }
+        if burst == 0 {
+            return fault("a burst of 0 would never admit anything: use 1 or more");
+        }
+        if period.is_zero() || period.subsec_nanos() % 1_000 != 0 {
+            return fault("the period must be a whole number of microseconds, 1 or more");
+        }
+        let micros = period.as_micros();
+        let divisor = gcd(micros, u128::from(permits));
+        let permit = micros / divisor;
+        let scale = u128::from(permits) / divisor;
+        let capacity = permit.saturating_mul(u128::from(burst));
+        if capacity > MAX_CAPACITY {
+            let most = MAX_CAPACITY / permit;
+            let advice = if most == 0 {
+                "shorten the period".to_owned()
+            } else {
+                format!("use a burst of {most} or less, or permits that divide the period")
+            };
+            return fault(&format!(
+                "{permits} permits per {period:?} with a burst of {burst} is beyond exact \
+                 arithmetic: {advice}"
+            ));
+        }
+        // All three are at most MAX_CAPACITY or u32::MAX by now.
+        Ok(Self {
+            limit: burst,
+            permit: permit as u64,
+            scale: scale as u64,
+            capacity: capacity as u64,
+        })
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    pub(crate) fn permit(&self) -> u64 {
+        self.permit
+    }
+
+    pub(crate) fn scale(&self) -> u64 {
+        self.scale
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The time in which a bucket that is empty becomes full, if it is whole seconds.
+    pub(crate) fn window_seconds(&self) -> Option<u64> {
+        let second = self.scale * 1_000_000;
+        self.capacity.is_multiple_of(second).then(|| self.capacity / second)
+    }
+
+    /// The debt at `now` (microseconds) of a bucket that will be full at `full_at`; never more than
+    /// an empty bucket's, so that other numbers of the quota keep what was used up as far as they
+    /// can.
+    pub(crate) fn debt(&self, full_at: FullAt, now: u64) -> Debt {
+        let micros = full_at.micros.saturating_sub(now);
+        if micros == 0 && full_at.micros < now {
+            return 0;
+        }
+        micros.saturating_mul(self.scale).saturating_add(full_at.ticks).min(self.capacity)
+    }
+
+    /// The debt of a bucket that will be full in this many microseconds.
+    pub(crate) fn debt_of(&self, micros: u64) -> Debt {
+        micros.saturating_mul(self.scale).min(self.capacity)
+    }
+
+    pub(crate) fn full_at(&self, debt: Debt, now: u64) -> FullAt {
+        FullAt { micros: now + debt / self.scale, ticks: debt % self.scale }
+    }
+
+    /// Decides a check, and adds its cost to the debt if it is admitted.
+    pub(crate) fn check(&self, debt: &mut Debt, cost: u32) -> Decision {
+        let price = u128::from(cost) * u128::from(self.permit);
+        let short = (u128::from(*debt) + price).saturating_sub(u128::from(self.capacity));
+        let outcome = if short == 0 {
+            // The price is at most the capacity, or it would be short.
+            *debt += price as u64;
+            Outcome::Allowed
+        } else if cost <= self.limit {
+            Outcome::Denied
+        } else {
+            Outcome::OverLimit
+        };
+        let left = self.capacity - *debt;
+        let remaining = left / self.permit;
+        let refill = if *debt == 0 { 0 } else { self.permit - left % self.permit };
+        Decision {
+            outcome,
+            source: Source::Store,
+            limit: self.limit,
+            // At most capacity / permit, which is the limit.
+            remaining: remaining as u32,
+            retry_after: match outcome {
+                Outcome::OverLimit => Duration::MAX,
+                // At most the debt, since the cost is within the limit.
+                _ => self.duration(short as u64),
+            },
+            refill_after: self.duration(refill),
+            reset_after: self.duration(*debt),
+        }
+    }
+
+    /// What a check of cost 1 would be told, with nothing charged.
+    pub(crate) fn peek(&self, mut debt: Debt) -> Decision {
+        let now = self.check(&mut debt.clone(), 0);
+        let Decision { outcome, retry_after, .. } = self.check(&mut debt, 1);
+        Decision { outcome, retry_after, ..now }
+    }
+
+    fn duration(&self, ticks: u64) -> Duration {
+        Duration::from_micros(ticks.div_ceil(self.scale))
+    }
+}
+
+fn gcd(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bucket(quota: Quota) -> TokenBucket {
+        TokenBucket::new("test", &quota).unwrap()
+    }
+
+    fn any_quota() -> impl Strategy<Value = Quota> {
+        (1..=1_000_000u32, 1..=100_000_000_000u64, 1..=1_000_000u32)
+            .prop_map(|(n, micros, burst)| {
+                Quota::new(n, Duration::from_micros(micros)).burst(burst)
+            })
+            .prop_filter("beyond exact arithmetic", |quota| TokenBucket::new("", quota).is_ok())
+    }
+
+    #[test]
+    fn three_per_second_is_exactly_three_per_second() {
+        let bucket = bucket(Quota::per_second(3).burst(1));
+        let (mut state, mut now, mut admitted) = (FullAt { micros: 0, ticks: 0 }, 1_000_000u64, 0);
+        let end = now + 1_000 * 1_000_000;
+        while now < end {
+            let mut debt = bucket.debt(state, now);
+            let decision = bucket.check(&mut debt, 1);
+            admitted += u32::from(decision.is_allowed());
+            state = bucket.full_at(debt, now);
+            now += decision.retry_after().max(decision.refill_after()).as_micros().max(1) as u64;
+        }
+        // Waiting for whole microseconds costs at most one microsecond a permit, so the last
+        // permit of the span can fall just behind it.
+        assert_eq!(admitted, 3_000);
+    }
+
+    #[test]
+    fn a_quota_that_cannot_work_is_an_error_that_says_what_to_change() {
+        for (quota, says) in [
+            (Quota::per_second(0), "1 or more"),
+            (Quota::per_second(1).burst(0), "burst of 0"),
+            (Quota::new(1, Duration::ZERO), "whole number of microseconds"),
+            (Quota::new(1, Duration::from_nanos(1_500)), "whole number of microseconds"),
+            (Quota::new(1, Duration::MAX).burst(1), "whole number of microseconds"),
+            (Quota::new(1, Duration::from_secs(u64::MAX)), "shorten the period"),
+            (Quota::new(u32::MAX, Duration::from_secs(u64::MAX)), "shorten the period"),
+            (Quota::per_day(1).burst(u32::MAX), "use a burst of 52124 or less"),
+            (Quota::per_day(1_000_003), "permits that divide the period"),
+        ] {
+            let error = TokenBucket::new("q", &quota).unwrap_err().to_string();
+            assert!(error.contains(says) && error.contains("`q`"), "{quota:?}: {error}");
+        }
+        assert!(TokenBucket::new("q", &Quota::per_day(1).burst(52_124)).is_ok());
+        assert!(TokenBucket::new("q", &Quota::per_second(1).burst(u32::MAX)).is_ok());
+        assert!(TokenBucket::new("q", &Quota::per_second(u32::MAX)).is_ok());
+    }
+
+    #[test]
+    fn a_cost_over_the_burst_is_never_admitted_and_has_no_wait() {
+        let bucket = bucket(Quota::per_second(5));
+        let mut debt = 0;
+        let decision = bucket.check(&mut debt, 6);
+        assert!(!decision.is_allowed() && decision.is_over_limit());
+        assert_eq!((debt, decision.retry_after(), decision.remaining()), (0, Duration::MAX, 5));
+        assert!(bucket.check(&mut debt, u32::MAX).is_over_limit());
+    }
+
+    proptest! {
+        #[test]
+        fn a_check_is_denied_until_exactly_the_wait_it_was_told(
+            quota in any_quota(), used in 0.0..=1.0f64, cost in 1..=1_000_000u32, now in 0..=1u64 << 51,
+        ) {
+            let bucket = bucket(quota);
+            let debt = (bucket.capacity as f64 * used) as u64;
+            let state = bucket.full_at(debt, now);
+            let decision = bucket.check(&mut debt.clone(), cost);
+            prop_assume!(!decision.is_over_limit());
+            let at = now + decision.retry_after().as_micros() as u64;
+            prop_assert!(bucket.check(&mut bucket.debt(state, at), cost).is_allowed());
+            if !decision.is_allowed() {
+                prop_assert!(!bucket.check(&mut bucket.debt(state, at - 1), cost).is_allowed());
+            }
+        }
+
+        #[test]
+        fn a_denied_check_changes_nothing(quota in any_quota(), used in 0.0..=1.0f64, cost: u32) {
+            let bucket = bucket(quota);
+            let before = (bucket.capacity as f64 * used) as u64;
+            let mut debt = before;
+            if !bucket.check(&mut debt, cost).is_allowed() {
+                prop_assert_eq!(debt, before);
+            }
+        }
+
+        #[test]
+        fn remaining_is_what_can_be_taken_and_grows_when_it_says(
+            quota in any_quota(), used in 0.0..=1.0f64, now in 0..=1u64 << 51,
+        ) {
+            let bucket = bucket(quota);
+            let debt = (bucket.capacity as f64 * used) as u64;
+            let state = bucket.full_at(debt, now);
+            let Decision { remaining, refill_after, reset_after, .. } = bucket.check(&mut debt.clone(), 0);
+            prop_assert!(bucket.check(&mut debt.clone(), remaining).is_allowed());
+            let at = |wait: Duration| bucket.debt(state, now + wait.as_micros() as u64);
+            prop_assert_eq!(at(reset_after), 0);
+            if remaining < bucket.limit {
+                prop_assert!(!bucket.check(&mut debt.clone(), remaining + 1).is_allowed());
+                prop_assert!(bucket.check(&mut at(refill_after), remaining + 1).is_allowed());
+                let early = refill_after - Duration::from_micros(1);
+                prop_assert!(!bucket.check(&mut at(early), remaining + 1).is_allowed());
+            }
+        }
+
+        #[test]
+        fn no_span_admits_more_than_burst_and_rate(
+            quota in any_quota(), steps in prop::collection::vec((0..=5_000_000u64, 0..=2_000u32), 1..100),
+        ) {
+            let bucket = bucket(quota);
+            let (mut state, mut now, mut taken) = (FullAt { micros: 0, ticks: 0 }, 1 << 50, 0u128);
+            let start = now;
+            for (wait, cost) in steps {
+                now += wait;
+                let mut debt = bucket.debt(state, now);
+                if bucket.check(&mut debt, cost).is_allowed() {
+                    taken += u128::from(cost);
+                    state = bucket.full_at(debt, now);
+                }
+                let refilled = u128::from(now - start) * u128::from(bucket.scale);
+                prop_assert!(taken * u128::from(bucket.permit) <= u128::from(bucket.capacity) + refilled);
+            }
+        }
+
+        #[test]
+        fn a_state_survives_being_kept(quota in any_quota(), used in 0.0..=1.0f64, now in 0..=1u64 << 51) {
+            let bucket = bucket(quota);
+            let debt = (bucket.capacity as f64 * used) as u64;
+            prop_assert_eq!(bucket.debt(bucket.full_at(debt, now), now), debt);
+        }
+
+        #[test]
+        fn no_quota_and_no_cost_panics(n: u32, secs: u64, nanos in 0..1_000_000_000u32, burst: u32, cost: u32, micros: u64, ticks: u64, now in 0..=1u64 << 52) {
+            if let Ok(bucket) = TokenBucket::new("", &Quota::new(n, Duration::new(secs, nanos)).burst(burst)) {
+                let mut debt = bucket.debt(FullAt { micros, ticks }, now);
+                bucket.check(&mut debt, cost);
+                bucket.peek(debt);
+                bucket.full_at(debt, now);
+            }
+        }
+    }
+}

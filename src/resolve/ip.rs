@@ -1,0 +1,122 @@
+use http::request::Parts;
+
+use super::peer::peer;
+use super::prefix::Prefixes;
+use super::{KeyResolver, Resolution};
+
+/// Counts by the address at the other end of the connection.
+///
+/// The key is text: `203.0.113.7` for an IPv4 address, `2001:db8:1:2::/64` for an IPv6 one. An
+/// IPv4-mapped IPv6 address is its IPv4 address. IPv6 is counted by /64, which is the least that a
+/// subscriber gets, because whoever has a /64 has 2^64 addresses to change between.
+///
+/// The server must say who is there. The address is taken from the first of these in the request's
+/// extensions:
+/// - axum's `ConnectInfo<SocketAddr>` (feature `axum`), which an app has when it is served with
+///   `into_make_service_with_connect_info::<SocketAddr>()`; or its `MockConnectInfo`, for tests;
+/// - a `SocketAddr`, for servers made with hyper;
+/// - tonic's `TcpConnectInfo` (feature `tonic`), which its server puts there by itself.
+///
+/// Without any of these there is no key, and the request is answered with 500.
+///
+/// # Security
+/// Behind a reverse proxy or a load balancer the peer is the proxy, so that all clients share one
+/// bucket: use [`ClientIp`](super::ClientIp) there.
+///
+/// # Examples
+/// ```no_run
+/// use std::net::SocketAddr;
+///
+/// # async fn serve(app: axum::Router) -> std::io::Result<()> {
+/// let listener = tokio::net::TcpListener::bind("0.0.0.0:3000").await?;
+/// axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+/// # }
+/// ```
+/// ```
+/// use std::net::SocketAddr;
+/// use tollgate::resolve::PeerIp;
+/// use tollgate::{KeyResolver, Resolution};
+///
+/// let (mut parts, ()) = http::Request::new(()).into_parts();
+/// parts.extensions.insert("[2001:db8:1:2::3]:4711".parse::<SocketAddr>()?);
+///
+/// assert_eq!(PeerIp::new().resolve(&parts), Resolution::Key("2001:db8:1:2::/64".into()));
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct PeerIp {
+    prefixes: Prefixes,
+}
+
+impl PeerIp {
+    /// An IPv4 address counts by itself, an IPv6 address with its /64.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counts IPv6 addresses together whose first `bits` bits are the same: 0 to 128, where more
+    /// than 128 is 128. The default is 64; 56 and 48 also catch who was given a larger network.
+    pub fn ipv6_prefix(self, bits: u8) -> Self {
+        Self { prefixes: self.prefixes.v6(bits) }
+    }
+
+    /// Counts IPv4 addresses together whose first `bits` bits are the same: 0 to 32, where more
+    /// than 32 is 32, the default.
+    pub fn ipv4_prefix(self, bits: u8) -> Self {
+        Self { prefixes: self.prefixes.v4(bits) }
+    }
+}
+
+impl KeyResolver for PeerIp {
+    fn resolve(&self, parts: &Parts) -> Resolution {
+        match peer(parts) {
+            Ok(address) => Resolution::Key(self.prefixes.key(address)),
+            Err(missing) => missing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use std::net::SocketAddr;
+
+    fn parts(peer: &str) -> Parts {
+        let mut parts = http::Request::new(()).into_parts().0;
+        parts.extensions.insert(peer.parse::<SocketAddr>().unwrap());
+        parts
+    }
+
+    fn key(text: &str) -> Resolution {
+        Resolution::Key(text.into())
+    }
+
+    #[test]
+    fn a_v6_client_cannot_rotate_within_its_prefix() {
+        let one = parts("[2001:db8:1:2::1]:1");
+        let other = parts("[2001:db8:1:2ff:ffff::9]:2");
+        assert_eq!(PeerIp::new().resolve(&one), key("2001:db8:1:2::/64"));
+        let wide = PeerIp::new().ipv6_prefix(48);
+        assert_eq!(wide.resolve(&one), key("2001:db8:1::/48"));
+        assert_eq!(wide.resolve(&other), key("2001:db8:1::/48"));
+    }
+
+    #[test]
+    fn a_v4_client_counts_the_same_on_a_dual_stack_socket() {
+        assert_eq!(PeerIp::new().resolve(&parts("203.0.113.7:1")), key("203.0.113.7"));
+        assert_eq!(PeerIp::new().resolve(&parts("[::ffff:203.0.113.7]:1")), key("203.0.113.7"));
+        let wide = PeerIp::new().ipv4_prefix(24);
+        assert_eq!(wide.resolve(&parts("[::ffff:203.0.113.7]:1")), key("203.0.113.0/24"));
+    }
+
+    #[test]
+    fn forged_headers_are_not_looked_at() {
+        let mut parts = parts("203.0.113.7:1");
+        for name in ["forwarded", "x-forwarded-for", "x-real-ip"] {
+            parts.headers.insert(name, HeaderValue::from_static("for=192.0.2.1"));
+        }
+        assert_eq!(PeerIp::new().resolve(&parts), key("203.0.113.7"));
+    }
+}

@@ -1,0 +1,227 @@
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroUsize;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use super::sealed::Open;
+use super::{Answer, Buckets, Plan, Store};
+use crate::algorithm::{Debt, FullAt};
+use crate::{ConfigError, Decision, Error, Key};
+
+/// Buckets in this process: the same decisions as on Redis, for one process.
+///
+/// Clones share their buckets. Memory is bounded: a bucket that is full again goes by itself as
+/// others come, and at [`max_keys`](Self::max_keys) the bucket nearest to full gives way, so that
+/// a flood of fresh keys cannot wash out the callers that are being denied. There is no background
+/// task.
+///
+/// Time is [`tokio::time::Instant`]: the monotonic clock, or the paused one of a test.
+///
+/// ```
+/// use tollgate::{Limiter, MemoryStore, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(1))?;
+/// assert!(limiter.check("user:7").await?.is_allowed());
+/// assert!(!limiter.check("user:7").await?.is_allowed());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    start: Instant,
+    hasher: RandomState,
+    shards: Box<[Mutex<Shard>]>,
+    keys_per_shard: usize,
+    policies: Mutex<Vec<Arc<str>>>,
+    evictions: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    buckets: HashMap<Id, FullAt>,
+    /// Each bucket once, under a time not later than the one at which it is full: that time only
+    /// grows, and is brought up to date when the entry comes to the top.
+    by_full_at: BinaryHeap<Reverse<(FullAt, Id)>>,
+}
+
+/// The index of a policy in the store, and a caller.
+type Id = (u32, Key);
+
+impl MemoryStore {
+    /// At most a million keys, of all the policies that share the store: about 200 MB when full.
+    pub fn new() -> Self {
+        Self::max_keys(const { NonZeroUsize::new(1_000_000).unwrap() })
+    }
+
+    /// At most `keys` keys, of all the policies that share the store, about 200 bytes each.
+    ///
+    /// The keys are spread over up to 64 parts by a random hash; a part that is full evicts, so
+    /// that eviction can begin some percent below the maximum. Below 4,096 keys there is one part,
+    /// and the maximum is exact.
+    pub fn max_keys(keys: NonZeroUsize) -> Self {
+        let shards = (keys.get() / 2_048).clamp(1, 64);
+        Self {
+            shared: Arc::new(Shared {
+                start: Instant::now(),
+                hasher: RandomState::new(),
+                shards: (0..shards).map(|_| Mutex::default()).collect(),
+                keys_per_shard: keys.get() / shards,
+                policies: Mutex::default(),
+                evictions: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// How many buckets are held.
+    pub fn len(&self) -> usize {
+        self.shared.shards.iter().map(|shard| lock(shard).buckets.len()).sum()
+    }
+
+    /// Whether no bucket is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many buckets that were not full have given way to others since the store was made.
+    pub fn evictions(&self) -> u64 {
+        self.shared.evictions.load(Ordering::Relaxed)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store for MemoryStore {}
+
+impl Open for MemoryStore {
+    fn open(&self, plan: Plan) -> Result<Arc<dyn Buckets>, ConfigError> {
+        let mut policies = lock(&self.shared.policies);
+        let policy = policies.iter().position(|name| *name == plan.policy).unwrap_or_else(|| {
+            policies.push(plan.policy.clone());
+            policies.len() - 1
+        });
+        Ok(Arc::new(MemoryBuckets { shared: self.shared.clone(), policy: policy as u32, plan }))
+    }
+}
+
+#[derive(Debug)]
+struct MemoryBuckets {
+    shared: Arc<Shared>,
+    policy: u32,
+    plan: Plan,
+}
+
+impl MemoryBuckets {
+    /// Runs a decision on a bucket's debt, and keeps the debt if it grew.
+    fn decide(&self, key: &Key, decide: impl FnOnce(&mut Debt) -> Decision) -> Answer {
+        let bucket = &self.plan.bucket;
+        let id = (self.policy, key.clone());
+        let mut shard = lock(self.shared.shard(&id));
+        // Read under the lock, so that time does not run backwards between two checks of a key.
+        let now = self.shared.start.elapsed().as_micros() as u64;
+        let kept = shard.buckets.get_mut(&id);
+        let found = kept.as_ref().map_or(0, |full_at| bucket.debt(**full_at, now));
+        let mut debt = found;
+        let decision = decide(&mut debt);
+        if debt > found {
+            let full_at = bucket.full_at(debt, now);
+            match kept {
+                Some(kept) => *kept = full_at,
+                None => {
+                    let evicted = shard.insert(id, full_at, now, self.shared.keys_per_shard);
+                    self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
+                }
+            }
+        }
+        Answer::Ready(Ok(decision))
+    }
+}
+
+impl Buckets for MemoryBuckets {
+    fn check(&self, key: &Key, cost: u32) -> Answer {
+        self.decide(key, |debt| self.plan.bucket.check(debt, cost))
+    }
+
+    fn peek(&self, key: &Key) -> Answer {
+        self.decide(key, |debt| self.plan.bucket.peek(*debt))
+    }
+
+    fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
+        let id = (self.policy, key.clone());
+        let mut shard = lock(self.shared.shard(&id));
+        // Its entry in the heap stays, so that the bucket still has exactly one.
+        if let Some(full_at) = shard.buckets.get_mut(&id) {
+            *full_at = FullAt { micros: 0, ticks: 0 };
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+}
+
+impl Shared {
+    fn shard(&self, id: &Id) -> &Mutex<Shard> {
+        let hash = self.hasher.hash_one(id) as usize;
+        &self.shards[hash % self.shards.len()]
+    }
+}
+
+impl Shard {
+    /// Adds a bucket, and makes room for it: drops a few that are full by now, and, if there are
+    /// still too many, the one nearest to full. Returns how many of those were not full.
+    fn insert(&mut self, id: Id, full_at: FullAt, now: u64, max_keys: usize) -> u64 {
+        let mut evicted = 0;
+        // Two for each that comes: the full ones are gone faster than others can arrive.
+        for _ in 0..2 {
+            self.drop_nearest_to_full(|actual| actual.micros < now);
+        }
+        while self.buckets.len() >= max_keys.max(1) {
+            let dropped = self.drop_nearest_to_full(|_| true);
+            evicted += u64::from(dropped.is_some_and(|actual| actual.micros >= now));
+        }
+        self.by_full_at.push(Reverse((full_at, id.clone())));
+        self.buckets.insert(id, full_at);
+        evicted
+    }
+
+    /// Finds the bucket nearest to full, and drops it if it is near enough.
+    fn drop_nearest_to_full(&mut self, near_enough: impl Fn(FullAt) -> bool) -> Option<FullAt> {
+        while let Some(Reverse((known, _))) = self.by_full_at.peek() {
+            if !near_enough(*known) {
+                return None;
+            }
+            let Reverse((known, id)) = self.by_full_at.pop()?;
+            match self.buckets.get(&id) {
+                Some(&actual) if actual > known => self.by_full_at.push(Reverse((actual, id))),
+                Some(&actual) => {
+                    self.buckets.remove(&id);
+                    return Some(actual);
+                }
+                None => {}
+            }
+        }
+        None
+    }
+}
+
+/// A panic while the lock is held leaves whole buckets behind, so the poison means nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,178 @@
+//! Checks that go out in one call: grouped by key, those of a key in the order of their arrival.
+
+use std::fmt::Write;
+
+use indexmap::IndexMap;
+use redis::Cmd;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::reply::Found;
+use crate::algorithm::{Debt, TokenBucket};
+use crate::{Decision, Error, ErrorKind, Key};
+
+/// One caller's check, waiting for its decision.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) ask: Ask,
+    pub(super) deadline: Instant,
+    pub(super) caller: oneshot::Sender<Result<Decision, Error>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ask {
+    Take(u32),
+    Peek,
+}
+
+impl Ask {
+    fn cost(self) -> u32 {
+        match self {
+            Self::Take(cost) => cost,
+            Self::Peek => 0,
+        }
+    }
+
+    fn decide(self, bucket: &TokenBucket, debt: &mut Debt) -> Decision {
+        match self {
+            Self::Take(cost) => bucket.check(debt, cost),
+            Self::Peek => bucket.peek(*debt),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// The keys in the order of their arrival, each with its costs.
+    keys: IndexMap<Key, Costs>,
+    /// In the order of arrival, which is that of their deadlines.
+    checks: Vec<Check>,
+    /// How many of the checks have been answered.
+    answered: usize,
+}
+
+#[derive(Debug)]
+struct Check {
+    /// The index of its key.
+    key: usize,
+    ask: Ask,
+    deadline: Instant,
+    caller: Option<oneshot::Sender<Result<Decision, Error>>>,
+}
+
+/// The costs of a key's checks, as runs of (count, cost).
+#[derive(Debug, Default)]
+pub(super) struct Costs(SmallVec<[(u32, u32); 2]>);
+
+impl Costs {
+    fn push(&mut self, cost: u32) {
+        match self.0.last_mut() {
+            Some((count, last)) if *last == cost => *count += 1,
+            _ => self.0.push((1, cost)),
+        }
+    }
+
+    /// As the script's argument.
+    pub(super) fn write(&self, call: &mut Cmd) {
+        match self.0.as_slice() {
+            [(1, cost)] => {
+                call.arg(cost);
+            }
+            runs => {
+                let mut text = String::with_capacity(8 * runs.len());
+                for (count, cost) in runs {
+                    // Writing to a string cannot fail.
+                    let _ = write!(text, "{count}:{cost},");
+                }
+                call.arg(text);
+            }
+        }
+    }
+}
+
+impl Batch {
+    pub(super) const MAX_KEYS: usize = 128;
+    pub(super) const MAX_CHECKS: usize = 1_024;
+
+    /// Whether there is room for a check of this key.
+    pub(super) fn has_room_for(&self, key: &Key) -> bool {
+        self.checks.len() < Self::MAX_CHECKS
+            && (self.keys.len() < Self::MAX_KEYS || self.keys.contains_key(key))
+    }
+
+    pub(super) fn push(&mut self, Entry { key, ask, deadline, caller }: Entry) {
+        let key = self.keys.entry(key);
+        self.checks.push(Check { key: key.index(), ask, deadline, caller: Some(caller) });
+        key.or_default().push(ask.cost());
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.checks.is_empty()
+    }
+
+    /// How many keys there are.
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.keys.keys()
+    }
+
+    /// The costs of each key's checks, in the order of the keys.
+    pub(super) fn costs(&self) -> impl Iterator<Item = &Costs> {
+        self.keys.values()
+    }
+
+    /// When the next caller stops waiting, if any still waits.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.checks.get(self.answered).map(|check| check.deadline)
+    }
+
+    /// Tells the callers whose deadline has come.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while self.next_deadline().is_some_and(|deadline| deadline <= now) {
+            let timeout = Error::new(ErrorKind::Timeout, "the store did not answer in time");
+            self.checks[self.answered].answer(Err(timeout));
+            self.answered += 1;
+        }
+    }
+
+    /// Tells everybody still waiting that the call failed.
+    pub(super) fn fail(mut self, error: &Error) {
+        for check in &mut self.checks {
+            check.answer(Err(error.clone()));
+        }
+    }
+
+    /// Replays the checks on what the script found, which is one for each key, and gives
+    /// everybody still waiting the decision that the script made.
+    pub(super) fn settle(mut self, found: Vec<Found>, bucket: &TokenBucket) {
+        let mut keys: Vec<Result<Debt, Error>> = found
+            .into_iter()
+            .map(|found| match found {
+                Found::Debt(debt) => Ok(debt),
+                Found::Broken => Ok(bucket.capacity()),
+                Found::Failed(text) => Err(Error::new(ErrorKind::Store, text)),
+            })
+            .collect();
+        for check in &mut self.checks {
+            let answer = match &mut keys[check.key] {
+                Ok(debt) => Ok(check.ask.decide(bucket, debt)),
+                Err(error) => Err(error.clone()),
+            };
+            check.answer(answer);
+        }
+    }
+}
+
+impl Check {
+    fn answer(&mut self, answer: Result<Decision, Error>) {
+        if let Some(caller) = self.caller.take() {
+            // A caller that has gone does not hear it.
+            let _ = caller.send(answer);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A lane keeps one connection and shares it.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::connect::{Connector, Link};
+use crate::{Error, ErrorKind};
+
+/// The pause after a failed attempt to connect. Meanwhile, checks are told at once.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    connector: Arc<Connector>,
+    state: watch::Sender<State>,
+}
+
+/// The lane's connection, for one call.
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    pub(super) link: Link,
+    generation: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Counts the attempts to connect.
+    generation: u64,
+    phase: Phase,
+    /// Why the last attempt failed, if it did.
+    failure: Option<Error>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Down { until: Option<Instant> },
+    Connecting,
+    Up(Link),
+}
+
+impl Lane {
+    pub(super) fn new(connector: Arc<Connector>) -> Self {
+        let state = State { generation: 0, phase: Phase::Down { until: None }, failure: None };
+        Self { connector, state: watch::Sender::new(state) }
+    }
+
+    /// The connection, made first if there is none. Fails at once while the last attempt to make
+    /// one has failed.
+    pub(super) async fn lease(self: &Arc<Self>) -> Result<Lease, Error> {
+        let mut changes = self.state.subscribe();
+        loop {
+            let is_down = {
+                let state = changes.borrow_and_update();
+                let is_down = match &state.phase {
+                    Phase::Up(link) => {
+                        return Ok(Lease { link: link.clone(), generation: state.generation });
+                    }
+                    Phase::Down { until } => until.is_none_or(|until| until <= Instant::now()),
+                    Phase::Connecting => false,
+                };
+                if let Some(failure) = &state.failure
+                    && !is_down
+                {
+                    return Err(failure.clone());
+                }
+                is_down
+            };
+            if is_down {
+                self.connect();
+            }
+            if changes.changed().await.is_err() {
+                return Err(interrupted());
+            }
+        }
+    }
+
+    /// Gives up a connection that failed, unless that has been done.
+    pub(super) fn discard(&self, lease: &Lease) {
+        self.leave(lease.generation);
+    }
+
+    /// Starts an attempt, unless one is under way. It runs on its own: no caller's deadline cuts it
+    /// short.
+    fn connect(self: &Arc<Self>) {
+        let mut generation = None;
+        self.state.send_if_modified(|state| {
+            if matches!(state.phase, Phase::Down { .. }) {
+                state.generation += 1;
+                state.phase = Phase::Connecting;
+                generation = Some(state.generation);
+            }
+            generation.is_some()
+        });
+        if let Some(generation) = generation {
+            let watched = Watched { lane: Arc::downgrade(self), generation };
+            tokio::spawn(keep(self.connector.clone(), watched, self.state.subscribe()));
+        }
+    }
+
+    fn connected(&self, generation: u64, result: Result<Link, Error>) {
+        self.state.send_if_modified(|state| {
+            let current = state.generation == generation;
+            if current {
+                match result {
+                    Ok(link) => {
+                        if state.failure.take().is_some() {
+                            tracing::info!("Redis can be reached again");
+                        }
+                        state.phase = Phase::Up(link);
+                    }
+                    Err(error) => {
+                        if state.failure.is_none() {
+                            tracing::warn!(
+                                error = &error as &dyn std::error::Error,
+                                "Redis cannot be reached"
+                            );
+                        }
+                        state.phase = Phase::Down { until: Some(Instant::now() + RETRY_AFTER) };
+                        state.failure = Some(error);
+                    }
+                }
+            }
+            current
+        });
+    }
+
+    /// Takes the lane down if this attempt's connection, or the attempt itself, is the latest.
+    fn leave(&self, generation: u64) {
+        self.state.send_if_modified(|state| {
+            let current =
+                state.generation == generation && !matches!(state.phase, Phase::Down { .. });
+            if current {
+                state.phase = Phase::Down { until: None };
+            }
+            current
+        });
+    }
+}
+
+/// Makes a connection, and stays until it is given up: when the runtime that drives the connection
+/// shuts down, this task ends with it and takes the lane down.
+async fn keep(connector: Arc<Connector>, watched: Watched, mut changes: watch::Receiver<State>) {
+    let result = connector.connect().await;
+    drop(connector);
+    if let Some(lane) = watched.lane.upgrade() {
+        lane.connected(watched.generation, result);
+    }
+    let is_up = |state: &State| {
+        state.generation == watched.generation && matches!(state.phase, Phase::Up(_))
+    };
+    // Ends with an error when the store is dropped, which is as good.
+    let _ = changes.wait_for(|state| !is_up(state)).await;
+}
+
+struct Watched {
+    lane: Weak<Lane>,
+    generation: u64,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.upgrade() {
+            lane.leave(self.generation);
+        }
+    }
+}
+
+fn interrupted() -> Error {
+    Error::new(ErrorKind::Unavailable, "the store has been dropped")
+}

@@ -1,0 +1,165 @@
+//! The name of a caller's bucket in Redis: `prefix:{caller}:policy`, with the format of its value.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::{ConfigError, Key};
+
+/// The longest caller that is written out; a longer one is hashed.
+const MAX_CALLER: usize = 128;
+
+/// The format of the value: a token bucket, version 1. Another algorithm or version is another
+/// key, so that one never reads the other's value.
+const FORMAT: &str = "t1";
+
+/// Turns a caller's key into the name of its bucket.
+///
+/// The caller stands in a hash tag, so that Redis Cluster puts all that belongs to it in one slot,
+/// and different callers in different ones.
+#[derive(Clone, Debug)]
+pub(super) struct Namer {
+    before: Arc<str>,
+    after: Arc<str>,
+}
+
+impl Namer {
+    pub(super) fn new(prefix: &str, policy: &str) -> Result<Self, ConfigError> {
+        if prefix.is_empty()
+            || !prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}".contains(&byte))
+        {
+            return Err(ConfigError::new(format!(
+                "the prefix {prefix:?} must be 1 or more visible ASCII characters other than `{{` and `}}`, \
+                 which would change the hash tag"
+            )));
+        }
+        Ok(Self {
+            before: format!("{prefix}:{{").into(),
+            after: format!("}}:{policy}:{FORMAT}").into(),
+        })
+    }
+
+    pub(super) fn name(&self, key: &Key) -> String {
+        let mut name =
+            String::with_capacity(self.before.len() + key.as_bytes().len() + self.after.len());
+        name.push_str(&self.before);
+        push_caller(&mut name, key.as_bytes());
+        name.push_str(&self.after);
+        name
+    }
+}
+
+/// Writes any bytes as visible ASCII without braces, different for different bytes, and never as
+/// nothing: Redis ignores an empty tag.
+///
+/// `%` only ever precedes two hexadecimal digits, and `#` is never written as it is; so a lone `%`
+/// is the empty caller, and `#` a hashed one.
+fn push_caller(name: &mut String, caller: &[u8]) {
+    if caller.is_empty() {
+        name.push('%');
+        return;
+    }
+    let start = name.len();
+    for &byte in caller {
+        if byte.is_ascii_graphic() && !b"{}%#".contains(&byte) {
+            name.push(byte.into());
+        } else {
+            push_hex(name, "%", &[byte]);
+        }
+        if name.len() - start > MAX_CALLER {
+            name.truncate(start);
+            push_hex(name, "#", &Sha256::digest(caller));
+            return;
+        }
+    }
+}
+
+fn push_hex(name: &mut String, mark: &str, bytes: &[u8]) {
+    name.push_str(mark);
+    for byte in bytes {
+        // Writing to a string cannot fail.
+        let _ = write!(name, "{byte:02x}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn name(caller: &[u8]) -> String {
+        Namer::new("tollgate", "default").unwrap().name(&caller.into())
+    }
+
+    fn tag(name: &str) -> &str {
+        let (_, rest) = name.split_once('{').unwrap();
+        rest.split_once('}').unwrap().0
+    }
+
+    #[test]
+    fn plain_callers_stay_readable() {
+        assert_eq!(name(b"203.0.113.7"), "tollgate:{203.0.113.7}:default:t1");
+        assert_eq!(name(b"user:7|/search"), "tollgate:{user:7|/search}:default:t1");
+    }
+
+    #[test]
+    fn nasty_callers_have_distinct_tags_that_are_not_empty() {
+        let long = [b'a'; MAX_CALLER];
+        let longer = [b'a'; MAX_CALLER + 1];
+        let huge = vec![0xff; 8192];
+        let hashed = tag(&name(&longer)).to_owned();
+        let callers: [&[u8]; 18] = [
+            b"",
+            b"%",
+            b"%%",
+            b"#",
+            b"{}",
+            b"}{",
+            b"{a}",
+            b"a",
+            b"}",
+            b"\0",
+            b"\n",
+            b"\xff",
+            b"%00",
+            b" ",
+            &long,
+            &longer,
+            &huge,
+            hashed.as_bytes(),
+        ];
+        let tags: HashSet<String> =
+            callers.iter().map(|caller| tag(&name(caller)).to_owned()).collect();
+        assert_eq!(tags.len(), callers.len());
+        assert!(!tags.contains(""));
+    }
+
+    #[test]
+    fn a_prefix_that_breaks_the_tag_is_an_error() {
+        for prefix in ["", "{", "a}b", "a b", "a\n", "ä"] {
+            assert!(Namer::new(prefix, "default").is_err(), "{prefix:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_the_tag(caller: Vec<u8>) {
+            let name = name(&caller);
+            prop_assert!(name.is_ascii() && !name.bytes().any(|byte| byte.is_ascii_control() || byte == b' '));
+            prop_assert!(!tag(&name).is_empty());
+            prop_assert_eq!(name.matches(['{', '}']).count(), 2);
+            prop_assert_eq!(&name, &format!("tollgate:{{{}}}:default:t1", tag(&name)));
+            prop_assert!(name.len() < 200);
+        }
+
+        #[test]
+        fn different_callers_never_meet(
+            left in prop::collection::vec(prop::sample::select(b"{}%#0a\0\xff".to_vec()), 0..140),
+            right in prop::collection::vec(prop::sample::select(b"{}%#0a\0\xff".to_vec()), 0..140),
+        ) {
+            prop_assert_eq!(left == right, name(&left) == name(&right));
+        }
+    }
+}

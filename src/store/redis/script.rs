@@ -1,0 +1,90 @@
+//! The script of a policy, put together once from the frame and the piece of its algorithm, and
+//! the call that runs it.
+
+use redis::{Cmd, Script as Source};
+
+use super::batch::Batch;
+use super::name::Namer;
+use crate::algorithm::TokenBucket;
+
+const FRAME: &str = include_str!("../../../lua/frame.lua");
+const WHOLE: &str = include_str!("../../../lua/token_bucket.lua");
+const FRACTION: &str = include_str!("../../../lua/token_bucket_fraction.lua");
+
+#[derive(Debug)]
+pub(super) struct Script {
+    source: String,
+    sha: String,
+    numbers: Vec<u64>,
+}
+
+impl Script {
+    pub(super) fn new(bucket: &TokenBucket) -> Self {
+        let mut numbers = vec![bucket.permit(), bucket.capacity()];
+        let piece = if bucket.scale() == 1 {
+            WHOLE
+        } else {
+            numbers.push(bucket.scale());
+            FRACTION
+        };
+        let source = assemble(piece, numbers.len());
+        let sha = Source::new(&source).get_hash().to_owned();
+        Self { source, sha, numbers }
+    }
+
+    /// The call by hash, which the server answers with NOSCRIPT if it has not seen the script.
+    pub(super) fn by_hash(&self, batch: &Batch, namer: &Namer) -> Cmd {
+        self.call("EVALSHA", &self.sha, batch, namer)
+    }
+
+    /// The same call with the script itself.
+    pub(super) fn in_full(&self, batch: &Batch, namer: &Namer) -> Cmd {
+        self.call("EVAL", &self.source, batch, namer)
+    }
+
+    fn call(&self, command: &str, script: &str, batch: &Batch, namer: &Namer) -> Cmd {
+        let keys = batch.len();
+        let mut call =
+            Cmd::with_capacity(3 + self.numbers.len() + 2 * keys, script.len() + 64 * (keys + 1));
+        call.arg(command).arg(script).arg(keys);
+        for key in batch.keys() {
+            call.arg(namer.name(key));
+        }
+        for &number in &self.numbers {
+            call.arg(number);
+        }
+        for costs in batch.costs() {
+            costs.write(&mut call);
+        }
+        call
+    }
+}
+
+/// Fills the frame's `--@ part` lines from the piece's parts of the same name, without comments.
+fn assemble(piece: &str, numbers: usize) -> String {
+    let mut script = String::new();
+    for line in FRAME.lines() {
+        match line.trim_start().strip_prefix("--@ ") {
+            Some(name) => part(piece, name).for_each(|line| push_code(&mut script, line)),
+            None => push_code(&mut script, line),
+        }
+    }
+    script.replace("NUMBERS", &numbers.to_string())
+}
+
+fn part<'a>(piece: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let is_mark = |line: &&str| line.starts_with("--@ ");
+    piece
+        .lines()
+        .skip_while(move |line| line.strip_prefix("--@ ") != Some(name))
+        .skip(1)
+        .take_while(move |line| !is_mark(line))
+}
+
+fn push_code(script: &mut String, line: &str) {
+    let code = line.trim();
+    if !code.is_empty() && !code.starts_with("--") {
+        script.push_str(code);
+        script.push('\n');
+    }
+}

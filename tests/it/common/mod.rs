@@ -1,0 +1,20 @@
+//! Real servers for the tests: every test starts its own and nothing outlives it, so that tests
+//! run side by side, and each may stop, pause or flush what it started.
+//!
+//! The binary is `redis-server`, or what `REDIS_SERVER_BIN` names.
+
+// A test takes what it needs; what no test needs today is still part of the set.
+#![allow(dead_code)]
+
+mod cluster;
+mod place;
+mod proxy;
+mod sentinel;
+mod server;
+mod wait;
+
+pub(crate) use cluster::Cluster;
+pub(crate) use proxy::Proxy;
+pub(crate) use sentinel::Sentinel;
+pub(crate) use server::{Server, connect};
+pub(crate) use wait::{BOUND, wait_until};

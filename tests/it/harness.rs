@@ -1,0 +1,294 @@
+//! The tools of the other tests: a fault that its tool does not cause is a test that proves
+//! nothing.
+
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, RedisResult, ServerErrorKind, Value, cmd};
+use tokio::time::timeout;
+
+use crate::common::{BOUND, Cluster, Proxy, Sentinel, Server, connect, wait_until};
+
+/// Long enough for a server on this machine to answer, were it not kept from it.
+const SILENCE: Duration = Duration::from_millis(200);
+
+async fn increment(connection: &mut MultiplexedConnection) -> RedisResult<u64> {
+    cmd("INCR").arg("n").query_async(connection).await
+}
+
+async fn is_silent(connection: &mut MultiplexedConnection) -> bool {
+    timeout(SILENCE, increment(connection)).await.is_err()
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+#[tokio::test]
+async fn servers_share_no_data() {
+    let (one, other) = (Server::start().await, Server::start().await);
+    one.command(&["SET", "k", "v"]).await;
+    assert_eq!(other.command(&["GET", "k"]).await, Value::Nil);
+}
+
+#[tokio::test]
+async fn a_port_that_somebody_else_took_is_not_waited_for() {
+    let taken = Server::start().await;
+    let wanted = AtomicBool::new(true);
+    let server = Server::launch(|port, dir| {
+        let first = wanted.swap(false, SeqCst);
+        Server::options(if first { taken.port() } else { port }, dir)
+    })
+    .await;
+    assert_ne!(server.port(), taken.port());
+    assert_eq!(server.info("server").await["tcp_port"], server.port().to_string());
+}
+
+#[tokio::test]
+async fn a_server_that_was_stopped_refuses_and_comes_back_empty_on_its_port() {
+    let server = Server::start().await;
+    let mut connection = connect(&server.url()).await.unwrap();
+    increment(&mut connection).await.unwrap();
+
+    server.stop();
+    assert!(increment(&mut connection).await.unwrap_err().is_io_error());
+    assert!(connect(&server.url()).await.unwrap_err().is_connection_refusal());
+
+    server.restart().await;
+    assert_eq!(server.query::<u64>(&["INCR", "n"]).await, 1);
+}
+
+#[tokio::test]
+async fn a_paused_server_is_silent_and_answers_when_it_goes_on() {
+    let server = Server::start().await;
+    let mut connection = connect(&server.url()).await.unwrap();
+    server.pause();
+    assert!(is_silent(&mut connection).await);
+    server.resume();
+    // What was sent meanwhile is run too.
+    assert_eq!(increment(&mut connection).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_test_that_panics_leaves_no_process_and_no_directory() {
+    let server = Server::start().await;
+    let (pid, dir) = (server.pid().unwrap(), server.dir().to_owned());
+    server.pause();
+    let panicked = std::panic::catch_unwind(AssertUnwindSafe(move || {
+        let _server = server;
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err());
+    assert!(!is_alive(pid));
+    assert!(!dir.exists());
+}
+
+#[tokio::test]
+async fn options_reach_the_server() {
+    let server = Server::with_args(&["--maxmemory", "3mb"]).await;
+    let maximum = server.query::<(String, u64)>(&["CONFIG", "GET", "maxmemory"]).await;
+    assert_eq!(maximum.1, 3 * 1024 * 1024);
+}
+
+#[tokio::test]
+async fn command_stats_count_what_a_test_sends_and_nothing_else() {
+    let server = Server::start().await;
+    assert!(server.command_stats().await.is_empty());
+    server.command(&["EVAL", "return redis.call('GET', KEYS[1])", "1", "k"]).await;
+    server.command(&["EVAL", "return 1", "0"]).await;
+    server.command(&["CONFIG", "GET", "save"]).await;
+    let stats = server.command_stats().await;
+    let expected = [("config|get", 1), ("eval", 2), ("get", 1)];
+    assert!(stats.iter().map(|(name, &calls)| (name.as_str(), calls)).eq(expected), "{stats:?}");
+}
+
+#[tokio::test]
+async fn the_clock_is_the_servers_in_microseconds() {
+    let server = Server::start().await;
+    let began = (server.time_micros().await, Instant::now());
+    wait_until("2 ms are over", BOUND, async || began.1.elapsed().as_micros() > 2_000).await;
+    let passed = server.time_micros().await - began.0;
+    assert!((2_000..30_000_000).contains(&passed), "{passed}");
+}
+
+#[tokio::test]
+#[should_panic(expected = "in vain until pigs fly")]
+async fn waiting_for_what_never_answers_ends_at_the_bound() {
+    wait_until("pigs fly", Duration::from_millis(20), async || std::future::pending().await).await;
+}
+
+#[tokio::test]
+async fn a_cluster_spreads_the_slots_and_says_who_has_a_key() {
+    let cluster = Cluster::start().await;
+    for (slot, owner) in [(0, 0), (5_461, 0), (5_462, 1), (10_923, 1), (10_924, 2), (16_383, 2)] {
+        assert_eq!(cluster.slot_owner(slot).await, owner, "{slot}");
+    }
+    let slot = cluster.slot_of("{a}").await;
+    let owner = cluster.slot_owner(slot).await;
+    for n in 0..3 {
+        let set = cluster.node(n).try_query::<()>(&["SET", "{a}", "1"]).await;
+        assert_eq!(set.is_ok(), n == owner, "{n}: {set:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_slot_migrates_with_its_keys_and_can_be_held_half_way() {
+    let cluster = Cluster::start().await;
+    let slot = cluster.slot_of("{a}").await;
+    let from = cluster.slot_owner(slot).await;
+    let to = (from + 1) % 3;
+    let (source, target) = (cluster.node(from), cluster.node(to));
+    for n in 0..250 {
+        let set = ["SET".into(), format!("{{a}}{n}").into_bytes(), vec![0xff, 0, b'\n']];
+        source.command(&set).await;
+    }
+
+    cluster.begin_migration(slot, from, to).await;
+    assert_eq!(source.query::<Vec<u8>>(&["GET", "{a}0"]).await, [0xff, 0, b'\n']);
+    let missing = source.try_query::<Value>(&["GET", "{a}none"]).await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Server(ServerErrorKind::Ask));
+    assert_eq!(cluster.slot_owner(slot).await, from);
+
+    cluster.move_keys(slot, from, to).await;
+    let moved = source.try_query::<Value>(&["GET", "{a}0"]).await.unwrap_err();
+    assert_eq!(moved.kind(), ErrorKind::Server(ServerErrorKind::Ask));
+
+    cluster.finish_migration(slot, from, to).await;
+    assert_eq!(target.query::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]).await, 250);
+    assert_eq!(target.query::<Vec<u8>>(&["GET", "{a}249"]).await, [0xff, 0, b'\n']);
+    let moved = source.try_query::<Value>(&["GET", "{a}0"]).await.unwrap_err();
+    assert_eq!(moved.kind(), ErrorKind::Server(ServerErrorKind::Moved));
+    assert_eq!(cluster.slot_owner(slot).await, to);
+    cluster.settled().await;
+
+    cluster.migrate_slot(slot, to, from).await;
+    assert_eq!(source.query::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]).await, 250);
+}
+
+#[tokio::test]
+async fn a_cluster_node_comes_back_with_its_slots() {
+    let cluster = Cluster::start().await;
+    cluster.node(1).restart().await;
+    cluster.settled().await;
+    assert_eq!(cluster.slot_owner(8_000).await, 1);
+}
+
+#[tokio::test]
+async fn a_proxied_cluster_sends_clients_to_its_proxies() {
+    let cluster = Cluster::proxied().await;
+    let slot = cluster.slot_of("n").await;
+    let owner = cluster.slot_owner(slot).await;
+    let other = cluster.node((owner + 1) % 3);
+    let redirection = other.try_query::<Value>(&["INCR", "n"]).await.unwrap_err();
+    let (address, _) = redirection.redirect_node().unwrap();
+    assert_eq!(format!("redis://{address}/"), cluster.urls()[owner]);
+
+    let mut connection = connect(&cluster.urls()[owner]).await.unwrap();
+    assert_eq!(increment(&mut connection).await.unwrap(), 1);
+    cluster.proxy(owner).swallow(true);
+    assert!(is_silent(&mut connection).await);
+    cluster.settled().await;
+}
+
+#[tokio::test]
+async fn a_failover_that_is_asked_for_promotes_the_replica() {
+    let sentinel = Sentinel::start().await;
+    let (old, new) = (sentinel.primary().port(), sentinel.replica().port());
+    sentinel.primary().command(&["SET", "k", "v"]).await;
+    let mut connection = connect(&sentinel.primary().url()).await.unwrap();
+    increment(&mut connection).await.unwrap();
+    sentinel.failover().await;
+    assert_eq!((sentinel.primary().port(), sentinel.replica().port()), (new, old));
+    assert_eq!(sentinel.primary().query::<String>(&["GET", "k"]).await, "v");
+
+    sentinel.demote().await;
+    let refused = increment(&mut connection).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly));
+}
+
+#[tokio::test]
+async fn a_primary_that_is_gone_is_replaced() {
+    let sentinel = Sentinel::start().await;
+    let new = sentinel.replica().port();
+    sentinel.primary().stop();
+    sentinel.promoted().await;
+    assert_eq!(sentinel.primary().port(), new);
+    sentinel.primary().command(&["SET", "k", "v"]).await;
+}
+
+#[tokio::test]
+async fn bytes_that_the_proxy_swallowed_are_never_answered() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let mut old = connect(&proxy.url()).await.unwrap();
+    assert_eq!(increment(&mut old).await.unwrap(), 1);
+
+    proxy.swallow(true);
+    assert!(is_silent(&mut old).await);
+    assert!(is_silent(&mut connect(&proxy.url()).await.unwrap()).await);
+
+    proxy.swallow(false);
+    assert!(is_silent(&mut old).await);
+    assert_eq!(increment(&mut connect(&proxy.url()).await.unwrap()).await.unwrap(), 2);
+    assert_eq!(proxy.accepted(), 3);
+}
+
+#[tokio::test]
+async fn a_reply_that_is_cut_is_of_a_command_that_ran() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let mut connection = connect(&proxy.url()).await.unwrap();
+    proxy.cut_replies(1);
+    assert!(increment(&mut connection).await.unwrap_err().is_connection_dropped());
+    assert_eq!(proxy.cuts_left(), 0);
+    assert_eq!(increment(&mut connect(&proxy.url()).await.unwrap()).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_keeps_what_is_open() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let mut connection = connect(&proxy.url()).await.unwrap();
+    assert_eq!(increment(&mut connection).await.unwrap(), 1);
+    proxy.refuse().await;
+    assert!(connect(&proxy.url()).await.unwrap_err().is_connection_refusal());
+    assert_eq!(increment(&mut connection).await.unwrap(), 2);
+    proxy.accept().await;
+    assert_eq!(increment(&mut connect(&proxy.url()).await.unwrap()).await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_proxy_disconnects_all_and_accepts_new_ones() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let mut one = connect(&proxy.url()).await.unwrap();
+    let mut other = one.clone();
+    assert_eq!(increment(&mut one).await.unwrap(), 1);
+    proxy.disconnect_all().await;
+    assert!(increment(&mut other).await.unwrap_err().is_io_error());
+    assert_eq!(increment(&mut connect(&proxy.url()).await.unwrap()).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_delay_is_added_to_every_reply_and_they_wait_side_by_side() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let connection = connect(&proxy.url()).await.unwrap();
+    let delay = Duration::from_millis(100);
+    proxy.delay(delay);
+    let began = Instant::now();
+    let calls = (0..20).map(|_| {
+        let mut connection = connection.clone();
+        tokio::spawn(async move {
+            increment(&mut connection).await.unwrap();
+            began.elapsed()
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let took = call.await.unwrap();
+        assert!((delay..10 * delay).contains(&took), "{took:?}");
+    }
+}

@@ -1,0 +1,6 @@
+//! The integration tests, one crate with a module each: a crate per file would link the whole
+//! dependency tree once per file.
+
+mod common;
+
+mod harness;

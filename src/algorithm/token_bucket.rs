@@ -205,7 +205,7 @@ mod tests {
             (Quota::new(1, Duration::from_nanos(1_500)), "whole number of microseconds"),
             (Quota::new(1, Duration::MAX).burst(1), "whole number of microseconds"),
             (Quota::new(1, Duration::from_secs(u64::MAX)), "shorten the period"),
-            (Quota::new(u32::MAX, Duration::from_secs(u64::MAX)), "shorten the period"),
+            (Quota::new(u32::MAX, Duration::from_secs(u64::MAX)), "use a burst of 1 or less"),
             (Quota::per_day(1).burst(u32::MAX), "use a burst of 52124 or less"),
             (Quota::per_day(1_000_003), "permits that divide the period"),
         ] {

@@ -2,7 +2,7 @@
 //! nothing.
 
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,8 @@ async fn is_silent(connection: &mut MultiplexedConnection) -> bool {
 }
 
 fn is_alive(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+    let found = Command::new("sh").args(["-c", &format!("kill -0 {pid}")]).output();
+    found.unwrap().status.success()
 }
 
 #[tokio::test]
@@ -76,6 +77,7 @@ async fn a_paused_server_is_silent_and_answers_when_it_goes_on() {
 async fn a_test_that_panics_leaves_no_process_and_no_directory() {
     let server = Server::start().await;
     let (pid, dir) = (server.pid().unwrap(), server.dir().to_owned());
+    assert!(is_alive(pid));
     server.pause();
     let panicked = std::panic::catch_unwind(AssertUnwindSafe(move || {
         let _server = server;
@@ -99,9 +101,8 @@ async fn command_stats_count_what_a_test_sends_and_nothing_else() {
     assert!(server.command_stats().await.is_empty());
     server.command(&["EVAL", "return redis.call('GET', KEYS[1])", "1", "k"]).await;
     server.command(&["EVAL", "return 1", "0"]).await;
-    server.command(&["CONFIG", "GET", "save"]).await;
     let stats = server.command_stats().await;
-    let expected = [("config|get", 1), ("eval", 2), ("get", 1)];
+    let expected = [("eval", 2), ("get", 1)];
     assert!(stats.iter().map(|(name, &calls)| (name.as_str(), calls)).eq(expected), "{stats:?}");
 }
 
@@ -280,7 +281,7 @@ async fn a_delay_is_added_to_every_reply_and_they_wait_side_by_side() {
     let delay = Duration::from_millis(100);
     proxy.delay(delay);
     let began = Instant::now();
-    let calls = (0..20).map(|_| {
+    let calls = (0..50).map(|_| {
         let mut connection = connection.clone();
         tokio::spawn(async move {
             increment(&mut connection).await.unwrap();
@@ -289,6 +290,6 @@ async fn a_delay_is_added_to_every_reply_and_they_wait_side_by_side() {
     });
     for call in calls.collect::<Vec<_>>() {
         let took = call.await.unwrap();
-        assert!((delay..10 * delay).contains(&took), "{took:?}");
+        assert!((delay..25 * delay).contains(&took), "{took:?}");
     }
 }

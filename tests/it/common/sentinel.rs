@@ -64,7 +64,11 @@ impl Sentinel {
     /// Has the sentinels promote the replica, and waits until they have. The old primary goes on
     /// as a second one: the sentinels demote it up to twenty seconds later.
     pub(crate) async fn failover(&self) {
-        self.sentinel(0).command(&["SENTINEL", "FAILOVER", SERVICE]).await;
+        wait_until("a sentinel begins the failover", BOUND, async || {
+            let order = ["SENTINEL", "FAILOVER", SERVICE];
+            self.sentinel(0).try_query::<()>(&order).await.is_ok()
+        })
+        .await;
         self.promoted().await;
     }
 
@@ -137,7 +141,7 @@ async fn start_sentinel(primary: u16) -> Server {
              bind 127.0.0.1\n\
              dir {dir:?}\n\
              sentinel monitor {SERVICE} 127.0.0.1 {primary} {QUORUM}\n\
-             sentinel down-after-milliseconds {SERVICE} 500\n\
+             sentinel down-after-milliseconds {SERVICE} 1000\n\
              sentinel failover-timeout {SERVICE} 5000\n"
         );
         fs::write(&file, configuration).unwrap();

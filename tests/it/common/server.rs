@@ -141,8 +141,8 @@ impl Server {
         fields(&self.query::<String>(&["INFO", section]).await)
     }
 
-    /// How often each command was called, in lower case and with its subcommand
-    /// (`config|set`). Without `info`, which is how this is known.
+    /// How often each command was called, in lower case, and since Redis 7 each subcommand by
+    /// itself (`config|set`). Without `info`, which is how this is known.
     pub(crate) async fn command_stats(&self) -> BTreeMap<String, u64> {
         let stats = self.info("commandstats").await;
         let calls = stats.iter().map(|(name, stat)| {

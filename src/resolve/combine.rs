@@ -71,7 +71,7 @@ fn join<const N: usize>(parts: [Resolution; N]) -> Resolution {
 
 macro_rules! tuples {
     ($(($($part:ident)*))*) => {$(
-        /// The keys of all parts, joined: see [`resolve`](super).
+        /// The keys of all parts, joined by [`Key::join`]: see [`resolve`](super).
         impl<R, $($part: KeyResolver<R>),*> KeyResolver<R> for ($($part,)*) {
             #[allow(non_snake_case)]
             fn resolve(&self, request: &R) -> Resolution {

@@ -149,7 +149,7 @@ mod tests {
         let parts = parts(Some("acme"));
         let expected = Resolution::Key("acme".into());
         assert_eq!(Extension::<Tenant>::new().resolve(&parts), expected);
-        let mapped = Extension::map(|tenant: &Tenant| tenant.0.clone());
+        let mapped = Extension::<Tenant>::map(|tenant| tenant.0.clone());
         assert_eq!(mapped.clone().resolve(&parts), expected);
         assert!(format!("{mapped:?}").contains("Tenant"));
     }

@@ -109,6 +109,7 @@ mod tests {
             r#"|;|for|for=|=203.0.113.7|for =203.0.113.7|for= 203.0.113.7|203.0.113.7|proto=https"#,
             r#"for=203.0.113.7;for=203.0.113.8|x for=203.0.113.7|for=203.0.113.7 proto=https"#,
             r#"for="203.0.113.7|for=203.0.113.7"|for="203.0.113.7\"|for="203.0.113.7"x"#,
+            r#"for"203.0.113.7"|for="203.0.113.7"x\""#,
             r#""a"for=203.0.113.7|for="203.0.113.7""|for=203.0.113.7;a="\\"";by=_x"#,
         ];
         for element in elements.iter().flat_map(|elements| elements.split('|')) {

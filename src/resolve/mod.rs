@@ -21,6 +21,14 @@
 //! # check(by_caller);
 //! # check(by_tenant);
 //! ```
+//!
+//! # Tuples
+//! `(PeerIp::new(), MatchedPath)` gives every address a bucket for every route. All of two to six
+//! parts are asked, and the first of these that applies is the answer:
+//! 1. one part refuses: refused, so that no exemption lets through what another part bans;
+//! 2. one part exempts: exempt;
+//! 3. one part has no key: no key, never a key of the others alone;
+//! 4. the keys of all parts, joined by [`Key::join`].
 
 mod client_ip;
 mod combine;

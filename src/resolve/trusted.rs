@@ -66,7 +66,7 @@ mod tests {
             assert!(error.contains(&format!("`{text}`")), "{error}");
         }
         assert!(Trusted::parse([IpAddr::from([10, 0, 0, 1])]).is_ok());
-        assert!(Trusted::parse(" 10.0.0.1 ,10.0.0.2".split(',')).is_ok());
+        assert!(Trusted::parse(" 10.0.0.0/8 , 10.0.0.2".split(',')).is_ok());
     }
 
     #[test]

@@ -3,4 +3,6 @@
 
 mod common;
 
+mod exact;
 mod harness;
+mod oracle;

@@ -2,9 +2,10 @@ use std::collections::BTreeSet;
 
 use redis::Value;
 
+use super::client::fields;
 use super::place::BUS;
 use super::proxy::Proxy;
-use super::server::{Server, fields};
+use super::server::Server;
 use super::wait::{BOUND, wait_until};
 
 const NODES: u16 = 3;

@@ -6,15 +6,18 @@
 // A test takes what it needs; what no test needs today is still part of the set.
 #![allow(dead_code)]
 
+mod client;
 mod cluster;
 mod place;
 mod proxy;
+mod relay;
 mod sentinel;
 mod server;
 mod wait;
 
+pub(crate) use client::connect;
 pub(crate) use cluster::Cluster;
 pub(crate) use proxy::Proxy;
 pub(crate) use sentinel::Sentinel;
-pub(crate) use server::{Server, connect};
+pub(crate) use server::Server;
 pub(crate) use wait::{BOUND, wait_until};

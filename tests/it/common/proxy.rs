@@ -1,18 +1,14 @@
-use std::future::pending;
 use std::mem;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
 
 use super::place::free_port;
+use super::relay::{Faults, relay};
 
 /// A TCP proxy in front of a server, with the faults that a network has.
 ///
@@ -26,15 +22,6 @@ pub(crate) struct Proxy {
 }
 
 type Connections = Arc<Mutex<JoinSet<()>>>;
-
-#[derive(Debug, Default)]
-struct Faults {
-    target: AtomicU16,
-    swallow: AtomicBool,
-    cuts: AtomicUsize,
-    delay_micros: AtomicU64,
-    accepted: AtomicUsize,
-}
 
 impl Proxy {
     /// Starts in front of the server on `target`, forwarding all.
@@ -138,86 +125,4 @@ impl Drop for Proxy {
         }
         self.connections.lock().unwrap().abort_all();
     }
-}
-
-/// One connection: open until one of its ends closes it, or a fault does.
-async fn relay(client: TcpStream, faults: Arc<Faults>) {
-    let target = (Ipv4Addr::LOCALHOST, faults.target.load(SeqCst));
-    let Ok(server) = TcpStream::connect(target).await else { return };
-    for stream in [&client, &server] {
-        let _ = stream.set_nodelay(true);
-    }
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    let silent = AtomicBool::new(false);
-
-    let requests = pump(from_client, to_server, || match faults.lost(&silent) {
-        true => Fate::Lost,
-        false => Fate::Due(Instant::now()),
-    });
-    let replies = pump(from_server, to_client, || match faults.lost(&silent) {
-        true => Fate::Lost,
-        false if faults.cut() => Fate::Cut,
-        false => Fate::Due(Instant::now() + faults.delay()),
-    });
-    let replies = async {
-        replies.await;
-        if faults.lost(&silent) {
-            // The end of the connection is one more thing that the client does not hear of.
-            pending::<()>().await;
-        }
-    };
-    tokio::select! {
-        () = requests => {}
-        () = replies => {}
-    }
-}
-
-/// What becomes of the bytes that have just arrived.
-enum Fate {
-    Due(Instant),
-    Lost,
-    Cut,
-}
-
-impl Faults {
-    /// Whether bytes that arrive now are lost, and with them all that follow.
-    fn lost(&self, silent: &AtomicBool) -> bool {
-        if self.swallow.load(SeqCst) {
-            silent.store(true, SeqCst);
-        }
-        silent.load(SeqCst)
-    }
-
-    fn cut(&self) -> bool {
-        self.cuts.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
-    }
-
-    fn delay(&self) -> Duration {
-        Duration::from_micros(self.delay_micros.load(SeqCst))
-    }
-}
-
-/// Forwards one direction until its source ends or is cut, and what is under way is delivered.
-async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, fate: impl Fn() -> Fate) {
-    let (sender, mut under_way) = mpsc::unbounded_channel();
-    let read = async move {
-        let mut buffer = vec![0; 64 * 1024];
-        while let Ok(length @ 1..) = from.read(&mut buffer).await {
-            match fate() {
-                Fate::Due(due) => sender.send((due, buffer[..length].to_vec())).unwrap_or(()),
-                Fate::Lost => {}
-                Fate::Cut => break,
-            }
-        }
-    };
-    let write = async move {
-        while let Some((due, bytes)) = under_way.recv().await {
-            sleep_until(due).await;
-            if to.write_all(&bytes).await.is_err() {
-                break;
-            }
-        }
-    };
-    tokio::join!(read, write);
 }

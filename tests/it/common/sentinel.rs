@@ -2,7 +2,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use super::server::{Server, fields};
+use super::client::fields;
+use super::server::Server;
 use super::wait::{BOUND, wait_until};
 
 const SERVICE: &str = "tollgate";

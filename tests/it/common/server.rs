@@ -1,17 +1,10 @@
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::time::Duration;
 use std::{env, io, thread};
 
-use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, FromRedisValue, IntoConnectionInfo, RedisConnectionInfo,
-    RedisResult, ToRedisArgs, Value,
-};
-
+use super::client::fields;
 use super::place::{TempDir, free_port};
 use super::wait::{BOUND, wait_until};
 
@@ -111,54 +104,6 @@ impl Server {
         assert!(status.expect("a shell").success(), "kill -{name} {pid}");
     }
 
-    /// Sends one command on a connection of its own.
-    ///
-    /// # Panics
-    /// When the answer is an error, or none.
-    pub(crate) async fn command<A: ToRedisArgs>(&self, words: &[A]) -> Value {
-        self.query(words).await
-    }
-
-    /// [`command`](Self::command) with the answer as a `T`.
-    pub(crate) async fn query<T: FromRedisValue>(&self, words: &[impl ToRedisArgs]) -> T {
-        match self.try_query(words).await {
-            Ok(answer) => answer,
-            Err(error) => panic!("port {}: {error}", self.port),
-        }
-    }
-
-    /// [`query`](Self::query) with the error as a value.
-    pub(crate) async fn try_query<T: FromRedisValue>(
-        &self,
-        words: &[impl ToRedisArgs],
-    ) -> RedisResult<T> {
-        let mut connection = connect(&self.url()).await?;
-        redis::Cmd::new().arg(words).query_async(&mut connection).await
-    }
-
-    /// The fields of a section of `INFO`.
-    pub(crate) async fn info(&self, section: &str) -> BTreeMap<String, String> {
-        fields(&self.query::<String>(&["INFO", section]).await)
-    }
-
-    /// How often each command was called, in lower case, and since Redis 7 each subcommand by
-    /// itself (`config|set`). Without `info`, which is how this is known.
-    pub(crate) async fn command_stats(&self) -> BTreeMap<String, u64> {
-        let stats = self.info("commandstats").await;
-        let calls = stats.iter().map(|(name, stat)| {
-            let name = name.strip_prefix("cmdstat_").expect("a name of a command");
-            let calls = stat.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
-            (name.to_owned(), calls.and_then(|calls| calls.parse().ok()).expect("a count"))
-        });
-        calls.filter(|(name, _)| name != "info").collect()
-    }
-
-    /// The server's clock.
-    pub(crate) async fn time_micros(&self) -> u64 {
-        let (seconds, micros) = self.query::<(u64, u64)>(&["TIME"]).await;
-        seconds * 1_000_000 + micros
-    }
-
     /// Starts the process and waits until it answers. False when it ended instead.
     async fn run(&self) -> bool {
         let pid = self.spawn();
@@ -220,22 +165,4 @@ impl Drop for Server {
             eprintln!("the log of the server on port {}:\n{}", self.port, self.log());
         }
     }
-}
-
-/// A connection that sends nothing by itself, so that only what a test asks for is counted.
-///
-/// It is not retried, and gives up long after any limiter would have.
-pub(crate) async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
-    let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
-    let info = url.into_connection_info()?.set_redis_settings(silent);
-    let patient = Some(Duration::from_secs(10));
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(patient).set_response_timeout(patient);
-    Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
-}
-
-/// The `name:value` lines of a reply.
-pub(super) fn fields(reply: &str) -> BTreeMap<String, String> {
-    let pairs = reply.lines().filter_map(|line| line.split_once(':'));
-    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }

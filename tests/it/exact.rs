@@ -1,0 +1,171 @@
+//! The permits that Redis decides are exactly those of the quota, whoever asks.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, TestRunner};
+use tollgate::{Decision, FailureMode, Limiter, MemoryStore, Policy, RedisStore, Store};
+
+use crate::common::{Cluster, Server};
+use crate::oracle::Oracle;
+
+/// A limiter that waits for a busy machine, and reports what it cannot decide.
+pub(crate) fn patient(store: impl Store, policy: impl Into<Policy>) -> Limiter {
+    Limiter::new(store, policy)
+        .unwrap()
+        .deadline(Duration::from_secs(10))
+        .failure_mode(FailureMode::Closed)
+}
+
+/// Hammers one key from 64 tasks over all the stores, each of which stands for a process, until
+/// the server's clock has moved on by `span`; then checks that the permits given are exactly the
+/// burst and what the rate allows for the time that has passed on that clock.
+async fn saturate(stores: Vec<RedisStore>, server: &Server, span: Duration) {
+    let oracle = Oracle { permits: 50, micros: 1_000_000, burst: 20 };
+    // Without the memory of denials, so that every check goes to Redis.
+    let limiters: Vec<Limiter> = stores
+        .into_iter()
+        .map(|store| patient(store, oracle.quota()).remember_denials(Duration::ZERO))
+        .collect();
+    for limiter in &limiters {
+        limiter.peek("warm").await.unwrap();
+    }
+
+    let before = server.time_micros().await;
+    assert!(limiters[0].check("hot").await.unwrap().is_allowed());
+    let after = server.time_micros().await;
+
+    let (admitted, stop) = (Arc::new(AtomicU32::new(1)), Arc::new(AtomicBool::new(false)));
+    let tasks: Vec<_> = (0..64)
+        .map(|n| {
+            let limiter = limiters[n % limiters.len()].clone();
+            let (admitted, stop) = (admitted.clone(), stop.clone());
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let decision = limiter.check("hot").await.unwrap();
+                    admitted.fetch_add(decision.is_allowed().into(), Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    while server.time_micros().await < before + span.as_micros() as u64 {}
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let full_at = oracle.full_at(server, "tollgate:{hot}:default:t1").await.unwrap();
+    let end = oracle.ticks(server.time_micros().await);
+
+    // The bucket was never full again, so it is full as late after the first permit as all the
+    // permits take to refill: one permit more or less would move that by 20 ms.
+    let first = full_at - oracle.price(admitted.load(Ordering::Relaxed));
+    let (before, after) = (oracle.ticks(before), oracle.ticks(after));
+    assert!(
+        before <= first && first <= after,
+        "the first permit was given {} to {} us ago, not {}",
+        (end - after) / 50,
+        (end - before) / 50,
+        (end - first) / 50,
+    );
+    assert!(full_at <= end + oracle.capacity(), "more was given than the bucket holds");
+    assert!(full_at > end, "the bucket was not kept busy");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_processes_on_one_redis_admit_exactly_the_quota() {
+    let server = Server::start().await;
+    let store = || RedisStore::connect(server.url()).unwrap();
+    let lanes = NonZeroUsize::new(3).unwrap();
+    saturate(vec![store(), store(), store().lanes(lanes)], &server, Duration::from_secs(3)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_processes_on_a_cluster_admit_exactly_the_quota() {
+    let cluster = Cluster::start().await;
+    let store = || RedisStore::connect_cluster(cluster.urls()).unwrap();
+    let slot = cluster.slot_of("tollgate:{hot}:default:t1").await;
+    let owner = cluster.node(cluster.slot_owner(slot).await);
+    saturate(vec![store(), store(), store()], owner, Duration::from_secs(3)).await;
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    oracle: Oracle,
+    costs: Vec<u32>,
+}
+
+/// Quotas whose buckets take at least ten minutes to fill, so that no bucket is full again before
+/// its value has been looked at; with and without a remainder, up to the largest numbers.
+fn cases() -> impl Strategy<Value = Case> {
+    let permits = prop_oneof![Just(1u32), Just(3), Just(7), 1..=1_000_000u32];
+    let micros = prop_oneof![Just(60_000_000u64), Just(86_400_000_000), 1..=100_000_000_000u64];
+    let burst = prop_oneof![1..=20u32, 1_000..=2_000_000u32];
+    let oracle = (permits, micros, burst).prop_map(|(permits, micros, burst)| Oracle {
+        permits,
+        micros,
+        burst,
+    });
+    let slow = oracle.prop_filter("too fast, or beyond exact arithmetic", |oracle| {
+        oracle.price(1) >= oracle.ticks(600_000_000)
+            && Limiter::new(MemoryStore::new(), oracle.quota()).is_ok()
+    });
+    slow.prop_flat_map(|oracle| {
+        let burst = oracle.burst;
+        let cost =
+            prop_oneof![4 => 0..=3u32, 1 => 0..=burst.saturating_add(1), 1 => Just(u32::MAX)];
+        (1..=burst, prop::collection::vec(cost, 1..20)).prop_map(move |(first, mut costs)| {
+            costs[0] = first;
+            Case { oracle, costs }
+        })
+    })
+}
+
+/// One case on Redis, each decision verified against what Redis keeps, with the microseconds of
+/// the server's clock since the first.
+async fn verified(server: &Server, prefix: &str, case: &Case) -> Vec<(u64, Decision)> {
+    let store = RedisStore::connect(server.url()).unwrap().prefix(prefix);
+    let limiter = patient(store, case.oracle.quota()).remember_denials(Duration::ZERO);
+    let name = format!("{prefix}:{{key}}:default:t1");
+    let (mut full_at, mut start, mut decisions) = (0, None, Vec::new());
+    for &cost in &case.costs {
+        let decision = limiter.check_cost("key", cost).await.unwrap();
+        let after = case.oracle.full_at(server, &name).await.unwrap();
+        let now = case.oracle.verify(full_at, cost, &decision, after);
+        let elapsed = (now - *start.get_or_insert(now)) / case.oracle.ticks(1);
+        decisions.push((elapsed as u64, decision));
+        full_at = after;
+    }
+    decisions
+}
+
+/// Three ways to the same decision: the script's, which Redis keeps; the client's replay; and the
+/// memory store's, on a paused clock that is moved to the times of the first two.
+#[test]
+fn redis_the_client_and_the_memory_store_decide_alike() {
+    let mut runner = TestRunner::new(Config::default());
+    let cases: Vec<Case> =
+        (0..150).map(|_| cases().new_tree(&mut runner).unwrap().current()).collect();
+    let real = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = real.block_on(Server::start());
+    for (n, case) in cases.iter().enumerate() {
+        let decisions = real.block_on(verified(&server, &format!("case{n}"), case));
+        let paused = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        paused.block_on(async {
+            let limiter = Limiter::new(MemoryStore::new(), case.oracle.quota()).unwrap();
+            let start = tokio::time::Instant::now();
+            for (&cost, (at, expected)) in case.costs.iter().zip(decisions) {
+                // The timer's wheel has milliseconds; `advance` moves the clock itself.
+                tokio::time::advance(Duration::from_micros(at) - start.elapsed()).await;
+                assert_eq!(limiter.check_cost("key", cost).await.unwrap(), expected, "{case:?}");
+            }
+        });
+    }
+}

@@ -33,10 +33,10 @@ doc: ## Build the documentation, warnings are errors
 
 # clippy instead of check, for its flags are not those of the dependencies, which are checked once.
 features: ## Check the library without features, and with each feature alone
-	names="$$($(CARGO) metadata --locked --no-deps --format-version 1 \
+	@names="$$($(CARGO) metadata --locked --no-deps --format-version 1 \
 	    | grep -o '"features":{[^}]*}' | grep -o '"[^"]*":\[' | tr -d '":[')"
 	for name in "" $$names; do
-	    echo "features: $${name:-none}"
+	    echo "clippy --no-default-features --features '$$name'"
 	    $(CARGO) clippy --locked --no-default-features --features "$$name" -- -D warnings
 	done
 
@@ -51,7 +51,7 @@ redis: ## Install redis-server if it is missing
 	scripts/install-redis.sh
 
 msrv: ## Check the library with the oldest Rust that Cargo.toml promises
-	version="$$(sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)"
+	@version="$$(sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)"
 	rustup toolchain install --profile minimal --no-self-update "$$version"
 	$(CARGO) +"$$version" check --locked --all-features
 

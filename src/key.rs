@@ -2,15 +2,20 @@ use std::fmt;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
+
+/// The longest key that is kept as it is.
+const MAX_LEN: usize = 128;
 
 /// Whom a check counts: any bytes, short ones held without an allocation.
 ///
 /// Text, numbers and addresses become their usual text, so that a key that a layer made can be
 /// named by hand: `limiter.reset("203.0.113.7")`. An IPv4-mapped IPv6 address is its IPv4 address.
 ///
-/// The bytes may come from a client as they are. The Redis store escapes them, or hashes them
-/// where they are long, so that no key can break out of its Redis key or meet another caller's.
+/// The bytes may come from a client as they are. Of a key longer than 128 bytes only the SHA-256
+/// is kept, so that a bound on the number of keys is a bound on memory too; it equals no shorter
+/// key.
 ///
 /// ```
 /// use std::net::IpAddr;
@@ -21,19 +26,27 @@ use smallvec::SmallVec;
 /// assert_eq!(Key::from("::ffff:192.0.2.1".parse::<IpAddr>()?), Key::from("192.0.2.1"));
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(SmallVec<[u8; 32]>);
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    bytes: SmallVec<[u8; 32]>,
+    is_digest: bool,
+}
 
 impl Key {
-    /// The key's bytes.
+    /// The key's bytes, or the 32 of its digest.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
+    }
+
+    /// Whether the bytes are the SHA-256 of a key longer than 128 bytes.
+    pub fn is_digest(&self) -> bool {
+        self.is_digest
     }
 
     /// One key of several parts, in their order.
     ///
     /// Different parts make different keys, wherever their borders are: inside a part, `|` and
-    /// `\` are preceded by `\`.
+    /// `\` are preceded by `\`, and a digest is preceded by `\#`.
     ///
     /// ```
     /// use tollgate::Key;
@@ -42,10 +55,13 @@ impl Key {
     /// assert_eq!(key, Key::from("203.0.113.7|/search"));
     /// ```
     pub fn join(parts: &[Key]) -> Self {
-        let mut bytes = SmallVec::new();
+        let mut bytes = SmallVec::<[u8; MAX_LEN]>::new();
         for (index, part) in parts.iter().enumerate() {
             if index > 0 {
                 bytes.push(b'|');
+            }
+            if part.is_digest {
+                bytes.extend_from_slice(b"\\#");
             }
             for &byte in part.as_bytes() {
                 if matches!(byte, b'|' | b'\\') {
@@ -54,26 +70,37 @@ impl Key {
                 bytes.push(byte);
             }
         }
-        Self(bytes)
+        Self::from(bytes.as_slice())
     }
 
     fn text(value: impl fmt::Display) -> Self {
         let mut bytes = SmallVec::new();
         // Writing to memory cannot fail.
         let _ = write!(bytes, "{value}");
-        Self(bytes)
+        Self { bytes, is_digest: false }
+    }
+}
+
+/// Copies the bytes at once, which `SmallVec`'s own does not.
+impl Clone for Key {
+    fn clone(&self) -> Self {
+        Self { bytes: SmallVec::from_slice(&self.bytes), is_digest: self.is_digest }
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key(\"{}\")", self.0.escape_ascii())
+        let kind = if self.is_digest { "Digest" } else { "Key" };
+        write!(f, "{kind}(\"{}\")", self.bytes.escape_ascii())
     }
 }
 
 impl From<&[u8]> for Key {
     fn from(bytes: &[u8]) -> Self {
-        Self(SmallVec::from_slice(bytes))
+        if bytes.len() > MAX_LEN {
+            return Self { bytes: SmallVec::from_slice(&Sha256::digest(bytes)), is_digest: true };
+        }
+        Self { bytes: SmallVec::from_slice(bytes), is_digest: false }
     }
 }
 
@@ -157,6 +184,17 @@ mod tests {
     fn joined(parts: &[Vec<u8>]) -> Key {
         let parts: Vec<Key> = parts.iter().cloned().map(Key::from).collect();
         Key::join(&parts)
+    }
+
+    #[test]
+    fn a_digest_equals_no_key_that_a_client_can_send() {
+        let long = Key::from(vec![b'a'; MAX_LEN + 1]);
+        assert!(long.is_digest());
+        assert_ne!(long, Key::from(long.as_bytes()));
+        assert_eq!(long, Key::from(vec![b'a'; MAX_LEN + 1]));
+        assert_ne!(long, Key::from(vec![b'a'; MAX_LEN + 2]));
+        let forged = [b"\\#", long.as_bytes()].concat();
+        assert_ne!(Key::join(&[long]), Key::join(&[Key::from(forged)]));
     }
 
     proptest! {

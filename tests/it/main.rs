@@ -6,3 +6,4 @@ mod common;
 mod exact;
 mod harness;
 mod oracle;
+mod queue;

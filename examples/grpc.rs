@@ -1,0 +1,50 @@
+//! A tonic server with a limit, and a client that reads from a denial how long to wait.
+//!
+//! ```sh
+//! cargo run --example grpc --features tonic
+//! ```
+
+use std::error::Error;
+use std::net::Ipv4Addr;
+
+use tokio::net::TcpListener;
+use tollgate::resolve::PeerIp;
+use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+use tonic::Code;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Endpoint, Server};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(2))?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let address = listener.local_addr()?;
+
+    // tonic's health service stands for any other.
+    let (_reporter, health) = tonic_health::server::health_reporter();
+    let server = Server::builder()
+        .layer(RateLimitLayer::new(limiter, PeerIp::new()).grpc())
+        .add_service(health)
+        .serve_with_incoming(TcpIncoming::from(listener));
+    tokio::spawn(server);
+
+    let channel = Endpoint::try_from(format!("http://{address}"))?.connect().await?;
+    let mut client = HealthClient::new(channel);
+    for _ in 0..3 {
+        match client.check(HealthCheckRequest::default()).await {
+            Ok(answer) => {
+                let headers = answer.metadata();
+                println!("ok: RateLimit is {:?}", headers.get("ratelimit"));
+            }
+            Err(status) if status.code() == Code::ResourceExhausted => {
+                let wait = status.get_details_retry_info().and_then(|info| info.retry_delay);
+                println!("RESOURCE_EXHAUSTED: {}, wait {wait:?}", status.message());
+            }
+            Err(status) => return Err(status.into()),
+        }
+    }
+    Ok(())
+}

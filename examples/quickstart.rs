@@ -1,0 +1,84 @@
+//! An app that answers each client 5 times a second, and up to 10 times at once.
+//!
+//! ```sh
+//! cargo run --example quickstart
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run --example quickstart
+//! REDIS_CLUSTER=redis://127.0.0.1:7000,redis://127.0.0.1:7001 cargo run --example quickstart
+//! ```
+//!
+//! `PORT` changes the port from 3000; 0 takes a free one. Several processes with the same Redis
+//! admit the quota together.
+
+use std::env;
+use std::error::Error;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+
+use axum::routing::get;
+use axum::{Extension, Router};
+use tokio::net::TcpListener;
+use tollgate::resolve::PeerIp;
+use tollgate::{Decision, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore, Source};
+
+const QUOTA: Quota = Quota::per_second(5).burst(10);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match serve().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("quickstart: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve() -> Result<(), Box<dyn Error>> {
+    let (limiter, place) = limiter()?;
+    let app =
+        Router::new().route("/", get(hello)).layer(RateLimitLayer::new(limiter, PeerIp::new()));
+
+    let port = env::var("PORT").unwrap_or_else(|_| "3000".into());
+    let port = port.parse().map_err(|_| format!("PORT is {port:?}, which is no port"))?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        .await
+        .map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}"))?;
+    println!(
+        "GET http://{address}/ answers each client 5 times a second, and up to 10 times at once.
+The buckets are {place}.
+
+One answer with its headers:
+  curl -i http://{address}/
+30 quick requests, counted by status:
+  curl -s -o /dev/null -w '%{{http_code}}\\n' 'http://{address}/?[1-30]' | sort | uniq -c",
+        address = listener.local_addr()?,
+    );
+    // `PeerIp` needs the connect info, or there is no peer to count.
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
+
+/// A limiter and where its buckets are. The type is the same wherever that is.
+fn limiter() -> Result<(Limiter, &'static str), Box<dyn Error>> {
+    Ok(match (env::var("REDIS_URL"), env::var("REDIS_CLUSTER")) {
+        (Err(_), Err(_)) => (Limiter::new(MemoryStore::new(), QUOTA)?, "in this process"),
+        // Neither connects here: Redis may come up later.
+        (Ok(url), Err(_)) => {
+            let store = RedisStore::connect(url).map_err(|error| format!("REDIS_URL: {error}"))?;
+            (Limiter::new(store, QUOTA)?, "in the Redis of REDIS_URL")
+        }
+        (Err(_), Ok(urls)) => {
+            let store = RedisStore::connect_cluster(urls.split(','))
+                .map_err(|error| format!("REDIS_CLUSTER: {error}"))?;
+            (Limiter::new(store, QUOTA)?, "in the Redis cluster of REDIS_CLUSTER")
+        }
+        (Ok(_), Ok(_)) => return Err("REDIS_URL and REDIS_CLUSTER are both set: keep one".into()),
+    })
+}
+
+async fn hello(Extension(decision): Extension<Decision>) -> String {
+    match decision.source() {
+        Source::FailureMode => "Hello! Redis does not answer, so this one is not counted.\n".into(),
+        _ => format!("Hello! {} of {} left.\n", decision.remaining(), decision.limit()),
+    }
+}

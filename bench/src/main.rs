@@ -1,1 +1,76 @@
-fn main(){}
+//! What tollgate costs, against the floor and against its peers: see `USAGE`, or run `-- help`.
+
+mod allocations;
+mod bytes;
+mod captured;
+mod claims;
+#[allow(unused_imports)]
+#[path = "../../tests/it/common/mod.rs"]
+mod common;
+mod load;
+mod plot;
+mod rows;
+mod run;
+mod scale;
+mod script_cost;
+mod settings;
+mod smoke;
+mod stage;
+mod subjects;
+mod table;
+
+use std::process::ExitCode;
+
+use settings::Settings;
+use subjects::Fault;
+
+const USAGE: &str = "\
+usage: cargo run --release --manifest-path bench/Cargo.toml -- RUN [OPTION]...
+
+  table         the table, and the figures that it must show; ends well even if one is short
+  scale         as keys and tasks grow; draws docs/bench-keys.svg and docs/bench-tasks.svg
+  allocations   heap allocations of a request
+  smoke         a moment of every row of the table, without its figures
+
+  --rounds N    how often each subject has its turn (table 5, scale 3)
+  --slice S     how many seconds a turn takes (table 1, scale 0.5)
+  --only TEXT   only the rows of the table whose name contains this
+  --check       with table: end with 1 if a figure is short
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let run = args.next().unwrap_or_default();
+    let settings = match Settings::parse(args) {
+        Ok(settings) => settings,
+        Err(fault) => {
+            eprintln!("{fault}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let done = match run.as_str() {
+        "table" => on_two_workers(table::run(settings)),
+        "scale" => on_two_workers(scale::run(settings)),
+        "smoke" => on_two_workers(smoke::run()),
+        "allocations" => allocations::run(),
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    done.unwrap_or_else(|fault| {
+        eprintln!("failed: {fault}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Two threads for the tasks, as many as the figures are for.
+fn on_two_workers(
+    run: impl Future<Output = Result<ExitCode, Fault>>,
+) -> Result<ExitCode, Fault> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?
+        .block_on(run)
+}

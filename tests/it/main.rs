@@ -4,6 +4,10 @@
 mod common;
 
 mod exact;
+mod examples;
+mod faults;
 mod harness;
+mod layer;
 mod oracle;
 mod queue;
+mod state;

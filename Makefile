@@ -44,7 +44,9 @@ unit: ## Unit and doc tests, which need no Redis
 	$(CARGO) test --locked --all-features --lib $(ARGS)
 	$(CARGO) test --locked --all-features --doc $(ARGS)
 
+# With a target named, `cargo test` does not build the examples, which the tests run.
 integration: redis ## Tests on real servers: a single one, a cluster, Sentinel
+	$(CARGO) build --locked --all-features --examples
 	$(CARGO) test --locked --all-features --test it $(ARGS)
 
 redis: ## Install redis-server if it is missing
@@ -65,7 +67,7 @@ bench-scale: redis ## Measure as keys and tasks grow
 	$(BENCH) scale $(ARGS)
 
 bench-instructions: ## Count the instructions of what needs no Redis (needs valgrind)
-	$(BENCH) instructions $(ARGS)
+	$(CARGO) bench --locked --manifest-path bench/Cargo.toml --bench instructions $(ARGS)
 
 bench-smoke: redis ## See that the benchmarks run, in seconds and without their figures
 	$(BENCH) smoke $(ARGS)

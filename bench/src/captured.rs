@@ -1,6 +1,7 @@
 //! tollgate's script and the call that runs it, which no API shows: read from MONITOR while a
 //! limiter makes its first check.
 
+use ::tollgate::Policy;
 use redis::Cmd;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -18,18 +19,19 @@ pub(crate) struct Captured {
 }
 
 impl Captured {
-    /// From a server that has not seen the script.
-    pub(crate) async fn from(server: &Server) -> Result<Self, Fault> {
+    /// The call of a limiter of this policy, on a server that has not seen the script.
+    pub(crate) async fn of(policy: Policy) -> Result<Self, Fault> {
+        let server = Server::start().await;
         let mut monitor = TcpStream::connect(("127.0.0.1", server.port())).await?;
         monitor.write_all(b"MONITOR\r\n").await?;
         let mut lines = BufReader::new(monitor).lines();
         lines.next_line().await?;
-        let limiter = tollgate::limiter(tollgate::on(server)?, tollgate::open())?;
+        let limiter = tollgate::limiter(tollgate::on(&server)?, policy)?;
         limiter.check(address(0)).await?;
         while let Some(line) = lines.next_line().await? {
             let words = words(&line);
             if words.first().is_some_and(|command| command == "EVAL") {
-                return Self::new(words, server).await;
+                return Self::new(words, &server).await;
             }
         }
         Err("the server ended".into())

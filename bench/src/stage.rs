@@ -1,39 +1,45 @@
 //! The servers of a run, and what they spend.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::TcpSettings;
-use redis::{Client, IntoConnectionInfo};
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
 
 use crate::captured::Captured;
 use crate::common::{Cluster, Server};
-use crate::subjects::Fault;
+use crate::subjects::{Fault, tollgate};
 
 pub(crate) struct Stage {
     pub(crate) server: Server,
     pub(crate) cluster: Cluster,
-    /// tollgate's call, as the server saw it.
-    pub(crate) captured: Captured,
+    /// tollgate's calls, as a server saw them.
+    pub(crate) open: Arc<Captured>,
+    pub(crate) shut: Arc<Captured>,
 }
 
 impl Stage {
     pub(crate) async fn set() -> Result<Self, Fault> {
         let (server, cluster) = (Server::start().await, Cluster::start().await);
-        let captured = Captured::from(&server).await?;
-        for n in 0..3 {
-            captured.load(cluster.node(n)).await;
+        let open = Arc::new(Captured::of(tollgate::open()).await?);
+        let shut = Arc::new(Captured::of(tollgate::shut()).await?);
+        for node in [&server, cluster.node(0), cluster.node(1), cluster.node(2)] {
+            open.load(node).await;
+            shut.load(node).await;
         }
-        Ok(Self { server, cluster, captured })
+        Ok(Self { server, cluster, open, shut })
     }
 
     /// A connection as the floor has it: many callers share it, and nothing waits for more to send.
     pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
         let client = Client::open(without_delay(&self.server.url())?)?;
-        Ok(client.get_multiplexed_async_connection().await?)
+        // A time-out for each command has its cost too.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
     }
 
     pub(crate) async fn connect_to_cluster(&self) -> Result<ClusterConnection, Fault> {

@@ -98,7 +98,7 @@ impl Fields {
             HeaderStyle::None => {}
         }
         if !decision.is_allowed() && !decision.is_over_limit() {
-            headers.entry(RETRY_AFTER).or_insert_with(|| seconds(decision.retry_after).into());
+            headers.insert(RETRY_AFTER, seconds(decision.retry_after).into());
         }
     }
 

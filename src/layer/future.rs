@@ -1,5 +1,6 @@
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -54,7 +55,10 @@ where
                     Some(denied) => denied(&decision, &request.into_parts().0),
                     None => M::denied(&decision, fields.name()),
                 };
+                // What the response says itself stands.
+                let own = mem::take(response.headers_mut());
                 fields.write(style, &decision, response.headers_mut());
+                response.headers_mut().extend(own);
                 Ok(response.map(ResponseBody::layer))
             }
             Err(Rejection::Refused(refusal)) => Ok(M::refused(&refusal).map(ResponseBody::layer)),

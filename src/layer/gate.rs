@@ -81,9 +81,9 @@ impl<S: Service<Req> + Clone, Req> Gate<S, Req> {
                         passed: Some(Passed { decision, fields }),
                     }
                 }
-                Some(&decision) => Self::Rejected {
-                    rejection: Some(Rejection::Denied { decision, request, fields }),
-                },
+                Some(&decision) => {
+                    Self::reject(Rejection::Denied { decision, request, fields }, service)
+                }
                 None => {
                     // The clone has not said that it is ready; it stays behind to say so.
                     let clone = service.clone();
@@ -98,10 +98,15 @@ impl<S: Service<Req> + Clone, Req> Gate<S, Req> {
                 }
             },
             Entry::Exempt => Self::Calling { future: service.call(request), passed: None },
-            Entry::Refused(refusal) => {
-                Self::Rejected { rejection: Some(Rejection::Refused(refusal)) }
-            }
+            Entry::Refused(refusal) => Self::reject(Rejection::Refused(refusal), service),
         }
+    }
+
+    /// A service may hold what it was ready with, such as a place in a concurrency limit, until it
+    /// is called or dropped: since it is not called, it is dropped.
+    fn reject(rejection: Rejection<Req>, service: &mut S) -> Self {
+        *service = service.clone();
+        Self::Rejected { rejection: Some(rejection) }
     }
 
     /// The service's answer, or why the request may not pass.

@@ -3,11 +3,15 @@
 
 mod common;
 
+mod cluster;
 mod exact;
 mod examples;
 mod faults;
+mod floors;
+mod grpc;
 mod harness;
 mod layer;
 mod oracle;
 mod queue;
+mod services;
 mod state;

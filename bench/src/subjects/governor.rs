@@ -2,20 +2,14 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use tower::Layer;
 use tower_governor::GovernorLayer;
-use tower_governor::governor::{Governor, GovernorConfigBuilder};
-use tower_governor::key_extractor::PeerIpKeyExtractor;
+use tower_governor::governor::GovernorConfigBuilder;
 
-use super::{BURST, Fault, Hello, Through};
-
-type Middleware = governor_middleware::StateInformationMiddleware;
+use super::{BURST, Fault, Hello, Subject, Through};
 
 /// With headers, by address.
-pub(crate) fn governor(
-    is_open: bool,
-) -> Result<Through<Governor<PeerIpKeyExtractor, Middleware, Hello, Body>>, Fault> {
+pub(crate) fn governor(is_open: bool) -> Result<impl Subject, Fault> {
     let (period, burst) = if is_open { (60, BURST) } else { (86_400, 1) };
     let config = GovernorConfigBuilder::default()
         .period(Duration::from_secs(period))

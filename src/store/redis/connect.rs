@@ -4,14 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisError,
     RedisResult, Value,
 };
 
-#[cfg(feature = "cluster")]
-use super::cluster;
 use crate::{ConfigError, Error, ErrorKind};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,8 +23,6 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) enum Connector {
     Client(Client),
     Pool(deadpool_redis::Pool),
-    #[cfg(feature = "cluster")]
-    ClusterClient(redis::cluster::ClusterClient),
     #[cfg(feature = "cluster")]
     ClusterPool(deadpool_redis::cluster::Pool),
     #[cfg(feature = "sentinel")]
@@ -47,22 +42,6 @@ pub(super) enum Link {
 impl Connector {
     pub(super) fn client(url: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
         Ok(Self::Client(Client::open(server(url)?).map_err(refuse)?))
-    }
-
-    #[cfg(feature = "cluster")]
-    pub(super) fn cluster(
-        urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
-    ) -> Result<Self, ConfigError> {
-        let nodes = urls.into_iter().map(server).collect::<Result<Vec<_>, _>>()?;
-        let client = redis::cluster::ClusterClientBuilder::new(nodes)
-            // Its own retries would send again what may have run.
-            .retries(0)
-            .connection_timeout(CONNECT_TIMEOUT)
-            .response_timeout(RESPONSE_TIMEOUT)
-            .tcp_settings(TcpSettings::default().set_nodelay(true))
-            .build()
-            .map_err(refuse)?;
-        Ok(Self::ClusterClient(client))
     }
 
     #[cfg(feature = "sentinel")]
@@ -97,10 +76,11 @@ impl Connector {
         Ok(Self::SentinelClient(client.into()))
     }
 
+    /// Whether its connections reach a whole cluster.
     pub(super) fn is_cluster(&self) -> bool {
         match self {
             #[cfg(feature = "cluster")]
-            Self::ClusterClient(_) | Self::ClusterPool(_) => true,
+            Self::ClusterPool(_) => true,
             _ => false,
         }
     }
@@ -123,10 +103,6 @@ impl Connector {
                 .await
                 .map(|connection| Link::Server(deadpool_redis::Connection::take(connection)))
                 .map_err(pool_fault),
-            #[cfg(feature = "cluster")]
-            Self::ClusterClient(client) => {
-                client.get_async_connection().await.map(Link::Cluster).map_err(fault)
-            }
             #[cfg(feature = "cluster")]
             Self::ClusterPool(pool) => pool
                 .get()
@@ -162,22 +138,25 @@ impl fmt::Debug for Connector {
 }
 
 impl Link {
-    /// Sends a command once, or again on a reply that proves that it did not run.
-    pub(super) async fn call(self, command: Cmd) -> RedisResult<Value> {
+    pub(super) async fn call(self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Server(mut connection) => command.query_async(&mut connection).await,
             #[cfg(feature = "cluster")]
-            Self::Cluster(connection) => cluster::call(connection, command).await,
+            Self::Cluster(mut connection) => command.query_async(&mut connection).await,
         }
     }
 
-    /// Whether it replaces its broken connections by itself.
-    pub(super) fn heals(&self) -> bool {
-        match self {
-            Self::Server(_) => false,
+    /// Calls a node that is taking over a slot. Both commands go in one piece: on a shared
+    /// connection another caller's could come between.
+    pub(super) async fn call_asking(self, command: &Cmd) -> RedisResult<Value> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").ignore().add_command(command.clone());
+        let (reply,) = match self {
+            Self::Server(mut connection) => pipeline.query_async(&mut connection).await?,
             #[cfg(feature = "cluster")]
-            Self::Cluster(_) => true,
-        }
+            Self::Cluster(mut connection) => pipeline.query_async(&mut connection).await?,
+        };
+        Ok(reply)
     }
 }
 
@@ -204,11 +183,11 @@ fn pool_fault(error: deadpool_redis::PoolError) -> Error {
     }
 }
 
-fn refuse(error: RedisError) -> ConfigError {
+pub(super) fn refuse(error: RedisError) -> ConfigError {
     ConfigError::new(format!("not a Redis that can be connected to: {error}"))
 }
 
-fn server(url: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
+pub(super) fn server(url: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
     let info = url.into_connection_info().map_err(refuse)?;
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     Ok(info.set_tcp_settings(tcp))

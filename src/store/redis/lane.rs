@@ -1,8 +1,10 @@
 //! A lane keeps one connection and shares it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use redis::{Cmd, ErrorKind as RedisErrorKind, RedisResult, ServerErrorKind, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -19,10 +21,32 @@ pub(super) struct Lane {
 }
 
 /// The lane's connection, for one call.
-#[derive(Clone, Debug)]
-pub(super) struct Lease {
-    pub(super) link: Link,
+struct Lease {
+    link: Link,
     generation: u64,
+}
+
+/// Lanes to one place, which take turns.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    lanes: Box<[Arc<Lane>]>,
+    next: AtomicUsize,
+}
+
+impl Lanes {
+    pub(super) fn new(connector: Arc<Connector>, count: usize) -> Self {
+        let lanes = (0..count).map(|_| Arc::new(Lane::new(connector.clone()))).collect();
+        Self { lanes, next: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn next(&self) -> &Arc<Lane> {
+        &self.lanes[self.next.fetch_add(1, Ordering::Relaxed) % self.lanes.len()]
+    }
+
+    /// Whether a connection is there.
+    pub(super) fn are_up(&self) -> bool {
+        self.lanes.iter().any(|lane| matches!(lane.state.borrow().phase, Phase::Up(_)))
+    }
 }
 
 #[derive(Debug)]
@@ -49,7 +73,7 @@ impl Lane {
 
     /// The connection, made first if there is none. Fails at once while the last attempt to make
     /// one has failed.
-    pub(super) async fn lease(self: &Arc<Self>) -> Result<Lease, Error> {
+    async fn lease(self: &Arc<Self>) -> Result<Lease, Error> {
         let mut changes = self.state.subscribe();
         loop {
             let is_down = {
@@ -77,9 +101,19 @@ impl Lane {
         }
     }
 
-    /// Gives up a connection that failed, unless that has been done.
-    pub(super) fn discard(&self, lease: &Lease) {
-        self.leave(lease.generation);
+    /// Sends a call. The inner error is the server's answer, or that it never came; the outer one,
+    /// that there is no connection. A connection that is broken, or silent until this future is
+    /// dropped, is given up.
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        command: &Cmd,
+        asking: bool,
+    ) -> Result<RedisResult<Value>, Error> {
+        let Lease { link, generation } = self.lease().await?;
+        let mut unanswered = Unanswered { lane: self, generation, broken: true };
+        let reply = if asking { link.call_asking(command).await } else { link.call(command).await };
+        unanswered.broken = is_broken(&reply);
+        Ok(reply)
     }
 
     /// Starts an attempt, unless one is under way. It runs on its own: no caller's deadline cuts it
@@ -153,6 +187,37 @@ async fn keep(connector: Arc<Connector>, watched: Watched, mut changes: watch::R
     };
     // Ends with an error when the store is dropped, which is as good.
     let _ = changes.wait_for(|state| !is_up(state)).await;
+}
+
+/// A call whose connection is given up if nothing is heard of it.
+struct Unanswered<'a> {
+    lane: &'a Lane,
+    generation: u64,
+    broken: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.broken {
+            self.lane.leave(self.generation);
+        }
+    }
+}
+
+/// Whether the connection is of no more use: it is closed or out of step, or leads to a replica,
+/// which would answer a PING like any other.
+fn is_broken(reply: &RedisResult<Value>) -> bool {
+    match reply {
+        Err(error) => {
+            error.is_unrecoverable_error()
+                || error.is_timeout()
+                || error.kind() == RedisErrorKind::Server(ServerErrorKind::ReadOnly)
+        }
+        Ok(Value::Array(values)) => values
+            .iter()
+            .any(|value| matches!(value, Value::BulkString(text) if text.starts_with(b"READONLY"))),
+        Ok(_) => false,
+    }
 }
 
 struct Watched {

@@ -1,13 +1,13 @@
 //! Buckets in Redis: the way of a check is queue, batch, script, lane, connect, and back by reply.
 
 mod batch;
-#[cfg(feature = "cluster")]
 mod cluster;
 mod connect;
 mod lane;
 mod name;
 mod queue;
 mod reply;
+mod road;
 mod script;
 
 use std::fmt;
@@ -16,16 +16,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use redis::IntoConnectionInfo;
-use tokio::time::timeout;
 
 use self::batch::Ask;
-use self::connect::{Connector, fault};
-use self::lane::Lane;
+use self::cluster::Cluster;
+use self::connect::Connector;
 use self::name::Namer;
 use self::queue::Queue;
+use self::road::Road;
 use super::sealed::Open;
 use super::{Answer, Buckets, Plan, Store};
-use crate::{ConfigError, Error, ErrorKind, Key};
+use crate::{ConfigError, Error, Key};
 
 /// Buckets in Redis or Valkey, which every process shares that uses the same server and
 /// [`prefix`](Self::prefix).
@@ -59,8 +59,7 @@ use crate::{ConfigError, Error, ErrorKind, Key};
 /// `noeviction` and room enough.
 #[derive(Clone)]
 pub struct RedisStore {
-    connector: Arc<Connector>,
-    lanes: Arc<[Arc<Lane>]>,
+    road: Road,
     prefix: Arc<str>,
 }
 
@@ -104,7 +103,7 @@ impl RedisStore {
     /// [`connect`](Self::connect), [`connect_cluster`](Self::connect_cluster) and
     /// [`connect_sentinel`](Self::connect_sentinel) set these right.
     pub fn new(pool: impl Into<RedisPool>) -> Self {
-        Self::on(pool.into().0)
+        Self::to(pool.into().0)
     }
 
     /// A store on one server, such as `redis://user:secret@host:6379/0`, or `rediss://` with one of
@@ -114,7 +113,7 @@ impl RedisStore {
     ///
     /// If this is no address of a server. Whether the server is there shows with the first check.
     pub fn connect(url: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
-        Connector::client(url).map(Self::on)
+        Connector::client(url).map(Self::to)
     }
 
     /// A store on a cluster, of which at least one of these nodes is up when a connection is made.
@@ -122,12 +121,11 @@ impl RedisStore {
     /// # Errors
     ///
     /// If one of these is no address of a server, or there is none.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     pub fn connect_cluster(
         urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
     ) -> Result<Self, ConfigError> {
-        Connector::cluster(urls).map(Self::on)
+        let cluster = Cluster::new(urls)?;
+        Ok(Self::by(Road::Cluster(cluster.into())))
     }
 
     /// A store on the primary that these sentinels name for a service.
@@ -144,13 +142,15 @@ impl RedisStore {
         urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
         service: impl Into<String>,
     ) -> Result<Self, ConfigError> {
-        Connector::sentinel(urls, service.into()).map(Self::on)
+        Connector::sentinel(urls, service.into()).map(Self::to)
     }
 
-    fn on(connector: Connector) -> Self {
-        let connector = Arc::new(connector);
-        let lanes = Arc::new([Arc::new(Lane::new(connector.clone()))]);
-        Self { connector, lanes, prefix: "tollgate".into() }
+    fn to(connector: Connector) -> Self {
+        Self::by(Road::new(connector))
+    }
+
+    fn by(road: Road) -> Self {
+        Self { road, prefix: "tollgate".into() }
     }
 
     /// What the names of the buckets begin with: by default `tollgate`. Visible ASCII without
@@ -164,16 +164,14 @@ impl RedisStore {
     /// `docs` show to be enough to keep a server busy.
     #[must_use]
     pub fn lanes(self, lanes: NonZeroUsize) -> Self {
-        let lanes = (0..lanes.get()).map(|_| Arc::new(Lane::new(self.connector.clone()))).collect();
-        Self { lanes, ..self }
+        Self { road: self.road.with_lanes(lanes.get()), ..self }
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("connector", &self.connector)
-            .field("lanes", &self.lanes.len())
+            .field("road", &self.road)
             .field("prefix", &self.prefix)
             .finish()
     }
@@ -184,7 +182,7 @@ impl Store for RedisStore {}
 impl Open for RedisStore {
     fn open(&self, plan: Plan) -> Result<Arc<dyn Buckets>, ConfigError> {
         let namer = Namer::new(&self.prefix, &plan.policy)?;
-        let queue = Queue::new(plan, namer, self.lanes.clone(), self.connector.is_cluster());
+        let queue = Queue::new(plan, namer, self.road.clone());
         Ok(Arc::new(RedisBuckets(Arc::new(queue))))
     }
 }
@@ -202,19 +200,8 @@ impl Buckets for RedisBuckets {
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
-        let queue = self.0.clone();
-        let mut delete = redis::cmd("DEL");
-        delete.arg(queue.namer.name(key));
-        Box::pin(async move {
-            let reply = timeout(queue.plan.deadline, async {
-                let lease = queue.lane().lease().await?;
-                lease.link.call(delete).await.map_err(fault)
-            });
-            match reply.await {
-                Ok(reply) => reply.map(drop),
-                Err(_) => Err(Error::new(ErrorKind::Timeout, "Redis did not answer in time")),
-            }
-        })
+        let (queue, key) = (self.0.clone(), key.clone());
+        Box::pin(async move { queue.reset(&key).await })
     }
 
     fn is_remote(&self) -> bool {

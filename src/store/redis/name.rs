@@ -35,6 +35,13 @@ impl Namer {
         })
     }
 
+    /// The slot of the bucket on a cluster: that of its tag.
+    pub(super) fn slot(&self, key: &Key) -> u16 {
+        let mut tag = String::new();
+        push_caller(&mut tag, key);
+        crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % 16_384
+    }
+
     pub(super) fn name(&self, key: &Key) -> String {
         let mut name =
             String::with_capacity(self.before.len() + key.as_bytes().len() + self.after.len());

@@ -5,20 +5,17 @@
 //! check waits for nobody, and an idle queue holds nothing.
 
 use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use redis::{Cmd, ErrorKind as RedisErrorKind, RedisResult, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::batch::{Ask, Batch, Entry};
-use super::connect::fault;
-use super::lane::{Lane, Lease};
 use super::name::Namer;
-use super::reply::{self, Found};
+use super::reply;
+use super::road::{Failure, Road};
 use super::script::Script;
 use crate::store::{Answer, Plan};
 use crate::{Error, ErrorKind, Key};
@@ -30,12 +27,10 @@ const MAX_IN_FLIGHT: usize = 2;
 pub(super) struct Queue {
     pub(super) plan: Plan,
     pub(super) namer: Namer,
+    pub(super) road: Road,
     script: Script,
-    lanes: Arc<[Arc<Lane>]>,
-    next_lane: AtomicUsize,
-    /// One line for each key, so that a slow shard holds up its own keys only, and because a
-    /// call can touch no more than one slot. Otherwise one line for all.
-    line_per_key: bool,
+    /// On a cluster one for each key, because a call can touch one slot only, and so that a slow
+    /// shard holds up its own keys only. Otherwise one for all.
     lines: Mutex<HashMap<Option<Key>, Line>>,
 }
 
@@ -46,22 +41,9 @@ struct Line {
 }
 
 impl Queue {
-    pub(super) fn new(
-        plan: Plan,
-        namer: Namer,
-        lanes: Arc<[Arc<Lane>]>,
-        line_per_key: bool,
-    ) -> Self {
+    pub(super) fn new(plan: Plan, namer: Namer, road: Road) -> Self {
         let script = Script::new(&plan.bucket);
-        Self {
-            plan,
-            namer,
-            script,
-            lanes,
-            next_lane: AtomicUsize::new(0),
-            line_per_key,
-            lines: Mutex::default(),
-        }
+        Self { plan, namer, road, script, lines: Mutex::default() }
     }
 
     /// Puts a check in its line.
@@ -72,7 +54,7 @@ impl Queue {
         let (caller, answer) = oneshot::channel();
         let entry =
             Entry { key: key.clone(), ask, deadline: Instant::now() + self.plan.deadline, caller };
-        let name = self.line_per_key.then(|| key.clone());
+        let name = self.road.is_cluster().then(|| key.clone());
         let mut lines = self.lines();
         // Not `entry`, which would need the name twice.
         let line = match lines.get_mut(&name) {
@@ -88,93 +70,56 @@ impl Queue {
         Answer::Waiting(answer)
     }
 
-    pub(super) fn lane(&self) -> &Arc<Lane> {
-        &self.lanes[self.next_lane.fetch_add(1, Ordering::Relaxed) % self.lanes.len()]
-    }
-
     fn lines(&self) -> MutexGuard<'_, HashMap<Option<Key>, Line>> {
         // Nothing that panics runs under the lock.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn flush(&self, mut batch: Batch) {
-        match self.call(&mut batch).await {
-            Some(Ok(found)) => batch.settle(found, &self.plan.bucket),
-            Some(Err(error)) => batch.fail(&error),
-            None => {}
-        }
-    }
-
-    /// `None` when everybody in the batch has been told that it took too long.
-    async fn call(&self, batch: &mut Batch) -> Option<Result<Vec<Found>, Error>> {
-        let lane = self.lane();
-        let lease = match within(batch, lane.lease()).await {
-            Ok(Ok(lease)) => lease,
-            Ok(Err(error)) => return Some(Err(error)),
-            Err(_) => return None,
-        };
-        let mut reply = send(batch, lane, &lease, self.script.by_hash(batch, &self.namer)).await?;
-        if matches!(&reply, Err(error) if error.kind() == RedisErrorKind::Server(ServerErrorKind::NoScript))
-        {
-            reply = send(batch, lane, &lease, self.script.in_full(batch, &self.namer)).await?;
-        }
-        let found = match reply {
-            Ok(reply) => reply::parse(reply, batch.len(), &self.plan.bucket),
-            Err(error) => Err(fault(error)),
-        };
-        // The server has become a replica; its connection would stay as good as any to a PING.
-        let demoted =
-            |found: &Found| matches!(found, Found::Failed(text) if text.starts_with("READONLY"));
-        if found.as_ref().is_ok_and(|found| found.iter().any(demoted)) {
-            lane.discard(&lease);
-        }
-        Some(found)
-    }
-}
-
-/// Sends a call, and discards the connection if it turns out to be broken or silent.
-async fn send(
-    batch: &mut Batch,
-    lane: &Lane,
-    lease: &Lease,
-    call: Cmd,
-) -> Option<RedisResult<Value>> {
-    match within(batch, lease.link.clone().call(call)).await {
-        Ok(reply) => {
-            let broken = |error: &redis::RedisError| {
-                error.is_unrecoverable_error()
-                    || error.is_timeout()
-                    || error.kind() == RedisErrorKind::Server(ServerErrorKind::ReadOnly)
-            };
-            if !lease.link.heals() && reply.as_ref().is_err_and(broken) {
-                lane.discard(lease);
+        let call = self.script.by_hash(&batch, &self.namer);
+        let slot = batch.keys().next().map_or(0, |key| self.namer.slot(key));
+        let reply = within(&mut batch, async {
+            match self.road.call(slot, &call).await {
+                Err(Failure::UnknownScript) => {
+                    self.road.call(slot, &self.script.in_full(&call)).await
+                }
+                reply => reply,
             }
-            Some(reply)
+        });
+        // Without a reply, everybody has been told that it took too long.
+        if let Some(reply) = reply.await {
+            let found = reply
+                .map_err(Error::from)
+                .and_then(|reply| reply::parse(reply, batch.len(), &self.plan.bucket));
+            match found {
+                Ok(found) => batch.settle(found, &self.plan.bucket),
+                Err(error) => batch.fail(&error),
+            }
         }
-        // Left to run to the client's own response timeout, it makes the client replace the
-        // silent node's connection.
-        Err(call) if lease.link.heals() => {
-            tokio::spawn(call);
-            None
-        }
-        Err(_) => {
-            lane.discard(lease);
-            None
-        }
+    }
+
+    /// Deletes a bucket.
+    pub(super) async fn reset(&self, key: &Key) -> Result<(), Error> {
+        let mut delete = redis::cmd("DEL");
+        delete.arg(self.namer.name(key));
+        let reply =
+            timeout(self.plan.deadline, self.road.call(self.namer.slot(key), &delete)).await;
+        reply.map_err(|_| Error::new(ErrorKind::Timeout, "Redis did not answer in time"))??;
+        Ok(())
     }
 }
 
-/// Waits for the future as long as somebody in the batch waits for it, and gives it back when
-/// nobody does any more.
-async fn within<F: Future>(batch: &mut Batch, future: F) -> Result<F::Output, Pin<Box<F>>> {
-    let mut future = Box::pin(future);
+/// Waits for the future as long as somebody in the batch waits for it; `None` when nobody does any
+/// more.
+async fn within<F: Future>(batch: &mut Batch, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
     while let Some(deadline) = batch.next_deadline() {
         match timeout_at(deadline, &mut future).await {
-            Ok(output) => return Ok(output),
+            Ok(output) => return Some(output),
             Err(_) => batch.expire(Instant::now()),
         }
     }
-    Err(future)
+    None
 }
 
 /// A task that flushes a line until nothing waits in it.

@@ -1,7 +1,7 @@
 //! The script of a policy, put together once from the frame and the piece of its algorithm, and
 //! the call that runs it.
 
-use redis::{Cmd, Script as Source};
+use redis::{Arg, Cmd, Script as Source};
 
 use super::batch::Batch;
 use super::name::Namer;
@@ -34,19 +34,9 @@ impl Script {
 
     /// The call by hash, which the server answers with NOSCRIPT if it has not seen the script.
     pub(super) fn by_hash(&self, batch: &Batch, namer: &Namer) -> Cmd {
-        self.call("EVALSHA", &self.sha, batch, namer)
-    }
-
-    /// The same call with the script itself.
-    pub(super) fn in_full(&self, batch: &Batch, namer: &Namer) -> Cmd {
-        self.call("EVAL", &self.source, batch, namer)
-    }
-
-    fn call(&self, command: &str, script: &str, batch: &Batch, namer: &Namer) -> Cmd {
         let keys = batch.len();
-        let mut call =
-            Cmd::with_capacity(3 + self.numbers.len() + 2 * keys, script.len() + 64 * (keys + 1));
-        call.arg(command).arg(script).arg(keys);
+        let mut call = Cmd::with_capacity(3 + self.numbers.len() + 2 * keys, 64 * (keys + 2));
+        call.arg("EVALSHA").arg(&self.sha).arg(keys);
         for key in batch.keys() {
             call.arg(namer.name(key));
         }
@@ -55,6 +45,18 @@ impl Script {
         }
         for costs in batch.costs() {
             costs.write(&mut call);
+        }
+        call
+    }
+
+    /// The same call with the script itself.
+    pub(super) fn in_full(&self, by_hash: &Cmd) -> Cmd {
+        let mut call = redis::cmd("EVAL");
+        call.arg(&self.source);
+        for arg in by_hash.args_iter().skip(2) {
+            if let Arg::Simple(arg) = arg {
+                call.arg(arg);
+            }
         }
         call
     }

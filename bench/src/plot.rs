@@ -1,0 +1,1 @@
+use crate::settings::Settings; use crate::subjects::Fault; use std::process::ExitCode;

@@ -1,0 +1,421 @@
+//! The layer around any tower service: which instance is called, when, and what the caller is told.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::mem::size_of;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::routing::get;
+use axum::{Router, serve};
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tollgate::layer::{Errors, Http};
+use tollgate::resolve::{Global, PeerIp};
+use tollgate::{
+    Check, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Quota, RateLimit,
+    RateLimitLayer, RedisStore, Resolution, Store,
+};
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_test::{assert_request_eq, mock};
+
+use crate::common::{BOUND, Server};
+
+fn limiter(quota: Quota) -> Limiter {
+    Limiter::new(MemoryStore::new(), quota).unwrap()
+}
+
+/// On Redis, where a check is pending until the server has answered, however long it takes.
+fn patient(url: &str, quota: Quota) -> Limiter {
+    let limiter = Limiter::new(RedisStore::connect(url).unwrap(), quota).unwrap();
+    limiter.deadline(BOUND).failure_mode(FailureMode::Closed)
+}
+
+fn global(limiter: &Limiter) -> RateLimitLayer<Global, &'static str, Errors> {
+    RateLimitLayer::new(limiter.clone(), Global).errors()
+}
+
+async fn poll_once<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+async fn poll_ready<R, S: Service<R>>(service: &mut S) -> Poll<Result<(), S::Error>> {
+    poll_fn(|cx| Poll::Ready(service.poll_ready(cx))).await
+}
+
+#[derive(Debug)]
+enum Fault {
+    Limit(Error),
+    Own(u32),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Limit(error)
+    }
+}
+
+impl Fault {
+    fn limit(self) -> Error {
+        let Self::Limit(error) = self else { panic!("{self:?}") };
+        error
+    }
+}
+
+/// The request is its cost; 0 is exempt, 7 is refused.
+fn errors<S: Service<u32>>(
+    limiter: Limiter,
+    service: S,
+) -> impl Service<u32, Response = S::Response, Error = S::Error> + Clone
+where
+    S: Clone,
+    S::Error: From<Error>,
+{
+    let resolver = |&request: &u32| match request {
+        0 => Resolution::Exempt,
+        7 => Resolution::refused(StatusCode::FORBIDDEN, "unlucky"),
+        _ => Resolution::Key("all".into()),
+    };
+    RateLimitLayer::new(limiter, resolver).cost(|&request| request).errors().layer(service)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_ones_own_tells_a_denial_from_a_fault() {
+    let own = service_fn(async |request: u32| match request {
+        3 => Err(Fault::Own(3)),
+        request => Ok(request),
+    });
+    let service = errors(limiter(Quota::per_minute(6)), own);
+    let ask = |request| service.clone().oneshot(request);
+
+    assert_eq!(ask(2).await.unwrap(), 2);
+    assert!(matches!(ask(3).await, Err(Fault::Own(3))), "the service's own error passes");
+
+    let denied = ask(2).await.unwrap_err().limit();
+    assert_eq!((denied.kind(), denied.is_transient()), (ErrorKind::Denied, true));
+    let decision = denied.decision().unwrap();
+    assert_eq!((decision.is_allowed(), decision.remaining(), decision.limit()), (false, 1, 6));
+    assert_eq!(decision.retry_after(), Duration::from_secs(10));
+
+    let never = ask(9).await.unwrap_err().limit();
+    assert_eq!((never.kind(), never.is_transient()), (ErrorKind::Denied, false));
+    assert!(never.decision().unwrap().is_over_limit());
+
+    let refused = ask(7).await.unwrap_err().limit();
+    assert_eq!((refused.kind(), refused.is_transient()), (ErrorKind::Refused, false));
+    assert_eq!((refused.decision(), refused.to_string()), (None, "unlucky".to_owned()));
+
+    assert_eq!(ask(0).await.unwrap(), 0, "exempt");
+    assert_eq!(ask(1).await.unwrap(), 1, "nothing of this was charged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boxed_error_is_still_the_crates() {
+    let echo = service_fn(async |request: u32| Ok::<_, BoxError>(request));
+    let service = errors(limiter(Quota::per_minute(1)), echo);
+    service.clone().oneshot(1).await.unwrap();
+    let error = service.oneshot(1).await.unwrap_err().downcast::<Error>().unwrap();
+    assert_eq!(error.decision().unwrap().retry_after(), Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn an_outage_is_an_error_that_is_no_denial() {
+    let server = Server::start().await;
+    let limiter = patient(&server.url(), Quota::per_minute(1));
+    server.stop();
+    let service = errors(limiter, service_fn(async |_: u32| Ok::<(), Fault>(())));
+    let error = service.oneshot(1).await.unwrap_err().limit();
+    assert_eq!((error.kind(), error.decision()), (ErrorKind::Unavailable, None));
+    assert!(error.is_transient());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_not_ready_is_waited_for() {
+    let (mut service, mut handle) = mock::spawn_layer(global(&limiter(Quota::per_minute(1))));
+    handle.allow(0);
+    assert!(service.poll_ready().is_pending());
+    handle.allow(1);
+    assert!(service.is_woken());
+    assert!(service.poll_ready().is_ready());
+    let answer = service.call("a");
+    assert_request_eq!(handle, "a").send_response("b");
+    assert_eq!(answer.await.unwrap(), "b");
+
+    handle.send_error("broken");
+    let Poll::Ready(Err(broken)) = service.poll_ready() else { panic!("it is broken") };
+    assert_eq!(broken.to_string(), "broken");
+}
+
+// The mock panics when an instance is called that has not said that it is ready itself.
+#[tokio::test]
+async fn after_the_verdict_the_instance_that_was_ready_is_called_and_before_it_none() {
+    let server = Server::start().await;
+    let (mut service, mut handle) =
+        mock::spawn_layer(global(&patient(&server.url(), Quota::per_minute(9))));
+    for n in 0..2 {
+        handle.allow(1);
+        assert!(service.poll_ready().is_ready());
+        handle.allow(0);
+        let mut answer = Box::pin(service.call("a"));
+        assert!(service.poll_ready().is_pending(), "what is left behind has to ask for itself");
+        assert!(poll_once(&mut answer).await.is_pending());
+        assert!(handle.poll_request().is_pending(), "call {n} came before the verdict");
+        let (answer, ()) =
+            tokio::join!(answer, async { assert_request_eq!(handle, "a").send_response("b") });
+        assert_eq!(answer.unwrap(), "b");
+    }
+}
+
+#[tokio::test]
+async fn a_denied_request_never_reaches_the_service() {
+    let server = Server::start().await;
+    let remote = patient(&server.url(), Quota::per_day(1));
+    for limiter in [remote, limiter(Quota::per_day(1))] {
+        let (mut service, mut handle) = mock::spawn_layer::<_, (), _>(global(&limiter));
+        assert!(limiter.check("global").await.unwrap().is_allowed());
+        // On Redis the second is remembered.
+        for _ in 0..2 {
+            assert!(service.poll_ready().is_ready());
+            let denied = service.call("a").await.unwrap_err();
+            assert_eq!(denied.downcast::<Error>().unwrap().kind(), ErrorKind::Denied);
+        }
+        assert!(handle.poll_request().is_pending());
+    }
+}
+
+#[tokio::test]
+async fn a_request_given_up_before_the_verdict_is_neither_charged_nor_served() {
+    let server = Server::start().await;
+    let limiter = patient(&server.url(), Quota::per_day(2));
+    let (mut service, mut handle) = mock::spawn_layer::<_, (), _>(global(&limiter));
+    assert!(service.poll_ready().is_ready());
+    let mut answer = Box::pin(service.call("a"));
+    assert!(poll_once(&mut answer).await.is_pending());
+    drop(answer);
+    assert_eq!(limiter.peek("global").await.unwrap().remaining(), 2);
+    assert!(handle.poll_request().is_pending());
+}
+
+#[tokio::test]
+async fn a_request_that_may_not_pass_gives_its_place_back() {
+    let server = Server::start().await;
+    for limiter in [patient(&server.url(), Quota::per_day(1)), limiter(Quota::per_day(1))] {
+        let one_at_a_time = ServiceBuilder::new()
+            .concurrency_limit(1)
+            .service(service_fn(async |request: u32| Ok::<_, BoxError>(request)));
+        let mut service = errors(limiter, one_at_a_time);
+        let mut other = service.clone();
+        service.ready().await.unwrap().call(1).await.unwrap();
+        // Denied; denied, which is remembered on Redis; refused.
+        for request in [1, 1, 7] {
+            service.ready().await.unwrap().call(request).await.unwrap_err();
+            assert!(poll_ready(&mut other).await.is_ready(), "{request} keeps the only place");
+            other = service.clone();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stack_of_buffers_timeouts_and_limits_loses_no_request() {
+    let service = ServiceBuilder::new()
+        .buffer(4)
+        .concurrency_limit(3)
+        .timeout(Duration::from_secs(1))
+        .layer(global(&limiter(Quota::per_minute(5))))
+        .buffer(2)
+        .concurrency_limit(1)
+        .service(service_fn(async |request: &'static str| Ok::<_, BoxError>(request)));
+    let mut calls = JoinSet::new();
+    for _ in 0..20 {
+        calls.spawn(service.clone().oneshot("a"));
+    }
+    let answers = calls.join_all().await;
+    let (served, denied): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    assert_eq!((served.len(), denied.len()), (5, 15));
+    for error in denied {
+        let error = error.unwrap_err().downcast::<Error>().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+    }
+}
+
+// A clock that stands still, because the server never says anything that could come too late.
+#[tokio::test(start_paused = true)]
+async fn a_timeout_around_ends_a_check_that_is_on_its_way() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/", silent.local_addr().unwrap());
+    let (inner, mut handle) = mock::pair::<_, ()>();
+    let service = ServiceBuilder::new()
+        .timeout(Duration::from_millis(10))
+        .layer(global(&patient(&url, Quota::per_minute(1))))
+        .service(inner);
+    let error = service.clone().oneshot("a").await.unwrap_err();
+    assert!(error.is::<tower::timeout::error::Elapsed>(), "{error}");
+    assert!(handle.poll_request().is_pending());
+}
+
+#[test]
+fn layers_services_and_futures_go_between_threads() {
+    fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
+    fn sent<T: Send + 'static>(_: &T) {}
+    fn sent_and_shared<T: Send + Sync + Unpin + 'static>() {}
+
+    let http = RateLimitLayer::new(limiter(Quota::per_minute(1)), |_: &Parts| "key")
+        .cost(|_| 1)
+        .plan(|_| None)
+        .denied_response(|_, _| Response::new(""));
+    shared(&http);
+    shared(&http.clone().grpc());
+    let router: Router = Router::new();
+    let mut around = http.layer(router);
+    shared(&around);
+    sent(&around.call(Request::new(axum::body::Body::empty())));
+
+    let errors = global(&limiter(Quota::per_minute(1)));
+    shared(&errors);
+    let mut around = errors.layer(service_fn(async |_: &'static str| Ok::<_, BoxError>(())));
+    shared(&around);
+    sent(&around.call("a"));
+
+    sent_and_shared::<Check>();
+    sent_and_shared::<Limiter>();
+    sent_and_shared::<Decision>();
+    sent_and_shared::<Error>();
+    sent_and_shared::<Box<dyn Store>>();
+}
+
+/// They are moved with every request, by way of every layer around: a field more is a choice.
+#[test]
+fn what_every_request_carries_stays_small() {
+    type Around<M, R> = RateLimit<(), Global, R, M>;
+    // Three durations of 16 bytes each, two counts, two tags.
+    assert!(size_of::<Decision>() <= 64);
+    // 32 bytes in place, enough for an IPv6 network in text, a length, and the mark of a digest.
+    assert!(size_of::<Key>() <= 48);
+    // A key, when it was sent, what answers it, and room for the decision.
+    assert!(size_of::<Check>() <= 144);
+    // A pointer each.
+    assert_eq!(size_of::<Error>(), size_of::<usize>());
+    assert_eq!(size_of::<Limiter>(), size_of::<usize>());
+    assert_eq!(size_of::<Around<Http, Parts>>(), size_of::<usize>());
+    assert_eq!(size_of::<Around<Errors, ()>>(), size_of::<usize>());
+}
+
+fn trailers() -> HeaderMap {
+    HeaderMap::from_iter([(http::header::ETAG, HeaderValue::from_static("x"))])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_passes_with_its_length_and_its_trailers() {
+    let inner = service_fn(async |_: Request<()>| {
+        let body = Full::new(Bytes::from_static(b"body"));
+        let body = body.with_trailers(async { Some(Ok::<_, Infallible>(trailers())) });
+        Ok::<_, Infallible>(Response::new(body))
+    });
+    let limiter = limiter(Quota::per_minute(1));
+    let service = RateLimitLayer::new(limiter, Global).layer(inner);
+
+    let served = service.clone().oneshot(Request::new(())).await.unwrap();
+    let mut body = Box::pin(served.into_body());
+    assert_eq!(body.size_hint().exact(), Some(4));
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "body");
+    assert!(!body.is_end_stream());
+    assert_eq!(body.frame().await.unwrap().unwrap().into_trailers().unwrap(), trailers());
+    assert!(body.frame().await.is_none());
+
+    let denied = service.oneshot(Request::new(())).await.unwrap();
+    let mut body = Box::pin(denied.into_body());
+    let length = body.size_hint().exact().unwrap();
+    let data = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!(length, data.len() as u64);
+    assert!(body.is_end_stream() && body.frame().await.is_none());
+}
+
+/// Serves on a real socket as hyper does it, and tells the service who is there.
+async fn serve_with_hyper<S, B>(service: S) -> SocketAddr
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>,
+    S: Clone + Send + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, peer)) = listener.accept().await {
+            let tell = move |mut request: Request<Incoming>| {
+                request.extensions_mut().insert(peer);
+                request
+            };
+            let service = ServiceBuilder::new().map_request(tell).service(service.clone());
+            tokio::spawn(async move {
+                auto::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+                    .await
+            });
+        }
+    });
+    address
+}
+
+/// A client with an address of its own, which keeps its connection.
+fn client(address: [u8; 4]) -> Client<HttpConnector, Full<Bytes>> {
+    let mut connector = HttpConnector::new();
+    connector.set_local_address(Some(Ipv4Addr::from(address).into()));
+    Client::builder(TokioExecutor::new()).build(connector)
+}
+
+async fn statuses<const N: usize>(
+    client: &Client<HttpConnector, Full<Bytes>>,
+    server: SocketAddr,
+    sizes: [usize; N],
+) -> [u16; N] {
+    let mut statuses = [0; N];
+    for (status, size) in statuses.iter_mut().zip(sizes) {
+        let body = Bytes::from(vec![b'a'; size]);
+        let request = Request::post(format!("http://{server}/")).body(body.clone().into()).unwrap();
+        let response = client.request(request).await.unwrap();
+        *status = response.status().as_u16();
+        let echo = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(*status != 200 || echo == body);
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn hyper_serves_it_to_each_client_by_its_address() {
+    let limiter = limiter(Quota::per_day(2));
+    let echo =
+        service_fn(async |request: Request<Incoming>| Ok(Response::new(request.into_body())));
+    let server = serve_with_hyper(RateLimitLayer::new(limiter, PeerIp::new()).layer(echo)).await;
+    for address in [[127, 0, 0, 1], [127, 0, 0, 2]] {
+        let client = client(address);
+        assert_eq!(statuses(&client, server, [3_000_000, 0, 0, 0]).await, [200, 200, 429, 429]);
+    }
+}
+
+#[tokio::test]
+async fn axum_serves_it_to_each_client_by_its_address() {
+    let layer = RateLimitLayer::new(limiter(Quota::per_day(2)), PeerIp::new());
+    let app =
+        Router::new().route("/", get(async || ()).post(async |body: Bytes| body)).layer(layer);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = listener.local_addr().unwrap();
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async { serve(listener, app).await });
+    for address in [[127, 0, 0, 1], [127, 0, 0, 2]] {
+        let client = client(address);
+        assert_eq!(statuses(&client, server, [1_000_000, 0, 0, 0]).await, [200, 200, 429, 429]);
+    }
+}

@@ -1,17 +1,18 @@
--- A token bucket whose permits refill in a whole number of microseconds.
--- ARGV: permit and capacity in ticks, a tick being a microsecond.
--- Value: when the bucket is full, in microseconds. SET gets the number as it is, which some
--- servers write as 2e+15; tonumber reads both. A value of the fraction piece, from before a change
--- of the quota, is rounded up.
+-- A token bucket whose permits refill in a whole number of microseconds, which are its ticks.
+-- ARGV: permit and capacity in ticks.
+-- Value: a millisecond after the bucket is full, in microseconds. Without its last three digits
+-- that is the time in milliseconds at which the key expires: never before the bucket is full.
 
 --@ numbers
-local permit, capacity, scale = tonumber(ARGV[1]), tonumber(ARGV[2]), 1
+local permit, capacity = ARGV[1] + 0, ARGV[2] + 0
 --@ load
 local at = tonumber(value)
 if not at then
-  at = tonumber(match(value, '^(%d+):%d+$') or '')
+  -- Of the fraction piece, from before a change of the quota: rounded up.
+  at = tonumber(string.match(value, '^(%d+):%d+$') or '')
   at = at and at + 1
 end
-debt = (at or 0) - now
+debt = (at or 0) - 1000 - now
 --@ save
-value = now + debt
+local text = string.format('%d', now + debt + 1000)
+local saved = pcall('SET', key, text, 'PXAT', string.sub(text, 1, -4))

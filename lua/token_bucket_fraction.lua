@@ -1,12 +1,13 @@
 -- A token bucket whose permits refill in a fraction of a microsecond more than a whole number.
 -- ARGV: permit and capacity in ticks, and scale: how many ticks make a microsecond.
--- Value: when the bucket is full, as "microseconds:ticks".
+-- Value: as of the whole piece, with the ticks past that microsecond: "microseconds:ticks".
 
 --@ numbers
-local permit, capacity, scale = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local permit, capacity, scale = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 --@ load
-local whole, ticks = match(value, '^(%d+):(%d+)$')
-local at = tonumber(whole or value)
-debt = ((at or 0) - now) * scale + (tonumber(ticks) or 0)
+local micros, ticks = string.match(value, '^(%d+):(%d+)$')
+local at = tonumber(micros or value)
+debt = ((at or 0) - 1000 - now) * scale + (tonumber(ticks) or 0)
 --@ save
-value = format('%.0f:%.0f', now + floor(debt / scale), debt % scale)
+local text = string.format('%d', now + math.floor(debt / scale) + 1000)
+local saved = pcall('SET', key, string.format('%s:%d', text, debt % scale), 'PXAT', string.sub(text, 1, -4))

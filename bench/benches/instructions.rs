@@ -1,1 +1,168 @@
-fn main(){}
+//! Instructions of what needs no Redis, which are the same on every run: a regression shows on any
+//! machine. Each is counted once, after a few runs that are not counted.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::hint::black_box;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use gungraun::prelude::*;
+use http::request::Parts;
+use http::{Request, Response};
+use tollgate::resolve::{ClientIp, Extension, Header, PeerIp};
+use tollgate::{
+    Decision, Key, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimit, RateLimitLayer,
+    Resolution,
+};
+use tower::{Layer, Service};
+
+const OPEN: Quota = Quota::per_second(1).burst(1_000);
+const SHUT: Quota = Quota::per_day(1);
+
+#[derive(Clone, Copy)]
+struct Hello;
+
+impl Service<Request<()>> for Hello {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        ready(Ok(Response::new(Body::empty())))
+    }
+}
+
+/// In memory all futures are there at once.
+fn now<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("nothing here waits"),
+    }
+}
+
+fn limiter(quota: Quota) -> Limiter {
+    Limiter::new(MemoryStore::new(), Policy::from(quota)).unwrap()
+}
+
+fn warm_limiter(quota: Quota) -> Limiter {
+    let limiter = limiter(quota);
+    for _ in 0..3 {
+        now(limiter.check(black_box("203.0.113.7"))).unwrap();
+    }
+    limiter
+}
+
+#[library_benchmark]
+#[bench::allowed(warm_limiter(OPEN))]
+#[bench::denied(warm_limiter(SHUT))]
+fn memory_check(limiter: Limiter) -> (Limiter, Decision) {
+    let decision = now(limiter.check(black_box("203.0.113.7"))).unwrap();
+    (limiter, decision)
+}
+
+fn request() -> Request<()> {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(ConnectInfo("203.0.113.7:4711".parse::<SocketAddr>().unwrap()));
+    request
+}
+
+fn warm<S: Service<Request<()>>>(mut service: S) -> (S, Request<()>) {
+    for _ in 0..3 {
+        drop(now(service.call(request())));
+    }
+    (service, request())
+}
+
+type Layered = RateLimit<Hello, PeerIp, Parts, tollgate::layer::Http>;
+
+fn layered(quota: Quota) -> (Layered, Request<()>) {
+    warm(RateLimitLayer::new(limiter(quota), PeerIp::new()).layer(Hello))
+}
+
+#[library_benchmark]
+#[bench::alone(warm(Hello))]
+fn service((mut service, request): (Hello, Request<()>)) -> Response<Body> {
+    now(service.call(black_box(request))).unwrap()
+}
+
+// Less those of the service alone: the edge, the headers, the resolver and the decision.
+#[library_benchmark]
+#[bench::memory_allowed(layered(OPEN))]
+#[bench::memory_denied(layered(SHUT))]
+fn service_in_layer(
+    (mut service, request): (Layered, Request<()>),
+) -> (Layered, Response<tollgate::layer::ResponseBody<Body>>) {
+    let response = now(service.call(black_box(request))).unwrap();
+    (service, response)
+}
+
+fn parts(peer: &str) -> Parts {
+    let request = Request::get("/").header("x-api-key", "0123456789abcdef0123456789abcdef");
+    let request = request.header("x-forwarded-for", "192.0.2.1, 203.0.113.7");
+    let mut parts = request.body(()).unwrap().into_parts().0;
+    let peer = SocketAddr::new(peer.parse().unwrap(), 4711);
+    parts.extensions.insert(ConnectInfo(peer));
+    parts.extensions.insert(peer.ip());
+    parts
+}
+
+fn resolve(resolver: &impl KeyResolver, parts: &Parts) -> Resolution {
+    black_box(resolver).resolve(black_box(parts))
+}
+
+#[library_benchmark]
+#[bench::v4(parts("203.0.113.7"))]
+#[bench::v6(parts("2001:db8:1:2::3"))]
+fn peer_ip(parts: Parts) -> (Parts, Resolution) {
+    let key = resolve(&PeerIp::new(), &parts);
+    (parts, key)
+}
+
+fn client_ip_behind(proxy: &str) -> (ClientIp, Parts) {
+    (ClientIp::new(["10.0.0.0/8"]).unwrap(), parts(proxy))
+}
+
+#[library_benchmark]
+#[bench::one_hop(client_ip_behind("10.0.0.1"))]
+#[bench::direct(client_ip_behind("203.0.113.7"))]
+fn client_ip((resolver, parts): (ClientIp, Parts)) -> (ClientIp, Parts, Resolution) {
+    let key = resolve(&resolver, &parts);
+    (resolver, parts, key)
+}
+
+// Valgrind has no SHA instructions, which are used where the processor has them.
+#[library_benchmark]
+#[bench::of_32_bytes((Header::new("x-api-key"), parts("203.0.113.7")))]
+fn header((resolver, parts): (Header, Parts)) -> (Header, Parts, Resolution) {
+    let key = resolve(&resolver, &parts);
+    (resolver, parts, key)
+}
+
+#[library_benchmark]
+#[bench::address(parts("203.0.113.7"))]
+fn extension(parts: Parts) -> (Parts, Resolution) {
+    let key = resolve(&Extension::map(|address: &IpAddr| Key::from(*address)), &parts);
+    (parts, key)
+}
+
+#[library_benchmark]
+#[bench::of_two([Key::from("203.0.113.7"), Key::from("/search")])]
+fn key_join(parts: [Key; 2]) -> Key {
+    Key::join(black_box(&parts))
+}
+
+library_benchmark_group!(name = decision, benchmarks = [memory_check]);
+library_benchmark_group!(name = edge, benchmarks = [service, service_in_layer]);
+library_benchmark_group!(
+    name = resolvers,
+    benchmarks = [peer_ip, client_ip, header, extension, key_join]
+);
+main!(library_benchmark_groups = [decision, edge, resolvers]);

@@ -33,7 +33,10 @@ impl BytesPerKey {
                 }
             }
         }
-        sums.into_iter().map(|(name, average)| Ok((name, average.of(name)?))).collect::<Result<_, _>>().map(Self)
+        sums.into_iter()
+            .map(|(name, average)| Ok((name, average.of(name)?)))
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     pub(crate) fn of(&self, name: &str) -> Option<f64> {

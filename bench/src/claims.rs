@@ -97,11 +97,7 @@ pub(crate) fn claims(
         AtLeast(0.68),
         script.map(|script| script.own().by_cpu),
     );
-    claim(
-        "the same by calls per second",
-        AtLeast(0.68),
-        script.map(|script| script.own().by_rate),
-    );
+    claim("the same by calls per second", AtLeast(0.68), script.map(|script| script.own().by_rate));
     let memory = bytes.and_then(|bytes| Some(bytes.of(names::REDIS)? / bytes.of(names::TWO_KEYS)?));
     claim("memory per key in Redis, against two keys of the same text", AtMost(0.6), memory);
     claims

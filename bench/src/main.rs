@@ -65,9 +65,7 @@ fn main() -> ExitCode {
 }
 
 /// Two threads for the tasks, as many as the figures are for.
-fn on_two_workers(
-    run: impl Future<Output = Result<ExitCode, Fault>>,
-) -> Result<ExitCode, Fault> {
+fn on_two_workers(run: impl Future<Output = Result<ExitCode, Fault>>) -> Result<ExitCode, Fault> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

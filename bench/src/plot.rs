@@ -1,1 +1,140 @@
-use crate::settings::Settings; use crate::subjects::Fault; use std::process::ExitCode;
+//! Lines on logarithmic axes, as SVG.
+
+use std::fmt::Write;
+
+pub(crate) struct Panel {
+    pub(crate) title: String,
+    pub(crate) x: &'static str,
+    pub(crate) series: Vec<Series>,
+}
+
+pub(crate) struct Series {
+    pub(crate) name: &'static str,
+    pub(crate) color: &'static str,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+const PANEL: (f64, f64) = (440.0, 300.0);
+/// Left, top, right and bottom of a panel's axes.
+const MARGIN: (f64, f64, f64, f64) = (62.0, 44.0, 18.0, 46.0);
+const HEAD: f64 = 62.0;
+
+/// Two panels side by side, row by row, under a title and a legend. White, so that it can be read
+/// on a dark page too.
+pub(crate) fn svg(title: &str, rows: &[[Panel; 2]]) -> String {
+    let (width, height) = (2.0 * PANEL.0, HEAD + rows.len() as f64 * PANEL.1);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         font-family=\"system-ui, sans-serif\" font-size=\"12\" fill=\"#222\">\n\
+         <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#fff\"/>\n"
+    );
+    text(&mut svg, (20.0, 26.0), "start\" font-family=\"monospace", title);
+    let mut x = 20.0;
+    for Series { name, color, .. } in rows.iter().flatten().next().map_or(&[][..], |p| &p.series) {
+        line(&mut svg, color, 2.5, &[(x, 46.0), (x + 22.0, 46.0)]);
+        text(&mut svg, (x + 28.0, 50.0), "start", name);
+        x += 60.0 + 6.6 * name.len() as f64;
+    }
+    for (row, panels) in rows.iter().enumerate() {
+        for (column, panel) in panels.iter().enumerate() {
+            let left = column as f64 * PANEL.0 + MARGIN.0;
+            let top = HEAD + row as f64 * PANEL.1 + MARGIN.1;
+            draw(&mut svg, panel, left, top);
+        }
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn draw(svg: &mut String, panel: &Panel, left: f64, top: f64) {
+    let right = left + PANEL.0 - MARGIN.0 - MARGIN.2;
+    let bottom = top + PANEL.1 - MARGIN.1 - MARGIN.3;
+    let points = || panel.series.iter().flat_map(|series| &series.points);
+    let x = Axis::over(points().map(|point| point.0), left, right);
+    let y = Axis::over(points().map(|point| point.1), bottom, top).widened();
+    text(svg, (left, top - 14.0), "start\" font-weight=\"600", &panel.title);
+    for tick in y.ticks() {
+        let at = y.place(tick);
+        line(svg, "#ddd", 1.0, &[(left, at), (right, at)]);
+        text(svg, (left - 8.0, at + 4.0), "end", &short(tick));
+    }
+    let mut marks: Vec<f64> = points().map(|point| point.0).collect();
+    marks.sort_by(f64::total_cmp);
+    marks.dedup();
+    for mark in marks {
+        let at = x.place(mark);
+        line(svg, "#888", 1.0, &[(at, bottom), (at, bottom + 5.0)]);
+        text(svg, (at, bottom + 19.0), "middle", &short(mark));
+    }
+    line(svg, "#888", 1.0, &[(left, bottom), (right, bottom)]);
+    text(svg, ((left + right) / 2.0, bottom + 36.0), "middle", panel.x);
+    for Series { color, points, .. } in &panel.series {
+        let places: Vec<_> = points.iter().map(|&(a, b)| (x.place(a), y.place(b))).collect();
+        line(svg, color, 2.0, &places);
+        for (x, y) in places {
+            let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{color}\"/>");
+        }
+    }
+}
+
+/// A logarithmic axis from one place to another.
+struct Axis {
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+}
+
+impl Axis {
+    fn over(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
+        let low = values.clone().fold(f64::INFINITY, f64::min).max(1e-3);
+        let high = values.fold(low, f64::max).max(low * 1.01);
+        Self { low, high, from, to }
+    }
+
+    /// To ticks that enclose the values.
+    fn widened(self) -> Self {
+        let low = steps().take_while(|&tick| tick <= self.low).last().unwrap_or(self.low);
+        let high = steps().find(|&tick| tick >= self.high).unwrap_or(self.high);
+        Self { low, high, ..self }
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        let within = |tick: &f64| (self.low * 0.999..=self.high * 1.001).contains(tick);
+        steps().filter(within).collect()
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        let part = (value.max(self.low) / self.low).ln() / (self.high / self.low).ln();
+        self.from + part * (self.to - self.from)
+    }
+}
+
+/// 1, 2, 5, 10, ... from a thousandth to a billion.
+fn steps() -> impl Iterator<Item = f64> {
+    (-3..9).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)))
+}
+
+fn short(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{}M", value / 1e6),
+        value if value >= 1e4 => format!("{}k", value / 1e3),
+        value => format!("{}", (value * 1e3).round() / 1e3),
+    }
+}
+
+fn line(svg: &mut String, color: &str, width: f64, points: &[(f64, f64)]) {
+    let _ = write!(
+        svg,
+        "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\" points=\""
+    );
+    for (x, y) in points {
+        let _ = write!(svg, "{x:.1},{y:.1} ");
+    }
+    svg.push_str("\"/>\n");
+}
+
+fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
+}

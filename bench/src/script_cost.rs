@@ -32,11 +32,7 @@ pub(crate) struct Rates {
 pub(crate) const NAME: &str = "tollgate's script";
 
 impl ScriptCost {
-    pub(crate) async fn measure(
-        stage: &Stage,
-        rounds: usize,
-        calls: u64,
-    ) -> Result<Self, Fault> {
+    pub(crate) async fn measure(stage: &Stage, rounds: usize, calls: u64) -> Result<Self, Fault> {
         // In its own place in each name: redis-benchmark makes a number of it.
         let caller = "__rand_int__";
         let least = load(&stage.server, LEAST).await;
@@ -62,7 +58,8 @@ impl ScriptCost {
             }
         }
         let least = turns[0].clone();
-        let rows = scripts.iter().zip(turns).map(|((name, _), turns)| (*name, rates(&turns, &least)));
+        let rows =
+            scripts.iter().zip(turns).map(|((name, _), turns)| (*name, rates(&turns, &least)));
         Ok(Self { rows: rows.collect() })
     }
 

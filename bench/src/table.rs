@@ -91,7 +91,9 @@ fn print_row(turns: &Turns, bytes: Option<&BytesPerKey>) {
 }
 
 fn print_script(script: &ScriptCost) {
-    println!("\n| redis-benchmark, 50 connections, 32 calls deep, 10,000 keys | calls/s | Redis CPU µs | by calls | by CPU |");
+    println!(
+        "\n| redis-benchmark, 50 connections, 32 calls deep, 10,000 keys | calls/s | Redis CPU µs | by calls | by CPU |"
+    );
     println!("|---|--:|--:|--:|--:|");
     for (name, rates) in &script.rows {
         let per_second = thousands(rates.per_second);

@@ -50,8 +50,8 @@ pub use service::RateLimit;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
-/// A request that may pass finds the [`Decision`] in its extensions. One that may not is answered,
-/// over HTTP, with
+/// The service finds the [`Decision`] on a request in the request's extensions, except on one that
+/// was exempt. A request that may not pass is answered, over HTTP, with
 ///
 /// | | status | with |
 /// |---|---|---|
@@ -148,6 +148,9 @@ impl<K, R> RateLimitLayer<K, R> {
 impl<K, R, M> RateLimitLayer<K, R, M> {
     /// How many permits a request costs: by default 1. A request of cost 0 passes uncounted; one
     /// whose cost is over the burst never passes.
+    ///
+    /// A closure needs the type of its argument spelled out:
+    /// `.cost(|parts: &http::request::Parts| if parts.method == "POST" { 5 } else { 1 })`.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&R) -> u32 + Send + Sync + 'static) -> Self {
         Self { cost: Some(Arc::new(cost)), ..self }

@@ -225,3 +225,91 @@ impl Shard {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::{Limiter, Policy, Quota};
+
+    fn limiter(max_keys: usize) -> (MemoryStore, Limiter) {
+        let store = MemoryStore::max_keys(NonZeroUsize::new(max_keys).unwrap());
+        // A permit a second, ten at most.
+        let limiter = Limiter::new(store.clone(), Quota::per_second(1).burst(10)).unwrap();
+        (store, limiter)
+    }
+
+    async fn take(limiter: &Limiter, key: impl Into<Key>, cost: u32) -> bool {
+        limiter.check_cost(key, cost).await.unwrap().is_allowed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_store_gives_up_the_bucket_nearest_to_full() {
+        let (store, limiter) = limiter(3);
+        for (key, cost) in [("most", 10), ("least", 1), ("middle", 5)] {
+            assert!(take(&limiter, key, cost).await);
+        }
+        // Its place in the heap is older than what it owes now.
+        assert!(take(&limiter, "least", 7).await);
+        assert!(take(&limiter, "another", 9).await);
+        assert_eq!((store.len(), store.evictions()), (3, 1));
+        for (key, remaining) in [("most", 0), ("least", 2), ("another", 1), ("middle", 10)] {
+            assert_eq!(limiter.peek(key).await.unwrap().remaining(), remaining, "{key}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_fresh_keys_neither_frees_who_is_denied_nor_takes_more_memory() {
+        let (store, limiter) = limiter(1_000);
+        assert!(take(&limiter, "denied", 10).await);
+        for fresh in 0..200_000u32 {
+            assert!(take(&limiter, fresh, 1).await);
+        }
+        assert!(!take(&limiter, "denied", 1).await);
+        assert_eq!(store.len(), 1_000);
+        assert_eq!(store.evictions(), 200_001 - 1_000);
+        let shard = lock(&store.shared.shards[0]);
+        assert_eq!(shard.by_full_at.len(), 1_000);
+        assert!(shard.by_full_at.capacity() < 4_000 && shard.buckets.capacity() < 4_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn buckets_that_are_full_again_go_by_themselves_and_are_no_evictions() {
+        let (store, limiter) = limiter(1_000_000);
+        for idle in 0..10_000u32 {
+            take(&limiter, idle, 1).await;
+        }
+        assert_eq!(store.len(), 10_000);
+        advance(Duration::from_secs(2)).await;
+        for busy in 0..10_000u32 {
+            take(&limiter, format!("busy{busy}"), 5).await;
+        }
+        assert!(store.len() < 10_700, "two go for each that comes: {}", store.len());
+        assert_eq!(store.evictions(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_of_any_number_of_resets_take_one_place() {
+        let (store, limiter) = limiter(10);
+        for _ in 0..1_000 {
+            take(&limiter, "key", 10).await;
+            limiter.reset("key").await.unwrap();
+        }
+        assert!(take(&limiter, "key", 10).await);
+        assert_eq!((store.len(), lock(&store.shared.shards[0]).by_full_at.len()), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limiters_of_one_store_share_buckets_by_the_name_of_their_policy() {
+        let store = MemoryStore::new();
+        let limiter = |name: &'static str| {
+            Limiter::new(store.clone(), Policy::new(name).quota("q", Quota::per_second(2))).unwrap()
+        };
+        assert!(take(&limiter("a"), "key", 2).await);
+        assert!(!take(&limiter("a"), "key", 1).await);
+        assert!(take(&limiter("b"), "key", 1).await);
+    }
+}

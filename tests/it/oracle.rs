@@ -38,8 +38,8 @@ impl Oracle {
         let value: Option<String> = server.query(&["GET", name]).await;
         let value = value?;
         let (micros, part) = value.split_once(':').unwrap_or((&value, "0"));
-        let micros =
-            micros.parse::<u64>().unwrap_or_else(|_| micros.parse::<f64>().unwrap() as u64);
+        // What is kept is a millisecond later, when the key expires.
+        let micros = micros.parse::<u64>().unwrap() - 1_000;
         // The store counts the part in lowest terms.
         let lowest = gcd(u64::from(self.permits), self.micros);
         Some(self.ticks(micros) + part.parse::<i128>().unwrap() * i128::from(lowest))

@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 pub(crate) use floor::{ClusterReturnOne, Floor};
 pub(crate) use governor::governor;
 pub(crate) use per_check::{OnCluster, Pooled, Shared};
-pub(crate) use service::{Hello, Through, request};
+pub(crate) use service::{Hello, Through};
 pub(crate) use tower_rate_limit_redis::{peer_key, tower_rate_limit_redis};
 pub(crate) use two_keys::TwoKeys;
 

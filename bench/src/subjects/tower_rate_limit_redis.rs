@@ -24,7 +24,10 @@ const BURST: u16 = u16::MAX;
 /// gets another number before that.
 const ASKED_OF_A_NUMBER: u64 = 50_000;
 
-pub(crate) async fn tower_rate_limit_redis(stage: &Stage, row: &Row) -> Result<impl Subject, Fault> {
+pub(crate) async fn tower_rate_limit_redis(
+    stage: &Stage,
+    row: &Row,
+) -> Result<impl Subject, Fault> {
     let tcp = TcpSettings::default().set_nodelay(true);
     let connection = peer_redis::Client::open(stage.server.url())?
         .get_multiplexed_async_connection_with_config(

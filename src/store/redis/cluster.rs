@@ -164,7 +164,7 @@ impl Map {
 
 fn lanes(info: ConnectionInfo, count: usize) -> RedisResult<Arc<Lanes>> {
     let client = Client::open(info)?;
-    Ok(Arc::new(Lanes::new(Connector::Client(client).into(), count)))
+    Ok(Arc::new(Lanes::new(Connector::Client(client.into()).into(), count)))
 }
 
 /// The task that looks at the slots, one at a time.

@@ -11,7 +11,9 @@ use redis::{
 
 use crate::{ConfigError, Error, ErrorKind};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a connection may take, short enough for an attempt that began in an outage to leave
+/// time for the next within a second of its end.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// When a silent connection is given up. Callers are told earlier: at their own deadline.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -21,12 +23,12 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where connections come from.
 pub(super) enum Connector {
-    Client(Client),
+    Client(Box<Client>),
     Pool(deadpool_redis::Pool),
     #[cfg(feature = "cluster")]
     ClusterPool(deadpool_redis::cluster::Pool),
     #[cfg(feature = "sentinel")]
-    SentinelClient(tokio::sync::Mutex<redis::sentinel::SentinelClient>),
+    SentinelClient(Box<tokio::sync::Mutex<redis::sentinel::SentinelClient>>),
     #[cfg(feature = "sentinel")]
     SentinelPool(deadpool_redis::sentinel::Pool),
 }
@@ -41,7 +43,7 @@ pub(super) enum Link {
 
 impl Connector {
     pub(super) fn client(url: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
-        Ok(Self::Client(Client::open(server(url)?).map_err(refuse)?))
+        Ok(Self::Client(Client::open(server(url)?).map_err(refuse)?.into()))
     }
 
     #[cfg(feature = "sentinel")]
@@ -73,7 +75,7 @@ impl Connector {
         let client =
             SentinelClient::build(sentinels, service, Some(node), SentinelServerType::Master)
                 .map_err(refuse)?;
-        Ok(Self::SentinelClient(client.into()))
+        Ok(Self::SentinelClient(Box::new(client.into())))
     }
 
     /// Whether its connections reach a whole cluster.
@@ -184,7 +186,9 @@ fn pool_fault(error: deadpool_redis::PoolError) -> Error {
 }
 
 pub(super) fn refuse(error: RedisError) -> ConfigError {
-    ConfigError::new(format!("not a Redis that can be connected to: {error}"))
+    ConfigError::new(format!(
+        "not the address of a Redis: {error}; write it like redis://user:secret@host:6379/0"
+    ))
 }
 
 pub(super) fn server(url: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {

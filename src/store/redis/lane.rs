@@ -161,15 +161,23 @@ impl Lane {
         });
     }
 
-    /// Takes the lane down if this attempt's connection, or the attempt itself, is the latest.
+    /// Takes the lane down if this attempt, or its connection, is the latest. An attempt that ends
+    /// without a result, by the end of its runtime, is one that failed.
     fn leave(&self, generation: u64) {
         self.state.send_if_modified(|state| {
-            let current =
-                state.generation == generation && !matches!(state.phase, Phase::Down { .. });
-            if current {
-                state.phase = Phase::Down { until: None };
+            let current = state.generation == generation;
+            match state.phase {
+                Phase::Up(_) if current => state.phase = Phase::Down { until: None },
+                Phase::Connecting if current => {
+                    state.phase = Phase::Down { until: Some(Instant::now() + RETRY_AFTER) };
+                    state.failure = Some(Error::new(
+                        ErrorKind::Unavailable,
+                        "the attempt to connect was cut short",
+                    ));
+                }
+                _ => return false,
             }
-            current
+            true
         });
     }
 }

@@ -150,6 +150,8 @@ impl RedisStore {
     }
 
     fn by(road: Road) -> Self {
+        #[cfg(feature = "tls-rustls")]
+        ensure_crypto_provider();
         Self { road, prefix: "tollgate".into() }
     }
 
@@ -165,6 +167,17 @@ impl RedisStore {
     #[must_use]
     pub fn lanes(self, lanes: NonZeroUsize) -> Self {
         Self { road: self.road.with_lanes(lanes.get()), ..self }
+    }
+}
+
+/// `redis` leaves the choice to the application, and panics when a connection finds none made.
+#[cfg(feature = "tls-rustls")]
+fn ensure_crypto_provider() {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    if CryptoProvider::get_default().is_none() {
+        // An error means that somebody else was faster, which is as good.
+        let _ = ring::default_provider().install_default();
     }
 }
 

@@ -70,6 +70,11 @@ impl Queue {
         Answer::Waiting(answer)
     }
 
+    /// The slot of a bucket, which one server has no use for.
+    fn slot(&self, key: &Key) -> u16 {
+        if self.road.is_cluster() { self.namer.slot(key) } else { 0 }
+    }
+
     fn lines(&self) -> MutexGuard<'_, HashMap<Option<Key>, Line>> {
         // Nothing that panics runs under the lock.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,7 +82,7 @@ impl Queue {
 
     async fn flush(&self, mut batch: Batch) {
         let call = self.script.by_hash(&batch, &self.namer);
-        let slot = batch.keys().next().map_or(0, |key| self.namer.slot(key));
+        let slot = batch.keys().next().map_or(0, |key| self.slot(key));
         let reply = within(&mut batch, async {
             match self.road.call(slot, &call).await {
                 Err(Failure::UnknownScript) => {
@@ -102,8 +107,7 @@ impl Queue {
     pub(super) async fn reset(&self, key: &Key) -> Result<(), Error> {
         let mut delete = redis::cmd("DEL");
         delete.arg(self.namer.name(key));
-        let reply =
-            timeout(self.plan.deadline, self.road.call(self.namer.slot(key), &delete)).await;
+        let reply = timeout(self.plan.deadline, self.road.call(self.slot(key), &delete)).await;
         reply.map_err(|_| Error::new(ErrorKind::Timeout, "Redis did not answer in time"))??;
         Ok(())
     }

@@ -15,7 +15,10 @@ const MAX_HOPS: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) enum Road {
     /// One server, or a pool's idea of a cluster.
-    Lanes { lanes: Arc<Lanes>, connector: Arc<Connector> },
+    Lanes {
+        lanes: Arc<Lanes>,
+        connector: Arc<Connector>,
+    },
     Cluster(Arc<Cluster>),
 }
 

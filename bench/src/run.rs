@@ -22,8 +22,15 @@ pub(crate) struct Turns {
     slices: BTreeMap<&'static str, Vec<Slice>>,
 }
 
-pub(crate) async fn row(row: &Row, stage: &Stage, pace: Pace) -> Result<Turns, Fault> {
-    let contestants = row.contestants(stage).await?;
+/// With the subjects whose name contains `subject`.
+pub(crate) async fn row(
+    row: &Row,
+    subject: &str,
+    stage: &Stage,
+    pace: Pace,
+) -> Result<Turns, Fault> {
+    let mut contestants = row.contestants(stage).await?;
+    contestants.retain(|contestant| contestant.name.contains(subject));
     turns(row, &contestants, stage, pace)
         .await
         .map_err(|fault| format!("{}: {fault}", row.name).into())

@@ -8,6 +8,7 @@ pub(crate) struct Settings {
     pub(crate) rounds: Option<usize>,
     pub(crate) slice: Option<Duration>,
     pub(crate) only: String,
+    pub(crate) subject: String,
     pub(crate) check: bool,
 }
 
@@ -32,6 +33,7 @@ impl Settings {
                     settings.slice = Some(slice.map_err(|e| fault(e.to_string()))?);
                 }
                 "--only" => settings.only = value,
+                "--subject" => settings.subject = value,
                 _ => return Err(format!("there is no option {option}").into()),
             }
         }

@@ -20,7 +20,7 @@ pub(crate) async fn run() -> Result<ExitCode, Fault> {
     let pace = Pace { rounds: 1, slice: Duration::from_millis(50) };
     let (mut turns, mut bytes) = (Vec::new(), None);
     for row in &Row::ALL {
-        let these = run::row(row, &stage, pace).await?;
+        let these = run::row(row, "", &stage, pace).await?;
         if row.name == rows::KEYS {
             bytes = Some(BytesPerKey::measure(&stage).await?);
         }

@@ -34,8 +34,8 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, Fault> {
     let (mut turns, mut bytes) = (Vec::new(), None);
     for row in Row::ALL.iter().filter(|row| row.name.contains(&settings.only)) {
         eprintln!("{} ...", row.name);
-        let these = run::row(row, &stage, pace).await?;
-        if row.name == rows::KEYS {
+        let these = run::row(row, &settings.subject, &stage, pace).await?;
+        if row.name == rows::KEYS && settings.subject.is_empty() {
             bytes = Some(BytesPerKey::measure(&stage).await?);
         }
         print_row(&these, bytes.as_ref().filter(|_| row.name == rows::KEYS));

@@ -122,9 +122,9 @@ async fn a_request_without_a_key_has_the_code_of_its_reason() {
         (StatusCode::NOT_FOUND, Code::InvalidArgument),
     ];
     for (status, code) in cases {
-        let refuse = move |_: &Parts| Resolution::refused(status, "100 % \u{fc}ber");
+        let refuse = move |_: &Parts| Resolution::refused(status, "100%25 \u{fc}ber");
         let refused = Served::by(&once(), refuse).await.denied().await;
-        assert_eq!((refused.code(), refused.message()), (code, "100 % \u{fc}ber"));
+        assert_eq!((refused.code(), refused.message()), (code, "100%25 \u{fc}ber"));
     }
     let missing = Served::by(&once(), Header::new("x-api-key")).await.denied().await;
     assert_eq!(missing.code(), Code::InvalidArgument);

@@ -76,14 +76,10 @@ impl Fault {
 }
 
 /// The request is its cost; 0 is exempt, 7 is refused.
-fn errors<S: Service<u32>>(
+fn errors<S: Service<u32, Error: From<Error>> + Clone>(
     limiter: Limiter,
     service: S,
-) -> impl Service<u32, Response = S::Response, Error = S::Error> + Clone
-where
-    S: Clone,
-    S::Error: From<Error>,
-{
+) -> impl Service<u32, Response = S::Response, Error = S::Error> + Clone {
     let resolver = |&request: &u32| match request {
         0 => Resolution::Exempt,
         7 => Resolution::refused(StatusCode::FORBIDDEN, "unlucky"),
@@ -159,6 +155,21 @@ async fn a_service_that_is_not_ready_is_waited_for() {
     assert_eq!(broken.to_string(), "broken");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_service_over_http_that_is_not_ready_is_waited_for() {
+    let layer = RateLimitLayer::new(limiter(Quota::per_minute(1)), Global);
+    let (mut service, mut handle) = mock::spawn_layer(layer);
+    handle.allow(0);
+    assert!(service.poll_ready::<Request<()>>().is_pending());
+    handle.allow(1);
+    assert!(service.is_woken());
+    assert!(service.poll_ready::<Request<()>>().is_ready());
+    let answer = service.call(Request::new(()));
+    let (_, served) = handle.next_request().await.unwrap();
+    served.send_response(Response::new(Full::<Bytes>::default()));
+    assert_eq!(answer.await.unwrap().status(), StatusCode::OK);
+}
+
 // The mock panics when an instance is called that has not said that it is ready itself.
 #[tokio::test]
 async fn after_the_verdict_the_instance_that_was_ready_is_called_and_before_it_none() {
@@ -184,15 +195,34 @@ async fn a_denied_request_never_reaches_the_service() {
     let server = Server::start().await;
     let remote = patient(&server.url(), Quota::per_day(1));
     for limiter in [remote, limiter(Quota::per_day(1))] {
-        let (mut service, mut handle) = mock::spawn_layer::<_, (), _>(global(&limiter));
         assert!(limiter.check("global").await.unwrap().is_allowed());
+        let service = global(&limiter).layer(service_fn(async |_| Ok::<_, Fault>("served")));
         // On Redis the second is remembered.
         for _ in 0..2 {
-            assert!(service.poll_ready().is_ready());
-            let denied = service.call("a").await.unwrap_err();
-            assert_eq!(denied.downcast::<Error>().unwrap().kind(), ErrorKind::Denied);
+            let denied = service.clone().oneshot("a").await.unwrap_err().limit();
+            assert_eq!(denied.kind(), ErrorKind::Denied);
         }
-        assert!(handle.poll_request().is_pending());
+    }
+}
+
+#[tokio::test]
+async fn after_a_pending_check_too_the_handler_and_the_client_are_told() {
+    let server = Server::start().await;
+    let handler = service_fn(async |request: Request<()>| {
+        let decision = request.extensions().get::<Decision>().unwrap();
+        Ok::<_, Infallible>(Response::new(decision.remaining().to_string()))
+    });
+    let layer = RateLimitLayer::new(patient(&server.url(), Quota::per_day(2)), Global);
+    let service = layer.layer(handler.map_response(|response| response.map(Full::<Bytes>::from)));
+    for (status, remaining) in [(200, 1), (200, 0), (429, 0), (429, 0)] {
+        let response = service.clone().oneshot(Request::new(())).await.unwrap();
+        let (parts, body) = response.into_parts();
+        assert_eq!(parts.status, status);
+        let standing = parts.headers["ratelimit"].to_str().unwrap();
+        assert!(standing.starts_with(&format!(r#""default";r={remaining};t="#)), "{standing}");
+        assert_eq!(parts.headers.contains_key("retry-after"), status == 429);
+        let body = body.collect().await.unwrap().to_bytes();
+        assert!(status == 429 || body == remaining.to_string());
     }
 }
 

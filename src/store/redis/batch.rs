@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::reply::Found;
 use crate::algorithm::{Debt, TokenBucket};
 use crate::{Decision, Error, ErrorKind, Key};
 
@@ -16,6 +15,8 @@ use crate::{Decision, Error, ErrorKind, Key};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) key: Key,
+    /// The slot of its bucket on a cluster.
+    pub(super) slot: u16,
     pub(super) ask: Ask,
     pub(super) deadline: Instant,
     pub(super) caller: oneshot::Sender<Result<Decision, Error>>,
@@ -45,12 +46,19 @@ impl Ask {
 
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The keys in the order of their arrival, each with its costs.
-    keys: IndexMap<Key, Costs>,
+    /// In the order of their arrival.
+    keys: IndexMap<Key, Group>,
     /// In the order of arrival, which is that of their deadlines.
     checks: Vec<Check>,
-    /// How many of the checks have been answered.
+    /// How many of the checks, from the first, wait no more.
     answered: usize,
+}
+
+/// What is asked of one key.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) slot: u16,
+    pub(super) costs: Costs,
 }
 
 #[derive(Debug)]
@@ -102,33 +110,30 @@ impl Batch {
             && (self.keys.len() < Self::MAX_KEYS || self.keys.contains_key(key))
     }
 
-    pub(super) fn push(&mut self, Entry { key, ask, deadline, caller }: Entry) {
+    pub(super) fn push(&mut self, Entry { key, slot, ask, deadline, caller }: Entry) {
         let key = self.keys.entry(key);
         self.checks.push(Check { key: key.index(), ask, deadline, caller: Some(caller) });
-        key.or_default().push(ask.cost());
+        key.or_insert_with(|| Group { slot, costs: Costs::default() }).costs.push(ask.cost());
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.checks.is_empty()
     }
 
-    /// How many keys there are.
-    pub(super) fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.keys.keys()
-    }
-
-    /// The costs of each key's checks, in the order of the keys.
-    pub(super) fn costs(&self) -> impl Iterator<Item = &Costs> {
-        self.keys.values()
+    /// The keys, in the order in which [`settle`](Self::settle) numbers them.
+    pub(super) fn keys(&self) -> &IndexMap<Key, Group> {
+        &self.keys
     }
 
     /// When the next caller stops waiting, if any still waits.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.checks.get(self.answered).map(|check| check.deadline)
+    pub(super) fn next_deadline(&mut self) -> Option<Instant> {
+        while let Some(check) = self.checks.get(self.answered) {
+            if check.caller.is_some() {
+                return Some(check.deadline);
+            }
+            self.answered += 1;
+        }
+        None
     }
 
     /// Tells the callers whose deadline has come.
@@ -136,32 +141,17 @@ impl Batch {
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             let timeout = Error::new(ErrorKind::Timeout, "the store did not answer in time");
             self.checks[self.answered].answer(Err(timeout));
-            self.answered += 1;
         }
     }
 
-    /// Tells everybody still waiting that the call failed.
-    pub(super) fn fail(mut self, error: &Error) {
-        for check in &mut self.checks {
-            check.answer(Err(error.clone()));
-        }
-    }
-
-    /// Replays the checks on what the script found, which is one for each key, and gives
-    /// everybody still waiting the decision that the script made.
-    pub(super) fn settle(mut self, found: Vec<Found>, bucket: &TokenBucket) {
-        let mut keys: Vec<Result<Debt, Error>> = found
-            .into_iter()
-            .map(|found| match found {
-                Found::Debt(debt) => Ok(debt),
-                Found::Broken => Ok(bucket.capacity()),
-                Found::Failed(text) => Err(Error::new(ErrorKind::Store, text)),
-            })
-            .collect();
+    /// Replays the checks of each key that something is known of, and gives everybody still
+    /// waiting the decision that the script made. Each key is settled once.
+    pub(super) fn settle(&mut self, mut keys: Vec<Option<Result<Debt, Error>>>, bucket: &TokenBucket) {
         for check in &mut self.checks {
             let answer = match &mut keys[check.key] {
-                Ok(debt) => Ok(check.ask.decide(bucket, debt)),
-                Err(error) => Err(error.clone()),
+                Some(Ok(debt)) => Ok(check.ask.decide(bucket, debt)),
+                Some(Err(error)) => Err(error.clone()),
+                None => continue,
             };
             check.answer(answer);
         }

@@ -1,22 +1,26 @@
 //! Where checks wait: a batch is whatever has arrived while the last one was in flight.
 //!
-//! A check joins a line. At most two flushes of a line are in flight; each is a task that takes
-//! what waits, calls Redis, answers, and ends when nothing waits. So there is no timer, a lone
-//! check waits for nobody, and an idle queue holds nothing.
+//! A check joins the line of the server that it goes to. At most two flushes of a line are in
+//! flight; each is a task that takes what waits, calls Redis, answers, and ends when nothing waits.
+//! So no timer delays a check, a lone one waits for nobody, and an idle queue holds nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::future::join_all;
+use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
+use super::alarm::Alarm;
 use super::batch::{Ask, Batch, Entry};
 use super::name::Namer;
 use super::reply;
-use super::road::{Failure, Road};
+use super::road::{Call, Failure, Line, Road};
 use super::script::Script;
+use crate::algorithm::Debt;
 use crate::store::{Answer, Plan};
 use crate::{Error, ErrorKind, Key};
 
@@ -25,25 +29,24 @@ const MAX_IN_FLIGHT: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) plan: Plan,
-    pub(super) namer: Namer,
-    pub(super) road: Road,
+    plan: Plan,
+    namer: Namer,
+    road: Road,
     script: Script,
-    /// On a cluster one for each key, because a call can touch one slot only, and so that a slow
-    /// shard holds up its own keys only. Otherwise one for all.
-    lines: Mutex<HashMap<Option<Key>, Line>>,
+    alarm: Arc<Alarm>,
+    lines: Mutex<HashMap<Line, Waiting>>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
-    waiting: VecDeque<Entry>,
+struct Waiting {
+    entries: VecDeque<Entry>,
     in_flight: usize,
 }
 
 impl Queue {
     pub(super) fn new(plan: Plan, namer: Namer, road: Road) -> Self {
         let script = Script::new(&plan.bucket);
-        Self { plan, namer, road, script, lines: Mutex::default() }
+        Self { plan, namer, road, script, alarm: Arc::default(), lines: Mutex::default() }
     }
 
     /// Puts a check in its line.
@@ -52,22 +55,35 @@ impl Queue {
             return Answer::Ready(Err(no_runtime()));
         };
         let (caller, answer) = oneshot::channel();
-        let entry =
-            Entry { key: key.clone(), ask, deadline: Instant::now() + self.plan.deadline, caller };
-        let name = self.road.is_cluster().then(|| key.clone());
+        let slot = self.slot(key);
+        let entry = Entry { key: key.clone(), slot, ask, deadline: Instant::now() + self.plan.deadline, caller };
+        let line = self.road.line(key, slot);
         let mut lines = self.lines();
-        // Not `entry`, which would need the name twice.
-        let line = match lines.get_mut(&name) {
-            Some(line) => line,
-            None => lines.entry(name.clone()).or_default(),
+        // Not `entry`, which would need the line twice.
+        let waiting = match lines.get_mut(&line) {
+            Some(waiting) => waiting,
+            None => lines.entry(line.clone()).or_default(),
         };
-        line.waiting.push_back(entry);
-        if line.in_flight < MAX_IN_FLIGHT {
-            line.in_flight += 1;
+        waiting.entries.push_back(entry);
+        if waiting.in_flight < MAX_IN_FLIGHT {
+            waiting.in_flight += 1;
             drop(lines);
-            runtime.spawn(Flusher { queue: self.clone(), line: name, done: false }.run());
+            runtime.spawn(Flusher { queue: self.clone(), line, done: false }.run());
         }
         Answer::Waiting(answer)
+    }
+
+    /// Deletes a bucket.
+    pub(super) async fn reset(&self, key: &Key) -> Result<(), Error> {
+        if Handle::try_current().is_err() {
+            return Err(no_runtime());
+        }
+        let mut command = redis::cmd("DEL");
+        command.arg(self.namer.name(key));
+        let call = Call { slot: self.slot(key), keys: 1, command };
+        let reply = timeout(self.plan.deadline, self.road.follow(&call)).await;
+        reply.map_err(|_| Error::new(ErrorKind::Timeout, "Redis did not answer in time"))??;
+        Ok(())
     }
 
     /// The slot of a bucket, which one server has no use for.
@@ -75,116 +91,68 @@ impl Queue {
         if self.road.is_cluster() { self.namer.slot(key) } else { 0 }
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Option<Key>, Line>> {
+    fn lines(&self) -> MutexGuard<'_, HashMap<Line, Waiting>> {
         // Nothing that panics runs under the lock.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn flush(&self, mut batch: Batch) {
-        let call = self.script.by_hash(&batch, &self.namer);
-        let slot = batch.keys().next().map_or(0, |key| self.slot(key));
-        let reply = within(&mut batch, async {
-            match self.road.call(slot, &call).await {
-                Err(Failure::UnknownScript) => {
-                    self.road.call(slot, &self.script.in_full(&call)).await
+        let calls = self.script.calls(&batch, &self.namer, self.road.is_cluster());
+        let Some(replies) = self.within(&mut batch, self.road.send(&calls)).await else { return };
+        let (mut settled, mut again) = (Vec::new(), Vec::new());
+        for (call, reply) in calls.into_iter().zip(replies) {
+            let range = settled.len()..settled.len() + call.keys;
+            match reply {
+                Err(Failure::UnknownScript) => again.push((range, self.script.in_full(&call))),
+                Err(Failure::Redirected) => again.push((range, call)),
+                reply => {
+                    settled.extend(self.read(reply, call.keys).into_iter().map(Some));
+                    continue;
                 }
-                reply => reply,
             }
-        });
-        // Without a reply, everybody has been told that it took too long.
-        if let Some(reply) = reply.await {
-            let found = reply
-                .map_err(Error::from)
-                .and_then(|reply| reply::parse(reply, batch.len(), &self.plan.bucket));
-            match found {
-                Ok(found) => batch.settle(found, &self.plan.bucket),
-                Err(error) => batch.fail(&error),
-            }
+            settled.resize_with(settled.len() + call_keys(&again), || None);
         }
-    }
-
-    /// Deletes a bucket.
-    pub(super) async fn reset(&self, key: &Key) -> Result<(), Error> {
-        let mut delete = redis::cmd("DEL");
-        delete.arg(self.namer.name(key));
-        let reply = timeout(self.plan.deadline, self.road.call(self.slot(key), &delete)).await;
-        reply.map_err(|_| Error::new(ErrorKind::Timeout, "Redis did not answer in time"))??;
-        Ok(())
-    }
-}
-
-/// Waits for the future as long as somebody in the batch waits for it; `None` when nobody does any
-/// more.
-async fn within<F: Future>(batch: &mut Batch, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    while let Some(deadline) = batch.next_deadline() {
-        match timeout_at(deadline, &mut future).await {
-            Ok(output) => return Some(output),
-            Err(_) => batch.expire(Instant::now()),
-        }
-    }
-    None
-}
-
-/// A task that flushes a line until nothing waits in it.
-struct Flusher {
-    queue: Arc<Queue>,
-    line: Option<Key>,
-    done: bool,
-}
-
-impl Flusher {
-    async fn run(mut self) {
-        while let Some(batch) = self.take() {
-            self.queue.flush(batch).await;
-        }
-    }
-
-    /// What waits and fits in one call, less the callers that have gone.
-    fn take(&mut self) -> Option<Batch> {
-        let mut batch = Batch::default();
-        let mut lines = self.queue.lines();
-        let line = lines.get_mut(&self.line)?;
-        while let Some(entry) = line.waiting.pop_front() {
-            if entry.caller.is_closed() {
-                continue;
-            }
-            if !batch.has_room_for(&entry.key) {
-                line.waiting.push_front(entry);
-                break;
-            }
-            batch.push(entry);
-        }
-        if !batch.is_empty() {
-            return Some(batch);
-        }
-        // Under the same lock as the look at the line, so that no check can join unseen.
-        line.in_flight -= 1;
-        if line.in_flight == 0 && self.line.is_some() {
-            lines.remove(&self.line);
-        }
-        self.done = true;
-        None
-    }
-}
-
-impl Drop for Flusher {
-    /// Ends a task that was cut short, by a panic or by the end of its runtime. If nobody else
-    /// flushes the line, the callers in it are told by the drop of their senders.
-    fn drop(&mut self) {
-        if self.done {
+        let keys = settled.len();
+        batch.settle(settled, &self.plan.bucket);
+        if again.is_empty() {
             return;
         }
-        let mut lines = self.queue.lines();
-        if let Some(line) = lines.get_mut(&self.line) {
-            line.in_flight -= 1;
-            if line.in_flight == 0 {
-                lines.remove(&self.line);
+        // Neither has run. They are few, and the others are not kept waiting for them.
+        let replies = join_all(again.iter().map(|(_, call)| self.insist(call)));
+        let Some(replies) = self.within(&mut batch, replies).await else { return };
+        let mut settled: Vec<Option<Result<Debt, Error>>> = Vec::new();
+        settled.resize_with(keys, || None);
+        for ((range, call), reply) in again.into_iter().zip(replies) {
+            for (place, found) in settled[range].iter_mut().zip(self.read(reply, call.keys)) {
+                *place = Some(found);
             }
         }
+        batch.settle(settled, &self.plan.bucket);
     }
-}
 
-pub(super) fn no_runtime() -> Error {
-    Error::new(ErrorKind::Unavailable, "a check on Redis must be made inside a Tokio runtime")
+    async fn insist(&self, call: &Call) -> Result<Value, Failure> {
+        match self.road.follow(call).await {
+            Err(Failure::UnknownScript) => self.road.follow(&self.script.in_full(call)).await,
+            reply => reply,
+        }
+    }
+
+    /// What the checks of each key of a call met.
+    fn read(&self, reply: Result<Value, Failure>, keys: usize) -> Vec<Result<Debt, Error>> {
+        let found = reply.map_err(Error::from).and_then(|reply| reply::parse(reply, keys, &self.plan.bucket));
+        found.unwrap_or_else(|error| vec![Err(error); keys])
+    }
+
+    /// Waits for the future as long as somebody in the batch waits for it; `None` when nobody does
+    /// any more.
+    async fn within<F: Future>(&self, batch: &mut Batch, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        while let Some(deadline) = batch.next_deadline() {
+            match self.alarm.timeout_at(deadline, future.as_mut()).await {
+                Some(output) => return Some(output),
+                None => batch.expire(Instant::now()),
+            }
+        }
+        None
+    }
 }

@@ -5,37 +5,27 @@ use redis::Value;
 use crate::algorithm::{Debt, TokenBucket};
 use crate::{Error, ErrorKind};
 
-/// What the checks of one key met.
-#[derive(Debug, PartialEq)]
-pub(super) enum Found {
-    Debt(Debt),
-    /// A value that no run of the policy could have left: the checks met an empty bucket.
-    Broken,
-    /// An error of this key alone.
-    Failed(String),
-}
-
-/// Reads the reply to a call with this many keys; nothing in it is trusted.
-pub(super) fn parse(reply: Value, keys: usize, bucket: &TokenBucket) -> Result<Vec<Found>, Error> {
-    let unexpected =
-        || Error::new(ErrorKind::Store, "the server's reply is not one that the script makes");
+/// The debt that the checks of each key met, or the key's own error. Nothing in the reply is
+/// trusted.
+pub(super) fn parse(reply: Value, keys: usize, bucket: &TokenBucket) -> Result<Vec<Result<Debt, Error>>, Error> {
+    let unexpected = || Error::new(ErrorKind::Store, "the server's reply is not one that the script makes");
     let Value::Array(values) = reply else { return Err(unexpected()) };
-    let found = values
-        .into_iter()
-        .skip(1)
-        .map(|value| match value {
-            Value::Int(-1) => Ok(Found::Broken),
-            Value::Int(debt) => match u64::try_from(debt) {
-                Ok(debt) if debt <= bucket.capacity() => Ok(Found::Debt(debt)),
-                _ => Err(unexpected()),
-            },
-            Value::BulkString(text) => {
-                Ok(Found::Failed(String::from_utf8_lossy(&text).into_owned()))
-            }
+    if values.len() != keys + 1 {
+        return Err(unexpected());
+    }
+    let found = values.into_iter().skip(1).map(|value| match value {
+        // A value that no run of the policy could have left: the checks met an empty bucket.
+        Value::Int(-1) => Ok(Ok(bucket.capacity())),
+        Value::Int(debt) => match u64::try_from(debt) {
+            Ok(debt) if debt <= bucket.capacity() => Ok(Ok(debt)),
             _ => Err(unexpected()),
-        })
-        .collect::<Result<Vec<Found>, Error>>()?;
-    if found.len() == keys { Ok(found) } else { Err(unexpected()) }
+        },
+        Value::BulkString(text) => {
+            Ok(Err(Error::new(ErrorKind::Store, String::from_utf8_lossy(&text).into_owned())))
+        }
+        _ => Err(unexpected()),
+    });
+    found.collect()
 }
 
 #[cfg(test)]
@@ -63,6 +53,6 @@ mod tests {
         }
         let reply = Value::Array(vec![int(1), Value::BulkString(b"WRONGTYPE \xff".into())]);
         let found = parse(reply, 1, &bucket).unwrap();
-        assert_eq!(found, [Found::Failed("WRONGTYPE \u{fffd}".into())]);
+        assert_eq!(found[0].as_ref().unwrap_err().to_string(), "WRONGTYPE \u{fffd}");
     }
 }

@@ -3,8 +3,10 @@
 
 use redis::{Arg, Cmd, Script as Source};
 
-use super::batch::Batch;
+use super::batch::{Batch, Group};
 use super::name::Namer;
+use super::road::Call;
+use crate::Key;
 use crate::algorithm::TokenBucket;
 
 const FRAME: &str = include_str!("../../../lua/frame.lua");
@@ -32,33 +34,41 @@ impl Script {
         Self { source, sha, numbers }
     }
 
-    /// The call by hash, which the server answers with NOSCRIPT if it has not seen the script.
-    pub(super) fn by_hash(&self, batch: &Batch, namer: &Namer) -> Cmd {
-        let keys = batch.len();
-        let mut call = Cmd::with_capacity(3 + self.numbers.len() + 2 * keys, 64 * (keys + 2));
-        call.arg("EVALSHA").arg(&self.sha).arg(keys);
-        for key in batch.keys() {
-            call.arg(namer.name(key));
+    /// The calls of a batch by hash, which a server answers with NOSCRIPT if it has not seen the
+    /// script: one for all keys, or, on a cluster, where a call can touch one slot only, one for
+    /// each.
+    pub(super) fn calls(&self, batch: &Batch, namer: &Namer, one_for_each: bool) -> Vec<Call> {
+        let groups: Vec<_> = batch.keys().iter().collect();
+        let size = if one_for_each { 1 } else { groups.len().max(1) };
+        groups.chunks(size).map(|groups| self.by_hash(groups, namer)).collect()
+    }
+
+    fn by_hash(&self, groups: &[(&Key, &Group)], namer: &Namer) -> Call {
+        let keys = groups.len();
+        let mut command = Cmd::with_capacity(3 + self.numbers.len() + 2 * keys, 64 * (keys + 2));
+        command.arg("EVALSHA").arg(&self.sha).arg(keys);
+        for (key, _) in groups {
+            command.arg(namer.name(key));
         }
         for &number in &self.numbers {
-            call.arg(number);
+            command.arg(number);
         }
-        for costs in batch.costs() {
-            costs.write(&mut call);
+        for (_, group) in groups {
+            group.costs.write(&mut command);
         }
-        call
+        Call { slot: groups.first().map_or(0, |(_, group)| group.slot), keys, command }
     }
 
     /// The same call with the script itself.
-    pub(super) fn in_full(&self, by_hash: &Cmd) -> Cmd {
-        let mut call = redis::cmd("EVAL");
-        call.arg(&self.source);
-        for arg in by_hash.args_iter().skip(2) {
+    pub(super) fn in_full(&self, by_hash: &Call) -> Call {
+        let mut command = redis::cmd("EVAL");
+        command.arg(&self.source);
+        for arg in by_hash.command.args_iter().skip(2) {
             if let Arg::Simple(arg) = arg {
-                call.arg(arg);
+                command.arg(arg);
             }
         }
-        call
+        Call { command, ..*by_hash }
     }
 }
 

@@ -173,7 +173,8 @@ mod tests {
 
     #[test]
     fn a_deadline_comes_though_the_runtime_that_held_the_timer_is_gone() {
-        let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let (first, second) = (runtime(), runtime());
         let alarm = Arc::<Alarm>::default();
         let deadline = Instant::now() + Duration::from_millis(5);

@@ -146,7 +146,11 @@ impl Batch {
 
     /// Replays the checks of each key that something is known of, and gives everybody still
     /// waiting the decision that the script made. Each key is settled once.
-    pub(super) fn settle(&mut self, mut keys: Vec<Option<Result<Debt, Error>>>, bucket: &TokenBucket) {
+    pub(super) fn settle(
+        &mut self,
+        mut keys: Vec<Option<Result<Debt, Error>>>,
+        bucket: &TokenBucket,
+    ) {
         for check in &mut self.checks {
             let answer = match &mut keys[check.key] {
                 Some(Ok(debt)) => Ok(check.ask.decide(bucket, debt)),

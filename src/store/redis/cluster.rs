@@ -29,6 +29,7 @@ const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
 pub(super) struct Cluster {
     /// The first node that was named: its user, password and TLS are those of all nodes.
     first: ConnectionInfo,
+    first_lanes: Arc<Lanes>,
     seeds: Vec<(Node, Arc<Lanes>)>,
     lanes_per_node: usize,
     map: Mutex<Map>,
@@ -52,6 +53,7 @@ impl Cluster {
         let infos = urls.into_iter().map(server).collect::<Result<Vec<_>, _>>()?;
         let first =
             infos.first().ok_or(ConfigError::new("name at least one node of the cluster"))?.clone();
+        let first_lanes = lanes(first.clone(), 1).map_err(refuse)?;
         let seeds = infos.into_iter().map(|info| {
             let node = node_of(&info)
                 .ok_or(ConfigError::new("a node of a cluster needs a host and a port"))?;
@@ -61,6 +63,7 @@ impl Cluster {
         let map = Map { nodes: HashMap::new(), slots: vec![None; SLOTS], looked: None };
         Ok(Self {
             first,
+            first_lanes,
             seeds,
             lanes_per_node: 1,
             map: map.into(),
@@ -71,19 +74,26 @@ impl Cluster {
     /// The same cluster with this many lanes to each node, and nothing learned.
     pub(super) fn with_lanes(&self, lanes_per_node: usize) -> Self {
         let map = Map { nodes: HashMap::new(), slots: vec![None; SLOTS], looked: None };
-        let (first, seeds) = (self.first.clone(), self.seeds.clone());
-        Self { first, seeds, lanes_per_node, map: map.into(), is_looking: AtomicBool::new(false) }
+        let (first, first_lanes, seeds) =
+            (self.first.clone(), self.first_lanes.clone(), self.seeds.clone());
+        Self {
+            first,
+            first_lanes,
+            seeds,
+            lanes_per_node,
+            map: map.into(),
+            is_looking: AtomicBool::new(false),
+        }
     }
 
     /// The lanes of the node that serves a slot, or of a seed, which will say who does.
-    pub(super) fn lanes(self: &Arc<Self>, slot: u16) -> Option<Arc<Lanes>> {
+    pub(super) fn lanes(self: &Arc<Self>, slot: u16) -> Arc<Lanes> {
         if let Some(Some(lanes)) = self.map().slots.get(usize::from(slot)) {
-            return Some(lanes.clone());
+            return lanes.clone();
         }
         self.look();
-        let is_up = |lanes: &&Arc<Lanes>| lanes.are_up();
-        let mut seeds = self.seeds.iter().map(|(_, lanes)| lanes);
-        seeds.clone().find(is_up).or(seeds.next()).cloned()
+        let up = self.seeds.iter().find(|(_, lanes)| lanes.are_up());
+        up.map_or(&self.first_lanes, |(_, lanes)| lanes).clone()
     }
 
     /// Where a call goes that was redirected. `moved` says that the slot stays there.

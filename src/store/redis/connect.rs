@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisError,
     RedisResult, Value,
@@ -14,9 +14,6 @@ use crate::{ConfigError, Error, ErrorKind};
 /// How long a connection may take, short enough for an attempt that began in an outage to leave
 /// time for the next within a second of its end.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// When a silent connection is given up. Callers are told earlier: at their own deadline.
-const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The longest that making a connection may take in all, waiting for a pool's slot included.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -148,6 +145,19 @@ impl Link {
         }
     }
 
+    pub(super) async fn call_all(self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        let count = commands.len();
+        match self {
+            Self::Server(mut connection) => {
+                connection.req_packed_commands(commands, 0, count).await
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(mut connection) => {
+                connection.req_packed_commands(commands, 0, count).await
+            }
+        }
+    }
+
     /// Calls a node that is taking over a slot. Both commands go in one piece: on a shared
     /// connection another caller's could come between.
     pub(super) async fn call_asking(self, command: &Cmd) -> RedisResult<Value> {
@@ -197,8 +207,10 @@ pub(super) fn server(url: impl IntoConnectionInfo) -> Result<ConnectionInfo, Con
     Ok(info.set_tcp_settings(tcp))
 }
 
+/// Without a response time-out, which would be one more timer: whoever waits for an answer has a
+/// deadline, and gives the connection up.
 fn config() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(Some(RESPONSE_TIMEOUT))
+        .set_response_timeout(None)
 }

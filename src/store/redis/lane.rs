@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind as RedisErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{
+    Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -18,12 +20,6 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 pub(super) struct Lane {
     connector: Arc<Connector>,
     state: watch::Sender<State>,
-}
-
-/// The lane's connection, for one call.
-struct Lease {
-    link: Link,
-    generation: u64,
 }
 
 /// Lanes to one place, which take turns.
@@ -71,16 +67,18 @@ impl Lane {
         Self { connector, state: watch::Sender::new(state) }
     }
 
-    /// The connection, made first if there is none. Fails at once while the last attempt to make
+    /// The connection, for one call, made first if there is none. Fails at once while the last attempt to make
     /// one has failed.
-    async fn lease(self: &Arc<Self>) -> Result<Lease, Error> {
+    async fn lease(self: &Arc<Self>) -> Result<(Link, Unanswered<'_>), Error> {
         let mut changes = self.state.subscribe();
         loop {
             let is_down = {
                 let state = changes.borrow_and_update();
                 let is_down = match &state.phase {
                     Phase::Up(link) => {
-                        return Ok(Lease { link: link.clone(), generation: state.generation });
+                        let unanswered =
+                            Unanswered { lane: self, generation: state.generation, broken: true };
+                        return Ok((link.clone(), unanswered));
                     }
                     Phase::Down { until } => until.is_none_or(|until| until <= Instant::now()),
                     Phase::Connecting => false,
@@ -101,19 +99,30 @@ impl Lane {
         }
     }
 
-    /// Sends a call. The inner error is the server's answer, or that it never came; the outer one,
-    /// that there is no connection. A connection that is broken, or silent until this future is
-    /// dropped, is given up.
+    /// Sends a command. The inner error is the server's answer, or that it never came; the outer
+    /// one, that there is no connection. A connection that is broken, or silent until this future
+    /// is dropped, is given up.
     pub(super) async fn call(
         self: &Arc<Self>,
         command: &Cmd,
         asking: bool,
     ) -> Result<RedisResult<Value>, Error> {
-        let Lease { link, generation } = self.lease().await?;
-        let mut unanswered = Unanswered { lane: self, generation, broken: true };
+        let (link, mut unanswered) = self.lease().await?;
         let reply = if asking { link.call_asking(command).await } else { link.call(command).await };
-        unanswered.broken = is_broken(&reply);
+        unanswered.broken = is_broken(reply.as_ref().map(std::slice::from_ref));
         Ok(reply)
+    }
+
+    /// Sends commands in one piece. As [`call`](Self::call), with an answer or an error in each
+    /// value.
+    pub(super) async fn call_all(
+        self: &Arc<Self>,
+        commands: &Pipeline,
+    ) -> Result<RedisResult<Vec<Value>>, Error> {
+        let (link, mut unanswered) = self.lease().await?;
+        let replies = link.call_all(commands).await;
+        unanswered.broken = is_broken(replies.as_ref().map(Vec::as_slice));
+        Ok(replies)
     }
 
     /// Starts an attempt, unless one is under way. It runs on its own: no caller's deadline cuts it
@@ -214,18 +223,26 @@ impl Drop for Unanswered<'_> {
 
 /// Whether the connection is of no more use: it is closed or out of step, or leads to a replica,
 /// which would answer a PING like any other.
-fn is_broken(reply: &RedisResult<Value>) -> bool {
-    match reply {
+fn is_broken(replies: Result<&[Value], &RedisError>) -> bool {
+    match replies {
         Err(error) => {
-            error.is_unrecoverable_error()
-                || error.is_timeout()
-                || error.kind() == RedisErrorKind::Server(ServerErrorKind::ReadOnly)
+            error.is_unrecoverable_error() || error.is_timeout() || is_read_only(error.kind())
         }
-        Ok(Value::Array(values)) => values
-            .iter()
-            .any(|value| matches!(value, Value::BulkString(text) if text.starts_with(b"READONLY"))),
-        Ok(_) => false,
+        Ok(replies) => replies.iter().any(|reply| match reply {
+            Value::ServerError(error) => {
+                error.kind().is_some_and(|kind| is_read_only(RedisErrorKind::Server(kind)))
+            }
+            // The errors of single keys, as the script reports them.
+            Value::Array(values) => values.iter().any(
+                |value| matches!(value, Value::BulkString(text) if text.starts_with(b"READONLY")),
+            ),
+            _ => false,
+        }),
     }
+}
+
+fn is_read_only(kind: RedisErrorKind) -> bool {
+    kind == RedisErrorKind::Server(ServerErrorKind::ReadOnly)
 }
 
 struct Watched {

@@ -1,5 +1,6 @@
 //! Buckets in Redis: the way of a check is queue, batch, script, lane, connect, and back by reply.
 
+mod alarm;
 mod batch;
 mod cluster;
 mod connect;

@@ -56,7 +56,13 @@ impl Queue {
         };
         let (caller, answer) = oneshot::channel();
         let slot = self.slot(key);
-        let entry = Entry { key: key.clone(), slot, ask, deadline: Instant::now() + self.plan.deadline, caller };
+        let entry = Entry {
+            key: key.clone(),
+            slot,
+            ask,
+            deadline: Instant::now() + self.plan.deadline,
+            caller,
+        };
         let line = self.road.line(key, slot);
         let mut lines = self.lines();
         // Not `entry`, which would need the line twice.
@@ -99,35 +105,35 @@ impl Queue {
     async fn flush(&self, mut batch: Batch) {
         let calls = self.script.calls(&batch, &self.namer, self.road.is_cluster());
         let Some(replies) = self.within(&mut batch, self.road.send(&calls)).await else { return };
-        let (mut settled, mut again) = (Vec::new(), Vec::new());
+        let keys = batch.keys().len();
+        let (mut found, mut again) = (Vec::with_capacity(keys), Vec::new());
         for (call, reply) in calls.into_iter().zip(replies) {
-            let range = settled.len()..settled.len() + call.keys;
-            match reply {
-                Err(Failure::UnknownScript) => again.push((range, self.script.in_full(&call))),
-                Err(Failure::Redirected) => again.push((range, call)),
+            let first = found.len();
+            let call = match reply {
+                Err(Failure::UnknownScript) => self.script.in_full(&call),
+                Err(Failure::Redirected) => call,
                 reply => {
-                    settled.extend(self.read(reply, call.keys).into_iter().map(Some));
+                    found.extend(self.read(reply, call.keys).map(Some));
                     continue;
                 }
-            }
-            settled.resize_with(settled.len() + call_keys(&again), || None);
+            };
+            found.extend((0..call.keys).map(|_| None));
+            again.push((first, call));
         }
-        let keys = settled.len();
-        batch.settle(settled, &self.plan.bucket);
+        batch.settle(found, &self.plan.bucket);
         if again.is_empty() {
             return;
         }
-        // Neither has run. They are few, and the others are not kept waiting for them.
+        // None of these has run. The others were not kept waiting for them.
         let replies = join_all(again.iter().map(|(_, call)| self.insist(call)));
         let Some(replies) = self.within(&mut batch, replies).await else { return };
-        let mut settled: Vec<Option<Result<Debt, Error>>> = Vec::new();
-        settled.resize_with(keys, || None);
-        for ((range, call), reply) in again.into_iter().zip(replies) {
-            for (place, found) in settled[range].iter_mut().zip(self.read(reply, call.keys)) {
-                *place = Some(found);
+        let mut found: Vec<_> = (0..keys).map(|_| None).collect();
+        for ((first, call), reply) in again.iter().zip(replies) {
+            for (place, debt) in found[*first..].iter_mut().zip(self.read(reply, call.keys)) {
+                *place = Some(debt);
             }
         }
-        batch.settle(settled, &self.plan.bucket);
+        batch.settle(found, &self.plan.bucket);
     }
 
     async fn insist(&self, call: &Call) -> Result<Value, Failure> {
@@ -138,9 +144,15 @@ impl Queue {
     }
 
     /// What the checks of each key of a call met.
-    fn read(&self, reply: Result<Value, Failure>, keys: usize) -> Vec<Result<Debt, Error>> {
-        let found = reply.map_err(Error::from).and_then(|reply| reply::parse(reply, keys, &self.plan.bucket));
-        found.unwrap_or_else(|error| vec![Err(error); keys])
+    fn read(
+        &self,
+        reply: Result<Value, Failure>,
+        keys: usize,
+    ) -> impl Iterator<Item = Result<Debt, Error>> + use<> {
+        let found = reply
+            .map_err(Error::from)
+            .and_then(|reply| reply::parse(reply, keys, &self.plan.bucket));
+        found.unwrap_or_else(|error| vec![Err(error); keys]).into_iter()
     }
 
     /// Waits for the future as long as somebody in the batch waits for it; `None` when nobody does
@@ -155,4 +167,67 @@ impl Queue {
         }
         None
     }
+}
+
+/// A task that flushes a line until nothing waits in it.
+struct Flusher {
+    queue: Arc<Queue>,
+    line: Line,
+    done: bool,
+}
+
+impl Flusher {
+    async fn run(mut self) {
+        while let Some(batch) = self.take() {
+            self.queue.flush(batch).await;
+        }
+    }
+
+    /// What waits and fits in one call, less the callers that have gone.
+    fn take(&mut self) -> Option<Batch> {
+        let mut batch = Batch::default();
+        let mut lines = self.queue.lines();
+        let waiting = lines.get_mut(&self.line)?;
+        while let Some(entry) = waiting.entries.pop_front() {
+            if entry.caller.is_closed() {
+                continue;
+            }
+            if !batch.has_room_for(&entry.key) {
+                waiting.entries.push_front(entry);
+                break;
+            }
+            batch.push(entry);
+        }
+        if batch.is_empty() {
+            // Under the same lock as the look at the line, so that no check can join unseen.
+            leave(&mut lines, &self.line);
+            self.done = true;
+            return None;
+        }
+        Some(batch)
+    }
+}
+
+impl Drop for Flusher {
+    /// Ends a task that was cut short, by a panic or by the end of its runtime.
+    fn drop(&mut self) {
+        if !self.done {
+            leave(&mut self.queue.lines(), &self.line);
+        }
+    }
+}
+
+/// Takes a flush out of flight. A line without one is forgotten; if somebody still waits in it, the
+/// drop of the senders tells them.
+fn leave(lines: &mut HashMap<Line, Waiting>, line: &Line) {
+    if let Some(waiting) = lines.get_mut(line) {
+        waiting.in_flight -= 1;
+        if waiting.in_flight == 0 {
+            lines.remove(line);
+        }
+    }
+}
+
+fn no_runtime() -> Error {
+    Error::new(ErrorKind::Unavailable, "a check on Redis must be made inside a Tokio runtime")
 }

@@ -7,8 +7,13 @@ use crate::{Error, ErrorKind};
 
 /// The debt that the checks of each key met, or the key's own error. Nothing in the reply is
 /// trusted.
-pub(super) fn parse(reply: Value, keys: usize, bucket: &TokenBucket) -> Result<Vec<Result<Debt, Error>>, Error> {
-    let unexpected = || Error::new(ErrorKind::Store, "the server's reply is not one that the script makes");
+pub(super) fn parse(
+    reply: Value,
+    keys: usize,
+    bucket: &TokenBucket,
+) -> Result<Vec<Result<Debt, Error>>, Error> {
+    let unexpected =
+        || Error::new(ErrorKind::Store, "the server's reply is not one that the script makes");
     let Value::Array(values) = reply else { return Err(unexpected()) };
     if values.len() != keys + 1 {
         return Err(unexpected());

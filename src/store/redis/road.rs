@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{
+    Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
+};
 
 use super::cluster::Cluster;
 use super::connect::{Connector, fault};
@@ -15,7 +17,10 @@ const MAX_HOPS: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) enum Road {
     /// One server, or a pool's idea of a cluster.
-    Lanes { lanes: Arc<Lanes>, connector: Arc<Connector> },
+    Lanes {
+        lanes: Arc<Lanes>,
+        connector: Arc<Connector>,
+    },
     Cluster(Arc<Cluster>),
 }
 
@@ -63,9 +68,10 @@ impl Road {
 
     pub(super) fn with_lanes(&self, count: usize) -> Self {
         match self {
-            Self::Lanes { connector, .. } => {
-                Self::Lanes { lanes: Arc::new(Lanes::new(connector.clone(), count)), connector: connector.clone() }
-            }
+            Self::Lanes { connector, .. } => Self::Lanes {
+                lanes: Arc::new(Lanes::new(connector.clone(), count)),
+                connector: connector.clone(),
+            },
             Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.with_lanes(count))),
         }
     }
@@ -103,12 +109,18 @@ impl Road {
                 }
                 let replies = self.start(first.slot).lanes.next().call_all(&pipeline).await;
                 let reply = |index: usize| match &replies {
-                    Ok(Ok(replies)) => Ok(replies.get(index).cloned().unwrap_or(Value::Nil).extract_error()),
+                    Ok(Ok(replies)) => {
+                        Ok(replies.get(index).cloned().unwrap_or(Value::Nil).extract_error())
+                    }
                     Ok(Err(error)) => Ok(Err(error.clone())),
                     Err(error) => Err(error.clone()),
                 };
                 let calls = calls.iter().enumerate();
-                calls.map(|(index, call)| self.read(call.slot, reply(index)).map_err(|(failure, _)| failure)).collect()
+                calls
+                    .map(|(index, call)| {
+                        self.read(call.slot, reply(index)).map_err(|(failure, _)| failure)
+                    })
+                    .collect()
             }
         }
     }
@@ -137,7 +149,11 @@ impl Road {
     }
 
     /// What an answer means, and where the call goes next if it was redirected.
-    fn read(&self, slot: u16, reply: Result<RedisResult<Value>, Error>) -> Result<Value, (Failure, Option<Hop>)> {
+    fn read(
+        &self,
+        slot: u16,
+        reply: Result<RedisResult<Value>, Error>,
+    ) -> Result<Value, (Failure, Option<Hop>)> {
         let error = match reply {
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) => error,
@@ -181,7 +197,9 @@ impl From<Failure> for Error {
         match failure {
             // After a call with the script itself: a server that forgets it at once.
             Failure::UnknownScript => Self::new(ErrorKind::Store, "Redis does not keep scripts"),
-            Failure::Redirected => Self::new(ErrorKind::Unavailable, "the cluster sends the call from node to node"),
+            Failure::Redirected => {
+                Self::new(ErrorKind::Unavailable, "the cluster sends the call from node to node")
+            }
             Failure::Other(error) => error,
         }
     }

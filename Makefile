@@ -50,7 +50,7 @@ integration: redis ## Tests on real servers: a single one, a cluster, Sentinel
 	$(CARGO) test --locked --all-features --test it $(ARGS)
 
 redis: ## Install redis-server if it is missing
-	scripts/install-redis.sh
+	scripts/install-test-deps.sh
 
 msrv: ## Check the library with the oldest Rust that Cargo.toml promises
 	@version="$$(sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)"

@@ -7,9 +7,11 @@ use std::hint::black_box;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use governor::middleware::StateInformationMiddleware;
 use gungraun::prelude::*;
 use http::request::Parts;
 use http::{Request, Response};
@@ -19,6 +21,9 @@ use tollgate::{
     Resolution,
 };
 use tower::{Layer, Service};
+use tower_governor::GovernorLayer;
+use tower_governor::governor::{Governor, GovernorConfigBuilder};
+use tower_governor::key_extractor::PeerIpKeyExtractor;
 
 const OPEN: Quota = Quota::per_second(1).burst(1_000);
 const SHUT: Quota = Quota::per_day(1);
@@ -104,6 +109,25 @@ fn service_in_layer(
     (service, response)
 }
 
+type Peer = Governor<PeerIpKeyExtractor, StateInformationMiddleware, Hello, Body>;
+
+fn governor(seconds: u64, burst: u32) -> (Peer, Request<()>) {
+    let mut config = GovernorConfigBuilder::default();
+    let config =
+        config.period(Duration::from_secs(seconds)).burst_size(burst).use_headers().finish();
+    warm(GovernorLayer::new(config.unwrap()).layer(Hello))
+}
+
+#[library_benchmark]
+#[bench::allowed(governor(1, 1_000))]
+#[bench::denied(governor(86_400, 1))]
+fn service_in_tower_governor(
+    (mut service, request): (Peer, Request<()>),
+) -> (Peer, Response<Body>) {
+    let response = now(service.call(black_box(request))).unwrap();
+    (service, response)
+}
+
 fn parts(peer: &str) -> Parts {
     let request = Request::get("/").header("x-api-key", "0123456789abcdef0123456789abcdef");
     let request = request.header("x-forwarded-for", "192.0.2.1, 203.0.113.7");
@@ -160,7 +184,10 @@ fn key_join(parts: [Key; 2]) -> Key {
 }
 
 library_benchmark_group!(name = decision, benchmarks = [memory_check]);
-library_benchmark_group!(name = edge, benchmarks = [service, service_in_layer]);
+library_benchmark_group!(
+    name = edge,
+    benchmarks = [service, service_in_layer, service_in_tower_governor]
+);
 library_benchmark_group!(
     name = resolvers,
     benchmarks = [peer_ip, client_ip, header, extension, key_join]

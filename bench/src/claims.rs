@@ -2,7 +2,7 @@
 
 use crate::bytes::BytesPerKey;
 use crate::rows::{self, names};
-use crate::run::{Figure, Turns, median, nanos_each, p50, per_second, redis_cpu};
+use crate::run::{Figure, Turns, median, p50, per_second, redis_cpu};
 use crate::script_cost::ScriptCost;
 
 pub(crate) struct Claim {
@@ -83,7 +83,7 @@ pub(crate) fn claims(
         rate(rows::CLUSTER_KEYS, names::FLOOR),
     );
     claim(
-        "MemoryStore through the layer, time over the service alone, against tower_governor's",
+        "MemoryStore through the layer, p50 over the service alone, against tower_governor's",
         AtMost(0.7),
         turns.iter().find(|turns| turns.row == rows::ONE_TASK).and_then(overhead),
     );
@@ -106,9 +106,8 @@ pub(crate) fn claims(
 /// What the layer adds to the service, against what tower_governor's adds.
 fn overhead(turns: &Turns) -> Option<f64> {
     let rounds = turns.of(names::MEMORY).iter().zip(turns.of(names::GOVERNOR));
-    let rounds = rounds.zip(turns.of(names::BARE)).map(|((own, governor), bare)| {
-        let bare = nanos_each(bare);
-        (nanos_each(own) - bare) / (nanos_each(governor) - bare)
-    });
+    let rounds = rounds
+        .zip(turns.of(names::BARE))
+        .map(|((own, governor), bare)| (p50(own) - p50(bare)) / (p50(governor) - p50(bare)));
     median(rounds.collect())
 }

@@ -34,7 +34,7 @@ usage: cargo run --release --manifest-path bench/Cargo.toml -- RUN [OPTION]...
 
   --rounds N    how often each subject has its turn (table 5, scale 3)
   --slice S     how many seconds a turn takes (table 1, scale 0.5)
-  --only TEXT   only the rows of the table whose name contains this
+  --only TEXT   only the rows of the table whose name begins with this
   --subject TEXT  only the subjects whose name contains this, to profile one
   --check       with table: end with 1 if a figure is short
 ";

@@ -28,11 +28,11 @@ pub(crate) fn svg(title: &str, rows: &[[Panel; 2]]) -> String {
          font-family=\"system-ui, sans-serif\" font-size=\"12\" fill=\"#222\">\n\
          <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#fff\"/>\n"
     );
-    text(&mut svg, (20.0, 26.0), "start\" font-family=\"monospace", title);
+    text(&mut svg, (20.0, 26.0), r#"font-family="monospace""#, title);
     let mut x = 20.0;
     for Series { name, color, .. } in rows.iter().flatten().next().map_or(&[][..], |p| &p.series) {
         line(&mut svg, color, 2.5, &[(x, 46.0), (x + 22.0, 46.0)]);
-        text(&mut svg, (x + 28.0, 50.0), "start", name);
+        text(&mut svg, (x + 28.0, 50.0), "", name);
         x += 60.0 + 6.6 * name.len() as f64;
     }
     for (row, panels) in rows.iter().enumerate() {
@@ -52,11 +52,11 @@ fn draw(svg: &mut String, panel: &Panel, left: f64, top: f64) {
     let points = || panel.series.iter().flat_map(|series| &series.points);
     let x = Axis::over(points().map(|point| point.0), left, right);
     let y = Axis::over(points().map(|point| point.1), bottom, top).widened();
-    text(svg, (left, top - 14.0), "start\" font-weight=\"600", &panel.title);
+    text(svg, (left, top - 14.0), r#"font-weight="600""#, &panel.title);
     for tick in y.ticks() {
         let at = y.place(tick);
         line(svg, "#ddd", 1.0, &[(left, at), (right, at)]);
-        text(svg, (left - 8.0, at + 4.0), "end", &short(tick));
+        text(svg, (left - 8.0, at + 4.0), r#"text-anchor="end""#, &short(tick));
     }
     let mut marks: Vec<f64> = points().map(|point| point.0).collect();
     marks.sort_by(f64::total_cmp);
@@ -64,10 +64,10 @@ fn draw(svg: &mut String, panel: &Panel, left: f64, top: f64) {
     for mark in marks {
         let at = x.place(mark);
         line(svg, "#888", 1.0, &[(at, bottom), (at, bottom + 5.0)]);
-        text(svg, (at, bottom + 19.0), "middle", &short(mark));
+        text(svg, (at, bottom + 19.0), r#"text-anchor="middle""#, &short(mark));
     }
     line(svg, "#888", 1.0, &[(left, bottom), (right, bottom)]);
-    text(svg, ((left + right) / 2.0, bottom + 36.0), "middle", panel.x);
+    text(svg, ((left + right) / 2.0, bottom + 36.0), r#"text-anchor="middle""#, panel.x);
     for Series { color, points, .. } in &panel.series {
         let places: Vec<_> = points.iter().map(|&(a, b)| (x.place(a), y.place(b))).collect();
         line(svg, color, 2.0, &places);
@@ -134,7 +134,7 @@ fn line(svg: &mut String, color: &str, width: f64, points: &[(f64, f64)]) {
     svg.push_str("\"/>\n");
 }
 
-fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
+fn text(svg: &mut String, (x, y): (f64, f64), style: &str, text: &str) {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {style}>{text}</text>");
 }

@@ -96,11 +96,6 @@ pub(crate) fn per_second(slice: &Slice) -> f64 {
     slice.decisions() as f64 / slice.elapsed.as_secs_f64()
 }
 
-/// From one decision to the next, in nanoseconds.
-pub(crate) fn nanos_each(slice: &Slice) -> f64 {
-    1e9 / per_second(slice)
-}
-
 pub(crate) fn p50(slice: &Slice) -> f64 {
     slice.p50.into()
 }

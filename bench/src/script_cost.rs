@@ -14,52 +14,35 @@ use crate::subjects::{BURST, Fault, TwoKeys};
 const LEAST: &str = "redis.call('TIME') redis.call('GET', KEYS[1]) \
                      redis.call('SET', KEYS[1], '1790000000000000', 'PX', '60000') return 1";
 
-/// Of a script against [`LEAST`], each the median of the rounds' ratios.
+pub(crate) const NAME: &str = "tollgate's script";
+
+/// What the scripts came to, the least of them first.
 pub(crate) struct ScriptCost {
     pub(crate) rows: Vec<(&'static str, Rates)>,
 }
 
+/// Medians of the rounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
     pub(crate) per_second: f64,
     /// Microseconds of the server for a call.
     pub(crate) cpu: f64,
-    /// Against the least.
+    /// Against [`LEAST`], by calls per second and by the server's time.
     pub(crate) by_rate: f64,
     pub(crate) by_cpu: f64,
 }
 
-pub(crate) const NAME: &str = "tollgate's script";
-
 impl ScriptCost {
     pub(crate) async fn measure(stage: &Stage, rounds: usize, calls: u64) -> Result<Self, Fault> {
-        // In its own place in each name: redis-benchmark makes a number of it.
-        let caller = "__rand_int__";
-        let least = load(&stage.server, LEAST).await;
-        let two_keys = load(&stage.server, TwoKeys::SCRIPT).await;
-        let key = stage.open.key_of(caller);
-        let mut own = vec![stage.open.sha.clone(), "1".into(), key.clone()];
-        own.extend(stage.open.arguments.clone());
-        let [tokens, time] = TwoKeys::keys(&stage.open, caller);
-        let burst = BURST.to_string();
-        let scripts = [
-            ("TIME, GET, SET only", vec![least, "1".into(), format!("least:{caller}")]),
-            (NAME, own),
-            (
-                "two-key script",
-                [two_keys, "2".into(), tokens, time, "1".into(), burst, String::new(), "1".into()]
-                    .into(),
-            ),
-        ];
+        let scripts = scripts(stage).await;
         let mut turns = vec![Vec::new(); scripts.len()];
         for _ in 0..rounds {
             for ((_, words), turns) in scripts.iter().zip(&mut turns) {
                 turns.push(turn(&stage.server, words, calls).await?);
             }
         }
-        let least = turns[0].clone();
-        let rows =
-            scripts.iter().zip(turns).map(|((name, _), turns)| (*name, rates(&turns, &least)));
+        let rows = scripts.iter().zip(&turns);
+        let rows = rows.map(|((name, _), these)| (*name, rates(these, &turns[0])));
         Ok(Self { rows: rows.collect() })
     }
 
@@ -68,8 +51,35 @@ impl ScriptCost {
     }
 }
 
-/// Calls per second, and microseconds of the server for a call.
-async fn turn(server: &Server, words: &[String], calls: u64) -> Result<(f64, f64), Fault> {
+/// What follows `EVALSHA`.
+async fn scripts(stage: &Stage) -> [(&'static str, Vec<String>); 4] {
+    // redis-benchmark puts a number in its place, in each call another.
+    let caller = "__rand_int__";
+    let call = |sha: &str, keys: &[String], arguments: &[String]| {
+        let mut words = vec![sha.to_owned(), keys.len().to_string()];
+        words.extend(keys.iter().chain(arguments).cloned());
+        words
+    };
+    let least = load(&stage.server, LEAST).await;
+    let two_keys = load(&stage.server, TwoKeys::SCRIPT).await;
+    let key = [stage.open.key_of(caller)];
+    let numbers = &stage.open.arguments;
+    let tokens = ["1".into(), BURST.to_string(), String::new(), "1".into()];
+    [
+        ("TIME, GET and SET only", call(&least, &[format!("least:{caller}")], &[])),
+        ("the same, with tollgate's key and arguments", call(&least, &key, numbers)),
+        (NAME, call(&stage.open.sha, &key, numbers)),
+        ("two-key script", call(&two_keys, &TwoKeys::keys(&stage.open, caller), &tokens)),
+    ]
+}
+
+#[derive(Clone, Copy)]
+struct Turn {
+    per_second: f64,
+    cpu: f64,
+}
+
+async fn turn(server: &Server, words: &[String], calls: u64) -> Result<Turn, Fault> {
     let failed = failures(server).await;
     let before = cpu_of(server).await;
     let output = Command::new("redis-benchmark")
@@ -89,21 +99,23 @@ async fn turn(server: &Server, words: &[String], calls: u64) -> Result<(f64, f64
     let text = String::from_utf8(output.stdout)?;
     let rate = text.lines().last().and_then(|line| line.rsplit(',').nth(6));
     let rate = rate.and_then(|rate| rate.trim_matches('"').parse().ok());
-    Ok((rate.ok_or_else(|| format!("redis-benchmark said {text:?}"))?, cpu))
+    let per_second = rate.ok_or_else(|| format!("redis-benchmark said {text:?}"))?;
+    Ok(Turn { per_second, cpu })
 }
 
 async fn failures(server: &Server) -> Option<String> {
     server.info("stats").await.remove("total_error_replies")
 }
 
-fn rates(turns: &[(f64, f64)], least: &[(f64, f64)]) -> Rates {
-    let of = |figure: fn((&(f64, f64), &(f64, f64))) -> f64| {
-        median(turns.iter().zip(least).map(figure).collect()).unwrap_or_default()
+fn rates(turns: &[Turn], least: &[Turn]) -> Rates {
+    let of = |figure: fn(&Turn, &Turn) -> f64| {
+        median(turns.iter().zip(least).map(|(own, least)| figure(own, least)).collect())
+            .unwrap_or_default()
     };
     Rates {
-        per_second: of(|(own, _)| own.0),
-        cpu: of(|(own, _)| own.1),
-        by_rate: of(|(own, least)| own.0 / least.0),
-        by_cpu: of(|(own, least)| least.1 / own.1),
+        per_second: of(|own, _| own.per_second),
+        cpu: of(|own, _| own.cpu),
+        by_rate: of(|own, least| own.per_second / least.per_second),
+        by_cpu: of(|own, least| least.cpu / own.cpu),
     }
 }

@@ -32,7 +32,7 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, Fault> {
     };
     preamble(&stage, pace).await;
     let (mut turns, mut bytes) = (Vec::new(), None);
-    for row in Row::ALL.iter().filter(|row| row.name.contains(&settings.only)) {
+    for row in Row::ALL.iter().filter(|row| row.name.starts_with(&settings.only)) {
         eprintln!("{} ...", row.name);
         let these = run::row(row, &settings.subject, &stage, pace).await?;
         if row.name == rows::KEYS && settings.subject.is_empty() {
@@ -41,7 +41,7 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, Fault> {
         print_row(&these, bytes.as_ref().filter(|_| row.name == rows::KEYS));
         turns.push(these);
     }
-    let script = match "script".contains(&settings.only) {
+    let script = match "script".starts_with(&settings.only) {
         true => Some(ScriptCost::measure(&stage, pace.rounds, CALLS).await?),
         false => None,
     };
@@ -129,7 +129,7 @@ fn thousands(number: f64) -> String {
     let digits = ((number / unit).round() * unit).to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

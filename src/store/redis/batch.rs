@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ahash::RandomState;
 use indexmap::IndexMap;
 use redis::Cmd;
 use smallvec::SmallVec;
@@ -47,7 +48,9 @@ impl Ask {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// In the order of their arrival.
-    keys: IndexMap<Key, Group>,
+    keys: IndexMap<Key, Group, RandomState>,
+    /// The index of the key that came last: in a batch of one hot key it is the next one too.
+    last: usize,
     /// In the order of arrival, which is that of their deadlines.
     checks: Vec<Check>,
     /// How many of the checks, from the first, wait no more.
@@ -111,9 +114,13 @@ impl Batch {
     }
 
     pub(super) fn push(&mut self, Entry { key, slot, ask, deadline, caller }: Entry) {
-        let key = self.keys.entry(key);
-        self.checks.push(Check { key: key.index(), ask, deadline, caller: Some(caller) });
-        key.or_insert_with(|| Group { slot, costs: Costs::default() }).costs.push(ask.cost());
+        if self.keys.get_index(self.last).is_none_or(|(last, _)| *last != key) {
+            let entry = self.keys.entry(key);
+            self.last = entry.index();
+            entry.or_insert_with(|| Group { slot, costs: Costs::default() });
+        }
+        self.keys[self.last].costs.push(ask.cost());
+        self.checks.push(Check { key: self.last, ask, deadline, caller: Some(caller) });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -121,7 +128,7 @@ impl Batch {
     }
 
     /// The keys, in the order in which [`settle`](Self::settle) numbers them.
-    pub(super) fn keys(&self) -> &IndexMap<Key, Group> {
+    pub(super) fn keys(&self) -> &IndexMap<Key, Group, RandomState> {
         &self.keys
     }
 

@@ -8,10 +8,12 @@ use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ahash::RandomState;
 use futures_util::future::join_all;
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use super::alarm::Alarm;
@@ -34,7 +36,7 @@ pub(super) struct Queue {
     road: Road,
     script: Script,
     alarm: Arc<Alarm>,
-    lines: Mutex<HashMap<Line, Waiting>>,
+    lines: Mutex<HashMap<Line, Waiting, RandomState>>,
 }
 
 #[derive(Debug, Default)]
@@ -97,7 +99,7 @@ impl Queue {
         if self.road.is_cluster() { self.namer.slot(key) } else { 0 }
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Line, Waiting>> {
+    fn lines(&self) -> MutexGuard<'_, HashMap<Line, Waiting, RandomState>> {
         // Nothing that panics runs under the lock.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,6 +182,9 @@ impl Flusher {
     async fn run(mut self) {
         while let Some(batch) = self.take() {
             self.queue.flush(batch).await;
+            // Those just answered often ask again: this task is still here for them, where a new
+            // one would begin on another thread.
+            yield_now().await;
         }
     }
 
@@ -219,7 +224,7 @@ impl Drop for Flusher {
 
 /// Takes a flush out of flight. A line without one is forgotten; if somebody still waits in it, the
 /// drop of the senders tells them.
-fn leave(lines: &mut HashMap<Line, Waiting>, line: &Line) {
+fn leave(lines: &mut HashMap<Line, Waiting, RandomState>, line: &Line) {
     if let Some(waiting) = lines.get_mut(line) {
         waiting.in_flight -= 1;
         if waiting.in_flight == 0 {

@@ -22,6 +22,10 @@ const CALLERS: usize = 65_536;
 pub(super) struct Denied {
     callers: Cache<Key, Denial>,
     longest: Duration,
+    start: Instant,
+    /// Until when any denial answers, in microseconds since the start: as long as nobody is denied,
+    /// nobody is looked up.
+    latest: AtomicU64,
     /// Counts the resets, so that an answer from before one is not remembered after it.
     epoch: AtomicU64,
 }
@@ -48,7 +52,13 @@ impl Denied {
     pub(super) const DEFAULT_LONGEST: Duration = Duration::from_secs(1);
 
     pub(super) fn new(longest: Duration) -> Self {
-        Self { callers: Cache::new(CALLERS), longest, epoch: AtomicU64::new(0) }
+        Self {
+            callers: Cache::new(CALLERS),
+            longest,
+            start: Instant::now(),
+            latest: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+        }
     }
 
     /// The denial that the store would answer, or when the check goes out to it.
@@ -58,10 +68,12 @@ impl Denied {
         cost: u32,
         bucket: &TokenBucket,
     ) -> Result<Decision, Sent> {
-        let denial = self.callers.get(key);
         let now = Instant::now();
         let sent = Sent { at: now, epoch: self.epoch.load(Ordering::Acquire) };
-        let denial = denial.filter(|denial| now < denial.until).ok_or(sent)?;
+        if self.micros(now) >= self.latest.load(Ordering::Relaxed) {
+            return Err(sent);
+        }
+        let denial = self.callers.get(key).filter(|denial| now < denial.until).ok_or(sent)?;
         let check = |full: Instant| {
             let left = full.saturating_duration_since(now).as_micros() as u64;
             bucket.check(&mut bucket.debt_of(left), cost)
@@ -85,10 +97,15 @@ impl Denied {
             full_by: Instant::now() + decision.reset_after(),
         };
         self.callers.insert(key.clone(), denial);
+        self.latest.fetch_max(self.micros(denial.until), Ordering::Relaxed);
         // A reset that came between the look and the insertion.
         if sent.epoch != self.epoch.load(Ordering::Acquire) {
             self.callers.remove(key);
         }
+    }
+
+    fn micros(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.start).as_micros() as u64
     }
 
     pub(super) fn forget(&self, key: &Key) {

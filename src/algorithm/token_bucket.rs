@@ -111,36 +111,35 @@ impl TokenBucket {
     }
 
     pub(crate) fn full_at(&self, debt: Debt, now: u64) -> FullAt {
-        FullAt { micros: now + debt / self.scale, ticks: debt % self.scale }
+        let (micros, ticks) = self.micros(debt);
+        FullAt { micros: now + micros, ticks }
     }
 
     /// Decides a check, and adds its cost to the debt if it is admitted.
     pub(crate) fn check(&self, debt: &mut Debt, cost: u32) -> Decision {
-        let price = u128::from(cost) * u128::from(self.permit);
-        let short = (u128::from(*debt) + price).saturating_sub(u128::from(self.capacity));
-        let outcome = if short == 0 {
-            // The price is at most the capacity, or it would be short.
-            *debt += price as u64;
-            Outcome::Allowed
-        } else if cost <= self.limit {
-            Outcome::Denied
+        let free = self.capacity - *debt;
+        let (outcome, retry_after) = if cost > self.limit {
+            (Outcome::OverLimit, Duration::MAX)
         } else {
-            Outcome::OverLimit
+            // At most the capacity, which is the limit's price.
+            let price = u64::from(cost) * self.permit;
+            if price <= free {
+                *debt += price;
+                (Outcome::Allowed, Duration::ZERO)
+            } else {
+                (Outcome::Denied, self.duration(price - free))
+            }
         };
-        let left = self.capacity - *debt;
-        let remaining = left / self.permit;
-        let refill = if *debt == 0 { 0 } else { self.permit - left % self.permit };
+        let free = self.capacity - *debt;
+        let remaining = free / self.permit;
+        let refill = if *debt == 0 { 0 } else { self.permit - (free - remaining * self.permit) };
         Decision {
             outcome,
             source: Source::Store,
             limit: self.limit,
             // At most capacity / permit, which is the limit.
             remaining: remaining as u32,
-            retry_after: match outcome {
-                Outcome::OverLimit => Duration::MAX,
-                // At most the debt, since the cost is within the limit.
-                _ => self.duration(short as u64),
-            },
+            retry_after,
             refill_after: self.duration(refill),
             reset_after: self.duration(*debt),
         }
@@ -154,7 +153,17 @@ impl TokenBucket {
     }
 
     fn duration(&self, ticks: u64) -> Duration {
-        Duration::from_micros(ticks.div_ceil(self.scale))
+        let (micros, rest) = self.micros(ticks);
+        Duration::from_micros(micros + u64::from(rest > 0))
+    }
+
+    /// Whole microseconds, and the ticks past them.
+    fn micros(&self, ticks: u64) -> (u64, u64) {
+        match self.scale {
+            // The most common one, which needs no divisions.
+            1 => (ticks, 0),
+            scale => (ticks / scale, ticks % scale),
+        }
     }
 }
 

@@ -37,21 +37,20 @@ pub enum HeaderStyle {
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const DRAFT_03: [HeaderName; 3] = [
+static DRAFT_03: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-const X_RATELIMIT: [HeaderName; 3] = [
+static X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// What the fields of one policy have in common, written once.
+/// What the fields of one limiter have in common.
 #[derive(Debug)]
 pub(super) struct Fields {
-    name: Box<str>,
     policy: HeaderValue,
     /// `"name";r=`
     standing: Box<[u8]>,
@@ -67,61 +66,75 @@ impl Fields {
         // The name is checked to be plain ASCII; were it not, an empty field would be ignored.
         let policy =
             HeaderValue::try_from(policy).unwrap_or(const { HeaderValue::from_static("") });
-        Self { name: name.into(), policy, standing: format!("\"{name}\";r=").into_bytes().into() }
+        Self { policy, standing: format!("\"{name}\";r=").into_bytes().into() }
     }
 
-    /// The name that the fields give the quota.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Adds the fields of a style, and `Retry-After` to a denial.
-    pub(super) fn write(&self, style: HeaderStyle, decision: &Decision, headers: &mut HeaderMap) {
-        if decision.source == Source::FailureMode {
-            return;
-        }
+    /// The fields for a decision: none where the store was down, for then nothing is known.
+    pub(super) fn tell(&self, style: HeaderStyle, decision: &Decision) -> Told {
+        let three = |names, since| {
+            let reset = seconds(since + decision.reset_after);
+            Told::Three { names, limit: decision.limit, remaining: decision.remaining, reset }
+        };
         match style {
+            _ if decision.source == Source::FailureMode => Told::Nothing,
             HeaderStyle::Draft11 => {
-                headers.append(RATELIMIT, self.standing(decision));
-                headers.append(RATELIMIT_POLICY, self.policy.clone());
+                Told::Draft11 { standing: self.standing(decision), policy: self.policy.clone() }
             }
-            HeaderStyle::Draft03 => {
-                write_three(headers, DRAFT_03, decision, seconds(decision.reset_after))
-            }
-            HeaderStyle::XRateLimit => {
-                write_three(headers, X_RATELIMIT, decision, seconds(decision.reset_after))
-            }
+            HeaderStyle::Draft03 => three(&DRAFT_03, Duration::ZERO),
+            HeaderStyle::XRateLimit => three(&X_RATELIMIT, Duration::ZERO),
             HeaderStyle::XRateLimitEpoch => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                write_three(headers, X_RATELIMIT, decision, seconds(now + decision.reset_after));
+                three(&X_RATELIMIT, now)
             }
-            HeaderStyle::None => {}
-        }
-        if !decision.is_allowed() && !decision.is_over_limit() {
-            headers.insert(RETRY_AFTER, seconds(decision.retry_after).into());
+            HeaderStyle::None => Told::Nothing,
         }
     }
 
     fn standing(&self, decision: &Decision) -> HeaderValue {
-        let mut number = itoa::Buffer::new();
-        let mut value = Vec::with_capacity(self.standing.len() + 24);
-        value.extend_from_slice(&self.standing);
-        value.extend_from_slice(number.format(decision.remaining).as_bytes());
-        if !decision.refill_after.is_zero() {
-            value.extend_from_slice(b";t=");
-            value.extend_from_slice(number.format(seconds(decision.refill_after)).as_bytes());
-        }
+        let (mut remaining, mut wait) = (itoa::Buffer::new(), itoa::Buffer::new());
+        let remaining = remaining.format(decision.remaining).as_bytes();
+        // In one piece of the right size, which becomes `Bytes` as it is.
+        let value = match seconds(decision.refill_after) {
+            0 => [&self.standing, remaining].concat(),
+            seconds => {
+                [&self.standing, remaining, b";t=", wait.format(seconds).as_bytes()].concat()
+            }
+        };
         HeaderValue::from_maybe_shared(Bytes::from(value))
             .unwrap_or(const { HeaderValue::from_static("") })
     }
 }
 
-fn write_three(headers: &mut HeaderMap, names: [HeaderName; 3], decision: &Decision, reset: u64) {
-    if headers.contains_key(&names[0]) {
-        return;
+/// The fields for one decision, until there is a response that they can be added to.
+pub(super) enum Told {
+    Nothing,
+    Draft11 { standing: HeaderValue, policy: HeaderValue },
+    Three { names: &'static [HeaderName; 3], limit: u32, remaining: u32, reset: u64 },
+}
+
+impl Told {
+    pub(super) fn write(self, headers: &mut HeaderMap) {
+        match self {
+            Self::Nothing => {}
+            Self::Draft11 { standing, policy } => {
+                headers.append(RATELIMIT, standing);
+                headers.append(RATELIMIT_POLICY, policy);
+            }
+            Self::Three { names, limit, remaining, reset } => {
+                if !headers.contains_key(&names[0]) {
+                    let values = [limit.into(), remaining.into(), reset.into()];
+                    headers.extend(names.iter().cloned().zip(values));
+                }
+            }
+        }
     }
-    let values = [decision.limit.into(), decision.remaining.into(), reset.into()];
-    headers.extend(names.into_iter().zip(values));
+}
+
+/// Adds `Retry-After` to a denial, unless it is for good.
+pub(super) fn write_wait(decision: &Decision, headers: &mut HeaderMap) {
+    if !decision.is_over_limit() {
+        headers.insert(RETRY_AFTER, seconds(decision.retry_after).into());
+    }
 }
 
 fn seconds(duration: Duration) -> u64 {
@@ -142,7 +155,10 @@ mod tests {
             decision = limiter.bucket().check(&mut debt, 1);
         }
         let mut headers = HeaderMap::new();
-        Fields::new(&limiter).write(style, &decision, &mut headers);
+        Fields::new(&limiter).tell(style, &decision).write(&mut headers);
+        if !decision.is_allowed() {
+            write_wait(&decision, &mut headers);
+        }
         headers
     }
 

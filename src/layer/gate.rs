@@ -1,5 +1,6 @@
 //! The way of one request past the limiter: the verdict first, then the service that was ready.
 
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -8,138 +9,110 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::RateLimitLayer;
-use super::fields::Fields;
-use crate::{Check, Decision, Error, KeyResolver, Refusal, Resolution};
+use super::edge::Edge;
+use crate::limiter::{Asked, Waiting};
+use crate::{Decision, Error, KeyResolver, Limiter, Resolution};
 
 pin_project! {
     #[project = GateProj]
-    pub(super) enum Gate<S, Req>
+    pub(super) enum Gate<S, Req, L>
     where
         S: Service<Req>,
+        L: Edge<Req>,
     {
-        Checking { check: Check, request: Option<Req>, service: S, fields: Option<Arc<Fields>>, tell: Tell<Req> },
-        Calling { #[pin] future: S::Future, passed: Option<Passed> },
-        Rejected { rejection: Option<Rejection<Req>> },
+        Checking { waiting: Waiting, request: Option<(L::Seen, L::Rest)>, service: S, layer: Arc<L> },
+        Calling { #[pin] future: S::Future, ticket: Option<L::Ticket> },
+        Rejected { rejection: Option<L::Rejection> },
     }
 }
 
-/// The service's answer to a request, and whether the request was counted.
-type Answer<S, Req> =
-    (Result<<S as Service<Req>>::Response, <S as Service<Req>>::Error>, Option<Passed>);
+/// The service's answer, with the ticket if the request was counted.
+type Answer<S, Req, L> = (
+    Result<<S as Service<Req>>::Response, <S as Service<Req>>::Error>,
+    Option<<L as Edge<Req>>::Ticket>,
+);
 
-/// A request that was counted and may pass.
-pub(super) struct Passed {
-    pub(super) decision: Decision,
-    pub(super) fields: Arc<Fields>,
-}
-
-/// A request that may not pass.
-pub(super) enum Rejection<Req> {
-    Denied { decision: Decision, request: Req, fields: Arc<Fields> },
-    Refused(Refusal),
-    Unavailable(Error),
-}
-
-/// Puts the decision where the service can find it.
-pub(super) type Tell<Req> = fn(&mut Req, Decision);
-
-/// What the limiter says of a request at once.
-pub(super) enum Entry {
-    Check(Check, Arc<Fields>),
-    Exempt,
-    Refused(Refusal),
-}
-
-impl<K: KeyResolver<R>, R, M> RateLimitLayer<K, R, M> {
-    pub(super) fn enter(&self, request: &R) -> Entry {
-        let key = match self.resolver.resolve(request) {
+impl<S, Req, K, R, M> Gate<S, Req, RateLimitLayer<K, R, M>>
+where
+    S: Service<Req> + Clone,
+    RateLimitLayer<K, R, M>: Edge<Req, Seen = R>,
+    K: KeyResolver<R>,
+{
+    /// `service` has said that it is ready.
+    #[inline(never)]
+    pub(super) fn new(layer: &Arc<RateLimitLayer<K, R, M>>, request: Req, service: &mut S) -> Self {
+        let (seen, rest) = RateLimitLayer::apart(request);
+        let resolution = layer.resolver.resolve(&seen);
+        let key = match &resolution {
             Resolution::Key(key) => key,
-            Resolution::Exempt => return Entry::Exempt,
+            Resolution::Exempt => {
+                let future = service.call(RateLimitLayer::whole(seen, rest));
+                return Self::Calling { future, ticket: None };
+            }
             Resolution::Missing(refusal) | Resolution::Refused(refusal) => {
-                return Entry::Refused(refusal);
+                return Self::reject(layer.refuse(refusal), service);
             }
         };
-        let cost = self.cost.as_ref().map_or(1, |cost| cost(request));
-        match self.plan.as_ref().and_then(|plan| plan(request)) {
-            None => Entry::Check(self.limiter.check_cost(key, cost), self.fields.clone()),
-            Some(limiter) => {
-                Entry::Check(limiter.check_cost(key, cost), Arc::new(Fields::new(&limiter)))
+        let cost = layer.cost.as_ref().map_or(1, |cost| cost(&seen));
+        let planned = layer.plan.as_ref().and_then(|plan| plan(&seen));
+        let limiter = planned.as_ref().unwrap_or(&layer.limiter);
+        match limiter.ask(key, cost) {
+            Asked::Answered(ref answer) => Self::open(layer, limiter, answer, seen, rest, service),
+            Asked::Waiting(waiting) => {
+                // The clone has not said that it is ready; it stays behind to say so.
+                let clone = service.clone();
+                let service = mem::replace(service, clone);
+                let layer = layer.clone();
+                Self::Checking { waiting, request: Some((seen, rest)), service, layer }
             }
         }
     }
 }
 
-impl<S: Service<Req> + Clone, Req> Gate<S, Req> {
-    /// `service` has said that it is ready.
-    pub(super) fn new(entry: Entry, mut request: Req, tell: Tell<Req>, service: &mut S) -> Self {
-        match entry {
-            Entry::Check(check, fields) => match check.now() {
-                Some(&decision) if decision.is_allowed() => {
-                    tell(&mut request, decision);
-                    Self::Calling {
-                        future: service.call(request),
-                        passed: Some(Passed { decision, fields }),
-                    }
-                }
-                Some(&decision) => {
-                    Self::reject(Rejection::Denied { decision, request, fields }, service)
-                }
-                None => {
-                    // The clone has not said that it is ready; it stays behind to say so.
-                    let clone = service.clone();
-                    let service = std::mem::replace(service, clone);
-                    Self::Checking {
-                        check,
-                        request: Some(request),
-                        service,
-                        fields: Some(fields),
-                        tell,
-                    }
-                }
-            },
-            Entry::Exempt => Self::Calling { future: service.call(request), passed: None },
-            Entry::Refused(refusal) => Self::reject(Rejection::Refused(refusal), service),
+impl<S: Service<Req> + Clone, Req, L: Edge<Req>> Gate<S, Req, L> {
+    /// Lets a request pass or not, as the limiter has answered.
+    #[inline]
+    fn open(
+        layer: &L,
+        limiter: &Limiter,
+        answer: &Result<Decision, Error>,
+        mut seen: L::Seen,
+        rest: L::Rest,
+        service: &mut S,
+    ) -> Self {
+        match answer {
+            Ok(decision) if decision.is_allowed() => {
+                let ticket = Some(layer.admit(decision, limiter, &mut seen));
+                Self::Calling { future: service.call(L::whole(seen, rest)), ticket }
+            }
+            Ok(decision) => Self::reject(layer.deny(decision, limiter, &seen), service),
+            Err(error) => Self::reject(layer.fail(error), service),
         }
     }
 
     /// A service may hold what it was ready with, such as a place in a concurrency limit, until it
     /// is called or dropped: since it is not called, it is dropped.
-    fn reject(rejection: Rejection<Req>, service: &mut S) -> Self {
+    fn reject(rejection: L::Rejection, service: &mut S) -> Self {
         *service = service.clone();
         Self::Rejected { rejection: Some(rejection) }
     }
 
-    /// The service's answer, or why the request may not pass.
+    /// The service's answer, or that of the layer to a request that may not pass.
+    #[inline]
     pub(super) fn poll(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Answer<S, Req>, Rejection<Req>>> {
+    ) -> Poll<Result<Answer<S, Req, L>, L::Rejection>> {
         loop {
             let next = match self.as_mut().project() {
-                GateProj::Checking { check, request, service, fields, tell } => {
-                    let answer = ready!(Pin::new(check).poll(cx));
-                    let (Some(mut request), Some(fields)) = (request.take(), fields.take()) else {
-                        return Poll::Pending;
-                    };
-                    match answer {
-                        Ok(decision) if decision.is_allowed() => {
-                            tell(&mut request, decision);
-                            let passed = Some(Passed { decision, fields });
-                            Self::Calling { future: service.call(request), passed }
-                        }
-                        Ok(decision) => {
-                            return Poll::Ready(Err(Rejection::Denied {
-                                decision,
-                                request,
-                                fields,
-                            }));
-                        }
-                        Err(error) => return Poll::Ready(Err(Rejection::Unavailable(error))),
-                    }
+                GateProj::Checking { waiting, request, service, layer } => {
+                    let answer = ready!(Pin::new(&mut *waiting).poll(cx));
+                    let Some((seen, rest)) = request.take() else { return Poll::Pending };
+                    Self::open(layer, waiting.limiter(), &answer, seen, rest, service)
                 }
-                GateProj::Calling { future, passed } => {
+                GateProj::Calling { future, ticket } => {
                     let answer = ready!(future.poll(cx));
-                    return Poll::Ready(Ok((answer, passed.take())));
+                    return Poll::Ready(Ok((answer, ticket.take())));
                 }
                 GateProj::Rejected { rejection } => {
                     return match rejection.take() {

@@ -1,11 +1,13 @@
 //! The tower edge: the layer, its service and what they answer. Never names Redis.
 
 mod body;
+mod edge;
 mod fields;
 mod future;
 mod gate;
 mod grpc;
 mod mode;
+mod notes;
 mod problem;
 mod service;
 
@@ -18,7 +20,6 @@ use http::Response;
 use http::request::Parts;
 use tower_layer::Layer;
 
-use self::fields::Fields;
 use crate::{Decision, KeyResolver, Limiter};
 
 pub use body::ResponseBody;
@@ -70,7 +71,6 @@ pub struct RateLimitLayer<K, R = Parts, M = Http> {
     plan: Option<Arc<Plan<R>>>,
     denied_response: Option<Arc<DeniedResponse<R>>>,
     headers: HeaderStyle,
-    fields: Arc<Fields>,
     mode: PhantomData<M>,
 }
 
@@ -84,15 +84,13 @@ impl<K, R> RateLimitLayer<K, R> {
     where
         K: KeyResolver<R>,
     {
-        let headers = HeaderStyle::default();
         Self {
-            fields: Arc::new(Fields::new(&limiter)),
             limiter,
             resolver: Arc::new(resolver),
             cost: None,
             plan: None,
             denied_response: None,
-            headers,
+            headers: HeaderStyle::default(),
             mode: PhantomData,
         }
     }
@@ -191,8 +189,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     }
 
     fn with_mode<N>(self) -> RateLimitLayer<K, R, N> {
-        let Self { limiter, resolver, cost, plan, denied_response, headers, fields, mode: _ } =
-            self;
+        let Self { limiter, resolver, cost, plan, denied_response, headers, mode: _ } = self;
         RateLimitLayer {
             limiter,
             resolver,
@@ -200,7 +197,6 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
             plan,
             denied_response,
             headers,
-            fields,
             mode: PhantomData,
         }
     }
@@ -215,7 +211,6 @@ impl<K, R, M> Clone for RateLimitLayer<K, R, M> {
             plan: self.plan.clone(),
             denied_response: self.denied_response.clone(),
             headers: self.headers,
-            fields: self.fields.clone(),
             mode: PhantomData,
         }
     }

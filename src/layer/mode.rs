@@ -1,6 +1,7 @@
 use bytes::Bytes;
 use http::Response;
 
+use super::notes::Notes;
 use super::{grpc, problem};
 use crate::{Decision, Error, Refusal};
 
@@ -19,7 +20,7 @@ pub struct Errors;
 /// How a request that may not pass is answered over HTTP.
 pub trait Respond: sealed::Sealed {
     #[doc(hidden)]
-    fn denied(decision: &Decision, policy: &str) -> Response<Bytes>;
+    fn denied(decision: &Decision, notes: &Notes) -> Response<Bytes>;
     #[doc(hidden)]
     fn refused(refusal: &Refusal) -> Response<Bytes>;
     #[doc(hidden)]
@@ -33,8 +34,8 @@ mod sealed {
 }
 
 impl Respond for Http {
-    fn denied(decision: &Decision, policy: &str) -> Response<Bytes> {
-        problem::denied(decision, policy)
+    fn denied(decision: &Decision, notes: &Notes) -> Response<Bytes> {
+        notes.problems.denied(decision)
     }
 
     fn refused(refusal: &Refusal) -> Response<Bytes> {
@@ -47,7 +48,7 @@ impl Respond for Http {
 }
 
 impl Respond for Grpc {
-    fn denied(decision: &Decision, _: &str) -> Response<Bytes> {
+    fn denied(decision: &Decision, _: &Notes) -> Response<Bytes> {
         grpc::denied(decision)
     }
 

@@ -7,19 +7,29 @@ use http::{HeaderValue, Response, StatusCode};
 
 use crate::{Decision, Refusal};
 
-pub(super) fn denied(decision: &Decision, policy: &str) -> Response<Bytes> {
-    let detail = if decision.is_over_limit() {
-        r#","detail":"The request costs more than the limit allows at once: waiting does not help.""#
-    } else {
-        ""
-    };
-    // The policy's name needs no escapes: its characters are checked.
-    problem(
-        StatusCode::TOO_MANY_REQUESTS,
-        format!(
-            r#"{{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests: the quota is exceeded","status":429{detail},"violated-policies":["{policy}"]}}"#
-        ),
-    )
+/// The denials of one policy.
+#[derive(Debug)]
+pub(super) struct Problems {
+    denied: Bytes,
+    over_limit: Bytes,
+}
+
+impl Problems {
+    pub(super) fn new(policy: &str) -> Self {
+        // The policy's name needs no escapes: its characters are checked.
+        let text = |detail| {
+            format!(
+                r#"{{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests: the quota is exceeded","status":429{detail},"violated-policies":["{policy}"]}}"#
+            )
+        };
+        let detail = r#","detail":"The request costs more than the limit allows at once: waiting does not help.""#;
+        Self { denied: text("").into(), over_limit: text(detail).into() }
+    }
+
+    pub(super) fn denied(&self, decision: &Decision) -> Response<Bytes> {
+        let body = if decision.is_over_limit() { &self.over_limit } else { &self.denied };
+        problem(StatusCode::TOO_MANY_REQUESTS, body.clone())
+    }
 }
 
 pub(super) fn unavailable() -> Response<Bytes> {

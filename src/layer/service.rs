@@ -10,7 +10,7 @@ use super::future::{ErrorFuture, ResponseFuture};
 use super::gate::Gate;
 use super::mode::{Errors, Respond};
 use super::{RateLimitLayer, ResponseBody};
-use crate::{Decision, Error, KeyResolver};
+use crate::{Error, KeyResolver};
 
 /// A service whose requests a [`RateLimitLayer`] limits.
 ///
@@ -41,14 +41,9 @@ where
         self.inner.poll_ready(cx)
     }
 
+    #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (parts, body) = request.into_parts();
-        let entry = self.layer.enter(&parts);
-        let request = Request::from_parts(parts, body);
-        let tell = |request: &mut Request<B>, decision| {
-            request.extensions_mut().insert::<Decision>(decision);
-        };
-        ResponseFuture::new(Gate::new(entry, request, tell, &mut self.inner), self.layer.clone())
+        ResponseFuture { gate: Gate::new(&self.layer, request, &mut self.inner) }
     }
 }
 
@@ -60,15 +55,15 @@ where
 {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = ErrorFuture<S, R>;
+    type Future = ErrorFuture<S, K, R>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
     }
 
+    #[inline]
     fn call(&mut self, request: R) -> Self::Future {
-        let entry = self.layer.enter(&request);
-        ErrorFuture::new(Gate::new(entry, request, |_, _| {}, &mut self.inner))
+        ErrorFuture { gate: Gate::new(&self.layer, request, &mut self.inner) }
     }
 }
 

@@ -1,10 +1,9 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::Inner;
+use super::Limiter;
 use super::denied::Sent;
 use crate::store::Answer;
 use crate::{Decision, Error, Key};
@@ -14,34 +13,59 @@ use crate::{Decision, Error, Key};
 /// The check is on its way when the future is made. Dropped before it goes out to the store, it is
 /// not charged.
 #[must_use = "a check decides nothing until its decision is awaited and heeded"]
-pub struct Check(State);
+pub struct Check(pub(crate) Asked);
 
-enum State {
-    Ready(Result<Decision, Error>),
-    Waiting { answer: Answer, inner: Arc<Inner>, key: Key, sent: Option<Sent> },
+/// What a limiter says at once.
+pub(crate) enum Asked {
+    Answered(Result<Decision, Error>),
+    Waiting(Waiting),
 }
 
-impl Check {
-    pub(super) fn new(inner: &Arc<Inner>, key: Key, cost: u32) -> Self {
+/// A check that the store has not answered yet.
+pub(crate) struct Waiting {
+    answer: Answer,
+    limiter: Limiter,
+    key: Key,
+    sent: Option<Sent>,
+}
+
+impl Asked {
+    pub(super) fn new(limiter: &Limiter, key: &Key, cost: u32) -> Self {
+        let inner = &*limiter.inner;
         let mut sent = None;
         if let Some(denied) = &inner.denied {
-            match denied.recall(&key, cost, &inner.plan.bucket) {
-                Ok(decision) => return Self(State::Ready(Ok(decision))),
+            match denied.recall(key, cost, &inner.plan.bucket) {
+                Ok(decision) => return Self::Answered(Ok(decision)),
                 Err(now) => sent = Some(now),
             }
         }
-        match inner.buckets.check(&key, cost) {
-            Answer::Ready(answer) => Self(State::Ready(inner.conclude(answer))),
-            answer => Self(State::Waiting { answer, inner: inner.clone(), key, sent }),
+        match inner.buckets.check(key, cost) {
+            Answer::Ready(answer) => Self::Answered(inner.conclude(answer)),
+            answer => {
+                let (limiter, key) = (limiter.clone(), key.clone());
+                Self::Waiting(Waiting { answer, limiter, key, sent })
+            }
         }
     }
+}
 
-    /// The decision, if it is there already.
-    pub(crate) fn now(&self) -> Option<&Decision> {
-        match &self.0 {
-            State::Ready(Ok(decision)) => Some(decision),
-            _ => None,
+impl Waiting {
+    pub(crate) fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+}
+
+impl Future for Waiting {
+    type Output = Result<Decision, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { answer, limiter, key, sent } = &mut *self;
+        let answer = ready!(Pin::new(answer).poll(cx));
+        let inner = &limiter.inner;
+        if let (Ok(decision), Some(denied), Some(sent)) = (&answer, &inner.denied, *sent) {
+            denied.learn(key, decision, sent);
         }
+        Poll::Ready(inner.conclude(answer))
     }
 }
 
@@ -50,14 +74,8 @@ impl Future for Check {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Ready(answer) => Poll::Ready(answer.clone()),
-            State::Waiting { answer, inner, key, sent } => {
-                let answer = ready!(Pin::new(answer).poll(cx));
-                if let (Ok(decision), Some(denied), Some(sent)) = (&answer, &inner.denied, *sent) {
-                    denied.learn(key, decision, sent);
-                }
-                Poll::Ready(inner.conclude(answer))
-            }
+            Asked::Answered(answer) => Poll::Ready(answer.clone()),
+            Asked::Waiting(waiting) => Pin::new(waiting).poll(cx),
         }
     }
 }

@@ -4,8 +4,9 @@ mod check;
 mod denied;
 mod failure;
 
+use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::denied::Denied;
@@ -15,6 +16,7 @@ use crate::store::{Buckets, Plan, Store};
 use crate::{ConfigError, Decision, Error, Key, Policy};
 
 pub use check::Check;
+pub(crate) use check::{Asked, Waiting};
 pub use failure::FailureMode;
 
 /// Decides who may pass, by a policy and the buckets in a store.
@@ -45,13 +47,14 @@ pub struct Limiter {
 }
 
 #[derive(Clone)]
-pub(crate) struct Inner {
+struct Inner {
     store: Arc<dyn Store>,
     policy: Arc<Policy>,
     plan: Plan,
     buckets: Arc<dyn Buckets>,
     failure_mode: FailureMode,
     denied: Option<Arc<Denied>>,
+    notes: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Limiter {
@@ -89,6 +92,7 @@ impl Limiter {
             buckets,
             failure_mode: FailureMode::Open,
             denied,
+            notes: OnceLock::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -147,7 +151,11 @@ impl Limiter {
     ///
     /// If the store did not answer and the failure mode is [`FailureMode::Closed`].
     pub fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Check {
-        Check::new(&self.inner, key.into(), cost)
+        Check(self.ask(&key.into(), cost))
+    }
+
+    pub(crate) fn ask(&self, key: &Key, cost: u32) -> Asked {
+        Asked::new(self, key, cost)
     }
 
     /// The decision that a check of cost 1 would get now, with nothing charged.
@@ -186,6 +194,12 @@ impl Limiter {
 
     pub(crate) fn bucket(&self) -> &TokenBucket {
         &self.inner.plan.bucket
+    }
+
+    /// What an edge has to say of the limiter every time, made once and kept with it. There is one
+    /// edge: of a second type there would be none.
+    pub(crate) fn notes<T: Any + Send + Sync>(&self, make: impl FnOnce(&Self) -> T) -> Option<&T> {
+        self.inner.notes.get_or_init(|| Arc::new(make(self))).downcast_ref()
     }
 }
 

@@ -1,5 +1,5 @@
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hashbrown::HashTable;
 use tokio::time::Instant;
 
 use super::sealed::Open;
@@ -41,6 +42,8 @@ pub struct MemoryStore {
 #[derive(Debug)]
 struct Shared {
     start: Instant,
+    /// Of the standard library, because a client that knew the hashes of its keys could choose
+    /// those that meet in one place.
     hasher: RandomState,
     shards: Box<[Mutex<Shard>]>,
     keys_per_shard: usize,
@@ -50,7 +53,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Shard {
-    buckets: HashMap<Id, FullAt>,
+    buckets: HashTable<(Id, FullAt)>,
     /// Each bucket once, under a time not later than the one at which it is full: that time only
     /// grows, and is brought up to date when the entry comes to the top.
     by_full_at: BinaryHeap<Reverse<(FullAt, Id)>>,
@@ -130,11 +133,11 @@ impl MemoryBuckets {
     /// Runs a decision on a bucket's debt, and keeps the debt if it grew.
     fn decide(&self, key: &Key, decide: impl FnOnce(&mut Debt) -> Decision) -> Answer {
         let bucket = &self.plan.bucket;
-        let id = (self.policy, key.clone());
-        let mut shard = lock(self.shared.shard(&id));
+        let hash = self.shared.hash(self.policy, key);
+        let mut shard = lock(self.shared.shard(hash));
         // Read under the lock, so that time does not run backwards between two checks of a key.
         let now = self.shared.start.elapsed().as_micros() as u64;
-        let kept = shard.buckets.get_mut(&id);
+        let kept = shard.find(hash, self.policy, key);
         let found = kept.as_ref().map_or(0, |full_at| bucket.debt(**full_at, now));
         let mut debt = found;
         let decision = decide(&mut debt);
@@ -143,7 +146,8 @@ impl MemoryBuckets {
             match kept {
                 Some(kept) => *kept = full_at,
                 None => {
-                    let evicted = shard.insert(id, full_at, now, self.shared.keys_per_shard);
+                    let id = (self.policy, key.clone());
+                    let evicted = shard.insert(hash, id, full_at, now, &self.shared);
                     self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
                 }
             }
@@ -162,10 +166,10 @@ impl Buckets for MemoryBuckets {
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
-        let id = (self.policy, key.clone());
-        let mut shard = lock(self.shared.shard(&id));
+        let hash = self.shared.hash(self.policy, key);
+        let mut shard = lock(self.shared.shard(hash));
         // Its entry in the heap stays, so that the bucket still has exactly one.
-        if let Some(full_at) = shard.buckets.get_mut(&id) {
+        if let Some(full_at) = shard.find(hash, self.policy, key) {
             *full_at = FullAt { micros: 0, ticks: 0 };
         }
         Box::pin(std::future::ready(Ok(())))
@@ -177,48 +181,68 @@ impl Buckets for MemoryBuckets {
 }
 
 impl Shared {
-    fn shard(&self, id: &Id) -> &Mutex<Shard> {
-        let hash = self.hasher.hash_one(id) as usize;
-        &self.shards[hash % self.shards.len()]
+    fn hash(&self, policy: u32, key: &Key) -> u64 {
+        self.hasher.hash_one((policy, key))
+    }
+
+    /// By bits that the table of the shard does not use: it takes the lowest and the highest.
+    fn shard(&self, hash: u64) -> &Mutex<Shard> {
+        let middle = usize::from((hash >> 32) as u16);
+        &self.shards[(middle * self.shards.len()) >> 16]
     }
 }
 
 impl Shard {
+    fn find(&mut self, hash: u64, policy: u32, key: &Key) -> Option<&mut FullAt> {
+        self.buckets.find_mut(hash, is(policy, key)).map(|(_, full_at)| full_at)
+    }
+
     /// Adds a bucket, and makes room for it: drops a few that are full by now, and, if there are
     /// still too many, the one nearest to full. Returns how many of those were not full.
-    fn insert(&mut self, id: Id, full_at: FullAt, now: u64, max_keys: usize) -> u64 {
+    fn insert(&mut self, hash: u64, id: Id, full_at: FullAt, now: u64, shared: &Shared) -> u64 {
         let mut evicted = 0;
         // Two for each that comes: the full ones are gone faster than others can arrive.
         for _ in 0..2 {
-            self.drop_nearest_to_full(|actual| actual.micros < now);
+            self.drop_nearest_to_full(shared, |actual| actual.micros < now);
         }
-        while self.buckets.len() >= max_keys.max(1) {
-            let dropped = self.drop_nearest_to_full(|_| true);
+        while self.buckets.len() >= shared.keys_per_shard.max(1) {
+            let dropped = self.drop_nearest_to_full(shared, |_| true);
             evicted += u64::from(dropped.is_some_and(|actual| actual.micros >= now));
         }
         self.by_full_at.push(Reverse((full_at, id.clone())));
-        self.buckets.insert(id, full_at);
+        self.buckets
+            .insert_unique(hash, (id, full_at), |((policy, key), _)| shared.hash(*policy, key));
         evicted
     }
 
     /// Finds the bucket nearest to full, and drops it if it is near enough.
-    fn drop_nearest_to_full(&mut self, near_enough: impl Fn(FullAt) -> bool) -> Option<FullAt> {
+    fn drop_nearest_to_full(
+        &mut self,
+        shared: &Shared,
+        near_enough: impl Fn(FullAt) -> bool,
+    ) -> Option<FullAt> {
         while let Some(Reverse((known, _))) = self.by_full_at.peek() {
             if !near_enough(*known) {
                 return None;
             }
             let Reverse((known, id)) = self.by_full_at.pop()?;
-            match self.buckets.get(&id) {
-                Some(&actual) if actual > known => self.by_full_at.push(Reverse((actual, id))),
-                Some(&actual) => {
-                    self.buckets.remove(&id);
-                    return Some(actual);
-                }
-                None => {}
+            let (policy, key) = &id;
+            let hash = shared.hash(*policy, key);
+            let Ok(bucket) = self.buckets.find_entry(hash, is(*policy, key)) else { continue };
+            let actual = bucket.get().1;
+            if actual > known {
+                self.by_full_at.push(Reverse((actual, id)));
+            } else {
+                bucket.remove();
+                return Some(actual);
             }
         }
         None
     }
+}
+
+fn is(policy: u32, key: &Key) -> impl Fn(&(Id, FullAt)) -> bool {
+    move |((its_policy, its_key), _)| *its_policy == policy && its_key == key
 }
 
 /// A panic while the lock is held leaves whole buckets behind, so the poison means nothing.

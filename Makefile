@@ -16,7 +16,7 @@ BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: redis fmt-check lint doc features ## Everything that has to pass before a change goes in
+test: redis fmt-check lint doc features bench-smoke ## Everything that has to pass before a change goes in
 	$(CARGO) test --locked --all-features
 
 fmt: ## Format the code
@@ -49,7 +49,7 @@ integration: redis ## Tests on real servers: a single one, a cluster, Sentinel
 	$(CARGO) build --locked --all-features --examples
 	$(CARGO) test --locked --all-features --test it $(ARGS)
 
-redis: ## Install redis-server if it is missing
+redis: ## Install redis-server, and what else the tests need, if it is missing
 	scripts/install-test-deps.sh
 
 msrv: ## Check the library with the oldest Rust that Cargo.toml promises
@@ -67,6 +67,9 @@ bench-scale: redis ## Measure as keys and tasks grow
 	$(BENCH) scale $(ARGS)
 
 bench-instructions: ## Count the instructions of what needs no Redis (needs valgrind)
+	@version="$$(sed -n 's/^gungraun = .*"=\([0-9.]*\)".*/\1/p' bench/Cargo.toml)"
+	$(CARGO) install --quiet --locked --root bench/target/tools gungraun-runner --version "$$version"
+	export PATH="$$PWD/bench/target/tools/bin:$$PATH"
 	$(CARGO) bench --locked --manifest-path bench/Cargo.toml --bench instructions $(ARGS)
 
 bench-smoke: redis ## See that the benchmarks run, in seconds and without their figures

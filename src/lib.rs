@@ -1,9 +1,9 @@
-//! [examples]: https://github.com/tollgate-rs/tollgate/tree/main/examples
-//! [ARCHITECTURE.md]: https://github.com/tollgate-rs/tollgate/blob/main/ARCHITECTURE.md
-//! [CONTRIBUTING.md]: https://github.com/tollgate-rs/tollgate/blob/main/CONTRIBUTING.md
-//! [CHANGELOG.md]: https://github.com/tollgate-rs/tollgate/blob/main/CHANGELOG.md
-//! [MIT]: https://github.com/tollgate-rs/tollgate/blob/main/LICENSE-MIT
-//! [Apache-2.0]: https://github.com/tollgate-rs/tollgate/blob/main/LICENSE-APACHE
+//! [examples]: https://docs.rs/crate/tollgate/latest/source/examples
+//! [ARCHITECTURE.md]: https://docs.rs/crate/tollgate/latest/source/ARCHITECTURE.md
+//! [CONTRIBUTING.md]: https://docs.rs/crate/tollgate/latest/source/CONTRIBUTING.md
+//! [CHANGELOG.md]: https://docs.rs/crate/tollgate/latest/source/CHANGELOG.md
+//! [MIT]: https://docs.rs/crate/tollgate/latest/source/LICENSE-MIT
+//! [Apache-2.0]: https://docs.rs/crate/tollgate/latest/source/LICENSE-APACHE
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

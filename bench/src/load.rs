@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use cpu_time::ProcessTime;
 use tokio::task::{JoinSet, consume_budget};
 
 use crate::subjects::{Fault, Subject};
@@ -31,6 +32,8 @@ pub(crate) struct Slice {
     /// Latencies in nanoseconds.
     pub(crate) p50: u32,
     pub(crate) p99: u32,
+    /// CPU time of this process: the subject's, and that of the tasks which ask it.
+    pub(crate) own_cpu: Duration,
     /// CPU time of Redis, all nodes together.
     pub(crate) redis_cpu: Duration,
 }
@@ -44,7 +47,7 @@ impl Slice {
 /// Runs a subject under a load. The first error ends it.
 pub(crate) async fn run<S: Subject>(subject: S, load: Load) -> Result<Slice, Fault> {
     let stop = Arc::new(AtomicBool::new(false));
-    let begun = Instant::now();
+    let (begun, cpu) = (Instant::now(), ProcessTime::now());
     let mut tasks = JoinSet::new();
     let start = next_start();
     for task in 0..load.tasks {
@@ -64,6 +67,7 @@ pub(crate) async fn run<S: Subject>(subject: S, load: Load) -> Result<Slice, Fau
     }
     // Including the last answers, which are counted.
     slice.elapsed = begun.elapsed();
+    slice.own_cpu = cpu.elapsed();
     slice.p50 = quantile(&mut latencies, 0.50);
     slice.p99 = quantile(&mut latencies, 0.99);
     Ok(slice)

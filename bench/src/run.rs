@@ -104,6 +104,11 @@ pub(crate) fn p99(slice: &Slice) -> f64 {
     slice.p99.into()
 }
 
+/// Microseconds of this process for a decision.
+pub(crate) fn own_cpu(slice: &Slice) -> f64 {
+    slice.own_cpu.as_secs_f64() * 1e6 / slice.decisions() as f64
+}
+
 /// Microseconds of Redis for a decision.
 pub(crate) fn redis_cpu(slice: &Slice) -> f64 {
     slice.redis_cpu.as_secs_f64() * 1e6 / slice.decisions() as f64

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::bytes::BytesPerKey;
 use crate::claims::{Bound, Claim, claims};
 use crate::rows::{self, Row, names};
-use crate::run::{self, Pace, Turns, p50, p99, per_second, redis_cpu};
+use crate::run::{self, Pace, Turns, own_cpu, p50, p99, per_second, redis_cpu};
 use crate::script_cost::ScriptCost;
 use crate::settings::Settings;
 use crate::stage::Stage;
@@ -63,9 +63,9 @@ async fn preamble(stage: &Stage, Pace { rounds, slice }: Pace) {
     );
     let columns = REFERENCES.map(|(_, heading)| format!("× {heading}")).join(" | ");
     println!(
-        "| load | subject | p50 µs | p99 µs | decisions/s | Redis CPU µs | bytes/key | {columns} |"
+        "| load | subject | p50 µs | p99 µs | decisions/s | own CPU µs | Redis CPU µs | bytes/key | {columns} |"
     );
-    println!("|---|---|{}", "--:|".repeat(5 + REFERENCES.len()));
+    println!("|---|---|{}", "--:|".repeat(6 + REFERENCES.len()));
 }
 
 fn print_row(turns: &Turns, bytes: Option<&BytesPerKey>) {
@@ -78,6 +78,7 @@ fn print_row(turns: &Turns, bytes: Option<&BytesPerKey>) {
             micros(figure(p50)),
             micros(figure(p99)),
             thousands(figure(per_second)),
+            format!("{:.2}", figure(own_cpu)),
             cpu.map_or(String::new(), |cpu| format!("{cpu:.2}")),
             bytes.map_or(String::new(), |bytes| format!("{bytes:.0}")),
         ];

@@ -56,6 +56,8 @@ use crate::{ConfigError, Error, Key};
 /// ```
 ///
 /// and on a cluster also `+cluster|slots +asking`; a pool of `deadpool-redis` also `+ping +unwatch`.
+/// (Before Redis 7 it is `+cluster` as a whole.)
+///
 /// The buckets of a Redis that evicts keys are full again; give it `volatile-ttl` or
 /// `noeviction` and room enough.
 #[derive(Clone)]
@@ -163,8 +165,8 @@ impl RedisStore {
         Self { prefix: prefix.into(), ..self }
     }
 
-    /// How many connections the checks take turns on: by default 1, which the measurements in
-    /// `docs` show to be enough to keep a server busy.
+    /// How many connections to each server the checks take turns on: by default 1. One pipelines
+    /// what it is given; more may help where a connection itself is the limit, as with TLS.
     #[must_use]
     pub fn lanes(self, lanes: NonZeroUsize) -> Self {
         Self { road: self.road.with_lanes(lanes.get()), ..self }

@@ -1,24 +1,27 @@
 -- Decides checks of many callers under one policy, each exactly as if it had come alone.
 --
--- KEYS    the callers' buckets: one key each.
--- ARGV    the quota's numbers (see the piece), then for each key its checks in their order:
---         a cost, or runs of equal costs as "count:cost,count:cost,...".
--- Returns { now, found, found, ... }: the time in microseconds, and for each key the debt in ticks
---         that its checks met: 0 for a full bucket; -1 for a value that no run of this policy
---         could have left, or that had no TTL (its checks met an empty bucket, which is written
---         back); or the text of an error, which is that key's alone.
+-- KEYS    the callers' buckets: one key each, no two the same.
+-- ARGV    the quota's numbers (see the piece), then for each key its checks in their order: a
+--         cost, or runs of equal costs as "count:cost,count:cost,...". None at all means a check
+--         of cost 1 for each key.
+-- Returns for each key the debt in ticks that its checks met: 0 for a full bucket; -1 for a value
+--         that no run of this policy could have left, or that had no TTL (its checks met an empty
+--         bucket, which is written back); or the text of an error, which is that key's alone.
+--         One key's comes by itself, without a table, which the server takes longer to send.
 --
 -- A tick is what the piece counts in; a bucket's debt is the ticks until it is full. All numbers
 -- are whole and below 2^53, where Lua's are exact. They are made into text by %d, never by
 -- tostring or `..`, which keep 14 digits.
-local call, pcall = redis.call, redis.pcall
-local time = call('TIME')
+local pcall, type, tonumber, format, sub = redis.pcall, type, tonumber, string.format, string.sub
+local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@ numbers
-local reply = { now, 0 }
+local reply = {}
+-- Does not tell a key of the wrong type, or one that may not be read, from one that is not there.
+local values = #KEYS > 1 and pcall('MGET', unpack(KEYS)) or {}
 for i = 1, #KEYS do
   local key = KEYS[i]
-  local value = pcall('GET', key)
+  local value = values[i] or pcall('GET', key)
   local found, debt = 0, 0
   if type(value) == 'string' then
     --@ load
@@ -36,7 +39,7 @@ for i = 1, #KEYS do
   else
     local before = debt
     local checks = ARGV[NUMBERS + i]
-    local cost = tonumber(checks)
+    local cost = not checks and 1 or tonumber(checks)
     if cost then
       local after = debt + cost * permit
       if after <= capacity then debt = after end
@@ -56,6 +59,6 @@ for i = 1, #KEYS do
       if saved.err then found = saved.err end
     end
   end
-  reply[i + 1] = found
+  reply[i] = found
 end
-return reply
+return #KEYS > 1 and reply or reply[1]

@@ -14,5 +14,5 @@ if not at then
 end
 debt = (at or 0) - 1000 - now
 --@ save
-local text = string.format('%d', now + debt + 1000)
-local saved = pcall('SET', key, text, 'PXAT', string.sub(text, 1, -4))
+local text = format('%d', now + debt + 1000)
+local saved = pcall('SET', key, text, 'PXAT', sub(text, 1, -4))

@@ -9,5 +9,5 @@ local micros, ticks = string.match(value, '^(%d+):(%d+)$')
 local at = tonumber(micros or value)
 debt = ((at or 0) - 1000 - now) * scale + (tonumber(ticks) or 0)
 --@ save
-local text = string.format('%d', now + math.floor(debt / scale) + 1000)
-local saved = pcall('SET', key, string.format('%s:%d', text, debt % scale), 'PXAT', string.sub(text, 1, -4))
+local text = format('%d', now + math.floor(debt / scale) + 1000)
+local saved = pcall('SET', key, format('%s:%d', text, debt % scale), 'PXAT', sub(text, 1, -4))

@@ -102,6 +102,14 @@ async fn a_flush_takes_no_more_than_128_keys_and_forgets_nobody() {
         assert!(decision.is_allowed() && decision.remaining() == 299);
     }
     assert_eq!(calls(&server, "evalsha").await - before, 5);
+
+    // Keys that are there are read together.
+    let gets = calls(&server, "get").await;
+    let checks: Vec<_> = (0..640u32).map(|key| limiter.check(key)).collect();
+    for check in checks {
+        assert_eq!(check.await.unwrap().remaining(), 298);
+    }
+    assert_eq!(calls(&server, "get").await, gets);
 }
 
 #[tokio::test]

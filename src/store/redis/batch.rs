@@ -85,6 +85,11 @@ impl Costs {
         }
     }
 
+    /// Whether they are one check of cost 1, as nearly all are.
+    pub(super) fn is_one(&self) -> bool {
+        *self.0 == [(1, 1)]
+    }
+
     /// As the script's argument.
     pub(super) fn write(&self, call: &mut Cmd) {
         match self.0.as_slice() {

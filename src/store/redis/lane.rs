@@ -233,16 +233,18 @@ fn is_broken(replies: Result<&[Value], &RedisError>) -> bool {
                 error.kind().is_some_and(|kind| is_read_only(RedisErrorKind::Server(kind)))
             }
             // The errors of single keys, as the script reports them.
-            Value::Array(values) => values.iter().any(
-                |value| matches!(value, Value::BulkString(text) if text.starts_with(b"READONLY")),
-            ),
-            _ => false,
+            Value::Array(found) => found.iter().any(says_read_only),
+            found => says_read_only(found),
         }),
     }
 }
 
 fn is_read_only(kind: RedisErrorKind) -> bool {
     kind == RedisErrorKind::Server(ServerErrorKind::ReadOnly)
+}
+
+fn says_read_only(found: &Value) -> bool {
+    matches!(found, Value::BulkString(text) if text.starts_with(b"READONLY"))
 }
 
 struct Watched {

@@ -52,11 +52,12 @@ use crate::{ConfigError, Error, Key};
 ///
 /// ```text
 /// ACL SETUSER tollgate on >secret resetkeys ~tollgate:* resetchannels
-///     -@all +evalsha +eval +time +get +set +pttl +del
+///     -@all +evalsha +eval +time +get +mget +set +pttl +del
 /// ```
 ///
-/// and on a cluster also `+cluster|slots +asking`; a pool of `deadpool-redis` also `+ping +unwatch`.
-/// (Before Redis 7 it is `+cluster` as a whole.)
+/// and on a cluster also `+cluster|slots +asking`; a pool of `deadpool-redis` also
+/// `+ping +unwatch`. (Before Redis 7 it is `+cluster` as a whole. `+mget` only spares the server
+/// work.)
 ///
 /// The buckets of a Redis that evicts keys are full again; give it `volatile-ttl` or
 /// `noeviction` and room enough.

@@ -14,11 +14,15 @@ pub(super) fn parse(
 ) -> Result<Vec<Result<Debt, Error>>, Error> {
     let unexpected =
         || Error::new(ErrorKind::Store, "the server's reply is not one that the script makes");
-    let Value::Array(values) = reply else { return Err(unexpected()) };
-    if values.len() != keys + 1 {
+    let values = match reply {
+        Value::Array(values) if keys > 1 => values,
+        // One key's comes by itself.
+        value => vec![value],
+    };
+    if values.len() != keys {
         return Err(unexpected());
     }
-    let found = values.into_iter().skip(1).map(|value| match value {
+    let found = values.into_iter().map(|value| match value {
         // A value that no run of the policy could have left: the checks met an empty bucket.
         Value::Int(-1) => Ok(Ok(bucket.capacity())),
         Value::Int(debt) => match u64::try_from(debt) {
@@ -42,22 +46,32 @@ mod tests {
     fn a_hostile_reply_is_an_error_and_no_panic() {
         let bucket = TokenBucket::new("", &Quota::per_second(1)).unwrap();
         let int = Value::Int;
-        for reply in [
+        for found in [
             Value::Nil,
             Value::Okay,
             Value::Array(vec![]),
-            Value::Array(vec![int(1)]),
-            Value::Array(vec![int(1), int(0), int(0)]),
-            Value::Array(vec![int(1), int(-2)]),
-            Value::Array(vec![int(1), int(i64::MAX)]),
-            Value::Array(vec![int(1), int(i64::MIN)]),
-            Value::Array(vec![int(1), Value::Nil]),
-            Value::Array(vec![int(1), Value::Array(vec![])]),
+            Value::Array(vec![int(0)]),
+            int(-2),
+            int(i64::MAX),
+            int(i64::MIN),
         ] {
-            assert!(parse(reply.clone(), 1, &bucket).is_err(), "{reply:?}");
+            assert!(parse(found.clone(), 1, &bucket).is_err(), "{found:?}");
+            let pair = Value::Array(vec![int(0), found]);
+            assert!(parse(pair.clone(), 2, &bucket).is_err(), "{pair:?}");
         }
-        let reply = Value::Array(vec![int(1), Value::BulkString(b"WRONGTYPE \xff".into())]);
-        let found = parse(reply, 1, &bucket).unwrap();
-        assert_eq!(found[0].as_ref().unwrap_err().to_string(), "WRONGTYPE \u{fffd}");
+        for other in [int(0), Value::Array(vec![int(0)]), Value::Array(vec![int(0); 3])] {
+            assert!(parse(other.clone(), 2, &bucket).is_err(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_that_of_its_key_whatever_bytes_it_has() {
+        let bucket = TokenBucket::new("", &Quota::per_second(1)).unwrap();
+        let error = Value::BulkString(b"WRONGTYPE \xff".into());
+        let pair = Value::Array(vec![error.clone(), Value::Int(0)]);
+        for found in [parse(error, 1, &bucket).unwrap(), parse(pair, 2, &bucket).unwrap()] {
+            assert_eq!(found[0].as_ref().unwrap_err().to_string(), "WRONGTYPE \u{fffd}");
+            assert!(found[1..].iter().all(|found| *found.as_ref().unwrap() == 0));
+        }
     }
 }

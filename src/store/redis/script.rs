@@ -53,8 +53,10 @@ impl Script {
         for &number in &self.numbers {
             command.arg(number);
         }
-        for (_, group) in groups {
-            group.costs.write(&mut command);
+        if !groups.iter().all(|(_, group)| group.costs.is_one()) {
+            for (_, group) in groups {
+                group.costs.write(&mut command);
+            }
         }
         Call { slot: groups.first().map_or(0, |(_, group)| group.slot), keys, command }
     }

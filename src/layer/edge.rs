@@ -24,6 +24,8 @@ pub(super) trait Edge<Req> {
     fn apart(request: Req) -> (Self::Seen, Self::Rest);
     fn whole(seen: Self::Seen, rest: Self::Rest) -> Req;
 
+    /// The limiter of requests that have no plan of their own.
+    fn limiter(&self) -> &Limiter;
     fn admit(&self, decision: &Decision, limiter: &Limiter, seen: &mut Self::Seen) -> Self::Ticket;
     fn deny(&self, decision: &Decision, limiter: &Limiter, seen: &Self::Seen) -> Self::Rejection;
     fn refuse(&self, refusal: &Refusal) -> Self::Rejection;
@@ -45,6 +47,10 @@ impl<K, M: Respond, B> Edge<Request<B>> for RateLimitLayer<K, Parts, M> {
     #[inline]
     fn whole(parts: Parts, body: B) -> Request<B> {
         Request::from_parts(parts, body)
+    }
+
+    fn limiter(&self) -> &Limiter {
+        &self.limiter
     }
 
     #[inline]
@@ -92,6 +98,10 @@ impl<K, R> Edge<R> for RateLimitLayer<K, R, Errors> {
 
     fn whole(request: R, (): ()) -> R {
         request
+    }
+
+    fn limiter(&self) -> &Limiter {
+        &self.limiter
     }
 
     fn admit(&self, _: &Decision, _: &Limiter, _: &mut R) {}

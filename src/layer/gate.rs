@@ -20,7 +20,13 @@ pin_project! {
         S: Service<Req>,
         L: Edge<Req>,
     {
-        Checking { waiting: Waiting, request: Option<(L::Seen, L::Rest)>, service: S, layer: Arc<L> },
+        Checking {
+            waiting: Waiting,
+            planned: Option<Limiter>,
+            request: Option<(L::Seen, L::Rest)>,
+            service: S,
+            layer: Arc<L>,
+        },
         Calling { #[pin] future: S::Future, ticket: Option<L::Ticket> },
         Rejected { rejection: Option<L::Rejection> },
     }
@@ -63,7 +69,7 @@ where
                 let clone = service.clone();
                 let service = mem::replace(service, clone);
                 let layer = layer.clone();
-                Self::Checking { waiting, request: Some((seen, rest)), service, layer }
+                Self::Checking { waiting, planned, request: Some((seen, rest)), service, layer }
             }
         }
     }
@@ -105,10 +111,11 @@ impl<S: Service<Req> + Clone, Req, L: Edge<Req>> Gate<S, Req, L> {
     ) -> Poll<Result<Answer<S, Req, L>, L::Rejection>> {
         loop {
             let next = match self.as_mut().project() {
-                GateProj::Checking { waiting, request, service, layer } => {
-                    let answer = ready!(Pin::new(&mut *waiting).poll(cx));
+                GateProj::Checking { waiting, planned, request, service, layer } => {
+                    let limiter = planned.as_ref().unwrap_or_else(|| layer.limiter());
+                    let answer = ready!(waiting.poll(limiter, cx));
                     let Some((seen, rest)) = request.take() else { return Poll::Pending };
-                    Self::open(layer, waiting.limiter(), &answer, seen, rest, service)
+                    Self::open(layer, limiter, &answer, seen, rest, service)
                 }
                 GateProj::Calling { future, ticket } => {
                     let answer = ready!(future.poll(cx));

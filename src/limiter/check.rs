@@ -13,7 +13,10 @@ use crate::{Decision, Error, Key};
 /// The check is on its way when the future is made. Dropped before it goes out to the store, it is
 /// not charged.
 #[must_use = "a check decides nothing until its decision is awaited and heeded"]
-pub struct Check(pub(crate) Asked);
+pub struct Check {
+    asked: Asked,
+    limiter: Limiter,
+}
 
 /// What a limiter says at once.
 pub(crate) enum Asked {
@@ -21,12 +24,18 @@ pub(crate) enum Asked {
     Waiting(Waiting),
 }
 
-/// A check that the store has not answered yet.
+/// A check that the store has not answered yet. It does not hold the limiter, which a layer has
+/// already: all callers of a hot limiter would count on the same reference count.
 pub(crate) struct Waiting {
     answer: Answer,
-    limiter: Limiter,
     key: Key,
     sent: Option<Sent>,
+}
+
+impl Check {
+    pub(super) fn new(limiter: &Limiter, key: &Key, cost: u32) -> Self {
+        Self { asked: Asked::new(limiter, key, cost), limiter: limiter.clone() }
+    }
 }
 
 impl Asked {
@@ -41,29 +50,22 @@ impl Asked {
         }
         match inner.buckets.check(key, cost) {
             Answer::Ready(answer) => Self::Answered(inner.conclude(answer)),
-            answer => {
-                let (limiter, key) = (limiter.clone(), key.clone());
-                Self::Waiting(Waiting { answer, limiter, key, sent })
-            }
+            answer => Self::Waiting(Waiting { answer, key: key.clone(), sent }),
         }
     }
 }
 
 impl Waiting {
-    pub(crate) fn limiter(&self) -> &Limiter {
-        &self.limiter
-    }
-}
-
-impl Future for Waiting {
-    type Output = Result<Decision, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { answer, limiter, key, sent } = &mut *self;
-        let answer = ready!(Pin::new(answer).poll(cx));
+    /// `limiter` is the one that was asked.
+    pub(crate) fn poll(
+        &mut self,
+        limiter: &Limiter,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Decision, Error>> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
         let inner = &limiter.inner;
-        if let (Ok(decision), Some(denied), Some(sent)) = (&answer, &inner.denied, *sent) {
-            denied.learn(key, decision, sent);
+        if let (Ok(decision), Some(denied), Some(sent)) = (&answer, &inner.denied, self.sent) {
+            denied.learn(&self.key, decision, sent);
         }
         Poll::Ready(inner.conclude(answer))
     }
@@ -73,9 +75,10 @@ impl Future for Check {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
+        let Self { asked, limiter } = &mut *self;
+        match asked {
             Asked::Answered(answer) => Poll::Ready(answer.clone()),
-            Asked::Waiting(waiting) => Pin::new(waiting).poll(cx),
+            Asked::Waiting(waiting) => waiting.poll(limiter, cx),
         }
     }
 }

@@ -151,7 +151,7 @@ impl Limiter {
     ///
     /// If the store did not answer and the failure mode is [`FailureMode::Closed`].
     pub fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Check {
-        Check(self.ask(&key.into(), cost))
+        Check::new(self, &key.into(), cost)
     }
 
     pub(crate) fn ask(&self, key: &Key, cost: u32) -> Asked {

@@ -36,7 +36,14 @@ pub(super) struct Queue {
     road: Road,
     script: Script,
     alarm: Arc<Alarm>,
-    lines: Mutex<HashMap<Line, Waiting, RandomState>>,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    /// That of a single server, which is found without a hash.
+    all: Waiting,
+    others: HashMap<Line, Waiting, RandomState>,
 }
 
 #[derive(Debug, Default)]
@@ -67,11 +74,7 @@ impl Queue {
         };
         let line = self.road.line(key, slot);
         let mut lines = self.lines();
-        // Not `entry`, which would need the line twice.
-        let waiting = match lines.get_mut(&line) {
-            Some(waiting) => waiting,
-            None => lines.entry(line.clone()).or_default(),
-        };
+        let waiting = lines.of(&line);
         waiting.entries.push_back(entry);
         if waiting.in_flight < MAX_IN_FLIGHT {
             waiting.in_flight += 1;
@@ -99,7 +102,7 @@ impl Queue {
         if self.road.is_cluster() { self.namer.slot(key) } else { 0 }
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Line, Waiting, RandomState>> {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         // Nothing that panics runs under the lock.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,7 +195,7 @@ impl Flusher {
     fn take(&mut self) -> Option<Batch> {
         let mut batch = Batch::default();
         let mut lines = self.queue.lines();
-        let waiting = lines.get_mut(&self.line)?;
+        let waiting = lines.of(&self.line);
         while let Some(entry) = waiting.entries.pop_front() {
             if entry.caller.is_closed() {
                 continue;
@@ -205,7 +208,7 @@ impl Flusher {
         }
         if batch.is_empty() {
             // Under the same lock as the look at the line, so that no check can join unseen.
-            leave(&mut lines, &self.line);
+            lines.leave(&self.line);
             self.done = true;
             return None;
         }
@@ -217,18 +220,27 @@ impl Drop for Flusher {
     /// Ends a task that was cut short, by a panic or by the end of its runtime.
     fn drop(&mut self) {
         if !self.done {
-            leave(&mut self.queue.lines(), &self.line);
+            self.queue.lines().leave(&self.line);
         }
     }
 }
 
-/// Takes a flush out of flight. A line without one is forgotten; if somebody still waits in it, the
-/// drop of the senders tells them.
-fn leave(lines: &mut HashMap<Line, Waiting, RandomState>, line: &Line) {
-    if let Some(waiting) = lines.get_mut(line) {
+impl Lines {
+    fn of(&mut self, line: &Line) -> &mut Waiting {
+        match line {
+            Line::All => &mut self.all,
+            line => self.others.entry(line.clone()).or_default(),
+        }
+    }
+
+    /// Takes a flush out of flight. A line without one is forgotten; if somebody still waits in it,
+    /// the drop of the senders tells them.
+    fn leave(&mut self, line: &Line) {
+        let waiting = self.of(line);
         waiting.in_flight -= 1;
         if waiting.in_flight == 0 {
-            lines.remove(line);
+            *waiting = Waiting::default();
+            self.others.remove(line);
         }
     }
 }

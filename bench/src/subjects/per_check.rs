@@ -64,7 +64,7 @@ impl Subject for Pooled {
 
 fn ran(reply: RedisResult<Value>) -> Result<bool, Fault> {
     match reply? {
-        Value::Array(_) => Ok(true),
+        Value::Int(_) => Ok(true),
         other => Err(format!("the script answered {other:?}").into()),
     }
 }

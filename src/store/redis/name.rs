@@ -107,7 +107,7 @@ mod tests {
         let longer = [b'a'; 129];
         let huge = vec![0xff; 8192];
         let hashed = tag(&name(&longer)).to_owned();
-        let callers: [&[u8]; 18] = [
+        let callers: [&[u8]; 20] = [
             b"",
             b"%",
             b"%%",
@@ -121,6 +121,8 @@ mod tests {
             b"\n",
             b"\xff",
             b"%00",
+            b"00",
+            b"7b7d",
             b" ",
             &long,
             &longer,

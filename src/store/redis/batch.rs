@@ -14,13 +14,12 @@ use crate::{Decision, Error, ErrorKind, Key};
 
 /// One caller's check, waiting for its decision.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) key: Key,
-    /// The slot of its bucket on a cluster.
-    pub(super) slot: u16,
-    pub(super) ask: Ask,
-    pub(super) deadline: Instant,
-    pub(super) caller: oneshot::Sender<Result<Decision, Error>>,
+pub(super) struct Check {
+    /// The index of its key in the batch.
+    key: usize,
+    ask: Ask,
+    deadline: Instant,
+    caller: Option<oneshot::Sender<Result<Decision, Error>>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,17 +59,9 @@ pub(super) struct Batch {
 /// What is asked of one key.
 #[derive(Debug)]
 pub(super) struct Group {
+    /// The slot of its bucket on a cluster.
     pub(super) slot: u16,
     pub(super) costs: Costs,
-}
-
-#[derive(Debug)]
-struct Check {
-    /// The index of its key.
-    key: usize,
-    ask: Ask,
-    deadline: Instant,
-    caller: Option<oneshot::Sender<Result<Decision, Error>>>,
 }
 
 /// The costs of a key's checks, as runs of (count, cost).
@@ -118,14 +109,31 @@ impl Batch {
             && (self.keys.len() < Self::MAX_KEYS || self.keys.contains_key(key))
     }
 
-    pub(super) fn push(&mut self, Entry { key, slot, ask, deadline, caller }: Entry) {
-        if self.keys.get_index(self.last).is_none_or(|(last, _)| *last != key) {
-            let entry = self.keys.entry(key);
-            self.last = entry.index();
-            entry.or_insert_with(|| Group { slot, costs: Costs::default() });
+    /// Adds a check of this key, whose bucket is in this slot.
+    pub(super) fn push(&mut self, key: &Key, slot: u16, check: Check) {
+        if self.keys.get_index(self.last).is_none_or(|(last, _)| last != key) {
+            self.last = self.keys.get_index_of(key).unwrap_or_else(|| {
+                let group = Group { slot, costs: Costs::default() };
+                self.keys.insert_full(key.clone(), group).0
+            });
         }
-        self.keys[self.last].costs.push(ask.cost());
-        self.checks.push(Check { key: self.last, ask, deadline, caller: Some(caller) });
+        self.keys[self.last].costs.push(check.ask.cost());
+        self.checks.push(Check { key: self.last, ..check });
+    }
+
+    /// Leaves out the callers that have gone.
+    pub(super) fn without_the_gone(self) -> Self {
+        if !self.checks.iter().any(Check::is_gone) {
+            return self;
+        }
+        let mut rest = Self::default();
+        for check in self.checks {
+            if let Some((key, group)) = self.keys.get_index(check.key).filter(|_| !check.is_gone())
+            {
+                rest.push(key, group.slot, check);
+            }
+        }
+        rest
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -175,6 +183,18 @@ impl Batch {
 }
 
 impl Check {
+    pub(super) fn new(
+        ask: Ask,
+        deadline: Instant,
+        caller: oneshot::Sender<Result<Decision, Error>>,
+    ) -> Self {
+        Self { key: 0, ask, deadline, caller: Some(caller) }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.caller.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+
     fn answer(&mut self, answer: Result<Decision, Error>) {
         if let Some(caller) = self.caller.take() {
             // A caller that has gone does not hear it.

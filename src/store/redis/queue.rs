@@ -17,7 +17,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use super::alarm::Alarm;
-use super::batch::{Ask, Batch, Entry};
+use super::batch::{Ask, Batch, Check};
 use super::name::Namer;
 use super::reply;
 use super::road::{Call, Failure, Line, Road};
@@ -48,7 +48,8 @@ struct Lines {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    entries: VecDeque<Entry>,
+    /// Only the last has room for more.
+    batches: VecDeque<Batch>,
     in_flight: usize,
 }
 
@@ -64,18 +65,12 @@ impl Queue {
             return Answer::Ready(Err(no_runtime()));
         };
         let (caller, answer) = oneshot::channel();
+        let check = Check::new(ask, Instant::now() + self.plan.deadline, caller);
         let slot = self.slot(key);
-        let entry = Entry {
-            key: key.clone(),
-            slot,
-            ask,
-            deadline: Instant::now() + self.plan.deadline,
-            caller,
-        };
         let line = self.road.line(key, slot);
         let mut lines = self.lines();
         let waiting = lines.of(&line);
-        waiting.entries.push_back(entry);
+        waiting.push(key, slot, check);
         if waiting.in_flight < MAX_IN_FLIGHT {
             waiting.in_flight += 1;
             drop(lines);
@@ -193,26 +188,24 @@ impl Flusher {
 
     /// What waits and fits in one call, less the callers that have gone.
     fn take(&mut self) -> Option<Batch> {
-        let mut batch = Batch::default();
-        let mut lines = self.queue.lines();
-        let waiting = lines.of(&self.line);
-        while let Some(entry) = waiting.entries.pop_front() {
-            if entry.caller.is_closed() {
-                continue;
+        loop {
+            let batch = self.first()?.without_the_gone();
+            if !batch.is_empty() {
+                return Some(batch);
             }
-            if !batch.has_room_for(&entry.key) {
-                waiting.entries.push_front(entry);
-                break;
-            }
-            batch.push(entry);
         }
-        if batch.is_empty() {
+    }
+
+    /// All that joiners wait for is that a batch changes hands.
+    fn first(&mut self) -> Option<Batch> {
+        let mut lines = self.queue.lines();
+        let first = lines.of(&self.line).batches.pop_front();
+        if first.is_none() {
             // Under the same lock as the look at the line, so that no check can join unseen.
             lines.leave(&self.line);
             self.done = true;
-            return None;
         }
-        Some(batch)
+        first
     }
 }
 
@@ -241,6 +234,19 @@ impl Lines {
         if waiting.in_flight == 0 {
             *waiting = Waiting::default();
             self.others.remove(line);
+        }
+    }
+}
+
+impl Waiting {
+    fn push(&mut self, key: &Key, slot: u16, check: Check) {
+        match self.batches.back_mut() {
+            Some(last) if last.has_room_for(key) => last.push(key, slot, check),
+            _ => {
+                let mut batch = Batch::default();
+                batch.push(key, slot, check);
+                self.batches.push_back(batch);
+            }
         }
     }
 }

@@ -10,9 +10,10 @@ pub struct Decision {
     pub(crate) source: Source,
     pub(crate) limit: u32,
     pub(crate) remaining: u32,
-    pub(crate) retry_after: Duration,
-    pub(crate) refill_after: Duration,
-    pub(crate) reset_after: Duration,
+    /// In microseconds, as the others are: half the size of a `Duration`, and cheaper to make.
+    pub(crate) retry_after: u64,
+    pub(crate) refill_after: u64,
+    pub(crate) reset_after: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,17 +63,20 @@ impl Decision {
     /// How long until a check of the same cost can be admitted: zero when this one was, and
     /// [`Duration::MAX`] when none ever will be.
     pub fn retry_after(&self) -> Duration {
-        self.retry_after
+        match self.outcome {
+            Outcome::OverLimit => Duration::MAX,
+            _ => Duration::from_micros(self.retry_after),
+        }
     }
 
     /// How long until [`remaining`](Self::remaining) grows by one: zero when the bucket is full.
     pub fn refill_after(&self) -> Duration {
-        self.refill_after
+        Duration::from_micros(self.refill_after)
     }
 
     /// How long until the bucket is full.
     pub fn reset_after(&self) -> Duration {
-        self.reset_after
+        Duration::from_micros(self.reset_after)
     }
 
     /// Who decided.

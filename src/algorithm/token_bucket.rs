@@ -5,8 +5,6 @@
 //! microsecond in which it makes every number whole: a permit refills in `permit` ticks, and
 //! `scale` ticks are a microsecond. Nothing is ever rounded.
 
-use std::time::Duration;
-
 use crate::decision::{Outcome, Source};
 use crate::{ConfigError, Decision, Quota};
 
@@ -119,15 +117,15 @@ impl TokenBucket {
     pub(crate) fn check(&self, debt: &mut Debt, cost: u32) -> Decision {
         let free = self.capacity - *debt;
         let (outcome, retry_after) = if cost > self.limit {
-            (Outcome::OverLimit, Duration::MAX)
+            (Outcome::OverLimit, 0)
         } else {
             // At most the capacity, which is the limit's price.
             let price = u64::from(cost) * self.permit;
             if price <= free {
                 *debt += price;
-                (Outcome::Allowed, Duration::ZERO)
+                (Outcome::Allowed, 0)
             } else {
-                (Outcome::Denied, self.duration(price - free))
+                (Outcome::Denied, self.whole_micros(price - free))
             }
         };
         let free = self.capacity - *debt;
@@ -140,8 +138,8 @@ impl TokenBucket {
             // At most capacity / permit, which is the limit.
             remaining: remaining as u32,
             retry_after,
-            refill_after: self.duration(refill),
-            reset_after: self.duration(*debt),
+            refill_after: self.whole_micros(refill),
+            reset_after: self.whole_micros(*debt),
         }
     }
 
@@ -152,9 +150,10 @@ impl TokenBucket {
         Decision { outcome, retry_after, ..now }
     }
 
-    fn duration(&self, ticks: u64) -> Duration {
+    /// Rounded up.
+    fn whole_micros(&self, ticks: u64) -> u64 {
         let (micros, rest) = self.micros(ticks);
-        Duration::from_micros(micros + u64::from(rest > 0))
+        micros + u64::from(rest > 0)
     }
 
     /// Whole microseconds, and the ticks past them.
@@ -173,8 +172,11 @@ fn gcd(a: u128, b: u128) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
     use proptest::prelude::*;
+
+    use super::*;
 
     fn bucket(quota: Quota) -> TokenBucket {
         TokenBucket::new("test", &quota).unwrap()
@@ -198,7 +200,7 @@ mod tests {
             let decision = bucket.check(&mut debt, 1);
             admitted += u32::from(decision.is_allowed());
             state = bucket.full_at(debt, now);
-            now += decision.retry_after().max(decision.refill_after()).as_micros().max(1) as u64;
+            now += decision.retry_after.max(decision.refill_after).max(1);
         }
         // Waiting for whole microseconds costs at most one microsecond a permit, so the last
         // permit of the span can fall just behind it.
@@ -246,7 +248,7 @@ mod tests {
             let state = bucket.full_at(debt, now);
             let decision = bucket.check(&mut debt.clone(), cost);
             prop_assume!(!decision.is_over_limit());
-            let at = now + decision.retry_after().as_micros() as u64;
+            let at = now + decision.retry_after;
             prop_assert!(bucket.check(&mut bucket.debt(state, at), cost).is_allowed());
             if !decision.is_allowed() {
                 prop_assert!(!bucket.check(&mut bucket.debt(state, at - 1), cost).is_allowed());
@@ -272,12 +274,12 @@ mod tests {
             let state = bucket.full_at(debt, now);
             let Decision { remaining, refill_after, reset_after, .. } = bucket.check(&mut debt.clone(), 0);
             prop_assert!(bucket.check(&mut debt.clone(), remaining).is_allowed());
-            let at = |wait: Duration| bucket.debt(state, now + wait.as_micros() as u64);
+            let at = |wait| bucket.debt(state, now + wait);
             prop_assert_eq!(at(reset_after), 0);
             if remaining < bucket.limit {
                 prop_assert!(!bucket.check(&mut debt.clone(), remaining + 1).is_allowed());
                 prop_assert!(bucket.check(&mut at(refill_after), remaining + 1).is_allowed());
-                let early = refill_after - Duration::from_micros(1);
+                let early = refill_after - 1;
                 prop_assert!(!bucket.check(&mut at(early), remaining + 1).is_allowed());
             }
         }

@@ -1,6 +1,6 @@
 //! The header fields that tell a client where it stands.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
@@ -80,11 +80,11 @@ impl Fields {
             HeaderStyle::Draft11 => {
                 Told::Draft11 { standing: self.standing(decision), policy: self.policy.clone() }
             }
-            HeaderStyle::Draft03 => three(&DRAFT_03, Duration::ZERO),
-            HeaderStyle::XRateLimit => three(&X_RATELIMIT, Duration::ZERO),
+            HeaderStyle::Draft03 => three(&DRAFT_03, 0),
+            HeaderStyle::XRateLimit => three(&X_RATELIMIT, 0),
             HeaderStyle::XRateLimitEpoch => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                three(&X_RATELIMIT, now)
+                three(&X_RATELIMIT, now.as_micros() as u64 + 1)
             }
             HeaderStyle::None => Told::Nothing,
         }
@@ -137,12 +137,14 @@ pub(super) fn write_wait(decision: &Decision, headers: &mut HeaderMap) {
     }
 }
 
-fn seconds(duration: Duration) -> u64 {
-    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+fn seconds(micros: u64) -> u64 {
+    micros.div_ceil(1_000_000)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{MemoryStore, Policy, Quota};
 

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use crate::decision::{Outcome, Source};
 use crate::{Decision, Error};
 
@@ -22,9 +20,9 @@ impl FailureMode {
                 source: Source::FailureMode,
                 limit,
                 remaining: limit,
-                retry_after: Duration::ZERO,
-                refill_after: Duration::ZERO,
-                reset_after: Duration::ZERO,
+                retry_after: 0,
+                refill_after: 0,
+                reset_after: 0,
             }),
         }
     }

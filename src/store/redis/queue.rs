@@ -61,9 +61,6 @@ impl Queue {
 
     /// Puts a check in its line.
     pub(super) fn join(self: &Arc<Self>, key: &Key, ask: Ask) -> Answer {
-        let Ok(runtime) = Handle::try_current() else {
-            return Answer::Ready(Err(no_runtime()));
-        };
         let (caller, answer) = oneshot::channel();
         let check = Check::new(ask, Instant::now() + self.plan.deadline, caller);
         let slot = self.slot(key);
@@ -72,6 +69,11 @@ impl Queue {
         let waiting = lines.of(&line);
         waiting.push(key, slot, check);
         if waiting.in_flight < MAX_IN_FLIGHT {
+            // Not looked for when it is not needed: all threads count on the same reference.
+            let Ok(runtime) = Handle::try_current() else {
+                lines.forget_if_idle(&line);
+                return Answer::Ready(Err(no_runtime()));
+            };
             waiting.in_flight += 1;
             drop(lines);
             runtime.spawn(Flusher { queue: self.clone(), line, done: false }.run());
@@ -226,11 +228,16 @@ impl Lines {
         }
     }
 
-    /// Takes a flush out of flight. A line without one is forgotten; if somebody still waits in it,
-    /// the drop of the senders tells them.
+    /// Takes a flush out of flight.
     fn leave(&mut self, line: &Line) {
+        self.of(line).in_flight -= 1;
+        self.forget_if_idle(line);
+    }
+
+    /// Forgets a line that nobody flushes; if somebody still waits in it, the drop of the senders
+    /// tells them.
+    fn forget_if_idle(&mut self, line: &Line) {
         let waiting = self.of(line);
-        waiting.in_flight -= 1;
         if waiting.in_flight == 0 {
             *waiting = Waiting::default();
             self.others.remove(line);

@@ -1,6 +1,7 @@
 //! Checks that go out in one call: grouped by key, those of a key in the order of their arrival.
 
 use std::fmt::Write;
+use std::mem;
 
 use ahash::RandomState;
 use indexmap::IndexMap;
@@ -117,23 +118,24 @@ impl Batch {
                 self.keys.insert_full(key.clone(), group).0
             });
         }
-        self.keys[self.last].costs.push(check.ask.cost());
         self.checks.push(Check { key: self.last, ..check });
     }
 
-    /// Leaves out the callers that have gone.
-    pub(super) fn without_the_gone(self) -> Self {
-        if !self.checks.iter().any(Check::is_gone) {
-            return self;
-        }
-        let mut rest = Self::default();
-        for check in self.checks {
-            if let Some((key, group)) = self.keys.get_index(check.key).filter(|_| !check.is_gone())
-            {
-                rest.push(key, group.slot, check);
+    /// Leaves out the callers that have gone, and sums up what the others ask.
+    pub(super) fn seal(mut self) -> Self {
+        if self.checks.iter().any(Check::is_gone) {
+            let gone = mem::take(&mut self);
+            for check in gone.checks {
+                match gone.keys.get_index(check.key) {
+                    Some((key, group)) if !check.is_gone() => self.push(key, group.slot, check),
+                    _ => {}
+                }
             }
         }
-        rest
+        for check in &self.checks {
+            self.keys[check.key].costs.push(check.ask.cost());
+        }
+        self
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -5,6 +5,7 @@
 //! So no timer delays a check, a lone one waits for nobody, and an idle queue holds nothing.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,9 +49,11 @@ struct Lines {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Only the last has room for more.
-    batches: VecDeque<Batch>,
     in_flight: usize,
+    /// What the next check joins. Beside the lock, because all threads write here.
+    open: Batch,
+    /// Those before it that had no room for more.
+    full: VecDeque<Batch>,
 }
 
 impl Queue {
@@ -191,7 +194,7 @@ impl Flusher {
     /// What waits and fits in one call, less the callers that have gone.
     fn take(&mut self) -> Option<Batch> {
         loop {
-            let batch = self.first()?.without_the_gone();
+            let batch = self.first()?.seal();
             if !batch.is_empty() {
                 return Some(batch);
             }
@@ -201,7 +204,7 @@ impl Flusher {
     /// All that joiners wait for is that a batch changes hands.
     fn first(&mut self) -> Option<Batch> {
         let mut lines = self.queue.lines();
-        let first = lines.of(&self.line).batches.pop_front();
+        let first = lines.of(&self.line).pop();
         if first.is_none() {
             // Under the same lock as the look at the line, so that no check can join unseen.
             lines.leave(&self.line);
@@ -247,14 +250,15 @@ impl Lines {
 
 impl Waiting {
     fn push(&mut self, key: &Key, slot: u16, check: Check) {
-        match self.batches.back_mut() {
-            Some(last) if last.has_room_for(key) => last.push(key, slot, check),
-            _ => {
-                let mut batch = Batch::default();
-                batch.push(key, slot, check);
-                self.batches.push_back(batch);
-            }
+        if !self.open.has_room_for(key) {
+            self.full.push_back(mem::take(&mut self.open));
         }
+        self.open.push(key, slot, check);
+    }
+
+    fn pop(&mut self) -> Option<Batch> {
+        let open = || (!self.open.is_empty()).then(|| mem::take(&mut self.open));
+        self.full.pop_front().or_else(open)
     }
 }
 

@@ -12,31 +12,33 @@
 -- A tick is what the piece counts in; a bucket's debt is the ticks until it is full. All numbers
 -- are whole and below 2^53, where Lua's are exact. They are made into text by %d, never by
 -- tostring or `..`, which keep 14 digits.
-local pcall, type, tonumber, format, sub = redis.pcall, type, tonumber, string.format, string.sub
+local pcall, tonumber, format, sub = redis.pcall, tonumber, string.format, string.sub
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@ numbers
-local reply = {}
--- Does not tell a key of the wrong type, or one that may not be read, from one that is not there.
-local values = #KEYS > 1 and pcall('MGET', unpack(KEYS)) or {}
+-- What is read of a key gives way to its reply. MGET does not tell a key of the wrong type, or one
+-- that may not be read, from one that is not there; and it may not be allowed itself.
+local replies = #KEYS > 1 and pcall('MGET', unpack(KEYS)) or {}
+if replies.err then replies = {} end
 for i = 1, #KEYS do
   local key = KEYS[i]
-  local value = values[i] or pcall('GET', key)
+  local value = replies[i] or pcall('GET', key)
   local found, debt = 0, 0
-  if type(value) == 'string' then
-    --@ load
-    -- Put so that a NaN fails it too.
-    if not (at and at >= 0 and at % 1 == 0 and debt <= capacity) then
-      found, debt = -1, capacity
-    elseif debt > 0 then
-      found = debt
-    else
-      debt = 0
-    end
-  end
-  if type(value) == 'table' then
+  -- A string has no `err` either.
+  if value and value.err then
     found = value.err
   else
+    if value then
+      --@ load
+      -- Put so that a NaN fails it too.
+      if not (at and at >= 0 and at % 1 == 0 and debt <= capacity) then
+        found, debt = -1, capacity
+      elseif debt > 0 then
+        found = debt
+      else
+        debt = 0
+      end
+    end
     local before = debt
     local checks = ARGV[NUMBERS + i]
     local cost = not checks and 1 or tonumber(checks)
@@ -55,10 +57,11 @@ for i = 1, #KEYS do
       found, debt = -1, capacity
     end
     if debt > before or found == -1 then
+      -- With GET it answers the string that it replaces: a status would be a table.
       --@ save
-      if saved.err then found = saved.err end
+      if saved and saved.err then found = saved.err end
     end
   end
-  reply[i] = found
+  replies[i] = found
 end
-return #KEYS > 1 and reply or reply[1]
+return #KEYS > 1 and replies or replies[1]

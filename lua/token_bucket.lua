@@ -15,4 +15,4 @@ end
 debt = (at or 0) - 1000 - now
 --@ save
 local text = format('%d', now + debt + 1000)
-local saved = pcall('SET', key, text, 'PXAT', sub(text, 1, -4))
+local saved = pcall('SET', key, text, 'PXAT', sub(text, 1, -4), 'GET')

@@ -10,4 +10,4 @@ local at = tonumber(micros or value)
 debt = ((at or 0) - 1000 - now) * scale + (tonumber(ticks) or 0)
 --@ save
 local text = format('%d', now + math.floor(debt / scale) + 1000)
-local saved = pcall('SET', key, format('%s:%d', text, debt % scale), 'PXAT', sub(text, 1, -4))
+local saved = pcall('SET', key, format('%s:%d', text, debt % scale), 'PXAT', sub(text, 1, -4), 'GET')

@@ -1,10 +1,11 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
+
+use crate::address::AddressText;
 
 /// The longest key that is kept as it is.
 const MAX_LEN: usize = 128;
@@ -72,13 +73,6 @@ impl Key {
             }
         }
         Self::from(bytes.as_slice())
-    }
-
-    fn text(value: impl fmt::Display) -> Self {
-        let mut bytes = SmallVec::new();
-        // Writing to memory cannot fail.
-        let _ = write!(bytes, "{value}");
-        Self { bytes, is_digest: false }
     }
 }
 
@@ -157,13 +151,16 @@ impl From<&Key> for Key {
 
 impl From<IpAddr> for Key {
     fn from(address: IpAddr) -> Self {
-        Self::text(address.to_canonical())
+        match address.to_canonical() {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => Self::from(AddressText::v6(address, 128).as_bytes()),
+        }
     }
 }
 
 impl From<Ipv4Addr> for Key {
     fn from(address: Ipv4Addr) -> Self {
-        Self::text(address)
+        Self::from(AddressText::v4(address, 32).as_bytes())
     }
 }
 

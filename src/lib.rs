@@ -7,6 +7,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod address;
 mod algorithm;
 mod decision;
 mod error;

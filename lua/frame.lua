@@ -13,16 +13,17 @@
 -- are whole and below 2^53, where Lua's are exact. They are made into text by %d, never by
 -- tostring or `..`, which keep 14 digits.
 local pcall, tonumber, format, sub = redis.pcall, tonumber, string.format, string.sub
+local keys, arguments = KEYS, ARGV
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@ numbers
--- What is read of a key gives way to its reply. MGET does not tell a key of the wrong type, or one
--- that may not be read, from one that is not there; and it may not be allowed itself.
-local replies = #KEYS > 1 and pcall('MGET', unpack(KEYS)) or {}
-if replies.err then replies = {} end
-for i = 1, #KEYS do
-  local key = KEYS[i]
-  local value = replies[i] or pcall('GET', key)
+-- MGET does not tell a key of the wrong type, or one that may not be read, from one that is not
+-- there; and it may not be allowed itself.
+local values = #keys > 1 and pcall('MGET', unpack(keys))
+if values and values.err then values = nil end
+for i = 1, #keys do
+  local key = keys[i]
+  local value = values and values[i] or pcall('GET', key)
   local found, debt = 0, 0
   -- A string has no `err` either.
   if value and value.err then
@@ -40,7 +41,7 @@ for i = 1, #KEYS do
       end
     end
     local before = debt
-    local checks = ARGV[NUMBERS + i]
+    local checks = arguments[NUMBERS + i]
     local cost = not checks and 1 or tonumber(checks)
     if cost then
       local after = debt + cost * permit
@@ -62,6 +63,7 @@ for i = 1, #KEYS do
       if saved and saved.err then found = saved.err end
     end
   end
-  replies[i] = found
+  -- A key gives way to its reply, which spares a table.
+  keys[i] = found
 end
-return #KEYS > 1 and replies or replies[1]
+return #keys > 1 and keys or keys[1]

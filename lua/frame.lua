@@ -18,9 +18,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --@ numbers
 -- MGET does not tell a key of the wrong type, or one that may not be read, from one that is not
--- there; and it may not be allowed itself.
+-- there; and it may not be allowed itself, of which the error has no values.
 local values = #keys > 1 and pcall('MGET', unpack(keys))
-if values and values.err then values = nil end
 for i = 1, #keys do
   local key = keys[i]
   local value = values and values[i] or pcall('GET', key)

@@ -184,33 +184,23 @@ struct Flusher {
 impl Flusher {
     async fn run(mut self) {
         while let Some(batch) = self.take() {
-            self.queue.flush(batch).await;
+            self.queue.flush(batch.seal()).await;
             // Those just answered often ask again: this task is still here for them, where a new
             // one would begin on another thread.
             yield_now().await;
         }
     }
 
-    /// What waits and fits in one call, less the callers that have gone.
+    /// What waits and fits in one call. All that joiners wait for is that it changes hands.
     fn take(&mut self) -> Option<Batch> {
-        loop {
-            let batch = self.first()?.seal();
-            if !batch.is_empty() {
-                return Some(batch);
-            }
-        }
-    }
-
-    /// All that joiners wait for is that a batch changes hands.
-    fn first(&mut self) -> Option<Batch> {
         let mut lines = self.queue.lines();
-        let first = lines.of(&self.line).pop();
-        if first.is_none() {
+        let batch = lines.of(&self.line).pop();
+        if batch.is_none() {
             // Under the same lock as the look at the line, so that no check can join unseen.
             lines.leave(&self.line);
             self.done = true;
         }
-        first
+        batch
     }
 }
 
@@ -264,4 +254,27 @@ impl Waiting {
 
 fn no_runtime() -> Error {
     Error::new(ErrorKind::Unavailable, "a check on Redis must be made inside a Tokio runtime")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quota;
+    use crate::algorithm::TokenBucket;
+    use crate::store::redis::connect::Connector;
+    use std::time::Duration;
+
+    #[test]
+    fn a_check_outside_a_runtime_does_not_stay_in_line() {
+        let plan = Plan {
+            policy: "default".into(),
+            bucket: TokenBucket::new("", &Quota::per_second(1)).unwrap(),
+            deadline: Duration::from_secs(1),
+        };
+        let namer = Namer::new("tollgate", &plan.policy).unwrap();
+        let road = Road::new(Connector::client("redis://localhost").unwrap());
+        let queue = Arc::new(Queue::new(plan, namer, road));
+        drop(queue.join(&"a".into(), Ask::Take(1)));
+        assert!(queue.lines().all.open.is_empty());
+    }
 }

@@ -221,6 +221,13 @@ async fn the_documented_rights_are_enough_and_all_are_needed() {
         assert!(works().await.is_err(), "{right} is not needed");
     }
     grant(rights.into()).await;
+    // Without MGET the keys of a call are read one by one.
+    let limiter = patient(RedisStore::connect(url.as_str()).unwrap(), DAILY);
+    for remaining in [9, 8] {
+        for check in ["a", "b", "c"].map(|key| limiter.check(key)) {
+            assert_eq!(check.await.unwrap().remaining(), remaining);
+        }
+    }
     let other = patient(RedisStore::connect(url.as_str()).unwrap().prefix("other"), DAILY);
     assert_eq!(other.check("key").await.unwrap_err().kind(), ErrorKind::Store);
 }

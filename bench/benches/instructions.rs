@@ -15,6 +15,7 @@ use governor::middleware::StateInformationMiddleware;
 use gungraun::prelude::*;
 use http::request::Parts;
 use http::{Request, Response};
+use tollgate::layer::HeaderStyle;
 use tollgate::resolve::{ClientIp, Extension, Header, PeerIp};
 use tollgate::{
     Decision, Key, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimit, RateLimitLayer,
@@ -88,8 +89,8 @@ fn warm<S: Service<Request<()>>>(mut service: S) -> (S, Request<()>) {
 
 type Layered = RateLimit<Hello, PeerIp, Parts, tollgate::layer::Http>;
 
-fn layered(quota: Quota) -> (Layered, Request<()>) {
-    warm(RateLimitLayer::new(limiter(quota), PeerIp::new()).layer(Hello))
+fn layered(quota: Quota, style: HeaderStyle) -> (Layered, Request<()>) {
+    warm(RateLimitLayer::new(limiter(quota), PeerIp::new()).headers(style).layer(Hello))
 }
 
 #[library_benchmark]
@@ -98,10 +99,13 @@ fn service((mut service, request): (Hello, Request<()>)) -> Response<Body> {
     now(service.call(black_box(request))).unwrap()
 }
 
-// Less those of the service alone: the edge, the headers, the resolver and the decision.
+// Less those of the service alone: the edge, the headers, the resolver and the decision. Less those
+// without headers: the writing of headers.
 #[library_benchmark]
-#[bench::memory_allowed(layered(OPEN))]
-#[bench::memory_denied(layered(SHUT))]
+#[bench::memory_allowed(layered(OPEN, HeaderStyle::Draft11))]
+#[bench::memory_allowed_x_headers(layered(OPEN, HeaderStyle::XRateLimit))]
+#[bench::memory_allowed_no_headers(layered(OPEN, HeaderStyle::None))]
+#[bench::memory_denied(layered(SHUT, HeaderStyle::Draft11))]
 fn service_in_layer(
     (mut service, request): (Layered, Request<()>),
 ) -> (Layered, Response<tollgate::layer::ResponseBody<Body>>) {
@@ -183,6 +187,14 @@ fn key_join(parts: [Key; 2]) -> Key {
     Key::join(black_box(&parts))
 }
 
+// A key of over 128 bytes is kept as a digest.
+#[library_benchmark]
+#[bench::short("user:4711".to_owned())]
+#[bench::long("0123456789abcdef".repeat(9))]
+fn key_from(text: String) -> Key {
+    Key::from(black_box(text.as_str()))
+}
+
 library_benchmark_group!(name = decision, benchmarks = [memory_check]);
 library_benchmark_group!(
     name = edge,
@@ -190,6 +202,6 @@ library_benchmark_group!(
 );
 library_benchmark_group!(
     name = resolvers,
-    benchmarks = [peer_ip, client_ip, header, extension, key_join]
+    benchmarks = [peer_ip, client_ip, header, extension, key_join, key_from]
 );
 main!(library_benchmark_groups = [decision, edge, resolvers]);

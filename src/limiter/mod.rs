@@ -19,6 +19,9 @@ pub use check::Check;
 pub(crate) use check::{Asked, Waiting};
 pub use failure::FailureMode;
 
+/// What a longer time is taken as. An `Instant` has no room for each that a `Duration` can be.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// Decides who may pass, by a policy and the buckets in a store.
 ///
 /// It has one type whatever the store is, so that a program can choose when it starts. Clones are
@@ -99,14 +102,14 @@ impl Limiter {
 
     /// The longest that a check may take: by default 50 ms. It covers the way to the store, a
     /// connection that must be made and the answer; when it is over, the failure mode answers. A
-    /// check that was on its way may still be charged.
+    /// check that was on its way may still be charged. More than a year is taken as a year.
     ///
     /// Checks of a limiter and of its clones go to the store together only if they have the same
     /// deadline.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.inner);
-        inner.plan.deadline = deadline;
+        inner.plan.deadline = deadline.min(LONGEST);
         // What the store refuses it has refused in `new`.
         if let Ok(buckets) = inner.store.open(inner.plan.clone()) {
             inner.buckets = buckets;
@@ -126,12 +129,13 @@ impl Limiter {
     /// After a denial nobody's request can make the same check pass before its
     /// [`retry_after`](Decision::retry_after), so this process answers it without the store until
     /// then. Only a [`reset`](Self::reset), or a larger quota, in another process makes that wrong,
-    /// for this long. In memory there is nothing to remember.
+    /// for this long: at most a year, which a longer time is taken as. In memory there is nothing to
+    /// remember.
     #[must_use]
     pub fn remember_denials(self, longest: Duration) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.inner);
         let useful = inner.buckets.is_remote() && !longest.is_zero();
-        inner.denied = useful.then(|| Arc::new(Denied::new(longest)));
+        inner.denied = useful.then(|| Arc::new(Denied::new(longest.min(LONGEST))));
         Self { inner: Arc::new(inner) }
     }
 
@@ -175,11 +179,12 @@ impl Limiter {
     /// If the store did not answer, or refused.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key = key.into();
-        self.inner.buckets.reset(&key).await?;
+        let done = self.inner.buckets.reset(&key).await;
+        // Even if it failed, for it may have been done all the same.
         if let Some(denied) = &self.inner.denied {
             denied.forget(&key);
         }
-        Ok(())
+        done
     }
 
     /// The policy.

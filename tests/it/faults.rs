@@ -57,6 +57,49 @@ async fn a_silent_redis_costs_the_deadline_and_no_more() {
     assert!(recovery(&limiter).await < Duration::from_secs(1));
 }
 
+/// As after a runtime that was blocked: the connection, which others share, is not to blame.
+#[tokio::test]
+async fn a_check_whose_deadline_is_over_is_not_sent_and_costs_nobody_the_connection() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let limiter = closed(proxy.url());
+    limiter.check("key").await.unwrap();
+    let late = limiter.clone().deadline(Duration::ZERO);
+    let before = evalshas(&server).await;
+    assert_eq!(late.check("key").await.unwrap_err().kind(), ErrorKind::Timeout);
+    limiter.check("key").await.unwrap();
+    assert_eq!(evalshas(&server).await - before, 1);
+    assert_eq!(proxy.accepted(), 1);
+}
+
+#[tokio::test]
+async fn a_time_without_end_is_no_panic() {
+    let server = Server::start().await;
+    let store = RedisStore::connect(server.url()).unwrap();
+    let limiter = Limiter::new(store, Quota::per_day(1))
+        .unwrap()
+        .deadline(Duration::MAX)
+        .remember_denials(Duration::MAX);
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+    assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
+    assert_eq!(limiter.check("key").await.unwrap().source(), Source::Remembered);
+    limiter.reset("key").await.unwrap();
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_reset_that_was_done_unheard_is_not_followed_by_a_remembered_denial() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::connect(proxy.url()).unwrap();
+    let limiter = patient(store, Quota::per_day(1)).remember_denials(BOUND);
+    limiter.check("key").await.unwrap();
+    assert!(!limiter.check("key").await.unwrap().is_allowed());
+    proxy.cut_replies(1);
+    limiter.reset("key").await.unwrap_err();
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+}
+
 #[tokio::test]
 async fn the_failure_mode_answers_and_says_so() {
     let limiter = closed("redis://127.0.0.1:1".into());

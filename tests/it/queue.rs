@@ -297,8 +297,10 @@ async fn in_steady_state_a_check_is_one_evalsha_and_nothing_else() {
 
 #[test]
 fn a_check_outside_a_runtime_is_an_error_and_no_panic() {
-    let limiter = limiter("redis://127.0.0.1:1".to_owned());
-    let check = limiter.check("key");
-    let error = Builder::new_current_thread().build().unwrap().block_on(check).unwrap_err();
-    assert!(error.to_string().contains("Tokio runtime"), "{error}");
+    let url = "redis://127.0.0.1:1";
+    for store in [RedisStore::connect(url), RedisStore::connect_cluster([url])] {
+        let check = patient(store.unwrap(), SLOW.quota()).check("key");
+        let error = Builder::new_current_thread().build().unwrap().block_on(check).unwrap_err();
+        assert!(error.to_string().contains("Tokio runtime"), "{error}");
+    }
 }

@@ -183,21 +183,6 @@ async fn the_documented_rights_are_enough_and_all_are_needed() {
     let rights = ["+evalsha", "+eval", "+time", "+get", "+set", "+pttl", "+del"];
     let server = Server::start().await;
     let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
-    let grant = async |rights: Vec<&str>| {
-        let user = [
-            "ACL",
-            "SETUSER",
-            "tollgate",
-            "reset",
-            "on",
-            ">secret",
-            "resetkeys",
-            "~tollgate:*",
-            "resetchannels",
-            "-@all",
-        ];
-        server.command(&[user.as_slice(), &rights].concat()).await;
-    };
     // Everything that a limiter does: allow, deny (which looks at the TTL), reset, load the script.
     let works = async || {
         server.command(&["SCRIPT", "FLUSH"]).await;
@@ -214,13 +199,14 @@ async fn the_documented_rights_are_enough_and_all_are_needed() {
         }
         Ok::<(), Box<dyn std::error::Error>>(())
     };
-    grant(rights.into()).await;
+    server.grant(&rights).await;
     works().await.unwrap();
     for right in rights {
-        grant(rights.into_iter().filter(|other| *other != right).collect()).await;
+        let others: Vec<_> = rights.into_iter().filter(|other| *other != right).collect();
+        server.grant(&others).await;
         assert!(works().await.is_err(), "{right} is not needed");
     }
-    grant(rights.into()).await;
+    server.grant(&rights).await;
     // Without MGET the keys of a call are read one by one.
     let limiter = patient(RedisStore::connect(url.as_str()).unwrap(), DAILY);
     for remaining in [9, 8] {

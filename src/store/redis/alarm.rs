@@ -90,7 +90,7 @@ impl<F> Drop for Timeout<'_, F> {
 struct Ringing(Weak<Alarm>);
 
 impl Ringing {
-    async fn run(self) {
+    async fn run(mut self) {
         while let Some(next) = self.next() {
             sleep_until(next).await;
             if let Some(alarm) = self.0.upgrade() {
@@ -99,6 +99,8 @@ impl Ringing {
                 due.into_values().for_each(Waker::wake);
             }
         }
+        // Not cut short: another task may hold the timer by now.
+        self.0 = Weak::new();
     }
 
     /// The earliest deadline; none ends the task, under the same lock as the look.
@@ -116,9 +118,6 @@ impl Drop for Ringing {
     fn drop(&mut self) {
         if let Some(alarm) = self.0.upgrade() {
             let mut state = alarm.state();
-            if state.waiting.is_empty() {
-                return;
-            }
             state.is_set = false;
             let waiting = std::mem::take(&mut state.waiting);
             drop(state);
@@ -133,7 +132,8 @@ mod tests {
     use std::pin::pin;
     use std::time::Duration;
 
-    use tokio::time::{advance, sleep};
+    use tokio::runtime::{Builder, Runtime};
+    use tokio::time::{advance, sleep, timeout};
 
     use super::*;
 
@@ -171,30 +171,44 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_deadline_comes_though_the_runtime_that_held_the_timer_is_gone() {
-        let runtime =
-            || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let (first, second) = (runtime(), runtime());
-        let alarm = Arc::<Alarm>::default();
-        let deadline = Instant::now() + Duration::from_millis(5);
-        // The first runtime spawns the task that holds the timer, and goes before it rings.
-        first.block_on(async {
-            let soon = Instant::now() + Duration::from_millis(1);
-            let mut never = pin!(pending::<()>());
-            let mut timeout = pin!(alarm.timeout_at(soon.max(deadline), never.as_mut()));
-            std::future::poll_fn(|cx| {
-                assert!(timeout.as_mut().poll(cx).is_pending());
-                Poll::Ready(())
-            })
-            .await;
+    /// A runtime, and a timer set in it for a deadline that is left alone.
+    fn with_timer(alarm: &Arc<Alarm>) -> Runtime {
+        let runtime = runtime();
+        runtime.block_on(async {
+            let deadline = Instant::now() + Duration::from_secs(3_600);
+            alarm.timeout_at(deadline, pin!(tokio::task::yield_now())).await.unwrap();
         });
+        runtime
+    }
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
+    #[test]
+    fn a_deadline_comes_though_the_runtime_that_held_the_timer_went_before() {
+        let alarm = Arc::<Alarm>::default();
+        drop(with_timer(&alarm));
+        let deadline = Instant::now() + Duration::from_millis(5);
+        let never = runtime().block_on(async {
+            let bound = Duration::from_secs(10);
+            timeout(bound, alarm.timeout_at(deadline, pin!(pending::<()>()))).await
+        });
+        assert_eq!(never, Ok(None));
+    }
+
+    #[test]
+    fn a_deadline_comes_though_the_runtime_that_held_the_timer_goes_meanwhile() {
+        let alarm = Arc::<Alarm>::default();
+        let (first, second) = (with_timer(&alarm), runtime());
         let waiting = second.spawn({
             let alarm = alarm.clone();
+            let deadline = Instant::now() + Duration::from_millis(5);
             async move { alarm.timeout_at(deadline, pin!(pending::<()>())).await }
         });
         second.block_on(tokio::task::yield_now());
         drop(first);
-        assert_eq!(second.block_on(waiting).unwrap(), None);
+        let never = second.block_on(async { timeout(Duration::from_secs(10), waiting).await });
+        assert_eq!(never.unwrap().unwrap(), None);
     }
 }

@@ -51,7 +51,7 @@ pub(super) struct Batch {
     keys: IndexMap<Key, Group, RandomState>,
     /// The index of the key that came last: in a batch of one hot key it is the next one too.
     last: usize,
-    /// In the order of arrival, which is that of their deadlines.
+    /// In the order of arrival, which is that of their deadlines but for moments.
     checks: Vec<Check>,
     /// How many of the checks, from the first, wait no more.
     answered: usize,
@@ -121,8 +121,10 @@ impl Batch {
         self.checks.push(Check { key: self.last, ..check });
     }
 
-    /// Leaves out the callers that have gone, and sums up what the others ask.
-    pub(super) fn seal(mut self) -> Self {
+    /// Leaves out the callers that have gone and those whose deadline has come, and sums up what the
+    /// others ask.
+    pub(super) fn seal(mut self, now: Instant) -> Self {
+        self.expire(now);
         if self.checks.iter().any(Check::is_gone) {
             let gone = mem::take(&mut self);
             for check in gone.checks {
@@ -194,7 +196,7 @@ impl Check {
     }
 
     fn is_gone(&self) -> bool {
-        self.caller.as_ref().is_some_and(oneshot::Sender::is_closed)
+        self.caller.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
     fn answer(&mut self, answer: Result<Decision, Error>) {

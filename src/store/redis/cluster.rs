@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
 use super::connect::{Connector, fault, refuse, server};
@@ -119,10 +120,12 @@ impl Cluster {
         lanes
     }
 
-    /// Looks at the cluster's slots soon, in a task of its own, unless somebody does already.
+    /// Looks at the cluster's slots soon, in a task of its own, unless somebody does already. Outside
+    /// a runtime nothing can be asked.
     pub(super) fn look(self: &Arc<Self>) {
+        let Ok(runtime) = Handle::try_current() else { return };
         if !self.is_looking.swap(true, Ordering::AcqRel) {
-            tokio::spawn(Looking(Arc::downgrade(self)).run());
+            runtime.spawn(Looking(Arc::downgrade(self)).run());
         }
     }
 

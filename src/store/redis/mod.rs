@@ -39,6 +39,13 @@ use crate::{ConfigError, Error, Key};
 /// arrive meanwhile go out together in one script call. A call is sent again only on a reply which
 /// proves that it did not run.
 ///
+/// # Runtimes
+///
+/// What a store does goes on in the Tokio runtime of the check that began it: a connection, a call
+/// that carries the checks of others too, the watch on their deadlines. A limiter may outlive a
+/// runtime and may serve several, but all of them have to run: one that is kept but not driven, as
+/// a `current_thread` runtime is not outside its `block_on`, makes checks in the others wait.
+///
 /// # Public dependencies
 ///
 /// [`new`](Self::new) takes pools of `deadpool-redis` 0.23, and `connect*` take what

@@ -10,7 +10,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -118,7 +119,7 @@ impl Queue {
                 Err(Failure::UnknownScript) => self.script.in_full(&call),
                 Err(Failure::Redirected) => call,
                 reply => {
-                    found.extend(self.read(reply, call.keys).map(Some));
+                    found.extend(self.read(reply, call.keys).into_iter().map(Some));
                     continue;
                 }
             };
@@ -129,35 +130,32 @@ impl Queue {
         if again.is_empty() {
             return;
         }
-        // None of these has run. The others were not kept waiting for them.
-        let replies = join_all(again.iter().map(|(_, call)| self.insist(call)));
-        let Some(replies) = self.within(&mut batch, replies).await else { return };
-        let mut found: Vec<_> = (0..keys).map(|_| None).collect();
-        for ((first, call), reply) in again.iter().zip(replies) {
-            for (place, debt) in found[*first..].iter_mut().zip(self.read(reply, call.keys)) {
-                *place = Some(debt);
-            }
+        // None of these has run. Nobody is kept waiting for another: they may go to other servers.
+        let mut again: FuturesUnordered<_> =
+            again.into_iter().map(|(first, call)| self.insist(first, call)).collect();
+        while let Some(Some((first, found))) = self.within(&mut batch, again.next()).await {
+            let before = (0..first).map(|_| None);
+            let after = (first + found.len()..keys).map(|_| None);
+            let found = before.chain(found.into_iter().map(Some)).chain(after);
+            batch.settle(found.collect(), &self.plan.bucket);
         }
-        batch.settle(found, &self.plan.bucket);
     }
 
-    async fn insist(&self, call: &Call) -> Result<Value, Failure> {
-        match self.road.follow(call).await {
-            Err(Failure::UnknownScript) => self.road.follow(&self.script.in_full(call)).await,
+    /// What a call finds that has not run yet, with the index of its first key.
+    async fn insist(&self, first: usize, call: Call) -> (usize, Vec<Result<Debt, Error>>) {
+        let reply = match self.road.follow(&call).await {
+            Err(Failure::UnknownScript) => self.road.follow(&self.script.in_full(&call)).await,
             reply => reply,
-        }
+        };
+        (first, self.read(reply, call.keys))
     }
 
     /// What the checks of each key of a call met.
-    fn read(
-        &self,
-        reply: Result<Value, Failure>,
-        keys: usize,
-    ) -> impl Iterator<Item = Result<Debt, Error>> + use<> {
+    fn read(&self, reply: Result<Value, Failure>, keys: usize) -> Vec<Result<Debt, Error>> {
         let found = reply
             .map_err(Error::from)
             .and_then(|reply| reply::parse(reply, keys, &self.plan.bucket));
-        found.unwrap_or_else(|error| vec![Err(error); keys]).into_iter()
+        found.unwrap_or_else(|error| vec![Err(error); keys])
     }
 
     /// Waits for the future as long as somebody in the batch waits for it; `None` when nobody does
@@ -184,7 +182,11 @@ struct Flusher {
 impl Flusher {
     async fn run(mut self) {
         while let Some(batch) = self.take() {
-            self.queue.flush(batch.seal()).await;
+            let batch = batch.seal(Instant::now());
+            if batch.is_empty() {
+                continue;
+            }
+            self.queue.flush(batch).await;
             // Those just answered often ask again: this task is still here for them, where a new
             // one would begin on another thread.
             yield_now().await;

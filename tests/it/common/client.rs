@@ -49,6 +49,14 @@ impl Server {
         redis::Cmd::new().arg(words).query_async(&mut connection).await
     }
 
+    /// Gives the user `tollgate`, whose password is `secret`, the rights that the documentation of
+    /// `RedisStore` names, with these commands and no others.
+    pub(crate) async fn grant(&self, commands: &[&str]) {
+        let user = ["ACL", "SETUSER", "tollgate", "reset", "on", ">secret", "resetkeys"];
+        let rights = ["~tollgate:*", "resetchannels", "-@all"];
+        self.command(&[user.as_slice(), &rights, commands].concat()).await;
+    }
+
     /// The fields of a section of `INFO`.
     pub(crate) async fn info(&self, section: &str) -> BTreeMap<String, String> {
         fields(&self.query::<String>(&["INFO", section]).await)

@@ -144,6 +144,11 @@ impl Batch {
         self.checks.is_empty()
     }
 
+    /// Whether more than one check is in it.
+    pub(super) fn is_shared(&self) -> bool {
+        self.checks.len() > 1
+    }
+
     /// The keys, in the order in which [`settle`](Self::settle) numbers them.
     pub(super) fn keys(&self) -> &IndexMap<Key, Group, RandomState> {
         &self.keys

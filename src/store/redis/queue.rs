@@ -5,9 +5,11 @@
 //! So no timer delays a check, a lone one waits for nobody, and an idle queue holds nothing.
 
 use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
 use std::mem;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use ahash::RandomState;
 use futures_util::StreamExt;
@@ -15,7 +17,6 @@ use futures_util::stream::FuturesUnordered;
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use super::alarm::Alarm;
@@ -186,10 +187,12 @@ impl Flusher {
             if batch.is_empty() {
                 continue;
             }
+            let is_shared = batch.is_shared();
             self.queue.flush(batch).await;
-            // Those just answered often ask again: this task is still here for them, where a new
-            // one would begin on another thread.
-            yield_now().await;
+            if is_shared {
+                // Those just answered often ask again, and then go together in the next batch.
+                let_others_run().await;
+            }
         }
     }
 
@@ -252,6 +255,21 @@ impl Waiting {
         let open = || (!self.open.is_empty()).then(|| mem::take(&mut self.open));
         self.full.pop_front().or_else(open)
     }
+}
+
+/// Goes to the end of the thread's queue. Tokio's `yield_now` would wait until all of the queue has
+/// run, and what comes after, and I/O has been looked at: too long for a batch that could be on its
+/// way.
+async fn let_others_run() {
+    let mut have_run = false;
+    poll_fn(|cx| {
+        if mem::replace(&mut have_run, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 fn no_runtime() -> Error {

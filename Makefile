@@ -16,7 +16,7 @@ BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: redis fmt-check lint doc features bench-smoke ## Everything that has to pass before a change goes in
+test: redis fmt-check lint doc features bench-smoke ## The checks and all tests, which have to pass before a change goes in
 	$(CARGO) test --locked --all-features
 
 fmt: ## Format the code

@@ -3,6 +3,8 @@
 //! ```sh
 //! cargo run --example routes
 //! ```
+//!
+//! `PORT` changes the port from 3000.
 
 use std::env;
 use std::error::Error;

@@ -4,6 +4,23 @@ use std::time::Duration;
 ///
 /// Durations are exact to the microsecond, counted from the moment of the decision on the clock of
 /// the store that made it, and rounded up.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, MemoryStore, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(6).burst(2))?;
+/// let decision = limiter.check("user:7").await?;
+/// assert!(decision.is_allowed());
+/// assert_eq!((decision.limit(), decision.remaining()), (2, 1));
+///
+/// let decision = limiter.check_cost("user:7", 2).await?;
+/// assert!(!decision.is_allowed());
+/// assert!(decision.retry_after() <= Duration::from_secs(10));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub(crate) outcome: Outcome,

@@ -25,18 +25,19 @@ use settings::Settings;
 use subjects::Fault;
 
 const USAGE: &str = "\
-usage: cargo run --release --manifest-path bench/Cargo.toml -- RUN [OPTION]...
+usage: cargo run --locked --release --manifest-path bench/Cargo.toml -- RUN [OPTION]...
 
   table         the table, and the figures that it must show; ends well even if one is short
   scale         as keys and tasks grow; draws docs/bench-keys.svg and docs/bench-tasks.svg
   allocations   heap allocations of a request
   smoke         a moment of every row of the table, without its figures
 
-  --rounds N    how often each subject has its turn (table 5, scale 3)
-  --slice S     how many seconds a turn takes (table 1, scale 0.5)
-  --only TEXT   only the rows of the table whose name begins with this
+Options of table; scale takes the first two:
+  --rounds N      how often each subject has its turn (table 5, scale 3)
+  --slice S       how many seconds a turn takes (table 1, scale 0.5)
+  --only TEXT     only the rows whose name begins with this, or `script`
   --subject TEXT  only the subjects whose name contains this, to profile one
-  --check       with table: end with 1 if a figure is short
+  --check         end with 1 if a figure is short
 ";
 
 fn main() -> ExitCode {
@@ -54,8 +55,12 @@ fn main() -> ExitCode {
         "scale" => on_two_workers(scale::run(settings)),
         "smoke" => on_two_workers(smoke::run()),
         "allocations" => allocations::run(),
-        _ => {
-            eprint!("{USAGE}");
+        "help" | "--help" => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        run => {
+            eprintln!("there is no run {run:?}\n\n{USAGE}");
             return ExitCode::from(2);
         }
     };

@@ -1,3 +1,4 @@
+use std::fmt::Display;
 use std::time::Duration;
 
 use crate::subjects::Fault;
@@ -13,27 +14,21 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Self, Fault> {
+    pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, Fault> {
         let mut settings = Self::default();
-        let mut args = args.peekable();
         while let Some(option) = args.next() {
-            if option == "--check" {
-                settings.check = true;
-                continue;
-            }
-            let value = args.next().ok_or_else(|| format!("{option} needs a value"))?;
-            let fault = |error| format!("{option} {value}: {error}");
+            let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
+            let fault = |error: &dyn Display| format!("{option}: {error}");
             match option.as_str() {
-                "--rounds" => {
-                    settings.rounds = Some(value.parse().map_err(|e| fault(format!("{e}")))?)
-                }
+                "--rounds" => settings.rounds = Some(value()?.parse().map_err(|e| fault(&e))?),
                 "--slice" => {
-                    let seconds: f64 = value.parse().map_err(|e| fault(format!("{e}")))?;
+                    let seconds = value()?.parse().map_err(|e| fault(&e))?;
                     let slice = Duration::try_from_secs_f64(seconds);
-                    settings.slice = Some(slice.map_err(|e| fault(e.to_string()))?);
+                    settings.slice = Some(slice.map_err(|e| fault(&e))?);
                 }
-                "--only" => settings.only = value,
-                "--subject" => settings.subject = value,
+                "--only" => settings.only = value()?,
+                "--subject" => settings.subject = value()?,
+                "--check" => settings.check = true,
                 _ => return Err(format!("there is no option {option}").into()),
             }
         }

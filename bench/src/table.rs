@@ -45,6 +45,9 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, Fault> {
         true => Some(ScriptCost::measure(&stage, pace.rounds, CALLS).await?),
         false => None,
     };
+    if script.is_none() && turns.iter().all(|turns| turns.order.is_empty()) {
+        return Err("no row, or no subject, is named like that".into());
+    }
     if let Some(script) = &script {
         print_script(script);
     }

@@ -12,6 +12,17 @@ use crate::{Decision, Limiter};
 /// Which header fields tell a client where it stands.
 ///
 /// Seconds are whole and rounded up, so that a client that waits as told is never early.
+///
+/// ```
+/// use tollgate::layer::HeaderStyle;
+/// use tollgate::resolve::PeerIp;
+/// use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+///
+/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
+/// let layer = RateLimitLayer::new(limiter, PeerIp::new()).headers(HeaderStyle::XRateLimit);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeaderStyle {

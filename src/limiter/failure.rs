@@ -2,6 +2,21 @@ use crate::decision::{Outcome, Source};
 use crate::{Decision, Error};
 
 /// What answers a check when the store does not.
+///
+/// ```
+/// use tollgate::{FailureMode, Limiter, Quota, RedisStore, Source};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // Nothing listens on port 1.
+/// let limiter = Limiter::new(RedisStore::connect("redis://127.0.0.1:1")?, Quota::per_second(1))?;
+/// let decision = limiter.check("user:7").await?;
+/// assert!(decision.is_allowed() && decision.source() == Source::FailureMode);
+///
+/// let limiter = limiter.failure_mode(FailureMode::Closed);
+/// assert!(limiter.check("user:7").await.is_err());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureMode {

@@ -196,8 +196,13 @@ fn pool_fault(error: deadpool_redis::PoolError) -> Error {
 }
 
 pub(super) fn refuse(error: RedisError) -> ConfigError {
+    let tls = if cfg!(any(feature = "tls-rustls", feature = "tls-native-tls")) {
+        ""
+    } else {
+        " (rediss:// needs the feature `tls-rustls` or `tls-native-tls`)"
+    };
     ConfigError::new(format!(
-        "not the address of a Redis: {error}; write it like redis://user:secret@host:6379/0"
+        "not the address of a Redis: {error}; write it like redis://user:secret@host:6379/0{tls}"
     ))
 }
 

@@ -113,6 +113,17 @@ impl RedisStore {
     ///
     /// [`connect`](Self::connect), [`connect_cluster`](Self::connect_cluster) and
     /// [`connect_sentinel`](Self::connect_sentinel) set these right.
+    ///
+    /// ```
+    /// use deadpool_redis::{Config, Runtime};
+    /// use tollgate::{Limiter, Quota, RedisStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = Config::from_url("redis://127.0.0.1:6379").create_pool(Some(Runtime::Tokio1))?;
+    /// let limiter = Limiter::new(RedisStore::new(pool), Quota::per_second(10))?;
+    /// # Ok(()) }
+    /// ```
     pub fn new(pool: impl Into<RedisPool>) -> Self {
         Self::to(pool.into().0)
     }

@@ -17,6 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use super::alarm::Alarm;
@@ -189,9 +190,12 @@ impl Flusher {
             }
             let is_shared = batch.is_shared();
             self.queue.flush(batch).await;
+            // Those just answered often ask again, and then go together in the next batch. Where
+            // there was one alone, callers are few and meet only if there is time.
             if is_shared {
-                // Those just answered often ask again, and then go together in the next batch.
                 let_others_run().await;
+            } else {
+                yield_now().await;
             }
         }
     }
@@ -257,9 +261,8 @@ impl Waiting {
     }
 }
 
-/// Goes to the end of the thread's queue. Tokio's `yield_now` would wait until all of the queue has
-/// run, and what comes after, and I/O has been looked at: too long for a batch that could be on its
-/// way.
+/// Goes to the end of the thread's queue. Tokio's `yield_now` waits until all of the queue has run,
+/// and what comes after, and I/O has been looked at: too long where a batch could be on its way.
 async fn let_others_run() {
     let mut have_run = false;
     poll_fn(|cx| {

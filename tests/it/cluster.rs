@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::Runtime;
 use tollgate::{FailureMode, Key, Limiter, Quota, RedisStore};
 
-use crate::common::{BOUND, Cluster, wait_until};
+use crate::common::{BOUND, Cluster, Server, wait_until};
 use crate::exact::patient;
 
 const DAILY: Quota = Quota::per_day(1).burst(50_000);
@@ -231,8 +231,8 @@ async fn checks_of_one_caller_go_out_together_on_a_cluster() {
 async fn the_documented_rights_are_enough_on_a_cluster() {
     let cluster = Cluster::start().await;
     for n in 0..3 {
-        let single = ["+evalsha", "+eval", "+time", "+get", "+set", "+pttl", "+del"];
-        cluster.node(n).grant(&[&single[..], &["+cluster|slots", "+asking"]].concat()).await;
+        let commands = [&Server::NEEDED[..], &["+cluster|slots", "+asking"]].concat();
+        cluster.node(n).grant(&commands).await;
     }
     let urls =
         cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://tollgate:secret@"));

@@ -62,7 +62,8 @@ async fn a_silent_redis_costs_the_deadline_and_no_more() {
 async fn a_check_whose_deadline_is_over_is_not_sent_and_costs_nobody_the_connection() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
-    let limiter = closed(proxy.url());
+    let store = RedisStore::connect(proxy.url()).unwrap();
+    let limiter = patient(store, Quota::per_second(1_000_000));
     limiter.check("key").await.unwrap();
     let late = limiter.clone().deadline(Duration::ZERO);
     let before = evalshas(&server).await;

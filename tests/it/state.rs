@@ -180,7 +180,7 @@ async fn policies_and_prefixes_do_not_share_buckets_and_names_do() {
 
 #[tokio::test]
 async fn the_documented_rights_are_enough_and_all_are_needed() {
-    let rights = ["+evalsha", "+eval", "+time", "+get", "+set", "+pttl", "+del"];
+    let rights = Server::NEEDED;
     let server = Server::start().await;
     let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
     // Everything that a limiter does: allow, deny (which looks at the TTL), reset, load the script.

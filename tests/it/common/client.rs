@@ -49,8 +49,12 @@ impl Server {
         redis::Cmd::new().arg(words).query_async(&mut connection).await
     }
 
-    /// Gives the user `tollgate`, whose password is `secret`, the rights that the documentation of
-    /// `RedisStore` names, with these commands and no others.
+    /// The commands that the documentation of `RedisStore` says are needed on one server.
+    pub(crate) const NEEDED: [&str; 7] =
+        ["+evalsha", "+eval", "+time", "+get", "+set", "+pttl", "+del"];
+
+    /// Makes `tollgate`, with the password `secret`, a user of these commands and no others, on the
+    /// keys and channels that the documentation of `RedisStore` names.
     pub(crate) async fn grant(&self, commands: &[&str]) {
         let user = ["ACL", "SETUSER", "tollgate", "reset", "on", ">secret", "resetkeys"];
         let rights = ["~tollgate:*", "resetchannels", "-@all"];

@@ -1,5 +1,5 @@
-//! Instructions of what needs no Redis, which are the same on every run: a regression shows on any
-//! machine. Each is counted once, after a few runs that are not counted.
+//! Instruction counts of the code that needs no Redis. They are the same in every run, so a
+//! regression is visible on any machine. Limiters and services are warmed up before the count.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -26,13 +26,14 @@ use tower_governor::GovernorLayer;
 use tower_governor::governor::{Governor, GovernorConfigBuilder};
 use tower_governor::key_extractor::PeerIpKeyExtractor;
 
-const OPEN: Quota = Quota::per_second(1).burst(1_000);
-const SHUT: Quota = Quota::per_day(1);
+const ALLOW_ALL: Quota = Quota::per_second(1).burst(1_000);
+/// The warm-up uses the only request.
+const DENY: Quota = Quota::per_day(1);
 
 #[derive(Clone, Copy)]
-struct Hello;
+struct OkService;
 
-impl Service<Request<()>> for Hello {
+impl Service<Request<()>> for OkService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;
@@ -46,11 +47,11 @@ impl Service<Request<()>> for Hello {
     }
 }
 
-/// In memory all futures are there at once.
-fn now<F: Future>(future: F) -> F::Output {
+/// The futures of a memory store are ready on the first poll.
+fn poll_once<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => unreachable!("nothing here waits"),
+        Poll::Pending => unreachable!("the future is not ready"),
     }
 }
 
@@ -61,16 +62,16 @@ fn limiter(quota: Quota) -> Limiter {
 fn warm_limiter(quota: Quota) -> Limiter {
     let limiter = limiter(quota);
     for _ in 0..3 {
-        now(limiter.check(black_box("203.0.113.7"))).unwrap();
+        poll_once(limiter.check(black_box("203.0.113.7"))).unwrap();
     }
     limiter
 }
 
 #[library_benchmark]
-#[bench::allowed(warm_limiter(OPEN))]
-#[bench::denied(warm_limiter(SHUT))]
+#[bench::allowed(warm_limiter(ALLOW_ALL))]
+#[bench::denied(warm_limiter(DENY))]
 fn memory_check(limiter: Limiter) -> (Limiter, Decision) {
-    let decision = now(limiter.check(black_box("203.0.113.7"))).unwrap();
+    let decision = poll_once(limiter.check(black_box("203.0.113.7"))).unwrap();
     (limiter, decision)
 }
 
@@ -82,53 +83,53 @@ fn request() -> Request<()> {
 
 fn warm<S: Service<Request<()>>>(mut service: S) -> (S, Request<()>) {
     for _ in 0..3 {
-        drop(now(service.call(request())));
+        drop(poll_once(service.call(request())));
     }
     (service, request())
 }
 
-type Layered = RateLimit<Hello, PeerIp, Parts, tollgate::layer::Http>;
+type Layered = RateLimit<OkService, PeerIp, Parts, tollgate::layer::Http>;
 
 fn layered(quota: Quota, style: HeaderStyle) -> (Layered, Request<()>) {
-    warm(RateLimitLayer::new(limiter(quota), PeerIp::new()).headers(style).layer(Hello))
+    warm(RateLimitLayer::new(limiter(quota), PeerIp::new()).headers(style).layer(OkService))
 }
 
 #[library_benchmark]
-#[bench::alone(warm(Hello))]
-fn service((mut service, request): (Hello, Request<()>)) -> Response<Body> {
-    now(service.call(black_box(request))).unwrap()
+#[bench::bare(warm(OkService))]
+fn service((mut service, request): (OkService, Request<()>)) -> Response<Body> {
+    poll_once(service.call(black_box(request))).unwrap()
 }
 
-// Less those of the service alone: the edge, the headers, the resolver and the decision. Less those
-// without headers: the writing of headers.
+// Subtract `service` to get the cost of the layer: the resolver, the decision and the headers.
+// Subtract `memory_allowed_no_headers` to get the cost of the headers.
 #[library_benchmark]
-#[bench::memory_allowed(layered(OPEN, HeaderStyle::Draft11))]
-#[bench::memory_allowed_x_headers(layered(OPEN, HeaderStyle::XRateLimit))]
-#[bench::memory_allowed_no_headers(layered(OPEN, HeaderStyle::None))]
-#[bench::memory_denied(layered(SHUT, HeaderStyle::Draft11))]
+#[bench::memory_allowed(layered(ALLOW_ALL, HeaderStyle::Draft11))]
+#[bench::memory_allowed_x_headers(layered(ALLOW_ALL, HeaderStyle::XRateLimit))]
+#[bench::memory_allowed_no_headers(layered(ALLOW_ALL, HeaderStyle::None))]
+#[bench::memory_denied(layered(DENY, HeaderStyle::Draft11))]
 fn service_in_layer(
     (mut service, request): (Layered, Request<()>),
 ) -> (Layered, Response<tollgate::layer::ResponseBody<Body>>) {
-    let response = now(service.call(black_box(request))).unwrap();
+    let response = poll_once(service.call(black_box(request))).unwrap();
     (service, response)
 }
 
-type Peer = Governor<PeerIpKeyExtractor, StateInformationMiddleware, Hello, Body>;
+type Governed = Governor<PeerIpKeyExtractor, StateInformationMiddleware, OkService, Body>;
 
-fn governor(seconds: u64, burst: u32) -> (Peer, Request<()>) {
+fn governor(seconds: u64, burst: u32) -> (Governed, Request<()>) {
     let mut config = GovernorConfigBuilder::default();
     let config =
         config.period(Duration::from_secs(seconds)).burst_size(burst).use_headers().finish();
-    warm(GovernorLayer::new(config.unwrap()).layer(Hello))
+    warm(GovernorLayer::new(config.unwrap()).layer(OkService))
 }
 
 #[library_benchmark]
 #[bench::allowed(governor(1, 1_000))]
 #[bench::denied(governor(86_400, 1))]
 fn service_in_tower_governor(
-    (mut service, request): (Peer, Request<()>),
-) -> (Peer, Response<Body>) {
-    let response = now(service.call(black_box(request))).unwrap();
+    (mut service, request): (Governed, Request<()>),
+) -> (Governed, Response<Body>) {
+    let response = poll_once(service.call(black_box(request))).unwrap();
     (service, response)
 }
 
@@ -159,16 +160,16 @@ fn client_ip_behind(proxy: &str) -> (ClientIp, Parts) {
 }
 
 #[library_benchmark]
-#[bench::one_hop(client_ip_behind("10.0.0.1"))]
+#[bench::one_proxy(client_ip_behind("10.0.0.1"))]
 #[bench::direct(client_ip_behind("203.0.113.7"))]
 fn client_ip((resolver, parts): (ClientIp, Parts)) -> (ClientIp, Parts, Resolution) {
     let key = resolve(&resolver, &parts);
     (resolver, parts, key)
 }
 
-// Valgrind has no SHA instructions, which are used where the processor has them.
+// Valgrind lacks the SHA instructions that the hash uses where the processor has them.
 #[library_benchmark]
-#[bench::of_32_bytes((Header::new("x-api-key"), parts("203.0.113.7")))]
+#[bench::value_of_32_bytes((Header::new("x-api-key"), parts("203.0.113.7")))]
 fn header((resolver, parts): (Header, Parts)) -> (Header, Parts, Resolution) {
     let key = resolve(&resolver, &parts);
     (resolver, parts, key)
@@ -182,12 +183,12 @@ fn extension(parts: Parts) -> (Parts, Resolution) {
 }
 
 #[library_benchmark]
-#[bench::of_two([Key::from("203.0.113.7"), Key::from("/search")])]
+#[bench::two_keys([Key::from("203.0.113.7"), Key::from("/search")])]
 fn key_join(parts: [Key; 2]) -> Key {
     Key::join(black_box(&parts))
 }
 
-// A key of over 128 bytes is kept as a digest.
+// A key longer than 128 bytes is stored as a digest.
 #[library_benchmark]
 #[bench::short("user:4711".to_owned())]
 #[bench::long("0123456789abcdef".repeat(9))]
@@ -197,11 +198,11 @@ fn key_from(text: String) -> Key {
 
 library_benchmark_group!(name = decision, benchmarks = [memory_check]);
 library_benchmark_group!(
-    name = edge,
+    name = middleware,
     benchmarks = [service, service_in_layer, service_in_tower_governor]
 );
 library_benchmark_group!(
     name = resolvers,
     benchmarks = [peer_ip, client_ip, header, extension, key_join, key_from]
 );
-main!(library_benchmark_groups = [decision, edge, resolvers]);
+main!(library_benchmark_groups = [decision, middleware, resolvers]);

@@ -1,4 +1,4 @@
-//! Heap allocations of a request through the layer, beyond those of the service alone.
+//! Heap allocations of a request through the layer, in addition to those of the bare service.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -8,82 +8,90 @@ use ::tollgate::MemoryStore;
 
 use crate::common::Server;
 use crate::load::{self, Load, Until};
-use crate::subjects::{Fault, Hello, Subject, Through, tollgate};
+use crate::subjects::{BoxError, OkService, Operation, ServiceCall, tollgate};
 
-/// Few enough that a denial is still remembered when its turn comes again.
-const CALLERS: u64 = 1_000;
+/// Few enough that the denial of a key is still cached at the next check of the key.
+const KEYS: u64 = 1_000;
 
-pub(crate) fn run() -> Result<ExitCode, Fault> {
-    // On one thread, which does all that a request causes: the calls to Redis too.
+pub(crate) fn run() -> Result<ExitCode, BoxError> {
+    // One thread does all the work of a request, including the calls to Redis.
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(report())
 }
 
-async fn report() -> Result<ExitCode, Fault> {
+async fn report() -> Result<ExitCode, BoxError> {
     let server = Server::start().await;
     let memory = |policy| tollgate::limiter(MemoryStore::new(), policy);
-    let redis = |policy| tollgate::limiter(tollgate::on(&server)?, policy);
+    let redis = |policy| tollgate::limiter(tollgate::redis_store(&server)?, policy);
     let bare = [
-        per_request(&Through(Hello), 1, true).await?,
-        per_request(&Through(Hello), 256, true).await?,
+        per_request(&ServiceCall(OkService), 1, true).await?,
+        per_request(&ServiceCall(OkService), 256, true).await?,
     ];
 
     println!("| request | allocations | bytes |\n|---|--:|--:|");
-    let print = |name, counted: Counted| {
-        println!("| {name} | {:.1} | {:.0} |", counted.allocations, counted.bytes);
+    let print = |name, counts: Counts| {
+        println!("| {name} | {:.1} | {:.0} |", counts.allocations, counts.bytes);
     };
-    print("the service alone, which is not counted below", bare[0]);
-    let open = tollgate::layered(memory(tollgate::open())?);
-    print("memory, allowed", per_request(&open, 1, true).await?.beyond(bare[0]));
-    let shut = tollgate::layered(memory(tollgate::shut())?);
-    print("memory, denied", per_request(&shut, 1, false).await?.beyond(bare[0]));
-    let open = tollgate::layered(redis(tollgate::open())?);
-    print("Redis, allowed, one at a time", per_request(&open, 1, true).await?.beyond(bare[0]));
-    print("Redis, allowed, 256 at a time", per_request(&open, 256, true).await?.beyond(bare[1]));
-    let shut = tollgate::layered(redis(tollgate::shut())?);
-    print("Redis, denied and remembered", per_request(&shut, 1, false).await?.beyond(bare[0]));
+    print("bare service (not included below)", bare[0]);
+    let allowed = tollgate::layered(memory(tollgate::allow_all())?);
+    print("memory, allowed", per_request(&allowed, 1, true).await?.minus(bare[0]));
+    let denied = tollgate::layered(memory(tollgate::deny_after_first())?);
+    print("memory, denied", per_request(&denied, 1, false).await?.minus(bare[0]));
+    let allowed = tollgate::layered(redis(tollgate::allow_all())?);
+    print("Redis, allowed, 1 task", per_request(&allowed, 1, true).await?.minus(bare[0]));
+    print("Redis, allowed, 256 tasks", per_request(&allowed, 256, true).await?.minus(bare[1]));
+    let denied = tollgate::layered(redis(tollgate::deny_after_first())?);
+    print("Redis, denied, cached", per_request(&denied, 1, false).await?.minus(bare[0]));
     Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Clone, Copy)]
-struct Counted {
+struct Counts {
     allocations: f64,
     bytes: f64,
 }
 
-impl Counted {
-    fn beyond(self, bare: Self) -> Self {
+impl Counts {
+    fn minus(self, bare: Self) -> Self {
         Self { allocations: self.allocations - bare.allocations, bytes: self.bytes - bare.bytes }
     }
 }
 
-async fn per_request(subject: &impl Subject, tasks: u64, is_open: bool) -> Result<Counted, Fault> {
-    let load = Load { tasks, keys: CALLERS, until: Until::Filled };
-    // The first uses up what there is, the second is told by the store.
+async fn per_request(
+    operation: &impl Operation,
+    tasks: u64,
+    allow_all: bool,
+) -> Result<Counts, BoxError> {
+    let load = Load { tasks, keys: KEYS, until: Until::AllKeys };
+    // With `deny_after_first`, the first run uses the quota, and the second fills the denial cache.
     for _ in 0..2 {
-        load::run(subject.clone(), load).await?;
+        load::run(operation.clone(), load).await?;
     }
     let before = (ALLOCATIONS.load(Relaxed), BYTES.load(Relaxed));
     COUNTING.store(true, Relaxed);
-    let slice = load::run(subject.clone(), load).await?;
+    let measurement = load::run(operation.clone(), load).await?;
     COUNTING.store(false, Relaxed);
-    if (if is_open { slice.denied } else { slice.allowed }) > 0 {
-        return Err("a request was decided otherwise than it should".into());
+    let unexpected = if allow_all { measurement.denied } else { measurement.allowed };
+    if unexpected > 0 {
+        return Err(format!("{unexpected} requests got an unexpected decision").into());
     }
-    let each = |counter: &AtomicU64, before| {
-        (counter.load(Relaxed) - before) as f64 / slice.decisions() as f64
+    let per_decision = |counter: &AtomicU64, before| {
+        (counter.load(Relaxed) - before) as f64 / measurement.decisions() as f64
     };
-    Ok(Counted { allocations: each(&ALLOCATIONS, before.0), bytes: each(&BYTES, before.1) })
+    Ok(Counts {
+        allocations: per_decision(&ALLOCATIONS, before.0),
+        bytes: per_decision(&BYTES, before.1),
+    })
 }
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator. The other runs pay one look at a flag for an allocation.
-struct Counting;
+/// The system allocator with counters. In the other commands it adds one flag check per allocation.
+struct CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn count(bytes: usize) {
     if COUNTING.load(Relaxed) {
@@ -92,9 +100,9 @@ fn count(bytes: usize) {
     }
 }
 
-// SAFETY: all is handed on to the system's allocator as it is.
+// SAFETY: every method passes its arguments to the system allocator unchanged.
 #[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
         unsafe { System.alloc(layout) }

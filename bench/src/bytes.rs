@@ -1,53 +1,59 @@
-//! What a caller's state takes in Redis, by `MEMORY USAGE`.
+//! Memory per key in Redis, by `MEMORY USAGE`.
 
 use std::collections::BTreeMap;
 
 use crate::common::Server;
 use crate::rows::names;
-use crate::stage::Stage;
-use crate::subjects::{Fault, TwoKeys, address, peer_key};
+use crate::setup::Setup;
+use crate::subjects::{BoxError, TwoKeys, address, tower_rate_limit_redis_key};
 
-const SAMPLE: u32 = 200;
+const SAMPLES: u32 = 200;
 
-/// Of each limiter, the average of a sample of callers, all of a caller's keys together.
+/// The average memory of a rate limit key, by subject. It includes all Redis keys of the rate limit
+/// key.
 pub(crate) struct BytesPerKey(BTreeMap<&'static str, f64>);
 
 impl BytesPerKey {
-    /// To be taken right after the row of 10,000 keys, while these are there.
-    pub(crate) async fn measure(stage: &Stage) -> Result<Self, Fault> {
-        let mut sums = BTreeMap::from([
+    /// Call this right after the row with 10,000 keys on one server, while its keys exist.
+    pub(crate) async fn measure(setup: &Setup) -> Result<Self, BoxError> {
+        let mut averages = BTreeMap::from([
             (names::REDIS, Average::default()),
             (names::TWO_KEYS, Average::default()),
             (names::TOWER_RATE_LIMIT_REDIS, Average::default()),
         ]);
-        for caller in (0..SAMPLE).map(|n| n * 47) {
-            let text = address(caller).to_string();
-            let keys: [(&str, Vec<String>); 3] = [
-                (names::REDIS, vec![stage.open.key_of(&text)]),
-                (names::TWO_KEYS, TwoKeys::keys(&stage.open, &text).into()),
-                (names::TOWER_RATE_LIMIT_REDIS, vec![peer_key(address(caller).into(), true)]),
+        for key in (0..SAMPLES).map(|n| n * 47) {
+            let address = address(key);
+            let text = address.to_string();
+            let redis_keys: [(&str, Vec<String>); 3] = [
+                (names::REDIS, vec![setup.allow_call.redis_key(&text)]),
+                (names::TWO_KEYS, TwoKeys::redis_keys(&setup.allow_call, &text).into()),
+                (
+                    names::TOWER_RATE_LIMIT_REDIS,
+                    vec![tower_rate_limit_redis_key(address.into(), true)],
+                ),
             ];
-            for (name, keys) in keys {
-                if let Some(average) = sums.get_mut(name) {
-                    average.add(usage(&stage.server, &keys).await);
+            for (name, redis_keys) in redis_keys {
+                if let Some(average) = averages.get_mut(name) {
+                    average.add(memory_usage(&setup.server, &redis_keys).await);
                 }
             }
         }
-        sums.into_iter()
-            .map(|(name, average)| Ok((name, average.of(name)?)))
+        averages
+            .into_iter()
+            .map(|(name, average)| Ok((name, average.get(name)?)))
             .collect::<Result<_, _>>()
             .map(Self)
     }
 
-    pub(crate) fn of(&self, name: &str) -> Option<f64> {
+    pub(crate) fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
     }
 }
 
-/// `None` if a key is not there.
-async fn usage(server: &Server, keys: &[String]) -> Option<u64> {
+/// Returns `None` if a key does not exist.
+async fn memory_usage(server: &Server, redis_keys: &[String]) -> Option<u64> {
     let mut sum = 0;
-    for key in keys {
+    for key in redis_keys {
         sum += server.query::<Option<u64>>(&["MEMORY", "USAGE", key]).await?;
     }
     Some(sum)
@@ -67,9 +73,9 @@ impl Average {
         }
     }
 
-    fn of(&self, name: &str) -> Result<f64, Fault> {
+    fn get(&self, name: &str) -> Result<f64, BoxError> {
         if self.count == 0 {
-            return Err(format!("{name} left no keys in Redis").into());
+            return Err(format!("found no Redis keys of {name}").into());
         }
         Ok(self.sum as f64 / self.count as f64)
     }

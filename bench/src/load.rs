@@ -1,4 +1,5 @@
-//! One turn of one subject: so many tasks, each asking again as soon as it has its answer.
+//! One run of one operation, as a closed loop: each task starts the next operation when the
+//! previous one has completed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use cpu_time::ProcessTime;
 use tokio::task::{JoinSet, consume_budget};
 
-use crate::subjects::{Fault, Subject};
+use crate::subjects::{BoxError, Operation};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
@@ -18,135 +19,135 @@ pub(crate) struct Load {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
-    Over(Duration),
-    /// Every key has been asked for once.
-    Filled,
+    Elapsed(Duration),
+    /// Each key has been used at least once.
+    AllKeys,
 }
 
-/// What a turn came to.
+/// The result of one run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Slice {
+pub(crate) struct Measurement {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
     pub(crate) elapsed: Duration,
     /// Latencies in nanoseconds.
     pub(crate) p50: u32,
     pub(crate) p99: u32,
-    /// CPU time of this process: the subject's, and that of the tasks which ask it.
-    pub(crate) own_cpu: Duration,
-    /// CPU time of Redis, all nodes together.
+    /// CPU time of this process, including the tasks that generate the load.
+    pub(crate) client_cpu: Duration,
+    /// CPU time of Redis, the sum of all nodes.
     pub(crate) redis_cpu: Duration,
 }
 
-impl Slice {
+impl Measurement {
     pub(crate) fn decisions(&self) -> u64 {
         self.allowed + self.denied
     }
 }
 
-/// Runs a subject under a load. The first error ends it.
-pub(crate) async fn run<S: Subject>(subject: S, load: Load) -> Result<Slice, Fault> {
+/// Runs an operation under a load. The first error ends the run.
+pub(crate) async fn run<O: Operation>(operation: O, load: Load) -> Result<Measurement, BoxError> {
     let stop = Arc::new(AtomicBool::new(false));
-    let (begun, cpu) = (Instant::now(), ProcessTime::now());
+    let (started, cpu) = (Instant::now(), ProcessTime::now());
     let mut tasks = JoinSet::new();
     let start = next_start();
     for task in 0..load.tasks {
-        let walk = Walk::new(load.keys, start + task * load.keys / load.tasks);
-        tasks.spawn(ask(subject.clone(), walk, load, stop.clone()));
+        let keys = KeySequence::new(load.keys, start + task * load.keys / load.tasks);
+        tasks.spawn(run_task(operation.clone(), keys, load, stop.clone()));
     }
-    if let Until::Over(time) = load.until {
+    if let Until::Elapsed(time) = load.until {
         tokio::time::sleep(time).await;
         stop.store(true, Ordering::Relaxed);
     }
-    let (mut slice, mut latencies) = (Slice::default(), Vec::new());
-    while let Some(tally) = tasks.join_next().await {
-        let tally = tally??;
-        slice.allowed += tally.allowed;
-        slice.denied += tally.denied;
-        latencies.extend(tally.latencies);
+    let (mut measurement, mut latencies) = (Measurement::default(), Vec::new());
+    while let Some(result) = tasks.join_next().await {
+        let task = result??;
+        measurement.allowed += task.allowed;
+        measurement.denied += task.denied;
+        latencies.extend(task.latencies);
     }
-    // Including the last answers, which are counted.
-    slice.elapsed = begun.elapsed();
-    slice.own_cpu = cpu.elapsed();
-    slice.p50 = quantile(&mut latencies, 0.50);
-    slice.p99 = quantile(&mut latencies, 0.99);
-    Ok(slice)
+    // Operations that were in flight at the stop are counted, so their time is included.
+    measurement.elapsed = started.elapsed();
+    measurement.client_cpu = cpu.elapsed();
+    measurement.p50 = quantile(&mut latencies, 0.50);
+    measurement.p99 = quantile(&mut latencies, 0.99);
+    Ok(measurement)
 }
 
 #[derive(Default)]
-struct Tally {
+struct TaskResult {
     allowed: u64,
     denied: u64,
     latencies: Vec<u32>,
 }
 
-async fn ask<S: Subject>(
-    mut subject: S,
-    mut walk: Walk,
+async fn run_task<O: Operation>(
+    mut operation: O,
+    mut keys: KeySequence,
     load: Load,
     stop: Arc<AtomicBool>,
-) -> Result<Tally, Fault> {
-    // Reading the clock costs as much as a tenth of a decision in memory.
-    let timed_each = if load.tasks == 1 { 1 } else { 8 };
-    let mut left = match load.until {
-        Until::Over(_) => u64::MAX,
-        Until::Filled => load.keys.div_ceil(load.tasks),
+) -> Result<TaskResult, BoxError> {
+    // Reading the clock takes up to a tenth of the time of a decision in memory.
+    let sample_interval = if load.tasks == 1 { 1 } else { 8 };
+    let mut remaining = match load.until {
+        Until::Elapsed(_) => u64::MAX,
+        Until::AllKeys => load.keys.div_ceil(load.tasks),
     };
-    let mut tally = Tally::default();
-    while left > 0 && !stop.load(Ordering::Relaxed) {
-        let caller = walk.next();
-        let begun = (left % timed_each == 0).then(Instant::now);
-        match subject.decide(caller).await {
-            Ok(true) => tally.allowed += 1,
-            Ok(false) => tally.denied += 1,
-            Err(fault) => {
+    let mut result = TaskResult::default();
+    while remaining > 0 && !stop.load(Ordering::Relaxed) {
+        let key = keys.next();
+        let started = (remaining % sample_interval == 0).then(Instant::now);
+        match operation.execute(key).await {
+            Ok(true) => result.allowed += 1,
+            Ok(false) => result.denied += 1,
+            Err(error) => {
                 stop.store(true, Ordering::Relaxed);
-                return Err(fault);
+                return Err(error);
             }
         }
-        if let Some(begun) = begun {
-            tally.latencies.push(u32::try_from(begun.elapsed().as_nanos()).unwrap_or(u32::MAX));
+        if let Some(started) = started {
+            result.latencies.push(u32::try_from(started.elapsed().as_nanos()).unwrap_or(u32::MAX));
         }
-        left -= 1;
-        // What answers without a pause would keep the other tasks from their turn.
+        remaining -= 1;
+        // An operation that never returns `Pending` would starve the other tasks.
         consume_budget().await;
     }
-    Ok(tally)
+    Ok(result)
 }
 
-/// The callers in a shuffled order, the same for all tasks, which start at different places in it.
-struct Walk {
+/// A fixed permutation of the keys. Each task starts at a different position.
+struct KeySequence {
     keys: u64,
     step: u64,
-    at: u64,
+    current: u64,
 }
 
-impl Walk {
+impl KeySequence {
     fn new(keys: u64, start: u64) -> Self {
         let step = (keys * 618 / 1000..).find(|step| gcd(*step, keys) == 1).unwrap_or(1);
-        Self { keys, step, at: start % keys * step % keys }
+        Self { keys, step, current: start % keys * step % keys }
     }
 
     fn next(&mut self) -> u32 {
-        self.at = (self.at + self.step) % self.keys;
-        self.at as u32
+        self.current = (self.current + self.step) % self.keys;
+        self.current as u32
     }
 }
 
-/// Each turn begins somewhere else, so that with many keys it is not always the same ones' turn.
+/// Each run starts at a different position: with many keys, a run does not reach all of them.
 fn next_start() -> u64 {
-    static TURN: AtomicU64 = AtomicU64::new(0);
-    TURN.fetch_add(1, Ordering::Relaxed) * 7_919
+    static RUN: AtomicU64 = AtomicU64::new(0);
+    RUN.fetch_add(1, Ordering::Relaxed) * 7_919
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn quantile(latencies: &mut [u32], part: f64) -> u32 {
+fn quantile(latencies: &mut [u32], fraction: f64) -> u32 {
     if latencies.is_empty() {
         return 0;
     }
-    let index = ((latencies.len() - 1) as f64 * part) as usize;
+    let index = ((latencies.len() - 1) as f64 * fraction) as usize;
     *latencies.select_nth_unstable(index).1
 }

@@ -1,4 +1,4 @@
-//! Lines on logarithmic axes, as SVG.
+//! Line charts with logarithmic axes, as SVG.
 
 use std::fmt::Write;
 
@@ -15,14 +15,14 @@ pub(crate) struct Series {
 }
 
 const PANEL: (f64, f64) = (440.0, 300.0);
-/// Left, top, right and bottom of a panel's axes.
+/// The margins of a panel: left, top, right and bottom.
 const MARGIN: (f64, f64, f64, f64) = (62.0, 44.0, 18.0, 46.0);
-const HEAD: f64 = 62.0;
+const HEADER_HEIGHT: f64 = 62.0;
 
-/// Two panels side by side, row by row, under a title and a legend. White, so that it can be read
-/// on a dark page too.
+/// Draws rows of two panels below a title and a legend. The background is white, so that the chart
+/// is readable on a dark page too.
 pub(crate) fn svg(title: &str, rows: &[[Panel; 2]]) -> String {
-    let (width, height) = (2.0 * PANEL.0, HEAD + rows.len() as f64 * PANEL.1);
+    let (width, height) = (2.0 * PANEL.0, HEADER_HEIGHT + rows.len() as f64 * PANEL.1);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          font-family=\"system-ui, sans-serif\" font-size=\"12\" fill=\"#222\">\n\
@@ -38,7 +38,7 @@ pub(crate) fn svg(title: &str, rows: &[[Panel; 2]]) -> String {
     for (row, panels) in rows.iter().enumerate() {
         for (column, panel) in panels.iter().enumerate() {
             let left = column as f64 * PANEL.0 + MARGIN.0;
-            let top = HEAD + row as f64 * PANEL.1 + MARGIN.1;
+            let top = HEADER_HEIGHT + row as f64 * PANEL.1 + MARGIN.1;
             draw(&mut svg, panel, left, top);
         }
     }
@@ -50,34 +50,35 @@ fn draw(svg: &mut String, panel: &Panel, left: f64, top: f64) {
     let right = left + PANEL.0 - MARGIN.0 - MARGIN.2;
     let bottom = top + PANEL.1 - MARGIN.1 - MARGIN.3;
     let points = || panel.series.iter().flat_map(|series| &series.points);
-    let x = Axis::over(points().map(|point| point.0), left, right);
-    let y = Axis::over(points().map(|point| point.1), bottom, top).widened();
+    let x = Axis::new(points().map(|point| point.0), left, right);
+    let y = Axis::new(points().map(|point| point.1), bottom, top).extended_to_ticks();
     text(svg, (left, top - 14.0), r#"font-weight="600""#, &panel.title);
     for tick in y.ticks() {
-        let at = y.place(tick);
+        let at = y.position(tick);
         line(svg, "#ddd", 1.0, &[(left, at), (right, at)]);
-        text(svg, (left - 8.0, at + 4.0), r#"text-anchor="end""#, &short(tick));
+        text(svg, (left - 8.0, at + 4.0), r#"text-anchor="end""#, &format_tick(tick));
     }
     let mut marks: Vec<f64> = points().map(|point| point.0).collect();
     marks.sort_by(f64::total_cmp);
     marks.dedup();
     for mark in marks {
-        let at = x.place(mark);
+        let at = x.position(mark);
         line(svg, "#888", 1.0, &[(at, bottom), (at, bottom + 5.0)]);
-        text(svg, (at, bottom + 19.0), r#"text-anchor="middle""#, &short(mark));
+        text(svg, (at, bottom + 19.0), r#"text-anchor="middle""#, &format_tick(mark));
     }
     line(svg, "#888", 1.0, &[(left, bottom), (right, bottom)]);
     text(svg, ((left + right) / 2.0, bottom + 36.0), r#"text-anchor="middle""#, panel.x);
     for Series { color, points, .. } in &panel.series {
-        let places: Vec<_> = points.iter().map(|&(a, b)| (x.place(a), y.place(b))).collect();
-        line(svg, color, 2.0, &places);
-        for (x, y) in places {
+        let positions: Vec<_> =
+            points.iter().map(|&(a, b)| (x.position(a), y.position(b))).collect();
+        line(svg, color, 2.0, &positions);
+        for (x, y) in positions {
             let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{color}\"/>");
         }
     }
 }
 
-/// A logarithmic axis from one place to another.
+/// A logarithmic axis that maps `low..=high` to the coordinates `from..=to`.
 struct Axis {
     low: f64,
     high: f64,
@@ -86,36 +87,36 @@ struct Axis {
 }
 
 impl Axis {
-    fn over(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
+    fn new(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
         let low = values.clone().fold(f64::INFINITY, f64::min).max(1e-3);
         let high = values.fold(low, f64::max).max(low * 1.01);
         Self { low, high, from, to }
     }
 
-    /// To ticks that enclose the values.
-    fn widened(self) -> Self {
-        let low = steps().take_while(|&tick| tick <= self.low).last().unwrap_or(self.low);
-        let high = steps().find(|&tick| tick >= self.high).unwrap_or(self.high);
+    /// Extends the axis to the ticks that enclose the values.
+    fn extended_to_ticks(self) -> Self {
+        let low = tick_values().take_while(|&tick| tick <= self.low).last().unwrap_or(self.low);
+        let high = tick_values().find(|&tick| tick >= self.high).unwrap_or(self.high);
         Self { low, high, ..self }
     }
 
     fn ticks(&self) -> Vec<f64> {
         let within = |tick: &f64| (self.low * 0.999..=self.high * 1.001).contains(tick);
-        steps().filter(within).collect()
+        tick_values().filter(within).collect()
     }
 
-    fn place(&self, value: f64) -> f64 {
-        let part = (value.max(self.low) / self.low).ln() / (self.high / self.low).ln();
-        self.from + part * (self.to - self.from)
+    fn position(&self, value: f64) -> f64 {
+        let fraction = (value.max(self.low) / self.low).ln() / (self.high / self.low).ln();
+        self.from + fraction * (self.to - self.from)
     }
 }
 
-/// 1, 2, 5, 10, ... from a thousandth to a billion.
-fn steps() -> impl Iterator<Item = f64> {
+/// 1, 2 and 5 times each power of ten from 1e-3 to 1e8.
+fn tick_values() -> impl Iterator<Item = f64> {
     (-3..9).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)))
 }
 
-fn short(value: f64) -> String {
+fn format_tick(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{}M", value / 1e6),
         value if value >= 1e4 => format!("{}k", value / 1e3),

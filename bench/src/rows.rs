@@ -1,24 +1,24 @@
-//! The rows of the table: which load, and which subjects under it.
+//! The rows of the table: the load of each row, and the subjects that run under it.
 
 use std::pin::Pin;
 
 use ::tollgate::MemoryStore;
 
-use crate::load::{self, Load, Slice};
-use crate::stage::Stage;
+use crate::load::{self, Load, Measurement};
+use crate::setup::Setup;
 use crate::subjects::{
-    ClusterReturnOne, Fault, Floor, Hello, OnCluster, Pooled, Shared, Subject, Through, TwoKeys,
-    governor, tollgate, tower_rate_limit_redis,
+    Baseline, BoxError, ClusterBaseline, DirectCheck, OkService, Operation, Pooled, ServiceCall,
+    Shared, SharedCluster, TwoKeys, governor, tollgate, tower_rate_limit_redis,
 };
 
 pub(crate) mod names {
-    pub(crate) const BARE: &str = "the service alone";
+    pub(crate) const BARE: &str = "bare service";
     pub(crate) const PING: &str = "PING";
-    pub(crate) const FLOOR: &str = "EVALSHA `return 1`";
+    pub(crate) const BASELINE: &str = "EVALSHA `return 1`";
     pub(crate) const REDIS: &str = "**tollgate, Redis**";
-    pub(crate) const REDIS_ALONE: &str = "tollgate, Redis, no layer";
+    pub(crate) const REDIS_NO_LAYER: &str = "tollgate, Redis, no layer";
     pub(crate) const MEMORY: &str = "**tollgate, memory**";
-    pub(crate) const MEMORY_ALONE: &str = "tollgate, memory, no layer";
+    pub(crate) const MEMORY_NO_LAYER: &str = "tollgate, memory, no layer";
     pub(crate) const GOVERNOR: &str = "tower_governor";
     pub(crate) const TOWER_RATE_LIMIT_REDIS: &str = "tower-rate-limit-redis";
     pub(crate) const POOLED: &str = "script per check, deadpool";
@@ -27,36 +27,36 @@ pub(crate) mod names {
 }
 
 pub(crate) const ONE_TASK: &str = "1 task, 10,000 keys";
-pub(crate) const KEYS: &str = "256 tasks, 10,000 keys";
+pub(crate) const MANY_KEYS: &str = "256 tasks, 10,000 keys";
 pub(crate) const ONE_KEY: &str = "256 tasks, 1 key";
 pub(crate) const DENIED: &str = "256 tasks, 1 denied key";
 pub(crate) const CLUSTER_ONE_KEY: &str = "cluster of 3, 256 tasks, 1 key";
-pub(crate) const CLUSTER_KEYS: &str = "cluster of 3, 256 tasks, 10,000 keys";
+pub(crate) const CLUSTER_MANY_KEYS: &str = "cluster of 3, 256 tasks, 10,000 keys";
 
-/// A subject, ready to be run under loads.
-pub(crate) struct Contestant {
+/// A named operation that runs under any load.
+pub(crate) struct Subject {
     pub(crate) name: &'static str,
     pub(crate) uses_redis: bool,
-    /// Whether it decides, so that its verdicts must be those of the row.
-    pub(crate) limits: bool,
-    run: Box<dyn Fn(Load) -> Turn + Sync>,
+    /// Whether its decisions must be those that the row expects.
+    pub(crate) is_verified: bool,
+    run: Box<dyn Fn(Load) -> RunFuture + Sync>,
 }
 
-type Turn = Pin<Box<dyn Future<Output = Result<Slice, Fault>>>>;
+type RunFuture = Pin<Box<dyn Future<Output = Result<Measurement, BoxError>>>>;
 
-impl Contestant {
-    pub(crate) fn new(name: &'static str, subject: impl Subject + Sync) -> Self {
+impl Subject {
+    pub(crate) fn new(name: &'static str, operation: impl Operation + Sync) -> Self {
         use names::*;
         Self {
             name,
-            uses_redis: ![BARE, MEMORY, MEMORY_ALONE, GOVERNOR].contains(&name),
-            limits: ![BARE, PING, FLOOR, POOLED, SHARED].contains(&name),
-            run: Box::new(move |load| Box::pin(load::run(subject.clone(), load))),
+            uses_redis: ![BARE, MEMORY, MEMORY_NO_LAYER, GOVERNOR].contains(&name),
+            is_verified: ![BARE, PING, BASELINE, POOLED, SHARED].contains(&name),
+            run: Box::new(move |load| Box::pin(load::run(operation.clone(), load))),
         }
     }
 
-    pub(crate) async fn run(&self, load: Load) -> Result<Slice, Fault> {
-        (self.run)(load).await.map_err(|fault| format!("{}: {fault}", self.name).into())
+    pub(crate) async fn run(&self, load: Load) -> Result<Measurement, BoxError> {
+        (self.run)(load).await.map_err(|error| format!("{}: {error}", self.name).into())
     }
 }
 
@@ -64,60 +64,65 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) tasks: u64,
     pub(crate) keys: u64,
-    pub(crate) is_open: bool,
+    /// Whether a limiter must allow all requests; otherwise it must deny all of them.
+    pub(crate) allow_all: bool,
     pub(crate) on_cluster: bool,
 }
 
 impl Row {
     pub(crate) const ALL: [Self; 6] = [
-        Self { name: ONE_TASK, tasks: 1, keys: 10_000, is_open: true, on_cluster: false },
-        Self { name: KEYS, tasks: 256, keys: 10_000, is_open: true, on_cluster: false },
-        Self { name: ONE_KEY, tasks: 256, keys: 1, is_open: true, on_cluster: false },
-        Self { name: DENIED, tasks: 256, keys: 1, is_open: false, on_cluster: false },
-        Self { name: CLUSTER_ONE_KEY, tasks: 256, keys: 1, is_open: true, on_cluster: true },
-        Self { name: CLUSTER_KEYS, tasks: 256, keys: 10_000, is_open: true, on_cluster: true },
+        Self { name: ONE_TASK, tasks: 1, keys: 10_000, allow_all: true, on_cluster: false },
+        Self { name: MANY_KEYS, tasks: 256, keys: 10_000, allow_all: true, on_cluster: false },
+        Self { name: ONE_KEY, tasks: 256, keys: 1, allow_all: true, on_cluster: false },
+        Self { name: DENIED, tasks: 256, keys: 1, allow_all: false, on_cluster: false },
+        Self { name: CLUSTER_ONE_KEY, tasks: 256, keys: 1, allow_all: true, on_cluster: true },
+        Self {
+            name: CLUSTER_MANY_KEYS,
+            tasks: 256,
+            keys: 10_000,
+            allow_all: true,
+            on_cluster: true,
+        },
     ];
 
-    pub(crate) async fn contestants(&self, stage: &Stage) -> Result<Vec<Contestant>, Fault> {
-        if self.on_cluster { on_cluster(stage).await } else { self.on_one_server(stage).await }
+    pub(crate) async fn subjects(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
+        if self.on_cluster { on_cluster(setup).await } else { self.on_one_server(setup).await }
     }
 
-    async fn on_one_server(&self, stage: &Stage) -> Result<Vec<Contestant>, Fault> {
-        let policy = if self.is_open { tollgate::open } else { tollgate::shut };
-        let call = if self.is_open { &stage.open } else { &stage.shut };
-        let redis = tollgate::limiter(tollgate::on(&stage.server)?, policy())?;
+    async fn on_one_server(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
+        let policy = if self.allow_all { tollgate::allow_all } else { tollgate::deny_after_first };
+        let call = if self.allow_all { &setup.allow_call } else { &setup.deny_call };
+        let redis = tollgate::limiter(tollgate::redis_store(&setup.server)?, policy())?;
         let memory = tollgate::limiter(MemoryStore::new(), policy())?;
-        let mut all = vec![
-            Contestant::new(names::PING, Floor::ping(stage).await?),
-            Contestant::new(names::FLOOR, Floor::return_one(stage).await?),
-            Contestant::new(names::REDIS, tollgate::layered(redis.clone())),
-            Contestant::new(names::REDIS_ALONE, tollgate::Alone(redis)),
-            Contestant::new(
-                names::TOWER_RATE_LIMIT_REDIS,
-                tower_rate_limit_redis(stage, self).await?,
-            ),
-            Contestant::new(names::POOLED, Pooled::new(stage, call)?),
+        let mut subjects = vec![
+            Subject::new(names::PING, Baseline::ping(setup).await?),
+            Subject::new(names::BASELINE, Baseline::return_one(setup).await?),
+            Subject::new(names::REDIS, tollgate::layered(redis.clone())),
+            Subject::new(names::REDIS_NO_LAYER, DirectCheck(redis)),
+            Subject::new(names::TOWER_RATE_LIMIT_REDIS, tower_rate_limit_redis(setup, self).await?),
+            Subject::new(names::POOLED, Pooled::new(setup, call)?),
         ];
-        if self.is_open {
-            all.push(Contestant::new(names::SHARED, Shared::new(stage).await?));
-            all.push(Contestant::new(names::TWO_KEYS, TwoKeys::new(stage).await?));
+        if self.allow_all {
+            subjects.push(Subject::new(names::SHARED, Shared::new(setup).await?));
+            subjects.push(Subject::new(names::TWO_KEYS, TwoKeys::new(setup).await?));
         }
-        all.extend([
-            Contestant::new(names::BARE, Through(Hello)),
-            Contestant::new(names::MEMORY, tollgate::layered(memory.clone())),
-            Contestant::new(names::MEMORY_ALONE, tollgate::Alone(memory)),
-            Contestant::new(names::GOVERNOR, governor(self.is_open)?),
+        subjects.extend([
+            Subject::new(names::BARE, ServiceCall(OkService)),
+            Subject::new(names::MEMORY, tollgate::layered(memory.clone())),
+            Subject::new(names::MEMORY_NO_LAYER, DirectCheck(memory)),
+            Subject::new(names::GOVERNOR, governor(self.allow_all)?),
         ]);
-        Ok(all)
+        Ok(subjects)
     }
 }
 
-async fn on_cluster(stage: &Stage) -> Result<Vec<Contestant>, Fault> {
-    let limiter = tollgate::limiter(tollgate::on_cluster(&stage.cluster)?, tollgate::open())?;
+async fn on_cluster(setup: &Setup) -> Result<Vec<Subject>, BoxError> {
+    let store = tollgate::cluster_store(&setup.cluster)?;
+    let limiter = tollgate::limiter(store, tollgate::allow_all())?;
     Ok(vec![
-        Contestant::new(names::FLOOR, ClusterReturnOne::new(stage).await?),
-        Contestant::new(names::REDIS, tollgate::layered(limiter.clone())),
-        Contestant::new(names::REDIS_ALONE, tollgate::Alone(limiter)),
-        Contestant::new(names::SHARED, OnCluster::new(stage).await?),
+        Subject::new(names::BASELINE, ClusterBaseline::new(setup).await?),
+        Subject::new(names::REDIS, tollgate::layered(limiter.clone())),
+        Subject::new(names::REDIS_NO_LAYER, DirectCheck(limiter)),
+        Subject::new(names::SHARED, SharedCluster::new(setup).await?),
     ])
 }

@@ -1,118 +1,126 @@
-//! What a decision costs as the keys grow from 1 to 1,000,000, and the tasks from 1 to 4,096.
+//! The cost of a decision with 1 to 1,000,000 keys, and with 1 to 4,096 tasks.
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::load::{Load, Slice, Until};
+use crate::load::{Load, Measurement, Until};
 use crate::plot::{self, Panel, Series};
-use crate::rows::{Contestant, names};
-use crate::run::{self, Figure, Pace, median, per_second, redis_cpu};
+use crate::rows::{Subject, names};
+use crate::runs::{Figure, RunConfig, measure, median, per_second, redis_cpu};
 use crate::settings::Settings;
-use crate::stage::Stage;
-use crate::subjects::{Fault, Floor, Shared, tollgate};
+use crate::setup::Setup;
+use crate::subjects::{Baseline, BoxError, Shared, tollgate};
 
 const KEYS: [u64; 7] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
 const TASKS: [u64; 7] = [1, 4, 16, 64, 256, 1_024, 4_096];
 const COMMAND: &str = "cargo run --release --manifest-path bench/Cargo.toml -- scale";
 
-/// What the lines stand for, and their colours.
-const LINES: [(&str, &str, &str); 3] = [
-    (names::REDIS, "tollgate, through its layer", "#1a5fb4"),
-    (names::FLOOR, "EVALSHA \"return 1\" per check", "#6f6f6f"),
-    (names::SHARED, "tollgate's script per check", "#c64600"),
+/// The legend and the colour of each subject.
+const SERIES: [(&str, &str); 3] = [
+    ("tollgate, through its layer", "#1a5fb4"),
+    ("EVALSHA \"return 1\" per check", "#6f6f6f"),
+    ("tollgate's script per check", "#c64600"),
 ];
 
-/// A number of keys or tasks, and the turns of each line.
+/// A number of keys or tasks, and the measurements of each subject in the order of [`SERIES`].
 struct Point {
-    at: u64,
-    turns: Vec<Vec<Slice>>,
+    x: u64,
+    measurements: Vec<Vec<Measurement>>,
 }
 
-pub(crate) async fn run(settings: Settings) -> Result<ExitCode, Fault> {
-    let stage = Stage::set().await?;
-    let pace = Pace {
+pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
+    let setup = Setup::start().await?;
+    let config = RunConfig {
         rounds: settings.rounds.unwrap_or(3),
         slice: settings.slice.unwrap_or(Duration::from_millis(500)),
     };
-    let keys = sweep("keys", KEYS.map(|keys| (keys, 256, keys)), &stage, pace).await?;
-    let many = sweep("tasks, 10,000 keys", TASKS.map(|n| (n, n, 10_000)), &stage, pace).await?;
-    let one = sweep("tasks, 1 key", TASKS.map(|n| (n, n, 1)), &stage, pace).await?;
+    let keys = sweep("keys", KEYS.map(|keys| (keys, 256, keys)), &setup, config).await?;
+    let many_keys = TASKS.map(|tasks| (tasks, tasks, 10_000));
+    let many_keys = sweep("tasks, 10,000 keys", many_keys, &setup, config).await?;
+    let one_key = TASKS.map(|tasks| (tasks, tasks, 1));
+    let one_key = sweep("tasks, 1 key", one_key, &setup, config).await?;
 
-    let of_keys = [panels("256 tasks", "keys", &keys)];
-    let of_tasks = [panels("10,000 keys", "tasks", &many), panels("one key", "tasks", &one)];
-    draw("bench-keys.svg", &of_keys)?;
-    draw("bench-tasks.svg", &of_tasks)?;
+    draw("bench-keys.svg", &[panels("256 tasks", "keys", &keys)])?;
+    let many_keys = panels("10,000 keys", "tasks", &many_keys);
+    let one_key = panels("one key", "tasks", &one_key);
+    draw("bench-tasks.svg", &[many_keys, one_key])?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Loads are (what grows, tasks, keys).
+/// Each load is `(x, tasks, keys)`.
 async fn sweep(
-    what: &str,
+    x_title: &str,
     loads: [(u64, u64, u64); 7],
-    stage: &Stage,
-    pace: Pace,
-) -> Result<Vec<Point>, Fault> {
-    println!("\n| {what} | {} |", LINES.map(|(_, text, _)| format!("{text} | CPU µs")).join(" | "));
-    println!("|--:|{}", "--:|".repeat(2 * LINES.len()));
+    setup: &Setup,
+    config: RunConfig,
+) -> Result<Vec<Point>, BoxError> {
+    let columns = SERIES.map(|(name, _)| format!("{name}: decisions/s | Redis CPU µs"));
+    println!("\n| {x_title} | {} |", columns.join(" | "));
+    println!("|--:|{}", "--:|".repeat(2 * SERIES.len()));
     let mut points = Vec::new();
-    for (at, tasks, keys) in loads {
-        let point = Point { at, turns: turns(tasks, keys, stage, pace).await? };
-        let cells = point.turns.iter().map(|turns| {
-            let of = |figure| of(turns, figure);
-            format!("{:.0} | {:.2}", of(per_second), of(redis_cpu))
+    for (x, tasks, keys) in loads {
+        let measurements = measure_subjects(tasks, keys, setup, config).await?;
+        let cells = measurements.iter().map(|measurements| {
+            let rate = median_of(measurements, per_second);
+            format!("{rate:.0} | {:.2}", median_of(measurements, redis_cpu))
         });
-        println!("| {at} | {} |", cells.collect::<Vec<_>>().join(" | "));
-        points.push(point);
+        println!("| {x} | {} |", cells.collect::<Vec<_>>().join(" | "));
+        points.push(Point { x, measurements });
     }
     Ok(points)
 }
 
-async fn turns(tasks: u64, keys: u64, stage: &Stage, pace: Pace) -> Result<Vec<Vec<Slice>>, Fault> {
-    stage.server.command(&["FLUSHALL"]).await;
-    let limiter = tollgate::limiter(tollgate::on(&stage.server)?, tollgate::open())?;
-    let contestants = [
-        Contestant::new(names::REDIS, tollgate::layered(limiter)),
-        Contestant::new(names::FLOOR, Floor::return_one(stage).await?),
-        Contestant::new(names::SHARED, Shared::new(stage).await?),
+/// Returns the measurements of each subject, in the order of [`SERIES`].
+async fn measure_subjects(
+    tasks: u64,
+    keys: u64,
+    setup: &Setup,
+    config: RunConfig,
+) -> Result<Vec<Vec<Measurement>>, BoxError> {
+    setup.server.command(&["FLUSHALL"]).await;
+    let limiter = tollgate::limiter(tollgate::redis_store(&setup.server)?, tollgate::allow_all())?;
+    let subjects = [
+        Subject::new(names::REDIS, tollgate::layered(limiter)),
+        Subject::new(names::BASELINE, Baseline::return_one(setup).await?),
+        Subject::new(names::SHARED, Shared::new(setup).await?),
     ];
-    // The script per check finds the same keys.
-    contestants[0].run(Load { tasks: 256, keys, until: Until::Filled }).await?;
-    let mut turns = vec![Vec::new(); contestants.len()];
-    for _ in 0..pace.rounds {
-        for (contestant, turns) in contestants.iter().zip(&mut turns) {
-            let load = Load { tasks, keys, until: Until::Over(pace.slice) };
-            turns.push(run::turn(contestant, load, stage, false).await?);
+    // This creates the keys of the script per check too: both use the same ones.
+    subjects[0].run(Load { tasks: 256, keys, until: Until::AllKeys }).await?;
+    let mut measurements = vec![Vec::new(); subjects.len()];
+    for _ in 0..config.rounds {
+        for (subject, measurements) in subjects.iter().zip(&mut measurements) {
+            let load = Load { tasks, keys, until: Until::Elapsed(config.slice) };
+            measurements.push(measure(subject, load, setup, false).await?);
         }
     }
-    Ok(turns)
+    Ok(measurements)
 }
 
-fn of(turns: &[Slice], figure: Figure) -> f64 {
-    median(turns.iter().map(figure).collect()).unwrap_or_default()
+fn median_of(measurements: &[Measurement], figure: Figure) -> f64 {
+    median(measurements.iter().map(figure).collect()).unwrap_or_default()
 }
 
 fn panels(title: &str, x: &'static str, points: &[Point]) -> [Panel; 2] {
     let panel = |y, figure: Figure| Panel {
         title: format!("{y}, {title}"),
         x,
-        series: LINES
+        series: SERIES
             .iter()
             .enumerate()
-            .map(|(line, &(_, name, color))| Series {
-                name,
-                color,
-                points: points.iter().map(|p| (p.at as f64, of(&p.turns[line], figure))).collect(),
+            .map(|(n, &(name, color))| {
+                let point = |p: &Point| (p.x as f64, median_of(&p.measurements[n], figure));
+                Series { name, color, points: points.iter().map(point).collect() }
             })
             .collect(),
     };
-    [panel("decisions per second", per_second), panel("µs of Redis per decision", redis_cpu)]
+    [panel("decisions per second", per_second), panel("Redis CPU µs per decision", redis_cpu)]
 }
 
-fn draw(name: &str, panels: &[[Panel; 2]]) -> Result<(), Fault> {
+fn draw(name: &str, panels: &[[Panel; 2]]) -> Result<(), BoxError> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     std::fs::create_dir_all(&docs)?;
     std::fs::write(docs.join(name), plot::svg(COMMAND, panels))?;
-    println!("\ndrew docs/{name}");
+    println!("\nwrote docs/{name}");
     Ok(())
 }

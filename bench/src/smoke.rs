@@ -1,40 +1,41 @@
-//! Every row for a moment: it shows that the benchmarks run, not what they measure.
+//! Runs every row briefly, to check that the benchmarks work. The figures are not meaningful.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::bytes::BytesPerKey;
-use crate::claims::claims;
-use crate::load::Slice;
+use crate::load::Measurement;
 use crate::rows::{self, Row};
-use crate::run::{self, Pace};
+use crate::runs::{self, RunConfig};
 use crate::script_cost::ScriptCost;
-use crate::stage::Stage;
-use crate::subjects::Fault;
+use crate::setup::Setup;
+use crate::subjects::BoxError;
+use crate::targets::targets;
 
-/// How many figures a run of the table must show.
-const CLAIMS: usize = 13;
+/// How many targets `table` checks.
+const TARGETS: usize = 13;
 
-pub(crate) async fn run() -> Result<ExitCode, Fault> {
-    let stage = Stage::set().await?;
-    let pace = Pace { rounds: 1, slice: Duration::from_millis(50) };
-    let (mut turns, mut bytes) = (Vec::new(), None);
+pub(crate) async fn run() -> Result<ExitCode, BoxError> {
+    let setup = Setup::start().await?;
+    let config = RunConfig { rounds: 1, slice: Duration::from_millis(50) };
+    let (mut all_runs, mut bytes) = (Vec::new(), None);
     for row in &Row::ALL {
-        let these = run::row(row, "", &stage, pace).await?;
-        if row.name == rows::KEYS {
-            bytes = Some(BytesPerKey::measure(&stage).await?);
+        let runs = runs::measure_row(row, "", &setup, config).await?;
+        if row.name == rows::MANY_KEYS {
+            bytes = Some(BytesPerKey::measure(&setup).await?);
         }
-        for name in &these.order {
-            let decisions: u64 = these.of(name).iter().map(Slice::decisions).sum();
+        for name in &runs.order {
+            let decisions: u64 = runs.get(name).iter().map(Measurement::decisions).sum();
             println!("{}: {name}: {decisions} decisions", row.name);
         }
-        turns.push(these);
+        all_runs.push(runs);
     }
-    let script = ScriptCost::measure(&stage, 1, 2_000).await?;
-    let claims = claims(&turns, bytes.as_ref(), Some(&script));
-    if claims.len() != CLAIMS || claims.iter().any(|claim| !claim.measured.is_finite()) {
-        return Err(format!("{} of {CLAIMS} figures were measured", claims.len()).into());
+    let script = ScriptCost::measure(&setup, 1, 2_000).await?;
+    let targets = targets(&all_runs, bytes.as_ref(), Some(&script));
+    if targets.len() != TARGETS || targets.iter().any(|target| !target.measured.is_finite()) {
+        let measured: Vec<_> = targets.iter().map(|target| target.measured).collect();
+        return Err(format!("expected {TARGETS} finite figures, got {measured:?}").into());
     }
-    println!("all {CLAIMS} figures can be measured");
+    println!("measured the figures of all {TARGETS} targets");
     Ok(ExitCode::SUCCESS)
 }

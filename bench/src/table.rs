@@ -1,92 +1,94 @@
-//! The table, in Markdown.
+//! Prints the table of all rows, in Markdown.
 
 use std::process::ExitCode;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::bytes::BytesPerKey;
-use crate::claims::{Bound, Claim, claims};
 use crate::rows::{self, Row, names};
-use crate::run::{self, Pace, Turns, own_cpu, p50, p99, per_second, redis_cpu};
+use crate::runs::{self, RunConfig, Runs, client_cpu, p50, p99, per_second, redis_cpu};
 use crate::script_cost::ScriptCost;
 use crate::settings::Settings;
-use crate::stage::Stage;
-use crate::subjects::Fault;
+use crate::setup::Setup;
+use crate::subjects::BoxError;
+use crate::targets::{Bound, Target, targets};
 
-const CALLS: u64 = 300_000;
+/// Calls of each script in each round.
+const SCRIPT_CALLS: u64 = 300_000;
 
-/// Whom the decisions per second are compared with, where they are in the row.
+/// The subjects to compare the decisions per second with, and their column headings.
 const REFERENCES: [(&str, &str); 5] = [
-    (names::FLOOR, "floor"),
+    (names::BASELINE, "baseline"),
     (names::GOVERNOR, "governor"),
     (names::TOWER_RATE_LIMIT_REDIS, "t-r-l-redis"),
     (names::POOLED, "deadpool"),
     (names::TWO_KEYS, "two-key"),
 ];
 
-pub(crate) async fn run(settings: Settings) -> Result<ExitCode, Fault> {
-    let stage = Stage::set().await?;
-    let pace = Pace {
+pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
+    let setup = Setup::start().await?;
+    let config = RunConfig {
         rounds: settings.rounds.unwrap_or(5),
         slice: settings.slice.unwrap_or(Duration::from_secs(1)),
     };
-    preamble(&stage, pace).await;
-    let (mut turns, mut bytes) = (Vec::new(), None);
+    print_header(&setup, config).await;
+    let (mut all_runs, mut bytes) = (Vec::new(), None);
     for row in Row::ALL.iter().filter(|row| row.name.starts_with(&settings.only)) {
         eprintln!("{} ...", row.name);
-        let these = run::row(row, &settings.subject, &stage, pace).await?;
-        if row.name == rows::KEYS && settings.subject.is_empty() {
-            bytes = Some(BytesPerKey::measure(&stage).await?);
+        let runs = runs::measure_row(row, &settings.subject, &setup, config).await?;
+        if row.name == rows::MANY_KEYS && settings.subject.is_empty() {
+            bytes = Some(BytesPerKey::measure(&setup).await?);
         }
-        print_row(&these, bytes.as_ref().filter(|_| row.name == rows::KEYS));
-        turns.push(these);
+        print_row(&runs, bytes.as_ref().filter(|_| row.name == rows::MANY_KEYS));
+        all_runs.push(runs);
     }
     let script = match "script".starts_with(&settings.only) {
-        true => Some(ScriptCost::measure(&stage, pace.rounds, CALLS).await?),
+        true => Some(ScriptCost::measure(&setup, config.rounds, SCRIPT_CALLS).await?),
         false => None,
     };
-    if script.is_none() && turns.iter().all(|turns| turns.order.is_empty()) {
-        return Err("no row, or no subject, is named like that".into());
+    if script.is_none() && all_runs.iter().all(|runs| runs.order.is_empty()) {
+        return Err("no row matches --only, or no subject matches --subject".into());
     }
     if let Some(script) = &script {
         print_script(script);
     }
-    let claims = claims(&turns, bytes.as_ref(), script.as_ref());
-    print_claims(&claims);
-    let is_short = settings.check && !claims.iter().all(Claim::holds);
-    Ok(if is_short { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let targets = targets(&all_runs, bytes.as_ref(), script.as_ref());
+    print_targets(&targets);
+    let is_failure = settings.check && !targets.iter().all(Target::is_met);
+    Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-async fn preamble(stage: &Stage, Pace { rounds, slice }: Pace) {
+async fn print_header(setup: &Setup, RunConfig { rounds, slice }: RunConfig) {
     let cores = available_parallelism().map_or(0, usize::from);
-    let redis = stage.redis_version().await;
+    let redis = setup.redis_version().await;
     println!(
-        "{cores} cores, with Redis {redis} on them; {rounds} rounds of {slice:?} for each subject, \
-         medians. Ratios are of decisions per second, taken within a round: over 1 is faster.\n"
+        "{cores} cores, shared with Redis {redis}. Medians of {rounds} rounds of {slice:?} per \
+         subject. The columns with × are ratios of decisions per second, computed within a round: \
+         above 1 is faster than the reference.\n"
     );
     let columns = REFERENCES.map(|(_, heading)| format!("× {heading}")).join(" | ");
     println!(
-        "| load | subject | p50 µs | p99 µs | decisions/s | own CPU µs | Redis CPU µs | bytes/key | {columns} |"
+        "| load | subject | p50 µs | p99 µs | decisions/s | client CPU µs | Redis CPU µs | bytes/key | {columns} |"
     );
     println!("|---|---|{}", "--:|".repeat(6 + REFERENCES.len()));
 }
 
-fn print_row(turns: &Turns, bytes: Option<&BytesPerKey>) {
-    let mut load = turns.row;
-    for name in &turns.order {
-        let figure = |figure| turns.median(name, figure).unwrap_or_default();
+fn print_row(runs: &Runs, bytes: Option<&BytesPerKey>) {
+    let mut load = runs.row;
+    for name in &runs.order {
+        let figure = |figure| runs.median(name, figure).unwrap_or_default();
         let cpu = Some(figure(redis_cpu)).filter(|&cpu| cpu > 0.0);
-        let bytes = bytes.and_then(|bytes| bytes.of(name));
+        let bytes = bytes.and_then(|bytes| bytes.get(name));
         let mut cells = vec![
             micros(figure(p50)),
             micros(figure(p99)),
             thousands(figure(per_second)),
-            format!("{:.2}", figure(own_cpu)),
+            format!("{:.2}", figure(client_cpu)),
             cpu.map_or(String::new(), |cpu| format!("{cpu:.2}")),
             bytes.map_or(String::new(), |bytes| format!("{bytes:.0}")),
         ];
-        cells.extend(REFERENCES.map(|(to, _)| match turns.ratio(name, to, per_second) {
-            Some(ratio) if to != *name => format!("{ratio:.2}"),
+        cells.extend(REFERENCES.map(|(other, _)| match runs.ratio(name, other, per_second) {
+            Some(ratio) if other != *name => format!("{ratio:.2}"),
             _ => String::new(),
         }));
         println!("| {load} | {name} | {} |", cells.join(" | "));
@@ -96,27 +98,27 @@ fn print_row(turns: &Turns, bytes: Option<&BytesPerKey>) {
 
 fn print_script(script: &ScriptCost) {
     println!(
-        "\n| redis-benchmark, 50 connections, 32 calls deep, 10,000 keys | calls/s | Redis CPU µs | by calls | by CPU |"
+        "\n| redis-benchmark, 50 connections, pipelines of 32 calls, 10,000 keys | calls/s | Redis CPU µs | ratio by calls/s | ratio by CPU |"
     );
     println!("|---|--:|--:|--:|--:|");
     for (name, rates) in &script.rows {
         let per_second = thousands(rates.per_second);
         println!(
             "| {name} | {per_second} | {:.2} | {:.2} | {:.2} |",
-            rates.cpu, rates.by_rate, rates.by_cpu
+            rates.cpu, rates.rate_ratio, rates.cpu_ratio
         );
     }
 }
 
-fn print_claims(claims: &[Claim]) {
-    println!("\n| figure | must be | is | |\n|---|--:|--:|---|");
-    for claim in claims {
-        let bound = match claim.bound {
-            Bound::AtMost(most) => format!("≤ {most:.2}"),
-            Bound::AtLeast(least) => format!("≥ {least:.2}"),
+fn print_targets(targets: &[Target]) {
+    println!("\n| figure | target | measured | |\n|---|--:|--:|---|");
+    for target in targets {
+        let bound = match target.bound {
+            Bound::AtMost(max) => format!("≤ {max:.2}"),
+            Bound::AtLeast(min) => format!("≥ {min:.2}"),
         };
-        let verdict = if claim.holds() { "ok" } else { "**short**" };
-        println!("| {} | {bound} | {:.2} | {verdict} |", claim.text, claim.measured);
+        let status = if target.is_met() { "met" } else { "**missed**" };
+        println!("| {} | {bound} | {:.2} | {status} |", target.text, target.measured);
     }
 }
 
@@ -127,7 +129,7 @@ fn micros(nanos: f64) -> String {
     }
 }
 
-/// With commas, to three digits that mean something.
+/// Formats a number with three significant digits and thousands separators.
 fn thousands(number: f64) -> String {
     let unit = 10f64.powf(number.max(1.0).log10().floor() - 2.0).max(1.0);
     let digits = ((number / unit).round() * unit).to_string();

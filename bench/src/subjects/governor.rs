@@ -1,4 +1,4 @@
-//! tower_governor 0.8: GCRA in the memory of one process.
+//! tower_governor 0.8: GCRA in the memory of the process.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use tower::Layer;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
-use super::{BURST, Fault, Hello, Subject, Through};
+use super::{BURST, BoxError, OkService, Operation, ServiceCall};
 
-/// With headers, by address.
-pub(crate) fn governor(is_open: bool) -> Result<impl Subject, Fault> {
-    let (period, burst) = if is_open { (60, BURST) } else { (86_400, 1) };
+/// A service in tower_governor's layer, with rate limit headers and keys by peer address.
+pub(crate) fn governor(allow_all: bool) -> Result<impl Operation, BoxError> {
+    let (period, burst) = if allow_all { (60, BURST) } else { (86_400, 1) };
     let config = GovernorConfigBuilder::default()
         .period(Duration::from_secs(period))
         .burst_size(burst)
         .use_headers()
         .finish()
-        .ok_or("tower_governor refuses the quota")?;
-    Ok(Through(GovernorLayer::new(config).layer(Hello)))
+        .ok_or("tower_governor rejected the quota")?;
+    Ok(ServiceCall(GovernorLayer::new(config).layer(OkService)))
 }

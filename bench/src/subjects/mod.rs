@@ -1,6 +1,6 @@
-//! What is measured: one file each, behind one small trait.
+//! The operations to measure, one file for each kind.
 
-mod floor;
+mod baseline;
 mod governor;
 mod per_check;
 mod service;
@@ -11,25 +11,27 @@ mod two_keys;
 use std::error::Error;
 use std::net::Ipv4Addr;
 
-pub(crate) use floor::{ClusterReturnOne, Floor};
+pub(crate) use baseline::{Baseline, ClusterBaseline};
 pub(crate) use governor::governor;
-pub(crate) use per_check::{OnCluster, Pooled, Shared};
-pub(crate) use service::{Hello, Through};
-pub(crate) use tower_rate_limit_redis::{peer_key, tower_rate_limit_redis};
+pub(crate) use per_check::{Pooled, Shared, SharedCluster};
+pub(crate) use service::{OkService, ServiceCall};
+pub(crate) use tollgate::DirectCheck;
+pub(crate) use tower_rate_limit_redis::{tower_rate_limit_redis, tower_rate_limit_redis_key};
 pub(crate) use two_keys::TwoKeys;
 
-pub(crate) type Fault = Box<dyn Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Each task has a clone of its own.
-pub(crate) trait Subject: Clone + Send + 'static {
-    /// Whether a request of this caller is admitted. What is not a limiter admits all.
-    fn decide(&mut self, caller: u32) -> impl Future<Output = Result<bool, Fault>> + Send;
+/// A request, a check or a command. Each task has its own clone.
+pub(crate) trait Operation: Clone + Send + 'static {
+    /// Returns whether a request with this key is allowed. An operation that is not a rate limiter
+    /// returns `true`.
+    fn execute(&mut self, key: u32) -> impl Future<Output = Result<bool, BoxError>> + Send;
 }
 
-/// Callers are IPv4 addresses: what both tollgate and tower_governor count by most often.
-pub(crate) fn address(caller: u32) -> Ipv4Addr {
-    Ipv4Addr::from(0x0a00_0000 + caller)
+/// Keys are IPv4 addresses, the most common keys of both tollgate and tower_governor.
+pub(crate) fn address(key: u32) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a00_0000 + key)
 }
 
-/// So many that no row uses them up, even by one key.
+/// Large enough that no row exhausts it, even with one key.
 pub(crate) const BURST: u32 = 70_000_000;

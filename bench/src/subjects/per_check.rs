@@ -1,5 +1,5 @@
-//! tollgate's script without tollgate: a call for each check, as limiters on Redis do it. It says
-//! what the batches and the lanes are worth. Its verdicts are not looked at.
+//! tollgate's script without tollgate: one call per check, as in most Redis rate limiters. The
+//! difference is the gain of tollgate's batches and connections. The decisions are ignored.
 
 use std::sync::Arc;
 
@@ -8,63 +8,64 @@ use redis::aio::MultiplexedConnection;
 use redis::cluster_async::ClusterConnection;
 use redis::{RedisResult, Value};
 
-use super::{Fault, Subject};
-use crate::captured::Captured;
-use crate::stage::{Stage, without_delay};
+use super::{BoxError, Operation};
+use crate::captured::CapturedCall;
+use crate::setup::{Setup, with_nodelay};
 
-/// On one connection that all share.
+/// Calls the script on one connection that all tasks share.
 #[derive(Clone)]
-pub(crate) struct Shared(MultiplexedConnection, Arc<Captured>);
+pub(crate) struct Shared(MultiplexedConnection, Arc<CapturedCall>);
 
 impl Shared {
-    pub(crate) async fn new(stage: &Stage) -> Result<Self, Fault> {
-        Ok(Self(stage.connect().await?, stage.open.clone()))
+    pub(crate) async fn new(setup: &Setup) -> Result<Self, BoxError> {
+        Ok(Self(setup.connect().await?, setup.allow_call.clone()))
     }
 }
 
-impl Subject for Shared {
-    async fn decide(&mut self, caller: u32) -> Result<bool, Fault> {
-        ran(self.1.call(caller).query_async(&mut self.0).await)
+impl Operation for Shared {
+    async fn execute(&mut self, key: u32) -> Result<bool, BoxError> {
+        check_reply(self.1.command(key).query_async(&mut self.0).await)
     }
 }
 
+/// Calls the script on one cluster connection that all tasks share.
 #[derive(Clone)]
-pub(crate) struct OnCluster(ClusterConnection, Arc<Captured>);
+pub(crate) struct SharedCluster(ClusterConnection, Arc<CapturedCall>);
 
-impl OnCluster {
-    pub(crate) async fn new(stage: &Stage) -> Result<Self, Fault> {
-        Ok(Self(stage.connect_to_cluster().await?, stage.open.clone()))
+impl SharedCluster {
+    pub(crate) async fn new(setup: &Setup) -> Result<Self, BoxError> {
+        Ok(Self(setup.connect_to_cluster().await?, setup.allow_call.clone()))
     }
 }
 
-impl Subject for OnCluster {
-    async fn decide(&mut self, caller: u32) -> Result<bool, Fault> {
-        ran(self.1.call(caller).query_async(&mut self.0).await)
+impl Operation for SharedCluster {
+    async fn execute(&mut self, key: u32) -> Result<bool, BoxError> {
+        check_reply(self.1.command(key).query_async(&mut self.0).await)
     }
 }
 
-/// On a connection from a pool of the default size, checked out for the one call.
+/// Takes a connection from a pool of the default size for every call.
 #[derive(Clone)]
-pub(crate) struct Pooled(Pool, Arc<Captured>);
+pub(crate) struct Pooled(Pool, Arc<CapturedCall>);
 
 impl Pooled {
-    pub(crate) fn new(stage: &Stage, call: &Arc<Captured>) -> Result<Self, Fault> {
-        let manager = Manager::new(without_delay(&stage.server.url())?)?;
+    pub(crate) fn new(setup: &Setup, call: &Arc<CapturedCall>) -> Result<Self, BoxError> {
+        let manager = Manager::new(with_nodelay(&setup.server.url())?)?;
         let pool = Pool::builder(manager).runtime(Runtime::Tokio1).build()?;
         Ok(Self(pool, call.clone()))
     }
 }
 
-impl Subject for Pooled {
-    async fn decide(&mut self, caller: u32) -> Result<bool, Fault> {
+impl Operation for Pooled {
+    async fn execute(&mut self, key: u32) -> Result<bool, BoxError> {
         let mut connection = self.0.get().await?;
-        ran(self.1.call(caller).query_async(&mut connection).await)
+        check_reply(self.1.command(key).query_async(&mut connection).await)
     }
 }
 
-fn ran(reply: RedisResult<Value>) -> Result<bool, Fault> {
+fn check_reply(reply: RedisResult<Value>) -> Result<bool, BoxError> {
     match reply? {
         Value::Int(_) => Ok(true),
-        other => Err(format!("the script answered {other:?}").into()),
+        other => Err(format!("unexpected reply of the script: {other:?}").into()),
     }
 }

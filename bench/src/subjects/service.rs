@@ -1,4 +1,4 @@
-//! The service that all layers are put around, and the way of a request through them.
+//! The service that the layers wrap, and the requests to it.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -10,12 +10,13 @@ use axum::extract::ConnectInfo;
 use http::{Request, Response, StatusCode};
 use tower::{Service, ServiceExt};
 
-use super::{Fault, Subject, address};
+use super::{BoxError, Operation, address};
 
+/// Responds with status 200 and an empty body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hello;
+pub(crate) struct OkService;
 
-impl Service<Request<()>> for Hello {
+impl Service<Request<()>> for OkService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;
@@ -29,29 +30,29 @@ impl Service<Request<()>> for Hello {
     }
 }
 
-/// A request as axum hands it on: it says who is at the other end of the connection.
-pub(crate) fn request(caller: u32) -> Request<()> {
+/// A request with the peer address, as axum provides it.
+pub(crate) fn request(key: u32) -> Request<()> {
     let mut request = Request::new(());
-    request.extensions_mut().insert(ConnectInfo(SocketAddr::from((address(caller), 4_711))));
+    request.extensions_mut().insert(ConnectInfo(SocketAddr::from((address(key), 4_711))));
     request
 }
 
-/// A service with whatever layers, asked by requests.
+/// Sends a request to a service, which can have layers.
 #[derive(Clone)]
-pub(crate) struct Through<S>(pub(crate) S);
+pub(crate) struct ServiceCall<S>(pub(crate) S);
 
-impl<S, B> Subject for Through<S>
+impl<S, B> Operation for ServiceCall<S>
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
     B: Send,
 {
-    async fn decide(&mut self, caller: u32) -> Result<bool, Fault> {
-        let response = self.0.ready().await?.call(request(caller)).await?;
+    async fn execute(&mut self, key: u32) -> Result<bool, BoxError> {
+        let response = self.0.ready().await?.call(request(key)).await?;
         match response.status() {
             StatusCode::OK => Ok(true),
             StatusCode::TOO_MANY_REQUESTS => Ok(false),
-            status => Err(format!("answered {status}").into()),
+            status => Err(format!("unexpected status: {status}").into()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! tollgate, through its layer and by itself.
+//! tollgate, with and without its layer.
 
 use std::time::Duration;
 
@@ -8,47 +8,50 @@ use tollgate::{
 };
 use tower::Layer;
 
-use super::{BURST, Fault, Hello, Subject, Through, address};
+use super::{BURST, BoxError, OkService, Operation, ServiceCall, address};
 use crate::common::{Cluster, Server};
 
-type Layered = Through<RateLimit<Hello, PeerIp, http::request::Parts, tollgate::layer::Http>>;
+type Layered =
+    ServiceCall<RateLimit<OkService, PeerIp, http::request::Parts, tollgate::layer::Http>>;
 
-/// Slow to refill, so that the buckets are still there at the next check of the same key.
-pub(crate) fn open() -> Policy {
+/// Refills slowly, so that the bucket of a key still exists at its next check.
+pub(crate) fn allow_all() -> Policy {
     Quota::per_minute(1).burst(BURST).into()
 }
 
-pub(crate) fn shut() -> Policy {
-    Policy::new("shut").quota("shut", Quota::per_day(1))
+/// Allows the first request of a key and denies all others.
+pub(crate) fn deny_after_first() -> Policy {
+    Policy::new("deny").quota("deny", Quota::per_day(1))
 }
 
-/// A store that fails shows as an error, and not as an admission.
-pub(crate) fn limiter(store: impl Store, policy: Policy) -> Result<Limiter, Fault> {
+/// Fails closed: an error of the store must not count as an allowed request.
+pub(crate) fn limiter(store: impl Store, policy: Policy) -> Result<Limiter, BoxError> {
     let limiter = Limiter::new(store, policy)?;
     Ok(limiter.failure_mode(FailureMode::Closed).deadline(Duration::from_secs(1)))
 }
 
-pub(crate) fn on(server: &Server) -> Result<RedisStore, Fault> {
+pub(crate) fn redis_store(server: &Server) -> Result<RedisStore, BoxError> {
     Ok(RedisStore::connect(server.url())?)
 }
 
-pub(crate) fn on_cluster(cluster: &Cluster) -> Result<RedisStore, Fault> {
+pub(crate) fn cluster_store(cluster: &Cluster) -> Result<RedisStore, BoxError> {
     Ok(RedisStore::connect_cluster(cluster.urls())?)
 }
 
-/// With its default headers, by address.
+/// A service in tollgate's layer, with the default headers and keys by peer address.
 pub(crate) fn layered(limiter: Limiter) -> Layered {
-    Through(RateLimitLayer::new(limiter, PeerIp::new()).layer(Hello))
+    ServiceCall(RateLimitLayer::new(limiter, PeerIp::new()).layer(OkService))
 }
 
+/// A check without the layer.
 #[derive(Clone)]
-pub(crate) struct Alone(pub(crate) Limiter);
+pub(crate) struct DirectCheck(pub(crate) Limiter);
 
-impl Subject for Alone {
-    async fn decide(&mut self, caller: u32) -> Result<bool, Fault> {
-        let decision = self.0.check(address(caller)).await?;
+impl Operation for DirectCheck {
+    async fn execute(&mut self, key: u32) -> Result<bool, BoxError> {
+        let decision = self.0.check(address(key)).await?;
         match decision.source() {
-            Source::FailureMode => Err("the store did not answer".into()),
+            Source::FailureMode => Err("the store failed".into()),
             _ => Ok(decision.is_allowed()),
         }
     }

@@ -1,4 +1,4 @@
-//! tower-rate-limit-redis 1.0.2: a GCRA script for each check, on a shared connection.
+//! tower-rate-limit-redis 1.0.2: one call of a GCRA script per check, on a shared connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -8,47 +8,48 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Request, Response, StatusCode};
-use peer_redis::AsyncConnectionConfig;
-use peer_redis::io::tcp::TcpSettings;
+use redis_0_32::AsyncConnectionConfig;
+use redis_0_32::io::tcp::TcpSettings;
 use tower::Layer;
 use tower_rate_limit_redis::{KeyResolver, RateLimitLayer};
 
-use super::{Fault, Hello, Subject, Through};
+use super::{BoxError, OkService, Operation, ServiceCall};
 use crate::rows::Row;
-use crate::stage::Stage;
+use crate::setup::Setup;
 
-/// As much as it takes.
+/// The largest burst that the crate accepts.
 const BURST: u16 = u16::MAX;
 
-/// Where all ask for one key, that burst is soon used up, and a denial costs it less. So the key
-/// gets another number before that.
-const ASKED_OF_A_NUMBER: u64 = 50_000;
+/// With one key, requests soon exhaust the burst, and a denial costs less than an allowed request.
+/// The key therefore gets a new suffix after this many requests.
+const REQUESTS_PER_SUFFIX: u64 = 50_000;
 
 pub(crate) async fn tower_rate_limit_redis(
-    stage: &Stage,
+    setup: &Setup,
     row: &Row,
-) -> Result<impl Subject, Fault> {
+) -> Result<impl Operation, BoxError> {
     let tcp = TcpSettings::default().set_nodelay(true);
-    let connection = peer_redis::Client::open(stage.server.url())?
+    let connection = redis_0_32::Client::open(setup.server.url())?
         .get_multiplexed_async_connection_with_config(
             &AsyncConnectionConfig::new().set_tcp_settings(tcp),
         )
         .await?;
-    let (burst, seconds) = if row.is_open { (BURST, 60) } else { (1, 86_400) };
-    let asked = (row.is_open && row.keys == 1).then(Arc::default);
+    let (burst, seconds) = if row.allow_all { (BURST, 60) } else { (1, 86_400) };
+    let requests = (row.allow_all && row.keys == 1).then(Arc::default);
     let layer = RateLimitLayer::builder()
         .conn(connection)
-        .key_resolver(ByAddress { is_open: row.is_open, asked })
+        .key_resolver(ByAddress { allow_all: row.allow_all, requests })
         .capacity(burst)
         .emission_interval(Duration::from_secs(seconds))
         .build();
-    Ok(Through(layer.layer(Hello)))
+    Ok(ServiceCall(layer.layer(OkService)))
 }
 
 #[derive(Clone)]
 struct ByAddress {
-    is_open: bool,
-    asked: Option<Arc<AtomicU64>>,
+    allow_all: bool,
+    /// The number of requests, if the key needs a suffix.
+    requests: Option<Arc<AtomicU64>>,
 }
 
 impl KeyResolver for ByAddress {
@@ -61,17 +62,17 @@ impl KeyResolver for ByAddress {
             *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
             return Err(response);
         };
-        let key = peer_key(peer.ip(), self.is_open);
-        Ok(match &self.asked {
-            Some(asked) => {
-                let number = asked.fetch_add(1, Ordering::Relaxed) / ASKED_OF_A_NUMBER;
-                format!("{key}:{number}")
+        let key = tower_rate_limit_redis_key(peer.ip(), self.allow_all);
+        Ok(match &self.requests {
+            Some(requests) => {
+                let suffix = requests.fetch_add(1, Ordering::Relaxed) / REQUESTS_PER_SUFFIX;
+                format!("{key}:{suffix}")
             }
             None => key,
         })
     }
 }
 
-pub(crate) fn peer_key(caller: IpAddr, is_open: bool) -> String {
-    format!("peer:{caller}:{}", if is_open { "open" } else { "shut" })
+pub(crate) fn tower_rate_limit_redis_key(address: IpAddr, allow_all: bool) -> String {
+    format!("peer:{address}:{}", if allow_all { "pass" } else { "deny" })
 }

@@ -1,5 +1,5 @@
--- A token bucket in two keys, with the commands and the arithmetic of Spring Cloud Gateway's
--- request_rate_limiter.lua: the clock, two reads, two writes, whole seconds.
+-- A token bucket in two keys. The commands and the arithmetic are those of Spring Cloud Gateway's
+-- request_rate_limiter.lua: TIME, two reads, two writes, and a resolution of one second.
 local rate, capacity, requested = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 local now = tonumber(ARGV[3])
 if now == nil then
@@ -18,13 +18,13 @@ end
 
 local filled = math.min(capacity, tokens + math.max(0, now - refreshed) * rate)
 local allowed = filled >= requested
-local left, verdict = filled, 0
+local remaining, allowed_flag = filled, 0
 if allowed then
-  left = filled - requested
-  verdict = 1
+  remaining = filled - requested
+  allowed_flag = 1
 end
 if ttl > 0 then
-  redis.call('SETEX', KEYS[1], ttl, left)
+  redis.call('SETEX', KEYS[1], ttl, remaining)
   redis.call('SETEX', KEYS[2], ttl, now)
 end
-return { verdict, left }
+return { allowed_flag, remaining }

@@ -1,43 +1,44 @@
-//! The token bucket of two keys, called once for each request on a shared connection.
+//! A token bucket in two Redis keys, with one script call per check on a shared connection.
 
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 
-use super::{BURST, Fault, Subject, address};
-use crate::captured::{Captured, load};
-use crate::stage::Stage;
+use super::{BURST, BoxError, Operation, address};
+use crate::captured::{CapturedCall, load_script};
+use crate::setup::Setup;
 
 #[derive(Clone)]
 pub(crate) struct TwoKeys {
     connection: MultiplexedConnection,
     sha: Arc<str>,
-    captured: Arc<Captured>,
+    call: Arc<CapturedCall>,
 }
 
 impl TwoKeys {
     pub(crate) const SCRIPT: &str = include_str!("two_keys.lua");
 
-    pub(crate) async fn new(stage: &Stage) -> Result<Self, Fault> {
-        let sha = load(&stage.server, Self::SCRIPT).await.into();
-        let (connection, captured) = (stage.connect().await?, stage.open.clone());
-        Ok(Self { connection, sha, captured })
+    pub(crate) async fn new(setup: &Setup) -> Result<Self, BoxError> {
+        let sha = load_script(&setup.server, Self::SCRIPT).await.into();
+        let (connection, call) = (setup.connect().await?, setup.allow_call.clone());
+        Ok(Self { connection, sha, call })
     }
 
-    /// The names of a caller's keys: each as long as tollgate's one.
-    pub(crate) fn keys(captured: &Captured, caller: &str) -> [String; 2] {
-        let name = captured.key_of(caller);
-        let start = name.len().saturating_sub(2);
-        [format!("{}tk", &name[..start]), format!("{}ts", &name[..start])]
+    /// The Redis keys of a rate limit key. Each is as long as tollgate's Redis key.
+    pub(crate) fn redis_keys(call: &CapturedCall, key: &str) -> [String; 2] {
+        let redis_key = call.redis_key(key);
+        let prefix = &redis_key[..redis_key.len().saturating_sub(2)];
+        [format!("{prefix}tk"), format!("{prefix}ts")]
     }
 }
 
-impl Subject for TwoKeys {
-    async fn decide(&mut self, caller: u32) -> Result<bool, Fault> {
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(&*self.sha).arg(2).arg(&Self::keys(&self.captured, &address(caller).to_string()));
-        call.arg(1).arg(BURST).arg("").arg(1);
-        let (verdict, _left): (u8, i64) = call.query_async(&mut self.connection).await?;
-        Ok(verdict == 1)
+impl Operation for TwoKeys {
+    async fn execute(&mut self, key: u32) -> Result<bool, BoxError> {
+        let mut command = redis::cmd("EVALSHA");
+        let redis_keys = Self::redis_keys(&self.call, &address(key).to_string());
+        command.arg(&*self.sha).arg(2).arg(&redis_keys);
+        command.arg(1).arg(BURST).arg("").arg(1);
+        let (allowed, _remaining): (u8, i64) = command.query_async(&mut self.connection).await?;
+        Ok(allowed == 1)
     }
 }

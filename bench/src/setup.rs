@@ -1,4 +1,4 @@
-//! The servers of a run, and what they spend.
+//! The Redis servers of a benchmark, and their CPU time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,39 +10,39 @@ use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
 
-use crate::captured::Captured;
+use crate::captured::CapturedCall;
 use crate::common::{Cluster, Server};
-use crate::subjects::{Fault, tollgate};
+use crate::subjects::{BoxError, tollgate};
 
-pub(crate) struct Stage {
+pub(crate) struct Setup {
     pub(crate) server: Server,
     pub(crate) cluster: Cluster,
-    /// tollgate's calls, as a server saw them.
-    pub(crate) open: Arc<Captured>,
-    pub(crate) shut: Arc<Captured>,
+    /// The captured calls of `allow_all` and of `deny_after_first`.
+    pub(crate) allow_call: Arc<CapturedCall>,
+    pub(crate) deny_call: Arc<CapturedCall>,
 }
 
-impl Stage {
-    pub(crate) async fn set() -> Result<Self, Fault> {
+impl Setup {
+    pub(crate) async fn start() -> Result<Self, BoxError> {
         let (server, cluster) = (Server::start().await, Cluster::start().await);
-        let open = Arc::new(Captured::of(tollgate::open()).await?);
-        let shut = Arc::new(Captured::of(tollgate::shut()).await?);
+        let allow_call = Arc::new(CapturedCall::capture(tollgate::allow_all()).await?);
+        let deny_call = Arc::new(CapturedCall::capture(tollgate::deny_after_first()).await?);
         for node in [&server, cluster.node(0), cluster.node(1), cluster.node(2)] {
-            open.load(node).await;
-            shut.load(node).await;
+            allow_call.load(node).await;
+            deny_call.load(node).await;
         }
-        Ok(Self { server, cluster, open, shut })
+        Ok(Self { server, cluster, allow_call, deny_call })
     }
 
-    /// A connection as the floor has it: many callers share it, and nothing waits for more to send.
-    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
-        let client = Client::open(without_delay(&self.server.url())?)?;
-        // A time-out for each command has its cost too.
+    /// Opens a connection with `TCP_NODELAY`, to be shared by all tasks.
+    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, BoxError> {
+        let client = Client::open(with_nodelay(&self.server.url())?)?;
+        // A response timeout would add to the cost of every command.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
     }
 
-    pub(crate) async fn connect_to_cluster(&self) -> Result<ClusterConnection, Fault> {
+    pub(crate) async fn connect_to_cluster(&self) -> Result<ClusterConnection, BoxError> {
         let client = ClusterClientBuilder::new(self.cluster.urls())
             .retries(0)
             .tcp_settings(TcpSettings::default().set_nodelay(true))
@@ -50,14 +50,14 @@ impl Stage {
         Ok(client.get_async_connection().await?)
     }
 
-    /// The CPU time that the server, or all nodes of the cluster, have spent.
+    /// Returns the CPU time that the server, or the whole cluster, has used since its start.
     pub(crate) async fn cpu(&self, on_cluster: bool) -> Duration {
         if !on_cluster {
-            return cpu_of(&self.server).await;
+            return server_cpu(&self.server).await;
         }
         let mut sum = Duration::ZERO;
         for n in 0..3 {
-            sum += cpu_of(self.cluster.node(n)).await;
+            sum += server_cpu(self.cluster.node(n)).await;
         }
         sum
     }
@@ -68,17 +68,17 @@ impl Stage {
     }
 }
 
-pub(crate) async fn cpu_of(server: &Server) -> Duration {
+pub(crate) async fn server_cpu(server: &Server) -> Duration {
     let info = server.info("cpu").await;
     seconds(&info, "used_cpu_user") + seconds(&info, "used_cpu_sys")
 }
 
 fn seconds(info: &BTreeMap<String, String>, name: &str) -> Duration {
     let seconds = info.get(name).and_then(|text| text.trim().parse().ok());
-    Duration::from_secs_f64(seconds.expect("INFO cpu with seconds"))
+    Duration::from_secs_f64(seconds.expect("INFO cpu reports seconds"))
 }
 
-/// redis-rs leaves TCP_NODELAY off.
-pub(crate) fn without_delay(url: &str) -> Result<redis::ConnectionInfo, Fault> {
+/// redis-rs does not set `TCP_NODELAY` by default.
+pub(crate) fn with_nodelay(url: &str) -> Result<redis::ConnectionInfo, BoxError> {
     Ok(url.into_connection_info()?.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
 }

@@ -1,0 +1,120 @@
+//! The figures that `table --check` requires.
+
+use crate::bytes::BytesPerKey;
+use crate::rows::{self, names};
+use crate::runs::{Figure, Runs, median, p50, per_second, redis_cpu};
+use crate::script_cost::ScriptCost;
+
+pub(crate) struct Target {
+    pub(crate) text: &'static str,
+    pub(crate) bound: Bound,
+    pub(crate) measured: f64,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Target {
+    pub(crate) fn is_met(&self) -> bool {
+        match self.bound {
+            Bound::AtMost(max) => self.measured <= max,
+            Bound::AtLeast(min) => self.measured >= min,
+        }
+    }
+}
+
+use Bound::{AtLeast, AtMost};
+
+/// Returns the targets whose figures were measured.
+pub(crate) fn targets(
+    all_runs: &[Runs],
+    bytes: Option<&BytesPerKey>,
+    script: Option<&ScriptCost>,
+) -> Vec<Target> {
+    let mut targets = Vec::new();
+    let mut target = |text, bound, measured: Option<f64>| {
+        targets.extend(measured.map(|measured| Target { text, bound, measured }));
+    };
+    let ratio = |row: &str, reference: &str, figure: Figure| {
+        all_runs.iter().find(|runs| runs.row == row)?.ratio(names::REDIS, reference, figure)
+    };
+    let rate = |row: &str, reference: &str| ratio(row, reference, per_second);
+    target(
+        "1 task: p50 relative to EVALSHA `return 1`",
+        AtMost(1.10),
+        ratio(rows::ONE_TASK, names::BASELINE, p50),
+    );
+    target(
+        "256 tasks, 10,000 keys: decisions/s relative to EVALSHA `return 1`",
+        AtLeast(0.85),
+        rate(rows::MANY_KEYS, names::BASELINE),
+    );
+    target(
+        "256 tasks, 10,000 keys: decisions/s relative to tower-rate-limit-redis",
+        AtLeast(2.0),
+        rate(rows::MANY_KEYS, names::TOWER_RATE_LIMIT_REDIS),
+    );
+    target(
+        "256 tasks, 1 key: decisions/s relative to tower_governor in memory",
+        AtLeast(0.8),
+        rate(rows::ONE_KEY, names::GOVERNOR),
+    );
+    target(
+        "256 tasks, 1 key: decisions/s relative to EVALSHA `return 1`",
+        AtLeast(4.0),
+        rate(rows::ONE_KEY, names::BASELINE),
+    );
+    target(
+        "256 tasks, 1 denied key: decisions/s relative to tower_governor in memory",
+        AtLeast(1.0),
+        rate(rows::DENIED, names::GOVERNOR),
+    );
+    target(
+        "cluster of 3, 256 tasks, 1 key: decisions/s relative to EVALSHA `return 1`",
+        AtLeast(3.0),
+        rate(rows::CLUSTER_ONE_KEY, names::BASELINE),
+    );
+    target(
+        "cluster of 3, 256 tasks, 10,000 keys: decisions/s relative to EVALSHA `return 1`",
+        AtLeast(0.7),
+        rate(rows::CLUSTER_MANY_KEYS, names::BASELINE),
+    );
+    target(
+        "1 task, in memory: p50 added by the layer, relative to tower_governor",
+        AtMost(0.7),
+        all_runs.iter().find(|runs| runs.row == rows::ONE_TASK).and_then(overhead),
+    );
+    target(
+        "256 tasks, 10,000 keys: Redis CPU per decision relative to the two-key script per check",
+        AtMost(0.5),
+        ratio(rows::MANY_KEYS, names::TWO_KEYS, redis_cpu),
+    );
+    target(
+        "Redis CPU per call of TIME, GET and SET only, relative to tollgate's script",
+        AtLeast(0.68),
+        script.map(|script| script.tollgate().cpu_ratio),
+    );
+    target(
+        "calls/s of tollgate's script relative to TIME, GET and SET only",
+        AtLeast(0.68),
+        script.map(|script| script.tollgate().rate_ratio),
+    );
+    target(
+        "memory per key in Redis relative to two Redis keys of the same length",
+        AtMost(0.6),
+        bytes.and_then(|bytes| Some(bytes.get(names::REDIS)? / bytes.get(names::TWO_KEYS)?)),
+    );
+    targets
+}
+
+/// Returns the p50 that the layer adds to the bare service, relative to tower_governor.
+fn overhead(runs: &Runs) -> Option<f64> {
+    let rounds = runs.get(names::MEMORY).iter().zip(runs.get(names::GOVERNOR));
+    let rounds = rounds.zip(runs.get(names::BARE)).map(|((tollgate, governor), bare)| {
+        (p50(tollgate) - p50(bare)) / (p50(governor) - p50(bare))
+    });
+    median(rounds.collect())
+}

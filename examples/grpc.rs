@@ -1,4 +1,4 @@
-//! A tonic server with a limit, and a client that reads from a denial how long to wait.
+//! A tonic server with a rate limit, and a client that reads from a denial how long to wait.
 //!
 //! ```sh
 //! cargo run --example grpc --features tonic
@@ -23,10 +23,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?;
 
-    // tonic's health service stands for any other.
+    // Any tonic service works in place of the health service.
     let (_reporter, health) = tonic_health::server::health_reporter();
     let server = Server::builder()
-        .layer(RateLimitLayer::new(limiter, PeerIp::new()).grpc())
+        .layer(RateLimitLayer::new(limiter, PeerIp::new()))
         .add_service(health)
         .serve_with_incoming(TcpIncoming::from(listener));
     tokio::spawn(server);
@@ -35,9 +35,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut client = HealthClient::new(channel);
     for _ in 0..3 {
         match client.check(HealthCheckRequest::default()).await {
-            Ok(answer) => {
-                let headers = answer.metadata();
-                println!("ok: RateLimit is {:?}", headers.get("ratelimit"));
+            Ok(response) => {
+                println!("ok, RateLimit: {:?}", response.metadata().get("ratelimit"));
             }
             Err(status) if status.code() == Code::ResourceExhausted => {
                 let wait = status.get_details_retry_info().and_then(|info| info.retry_delay);

@@ -1,4 +1,4 @@
-//! An app that answers each client 5 times a second, and up to 10 times at once.
+//! An app that allows each client 5 requests per second, with bursts of up to 10.
 //!
 //! ```sh
 //! cargo run --example quickstart
@@ -6,8 +6,8 @@
 //! REDIS_CLUSTER=redis://127.0.0.1:7000,redis://127.0.0.1:7001 cargo run --example quickstart
 //! ```
 //!
-//! `PORT` changes the port from 3000; 0 takes a free one. Several processes with the same Redis
-//! admit the quota together.
+//! `PORT` changes the port from 3000; 0 picks a free one. Several processes on the same Redis share
+//! the limit.
 
 use std::env;
 use std::error::Error;
@@ -39,36 +39,38 @@ async fn serve() -> Result<(), Box<dyn Error>> {
         Router::new().route("/", get(hello)).layer(RateLimitLayer::new(limiter, PeerIp::new()));
 
     let port = env::var("PORT").unwrap_or_else(|_| "3000".into());
-    let port = port.parse().map_err(|_| format!("PORT is {port:?}, which is no port"))?;
+    let port = port
+        .parse()
+        .map_err(|_| format!("invalid PORT {port:?}: expected a number from 0 to 65535"))?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .await
         .map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}"))?;
     println!(
-        "GET http://{address}/ answers each client 5 times a second, and up to 10 times at once.
+        "GET http://{address}/ allows each client 5 requests per second, with bursts of up to 10.
 The buckets are {place}.
 
-One answer with its headers:
+One response with its headers:
   curl -i http://{address}/
 30 quick requests, counted by status:
   curl -s -o /dev/null -w '%{{http_code}}\\n' 'http://{address}/?[1-30]' | sort | uniq -c",
         address = listener.local_addr()?,
     );
-    // `PeerIp` needs the connect info, or there is no peer to count.
+    // `PeerIp` needs the connect info.
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }
 
-/// A limiter and where its buckets are. The type is the same wherever that is.
+/// A limiter, and where its buckets are. The type is the same for every store.
 fn limiter() -> Result<(Limiter, &'static str), Box<dyn Error>> {
     Ok(match (env::var("REDIS_URL"), env::var("REDIS_CLUSTER")) {
         (Err(_), Err(_)) => (Limiter::new(MemoryStore::new(), QUOTA)?, "in this process"),
-        // Neither connects here: Redis may come up later.
+        // Opening a store does no I/O. Redis may start later.
         (Ok(url), Err(_)) => {
-            let store = RedisStore::connect(url).map_err(|error| format!("REDIS_URL: {error}"))?;
+            let store = RedisStore::open(url).map_err(|error| format!("REDIS_URL: {error}"))?;
             (Limiter::new(store, QUOTA)?, "in the Redis of REDIS_URL")
         }
         (Err(_), Ok(urls)) => {
-            let store = RedisStore::connect_cluster(urls.split(','))
+            let store = RedisStore::open_cluster(urls.split(','))
                 .map_err(|error| format!("REDIS_CLUSTER: {error}"))?;
             (Limiter::new(store, QUOTA)?, "in the Redis cluster of REDIS_CLUSTER")
         }
@@ -78,7 +80,7 @@ fn limiter() -> Result<(Limiter, &'static str), Box<dyn Error>> {
 
 async fn hello(Extension(decision): Extension<Decision>) -> String {
     match decision.source() {
-        Source::FailureMode => "Hello! Redis does not answer, so this one is not counted.\n".into(),
+        Source::FailureMode => "Hello! Redis does not answer, so there is no limit.\n".into(),
         _ => format!("Hello! {} of {} left.\n", decision.remaining(), decision.limit()),
     }
 }

@@ -1,4 +1,4 @@
-//! Routes with quotas of their own, each counted by something else.
+//! Per-route limits, each with its own quota and its own kind of key.
 //!
 //! ```sh
 //! cargo run --example routes
@@ -11,39 +11,40 @@ use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::Router;
+use axum::http::HeaderName;
 use axum::http::request::Parts;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tollgate::resolve::{Header, MatchedPath, PeerIp};
-use tollgate::{ConfigError, KeyResolver, Limiter, MemoryStore, Policy, Quota};
-use tollgate::{RateLimitLayer, Resolution};
+use tollgate::{
+    ConfigError, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection,
+};
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 fn app() -> Result<Router, ConfigError> {
     let store = MemoryStore::new();
-    // Each limiter has a policy name of its own, which keeps their buckets apart.
+    // Each limiter has its own policy name, which keeps their buckets apart.
     let limiter = |name, quota| Limiter::new(store.clone(), Policy::new(name).quota(name, quota));
 
-    // A resolver that ships: by API key. Who sends none is told so, with a 400.
-    let search = Header::new("x-api-key");
+    // A resolver of the crate: by API key. A request without one is rejected with 400. Clients can
+    // invent keys, so the limit per client around all routes below is what protects the service.
+    let search = Header::new(API_KEY);
     let search = RateLimitLayer::new(limiter("search", Quota::per_minute(3))?, search);
 
-    // A tuple: each client has a bucket for each of the routes, whatever the id in the path.
+    // A tuple: each client has a bucket per route, for any id in the path.
     let items = (PeerIp::new(), MatchedPath);
     let items = RateLimitLayer::new(limiter("items", Quota::per_minute(2))?, items);
 
     // A closure: all users of a tenant share a bucket.
     let report = |parts: &Parts| match parts.headers.get("x-tenant") {
-        Some(tenant) => Resolution::Key(tenant.as_bytes().into()),
-        None => Resolution::missing("send the header x-tenant"),
+        Some(tenant) => Ok(tenant.as_bytes().to_vec()),
+        None => Err(Rejection::bad_request("missing header: x-tenant")),
     };
     let report = RateLimitLayer::new(limiter("report", Quota::per_hour(1))?, report);
 
-    // A closure around a resolver: every client, but the health check is not counted.
-    let peer = PeerIp::new();
-    let all = move |parts: &Parts| match parts.uri.path() {
-        "/health" => Resolution::Exempt,
-        _ => peer.resolve(parts),
-    };
+    // By client, except for the health check.
+    let all = PeerIp::new().skip(|parts: &Parts| parts.uri.path() == "/health");
     let all = RateLimitLayer::new(limiter("all", Quota::per_minute(12))?, all);
 
     Ok(Router::new()
@@ -53,7 +54,7 @@ fn app() -> Result<Router, ConfigError> {
         .route_layer(items)
         .route("/search", get(async || "found\n").layer(search))
         .route("/report", get(async || "a report\n").layer(report))
-        .route("/health", get(async || "fine\n"))
+        .route("/health", get(async || "healthy\n"))
         .layer(all))
 }
 

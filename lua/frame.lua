@@ -1,7 +1,7 @@
 -- Decides checks of many callers under one policy, each exactly as if it had come alone.
 --
 -- KEYS    the callers' buckets: one key each, no two the same.
--- ARGV    the quota's numbers (see the piece), then for each key its checks in their order: a
+-- ARGV    the quota's numbers (see the fragment), then for each key its checks in their order: a
 --         cost, or runs of equal costs as "count:cost,count:cost,...". None at all means a check
 --         of cost 1 for each key.
 -- Returns for each key the debt in ticks that its checks met: 0 for a full bucket; -1 for a value
@@ -9,14 +9,14 @@
 --         bucket, which is written back); or the text of an error, which is that key's alone.
 --         One key's comes by itself, without a table, which the server takes longer to send.
 --
--- A tick is what the piece counts in; a bucket's debt is the ticks until it is full. All numbers
+-- A tick is what the fragment counts in; a bucket's debt is the ticks until it is full. All numbers
 -- are whole and below 2^53, where Lua's are exact. They are made into text by %d, never by
 -- tostring or `..`, which keep 14 digits.
 local pcall, tonumber, format, sub = redis.pcall, tonumber, string.format, string.sub
 local keys, arguments = KEYS, ARGV
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
---@ numbers
+--@ params
 -- MGET does not tell a key of the wrong type, or one that may not be read, from one that is not
 -- there; and it may not be allowed itself, of which the error has no values.
 local values = #keys > 1 and pcall('MGET', unpack(keys))
@@ -40,7 +40,7 @@ for i = 1, #keys do
       end
     end
     local before = debt
-    local checks = arguments[NUMBERS + i]
+    local checks = arguments[PARAMS + i]
     local cost = not checks and 1 or tonumber(checks)
     if cost then
       local after = debt + cost * permit

@@ -3,12 +3,12 @@
 -- Value: a millisecond after the bucket is full, in microseconds. Without its last three digits
 -- that is the time in milliseconds at which the key expires: never before the bucket is full.
 
---@ numbers
+--@ params
 local permit, capacity = ARGV[1] + 0, ARGV[2] + 0
 --@ load
 local at = tonumber(value)
 if not at then
-  -- Of the fraction piece, from before a change of the quota: rounded up.
+  -- Of the fraction fragment, from before a change of the quota: rounded up.
   at = tonumber(string.match(value, '^(%d+):%d+$') or '')
   at = at and at + 1
 end

@@ -1,8 +1,8 @@
 -- A token bucket whose permits refill in a fraction of a microsecond more than a whole number.
 -- ARGV: permit and capacity in ticks, and scale: how many ticks make a microsecond.
--- Value: as of the whole piece, with the ticks past that microsecond: "microseconds:ticks".
+-- Value: as of the whole fragment, with the ticks past that microsecond: "microseconds:ticks".
 
---@ numbers
+--@ params
 local permit, capacity, scale = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 --@ load
 local micros, ticks = string.match(value, '^(%d+):(%d+)$')

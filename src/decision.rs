@@ -1,9 +1,13 @@
 use std::time::Duration;
 
-/// The answer to a check: whether it was admitted, and where the caller's bucket stands.
+use smallvec::SmallVec;
+
+use crate::{Error, Quota};
+
+/// The outcome of a check: whether it was allowed, and the state of the key's bucket.
 ///
-/// Durations are exact to the microsecond, counted from the moment of the decision on the clock of
-/// the store that made it, and rounded up.
+/// A denied check is a value, not an error. Ignoring it is a compiler warning; to stop on a denial
+/// with `?`, use [`ensure_allowed`](Self::ensure_allowed).
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,17 +21,51 @@ use std::time::Duration;
 /// assert_eq!((decision.limit(), decision.remaining()), (2, 1));
 ///
 /// let decision = limiter.check_cost("user:7", 2).await?;
-/// assert!(!decision.is_allowed());
-/// assert!(decision.retry_after() <= Duration::from_secs(10));
+/// assert!(decision.is_denied());
+/// assert!(decision.retry_after() <= Some(Duration::from_secs(10)));
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// This does not compile when unused results are errors, because the denial goes unnoticed:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # async fn handler(limiter: tollgate::Limiter) -> Result<(), tollgate::Error> {
+/// limiter.check("user:7").await?;
+/// # Ok(()) }
+/// ```
+///
+/// ```
+/// #![deny(unused_must_use)]
+/// # async fn handler(limiter: tollgate::Limiter) -> Result<(), tollgate::Error> {
+/// limiter.check("user:7").await?.ensure_allowed()?;
+/// # Ok(()) }
+/// ```
+///
+/// # Durations
+///
+/// Durations have microsecond precision and are rounded up. They count from the moment of the
+/// decision on the clock of the store that made it.
+///
+/// # Responses
+///
+/// With the feature `axum` a decision is an `IntoResponse`, so that a check in a handler answers
+/// like the layer. [`response`](Self::response) and [`headers`](Self::headers) do the same without
+/// axum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a check can be denied: test `is_allowed()`, or use `ensure_allowed()?`"]
 pub struct Decision {
-    pub(crate) outcome: Outcome,
+    pub(crate) verdict: Verdict,
     pub(crate) source: Source,
-    pub(crate) limit: u32,
-    pub(crate) remaining: u32,
-    /// In microseconds, as the others are: half the size of a `Duration`, and cheaper to make.
+    pub(crate) quota: QuotaInfo,
+}
+
+/// The numbers of a decision, as an algorithm returns them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub(crate) outcome: Outcome,
+    pub(crate) remaining: u64,
+    /// In microseconds, like the other two: half the size of a `Duration`, and cheaper to make.
     pub(crate) retry_after: u64,
     pub(crate) refill_after: u64,
     pub(crate) reset_after: u64,
@@ -37,67 +75,181 @@ pub struct Decision {
 pub(crate) enum Outcome {
     Allowed,
     Denied,
-    OverLimit,
+    ExceedsCapacity,
 }
 
-/// Who made a [`Decision`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the responses say about a quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QuotaInfo {
+    /// ASCII. Inline up to 24 bytes, so that a decision rarely allocates.
+    name: SmallVec<[u8; 24]>,
+    pub(crate) limit: u64,
+    /// The seconds in which an empty bucket refills, or 0 if they are not whole.
+    pub(crate) window: u64,
+}
+
+/// What made a [`Decision`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
     /// The store.
     Store,
-    /// This process, which remembers that the store denied the same caller and when that ends.
-    Remembered,
-    /// The limiter's [`FailureMode`](crate::FailureMode), because the store did not answer: the
-    /// numbers say nothing about the caller's bucket.
+    /// The denial cache of this process: the store denied the same key, and the denial still holds.
+    Cached,
+    /// The limiter's [`FailureMode`](crate::FailureMode), because the store did not answer. The
+    /// numbers say nothing about the key's bucket.
     FailureMode,
 }
 
 impl Decision {
-    /// Whether the check was admitted and its cost charged.
-    pub fn is_allowed(&self) -> bool {
-        self.outcome == Outcome::Allowed
-    }
-
-    /// Whether the cost is larger than the whole burst, so that no wait will ever admit it.
+    /// An allowed decision, for tests of code that takes decisions.
     ///
-    /// Such a check is denied, [`retry_after`](Self::retry_after) is [`Duration::MAX`], and the
-    /// response has no `Retry-After`.
-    pub fn is_over_limit(&self) -> bool {
-        self.outcome == Outcome::OverLimit
+    /// ```
+    /// use tollgate::{Decision, Source};
+    ///
+    /// let decision = Decision::allowed(10, 3).with_source(Source::FailureMode);
+    /// assert!(decision.is_allowed());
+    /// assert_eq!((decision.limit(), decision.remaining()), (10, 3));
+    /// ```
+    pub fn allowed(limit: u64, remaining: u64) -> Self {
+        Self::made(Outcome::Allowed, limit, remaining, Duration::ZERO)
     }
 
-    /// The burst: the most permits that the bucket holds.
-    pub fn limit(&self) -> u32 {
-        self.limit
+    /// A denied decision, for tests of code that takes decisions. Nothing remains, and more is
+    /// available after `retry_after`. More than 584,000 years are taken as 584,000 years.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Decision;
+    ///
+    /// let decision = Decision::denied(10, Duration::from_secs(2));
+    /// assert!(decision.is_denied());
+    /// assert_eq!(decision.retry_after(), Some(Duration::from_secs(2)));
+    /// ```
+    pub fn denied(limit: u64, retry_after: Duration) -> Self {
+        Self::made(Outcome::Denied, limit, 0, retry_after)
     }
 
-    /// The whole permits left in the bucket.
-    pub fn remaining(&self) -> u32 {
-        self.remaining
+    /// A decision about a cost above the capacity, for tests of code that takes decisions.
+    pub fn denied_forever(limit: u64) -> Self {
+        Self::made(Outcome::ExceedsCapacity, limit, limit, Duration::ZERO)
     }
 
-    /// How long until a check of the same cost can be admitted: zero when this one was, and
-    /// [`Duration::MAX`] when none ever will be.
-    pub fn retry_after(&self) -> Duration {
-        match self.outcome {
-            Outcome::OverLimit => Duration::MAX,
-            _ => Duration::from_micros(self.retry_after),
-        }
+    /// The same decision from another source, for tests.
+    pub fn with_source(self, source: Source) -> Self {
+        Self { source, ..self }
     }
 
-    /// How long until [`remaining`](Self::remaining) grows by one: zero when the bucket is full.
+    fn made(outcome: Outcome, limit: u64, remaining: u64, wait: Duration) -> Self {
+        let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        let verdict = Verdict {
+            outcome,
+            remaining,
+            retry_after: wait,
+            refill_after: wait,
+            reset_after: wait,
+        };
+        let quota = QuotaInfo::new(Quota::DEFAULT_NAME, limit, 0);
+        Self { verdict, source: Source::Store, quota }
+    }
+
+    /// Whether the check was allowed and its cost charged.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.verdict.is_allowed()
+    }
+
+    /// Whether the check was denied and nothing charged.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        !self.is_allowed()
+    }
+
+    /// Whether the cost is larger than the quota's capacity, so that no wait is long enough.
+    ///
+    /// Such a check is denied, [`retry_after`](Self::retry_after) is `None`, and the response has no
+    /// `Retry-After`. This is false for a key that has used up its permits: that is
+    /// [`is_denied`](Self::is_denied).
+    #[must_use]
+    pub fn exceeds_capacity(&self) -> bool {
+        self.verdict.outcome == Outcome::ExceedsCapacity
+    }
+
+    /// Makes a denial an error, for `?`.
+    ///
+    /// # Errors
+    ///
+    /// If the check was denied: an [`Error`] of kind [`Denied`](crate::ErrorKind::Denied), which has
+    /// the decision.
+    ///
+    /// ```
+    /// # async fn send(limiter: tollgate::Limiter) -> Result<(), tollgate::Error> {
+    /// limiter.check("user:7").await?.ensure_allowed()?;
+    /// // Only reached by allowed checks.
+    /// # Ok(()) }
+    /// ```
+    pub fn ensure_allowed(&self) -> Result<(), Error> {
+        if self.is_allowed() { Ok(()) } else { Err(Error::denied(self.clone())) }
+    }
+
+    /// The capacity of the quota: the most permits that can be taken at once.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.quota.limit
+    }
+
+    /// The whole permits left.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.verdict.remaining
+    }
+
+    /// How long until a check of the same cost can be allowed. `None` if this one was allowed, and
+    /// if none ever will be because the cost [exceeds the capacity](Self::exceeds_capacity).
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        let wait = Duration::from_micros(self.verdict.retry_after);
+        (self.verdict.outcome == Outcome::Denied).then_some(wait)
+    }
+
+    /// How long until [`remaining`](Self::remaining) grows by one. Zero when the bucket is full.
+    #[must_use]
     pub fn refill_after(&self) -> Duration {
-        Duration::from_micros(self.refill_after)
+        Duration::from_micros(self.verdict.refill_after)
     }
 
     /// How long until the bucket is full.
+    #[must_use]
     pub fn reset_after(&self) -> Duration {
-        Duration::from_micros(self.reset_after)
+        Duration::from_micros(self.verdict.reset_after)
     }
 
-    /// Who decided.
+    /// What made the decision.
+    #[must_use]
     pub fn source(&self) -> Source {
         self.source
+    }
+
+    /// The name of the quota, as in the `RateLimit` field.
+    #[must_use]
+    pub fn quota_name(&self) -> &str {
+        self.quota.name()
+    }
+}
+
+impl Verdict {
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.outcome == Outcome::Allowed
+    }
+}
+
+impl QuotaInfo {
+    pub(crate) fn new(name: &str, limit: u64, window: u64) -> Self {
+        Self { name: SmallVec::from_slice(name.as_bytes()), limit, window }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        // Made from a `str`, so it is one.
+        std::str::from_utf8(&self.name).unwrap_or_default()
     }
 }

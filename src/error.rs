@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use crate::Decision;
 
-/// A limiter, store or resolver cannot be built from what it was given. The text says what to
-/// change.
+/// Invalid configuration of a limiter, store or resolver. The text says what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(Cow<'static, str>);
 
@@ -24,69 +23,88 @@ impl fmt::Display for ConfigError {
 
 impl StdError for ConfigError {}
 
-/// A check that has no admission to show: the store did not answer, or, from a layer in
-/// [`errors`](crate::RateLimitLayer::errors) mode, the request was denied or refused.
+/// Why a check produced no decision: the store did not answer. It also reports a denial where a
+/// denial has to be an error: from [`Decision::ensure_allowed`], and from a layer made by
+/// [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors).
 ///
-/// Cheap to clone: one failure may answer many callers.
+/// The text is for operators. With the feature `axum` an error is an `IntoResponse` whose body
+/// describes nothing of the server: 429 for a denial, 503 otherwise.
+///
+/// Cloning is cheap, since one failure can end many checks.
 #[derive(Clone, Debug)]
 pub struct Error(Arc<Inner>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Inner {
     kind: ErrorKind,
     message: Cow<'static, str>,
+    server: Option<Arc<str>>,
     decision: Option<Decision>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// What kind of [`Error`] it is.
+/// The kind of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The store did not answer within the limiter's deadline. A check that was already on its way
-    /// may have been charged.
+    /// The store did not answer within the limiter's timeout. A check that was already sent may have
+    /// been charged.
     Timeout,
-    /// The store cannot be reached, or the connection broke. A check that was already on its way
-    /// may have been charged.
+    /// The store is unreachable, or the connection broke. A check that was already sent may have
+    /// been charged.
     Unavailable,
-    /// The store answered with an error of its own: no permission, a key of another type, out of
-    /// memory.
-    Store,
-    /// The request was denied. [`Error::decision`] has the details. Only from a layer in
-    /// [`errors`](crate::RateLimitLayer::errors) mode.
+    /// The store answered with an error: missing permissions, a key of another type, out of memory.
+    Server,
+    /// The check was denied. [`Error::decision`] has the details.
     Denied,
-    /// The resolver found no key, or refused the request. Only from a layer in
-    /// [`errors`](crate::RateLimitLayer::errors) mode.
-    Refused,
+    /// The resolver found no key, or rejected the request. Only from a layer made by
+    /// [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors).
+    Rejected,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), decision: None, source: None }))
+        let message = message.into();
+        Self(Arc::new(Inner { kind, message, server: None, decision: None, source: None }))
     }
 
-    pub(crate) fn caused(
+    #[cfg(feature = "redis")]
+    pub(crate) fn caused_by(
         kind: ErrorKind,
         message: &'static str,
-        source: impl Into<Box<dyn StdError + Send + Sync>>,
+        source: impl StdError + Send + Sync + 'static,
     ) -> Self {
-        let source = Some(source.into());
-        Self(Arc::new(Inner { kind, message: message.into(), decision: None, source }))
+        let (message, source) = (message.into(), Some(Arc::new(source) as _));
+        Self(Arc::new(Inner { kind, message, server: None, decision: None, source }))
     }
 
     pub(crate) fn denied(decision: Decision) -> Self {
-        let message = if decision.is_over_limit() {
-            "the request costs more than its rate limit allows at once".into()
+        let message = if decision.exceeds_capacity() {
+            "the cost exceeds the capacity of the rate limit"
         } else {
-            "the rate limit is exceeded".into()
+            "rate limit exceeded"
         };
+        let (kind, message) = (ErrorKind::Denied, message.into());
         let decision = Some(decision);
-        Self(Arc::new(Inner { kind: ErrorKind::Denied, message, decision, source: None }))
+        Self(Arc::new(Inner { kind, message, server: None, decision, source: None }))
     }
 
-    /// What kind of error it is.
+    /// The same error, with the server that it came from unless one is known already.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_server(mut self, server: &Arc<str>) -> Self {
+        let inner = Arc::make_mut(&mut self.0);
+        inner.server.get_or_insert_with(|| server.clone());
+        self
+    }
+
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
+    }
+
+    /// The server that failed, as `host:port`, if one did.
+    pub fn server(&self) -> Option<&str> {
+        self.0.server.as_deref()
     }
 
     /// The decision behind an [`ErrorKind::Denied`].
@@ -94,12 +112,14 @@ impl Error {
         self.0.decision.as_ref()
     }
 
-    /// Whether the same check may succeed later with nothing changed by anybody.
+    /// Whether the same check may succeed later although nobody changed anything.
     pub fn is_transient(&self) -> bool {
         match self.kind() {
             ErrorKind::Timeout | ErrorKind::Unavailable => true,
-            ErrorKind::Denied => self.decision().is_some_and(|decision| !decision.is_over_limit()),
-            ErrorKind::Store | ErrorKind::Refused => false,
+            ErrorKind::Denied => {
+                self.decision().is_some_and(|decision| !decision.exceeds_capacity())
+            }
+            ErrorKind::Server | ErrorKind::Rejected => false,
         }
     }
 }

@@ -1,4 +1,5 @@
 //! [examples]: https://docs.rs/crate/tollgate/latest/source/examples
+//! [docs/performance.md]: https://docs.rs/crate/tollgate/latest/source/docs/performance.md
 //! [ARCHITECTURE.md]: https://docs.rs/crate/tollgate/latest/source/ARCHITECTURE.md
 //! [CONTRIBUTING.md]: https://docs.rs/crate/tollgate/latest/source/CONTRIBUTING.md
 //! [CHANGELOG.md]: https://docs.rs/crate/tollgate/latest/source/CHANGELOG.md
@@ -11,6 +12,7 @@ mod address;
 mod algorithm;
 mod decision;
 mod error;
+pub mod guide;
 mod key;
 pub mod layer;
 mod limiter;
@@ -23,9 +25,12 @@ pub use decision::{Decision, Source};
 pub use error::{ConfigError, Error, ErrorKind};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use limiter::{Check, FailureMode, Limiter};
+pub use limiter::{Check, FailureMode, Limiter, LimiterBuilder};
 pub use policy::Policy;
 pub use quota::Quota;
-pub use resolve::{KeyResolver, Refusal, Resolution};
+pub use resolve::{KeyResolver, Rejection, Resolution};
+#[cfg(feature = "redis")]
+pub use store::RedisStore;
+#[cfg(feature = "deadpool")]
 pub use store::redis::RedisPool;
-pub use store::{MemoryStore, RedisStore, Store};
+pub use store::{MemoryStore, Store};

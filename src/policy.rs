@@ -2,37 +2,40 @@ use std::borrow::Cow;
 
 use crate::{ConfigError, Quota};
 
-/// What a limiter enforces: a name, and the quota under it.
+/// What a limiter enforces: a named set of quotas.
 ///
-/// The name tells the buckets of one policy from those of another for the same caller, in Redis
-/// and in the response's `RateLimit` fields; give each limiter that has a resolver of its own a
-/// name of its own. Limiters of the same name and store share their buckets, whichever process
-/// they are in.
+/// The policy's name keeps its buckets apart from those of other policies for the same key. It is
+/// part of the name of the key in Redis. Limiters with the same policy name on the same store share
+/// their buckets, in all processes. The quota's name is the one that clients see in the `RateLimit`
+/// and `RateLimit-Policy` fields.
 ///
-/// A [`Quota`] alone is a policy named `default` with a quota named `default`.
+/// A bare [`Quota`] becomes a policy named `default` with a quota named `default`. Give every policy
+/// a name if there is more than one on a store.
 ///
-/// Names are 1 to 64 characters out of `A-Z a-z 0-9 . _ -`; another is a
-/// [`ConfigError`](crate::ConfigError) from [`Limiter::new`](crate::Limiter::new), and so is a
-/// policy without a quota. For the present a policy has exactly one.
+/// Names have 1 to 64 characters out of `A-Z a-z 0-9 . _ -`. Other names, and a policy without a
+/// quota, are a [`ConfigError`](crate::ConfigError) from [`Limiter::new`](crate::Limiter::new). For
+/// now a policy has exactly one quota.
 ///
 /// ```
 /// use tollgate::{Policy, Quota};
 ///
 /// let search = Policy::new("search").quota("burst", Quota::per_second(10).burst(20));
+/// assert_eq!(search.name(), "search");
+/// assert_eq!(search.quotas().next(), Some(("burst", &Quota::per_second(10).burst(20))));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
-    pub(crate) name: Cow<'static, str>,
-    pub(crate) quotas: Vec<(Cow<'static, str>, Quota)>,
+    name: Cow<'static, str>,
+    quotas: Vec<(Cow<'static, str>, Quota)>,
 }
 
 impl Policy {
-    /// A policy with no quota yet.
+    /// A policy without quotas.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Self { name: name.into(), quotas: Vec::new() }
     }
 
-    /// Adds a quota under a name, which the response's `RateLimit` field shows.
+    /// Adds a quota. Clients see its name in the `RateLimit` fields.
     #[must_use]
     pub fn quota(mut self, name: impl Into<Cow<'static, str>>, quota: Quota) -> Self {
         self.quotas.push((name.into(), quota));
@@ -43,21 +46,40 @@ impl Policy {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// The quotas and their names.
+    pub fn quotas(&self) -> impl Iterator<Item = (&str, &Quota)> {
+        self.quotas.iter().map(|(name, quota)| (&**name, quota))
+    }
+
+    /// The only quota of a valid policy.
+    pub(crate) fn single_quota(&self) -> Result<(&str, &Quota), ConfigError> {
+        check_name("policy", &self.name)?;
+        let [(name, quota)] = self.quotas.as_slice() else {
+            return Err(ConfigError::new(format!(
+                "policy `{}` has {} quotas: give it exactly one",
+                self.name,
+                self.quotas.len()
+            )));
+        };
+        check_name("quota", name)?;
+        Ok((name, quota))
+    }
 }
 
 impl From<Quota> for Policy {
     fn from(quota: Quota) -> Self {
-        Self::new("default").quota("default", quota)
+        Self::new(Quota::DEFAULT_NAME).quota(Quota::DEFAULT_NAME, quota)
     }
 }
 
-/// A name is written into keys and into structured fields as it is.
-pub(crate) fn valid_name(what: &str, name: &str) -> Result<(), ConfigError> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if (1..=64).contains(&name.len()) && name.bytes().all(plain) {
+/// Names go into keys, structured fields and JSON without escaping.
+fn check_name(what: &str, name: &str) -> Result<(), ConfigError> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if (1..=64).contains(&name.len()) && name.bytes().all(is_allowed) {
         return Ok(());
     }
     Err(ConfigError::new(format!(
-        "the {what} name {name:?} must be 1 to 64 characters out of A-Z a-z 0-9 . _ -"
+        "invalid {what} name {name:?}: use 1 to 64 of the characters A-Z a-z 0-9 . _ -"
     )))
 }

@@ -2,14 +2,16 @@ use std::time::Duration;
 
 /// A rate and a burst: a token bucket with continuous refill.
 ///
-/// The bucket is full at first and holds at most `burst` permits. It refills at exactly `n`
-/// permits per period, spread evenly: `per_second(3)` gains a permit every third of a second, with
-/// no rounding however long it runs. Decisions are those of the generic cell rate algorithm
-/// (ITU-T I.371), which is equal to a token bucket.
+/// The bucket is full at first and holds at most `burst` permits. It refills at exactly `n` permits
+/// per period, evenly: `per_second(3)` gains a permit every third of a second, and nothing is
+/// rounded however long it runs. The decisions are those of the generic cell rate algorithm
+/// (ITU-T I.371), which is equivalent to a token bucket.
 ///
-/// The constructors never fail. What cannot work is a [`ConfigError`](crate::ConfigError) from
-/// [`Limiter::new`](crate::Limiter::new): a zero, a period that is not in whole microseconds, or
-/// numbers beyond what the arithmetic carries exactly.
+/// The constructors never fail. Invalid numbers are a [`ConfigError`](crate::ConfigError) from
+/// [`Limiter::new`](crate::Limiter::new): a zero, a period that is not a whole number of
+/// microseconds, or numbers too large to represent exactly. In lowest terms, `burst × period / n`
+/// must be at most 2^52 ticks, where a permit takes a whole number of ticks: a terabyte per 30 days
+/// fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,43 +19,63 @@ use std::time::Duration;
 ///
 /// const SEARCH: Quota = Quota::per_second(10).burst(20);
 /// const EXPORT: Quota = Quota::new(3, Duration::from_secs(15 * 60));
+/// assert_eq!((SEARCH.permits(), SEARCH.capacity()), (10, 20));
+/// assert_eq!(EXPORT.period(), Duration::from_secs(900));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
-    pub(crate) permits: u32,
-    pub(crate) period: Duration,
-    pub(crate) burst: u32,
+    permits: u64,
+    period: Duration,
+    burst: u64,
 }
 
 impl Quota {
+    /// The name of a quota, and of its policy, for which no other was chosen.
+    pub(crate) const DEFAULT_NAME: &str = "default";
+
     /// `n` permits per `period`, with a burst of `n`.
-    pub const fn new(n: u32, period: Duration) -> Self {
+    pub const fn new(n: u64, period: Duration) -> Self {
         Self { permits: n, period, burst: n }
     }
 
     /// `n` permits per second, with a burst of `n`.
-    pub const fn per_second(n: u32) -> Self {
+    pub const fn per_second(n: u64) -> Self {
         Self::new(n, Duration::from_secs(1))
     }
 
     /// `n` permits per minute, with a burst of `n`.
-    pub const fn per_minute(n: u32) -> Self {
+    pub const fn per_minute(n: u64) -> Self {
         Self::new(n, Duration::from_secs(60))
     }
 
     /// `n` permits per hour, with a burst of `n`.
-    pub const fn per_hour(n: u32) -> Self {
+    pub const fn per_hour(n: u64) -> Self {
         Self::new(n, Duration::from_secs(60 * 60))
     }
 
     /// `n` permits per day of 24 hours, with a burst of `n`.
-    pub const fn per_day(n: u32) -> Self {
+    pub const fn per_day(n: u64) -> Self {
         Self::new(n, Duration::from_secs(24 * 60 * 60))
     }
 
-    /// The most permits that the bucket holds, so the most that can be taken at once.
+    /// Sets the capacity of the bucket: the most permits that can be taken at once.
     #[must_use]
-    pub const fn burst(self, burst: u32) -> Self {
+    pub const fn burst(self, burst: u64) -> Self {
         Self { burst, ..self }
+    }
+
+    /// The permits that the bucket gains per [`period`](Self::period).
+    pub const fn permits(&self) -> u64 {
+        self.permits
+    }
+
+    /// The time in which the bucket gains [`permits`](Self::permits).
+    pub const fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// The most permits that the bucket holds: the burst.
+    pub const fn capacity(&self) -> u64 {
+        self.burst
     }
 }

@@ -1,5 +1,5 @@
-//! The algorithms as pure integer functions of a state, a time and a cost: the executable
-//! specification, which the memory store runs and the Lua pieces must agree with.
+//! The algorithms as pure integer functions of a state, a time and a cost. They are the executable
+//! specification: the memory store runs them, and the Lua fragments must agree with them.
 
 mod token_bucket;
 

@@ -1,54 +1,61 @@
-//! A token bucket with continuous refill, kept as the generic cell rate algorithm keeps it
-//! (ITU-T I.371, annex A): the one number that matters is when the bucket will be full again.
+//! A token bucket with continuous refill, stored as the generic cell rate algorithm stores it
+//! (ITU-T I.371, annex A): a single number, the time at which the bucket will be full.
 //!
-//! The rate is the fraction permits/period in lowest terms, and a tick is the part of a
-//! microsecond in which it makes every number whole: a permit refills in `permit` ticks, and
-//! `scale` ticks are a microsecond. Nothing is ever rounded.
+//! The rate is the fraction permits/period in lowest terms. A tick is a fraction of a microsecond,
+//! chosen so that every number is whole: a permit refills in `permit` ticks, and a microsecond has
+//! `scale` ticks. Nothing is ever rounded.
 
-use crate::decision::{Outcome, Source};
-use crate::{ConfigError, Decision, Quota};
+use crate::decision::{Outcome, QuotaInfo, Verdict};
+use crate::{ConfigError, Quota};
 
-/// Lua's numbers are exact up to 2^53. Half of it for the bucket leaves the other half for the
-/// clock, until the year 2112.
+/// Numbers in Lua are exact up to 2^53. The bucket may use half of that range. The clock has the
+/// other half, until the year 2112.
 const MAX_CAPACITY: u128 = 1 << 52;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
-    limit: u32,
+    limit: u64,
     permit: u64,
     scale: u64,
     capacity: u64,
 }
 
-/// The ticks until the bucket is full, at the time of the check: 0 is full, `capacity` empty.
+/// The ticks until the bucket is full, at the time of the check: 0 for a full bucket, `capacity`
+/// for an empty one.
 pub(crate) type Debt = u64;
 
-/// When the bucket will be full: what a store keeps.
+/// When the bucket will be full. This is what a store keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FullAt {
     pub(crate) micros: u64,
-    /// Ticks past `micros`, fewer than a microsecond has.
+    /// Ticks after `micros`, less than a microsecond.
     pub(crate) ticks: u64,
 }
 
 impl TokenBucket {
     pub(crate) fn new(name: &str, quota: &Quota) -> Result<Self, ConfigError> {
-        let fault = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
-        let &Quota { permits, period, burst } = quota;
+        let error = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
+        let (permits, period, burst) = (quota.permits(), quota.period(), quota.capacity());
         if permits == 0 {
-            return fault("0 permits per period would never admit anything: use 1 or more");
+            return error("0 permits per period would deny everything: use 1 or more");
         }
         if burst == 0 {
-            return fault("a burst of 0 would never admit anything: use 1 or more");
+            return error("a burst of 0 would deny everything: use 1 or more");
         }
         if period.is_zero() || period.subsec_nanos() % 1_000 != 0 {
-            return fault("the period must be a whole number of microseconds, 1 or more");
+            return error("the period must be a whole number of microseconds, 1 or more");
         }
         let micros = period.as_micros();
         let divisor = gcd(micros, u128::from(permits));
         let permit = micros / divisor;
         let scale = u128::from(permits) / divisor;
         let capacity = permit.saturating_mul(u128::from(burst));
+        if scale > MAX_CAPACITY {
+            return error(&format!(
+                "{permits} permits per {period:?} is too large to represent exactly: use fewer \
+                 permits, or a number that divides the period"
+            ));
+        }
         if capacity > MAX_CAPACITY {
             let most = MAX_CAPACITY / permit;
             let advice = if most == 0 {
@@ -56,12 +63,12 @@ impl TokenBucket {
             } else {
                 format!("use a burst of {most} or less, or permits that divide the period")
             };
-            return fault(&format!(
-                "{permits} permits per {period:?} with a burst of {burst} is beyond exact \
-                 arithmetic: {advice}"
+            return error(&format!(
+                "{permits} permits per {period:?} with a burst of {burst} is too large to represent \
+                 exactly: {advice}"
             ));
         }
-        // All three are at most MAX_CAPACITY or u32::MAX by now.
+        // All three are at most MAX_CAPACITY.
         Ok(Self {
             limit: burst,
             permit: permit as u64,
@@ -70,14 +77,20 @@ impl TokenBucket {
         })
     }
 
-    pub(crate) fn limit(&self) -> u32 {
-        self.limit
+    /// What responses say about a quota of these numbers.
+    pub(crate) fn info(&self, name: &str) -> QuotaInfo {
+        let second = u128::from(self.scale) * 1_000_000;
+        let capacity = u128::from(self.capacity);
+        let window = if capacity.is_multiple_of(second) { capacity / second } else { 0 };
+        QuotaInfo::new(name, self.limit, window as u64)
     }
 
+    #[cfg(feature = "redis")]
     pub(crate) fn permit(&self) -> u64 {
         self.permit
     }
 
+    #[cfg(feature = "redis")]
     pub(crate) fn scale(&self) -> u64 {
         self.scale
     }
@@ -86,15 +99,9 @@ impl TokenBucket {
         self.capacity
     }
 
-    /// The time in which a bucket that is empty becomes full, if it is whole seconds.
-    pub(crate) fn window_seconds(&self) -> Option<u64> {
-        let second = self.scale * 1_000_000;
-        self.capacity.is_multiple_of(second).then(|| self.capacity / second)
-    }
-
-    /// The debt at `now` (microseconds) of a bucket that will be full at `full_at`; never more than
-    /// an empty bucket's, so that other numbers of the quota keep what was used up as far as they
-    /// can.
+    /// The debt at `now` (microseconds) of a bucket that will be full at `full_at`. It is at most
+    /// that of an empty bucket, so that after a change of the quota's numbers as much consumption
+    /// as possible survives.
     pub(crate) fn debt(&self, full_at: FullAt, now: u64) -> Debt {
         let micros = full_at.micros.saturating_sub(now);
         if micros == 0 && full_at.micros < now {
@@ -113,14 +120,14 @@ impl TokenBucket {
         FullAt { micros: now + micros, ticks }
     }
 
-    /// Decides a check, and adds its cost to the debt if it is admitted.
-    pub(crate) fn check(&self, debt: &mut Debt, cost: u32) -> Decision {
+    /// Decides a check, and adds its cost to the debt if it is allowed.
+    pub(crate) fn check(&self, debt: &mut Debt, cost: u64) -> Verdict {
         let free = self.capacity - *debt;
         let (outcome, retry_after) = if cost > self.limit {
-            (Outcome::OverLimit, 0)
+            (Outcome::ExceedsCapacity, 0)
         } else {
-            // At most the capacity, which is the limit's price.
-            let price = u64::from(cost) * self.permit;
+            // At most the capacity, which is the price of `limit` permits.
+            let price = cost * self.permit;
             if price <= free {
                 *debt += price;
                 (Outcome::Allowed, 0)
@@ -131,23 +138,20 @@ impl TokenBucket {
         let free = self.capacity - *debt;
         let remaining = free / self.permit;
         let refill = if *debt == 0 { 0 } else { self.permit - (free - remaining * self.permit) };
-        Decision {
+        Verdict {
             outcome,
-            source: Source::Store,
-            limit: self.limit,
-            // At most capacity / permit, which is the limit.
-            remaining: remaining as u32,
+            remaining,
             retry_after,
             refill_after: self.whole_micros(refill),
             reset_after: self.whole_micros(*debt),
         }
     }
 
-    /// What a check of cost 1 would be told, with nothing charged.
-    pub(crate) fn peek(&self, mut debt: Debt) -> Decision {
+    /// The verdict on a check of cost 1, without charging it.
+    pub(crate) fn peek(&self, mut debt: Debt) -> Verdict {
         let now = self.check(&mut debt.clone(), 0);
-        let Decision { outcome, retry_after, .. } = self.check(&mut debt, 1);
-        Decision { outcome, retry_after, ..now }
+        let Verdict { outcome, retry_after, .. } = self.check(&mut debt, 1);
+        Verdict { outcome, retry_after, ..now }
     }
 
     /// Rounded up.
@@ -156,10 +160,10 @@ impl TokenBucket {
         micros + u64::from(rest > 0)
     }
 
-    /// Whole microseconds, and the ticks past them.
+    /// Whole microseconds, and the ticks after them.
     fn micros(&self, ticks: u64) -> (u64, u64) {
         match self.scale {
-            // The most common one, which needs no divisions.
+            // The most common scale needs no divisions.
             1 => (ticks, 0),
             scale => (ticks / scale, ticks % scale),
         }
@@ -183,11 +187,13 @@ mod tests {
     }
 
     fn any_quota() -> impl Strategy<Value = Quota> {
-        (1..=1_000_000u32, 1..=100_000_000_000u64, 1..=1_000_000u32)
+        (1..=1_000_000u64, 1..=100_000_000_000u64, 1..=1_000_000u64)
             .prop_map(|(n, micros, burst)| {
                 Quota::new(n, Duration::from_micros(micros)).burst(burst)
             })
-            .prop_filter("beyond exact arithmetic", |quota| TokenBucket::new("", quota).is_ok())
+            .prop_filter("too large to represent exactly", |quota| {
+                TokenBucket::new("", quota).is_ok()
+            })
     }
 
     #[test]
@@ -197,13 +203,13 @@ mod tests {
         let end = now + 1_000 * 1_000_000;
         while now < end {
             let mut debt = bucket.debt(state, now);
-            let decision = bucket.check(&mut debt, 1);
-            admitted += u32::from(decision.is_allowed());
+            let verdict = bucket.check(&mut debt, 1);
+            admitted += u32::from(verdict.is_allowed());
             state = bucket.full_at(debt, now);
-            now += decision.retry_after.max(decision.refill_after).max(1);
+            now += verdict.retry_after.max(verdict.refill_after).max(1);
         }
-        // Waiting for whole microseconds costs at most one microsecond a permit, so the last
-        // permit of the span can fall just behind it.
+        // Waits are whole microseconds, up to one too long per permit, so the last permit of the
+        // span may fall just after it.
         assert_eq!(admitted, 3_000);
     }
 
@@ -216,47 +222,63 @@ mod tests {
             (Quota::new(1, Duration::from_nanos(1_500)), "whole number of microseconds"),
             (Quota::new(1, Duration::MAX).burst(1), "whole number of microseconds"),
             (Quota::new(1, Duration::from_secs(u64::MAX)), "shorten the period"),
-            (Quota::new(u32::MAX, Duration::from_secs(u64::MAX)), "use a burst of 1 or less"),
-            (Quota::per_day(1).burst(u32::MAX), "use a burst of 52124 or less"),
+            (Quota::new(u64::MAX, Duration::from_secs(1)), "fewer permits"),
+            (
+                Quota::new(u32::MAX.into(), Duration::from_secs(u64::MAX)),
+                "use a burst of 1 or less",
+            ),
+            (Quota::per_day(1).burst(u32::MAX.into()), "use a burst of 52124 or less"),
+            (Quota::per_second(1).burst(u64::MAX), "use a burst of 4503599627 or less"),
             (Quota::per_day(1_000_003), "permits that divide the period"),
         ] {
             let error = TokenBucket::new("q", &quota).unwrap_err().to_string();
             assert!(error.contains(says) && error.contains("`q`"), "{quota:?}: {error}");
         }
         assert!(TokenBucket::new("q", &Quota::per_day(1).burst(52_124)).is_ok());
-        assert!(TokenBucket::new("q", &Quota::per_second(1).burst(u32::MAX)).is_ok());
-        assert!(TokenBucket::new("q", &Quota::per_second(u32::MAX)).is_ok());
+        assert!(TokenBucket::new("q", &Quota::per_second(1).burst(u32::MAX.into())).is_ok());
+        assert!(TokenBucket::new("q", &Quota::per_second(u32::MAX.into())).is_ok());
     }
 
     #[test]
-    fn a_cost_over_the_burst_is_never_admitted_and_has_no_wait() {
+    fn bytes_per_month_are_exact() {
+        let month = Duration::from_secs(30 * 86_400);
+        let terabyte = bucket(Quota::new(1_000_000_000_000, month));
+        let mut debt = 0;
+        assert!(terabyte.check(&mut debt, 999_999_999_999).is_allowed());
+        assert_eq!(terabyte.check(&mut debt, 2).outcome, Outcome::Denied);
+        assert!(terabyte.check(&mut debt, 1).is_allowed());
+        assert_eq!(terabyte.info("monthly").window, month.as_secs());
+    }
+
+    #[test]
+    fn a_cost_above_the_capacity_is_denied_without_a_wait() {
         let bucket = bucket(Quota::per_second(5));
         let mut debt = 0;
-        let decision = bucket.check(&mut debt, 6);
-        assert!(!decision.is_allowed() && decision.is_over_limit());
-        assert_eq!((debt, decision.retry_after(), decision.remaining()), (0, Duration::MAX, 5));
-        assert!(bucket.check(&mut debt, u32::MAX).is_over_limit());
+        let verdict = bucket.check(&mut debt, 6);
+        assert_eq!(verdict.outcome, Outcome::ExceedsCapacity);
+        assert_eq!((debt, verdict.retry_after, verdict.remaining), (0, 0, 5));
+        assert_eq!(bucket.check(&mut debt, u64::MAX).outcome, Outcome::ExceedsCapacity);
     }
 
     proptest! {
         #[test]
-        fn a_check_is_denied_until_exactly_the_wait_it_was_told(
-            quota in any_quota(), used in 0.0..=1.0f64, cost in 1..=1_000_000u32, now in 0..=1u64 << 51,
+        fn a_check_is_denied_until_exactly_the_reported_wait(
+            quota in any_quota(), used in 0.0..=1.0f64, cost in 1..=1_000_000u64, now in 0..=1u64 << 51,
         ) {
             let bucket = bucket(quota);
             let debt = (bucket.capacity as f64 * used) as u64;
             let state = bucket.full_at(debt, now);
-            let decision = bucket.check(&mut debt.clone(), cost);
-            prop_assume!(!decision.is_over_limit());
-            let at = now + decision.retry_after;
+            let verdict = bucket.check(&mut debt.clone(), cost);
+            prop_assume!(verdict.outcome != Outcome::ExceedsCapacity);
+            let at = now + verdict.retry_after;
             prop_assert!(bucket.check(&mut bucket.debt(state, at), cost).is_allowed());
-            if !decision.is_allowed() {
+            if !verdict.is_allowed() {
                 prop_assert!(!bucket.check(&mut bucket.debt(state, at - 1), cost).is_allowed());
             }
         }
 
         #[test]
-        fn a_denied_check_changes_nothing(quota in any_quota(), used in 0.0..=1.0f64, cost: u32) {
+        fn a_denied_check_changes_nothing(quota in any_quota(), used in 0.0..=1.0f64, cost: u64) {
             let bucket = bucket(quota);
             let before = (bucket.capacity as f64 * used) as u64;
             let mut debt = before;
@@ -266,13 +288,13 @@ mod tests {
         }
 
         #[test]
-        fn remaining_is_what_can_be_taken_and_grows_when_it_says(
+        fn remaining_can_be_taken_and_grows_after_the_reported_time(
             quota in any_quota(), used in 0.0..=1.0f64, now in 0..=1u64 << 51,
         ) {
             let bucket = bucket(quota);
             let debt = (bucket.capacity as f64 * used) as u64;
             let state = bucket.full_at(debt, now);
-            let Decision { remaining, refill_after, reset_after, .. } = bucket.check(&mut debt.clone(), 0);
+            let Verdict { remaining, refill_after, reset_after, .. } = bucket.check(&mut debt.clone(), 0);
             prop_assert!(bucket.check(&mut debt.clone(), remaining).is_allowed());
             let at = |wait| bucket.debt(state, now + wait);
             prop_assert_eq!(at(reset_after), 0);
@@ -285,8 +307,8 @@ mod tests {
         }
 
         #[test]
-        fn no_span_admits_more_than_burst_and_rate(
-            quota in any_quota(), steps in prop::collection::vec((0..=5_000_000u64, 0..=2_000u32), 1..100),
+        fn no_span_admits_more_than_burst_plus_rate(
+            quota in any_quota(), steps in prop::collection::vec((0..=5_000_000u64, 0..=2_000u64), 1..100),
         ) {
             let bucket = bucket(quota);
             let (mut state, mut now, mut taken) = (FullAt { micros: 0, ticks: 0 }, 1 << 50, 0u128);
@@ -304,14 +326,14 @@ mod tests {
         }
 
         #[test]
-        fn a_state_survives_being_kept(quota in any_quota(), used in 0.0..=1.0f64, now in 0..=1u64 << 51) {
+        fn a_stored_state_is_read_back_unchanged(quota in any_quota(), used in 0.0..=1.0f64, now in 0..=1u64 << 51) {
             let bucket = bucket(quota);
             let debt = (bucket.capacity as f64 * used) as u64;
             prop_assert_eq!(bucket.debt(bucket.full_at(debt, now), now), debt);
         }
 
         #[test]
-        fn no_quota_and_no_cost_panics(n: u32, secs: u64, nanos in 0..1_000_000_000u32, burst: u32, cost: u32, micros: u64, ticks: u64, now in 0..=1u64 << 52) {
+        fn no_quota_and_no_cost_panics(n: u64, secs: u64, nanos in 0..1_000_000_000u32, burst: u64, cost: u64, micros: u64, ticks: u64, now in 0..=1u64 << 52) {
             if let Ok(bucket) = TokenBucket::new("", &Quota::new(n, Duration::new(secs, nanos)).burst(burst)) {
                 let mut debt = bucket.debt(FullAt { micros, ticks }, now);
                 bucket.check(&mut debt, cost);

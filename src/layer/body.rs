@@ -1,15 +1,18 @@
+use std::error::Error as StdError;
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
 use pin_project_lite::pin_project;
 
+pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
+
 pin_project! {
-    /// The body of a response: the service's own, or the layer's answer to a request that may not
-    /// pass.
-    #[derive(Debug)]
+    /// The body of a response: the service's, or that of a response made by the layer.
     pub struct ResponseBody<B> {
         #[pin]
         kind: Kind<B>,
@@ -18,10 +21,25 @@ pin_project! {
 
 pin_project! {
     #[project = KindProj]
-    #[derive(Debug)]
     enum Kind<B> {
         Service { #[pin] body: B },
         Layer { #[pin] body: Full<Bytes> },
+        Custom { #[pin] body: UnsyncBoxBody<Bytes, BoxError> },
+    }
+}
+
+/// The body of a response made by the layer.
+pub(super) enum ErrorBody {
+    Full(Bytes),
+    Boxed(UnsyncBoxBody<Bytes, BoxError>),
+}
+
+impl ErrorBody {
+    pub(super) fn boxed<B>(body: B) -> Self
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        Self::Boxed(body.map_err(Into::into).boxed_unsync())
     }
 }
 
@@ -29,23 +47,39 @@ impl<B> ResponseBody<B> {
     pub(super) fn service(body: B) -> Self {
         Self { kind: Kind::Service { body } }
     }
+}
 
-    pub(super) fn layer(body: Bytes) -> Self {
-        Self { kind: Kind::Layer { body: Full::new(body) } }
+impl<B> From<ErrorBody> for ResponseBody<B> {
+    fn from(body: ErrorBody) -> Self {
+        let kind = match body {
+            ErrorBody::Full(bytes) => Kind::Layer { body: Full::new(bytes) },
+            ErrorBody::Boxed(body) => Kind::Custom { body },
+        };
+        Self { kind }
     }
 }
 
-impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
+/// An empty body.
+impl<B> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self { kind: Kind::Layer { body: Full::default() } }
+    }
+}
+
+impl<B: Body<Data = Bytes, Error: Into<BoxError>>> Body for ResponseBody<B> {
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.project().kind.project() {
-            KindProj::Service { body } => body.poll_frame(cx),
+            KindProj::Service { body } => {
+                body.poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+            }
             KindProj::Layer { body } => body.poll_frame(cx).map_err(|never| match never {}),
+            KindProj::Custom { body } => body.poll_frame(cx),
         }
     }
 
@@ -53,6 +87,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         match &self.kind {
             Kind::Service { body } => body.is_end_stream(),
             Kind::Layer { body } => body.is_end_stream(),
+            Kind::Custom { body } => body.is_end_stream(),
         }
     }
 
@@ -60,6 +95,17 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         match &self.kind {
             Kind::Service { body } => body.size_hint(),
             Kind::Layer { body } => body.size_hint(),
+            Kind::Custom { body } => body.size_hint(),
         }
+    }
+}
+
+impl<B> fmt::Debug for ResponseBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let made_by = match &self.kind {
+            Kind::Service { .. } => "service",
+            Kind::Layer { .. } | Kind::Custom { .. } => "layer",
+        };
+        f.debug_tuple("ResponseBody").field(&made_by).finish()
     }
 }

@@ -8,58 +8,60 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::gate::Gate;
-use super::mode::{Errors, Respond};
-use super::{RateLimitLayer, ResponseBody};
+use super::admission::Admission;
+use super::protocol::ResponseContext;
+use super::{Errors, Http, RateLimitLayer, ResponseBody, placement};
 use crate::Error;
 
 pin_project! {
-    /// The future of a response, over HTTP or gRPC.
-    pub struct ResponseFuture<S, K, M, B>
+    /// The future of a response: see [`RateLimitLayer::new`].
+    pub struct ResponseFuture<S, K, B>
     where
         S: Service<Request<B>>,
-        M: Respond,
     {
         #[pin]
-        pub(super) gate: Gate<S, Request<B>, RateLimitLayer<K, Parts, M>>,
+        pub(super) admission: Admission<S, Request<B>, RateLimitLayer<K, Parts, Http>>,
     }
 }
 
-impl<S, K, M, B, C> Future for ResponseFuture<S, K, M, B>
+impl<S, K, B, C> Future for ResponseFuture<S, K, B>
 where
     S: Service<Request<B>, Response = Response<C>> + Clone,
-    M: Respond,
 {
     type Output = Result<Response<ResponseBody<C>>, S::Error>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match ready!(self.project().gate.poll(cx)) {
-            Ok((response, told)) => response.map(|mut response| {
-                if let Some(told) = told {
-                    told.write(response.headers_mut());
+        Poll::Ready(match ready!(self.project().admission.poll(cx)) {
+            Ok((result, context)) => result.map(|mut response| {
+                if let Some(ResponseContext { headers, decision }) = context {
+                    let status = response.status();
+                    headers.insert_into(status, response.headers_mut());
+                    if let Some(decision) = decision {
+                        placement::insert(response.extensions_mut(), *decision);
+                    }
                 }
                 response.map(ResponseBody::service)
             }),
-            Err(rejection) => Ok(rejection.map(ResponseBody::layer)),
+            Err(answer) => Ok(answer.map(ResponseBody::from)),
         })
     }
 }
 
-impl<S: Service<Request<B>>, K, M: Respond, B> fmt::Debug for ResponseFuture<S, K, M, B> {
+impl<S: Service<Request<B>>, K, B> fmt::Debug for ResponseFuture<S, K, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }
 
 pin_project! {
-    /// The future of an answer in [`errors`](RateLimitLayer::errors) mode.
+    /// The future of a service that is not HTTP: see [`RateLimitLayer::with_errors`].
     pub struct ErrorFuture<S, K, R>
     where
         S: Service<R>,
     {
         #[pin]
-        pub(super) gate: Gate<S, R, RateLimitLayer<K, R, Errors>>,
+        pub(super) admission: Admission<S, R, RateLimitLayer<K, R, Errors>>,
     }
 }
 
@@ -72,8 +74,8 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match ready!(self.project().gate.poll(cx)) {
-            Ok((answer, _)) => answer,
+        Poll::Ready(match ready!(self.project().admission.poll(cx)) {
+            Ok((result, _)) => result,
             Err(error) => Err(error.into()),
         })
     }

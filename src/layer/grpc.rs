@@ -1,6 +1,7 @@
-//! Responses of gRPC that consist of trailers only: HTTP 200, an empty body, and the status in the
-//! headers. The details are a `google.rpc.Status` with a `google.rpc.RetryInfo`, written by hand:
-//! it takes less than a page, and spares every build a protobuf library.
+//! gRPC responses without a message: HTTP 200, an empty body, and the status in the headers
+//! ("Trailers-Only" in the gRPC specification). The status details are a `google.rpc.Status` with a
+//! `google.rpc.RetryInfo`. They are encoded here because that takes less than a page, and a protobuf
+//! library would be a dependency of every build.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,63 +10,85 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
-use crate::{Decision, Refusal};
+use crate::{Decision, Rejection};
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-const INVALID_ARGUMENT: u8 = 3;
+const UNKNOWN: u8 = 2;
 const PERMISSION_DENIED: u8 = 7;
 const RESOURCE_EXHAUSTED: u8 = 8;
+const UNIMPLEMENTED: u8 = 12;
 const INTERNAL: u8 = 13;
 const UNAVAILABLE: u8 = 14;
 const UNAUTHENTICATED: u8 = 16;
 
-pub(super) fn denied(decision: &Decision) -> Response<Bytes> {
-    if decision.is_over_limit() {
-        let mut response = trailers(
-            RESOURCE_EXHAUSTED,
-            "the request costs more than the rate limit allows at once",
-        );
-        // A negative number: do not retry.
+/// The content type for the response if the request is a gRPC or gRPC-Web request.
+pub(super) fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
+    let requested = headers.get(CONTENT_TYPE)?.as_bytes();
+    let content_types = [
+        // The longest first, because each begins with the next.
+        "application/grpc-web-text",
+        "application/grpc-web",
+        "application/grpc",
+    ];
+    let is_requested = |name: &&str| match requested.split_at_checked(name.len()) {
+        Some((start, rest)) => {
+            start.eq_ignore_ascii_case(name.as_bytes())
+                && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+        }
+        None => false,
+    };
+    content_types.into_iter().find(is_requested).map(HeaderValue::from_static)
+}
+
+pub(super) fn denied(decision: &Decision, content_type: HeaderValue) -> Response<Bytes> {
+    let Some(wait) = decision.retry_after() else {
+        let message = "the request costs more than the rate limit can ever allow";
+        let mut response = status(RESOURCE_EXHAUSTED, message, content_type);
+        // A negative number means: do not retry.
         response.headers_mut().insert(PUSHBACK, HeaderValue::from_static("-1"));
         return response;
-    }
-    let message = "the rate limit is exceeded";
-    let mut response = trailers(RESOURCE_EXHAUSTED, message);
-    let details = STANDARD_NO_PAD.encode(status_with_retry_info(message, decision.retry_after()));
+    };
+    let message = "rate limit exceeded";
+    let mut response = status(RESOURCE_EXHAUSTED, message, content_type);
+    let details = STANDARD_NO_PAD.encode(status_with_retry_info(message, wait));
     if let Ok(details) = HeaderValue::try_from(details) {
         response.headers_mut().insert(DETAILS, details);
     }
-    let millis = decision.retry_after().as_micros().div_ceil(1_000) as u64;
+    let millis = wait.as_micros().div_ceil(1_000) as u64;
     response.headers_mut().insert(PUSHBACK, HeaderValue::from(millis));
     response
 }
 
-pub(super) fn unavailable() -> Response<Bytes> {
-    trailers(UNAVAILABLE, "the request cannot be admitted at the moment")
+pub(super) fn unavailable(content_type: HeaderValue) -> Response<Bytes> {
+    status(UNAVAILABLE, "rate limiting is temporarily unavailable", content_type)
 }
 
-pub(super) fn refused(refusal: &Refusal) -> Response<Bytes> {
-    let code = match refusal.status() {
+/// The codes are those of the gRPC project's `doc/http-grpc-status-mapping.md`.
+pub(super) fn rejected(rejection: &Rejection, content_type: HeaderValue) -> Response<Bytes> {
+    let code = match rejection.status() {
+        StatusCode::BAD_REQUEST => INTERNAL,
         StatusCode::UNAUTHORIZED => UNAUTHENTICATED,
         StatusCode::FORBIDDEN => PERMISSION_DENIED,
-        StatusCode::TOO_MANY_REQUESTS => RESOURCE_EXHAUSTED,
-        StatusCode::SERVICE_UNAVAILABLE => UNAVAILABLE,
-        status if status.is_server_error() => INTERNAL,
-        _ => INVALID_ARGUMENT,
+        StatusCode::NOT_FOUND => UNIMPLEMENTED,
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => UNAVAILABLE,
+        _ => UNKNOWN,
     };
-    trailers(code, refusal.reason())
+    status(code, rejection.message(), content_type)
 }
 
-fn trailers(code: u8, message: &str) -> Response<Bytes> {
+fn status(code: u8, message: &str, content_type: HeaderValue) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(CONTENT_TYPE, content_type);
     headers.insert(STATUS, HeaderValue::from(u16::from(code)));
     if let Ok(message) = HeaderValue::try_from(percent_encoded(message)) {
         headers.insert(MESSAGE, message);
@@ -111,7 +134,7 @@ fn push_varint(message: &mut Vec<u8>, field: u8, mut value: u64) {
     message.push(value as u8);
 }
 
-/// All that is written here is shorter than 128 bytes, so its length is one byte.
+/// Everything encoded here is shorter than 128 bytes, so its length takes one byte.
 fn push_bytes(message: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     debug_assert!(bytes.len() < 0x80);
     message.push(field << 3 | 2);
@@ -123,12 +146,19 @@ fn push_bytes(message: &mut Vec<u8>, field: u8, bytes: &[u8]) {
 mod tests {
     use super::*;
     use crate::algorithm::TokenBucket;
-    use crate::{Quota, Resolution};
+    use crate::{Quota, Source};
     use tonic::{Code, Status};
     use tonic_types::StatusExt;
 
-    fn status(response: &Response<Bytes>) -> Status {
+    const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+    fn decoded(response: &Response<Bytes>) -> Status {
         Status::from_header_map(response.headers()).unwrap()
+    }
+
+    fn content_type_for(requested: &[u8]) -> Option<HeaderValue> {
+        let value = HeaderValue::from_bytes(requested).unwrap();
+        content_type(&HeaderMap::from_iter([(CONTENT_TYPE, value)]))
     }
 
     #[test]
@@ -136,30 +166,46 @@ mod tests {
         for period in [1, 999_999, 1_000_000, 86_400_000_007] {
             let quota = Quota::new(1, Duration::from_micros(period));
             let bucket = TokenBucket::new("", &quota).unwrap();
-            let decision = bucket.check(&mut bucket.capacity(), 1);
-            let status = status(&denied(&decision));
+            let verdict = bucket.check(&mut bucket.capacity(), 1);
+            let decision = Decision { verdict, source: Source::Store, quota: bucket.info("q") };
+            let status = decoded(&denied(&decision, GRPC));
             assert_eq!(status.code(), Code::ResourceExhausted);
             let info = status.get_details_retry_info().unwrap();
-            assert_eq!(info.retry_delay, Some(decision.retry_after()));
+            assert_eq!(info.retry_delay, decision.retry_after());
         }
     }
 
     #[test]
-    fn a_denial_for_good_tells_clients_not_to_retry() {
-        let bucket = TokenBucket::new("", &Quota::per_second(1)).unwrap();
-        let response = denied(&bucket.check(&mut 0, 2));
+    fn a_cost_above_the_capacity_tells_clients_not_to_retry() {
+        let response = denied(&Decision::denied_forever(1), GRPC);
         assert_eq!(response.headers()[PUSHBACK], "-1");
-        assert!(status(&response).get_details_retry_info().is_none());
+        assert!(decoded(&response).get_details_retry_info().is_none());
     }
 
     #[test]
-    fn a_reason_with_any_characters_arrives_whole() {
-        let reason = "100% ä\n\"quoted\"";
-        let Resolution::Refused(refusal) = Resolution::refused(StatusCode::FORBIDDEN, reason)
-        else {
-            unreachable!()
-        };
-        let status = status(&refused(&refusal));
-        assert_eq!((status.code(), status.message()), (Code::PermissionDenied, reason));
+    fn a_message_with_any_characters_arrives_unchanged() {
+        let message = "100% \u{e4}\n\"quoted\"";
+        let status = decoded(&rejected(&Rejection::forbidden(message), GRPC));
+        assert_eq!((status.code(), status.message()), (Code::PermissionDenied, message));
+    }
+
+    #[test]
+    fn grpc_requests_are_recognized_and_others_are_not() {
+        for (requested, expected) in [
+            ("application/grpc", "application/grpc"),
+            ("application/grpc+proto", "application/grpc"),
+            ("Application/GRPC; charset=utf-8", "application/grpc"),
+            ("application/grpc-web", "application/grpc-web"),
+            ("application/grpc-web+proto", "application/grpc-web"),
+            ("application/grpc-web-text+proto", "application/grpc-web-text"),
+        ] {
+            assert_eq!(content_type_for(requested.as_bytes()).unwrap(), expected, "{requested}");
+        }
+        for other in
+            ["", "application/json", "application/grpcx", "application/gr", "grpc", "\u{ff}"]
+        {
+            assert_eq!(content_type_for(other.as_bytes()), None, "{other}");
+        }
+        assert_eq!(content_type(&HeaderMap::new()), None);
     }
 }

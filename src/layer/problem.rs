@@ -1,58 +1,46 @@
-//! Problem details for HTTP (RFC 9457), of the types that draft-ietf-httpapi-ratelimit-headers
+//! Problem details for HTTP (RFC 9457), with the types that draft-ietf-httpapi-ratelimit-headers
 //! registers.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
-use crate::{Decision, Refusal};
+use crate::Rejection;
 
-/// The denials of one policy.
-#[derive(Debug)]
-pub(super) struct Problems {
-    denied: Bytes,
-    over_limit: Bytes,
+/// The body for a denial. A quota's name needs no escaping: its characters are validated.
+pub(super) fn denied_body(quota: &str, exceeds_capacity: bool) -> String {
+    let detail = if exceeds_capacity {
+        r#","detail":"The request costs more than the rate limit can ever allow.""#
+    } else {
+        ""
+    };
+    format!(
+        r#"{{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Rate limit exceeded","status":429{detail},"violated-policies":["{quota}"]}}"#
+    )
 }
 
-impl Problems {
-    pub(super) fn new(policy: &str) -> Self {
-        // The policy's name needs no escapes: its characters are checked.
-        let text = |detail| {
-            format!(
-                r#"{{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests: the quota is exceeded","status":429{detail},"violated-policies":["{policy}"]}}"#
-            )
-        };
-        let detail = r#","detail":"The request costs more than the limit allows at once: waiting does not help.""#;
-        Self { denied: text("").into(), over_limit: text(detail).into() }
-    }
-
-    pub(super) fn denied(&self, decision: &Decision) -> Response<Bytes> {
-        let body = if decision.is_over_limit() { &self.over_limit } else { &self.denied };
-        problem(StatusCode::TOO_MANY_REQUESTS, body.clone())
-    }
+pub(super) fn denied(body: impl Into<Bytes>) -> Response<Bytes> {
+    problem(StatusCode::TOO_MANY_REQUESTS, body)
 }
 
 pub(super) fn unavailable() -> Response<Bytes> {
     problem(
         StatusCode::SERVICE_UNAVAILABLE,
-        r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"The request cannot be admitted at the moment","status":503}"#,
+        r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Rate limiting is temporarily unavailable","status":503}"#,
     )
 }
 
-pub(super) fn refused(refusal: &Refusal) -> Response<Bytes> {
-    let status = refusal.status();
-    let mut title = String::with_capacity(refusal.reason().len());
-    for c in refusal.reason().chars() {
-        match c {
-            '"' => title.push_str("\\\""),
-            '\\' => title.push_str("\\\\"),
-            c if c.is_control() => title.push(' '),
-            c => title.push(c),
-        }
-    }
+pub(super) fn rejected(rejection: &Rejection) -> Response<Bytes> {
+    let status = rejection.status();
+    let title = status.canonical_reason().unwrap_or("Rejected");
+    let detail = match rejection.message() {
+        "" => String::new(),
+        message => format!(r#","detail":"{}""#, escaped(message)),
+    };
+    let status_code = status.as_u16();
     problem(
         status,
-        format!(r#"{{"type":"about:blank","title":"{title}","status":{}}}"#, status.as_u16()),
+        format!(r#"{{"type":"about:blank","title":"{title}","status":{status_code}{detail}}}"#),
     )
 }
 
@@ -63,4 +51,17 @@ fn problem(status: StatusCode, body: impl Into<Bytes>) -> Response<Bytes> {
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     response
+}
+
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' => escaped.push_str("\\\""),
+            '\\' => escaped.push_str("\\\\"),
+            c if c.is_control() => escaped.push(' '),
+            c => escaped.push(c),
+        }
+    }
+    escaped
 }

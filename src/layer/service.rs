@@ -6,17 +6,16 @@ use http::request::Parts;
 use http::{Request, Response};
 use tower_service::Service;
 
+use super::admission::Admission;
 use super::future::{ErrorFuture, ResponseFuture};
-use super::gate::Gate;
-use super::mode::{Errors, Respond};
-use super::{RateLimitLayer, ResponseBody};
+use super::{Errors, Http, RateLimitLayer, ResponseBody};
 use crate::{Error, KeyResolver};
 
-/// A service whose requests a [`RateLimitLayer`] limits.
+/// A service behind a [`RateLimitLayer`].
 ///
-/// It is ready when the service is. The service is called only once the limiter has admitted the
-/// request; dropping the future before that cancels the check.
-pub struct RateLimit<S, K, R, M> {
+/// It is ready when the inner service is. The inner service is called only after the request was
+/// allowed. If the future is dropped before, the check is cancelled.
+pub struct RateLimit<S, K, R = Parts, M = Http> {
     inner: S,
     layer: Arc<RateLimitLayer<K, R, M>>,
 }
@@ -27,15 +26,14 @@ impl<S, K, R, M> RateLimit<S, K, R, M> {
     }
 }
 
-impl<S, K, M, B, C> Service<Request<B>> for RateLimit<S, K, Parts, M>
+impl<S, K, B, C> Service<Request<B>> for RateLimit<S, K, Parts, Http>
 where
     S: Service<Request<B>, Response = Response<C>> + Clone,
     K: KeyResolver<Parts>,
-    M: Respond,
 {
     type Response = Response<ResponseBody<C>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, K, M, B>;
+    type Future = ResponseFuture<S, K, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
@@ -43,7 +41,7 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        ResponseFuture { gate: Gate::new(&self.layer, request, &mut self.inner) }
+        ResponseFuture { admission: Admission::new(&self.layer, request, &mut self.inner) }
     }
 }
 
@@ -63,7 +61,7 @@ where
 
     #[inline]
     fn call(&mut self, request: R) -> Self::Future {
-        ErrorFuture { gate: Gate::new(&self.layer, request, &mut self.inner) }
+        ErrorFuture { admission: Admission::new(&self.layer, request, &mut self.inner) }
     }
 }
 
@@ -73,7 +71,7 @@ impl<S: Clone, K, R, M> Clone for RateLimit<S, K, R, M> {
     }
 }
 
-impl<S: fmt::Debug, K, R, M> fmt::Debug for RateLimit<S, K, R, M> {
+impl<S: fmt::Debug, K, R, M: fmt::Debug> fmt::Debug for RateLimit<S, K, R, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit").field("inner", &self.inner).field("layer", &self.layer).finish()
     }

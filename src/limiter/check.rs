@@ -3,71 +3,107 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::Limiter;
-use super::denied::Sent;
+use super::denial_cache::SentAt;
+use super::{Inner, Limiter, Revision};
+use crate::decision::Verdict;
 use crate::store::Answer;
-use crate::{Decision, Error, Key};
+use crate::{Decision, Error, Key, Source};
 
-/// A check under way: the future of [`Limiter::check`](crate::Limiter::check).
+/// The future of a check: see [`Limiter::check`].
 ///
-/// The check is on its way when the future is made. Dropped before it goes out to the store, it is
-/// not charged.
-#[must_use = "a check decides nothing until its decision is awaited and heeded"]
+/// It is lazy: the check starts when the future is first polled. If it is dropped before the check
+/// was sent to the store, nothing is charged.
+#[must_use = "futures do nothing unless awaited"]
 pub struct Check {
-    asked: Asked,
     limiter: Limiter,
+    progress: Progress,
 }
 
-/// What a limiter says at once.
-pub(crate) enum Asked {
-    Answered(Result<Decision, Error>),
-    Waiting(Waiting),
+enum Progress {
+    New { key: Key, cost: u64 },
+    Pending(PendingCheck),
+    Done,
 }
 
-/// A check that the store has not answered yet. It does not hold the limiter, which a layer has
-/// already: all callers of a hot limiter would count on the same reference count.
-pub(crate) struct Waiting {
+/// A check that has started.
+pub(crate) enum CheckState {
+    Ready(Result<Decision, Error>),
+    Pending(PendingCheck),
+}
+
+/// A check that the store has not answered yet. It does not hold the limiter, which the layer has
+/// already: all checks of a hot limiter would contend for its reference count.
+pub(crate) struct PendingCheck {
     answer: Answer,
     key: Key,
-    sent: Option<Sent>,
+    sent_at: Option<SentAt>,
 }
 
 impl Check {
-    pub(super) fn new(limiter: &Limiter, key: &Key, cost: u32) -> Self {
-        Self { asked: Asked::new(limiter, key, cost), limiter: limiter.clone() }
+    pub(super) fn new(limiter: &Limiter, key: Key, cost: u64) -> Self {
+        Self { limiter: limiter.clone(), progress: Progress::New { key, cost } }
     }
 }
 
-impl Asked {
-    pub(super) fn new(limiter: &Limiter, key: &Key, cost: u32) -> Self {
+impl CheckState {
+    pub(crate) fn start(limiter: &Limiter, revision: &Revision, key: &Key, cost: u64) -> Self {
         let inner = &*limiter.inner;
-        let mut sent = None;
-        if let Some(denied) = &inner.denied {
-            match denied.recall(key, cost, &inner.plan.bucket) {
-                Ok(decision) => return Self::Answered(Ok(decision)),
-                Err(now) => sent = Some(now),
+        let mut sent_at = None;
+        if let Some(cache) = &inner.denial_cache {
+            match cache.get(key, cost, &revision.bucket) {
+                Ok(verdict) => return Self::Ready(Ok(revision.decision(verdict, Source::Cached))),
+                Err(now) => sent_at = Some(now),
             }
         }
-        match inner.buckets.check(key, cost) {
-            Answer::Ready(answer) => Self::Answered(inner.conclude(answer)),
-            answer => Self::Waiting(Waiting { answer, key: key.clone(), sent }),
+        match revision.backend.check(key, cost) {
+            Answer::Ready(answer) => Self::Ready(inner.apply_failure_mode(revision, answer)),
+            answer => Self::Pending(PendingCheck { answer, key: key.clone(), sent_at }),
         }
     }
 }
 
-impl Waiting {
-    /// `limiter` is the one that was asked.
+impl PendingCheck {
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// `limiter` is the one that started the check.
     pub(crate) fn poll(
         &mut self,
         limiter: &Limiter,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
         let answer = ready!(Pin::new(&mut self.answer).poll(cx));
-        let inner = &limiter.inner;
-        if let (Ok(decision), Some(denied), Some(sent)) = (&answer, &inner.denied, self.sent) {
-            denied.learn(&self.key, decision, sent);
+        let inner = &*limiter.inner;
+        let revision = limiter.revision();
+        if let (Ok(verdict), Some(cache), Some(sent_at)) =
+            (&answer, &inner.denial_cache, self.sent_at)
+        {
+            cache.insert(&self.key, verdict, sent_at);
         }
-        Poll::Ready(inner.conclude(answer))
+        Poll::Ready(inner.apply_failure_mode(&revision, answer))
+    }
+}
+
+impl Inner {
+    /// The store's answer, or the failure mode's if that is an error.
+    fn apply_failure_mode(
+        &self,
+        revision: &Revision,
+        answer: Result<Verdict, Error>,
+    ) -> Result<Decision, Error> {
+        let policy = revision.policy().name();
+        match answer {
+            Ok(verdict) => {
+                self.failure_log.succeeded(policy, self.failure_mode);
+                Ok(revision.decision(verdict, Source::Store))
+            }
+            Err(error) => {
+                self.failure_log.failed(policy, self.failure_mode, &error);
+                let verdict = self.failure_mode.verdict(error, revision.quota().limit)?;
+                Ok(revision.decision(verdict, Source::FailureMode))
+            }
+        }
     }
 }
 
@@ -75,11 +111,20 @@ impl Future for Check {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { asked, limiter } = &mut *self;
-        match asked {
-            Asked::Answered(answer) => Poll::Ready(answer.clone()),
-            Asked::Waiting(waiting) => waiting.poll(limiter, cx),
+        let Self { limiter, progress } = &mut *self;
+        if let Progress::New { key, cost } = progress {
+            match CheckState::start(limiter, &limiter.revision(), key, *cost) {
+                CheckState::Ready(result) => {
+                    *progress = Progress::Done;
+                    return Poll::Ready(result);
+                }
+                CheckState::Pending(pending) => *progress = Progress::Pending(pending),
+            }
         }
+        let Progress::Pending(pending) = progress else { return Poll::Pending };
+        let result = ready!(pending.poll(limiter, cx));
+        *progress = Progress::Done;
+        Poll::Ready(result)
     }
 }
 

@@ -1,32 +1,35 @@
-//! Policy, and what to do when the store fails. Knows neither HTTP nor Redis.
+//! What a policy means for a check, and what happens when the store fails. Names neither HTTP nor
+//! Redis.
 
+mod builder;
 mod check;
-mod denied;
-mod failure;
+mod denial_cache;
+mod failure_log;
+mod failure_mode;
+mod revision;
 
-use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use self::denied::Denied;
-use crate::algorithm::TokenBucket;
-use crate::policy::valid_name;
-use crate::store::{Buckets, Plan, Store};
-use crate::{ConfigError, Decision, Error, Key, Policy};
+use arc_swap::{ArcSwap, Guard};
 
+use self::denial_cache::DenialCache;
+use self::failure_log::FailureLog;
+use crate::store::{Store, Subscriber};
+use crate::{ConfigError, Decision, Error, Key, Policy, Source};
+
+pub use builder::LimiterBuilder;
 pub use check::Check;
-pub(crate) use check::{Asked, Waiting};
-pub use failure::FailureMode;
+pub(crate) use check::{CheckState, PendingCheck};
+pub use failure_mode::FailureMode;
+pub(crate) use revision::Revision;
 
-/// What a longer time is taken as. An `Instant` has no room for each that a `Duration` can be.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
-/// Decides who may pass, by a policy and the buckets in a store.
+/// Checks keys against a quota kept in a store.
 ///
-/// It has one type whatever the store is, so that a program can choose when it starts. Clones are
-/// cheap and share everything. In front of a service it works through a
-/// [`RateLimitLayer`](crate::RateLimitLayer); anything else can ask it directly:
+/// The type is the same for every store, so a program can choose its store at startup. Cloning is
+/// cheap, and clones share everything. Use a [`RateLimitLayer`](crate::RateLimitLayer) to limit the
+/// requests to a service, and a limiter directly for everything else:
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
@@ -40,8 +43,8 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// assert!(decision.is_allowed());
 ///
 /// let decision = limiter.check("user:7").await?;
-/// assert!(!decision.is_allowed());
-/// assert!(decision.retry_after().as_secs() <= 36);
+/// assert!(decision.is_denied());
+/// assert!(decision.retry_after().is_some_and(|wait| wait.as_secs() <= 36));
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -49,179 +52,174 @@ pub struct Limiter {
     inner: Arc<Inner>,
 }
 
-#[derive(Clone)]
 struct Inner {
     store: Arc<dyn Store>,
-    policy: Arc<Policy>,
-    plan: Plan,
-    buckets: Arc<dyn Buckets>,
+    timeout: Duration,
     failure_mode: FailureMode,
-    denied: Option<Arc<Denied>>,
-    notes: OnceLock<Arc<dyn Any + Send + Sync>>,
+    denial_cache: Option<DenialCache>,
+    failure_log: FailureLog,
+    revision: ArcSwap<Revision>,
 }
 
 impl Limiter {
-    /// A limiter on a [`MemoryStore`](crate::MemoryStore) or a
-    /// [`RedisStore`](crate::RedisStore). It does no I/O.
+    /// A limiter with default settings on a [`MemoryStore`](crate::MemoryStore) or a `RedisStore`.
+    /// It does no I/O. [`builder`](Self::builder) changes the settings.
     ///
     /// # Errors
     ///
-    /// If the policy cannot work: a name that is not allowed, no quota, or a quota with a zero or
-    /// with numbers beyond exact arithmetic; or if the store cannot keep it. The text says what to
-    /// change.
+    /// See [`LimiterBuilder::build`].
     pub fn new(store: impl Store, policy: impl Into<Policy>) -> Result<Self, ConfigError> {
-        let store: Arc<dyn Store> = Arc::new(store);
-        let policy = policy.into();
-        valid_name("policy", &policy.name)?;
-        let [(name, quota)] = policy.quotas.as_slice() else {
-            return Err(ConfigError::new(format!(
-                "policy `{}` has {} quotas: give it exactly one",
-                policy.name,
-                policy.quotas.len()
-            )));
-        };
-        valid_name("quota", name)?;
-        let plan = Plan {
-            policy: policy.name.as_ref().into(),
-            bucket: TokenBucket::new(name, quota)?,
-            deadline: Duration::from_millis(50),
-        };
-        let buckets = store.open(plan.clone())?;
-        let denied = buckets.is_remote().then(|| Arc::new(Denied::new(Denied::DEFAULT_LONGEST)));
-        let inner = Inner {
-            store,
-            policy: policy.into(),
-            plan,
-            buckets,
-            failure_mode: FailureMode::Open,
-            denied,
-            notes: OnceLock::new(),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        Self::builder(store, policy).build()
     }
 
-    /// The longest that a check may take: by default 50 ms. It covers the way to the store, a
-    /// connection that must be made and the answer; when it is over, the failure mode answers. A
-    /// check that was on its way may still be charged. More than a year is taken as a year.
+    /// A limiter with other than the default settings.
     ///
-    /// Checks of a limiter and of its clones go to the store together only if they have the same
-    /// deadline.
-    #[must_use]
-    pub fn deadline(self, deadline: Duration) -> Self {
-        let mut inner = Arc::unwrap_or_clone(self.inner);
-        inner.plan.deadline = deadline.min(LONGEST);
-        // What the store refuses it has refused in `new`.
-        if let Ok(buckets) = inner.store.open(inner.plan.clone()) {
-            inner.buckets = buckets;
-        }
-        Self { inner: Arc::new(inner) }
-    }
-
-    /// What answers when the store does not: by default [`FailureMode::Open`].
-    #[must_use]
-    pub fn failure_mode(self, failure_mode: FailureMode) -> Self {
-        let inner = Inner { failure_mode, ..Arc::unwrap_or_clone(self.inner) };
-        Self { inner: Arc::new(inner) }
-    }
-
-    /// How long a denial is remembered at most: by default 1 second; zero turns it off.
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{FailureMode, Limiter, MemoryStore, Quota};
     ///
-    /// After a denial nobody's request can make the same check pass before its
-    /// [`retry_after`](Decision::retry_after), so this process answers it without the store until
-    /// then. Only a [`reset`](Self::reset), or a larger quota, in another process makes that wrong,
-    /// for this long: at most a year, which a longer time is taken as. In memory there is nothing to
-    /// remember.
-    #[must_use]
-    pub fn remember_denials(self, longest: Duration) -> Self {
-        let mut inner = Arc::unwrap_or_clone(self.inner);
-        let useful = inner.buckets.is_remote() && !longest.is_zero();
-        inner.denied = useful.then(|| Arc::new(Denied::new(longest.min(LONGEST))));
-        Self { inner: Arc::new(inner) }
+    /// let limiter = Limiter::builder(MemoryStore::new(), Quota::per_second(10))
+    ///     .timeout(Duration::from_millis(20))
+    ///     .failure_mode(FailureMode::Closed)
+    ///     .build()?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn builder(store: impl Store, policy: impl Into<Policy>) -> LimiterBuilder {
+        LimiterBuilder::new(Arc::new(store), policy.into())
     }
 
-    /// Asks for one permit.
+    /// Checks for one permit, and takes it if there is one.
+    ///
+    /// The returned future is lazy: the check starts when it is first polled. A check that is
+    /// dropped before it was sent to the store is not charged.
     ///
     /// # Errors
     ///
-    /// If the store did not answer and the failure mode is [`FailureMode::Closed`].
+    /// If the store did not answer and the failure mode is [`FailureMode::Closed`]. A denial is not
+    /// an error: see [`Decision::ensure_allowed`].
     pub fn check(&self, key: impl Into<Key>) -> Check {
         self.check_cost(key, 1)
     }
 
-    /// Asks for `cost` permits, all or none. A cost of 0 only asks: it is always allowed, and
-    /// charges nothing.
+    /// Checks for `cost` permits, and takes all of them or none. A cost of 0 is always allowed and
+    /// consumes nothing. A cost above the capacity is always denied.
     ///
     /// # Errors
     ///
-    /// If the store did not answer and the failure mode is [`FailureMode::Closed`].
-    pub fn check_cost(&self, key: impl Into<Key>, cost: u32) -> Check {
-        Check::new(self, &key.into(), cost)
+    /// As for [`check`](Self::check).
+    pub fn check_cost(&self, key: impl Into<Key>, cost: u64) -> Check {
+        Check::new(self, key.into(), cost)
     }
 
-    pub(crate) fn ask(&self, key: &Key, cost: u32) -> Asked {
-        Asked::new(self, key, cost)
-    }
-
-    /// The decision that a check of cost 1 would get now, with nothing charged.
+    /// The decision that a check of cost 1 would get now, without charging it.
     ///
     /// # Errors
     ///
-    /// If the store did not answer: a failure mode has nothing to say about a bucket.
+    /// If the store did not answer, whatever the failure mode is.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
-        self.inner.buckets.peek(&key.into()).await
+        let key = key.into();
+        let answer = self.revision().backend.peek(&key);
+        let verdict = answer.await?;
+        Ok(self.revision().decision(verdict, Source::Store))
     }
 
-    /// Makes the caller's bucket full, for every process that shares it. Another process may
-    /// remember a denial until then: see [`remember_denials`](Self::remember_denials).
+    /// Fills the key's bucket, for every process that shares it.
+    ///
+    /// Another process may have cached a denial, and keeps denying the key for at most as long as
+    /// [`cache_denials`](LimiterBuilder::cache_denials) allows.
     ///
     /// # Errors
     ///
-    /// If the store did not answer, or refused.
+    /// If the store did not answer, or refused the command.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key = key.into();
-        let done = self.inner.buckets.reset(&key).await;
-        // Even if it failed, for it may have been done all the same.
-        if let Some(denied) = &self.inner.denied {
-            denied.forget(&key);
+        let reset = self.revision().backend.reset(&key);
+        let result = reset.await;
+        // Even after an error, because the server may have done it.
+        if let Some(cache) = &self.inner.denial_cache {
+            cache.invalidate(&key);
         }
-        done
+        result
     }
 
-    /// The policy.
-    pub fn policy(&self) -> &Policy {
-        &self.inner.policy
+    /// Changes the quotas of the running policy, for all limiters of this process that use the
+    /// policy's name on the same store.
+    ///
+    /// What keys have consumed is kept: each key keeps the time until its bucket is full, at most
+    /// that of an empty bucket. Other processes have to be told separately. Until then they keep
+    /// deciding by the old numbers.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// let policy = |n| Policy::new("search").quota("rate", Quota::per_second(n));
+    /// let limiter = Limiter::new(MemoryStore::new(), policy(10))?;
+    /// limiter.update(policy(20))?;
+    /// assert_eq!(*limiter.policy(), policy(20));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the policy is invalid, or has another name than the running one. Nothing changes then.
+    pub fn update(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
+        let policy = policy.into();
+        let current = self.policy();
+        if policy.name() != current.name() {
+            return Err(ConfigError::new(format!(
+                "cannot change policy `{}` into policy `{}`: an update keeps the name; build another \
+                 limiter for another policy",
+                current.name(),
+                policy.name()
+            )));
+        }
+        Revision::new(&*self.inner.store, &policy, self.inner.timeout)?;
+        let (registry, part) = self.inner.store.registry();
+        registry.update(part, &policy);
+        Ok(())
     }
 
-    pub(crate) fn quota_name(&self) -> &str {
-        // `new` has seen to it that there is one.
-        self.inner.policy.quotas.first().map_or("", |(name, _)| name)
+    /// The policy as it is now.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.revision().policy.clone()
     }
 
-    pub(crate) fn bucket(&self) -> &TokenBucket {
-        &self.inner.plan.bucket
+    /// The longest that a check may take.
+    pub fn timeout(&self) -> Duration {
+        self.inner.timeout
     }
 
-    /// What an edge has to say of the limiter every time, made once and kept with it. There is one
-    /// edge: of a second type there would be none.
-    pub(crate) fn notes<T: Any + Send + Sync>(&self, make: impl FnOnce(&Self) -> T) -> Option<&T> {
-        self.inner.notes.get_or_init(|| Arc::new(make(self))).downcast_ref()
+    /// What answers a check when the store does not.
+    pub fn failure_mode(&self) -> FailureMode {
+        self.inner.failure_mode
+    }
+
+    pub(crate) fn revision(&self) -> Guard<Arc<Revision>> {
+        self.inner.revision.load()
     }
 }
 
-impl Inner {
-    /// The store's answer, or the failure mode's if that is an error.
-    fn conclude(&self, answer: Result<Decision, Error>) -> Result<Decision, Error> {
-        answer.or_else(|error| self.failure_mode.answer(error, self.plan.bucket.limit()))
+impl Subscriber for Inner {
+    fn policy_changed(&self, policy: &Policy) {
+        // `update` has rejected what is invalid.
+        if let Ok(revision) = Revision::new(&*self.store, policy, self.timeout) {
+            self.revision.store(Arc::new(revision));
+        }
+        if let Some(cache) = &self.denial_cache {
+            cache.clear();
+        }
     }
 }
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { store, timeout, failure_mode, denial_cache, .. } = &*self.inner;
         f.debug_struct("Limiter")
-            .field("policy", &self.inner.policy)
-            .field("store", &self.inner.store)
-            .field("deadline", &self.inner.plan.deadline)
-            .field("failure_mode", &self.inner.failure_mode)
+            .field("policy", &self.policy())
+            .field("store", store)
+            .field("timeout", timeout)
+            .field("failure_mode", failure_mode)
+            .field("cache_denials", &denial_cache.as_ref().map(DenialCache::max_ttl))
             .finish()
     }
 }

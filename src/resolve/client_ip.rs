@@ -1,39 +1,40 @@
 use std::fmt::Display;
-use std::net::IpAddr;
 
-use http::HeaderMap;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName};
 
-use super::hops::Chain;
-use super::peer::peer;
+use super::forwarding::ForwardingHeader;
+use super::peer::{Peer, peer};
 use super::prefix::Prefixes;
 use super::trusted::Trusted;
 use super::{KeyResolver, Resolution};
 use crate::ConfigError;
 
-/// Counts by the address of the client, behind reverse proxies and load balancers.
+/// Keys by the address of the client, behind reverse proxies, load balancers and CDNs.
 ///
-/// - A peer that is not one of the trusted proxies is the client, and no header is looked at.
-/// - Otherwise the hops in the header are read from the right, the nearest proxy's first. Those of
-///   trusted proxies are skipped: the rightmost other one is the client.
-/// - A hop that tells no address (`unknown`, `_hidden`, not to be made out) ends the walk: the
-///   client is the trusted proxy that reported it. Nothing further left is believed.
-/// - If all hops are trusted the client is the leftmost one; without the header it is the peer.
+/// - A peer that is not a trusted proxy is the client, and the header is ignored.
+/// - Otherwise the entries of the header are read from the right, the nearest proxy's first. Entries
+///   of trusted proxies are skipped, and the rightmost other entry is the client.
+/// - An entry without a usable address (`unknown`, `_hidden`, garbage) stops the search. The client
+///   is then the trusted proxy that reported it. Nothing further left is used.
+/// - If all entries are trusted, the client is the leftmost one. Without the header it is the peer.
 ///
-/// Of a chain of more than 32 hops, and of a hop of more than 8 KiB, the rest is not read.
-/// Keys and peer are those of [`PeerIp`](super::PeerIp).
+/// At most 32 entries are read, and at most 8 KiB of one entry. Keys and peers are those of
+/// [`PeerIp`](super::PeerIp).
 ///
 /// # Security
-/// - **One header.** `X-Forwarded-For` by default, `Forwarded` (RFC 7239) by
-///   [`forwarded`](Self::forwarded), never both: a proxy writes one of them and passes the other
-///   on as the client sent it. Choose the one that your proxies write.
+///
+/// - **One header.** By default that is `X-Forwarded-For`. [`forwarded`](Self::forwarded) selects
+///   `Forwarded` (RFC 7239), and [`header`](Self::header) a header with a single address. Never use
+///   one that your proxies pass on unchanged, because then the client wrote it.
 /// - The proxies must **append** the address that they see, or overwrite the header.
-/// - Trust only the addresses of proxies. Whoever connects from a trusted one can name any address:
-///   a whole private network is too much if clients are in it too.
-/// - Trust all proxies in the way: also the ranges of a CDN. One that is left out is taken for the
-///   client, and everyone behind it shares its bucket.
+/// - Trust only addresses of proxies. Anyone who connects from a trusted address can claim any
+///   address, so do not trust a private network that has clients in it.
+/// - Trust every proxy on the way, including the ranges of a CDN. A proxy that is missing is taken
+///   for the client, and everyone behind it shares a bucket.
 ///
 /// # Examples
+///
 /// ```
 /// use std::net::SocketAddr;
 /// use tollgate::resolve::ClientIp;
@@ -46,7 +47,7 @@ use crate::ConfigError;
 /// parts.extensions.insert("10.0.0.1:4711".parse::<SocketAddr>()?);
 /// assert_eq!(client_ip.resolve(&parts), Resolution::Key("203.0.113.7".into()));
 ///
-/// // The same header from elsewhere is not looked at.
+/// // From any other peer the header is ignored.
 /// parts.extensions.insert("198.51.100.9:4711".parse::<SocketAddr>()?);
 /// assert_eq!(client_ip.resolve(&parts), Resolution::Key("198.51.100.9".into()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -55,29 +56,57 @@ use crate::ConfigError;
 #[must_use]
 pub struct ClientIp {
     trusted: Trusted,
-    chain: Chain,
+    header: ForwardingHeader,
     prefixes: Prefixes,
 }
 
 impl ClientIp {
-    /// Trusts these proxies: networks such as `10.0.0.0/8`, and single addresses. With none, every
-    /// peer is the client.
+    /// Trusts these proxies: networks such as `10.0.0.0/8`, single addresses, and `unix:` for the
+    /// peers of a Unix socket (see [`UnixSocket`](super::UnixSocket)). Without any, every peer is the
+    /// client.
     ///
     /// # Errors
-    /// One of them is neither a network nor an address, or is all of the internet (`0.0.0.0/0`), in
-    /// which every client could name its own address.
+    ///
+    /// If one of them is neither a network nor an address, or is the whole internet (`0.0.0.0/0`),
+    /// which lets every client spoof its address.
     pub fn new<I>(trusted: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator,
         I::Item: Display,
     {
         let trusted = Trusted::parse(trusted)?;
-        Ok(Self { trusted, chain: Chain::XForwardedFor, prefixes: Prefixes::default() })
+        let (header, prefixes) = (ForwardingHeader::XForwardedFor, Prefixes::default());
+        Ok(Self { trusted, header, prefixes })
     }
 
-    /// Reads the header `Forwarded` instead of `X-Forwarded-For`.
+    /// Reads `Forwarded` instead of `X-Forwarded-For`.
     pub fn forwarded(self) -> Self {
-        Self { chain: Chain::Forwarded, ..self }
+        Self { header: ForwardingHeader::Forwarded, ..self }
+    }
+
+    /// Reads `X-Real-IP`, a single address that nginx sets with
+    /// `proxy_set_header X-Real-IP $remote_addr`.
+    pub fn x_real_ip(self) -> Self {
+        self.header(HeaderName::from_static("x-real-ip"))
+    }
+
+    /// Reads a header with a single address that a proxy or a CDN sets, such as `CF-Connecting-IP`
+    /// (Cloudflare), `Fastly-Client-IP` or `True-Client-IP` (Akamai).
+    ///
+    /// A header that is missing, repeated or not an address is ignored: the client is then the
+    /// trusted peer. Trust the CDN's published ranges only, because anyone else can send the header.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use tollgate::resolve::ClientIp;
+    ///
+    /// const CF_CONNECTING_IP: HeaderName = HeaderName::from_static("cf-connecting-ip");
+    /// // Read the CDN's current list from your configuration.
+    /// let client_ip = ClientIp::new(["198.51.100.0/24"])?.header(CF_CONNECTING_IP);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn header(self, name: HeaderName) -> Self {
+        Self { header: ForwardingHeader::Single(name), ..self }
     }
 
     /// See [`PeerIp::ipv6_prefix`](super::PeerIp::ipv6_prefix).
@@ -90,12 +119,12 @@ impl ClientIp {
         Self { prefixes: self.prefixes.v4(bits), ..self }
     }
 
-    fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    fn client(&self, peer: Peer, headers: &HeaderMap) -> Peer {
         let mut client = peer;
-        let mut hops = self.chain.hops(headers);
+        let mut addresses = self.header.addresses(headers);
         while self.trusted.contains(client) {
-            match hops.next() {
-                Some(Some(hop)) => client = hop,
+            match addresses.next() {
+                Some(Some(address)) => client = Peer::Ip(address),
                 _ => break,
             }
         }
@@ -106,7 +135,7 @@ impl ClientIp {
 impl KeyResolver for ClientIp {
     fn resolve(&self, parts: &Parts) -> Resolution {
         match peer(parts) {
-            Ok(peer) => Resolution::Key(self.prefixes.key(self.client(peer, &parts.headers))),
+            Ok(peer) => Resolution::Key(self.prefixes.peer_key(self.client(peer, &parts.headers))),
             Err(missing) => missing,
         }
     }
@@ -145,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_header_from_an_untrusted_peer_is_not_looked_at() {
+    fn a_forged_header_from_an_untrusted_peer_is_ignored() {
         for (name, line) in [("x-forwarded-for", FORGED), ("forwarded", "for=192.0.2.66")] {
             let lines = [(name, line.as_bytes())];
             assert_eq!(resolve(client_ip(), CLIENT, &lines), key(CLIENT));
@@ -156,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_that_was_not_chosen_is_not_looked_at() {
+    fn the_header_that_was_not_selected_is_ignored() {
         let lines: [(_, &[u8]); 2] =
             [("x-forwarded-for", b"203.0.113.7"), ("forwarded", b"for=192.0.2.66")];
         assert_eq!(resolve(client_ip(), "10.0.0.1", &lines), key(CLIENT));
@@ -167,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rightmost_untrusted_hop_is_the_client() {
+    fn the_rightmost_untrusted_entry_is_the_client() {
         assert_eq!(from_proxy(&["192.0.2.66, 203.0.113.7"]), key(CLIENT));
         assert_eq!(from_proxy(&["192.0.2.66, 203.0.113.7, 10.9.9.9,2001:db8:ff::1"]), key(CLIENT));
         assert_eq!(from_proxy(&["192.0.2.66", "203.0.113.7", "10.9.9.9"]), key(CLIENT));
@@ -176,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_left_of_a_hop_without_an_address_is_believed() {
-        for hop in
+    fn nothing_left_of_an_entry_without_an_address_is_used() {
+        for entry in
             ["unknown", "_hidden", "", "203.0.113", "203.0.113.7x", "[::1", "unix:", "\u{e9}"]
         {
-            let line = format!("192.0.2.66, {hop}, 10.2.2.2");
-            assert_eq!(from_proxy(&[&line]), key("10.2.2.2"), "{hop}");
-            assert_eq!(from_proxy(&[FORGED, hop]), key("10.0.0.1"), "{hop}");
+            let line = format!("192.0.2.66, {entry}, 10.2.2.2");
+            assert_eq!(from_proxy(&[&line]), key("10.2.2.2"), "{entry}");
+            assert_eq!(from_proxy(&[FORGED, entry]), key("10.0.0.1"), "{entry}");
         }
     }
 
@@ -202,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_a_megabyte_costs_a_few_hops() {
+    fn a_header_of_a_megabyte_costs_a_few_entries() {
         for (header, expected) in [
             ("10.2.2.2,".repeat(120_000) + CLIENT, CLIENT),
             ("x".repeat(1 << 20) + ",203.0.113.7", CLIENT),
@@ -213,7 +242,42 @@ mod tests {
         }
     }
 
-    // Bytes that a header may have, with those that mean something in these headers more often.
+    #[test]
+    fn a_single_address_header_is_used_only_from_a_trusted_peer_and_only_once() {
+        let real_ip = || client_ip().x_real_ip();
+        let forged: [(_, &[u8]); 1] = [("x-real-ip", b"192.0.2.66")];
+        assert_eq!(resolve(real_ip(), CLIENT, &forged), key(CLIENT));
+        let set: [(_, &[u8]); 2] =
+            [("x-real-ip", b"203.0.113.7"), ("x-forwarded-for", b"192.0.2.66")];
+        assert_eq!(resolve(real_ip(), "10.0.0.1", &set), key(CLIENT));
+        assert_eq!(
+            resolve(client_ip().header(HeaderName::from_static("x-real-ip")), "10.0.0.1", &set),
+            key(CLIENT)
+        );
+        for values in [
+            &[&b"203.0.113.7"[..], b"192.0.2.66"][..],
+            &[b"192.0.2.66, 203.0.113.7"],
+            &[b"unknown"],
+            &[],
+        ] {
+            let lines: Vec<_> = values.iter().map(|value| ("x-real-ip", *value)).collect();
+            assert_eq!(resolve(real_ip(), "10.0.0.1", &lines), key("10.0.0.1"), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn a_unix_socket_has_a_key_and_is_trusted_only_if_configured() {
+        let mut parts = http::Request::new(()).into_parts().0;
+        parts.extensions.insert(super::super::UnixSocket);
+        parts.headers.insert("x-forwarded-for", HeaderValue::from_static("203.0.113.7"));
+        assert_eq!(client_ip().resolve(&parts), key("unix"));
+        let behind_nginx = ClientIp::new(["unix:", "10.0.0.0/8"]).unwrap();
+        assert_eq!(behind_nginx.resolve(&parts), key(CLIENT));
+        parts.headers.clear();
+        assert_eq!(behind_nginx.resolve(&parts), key("unix"));
+    }
+
+    // Bytes that a header may have, more often those with a meaning in these headers.
     fn junk() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![
             4 => prop::sample::select(b"\",;=\\[]:. \tfor0129".to_vec()),
@@ -222,16 +286,16 @@ mod tests {
         ];
         let text =
             prop::sample::select(vec!["10.2.2.2,", "for=\"10.2.2.2\",", "for=\"", ", for=\"\\\""]);
-        let piece = prop_oneof![
+        let part = prop_oneof![
             byte.prop_map(|byte| vec![byte]),
             text.prop_map(|text| text.as_bytes().to_vec()),
         ];
-        prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+        prop::collection::vec(part, 0..40).prop_map(|parts| parts.concat())
     }
 
     proptest! {
         #[test]
-        fn no_header_panics_or_is_believed_from_an_untrusted_peer(one in junk(), other in junk()) {
+        fn no_header_panics_or_is_used_from_an_untrusted_peer(one in junk(), other in junk()) {
             for name in ["x-forwarded-for", "forwarded"] {
                 let lines = [(name, &one[..]), (name, &other[..])];
                 for resolver in [client_ip(), client_ip().forwarded()] {
@@ -242,8 +306,8 @@ mod tests {
         }
 
         #[test]
-        fn what_the_client_sends_to_the_left_changes_nothing(
-            left in junk(), own_line in any::<bool>(), (name, hops) in prop::sample::select(vec![
+        fn entries_that_the_client_sends_change_nothing(
+            left in junk(), own_line in any::<bool>(), (name, entries) in prop::sample::select(vec![
                 ("x-forwarded-for", "203.0.113.7"),
                 ("x-forwarded-for", "203.0.113.7:80, 10.2.2.2"),
                 ("forwarded", "for=203.0.113.7"),
@@ -251,9 +315,9 @@ mod tests {
                 ("forwarded", r#"for=203.0.113.7;host="a\"\\, for=192.0.2.66";by=_x, for="10.2.2.2";"#),
             ]),
         ) {
-            let joined = [&left[..], b", ", hops.as_bytes()].concat();
+            let joined = [&left[..], b", ", entries.as_bytes()].concat();
             let lines: &[(_, &[u8])] =
-                if own_line { &[(name, &left), (name, hops.as_bytes())] } else { &[(name, &joined)] };
+                if own_line { &[(name, &left), (name, entries.as_bytes())] } else { &[(name, &joined)] };
             let resolver = if name == "forwarded" { client_ip().forwarded() } else { client_ip() };
             prop_assert_eq!(resolve(resolver, "10.0.0.1", lines), key(CLIENT));
         }

@@ -3,8 +3,7 @@ use smallvec::SmallVec;
 use super::{KeyResolver, Resolution};
 use crate::Key;
 
-/// Asks a second resolver about requests for which the first finds no key: see
-/// [`KeyResolver::or`].
+/// Tries a second resolver if the first finds no key: see [`KeyResolver::or`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Or<A, B> {
@@ -22,56 +21,80 @@ impl<R, A: KeyResolver<R>, B: KeyResolver<R>> KeyResolver<R> for Or<A, B> {
     fn resolve(&self, request: &R) -> Resolution {
         match self.first.resolve(request) {
             Resolution::Missing(_) => self.second.resolve(request),
-            answer => answer,
+            resolution => resolution,
         }
     }
 }
 
-/// Lets requests without a key pass, uncounted: see [`KeyResolver::or_exempt`].
+/// Skips requests without a key: see [`KeyResolver::or_skip`].
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct OrExempt<A> {
+pub struct OrSkip<A> {
     resolver: A,
 }
 
-impl<A> OrExempt<A> {
+impl<A> OrSkip<A> {
     pub(super) fn new(resolver: A) -> Self {
         Self { resolver }
     }
 }
 
-impl<R, A: KeyResolver<R>> KeyResolver<R> for OrExempt<A> {
+impl<R, A: KeyResolver<R>> KeyResolver<R> for OrSkip<A> {
     fn resolve(&self, request: &R) -> Resolution {
         match self.resolver.resolve(request) {
-            Resolution::Missing(_) => Resolution::Exempt,
-            answer => answer,
+            Resolution::Missing(_) => Resolution::Skip,
+            resolution => resolution,
         }
     }
 }
 
-// Every part is asked, so that an exemption by one cannot hide a refusal by another.
+/// Skips requests for which a predicate holds: see [`KeyResolver::skip`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Skip<A, F> {
+    resolver: A,
+    predicate: F,
+}
+
+impl<A, F> Skip<A, F> {
+    pub(super) fn new(resolver: A, predicate: F) -> Self {
+        Self { resolver, predicate }
+    }
+}
+
+impl<R, A, F> KeyResolver<R> for Skip<A, F>
+where
+    A: KeyResolver<R>,
+    F: Fn(&R) -> bool + Send + Sync,
+{
+    fn resolve(&self, request: &R) -> Resolution {
+        if (self.predicate)(request) { Resolution::Skip } else { self.resolver.resolve(request) }
+    }
+}
+
+// All parts are resolved, so that a skip by one cannot hide a rejection by another.
 fn join<const N: usize>(parts: [Resolution; N]) -> Resolution {
     let mut keys = SmallVec::<[Key; 6]>::new();
     let mut missing = None;
-    let mut exempt = false;
+    let mut skip = false;
     for part in parts {
         match part {
             Resolution::Key(key) => keys.push(key),
-            Resolution::Exempt => exempt = true,
-            Resolution::Missing(refusal) => missing = missing.or(Some(refusal)),
-            Resolution::Refused(refusal) => return Resolution::Refused(refusal),
+            Resolution::Skip => skip = true,
+            Resolution::Missing(rejection) => missing = missing.or(Some(rejection)),
+            Resolution::Reject(rejection) => return Resolution::Reject(rejection),
         }
     }
     match missing {
-        _ if exempt => Resolution::Exempt,
-        Some(refusal) => Resolution::Missing(refusal),
+        _ if skip => Resolution::Skip,
+        Some(rejection) => Resolution::Missing(rejection),
         None => Resolution::Key(Key::join(&keys)),
     }
 }
 
 macro_rules! tuples {
     ($(($($part:ident)*))*) => {$(
-        /// The keys of all parts, joined by [`Key::join`]: see [`resolve`](super).
+        /// Joins the keys of all parts: see [`resolve`](super).
         impl<R, $($part: KeyResolver<R>),*> KeyResolver<R> for ($($part,)*) {
             #[allow(non_snake_case)]
             fn resolve(&self, request: &R) -> Resolution {
@@ -87,10 +110,10 @@ tuples!((A B) (A B C) (A B C D) (A B C D E) (A B C D E F));
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::StatusCode;
+    use crate::Rejection;
     use proptest::prelude::*;
 
-    // A resolver for requests that are themselves the answer.
+    // A resolver for requests that are their own resolutions.
     fn part<const I: usize>(request: &[Resolution; 3]) -> Resolution {
         request[I].clone()
     }
@@ -103,8 +126,12 @@ mod tests {
         Resolution::Key(text.into())
     }
 
-    fn refused() -> Resolution {
-        Resolution::refused(StatusCode::FORBIDDEN, "banned")
+    fn missing(message: &'static str) -> Resolution {
+        Resolution::Missing(Rejection::bad_request(message))
+    }
+
+    fn rejected() -> Resolution {
+        Rejection::forbidden("banned").into()
     }
 
     fn orders(parts: [Resolution; 3]) -> impl Iterator<Item = [Resolution; 3]> {
@@ -114,46 +141,55 @@ mod tests {
     }
 
     #[test]
-    fn an_exempt_part_cannot_pass_what_another_refuses() {
-        for parts in orders([Resolution::Exempt, refused(), key("a")]) {
-            assert_eq!(whole(parts), refused());
+    fn a_skip_cannot_let_through_what_another_part_rejects() {
+        for parts in orders([Resolution::Skip, rejected(), key("a")]) {
+            assert_eq!(whole(parts), rejected());
         }
-        for parts in orders([Resolution::missing("a"), refused(), Resolution::Exempt]) {
-            assert_eq!(whole(parts), refused());
-        }
-    }
-
-    #[test]
-    fn a_missing_part_makes_no_key_of_the_rest() {
-        for parts in orders([Resolution::missing("a"), key("b"), key("c")]) {
-            assert_eq!(whole(parts), Resolution::missing("a"));
-        }
-        let parts = [key("a"), Resolution::missing("b"), Resolution::missing("c")];
-        assert_eq!(whole(parts), Resolution::missing("b"));
-    }
-
-    #[test]
-    fn an_exempt_part_exempts_the_whole() {
-        for parts in orders([Resolution::Exempt, Resolution::missing("a"), key("b")]) {
-            assert_eq!(whole(parts), Resolution::Exempt);
+        for parts in orders([missing("a"), rejected(), Resolution::Skip]) {
+            assert_eq!(whole(parts), rejected());
         }
     }
 
     #[test]
-    fn a_refusal_is_neither_asked_about_again_nor_exempted() {
-        let request = [refused(), key("b"), Resolution::Exempt];
-        assert_eq!(part::<0>.or(part::<1>).resolve(&request), refused());
-        assert_eq!(part::<0>.or_exempt().resolve(&request), refused());
-        assert_eq!(part::<2>.or(part::<1>).resolve(&request), Resolution::Exempt);
+    fn a_missing_part_never_leaves_a_key_of_the_others() {
+        for parts in orders([missing("a"), key("b"), key("c")]) {
+            assert_eq!(whole(parts), missing("a"));
+        }
+        let parts = [key("a"), missing("b"), missing("c")];
+        assert_eq!(whole(parts), missing("b"));
     }
 
     #[test]
-    fn only_a_missing_key_is_asked_about_again() {
-        let request = [Resolution::missing("a"), key("b"), key("c")];
+    fn a_part_that_skips_skips_the_request() {
+        for parts in orders([Resolution::Skip, missing("a"), key("b")]) {
+            assert_eq!(whole(parts), Resolution::Skip);
+        }
+    }
+
+    #[test]
+    fn a_rejection_is_final() {
+        let request = [rejected(), key("b"), Resolution::Skip];
+        assert_eq!(part::<0>.or(part::<1>).resolve(&request), rejected());
+        assert_eq!(part::<0>.or_skip().resolve(&request), rejected());
+        assert_eq!(part::<2>.or(part::<1>).resolve(&request), Resolution::Skip);
+    }
+
+    #[test]
+    fn only_a_missing_key_is_resolved_again() {
+        let request = [missing("a"), key("b"), key("c")];
         assert_eq!(part::<0>.or(part::<1>).resolve(&request), key("b"));
         assert_eq!(part::<1>.or(part::<2>).resolve(&request), key("b"));
-        assert_eq!(part::<0>.or_exempt().resolve(&request), Resolution::Exempt);
-        assert_eq!(part::<0>.or(part::<0>).or_exempt().resolve(&request), Resolution::Exempt);
+        assert_eq!(part::<0>.or_skip().resolve(&request), Resolution::Skip);
+        assert_eq!(part::<0>.or(part::<0>).or_skip().resolve(&request), Resolution::Skip);
+    }
+
+    #[test]
+    fn a_skipped_request_is_not_resolved() {
+        let request = [rejected(), missing("b"), key("c")];
+        let always = |_: &[Resolution; 3]| true;
+        assert_eq!(part::<0>.skip(always).resolve(&request), Resolution::Skip);
+        let never = |_: &[Resolution; 3]| false;
+        assert_eq!(part::<0>.skip(never).resolve(&request), rejected());
     }
 
     fn texts() -> impl Strategy<Value = [String; 3]> {
@@ -162,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn different_callers_never_meet_in_one_bucket(one in texts(), other in texts()) {
+        fn different_parts_never_share_a_key(one in texts(), other in texts()) {
             let same = one == other;
             let [one, other] = [one, other].map(|parts| whole(parts.map(|part| key(&part))));
             prop_assert_eq!(same, one == other);

@@ -2,24 +2,24 @@ use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
 
-use http::StatusCode;
 use http::request::Parts;
 
-use super::{KeyResolver, Refusal, Resolution};
+use super::{KeyResolver, Rejection, Resolution};
 use crate::Key;
 
-/// Counts by a value in the request's extensions: the caller, as a layer outside of this one, such
-/// as authentication, has found it.
+/// Keys by a value in the request's extensions, such as the user that an authentication layer has
+/// found.
 ///
-/// `Extension::<T>::new()` takes a `T` that becomes a [`Key`] itself. `Extension::map` takes a
-/// closure over `&T`, which may return all that a closure resolver may: also an [`Option`] of a
-/// key, or [`Resolution::Exempt`].
+/// `Extension::<T>::new()` takes a `T` that converts into a [`Key`]. `Extension::map` takes a closure
+/// over `&T`, which may return whatever a closure resolver may: also an [`Option`] of a key, a
+/// [`Rejection`], or [`Resolution::Skip`].
 ///
-/// Where the request has no `T` there is no key, and the answer is 500: the layer that inserts it
-/// is inside of this one, or is not there. If anonymous requests are to be expected, say what
-/// counts for them with `or`, or let them pass with `or_exempt`.
+/// A request without a `T` has no key. It is answered with 500, and the log says that the layer which
+/// inserts `T` is missing, or runs inside of this one. If anonymous requests are expected, give them
+/// another key with `or`, or let them pass with `or_skip`.
 ///
 /// # Examples
+///
 /// ```
 /// use tollgate::resolve::{Extension, PeerIp};
 /// use tollgate::{Key, KeyResolver, Resolution};
@@ -31,14 +31,14 @@ use crate::Key;
 /// }
 ///
 /// let by_user = Extension::map(|user: &User| match user {
-///     User { is_admin: true, .. } => Resolution::Exempt,
+///     User { is_admin: true, .. } => Resolution::Skip,
 ///     User { id, .. } => Resolution::from(*id),
 /// });
 /// let (mut parts, ()) = http::Request::new(()).into_parts();
 /// parts.extensions.insert(User { id: 7, is_admin: false });
 /// assert_eq!(by_user.resolve(&parts), Resolution::Key("7".into()));
 ///
-/// // Or once and for all, by the type itself; anonymous requests count by their address.
+/// // Or implement the conversion once. Anonymous requests are limited by address.
 /// impl From<&User> for Key {
 ///     fn from(user: &User) -> Self {
 ///         user.id.into()
@@ -57,7 +57,7 @@ impl<T> Extension<T>
 where
     for<'a> Key: From<&'a T>,
 {
-    /// Counts by a `T`, which knows its key.
+    /// Keys by a `T` that converts into a key.
     pub fn new() -> Self {
         Self { key: |extension| extension.into(), extension: PhantomData }
     }
@@ -73,7 +73,7 @@ where
 }
 
 impl<T> Extension<T> {
-    /// Counts by what a closure takes from a `T`.
+    /// Keys by what a closure returns for a `T`.
     pub fn map<F, K>(key: F) -> Extension<T, F>
     where
         F: Fn(&T) -> K,
@@ -92,11 +92,11 @@ where
     fn resolve(&self, parts: &Parts) -> Resolution {
         match parts.extensions.get::<T>() {
             Some(extension) => (self.key)(extension).into(),
-            None => Resolution::Missing(Refusal::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "nothing says whom to count the request for: the layer that finds it out has to be \
-                 outside of the rate limit",
-            )),
+            None => Resolution::Missing(Rejection::misconfigured(format!(
+                "request extension `{}` is missing: run the layer that inserts it before the rate \
+                 limit layer",
+                type_name::<T>()
+            ))),
         }
     }
 }
@@ -135,17 +135,19 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_auth_layer_is_a_clear_error_and_no_free_pass() {
-        let Resolution::Missing(refusal) = Extension::<Tenant>::new().resolve(&parts(None)) else {
+    fn a_missing_auth_layer_is_reported_to_the_operator_and_lets_nobody_pass() {
+        let Resolution::Missing(rejection) = Extension::<Tenant>::new().resolve(&parts(None))
+        else {
             panic!("there is no tenant");
         };
-        assert_eq!(refusal.status(), StatusCode::INTERNAL_SERVER_ERROR);
-        let anonymous = Extension::<Tenant>::new().or_exempt();
-        assert_eq!(anonymous.resolve(&parts(None)), Resolution::Exempt);
+        assert_eq!((rejection.status().as_u16(), rejection.message()), (500, ""));
+        assert!(rejection.advice().unwrap().contains("Tenant"));
+        let anonymous = Extension::<Tenant>::new().or_skip();
+        assert_eq!(anonymous.resolve(&parts(None)), Resolution::Skip);
     }
 
     #[test]
-    fn the_type_or_a_closure_says_the_key() {
+    fn the_key_comes_from_the_type_or_a_closure() {
         let parts = parts(Some("acme"));
         let expected = Resolution::Key("acme".into());
         assert_eq!(Extension::<Tenant>::new().resolve(&parts), expected);
@@ -155,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn a_closure_may_exempt_and_refuse() {
+    fn a_closure_may_skip_and_reject() {
         let by_plan = Extension::map(|Tenant(name): &Tenant| match name.as_str() {
-            "staff" => Resolution::Exempt,
-            "banned" => Resolution::refused(StatusCode::FORBIDDEN, "banned"),
+            "staff" => Resolution::Skip,
+            "banned" => Rejection::forbidden("banned").into(),
             name => Resolution::Key(name.into()),
         });
-        assert_eq!(by_plan.resolve(&parts(Some("staff"))), Resolution::Exempt);
-        let banned = by_plan.or_exempt().resolve(&parts(Some("banned")));
-        assert_eq!(banned, Resolution::refused(StatusCode::FORBIDDEN, "banned"));
+        assert_eq!(by_plan.resolve(&parts(Some("staff"))), Resolution::Skip);
+        let banned = by_plan.or_skip().resolve(&parts(Some("banned")));
+        assert_eq!(banned, Resolution::Reject(Rejection::forbidden("banned")));
     }
 }

@@ -1,10 +1,10 @@
-/// The last element of a `Forwarded` header (RFC 7239): where the comma before it is, unless it is
-/// the first, and the value of its `for`. `None` if it is not well-formed or has no `for`.
+/// The rightmost element of a `Forwarded` header (RFC 7239): the position of the comma before it
+/// unless it is the first, and the value of its `for`. `None` if it is malformed or has no `for`.
 ///
-/// Read from the right, because the left part is the client's. Where the header is well-formed both
-/// directions agree: a quote has an odd number of backslashes before it exactly if it is escaped.
-/// Where the client left a quote open, its proxy's elements are still what they are.
-pub(super) fn last_element(line: &[u8]) -> Option<(Option<usize>, &[u8])> {
+/// Parsing starts at the right, because the client wrote the left part. In a well-formed header both
+/// directions agree: a quote is escaped exactly if an odd number of backslashes precedes it. If the
+/// client left a quote open, the elements that proxies appended keep their meaning.
+pub(super) fn rightmost_element(line: &[u8]) -> Option<(Option<usize>, &[u8])> {
     let mut rest = line;
     let mut node = None;
     loop {
@@ -27,7 +27,7 @@ pub(super) fn last_element(line: &[u8]) -> Option<(Option<usize>, &[u8])> {
     }
 }
 
-// `name=value` or `name="value"`, and what is left of it.
+// `name=value` or `name="value"`, and the text before it.
 fn last_pair(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (left, value) = if text.ends_with(b"\"") {
         let close = last_quote(text).filter(|close| close + 1 == text.len())?;
@@ -40,7 +40,7 @@ fn last_pair(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((left, name, value))
 }
 
-// The last quote that is not escaped.
+// The last unescaped quote.
 fn last_quote(text: &[u8]) -> Option<usize> {
     let mut end = text.len();
     loop {
@@ -52,7 +52,7 @@ fn last_quote(text: &[u8]) -> Option<usize> {
     }
 }
 
-// Also of addresses with a port, which should have been quoted.
+// Accepts addresses with a port, although they should be quoted.
 fn last_token(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let ends = |byte: &u8| b"\"\\,;= \t".contains(byte);
     let start = text.iter().rposition(ends).map_or(0, |end| end + 1);
@@ -69,11 +69,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    // From the right to the first that is not well-formed.
+    // From the right to the first malformed element.
     fn nodes(line: &str) -> Vec<&str> {
         let mut nodes = Vec::new();
         let mut left = Some(line);
-        while let Some((comma, node)) = left.and_then(|line| last_element(line.as_bytes())) {
+        while let Some((comma, node)) = left.and_then(|line| rightmost_element(line.as_bytes())) {
             nodes.push(std::str::from_utf8(node).unwrap());
             left = comma.map(|comma| &line[..comma]);
         }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unbalanced_quote_swallows_no_hop_to_its_right() {
+    fn an_unbalanced_quote_does_not_hide_elements_to_its_right() {
         for forged in [r#"for=""#, r#"for="a\"#, r#"""#, r#"for=a;host="a"#, r#"for="\""#] {
             let line =
                 format!(r#"{forged}, for="[2001:db8::1]:80";by="a, for=b", for=203.0.113.7"#);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_element_that_is_not_well_formed_tells_nothing() {
+    fn a_malformed_element_has_no_address() {
         let elements = [
             r#"|;|for|for=|=203.0.113.7|for =203.0.113.7|for= 203.0.113.7|203.0.113.7|proto=https"#,
             r#"for=203.0.113.7;for=203.0.113.8|x for=203.0.113.7|for=203.0.113.7 proto=https"#,
@@ -113,13 +113,13 @@ mod tests {
             r#""a"for=203.0.113.7|for="203.0.113.7""|for=203.0.113.7;a="\\"";by=_x"#,
         ];
         for element in elements.iter().flat_map(|elements| elements.split('|')) {
-            assert_eq!(last_element(element.as_bytes()), None, "{element}");
+            assert_eq!(rightmost_element(element.as_bytes()), None, "{element}");
         }
     }
 
     proptest! {
         #[test]
-        fn from_the_right_is_as_from_the_left_where_all_is_well_formed(
+        fn both_directions_agree_on_well_formed_headers(
             elements in prop::collection::vec(("[ -~]{0,12}", "[ -~]{0,12}", any::<bool>()), 1..6),
         ) {
             let quoted = |text: &str| text.replace('\\', r"\\").replace('"', r#"\""#);

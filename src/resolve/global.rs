@@ -1,10 +1,9 @@
 use super::{KeyResolver, Resolution};
 
-/// Counts everything together, under the key `global`: the limit of the service as a whole.
+/// Uses the same key, `global`, for all requests: a limit of the service as a whole. It works for any
+/// request type.
 ///
-/// Works over HTTP and over any other request.
-///
-/// One client can use all of such a limit up. Put one [by caller](super) outside of it.
+/// A single client can exhaust a global limit. Put a limit per client outside of it.
 ///
 /// # Examples
 /// ```

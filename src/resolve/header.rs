@@ -1,64 +1,118 @@
+use std::fmt;
+
+use hmac::{Hmac, Mac};
+use http::HeaderValue;
 use http::header::HeaderName;
 use http::request::Parts;
-use http::{HeaderValue, StatusCode};
 use sha2::{Digest, Sha256};
 
-use super::{KeyResolver, Resolution};
-use crate::Key;
+use super::{KeyResolver, Rejection, Resolution};
+use crate::{ConfigError, Key};
 
-/// Counts by the value of a header, such as an API key.
+/// Keys by the value of a header, such as an API key.
 ///
-/// The value is a secret, so that only a hash of it leaves the process: the key is the first 128
-/// bits of its SHA-256, in hexadecimal. [`Header::key`] makes the same key from a value at hand.
-/// White space around the value does not count.
+/// The value may be a secret, so only a hash of it leaves the process: the key is the first 128 bits
+/// of its SHA-256 in hexadecimal, or with [`with_secret`](Self::with_secret) of its HMAC-SHA256
+/// (RFC 2104). [`key`](Self::key) computes the same key for a known value. White space around the
+/// value is ignored.
 ///
-/// | the request has | answer |
+/// | the request has | resolution |
 /// |---|---|
 /// | the header once | its key |
-/// | no such header, or an empty one | no key: 400, unless `or` or `or_exempt` say otherwise |
-/// | the header more than once | refused with 400: which of them counts is open to dispute |
-///
-/// A name that cannot be the name of a header, such as `x api key`, refuses every request with
-/// 500. That is seen on the first request, and `or_exempt` does not turn it into no limit at all.
+/// | no such header, or an empty one | missing: 400, unless `or` or `or_skip` applies |
+/// | the header more than once | reject with 400, because it is ambiguous which one counts |
 ///
 /// # Security
-/// - A client may send what it likes. Every value that it invents is a bucket of its own, full at
-///   first: limit by this what was authenticated outside of this layer, or put a limit by address
-///   outside of it.
-/// - Only the value as it is written counts. Where the application takes several spellings for the
-///   same caller (`Bearer x` and `bearer x`), each of them is a bucket; count there what the
-///   application understood, with [`Extension`](super::Extension).
-/// - The hash has no secret of its own. Who reads the keys in Redis can find a value by trying, if
-///   there are few that it can be: a phone number, a short number, an e-mail address. An API key of
-///   128 random bits cannot be found.
+///
+/// - A client can send any value, and every value that it invents has a full bucket. A header that
+///   nobody has verified limits nobody. Verify it in a middleware outside of this layer, or limit by
+///   address outside: see the [guide](crate::guide#by-api-key).
+/// - Only the exact value counts. If the application accepts several spellings for the same client
+///   (`Bearer x` and `bearer x`), each has its own bucket. Use what the application parsed, with
+///   [`Extension`](super::Extension).
+/// - Without a secret, anyone who can read the Redis keys can brute-force low-entropy values: phone
+///   numbers, short numbers, e-mail addresses. Use [`with_secret`](Self::with_secret) for these. An
+///   API key with 128 random bits cannot be found.
 ///
 /// # Examples
+///
 /// ```
+/// use http::HeaderName;
 /// use tollgate::resolve::Header;
 /// use tollgate::{KeyResolver, Resolution};
 ///
-/// let (parts, ()) = http::Request::get("/").header("x-api-key", "secret").body(())?.into_parts();
+/// const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 ///
-/// assert_eq!(Header::new("x-api-key").resolve(&parts), Resolution::Key(Header::key("secret")));
-/// assert_eq!(Header::key("secret").as_bytes(), b"2bb80d537b1da3e38bd30361aa855686");
+/// let (parts, ()) = http::Request::get("/").header(API_KEY, "secret").body(())?.into_parts();
+/// let by_key = Header::new(API_KEY);
+/// assert_eq!(by_key.resolve(&parts), Resolution::Key(by_key.key("secret")));
+/// assert_eq!(by_key.key("secret").as_bytes(), b"2bb80d537b1da3e38bd30361aa855686");
 /// # Ok::<(), http::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+///
+/// A name from the configuration is an error at startup if it is invalid. An invalid constant does
+/// not compile:
+///
+/// ```
+/// # use http::HeaderName;
+/// assert!(HeaderName::try_from("x api key").is_err());
+/// ```
+///
+/// ```compile_fail
+/// # use http::HeaderName;
+/// const API_KEY: HeaderName = HeaderName::from_static("x api key");
+/// # let _ = API_KEY;
+/// ```
+#[derive(Clone)]
 #[must_use]
 pub struct Header {
-    name: Result<HeaderName, Box<str>>,
+    name: HeaderName,
+    mac: Option<Hmac<Sha256>>,
 }
 
 impl Header {
-    /// Counts by the header of this name, which is text or an [`http::HeaderName`].
-    pub fn new(name: impl AsRef<str>) -> Self {
-        let name = name.as_ref();
-        Self { name: HeaderName::from_bytes(name.as_bytes()).map_err(|_| name.into()) }
+    /// Keys by the header of this name.
+    pub fn new(name: HeaderName) -> Self {
+        Self { name, mac: None }
     }
 
-    /// The key under which requests with this value are counted, to ask about it or to reset it.
-    pub fn key(value: impl AsRef<[u8]>) -> Key {
-        let hash = Sha256::digest(value.as_ref().trim_ascii());
+    /// Hashes values with a secret, so that low-entropy values cannot be brute-forced from the keys
+    /// in Redis. Use the same secret in all processes, and at least 16 random bytes. With another
+    /// secret every key is new.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use tollgate::resolve::Header;
+    ///
+    /// # let secret_from_the_environment = "a long random string";
+    /// let by_phone = Header::new(HeaderName::from_static("x-phone-number"))
+    ///     .with_secret(secret_from_the_environment)?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the secret is shorter than 16 bytes.
+    pub fn with_secret(self, secret: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
+        let secret = secret.as_ref();
+        let mac = Hmac::new_from_slice(secret).ok().filter(|_| secret.len() >= 16);
+        let Some(mac) = mac else {
+            return Err(ConfigError::new(format!(
+                "the secret for the header {} has {} bytes: use at least 16 random bytes",
+                self.name,
+                secret.len()
+            )));
+        };
+        Ok(Self { mac: Some(mac), ..self })
+    }
+
+    /// The key of requests with this value, to check, peek or reset it.
+    pub fn key(&self, value: impl AsRef<[u8]>) -> Key {
+        let value = value.as_ref().trim_ascii();
+        let hash = match &self.mac {
+            None => Sha256::digest(value),
+            Some(mac) => mac.clone().chain_update(value).finalize().into_bytes(),
+        };
         let mut hex = [0; 32];
         for (pair, byte) in hex.chunks_exact_mut(2).zip(hash) {
             pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
@@ -70,92 +124,99 @@ impl Header {
 
 impl KeyResolver for Header {
     fn resolve(&self, parts: &Parts) -> Resolution {
-        let name = match &self.name {
-            Ok(name) => name,
-            Err(text) => {
-                let reason = format!("the rate limit's `{text}` is not the name of a header");
-                return Resolution::refused(StatusCode::INTERNAL_SERVER_ERROR, reason);
-            }
-        };
+        let name = &self.name;
         let mut values = parts.headers.get_all(name).iter().map(HeaderValue::as_bytes);
         match (values.next(), values.next()) {
             (Some(_), Some(_)) => {
-                let reason = format!("the header {name} was sent more than once");
-                Resolution::refused(StatusCode::BAD_REQUEST, reason)
+                Rejection::bad_request(format!("header sent more than once: {name}")).into()
             }
             (Some(value), None) if !value.trim_ascii().is_empty() => {
-                Resolution::Key(Self::key(value))
+                Resolution::Key(self.key(value))
             }
-            _ => Resolution::missing(format!("send the header {name}")),
+            _ => Resolution::Missing(Rejection::bad_request(format!("missing header: {name}"))),
         }
+    }
+}
+
+impl fmt::Debug for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Header")
+            .field("name", &self.name)
+            .field("has_secret", &self.mac.is_some())
+            .finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::StatusCode;
     use proptest::prelude::*;
 
-    fn resolve(name: &str, values: &[&[u8]]) -> Resolution {
+    const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+    fn resolve(values: &[&[u8]]) -> Resolution {
         let mut parts = http::Request::new(()).into_parts().0;
         for value in values {
-            parts.headers.append("x-api-key", HeaderValue::from_bytes(value).unwrap());
+            parts.headers.append(API_KEY, HeaderValue::from_bytes(value).unwrap());
         }
-        Header::new(name).resolve(&parts)
-    }
-
-    fn refused(resolution: Resolution) -> StatusCode {
-        let Resolution::Refused(refusal) = resolution else { panic!("{resolution:?}") };
-        refusal.status()
+        Header::new(API_KEY).resolve(&parts)
     }
 
     #[test]
     fn an_absent_or_empty_value_is_missing_and_names_the_header() {
         for values in [vec![], vec![&b""[..]], vec![b" \t"]] {
-            assert_eq!(
-                resolve("X-Api-Key", &values),
-                Resolution::missing("send the header x-api-key")
-            );
+            let missing = Rejection::bad_request("missing header: x-api-key");
+            assert_eq!(resolve(&values), Resolution::Missing(missing));
         }
     }
 
     #[test]
     fn a_second_line_does_not_let_the_client_choose() {
         for values in [[&b"a"[..], b"b"], [b"a", b"a"], [b"", b"a"], [b"a", b""]] {
-            assert_eq!(refused(resolve("x-api-key", &values)), StatusCode::BAD_REQUEST);
+            let Resolution::Reject(rejection) = resolve(&values) else { panic!("{values:?}") };
+            assert_eq!(rejection.status(), StatusCode::BAD_REQUEST);
         }
     }
 
     #[test]
-    fn a_bad_name_refuses_everything_and_exempts_nobody() {
-        for name in ["x api key", "", "x-api-key\n", "\u{e9}"] {
-            let resolution = resolve(name, &[b"secret"]);
-            assert_eq!(refused(resolution), StatusCode::INTERNAL_SERVER_ERROR);
-            let parts = http::Request::new(()).into_parts().0;
-            refused(Header::new(name).or_exempt().resolve(&parts));
-        }
+    fn padding_does_not_change_the_key() {
+        let key = Header::new(API_KEY).key("secret");
+        assert_eq!(resolve(&[b" \tsecret "]), Resolution::Key(key));
+    }
+
+    /// RFC 4231, test case 2, with the key padded to the minimum by zeros, as HMAC itself does.
+    #[test]
+    fn a_keyed_hash_is_hmac_sha256() {
+        let keyed = Header::new(API_KEY).with_secret(*b"Jefe\0\0\0\0\0\0\0\0\0\0\0\0").unwrap();
+        let key = keyed.key("what do ya want for nothing?");
+        assert_eq!(key.as_bytes(), b"5bdcc146bf60754e6a042426089575c7");
+        assert!(!format!("{keyed:?}").contains("Jefe"));
     }
 
     #[test]
-    fn padding_makes_no_new_bucket() {
-        assert_eq!(resolve("x-api-key", &[b" \tsecret "]), Resolution::Key(Header::key("secret")));
+    fn a_short_secret_is_an_error() {
+        for secret in ["", "fifteen bytes.."] {
+            let error = Header::new(API_KEY).with_secret(secret).unwrap_err().to_string();
+            assert!(error.contains("at least 16"), "{error}");
+        }
     }
 
     proptest! {
         #[test]
         fn a_secret_is_never_in_its_key(secret in "[ -~]{33,64}|[g-zG-Z]{1,32}") {
-            let key = Header::key(&secret);
+            let key = Header::new(API_KEY).key(&secret);
             let text = std::str::from_utf8(key.as_bytes()).unwrap();
             prop_assert!(text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit()));
             prop_assert!(!text.contains(&secret));
-            prop_assert_eq!(resolve("x-api-key", &[secret.as_bytes()]), Resolution::Key(key));
+            prop_assert_eq!(resolve(&[secret.as_bytes()]), Resolution::Key(key));
         }
 
         #[test]
         fn no_bytes_panic_and_different_values_have_different_keys(
             one in prop::collection::vec(0x80u8.., 1..20), other in prop::collection::vec(0x21u8..0x7f, 1..20),
         ) {
-            prop_assert_ne!(resolve("x-api-key", &[&one]), resolve("x-api-key", &[&other]));
+            prop_assert_ne!(resolve(&[&one]), resolve(&[&other]));
         }
     }
 }

@@ -1,99 +1,136 @@
-//! From a request to the key that it is counted under.
+//! Resolvers: from a request to its rate limit key.
 //!
-//! A [`KeyResolver`] sees the request and answers with a [`Resolution`]: a key, exempt, no key, or
-//! refused. Closures are resolvers, and so are tuples of resolvers, which combine their keys.
+//! A [`KeyResolver`] sees the request and returns a [`Resolution`]: a key, skip, missing, or reject.
+//! Closures are resolvers, and so are tuples of resolvers, which combine their keys.
 //!
 //! ```
 //! use http::request::Parts;
-//! use tollgate::resolve::{Header, PeerIp};
-//! use tollgate::{KeyResolver, Resolution};
+//! use tollgate::resolve::{Extension, PeerIp};
+//! use tollgate::{KeyResolver, Rejection, Resolution};
 //!
-//! // The API key where there is one, else the address.
-//! let by_caller = Header::new("x-api-key").or(PeerIp::new());
+//! // The address of the client, except for the health check.
+//! let by_address = PeerIp::new().skip(|parts: &Parts| parts.uri.path() == "/health");
 //!
-//! // A closure: tenants are counted, the health check is not.
-//! let by_tenant = |parts: &Parts| match parts.headers.get("x-tenant") {
-//!     _ if parts.uri.path() == "/health" => Resolution::Exempt,
-//!     Some(tenant) => Resolution::Key(tenant.as_bytes().into()),
-//!     None => Resolution::missing("send the header x-tenant"),
+//! // The user that an authentication layer found, or the address of an anonymous client.
+//! #[derive(Clone)]
+//! struct UserId(u64);
+//! let by_user = Extension::map(|user: &UserId| user.0).or(PeerIp::new());
+//!
+//! // A closure.
+//! let by_host = |parts: &Parts| match parts.uri.host() {
+//!     Some(host) => Resolution::from(host),
+//!     None => Rejection::bad_request("missing host").into(),
 //! };
 //! # fn check(_: impl KeyResolver) {}
-//! # check(by_caller);
-//! # check(by_tenant);
+//! # check(by_address);
+//! # check(by_user);
+//! # check(by_host);
 //! ```
 //!
+//! # Keys that clients choose
+//!
+//! A client that can choose its key has no limit: every new value is a full bucket. This includes
+//! headers that nobody has verified. `Header::new(API_KEY).or(PeerIp::new())` limits nobody who
+//! invents API keys. Limit by address outside, and by what has been authenticated inside: see the
+//! [guide](crate::guide#by-api-key).
+//!
 //! # Tuples
-//! `(PeerIp::new(), MatchedPath)` gives every address a bucket for every route. All of two to six
-//! parts are asked, and the first of these that applies is the answer:
-//! 1. one part refuses: refused, so that no exemption lets through what another part bans;
-//! 2. one part exempts: exempt;
-//! 3. one part has no key: no key, never a key of the others alone;
-//! 4. the keys of all parts, joined by [`Key::join`].
+//!
+//! `(PeerIp::new(), MatchedPath)` gives every address a bucket for every route. A tuple has two to
+//! six parts. All parts are resolved, and the first rule that applies decides:
+//!
+//! 1. A part rejects: reject. A skip cannot let through what another part rejects.
+//! 2. A part skips: skip.
+//! 3. A part has no key: missing. The other parts alone never make a key.
+//! 4. All parts have keys: the keys joined by [`Key::join`].
 
 mod client_ip;
 mod combine;
 mod extension;
 mod forwarded;
+mod forwarding;
 mod global;
 mod header;
-mod hops;
-mod ip;
 mod path;
 mod peer;
+mod peer_ip;
 mod prefix;
+mod rejection;
 mod trusted;
 
-use std::borrow::Cow;
-use std::net::IpAddr;
-
-use http::StatusCode;
+use std::sync::Arc;
 
 use crate::Key;
 
 pub use client_ip::ClientIp;
-pub use combine::{Or, OrExempt};
+pub use combine::{Or, OrSkip, Skip};
 pub use extension::Extension;
 pub use global::Global;
 pub use header::Header;
-pub use ip::PeerIp;
 #[cfg(feature = "axum")]
 pub use path::MatchedPath;
 pub use path::Path;
+pub use peer::UnixSocket;
+pub use peer_ip::PeerIp;
+pub use rejection::Rejection;
 
-/// Finds the key that a request is counted under.
+/// Finds the rate limit key of a request.
 ///
 /// `R` is [`http::request::Parts`] for HTTP and gRPC, and the request itself for any other tower
-/// service. Implemented by the resolvers of [`resolve`](crate::resolve), by tuples of resolvers, and
-/// by closures `Fn(&R) -> T`, where `T` is a [`Resolution`] or anything that becomes one: a key,
-/// an `Option` of a key (`None`: there is none) or a `Result<_, Refusal>`.
+/// service. Implementations are the resolvers in [`resolve`](crate::resolve), tuples of resolvers,
+/// `Box<dyn KeyResolver<R>>`, `Arc<dyn KeyResolver<R>>`, and closures `Fn(&R) -> T` where `T`
+/// converts into a [`Resolution`]: a key or anything that converts into one, an `Option` of it
+/// (`None`: no key), or a `Result` of it with a [`Rejection`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::resolve::{Global, PeerIp};
+/// use tollgate::KeyResolver;
+///
+/// // Chosen at startup.
+/// let per_client = std::env::args().any(|arg| arg == "--per-client");
+/// let resolver: Arc<dyn KeyResolver> =
+///     if per_client { Arc::new(PeerIp::new()) } else { Arc::new(Global) };
+/// # fn check(_: impl KeyResolver) {}
+/// # check(resolver);
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not resolve a key from `{R}`",
     label = "not a key resolver for `{R}`",
-    note = "a closure needs the type of its argument spelled out, and returns something that becomes a `Resolution`: \
+    note = "a closure needs the type of its argument, and returns something that converts into a `Resolution`: \
             `|parts: &http::request::Parts| -> Option<String> {{ .. }}`",
     note = "over HTTP a resolver sees `http::request::Parts`, not the whole request"
 )]
 pub trait KeyResolver<R = http::request::Parts>: Send + Sync {
-    /// Answers for one request.
+    /// Resolves one request.
     fn resolve(&self, request: &R) -> Resolution;
 
-    /// Lets requests without a key pass, uncounted. One that is refused stays refused.
-    fn or_exempt(self) -> OrExempt<Self>
+    /// Lets requests without a key pass without a check. Rejected requests stay rejected.
+    fn or_skip(self) -> OrSkip<Self>
     where
         Self: Sized,
     {
-        OrExempt::new(self)
+        OrSkip::new(self)
     }
 
-    /// Asks another resolver about requests without a key.
+    /// Tries another resolver for requests without a key.
     ///
-    /// Both count in the same buckets: where a key of the one can equal a key of the other, a
-    /// caller can choose between them.
+    /// Both use the same buckets. If a key of one can equal a key of the other, a client can choose
+    /// between them.
     fn or<B: KeyResolver<R>>(self, other: B) -> Or<Self, B>
     where
         Self: Sized,
     {
         Or::new(self, other)
+    }
+
+    /// Lets requests for which the predicate holds pass without a check. They are not resolved, so
+    /// they are never rejected either.
+    fn skip<F: Fn(&R) -> bool + Send + Sync>(self, predicate: F) -> Skip<Self, F>
+    where
+        Self: Sized,
+    {
+        Skip::new(self, predicate)
     }
 }
 
@@ -107,83 +144,102 @@ where
     }
 }
 
-/// A resolver's answer.
+impl<R> KeyResolver<R> for Box<dyn KeyResolver<R>> {
+    fn resolve(&self, request: &R) -> Resolution {
+        (**self).resolve(request)
+    }
+}
+
+impl<R> KeyResolver<R> for Arc<dyn KeyResolver<R>> {
+    fn resolve(&self, request: &R) -> Resolution {
+        (**self).resolve(request)
+    }
+}
+
+/// What a resolver makes of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Resolution {
-    /// Count the request under this key.
+    /// Check the request under this key.
     Key(Key),
-    /// Let the request pass, uncounted.
-    Exempt,
-    /// There is no key: the request is refused, unless [`KeyResolver::or`] or
-    /// [`KeyResolver::or_exempt`] says otherwise.
-    Missing(Refusal),
-    /// The request must not pass.
-    Refused(Refusal),
+    /// Let the request pass without a check.
+    Skip,
+    /// There is no key. The request is rejected, unless [`KeyResolver::or`] or
+    /// [`KeyResolver::or_skip`] applies.
+    Missing(Rejection),
+    /// Reject the request.
+    Reject(Rejection),
 }
 
-impl Resolution {
-    /// There is no key, by the client's fault: 400 with this reason.
-    pub fn missing(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self::Missing(Refusal::new(StatusCode::BAD_REQUEST, reason))
-    }
-
-    /// The request must not pass: this status, with this reason.
-    pub fn refused(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self::Refused(Refusal::new(status, reason))
+impl<K: Into<Key>> From<K> for Resolution {
+    fn from(key: K) -> Self {
+        Self::Key(key.into())
     }
 }
 
-/// Why a request without a key is answered and with which status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    status: StatusCode,
-    reason: Cow<'static, str>,
-}
-
-impl Refusal {
-    /// A status of 4xx or 5xx, and a reason, which the client gets to see.
-    pub fn new(status: StatusCode, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, reason: reason.into() }
-    }
-
-    /// The response's status.
-    pub fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    /// The reason, which the client gets to see.
-    pub fn reason(&self) -> &str {
-        &self.reason
-    }
-}
-
-macro_rules! from_keys {
-    ($($key:ty)*) => {$(
-        impl From<$key> for Resolution {
-            fn from(key: $key) -> Self {
-                Self::Key(key.into())
-            }
-        }
-    )*};
-}
-
-from_keys!(Key String &'static str Vec<u8> IpAddr u32 u64 u128 i32 i64);
-
+/// `None` is [`Missing`](Resolution::Missing) with status 400.
 impl<K: Into<Key>> From<Option<K>> for Resolution {
     fn from(key: Option<K>) -> Self {
         match key {
             Some(key) => Self::Key(key.into()),
-            None => Self::missing("the request has nothing to count it under"),
+            None => Self::Missing(Rejection::bad_request("no rate limit key for this request")),
         }
     }
 }
 
-impl<K: Into<Key>> From<Result<K, Refusal>> for Resolution {
-    fn from(key: Result<K, Refusal>) -> Self {
+/// An error is [`Reject`](Resolution::Reject).
+impl<K: Into<Key>> From<Result<K, Rejection>> for Resolution {
+    fn from(key: Result<K, Rejection>) -> Self {
         match key {
             Ok(key) => Self::Key(key.into()),
-            Err(refusal) => Self::Refused(refusal),
+            Err(rejection) => Self::Reject(rejection),
         }
+    }
+}
+
+impl From<Rejection> for Resolution {
+    fn from(rejection: Rejection) -> Self {
+        Self::Reject(rejection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::request::Parts;
+
+    async fn resolve_in_task(resolver: impl KeyResolver) -> Resolution {
+        std::future::ready(()).await;
+        resolver.resolve(&http::Request::new(()).into_parts().0)
+    }
+
+    #[tokio::test]
+    async fn a_closure_that_returns_a_static_str_works_in_a_spawned_task() {
+        let resolved = tokio::spawn(async {
+            let by_nothing = |_: &Parts| "all";
+            resolve_in_task(by_nothing).await
+        });
+        assert_eq!(resolved.await.unwrap(), Resolution::Key("all".into()));
+    }
+
+    #[test]
+    fn whatever_converts_into_a_key_converts_into_a_resolution() {
+        let text = String::from("7");
+        let expected = Resolution::Key("7".into());
+        assert_eq!(Resolution::from(&text), expected);
+        assert_eq!(Resolution::from(b"7"), expected);
+        assert_eq!(Resolution::from(7u8), expected);
+        assert_eq!(Resolution::from(&Key::from(7)), expected);
+        assert_eq!(Resolution::from(Some(text.as_str())), expected);
+    }
+
+    #[test]
+    fn a_resolver_chosen_at_run_time_is_a_resolver() {
+        let resolvers: [Box<dyn KeyResolver>; 2] = [Box::new(Global), Box::new(|_: &Parts| 7)];
+        let parts = http::Request::new(()).into_parts().0;
+        let keys = resolvers.map(|resolver| resolver.or_skip().resolve(&parts));
+        assert_eq!(keys, [Resolution::from("global"), Resolution::from("7")]);
+        let shared: Arc<dyn KeyResolver> = Arc::new(Global);
+        assert_eq!((shared, Global).resolve(&parts), Resolution::from("global|global"));
     }
 }

@@ -2,16 +2,15 @@ use http::request::Parts;
 
 use super::{KeyResolver, Resolution};
 
-/// Counts by the path of the request's URI, as the layer sees it.
+/// Keys by the path of the request's URI, as the layer sees it.
 ///
-/// Nothing is decoded or normalised, and the method and the query are not part of the key. Below
-/// axum's `Router::nest` the path is without the nested router's prefix.
+/// The path is not decoded or normalized. The method and the query are not part of the key. Inside
+/// axum's `Router::nest` the path lacks the prefix of the nested router.
 ///
 /// # Security
-/// The client chooses the path. Every path that it invents is a bucket of its own, full at first:
-/// `/search`, `/search/` and `/%73earch` are three. Alone this protects fixed routes from all
-/// clients together, and no more; prefer `MatchedPath`, or join it with a key of the caller in
-/// a tuple.
+/// The client chooses the path, and every path that it invents has a full bucket: `/search`,
+/// `/search/` and `/%73earch` are three keys. Alone, this only limits all clients of a fixed route
+/// together. Prefer `MatchedPath`, or combine it with the client's key in a tuple.
 ///
 /// # Examples
 /// ```
@@ -31,19 +30,19 @@ impl KeyResolver for Path {
     }
 }
 
-/// Counts by the route that axum matched: `/users/{id}`, whatever the id.
+/// Keys by the route that axum matched: `/users/{id}` for any id.
 ///
-/// The number of buckets is the number of routes. The method is not part of the key.
+/// There are as many keys as routes. The method is not part of the key.
 ///
 /// # Requests without a route
-/// Axum runs what was added with `Router::layer` for its fallback too, where no route matched: there
-/// is no key then, and the request is answered with 404. To keep a fallback of your own, add the
-/// layer with `Router::route_layer`, which leaves the fallback alone, or say what to count with
-/// `MatchedPath.or(Global)`, or let it pass with `MatchedPath.or_exempt()`. Axum names no route for
-/// `nest_service` either, nor for a layer around the whole `Router`.
+/// axum also runs the layers of `Router::layer` for its fallback, where no route matched. Then there
+/// is no key, and the request is answered with 404. To keep a fallback of your own, add the layer
+/// with `Router::route_layer`, which does not run for the fallback, or use another key with
+/// `MatchedPath.or(Global)`, or let the request pass with `MatchedPath.or_skip()`. axum also provides
+/// no route inside `nest_service`, and to a layer around the whole `Router`.
 ///
 /// # Examples
-/// A quota for each client on each route:
+/// A bucket per client and route:
 /// ```
 /// use tollgate::resolve::{Global, MatchedPath, PeerIp};
 /// # fn check(_: impl tollgate::KeyResolver) {}
@@ -51,7 +50,7 @@ impl KeyResolver for Path {
 /// let resolver = (PeerIp::new(), MatchedPath);
 /// # check(resolver);
 ///
-/// // All that matches no route is one more route.
+/// // Requests that match no route share one more key.
 /// use tollgate::KeyResolver;
 /// let resolver = (PeerIp::new(), MatchedPath.or(Global));
 /// # check(resolver);
@@ -66,9 +65,10 @@ impl KeyResolver for MatchedPath {
     fn resolve(&self, parts: &Parts) -> Resolution {
         match parts.extensions.get::<axum::extract::MatchedPath>() {
             Some(path) => Resolution::Key(path.as_str().into()),
-            None => Resolution::Missing(super::Refusal::new(
-                http::StatusCode::NOT_FOUND,
-                "no route matches the request, or its rate limit is outside of the router",
+            None => Resolution::Missing(super::Rejection::not_found("").with_advice(
+                "axum matched no route for the request, which is normal for unknown paths; if it \
+                 happens for all requests, move the rate limit layer inside the router, or use \
+                 `MatchedPath.or(...)`",
             )),
         }
     }
@@ -80,7 +80,7 @@ mod tests {
     use http::Uri;
 
     #[test]
-    fn nothing_is_taken_for_something_else() {
+    fn different_paths_have_different_keys() {
         for (uri, path) in [("/a%2Fb?c", "/a%2Fb"), ("//a/../b/", "//a/../b/"), ("*", "*")] {
             let mut parts = http::Request::new(()).into_parts().0;
             parts.uri = Uri::from_static(uri);
@@ -105,8 +105,8 @@ mod tests {
                 .nest_service("/files", get(async || "file"))
         }
 
-        // Answers with the resolution instead of the response.
-        async fn asked(router: Router, path: &'static str) -> String {
+        // Responds with the resolution.
+        async fn resolved(router: Router, path: &'static str) -> String {
             let app = router.layer(from_fn(async |request: Request, _| {
                 format!("{:?}", MatchedPath.resolve(&request.into_parts().0))
             }));
@@ -117,16 +117,16 @@ mod tests {
 
         #[tokio::test]
         async fn invented_paths_share_the_bucket_of_their_route() {
-            assert_eq!(asked(router(), "/users/1").await, r#"Key(Key("/users/{id}"))"#);
-            assert_eq!(asked(router(), "/users/%32?x").await, r#"Key(Key("/users/{id}"))"#);
-            assert_eq!(asked(router(), "/api/items/1").await, r#"Key(Key("/api/items/{id}"))"#);
+            assert_eq!(resolved(router(), "/users/1").await, r#"Key(Key("/users/{id}"))"#);
+            assert_eq!(resolved(router(), "/users/%32?x").await, r#"Key(Key("/users/{id}"))"#);
+            assert_eq!(resolved(router(), "/api/items/1").await, r#"Key(Key("/api/items/{id}"))"#);
         }
 
         #[tokio::test]
         async fn a_request_without_a_route_is_404() {
             for path in ["/nowhere", "/api/nowhere", "/files/a"] {
-                let answer = asked(router(), path).await;
-                assert!(answer.starts_with("Missing(Refusal { status: 404"), "{path}: {answer}");
+                let answer = resolved(router(), path).await;
+                assert!(answer.starts_with("Missing(Rejection { status: 404"), "{path}: {answer}");
             }
         }
     }

@@ -1,21 +1,54 @@
 use std::net::{IpAddr, SocketAddr};
 
+use http::Extensions;
 use http::request::Parts;
-use http::{Extensions, StatusCode};
 
-use super::{Refusal, Resolution};
+use super::{Rejection, Resolution};
 
-/// The address at the other end of the connection, or what to answer where the server left none.
-pub(super) fn peer(parts: &Parts) -> Result<IpAddr, Resolution> {
-    match socket_address(&parts.extensions) {
-        Some(address) => Ok(address.ip().to_canonical()),
-        None => Err(Resolution::Missing(Refusal::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the server was not told the address of its client: serve the app with \
-             `into_make_service_with_connect_info::<SocketAddr>()`, or put a `SocketAddr` into the \
-             request's extensions",
-        ))),
+/// Marks the requests of a server on a Unix socket, which have no peer address.
+///
+/// [`PeerIp`](super::PeerIp) and [`ClientIp`](super::ClientIp) look for it in the request's
+/// extensions.
+///
+/// ```
+/// use axum::{Extension, Router, routing::get};
+/// use tollgate::resolve::{ClientIp, UnixSocket};
+/// # use tollgate::{Limiter, RateLimitLayer};
+///
+/// # fn app(limiter: Limiter) -> Result<Router, tollgate::ConfigError> {
+/// // The only peer is the proxy that connects to the socket.
+/// let client_ip = ClientIp::new(["unix:"])?;
+/// let app = Router::new()
+///     .route("/", get(async || "hello"))
+///     .layer(RateLimitLayer::new(limiter, client_ip))
+///     .layer(Extension(UnixSocket));
+/// # Ok(app) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnixSocket;
+
+/// The other end of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// Canonical: not an IPv4-mapped address.
+    Ip(IpAddr),
+    Unix,
+}
+
+/// The peer, or the resolution if the server does not provide it.
+pub(super) fn peer(parts: &Parts) -> Result<Peer, Resolution> {
+    let extensions = &parts.extensions;
+    if let Some(address) = socket_address(extensions) {
+        return Ok(Peer::Ip(address.ip().to_canonical()));
     }
+    if is_unix(extensions) {
+        return Ok(Peer::Unix);
+    }
+    Err(Resolution::Missing(Rejection::misconfigured(
+        "the server does not provide the peer address: serve the app with \
+         `into_make_service_with_connect_info::<SocketAddr>()`, or insert a `SocketAddr` (for a Unix \
+         socket, `tollgate::resolve::UnixSocket`) into the request's extensions",
+    )))
 }
 
 fn socket_address(extensions: &Extensions) -> Option<SocketAddr> {
@@ -47,47 +80,65 @@ fn tonic(_: &Extensions) -> Option<SocketAddr> {
     None
 }
 
+fn is_unix(extensions: &Extensions) -> bool {
+    #[cfg(all(unix, feature = "tonic"))]
+    if extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
+        return true;
+    }
+    extensions.get::<UnixSocket>().is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn peer_with<T: Clone + Send + Sync + 'static>(extension: T) -> IpAddr {
+    fn peer_with<T: Clone + Send + Sync + 'static>(extension: T) -> Peer {
         let mut parts = http::Request::new(()).into_parts().0;
         parts.extensions.insert(extension);
         peer(&parts).unwrap()
     }
 
     #[test]
-    fn a_server_without_connect_info_says_what_to_change() {
+    fn a_server_without_connect_info_tells_the_operator_and_not_the_client() {
         let parts = http::Request::new(()).into_parts().0;
-        let Err(Resolution::Missing(refusal)) = peer(&parts) else { panic!("there is no peer") };
-        assert_eq!(refusal.status(), StatusCode::INTERNAL_SERVER_ERROR);
-        assert!(refusal.reason().contains("into_make_service_with_connect_info::<SocketAddr>()"));
+        let Err(Resolution::Missing(rejection)) = peer(&parts) else { panic!("there is no peer") };
+        assert_eq!((rejection.status().as_u16(), rejection.message()), (500, ""));
+        let advice = rejection.advice().unwrap();
+        assert!(advice.contains("into_make_service_with_connect_info::<SocketAddr>()"));
     }
 
     #[test]
-    fn the_peer_comes_from_whichever_server_runs() {
+    fn the_peer_comes_from_any_supported_server() {
         let address = SocketAddr::from(([203, 0, 113, 7], 4711));
-        assert_eq!(peer_with(address), address.ip());
+        let expected = Peer::Ip(address.ip());
+        assert_eq!(peer_with(address), expected);
+        assert_eq!(peer_with(UnixSocket), Peer::Unix);
         #[cfg(feature = "axum")]
         {
             use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 
-            assert_eq!(peer_with(ConnectInfo(address)), address.ip());
-            assert_eq!(peer_with(MockConnectInfo(address)), address.ip());
+            assert_eq!(peer_with(ConnectInfo(address)), expected);
+            assert_eq!(peer_with(MockConnectInfo(address)), expected);
         }
         #[cfg(feature = "tonic")]
         {
             use tonic::transport::server::TcpConnectInfo;
 
             let info = TcpConnectInfo { local_addr: None, remote_addr: Some(address) };
-            assert_eq!(peer_with(info), address.ip());
+            assert_eq!(peer_with(info), expected);
+        }
+        #[cfg(all(unix, feature = "tonic"))]
+        {
+            use tonic::transport::server::UdsConnectInfo;
+
+            let info = UdsConnectInfo { peer_addr: None, peer_cred: None };
+            assert_eq!(peer_with(info), Peer::Unix);
         }
     }
 
     #[test]
     fn a_v4_mapped_peer_is_a_v4_peer() {
         let mapped: SocketAddr = "[::ffff:203.0.113.7]:4711".parse().unwrap();
-        assert_eq!(peer_with(mapped), IpAddr::from([203, 0, 113, 7]));
+        assert_eq!(peer_with(mapped), Peer::Ip(IpAddr::from([203, 0, 113, 7])));
     }
 }

@@ -1,9 +1,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::peer::Peer;
 use crate::Key;
 use crate::address::AddressText;
 
-/// How much of an address counts: the one place that turns an address into a key.
+/// The prefix lengths of networks that share a bucket. The only place that turns an address into a
+/// key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefixes {
     v4: u8,
@@ -23,6 +25,13 @@ impl Prefixes {
 
     pub(super) fn v6(self, bits: u8) -> Self {
         Self { v6: bits.min(128), ..self }
+    }
+
+    pub(super) fn peer_key(self, peer: Peer) -> Key {
+        match peer {
+            Peer::Ip(address) => self.key(address),
+            Peer::Unix => Key::from("unix"),
+        }
     }
 
     pub(super) fn key(self, address: IpAddr) -> Key {
@@ -80,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_text_is_the_standard_one(address in addresses(), v4 in 0u8..=32, v6 in 0u8..=128) {
+        fn the_text_is_that_of_the_standard_library(address in addresses(), v4 in 0u8..=32, v6 in 0u8..=128) {
             let address = address.to_canonical();
             let (bits, full) = if address.is_ipv4() { (v4, 32) } else { (v6, 128) };
             let network = IpNet::new(address, bits).unwrap().trunc();
@@ -90,10 +99,10 @@ mod tests {
         }
 
         #[test]
-        fn a_whole_address_has_the_key_that_it_has_by_hand(address in addresses()) {
-            let by_hand = Key::from(address.to_canonical().to_string());
-            prop_assert_eq!(Prefixes::default().v6(128).key(address), by_hand.clone());
-            prop_assert_eq!(Key::from(address), by_hand);
+        fn an_address_has_the_same_key_as_its_text(address in addresses()) {
+            let by_text = Key::from(address.to_canonical().to_string());
+            prop_assert_eq!(Prefixes::default().v6(128).key(address), by_text.clone());
+            prop_assert_eq!(Key::from(address), by_text);
         }
     }
 }

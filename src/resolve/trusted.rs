@@ -4,48 +4,57 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 
+use super::peer::Peer;
 use crate::ConfigError;
 
-/// The networks whose word about their clients is taken.
+/// The proxies whose forwarding headers are used.
 #[derive(Clone, Debug)]
-pub(super) struct Trusted(Arc<[IpNet]>);
+pub(super) struct Trusted {
+    networks: Arc<[IpNet]>,
+    unix_sockets: bool,
+}
 
 impl Trusted {
     pub(super) fn parse<T: Display>(
         proxies: impl IntoIterator<Item = T>,
     ) -> Result<Self, ConfigError> {
-        let networks = proxies.into_iter().map(|proxy| network(&proxy.to_string()));
-        Ok(Self(networks.collect::<Result<_, _>>()?))
+        let (mut networks, mut unix_sockets) = (Vec::new(), false);
+        for proxy in proxies {
+            match proxy.to_string().trim() {
+                "unix:" => unix_sockets = true,
+                text => networks.push(parse_network(text)?),
+            }
+        }
+        Ok(Self { networks: networks.into(), unix_sockets })
     }
 
-    /// Of an address that is canonical: no mapped one.
-    pub(super) fn contains(&self, address: IpAddr) -> bool {
-        self.0.iter().any(|network| network.contains(&address))
+    pub(super) fn contains(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Ip(address) => self.networks.iter().any(|network| network.contains(&address)),
+            Peer::Unix => self.unix_sockets,
+        }
     }
 }
 
-fn network(text: &str) -> Result<IpNet, ConfigError> {
-    let parsed = match text.trim().parse::<IpNet>() {
-        Ok(network) => Ok(network),
-        Err(_) => text.trim().parse::<IpAddr>().map(IpNet::from),
-    };
+fn parse_network(text: &str) -> Result<IpNet, ConfigError> {
+    let parsed = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     let Ok(network) = parsed else {
         return Err(ConfigError::new(format!(
-            "the trusted proxy `{text}` is neither an address nor a network: write it like \
-             192.0.2.1, 10.0.0.0/8 or 2001:db8::/32"
+            "invalid trusted proxy `{text}` (expected an address or a network such as 192.0.2.1, \
+             10.0.0.0/8 or 2001:db8::/32, or `unix:`)"
         )));
     };
     let network = canonical(network);
     if network.prefix_len() == 0 {
         return Err(ConfigError::new(format!(
-            "the trusted proxy `{text}` is everyone, so that every client could name its own \
-             address: list the networks of the proxies alone"
+            "the trusted proxy `{text}` lets every client spoof its address: list only the networks \
+             of the proxies"
         )));
     }
     Ok(network)
 }
 
-// Peers and hops are compared as IPv4 addresses where they are mapped ones.
+// Peers and entries are compared in canonical form.
 fn canonical(network: IpNet) -> IpNet {
     match (network.addr().to_canonical(), network.prefix_len()) {
         (IpAddr::V4(address), bits @ 96..) => {
@@ -60,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_proxy_is_named_in_the_error() {
+    fn an_invalid_proxy_is_named_in_the_error() {
         for text in ["", "10.0.0/8", "10.0.0.0/33", "proxy.internal", "10.0.0.1:80"] {
             let error = Trusted::parse(["10.0.0.0/8", text]).unwrap_err().to_string();
             assert!(error.contains(&format!("`{text}`")), "{error}");
@@ -70,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_internet_is_no_proxy() {
+    fn the_whole_internet_cannot_be_trusted() {
         for text in ["0.0.0.0/0", "::/0", "::ffff:0.0.0.0/96"] {
             assert!(Trusted::parse([text]).unwrap_err().to_string().contains(text));
         }

@@ -1,5 +1,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
@@ -11,18 +12,20 @@ use hashbrown::HashTable;
 use tokio::time::Instant;
 
 use super::sealed::Open;
-use super::{Answer, Buckets, Plan, Store};
+use super::{Answer, Backend, PolicySpec, Registry, Store};
 use crate::algorithm::{Debt, FullAt};
-use crate::{ConfigError, Decision, Error, Key};
+use crate::decision::Verdict;
+use crate::{ConfigError, Error, Key};
 
-/// Buckets in this process: the same decisions as on Redis, for one process.
+/// Buckets in the memory of this process. The decisions are the same as on Redis, for one process.
 ///
-/// Clones share their buckets. Memory is bounded: a bucket that is full again goes by itself as
-/// others come, and at [`max_keys`](Self::max_keys) the bucket nearest to full gives way, so that
-/// a flood of fresh keys cannot wash out the callers that are being denied. There is no background
-/// task.
+/// Clones share their buckets. Memory is bounded: full buckets are dropped lazily as new keys
+/// arrive, and at the [maximum number of keys](Self::with_max_keys) the bucket nearest to full is
+/// evicted, so a flood of fresh keys does not evict the keys that are being denied. There is no
+/// background task.
 ///
-/// Time is [`tokio::time::Instant`]: the monotonic clock, or the paused one of a test.
+/// The clock is [`tokio::time::Instant`]: the monotonic clock, or the paused clock of a test. No
+/// Tokio runtime is needed.
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -31,73 +34,77 @@ use crate::{ConfigError, Decision, Error, Key};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(1))?;
 /// assert!(limiter.check("user:7").await?.is_allowed());
-/// assert!(!limiter.check("user:7").await?.is_allowed());
+/// assert!(limiter.check("user:7").await?.is_denied());
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     start: Instant,
-    /// Of the standard library, because a client that knew the hashes of its keys could choose
-    /// those that meet in one place.
+    /// Randomly keyed, because a client that knew the hashes of its keys could make them collide.
     hasher: RandomState,
     shards: Box<[Mutex<Shard>]>,
+    max_keys: usize,
     keys_per_shard: usize,
     policies: Mutex<Vec<Arc<str>>>,
+    registry: Registry,
     evictions: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     buckets: HashTable<(Id, FullAt)>,
-    /// Each bucket once, under a time not later than the one at which it is full: that time only
-    /// grows, and is brought up to date when the entry comes to the top.
+    /// Each bucket once, under a time that is usually not later than the one at which it is full:
+    /// that time only grows, and is brought up to date when the entry reaches the top.
     by_full_at: BinaryHeap<Reverse<(FullAt, Id)>>,
 }
 
-/// The index of a policy in the store, and a caller.
+/// The index of a policy in the store, and a key.
 type Id = (u32, Key);
 
 impl MemoryStore {
-    /// At most a million keys, of all the policies that share the store: about 200 MB when full.
+    /// A store for at most a million keys, counting all policies that share it. That is about 200 MB
+    /// when full.
     pub fn new() -> Self {
-        Self::max_keys(const { NonZeroUsize::new(1_000_000).unwrap() })
+        Self::with_max_keys(const { NonZeroUsize::new(1_000_000).unwrap() })
     }
 
-    /// At most `keys` keys, of all the policies that share the store, about 200 bytes each.
+    /// A store for at most `keys` keys, counting all policies that share it, at about 200 bytes
+    /// each.
     ///
-    /// The keys are spread over up to 64 parts by a random hash; a part that is full evicts, so
-    /// that eviction can begin some percent below the maximum. Below 4,096 keys there is one part,
-    /// and the maximum is exact.
-    pub fn max_keys(keys: NonZeroUsize) -> Self {
+    /// Keys are spread over up to 64 shards by a random hash. Each shard evicts when it is full, so
+    /// eviction can begin a few percent below the maximum. Below 4,096 keys there is one shard, and
+    /// the maximum is exact.
+    pub fn with_max_keys(keys: NonZeroUsize) -> Self {
         let shards = (keys.get() / 2_048).clamp(1, 64);
         Self {
             shared: Arc::new(Shared {
                 start: Instant::now(),
                 hasher: RandomState::new(),
                 shards: (0..shards).map(|_| Mutex::default()).collect(),
+                max_keys: keys.get(),
                 keys_per_shard: keys.get() / shards,
                 policies: Mutex::default(),
+                registry: Registry::default(),
                 evictions: AtomicU64::new(0),
             }),
         }
     }
 
-    /// How many buckets are held.
+    /// The number of buckets in the store.
     pub fn len(&self) -> usize {
         self.shared.shards.iter().map(|shard| lock(shard).buckets.len()).sum()
     }
 
-    /// Whether no bucket is held.
+    /// Whether the store has no buckets.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many buckets that were not full have given way to others since the store was made.
+    /// How many buckets have been evicted before they were full.
     pub fn evictions(&self) -> u64 {
         self.shared.evictions.load(Ordering::Relaxed)
     }
@@ -109,66 +116,77 @@ impl Default for MemoryStore {
     }
 }
 
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("max_keys", &self.shared.max_keys).finish()
+    }
+}
+
 impl Store for MemoryStore {}
 
 impl Open for MemoryStore {
-    fn open(&self, plan: Plan) -> Result<Arc<dyn Buckets>, ConfigError> {
+    fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
         let mut policies = lock(&self.shared.policies);
-        let policy = policies.iter().position(|name| *name == plan.policy).unwrap_or_else(|| {
-            policies.push(plan.policy.clone());
+        let policy = policies.iter().position(|name| *name == spec.name).unwrap_or_else(|| {
+            policies.push(spec.name.clone());
             policies.len() - 1
         });
-        Ok(Arc::new(MemoryBuckets { shared: self.shared.clone(), policy: policy as u32, plan }))
+        Ok(Arc::new(MemoryBackend { shared: self.shared.clone(), policy: policy as u32, spec }))
+    }
+
+    fn registry(&self) -> (&Registry, &str) {
+        (&self.shared.registry, "")
     }
 }
 
-#[derive(Debug)]
-struct MemoryBuckets {
+struct MemoryBackend {
     shared: Arc<Shared>,
     policy: u32,
-    plan: Plan,
+    spec: PolicySpec,
 }
 
-impl MemoryBuckets {
-    /// Runs a decision on a bucket's debt, and keeps the debt if it grew.
-    fn decide(&self, key: &Key, decide: impl FnOnce(&mut Debt) -> Decision) -> Answer {
-        let bucket = &self.plan.bucket;
+impl MemoryBackend {
+    /// Decides on a bucket's debt, and stores the debt if it has grown.
+    fn decide(&self, key: &Key, decide: impl FnOnce(&mut Debt) -> Verdict) -> Answer {
+        let bucket = &self.spec.bucket;
         let hash = self.shared.hash(self.policy, key);
         let mut shard = lock(self.shared.shard(hash));
-        // Read under the lock, so that time does not run backwards between two checks of a key.
+        // Read under the lock, so that time does not go back between two checks of a key.
         let now = self.shared.start.elapsed().as_micros() as u64;
-        let kept = shard.find(hash, self.policy, key);
-        let found = kept.as_ref().map_or(0, |full_at| bucket.debt(**full_at, now));
+        let stored = shard.find(hash, self.policy, key);
+        let found = stored.as_ref().map_or(0, |full_at| bucket.debt(**full_at, now));
         let mut debt = found;
-        let decision = decide(&mut debt);
-        if debt > found {
-            let full_at = bucket.full_at(debt, now);
-            match kept {
-                Some(kept) => *kept = full_at,
-                None => {
-                    let id = (self.policy, key.clone());
-                    let evicted = shard.insert(hash, id, full_at, now, &self.shared);
-                    self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
-                }
+        let verdict = decide(&mut debt);
+        let full_at = bucket.full_at(debt, now);
+        match stored {
+            // A state from before the quota was lowered. What is beyond the capacity is dropped, as
+            // in Redis; otherwise the reported wait would never end.
+            Some(stored) if debt == bucket.capacity() && full_at < *stored => *stored = full_at,
+            Some(stored) if debt > found => *stored = full_at,
+            None if debt > found => {
+                let id = (self.policy, key.clone());
+                let evicted = shard.insert(hash, id, full_at, now, &self.shared);
+                self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
             }
+            _ => {}
         }
-        Answer::Ready(Ok(decision))
+        Answer::Ready(Ok(verdict))
     }
 }
 
-impl Buckets for MemoryBuckets {
-    fn check(&self, key: &Key, cost: u32) -> Answer {
-        self.decide(key, |debt| self.plan.bucket.check(debt, cost))
+impl Backend for MemoryBackend {
+    fn check(&self, key: &Key, cost: u64) -> Answer {
+        self.decide(key, |debt| self.spec.bucket.check(debt, cost))
     }
 
     fn peek(&self, key: &Key) -> Answer {
-        self.decide(key, |debt| self.plan.bucket.peek(*debt))
+        self.decide(key, |debt| self.spec.bucket.peek(*debt))
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
         let hash = self.shared.hash(self.policy, key);
         let mut shard = lock(self.shared.shard(hash));
-        // Its entry in the heap stays, so that the bucket still has exactly one.
+        // The entry in the heap stays, so that the bucket still has exactly one.
         if let Some(full_at) = shard.find(hash, self.policy, key) {
             *full_at = FullAt { micros: 0, ticks: 0 };
         }
@@ -180,12 +198,18 @@ impl Buckets for MemoryBuckets {
     }
 }
 
+impl fmt::Debug for MemoryBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryBackend").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
 impl Shared {
     fn hash(&self, policy: u32, key: &Key) -> u64 {
         self.hasher.hash_one((policy, key))
     }
 
-    /// By bits that the table of the shard does not use: it takes the lowest and the highest.
+    /// Chosen by bits that the shard's table does not use: it uses the lowest and the highest.
     fn shard(&self, hash: u64) -> &Mutex<Shard> {
         let middle = usize::from((hash >> 32) as u16);
         &self.shards[(middle * self.shards.len()) >> 16]
@@ -194,14 +218,14 @@ impl Shared {
 
 impl Shard {
     fn find(&mut self, hash: u64, policy: u32, key: &Key) -> Option<&mut FullAt> {
-        self.buckets.find_mut(hash, is(policy, key)).map(|(_, full_at)| full_at)
+        self.buckets.find_mut(hash, matches(policy, key)).map(|(_, full_at)| full_at)
     }
 
-    /// Adds a bucket, and makes room for it: drops a few that are full by now, and, if there are
-    /// still too many, the one nearest to full. Returns how many of those were not full.
+    /// Adds a bucket and makes room for it: drops a few that are full by now, and evicts the one
+    /// nearest to full if there are still too many. Returns how many of those were not full.
     fn insert(&mut self, hash: u64, id: Id, full_at: FullAt, now: u64, shared: &Shared) -> u64 {
         let mut evicted = 0;
-        // Two for each that comes: the full ones are gone faster than others can arrive.
+        // Two per insertion, so that full buckets disappear faster than new ones arrive.
         for _ in 0..2 {
             self.drop_nearest_to_full(shared, |actual| actual.micros < now);
         }
@@ -215,7 +239,7 @@ impl Shard {
         evicted
     }
 
-    /// Finds the bucket nearest to full, and drops it if it is near enough.
+    /// Drops the bucket nearest to full if it is near enough.
     fn drop_nearest_to_full(
         &mut self,
         shared: &Shared,
@@ -228,7 +252,7 @@ impl Shard {
             let Reverse((known, id)) = self.by_full_at.pop()?;
             let (policy, key) = &id;
             let hash = shared.hash(*policy, key);
-            let Ok(bucket) = self.buckets.find_entry(hash, is(*policy, key)) else { continue };
+            let Ok(bucket) = self.buckets.find_entry(hash, matches(*policy, key)) else { continue };
             let actual = bucket.get().1;
             if actual > known {
                 self.by_full_at.push(Reverse((actual, id)));
@@ -241,11 +265,11 @@ impl Shard {
     }
 }
 
-fn is(policy: u32, key: &Key) -> impl Fn(&(Id, FullAt)) -> bool {
-    move |((its_policy, its_key), _)| *its_policy == policy && its_key == key
+fn matches(policy: u32, key: &Key) -> impl Fn(&(Id, FullAt)) -> bool {
+    move |((other_policy, other_key), _)| *other_policy == policy && other_key == key
 }
 
-/// A panic while the lock is held leaves whole buckets behind, so the poison means nothing.
+/// A panic under the lock leaves whole buckets behind, so the poison means nothing.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -260,23 +284,23 @@ mod tests {
     use crate::{Limiter, Policy, Quota};
 
     fn limiter(max_keys: usize) -> (MemoryStore, Limiter) {
-        let store = MemoryStore::max_keys(NonZeroUsize::new(max_keys).unwrap());
-        // A permit a second, ten at most.
+        let store = MemoryStore::with_max_keys(NonZeroUsize::new(max_keys).unwrap());
+        // One permit per second, ten at most.
         let limiter = Limiter::new(store.clone(), Quota::per_second(1).burst(10)).unwrap();
         (store, limiter)
     }
 
-    async fn take(limiter: &Limiter, key: impl Into<Key>, cost: u32) -> bool {
+    async fn take(limiter: &Limiter, key: impl Into<Key>, cost: u64) -> bool {
         limiter.check_cost(key, cost).await.unwrap().is_allowed()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_store_gives_up_the_bucket_nearest_to_full() {
+    async fn a_full_store_evicts_the_bucket_nearest_to_full() {
         let (store, limiter) = limiter(3);
         for (key, cost) in [("most", 10), ("least", 1), ("middle", 5)] {
             assert!(take(&limiter, key, cost).await);
         }
-        // Its place in the heap is older than what it owes now.
+        // Its entry in the heap is older than its debt.
         assert!(take(&limiter, "least", 7).await);
         assert!(take(&limiter, "another", 9).await);
         assert_eq!((store.len(), store.evictions()), (3, 1));
@@ -286,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_of_fresh_keys_neither_frees_who_is_denied_nor_takes_more_memory() {
+    async fn a_flood_of_fresh_keys_neither_frees_a_denied_key_nor_grows_memory() {
         let (store, limiter) = limiter(1_000);
         assert!(take(&limiter, "denied", 10).await);
         for fresh in 0..200_000u32 {
@@ -301,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn buckets_that_are_full_again_go_by_themselves_and_are_no_evictions() {
+    async fn full_buckets_are_dropped_and_do_not_count_as_evictions() {
         let (store, limiter) = limiter(1_000_000);
         for idle in 0..10_000u32 {
             take(&limiter, idle, 1).await;
@@ -311,12 +335,23 @@ mod tests {
         for busy in 0..10_000u32 {
             take(&limiter, format!("busy{busy}"), 5).await;
         }
-        assert!(store.len() < 10_700, "two go for each that comes: {}", store.len());
+        assert!(store.len() < 10_700, "two are dropped per insertion: {}", store.len());
         assert_eq!(store.evictions(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_of_any_number_of_resets_take_one_place() {
+    async fn after_a_quota_is_changed_the_reported_wait_is_long_enough() {
+        let store = MemoryStore::new();
+        let limiter = Limiter::new(store, Quota::per_day(1).burst(10)).unwrap();
+        assert!(take(&limiter, "key", 10).await);
+        limiter.update(Quota::per_second(1).burst(10)).unwrap();
+        let denied = limiter.check("key").await.unwrap();
+        advance(denied.retry_after().unwrap()).await;
+        assert!(take(&limiter, "key", 1).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn resetting_a_key_many_times_does_not_grow_memory() {
         let (store, limiter) = limiter(10);
         for _ in 0..1_000 {
             take(&limiter, "key", 10).await;
@@ -327,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn limiters_of_one_store_share_buckets_by_the_name_of_their_policy() {
+    async fn limiters_share_buckets_only_under_the_same_policy_name() {
         let store = MemoryStore::new();
         let limiter = |name: &'static str| {
             Limiter::new(store.clone(), Policy::new(name).quota("q", Quota::per_second(2))).unwrap()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::Runtime;
 use tollgate::{FailureMode, Key, Limiter, Quota, RedisStore};
 
-use crate::common::{BOUND, Cluster, Server, wait_until};
+use crate::common::{BOUND, Cluster, Server, start, wait_until};
 use crate::exact::patient;
 
 const DAILY: Quota = Quota::per_day(1).burst(50_000);
@@ -31,10 +31,10 @@ async fn caller_on(cluster: &Cluster, node: usize) -> u32 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_migrates_under_load_fails_nothing_and_gives_nothing_twice() {
     let cluster = Cluster::start().await;
-    let limiter = patient(RedisStore::connect_cluster(cluster.urls()).unwrap(), DAILY);
+    let limiter = patient(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
     let caller = caller_on(&cluster, 0).await;
     let slot = cluster.slot_of(&name(caller)).await;
-    limiter.check(caller).await.unwrap();
+    limiter.check(caller).await.unwrap().ensure_allowed().unwrap();
 
     let stop = Arc::new(AtomicBool::new(false));
     let tasks: Vec<_> = (0..16)
@@ -44,7 +44,7 @@ async fn a_slot_that_migrates_under_load_fails_nothing_and_gives_nothing_twice()
                 let mut admitted = 0;
                 while !stop.load(Relaxed) {
                     let decision = limiter.check(caller).await.expect("no request fails");
-                    admitted += u32::from(decision.is_allowed());
+                    admitted += u64::from(decision.is_allowed());
                 }
                 admitted
             })
@@ -84,10 +84,13 @@ async fn a_slot_that_migrates_under_load_fails_nothing_and_gives_nothing_twice()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_shard_delays_and_fails_its_own_callers_only() {
     let cluster = Cluster::proxied().await;
-    let store = RedisStore::connect_cluster(cluster.urls()).unwrap();
+    let store = RedisStore::open_cluster(cluster.urls()).unwrap();
     let deadline = Duration::from_millis(200);
-    let limiter =
-        Limiter::new(store, DAILY).unwrap().failure_mode(FailureMode::Closed).deadline(deadline);
+    let limiter = Limiter::builder(store, DAILY)
+        .failure_mode(FailureMode::Closed)
+        .timeout(deadline)
+        .build()
+        .unwrap();
     let mut callers = Vec::new();
     for node in 0..3 {
         callers.push(caller_on(&cluster, node).await);
@@ -98,12 +101,12 @@ async fn a_silent_shard_delays_and_fails_its_own_callers_only() {
     }
     cluster.proxy(2).swallow(true);
     for _ in 0..5 {
-        let silent = limiter.check(callers[2]);
-        let start = Instant::now();
+        let silent = start(limiter.check(callers[2]));
+        let began = Instant::now();
         for &caller in &callers[..2] {
-            limiter.check(caller).await.expect("the other shards answer");
+            limiter.check(caller).await.expect("the other shards answer").ensure_allowed().unwrap();
         }
-        assert!(start.elapsed() < deadline, "{:?}", start.elapsed());
+        assert!(began.elapsed() < deadline, "{:?}", began.elapsed());
         silent.await.unwrap_err();
     }
     cluster.proxy(2).swallow(false);
@@ -116,17 +119,18 @@ async fn a_silent_shard_delays_and_fails_its_own_callers_only() {
 #[tokio::test]
 async fn a_silent_shard_fails_its_own_callers_only_before_the_slots_are_known() {
     let cluster = Cluster::proxied().await;
-    let store = RedisStore::connect_cluster(cluster.urls()).unwrap();
-    let limiter = Limiter::new(store, DAILY)
-        .unwrap()
+    let store = RedisStore::open_cluster(cluster.urls()).unwrap();
+    let limiter = Limiter::builder(store, DAILY)
         .failure_mode(FailureMode::Closed)
-        .deadline(Duration::from_millis(500));
+        .timeout(Duration::from_millis(500))
+        .build()
+        .unwrap();
     let mut callers = Vec::new();
     for node in 0..3 {
         callers.push(caller_on(&cluster, node).await);
     }
     cluster.proxy(2).swallow(true);
-    let checks: Vec<_> = callers.iter().map(|&caller| limiter.check(caller)).collect();
+    let checks: Vec<_> = callers.iter().map(|&caller| start(limiter.check(caller))).collect();
     for (node, check) in checks.into_iter().enumerate() {
         assert_eq!(check.await.is_ok(), node != 2, "of node {node}");
     }
@@ -135,8 +139,8 @@ async fn a_silent_shard_fails_its_own_callers_only_before_the_slots_are_known() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shard_that_restarts_comes_back_by_itself() {
     let cluster = Cluster::start().await;
-    let store = RedisStore::connect_cluster(cluster.urls()).unwrap();
-    let limiter = Limiter::new(store, DAILY).unwrap().failure_mode(FailureMode::Closed);
+    let store = RedisStore::open_cluster(cluster.urls()).unwrap();
+    let limiter = Limiter::builder(store, DAILY).failure_mode(FailureMode::Closed).build().unwrap();
     let (dead, alive) = (caller_on(&cluster, 1).await, caller_on(&cluster, 0).await);
     for caller in [dead, alive] {
         wait_until("every shard answers", BOUND, async || limiter.check(caller).await.is_ok())
@@ -146,7 +150,7 @@ async fn a_shard_that_restarts_comes_back_by_itself() {
     let start = Instant::now();
     limiter.check(dead).await.unwrap_err();
     assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
-    limiter.check(alive).await.expect("the other shards answer");
+    limiter.check(alive).await.expect("the other shards answer").ensure_allowed().unwrap();
     cluster.node(1).restart().await;
     cluster.settled().await;
     wait_until("the shard decides again", BOUND, async || limiter.check(dead).await.is_ok()).await;
@@ -157,7 +161,7 @@ async fn a_pool_of_cluster_connections_works_too() {
     let cluster = Cluster::start().await;
     let config = deadpool_redis::cluster::Config::from_urls(cluster.urls());
     let pool = config.create_pool(Some(Runtime::Tokio1)).unwrap();
-    let limiter = patient(RedisStore::new(pool), DAILY);
+    let limiter = patient(RedisStore::from_pool(pool), DAILY);
     for caller in 0..50u32 {
         assert_eq!(limiter.check(caller).await.unwrap().remaining(), 49_999);
     }
@@ -167,7 +171,7 @@ async fn a_pool_of_cluster_connections_works_too() {
 async fn callers_with_any_bytes_have_a_bucket_each_and_a_slot_each() {
     let cluster = Cluster::start().await;
     let limiter =
-        patient(RedisStore::connect_cluster(cluster.urls()).unwrap(), Quota::per_day(1).burst(10));
+        patient(RedisStore::open_cluster(cluster.urls()).unwrap(), Quota::per_day(1).burst(10));
     let mut callers: Vec<Key> =
         ["", "{", "}", "{}", "}{", "{a}", "a", "%", "#", "\0", "\r\n", " ", "ä"]
             .map(Key::from)
@@ -177,9 +181,9 @@ async fn callers_with_any_bytes_have_a_bucket_each_and_a_slot_each() {
             .map(Key::from),
     );
     for (n, caller) in callers.iter().enumerate() {
-        let decision = limiter.check_cost(caller, n as u32 % 9 + 1).await.unwrap();
+        let decision = limiter.check_cost(caller, n as u64 % 9 + 1).await.unwrap();
         if !matches!(caller.as_bytes(), [0]) || n == 9 {
-            assert_eq!(decision.remaining(), 9 - n as u32 % 9, "{caller:?} is met by another");
+            assert_eq!(decision.remaining(), 9 - n as u64 % 9, "{caller:?} is met by another");
         }
     }
 }
@@ -187,11 +191,12 @@ async fn callers_with_any_bytes_have_a_bucket_each_and_a_slot_each() {
 #[tokio::test]
 async fn callers_are_spread_over_the_shards_evenly() {
     let cluster = Cluster::start().await;
-    let limiter = patient(RedisStore::connect_cluster(cluster.urls()).unwrap(), DAILY);
-    let checks: Vec<_> =
-        (0..3_000u32).map(|n| limiter.check(format!("10.0.{}.{}", n / 256, n % 256))).collect();
+    let limiter = patient(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
+    let checks: Vec<_> = (0..3_000u32)
+        .map(|n| start(limiter.check(format!("10.0.{}.{}", n / 256, n % 256))))
+        .collect();
     for check in checks {
-        check.await.unwrap();
+        check.await.unwrap().ensure_allowed().unwrap();
     }
     let mut shards = BTreeMap::new();
     let mut slots = HashMap::<u16, u32>::new();
@@ -213,9 +218,9 @@ async fn callers_are_spread_over_the_shards_evenly() {
 #[tokio::test]
 async fn checks_of_one_caller_go_out_together_on_a_cluster() {
     let cluster = Cluster::start().await;
-    let limiter = patient(RedisStore::connect_cluster(cluster.urls()).unwrap(), DAILY);
-    limiter.check("hot").await.unwrap();
-    let checks: Vec<_> = (0..2_000).map(|_| limiter.check("hot")).collect();
+    let limiter = patient(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
+    limiter.check("hot").await.unwrap().ensure_allowed().unwrap();
+    let checks: Vec<_> = (0..2_000).map(|_| start(limiter.check("hot"))).collect();
     for check in checks {
         assert!(check.await.unwrap().is_allowed());
     }
@@ -236,9 +241,9 @@ async fn the_documented_rights_are_enough_on_a_cluster() {
     }
     let urls =
         cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://tollgate:secret@"));
-    let limiter = patient(RedisStore::connect_cluster(urls).unwrap(), DAILY);
+    let limiter = patient(RedisStore::open_cluster(urls).unwrap(), DAILY);
     for caller in 0..20u32 {
-        limiter.check(caller).await.unwrap();
+        limiter.check(caller).await.unwrap().ensure_allowed().unwrap();
         limiter.reset(caller).await.unwrap();
     }
     let slot = cluster.slot_of(&name(7)).await;

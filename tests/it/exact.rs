@@ -8,16 +8,26 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
-use tollgate::{Decision, FailureMode, Limiter, MemoryStore, Policy, RedisStore, Store};
+use tollgate::{
+    Decision, FailureMode, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore, Store,
+};
 
 use crate::common::{Cluster, Server};
 use crate::oracle::Oracle;
 
 /// A limiter that waits for a busy machine, and reports what it cannot decide.
 pub(crate) fn patient(store: impl Store, policy: impl Into<Policy>) -> Limiter {
-    Limiter::new(store, policy)
-        .unwrap()
-        .deadline(Duration::from_secs(10))
+    patient_builder(store, policy).build().unwrap()
+}
+
+/// As [`patient`], and every check goes to the store.
+pub(crate) fn uncached(store: impl Store, policy: impl Into<Policy>) -> Limiter {
+    patient_builder(store, policy).cache_denials(Duration::ZERO).build().unwrap()
+}
+
+pub(crate) fn patient_builder(store: impl Store, policy: impl Into<Policy>) -> LimiterBuilder {
+    Limiter::builder(store, policy)
+        .timeout(Duration::from_secs(10))
         .failure_mode(FailureMode::Closed)
 }
 
@@ -27,12 +37,10 @@ pub(crate) fn patient(store: impl Store, policy: impl Into<Policy>) -> Limiter {
 async fn saturate(stores: Vec<RedisStore>, server: &Server, span: Duration) {
     let oracle = Oracle { permits: 50, micros: 1_000_000, burst: 20 };
     // Without the memory of denials, so that every check goes to Redis.
-    let limiters: Vec<Limiter> = stores
-        .into_iter()
-        .map(|store| patient(store, oracle.quota()).remember_denials(Duration::ZERO))
-        .collect();
+    let limiters: Vec<Limiter> =
+        stores.into_iter().map(|store| uncached(store, oracle.quota())).collect();
     for limiter in &limiters {
-        limiter.peek("warm").await.unwrap();
+        limiter.peek("warm").await.unwrap().ensure_allowed().unwrap();
     }
 
     let before = server.time_micros().await;
@@ -62,7 +70,7 @@ async fn saturate(stores: Vec<RedisStore>, server: &Server, span: Duration) {
 
     // The bucket was never full again, so it is full as late after the first permit as all the
     // permits take to refill: one permit more or less would move that by 20 ms.
-    let first = full_at - oracle.price(admitted.load(Ordering::Relaxed));
+    let first = full_at - oracle.price(admitted.load(Ordering::Relaxed).into());
     let (before, after) = (oracle.ticks(before), oracle.ticks(after));
     assert!(
         before <= first && first <= after,
@@ -78,15 +86,20 @@ async fn saturate(stores: Vec<RedisStore>, server: &Server, span: Duration) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_processes_on_one_redis_admit_exactly_the_quota() {
     let server = Server::start().await;
-    let store = || RedisStore::connect(server.url()).unwrap();
-    let lanes = NonZeroUsize::new(3).unwrap();
-    saturate(vec![store(), store(), store().lanes(lanes)], &server, Duration::from_secs(3)).await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let connections = NonZeroUsize::new(3).unwrap();
+    saturate(
+        vec![store(), store(), store().connections(connections)],
+        &server,
+        Duration::from_secs(3),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_processes_on_a_cluster_admit_exactly_the_quota() {
     let cluster = Cluster::start().await;
-    let store = || RedisStore::connect_cluster(cluster.urls()).unwrap();
+    let store = || RedisStore::open_cluster(cluster.urls()).unwrap();
     let slot = cluster.slot_of("tollgate:{hot}:default:t1").await;
     let owner = cluster.node(cluster.slot_owner(slot).await);
     saturate(vec![store(), store(), store()], owner, Duration::from_secs(3)).await;
@@ -95,15 +108,15 @@ async fn three_processes_on_a_cluster_admit_exactly_the_quota() {
 #[derive(Clone, Debug)]
 struct Case {
     oracle: Oracle,
-    costs: Vec<u32>,
+    costs: Vec<u64>,
 }
 
 /// Quotas whose buckets take at least ten minutes to fill, so that no bucket is full again before
 /// its value has been looked at; with and without a remainder, up to the largest numbers.
 fn cases() -> impl Strategy<Value = Case> {
-    let permits = prop_oneof![Just(1u32), Just(3), Just(7), 1..=1_000_000u32];
+    let permits = prop_oneof![Just(1u64), Just(3), Just(7), 1..=1_000_000u64];
     let micros = prop_oneof![Just(60_000_000u64), Just(86_400_000_000), 1..=100_000_000_000u64];
-    let burst = prop_oneof![1..=20u32, 1_000..=2_000_000u32];
+    let burst = prop_oneof![1..=20u64, 1_000..=2_000_000u64];
     let oracle = (permits, micros, burst).prop_map(|(permits, micros, burst)| Oracle {
         permits,
         micros,
@@ -116,7 +129,7 @@ fn cases() -> impl Strategy<Value = Case> {
     slow.prop_flat_map(|oracle| {
         let burst = oracle.burst;
         let cost =
-            prop_oneof![4 => 0..=3u32, 1 => 0..=burst.saturating_add(1), 1 => Just(u32::MAX)];
+            prop_oneof![4 => 0..=3u64, 1 => 0..=burst.saturating_add(1), 1 => Just(u64::MAX)];
         (1..=burst, prop::collection::vec(cost, 1..20)).prop_map(move |(first, mut costs)| {
             costs[0] = first;
             Case { oracle, costs }
@@ -127,8 +140,8 @@ fn cases() -> impl Strategy<Value = Case> {
 /// One case on Redis, each decision verified against what Redis keeps, with the microseconds of
 /// the server's clock since the first.
 async fn verified(server: &Server, prefix: &str, case: &Case) -> Vec<(u64, Decision)> {
-    let store = RedisStore::connect(server.url()).unwrap().prefix(prefix);
-    let limiter = patient(store, case.oracle.quota()).remember_denials(Duration::ZERO);
+    let store = RedisStore::open(server.url()).unwrap().key_prefix(prefix);
+    let limiter = uncached(store, case.oracle.quota());
     let name = format!("{prefix}:{{key}}:default:t1");
     let (mut full_at, mut start, mut decisions) = (0, None, Vec::new());
     for &cost in &case.costs {

@@ -3,11 +3,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use http::request::Parts;
-use http::{Request, StatusCode};
+use http::{HeaderName, Request, StatusCode};
 use tokio::net::{TcpListener, TcpSocket};
 use tollgate::resolve::{Global, Header, PeerIp};
 use tollgate::{
-    FailureMode, KeyResolver, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore, Resolution,
+    FailureMode, KeyResolver, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore, Rejection,
+    Resolution,
 };
 use tonic::body::Body;
 use tonic::transport::server::TcpIncoming;
@@ -40,7 +41,7 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (reporter, health) = health_reporter();
-        let server = Server::builder().layer(layer.grpc()).add_service(health);
+        let server = Server::builder().layer(layer).add_service(health);
         tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
         Self { address, reporter }
     }
@@ -73,9 +74,9 @@ async fn a_denial_tells_the_wait_to_grpc_clients_and_ends_with_it() {
     let passed = served.check().await.unwrap();
     assert_eq!(passed.get("ratelimit-policy").unwrap(), r#""default";q=1;w=86400"#);
 
-    let before = limiter.peek("global").await.unwrap().retry_after();
+    let before = limiter.peek("global").await.unwrap().retry_after().unwrap();
     let denied = served.denied().await;
-    let after = limiter.peek("global").await.unwrap().retry_after();
+    let after = limiter.peek("global").await.unwrap().retry_after().unwrap();
     assert_eq!(denied.code(), Code::ResourceExhausted);
     let wait = denied.get_details_retry_info().unwrap().retry_delay.unwrap();
     assert!((after..=before).contains(&wait), "{after:?} <= {wait:?} <= {before:?}");
@@ -101,7 +102,7 @@ async fn what_can_never_pass_is_not_to_be_tried_again() {
 #[tokio::test]
 async fn a_denial_is_http_200_with_trailers_only() {
     let limiter = once();
-    limiter.check("global").await.unwrap();
+    limiter.check("global").await.unwrap().ensure_allowed().unwrap();
     let mut channel = Served::by(&limiter, Global).await.channel([127, 0, 0, 1]).await;
     let uri = "http://localhost/grpc.health.v1.Health/Check";
     let request = Request::post(uri).header("content-type", "application/grpc");
@@ -118,17 +119,24 @@ async fn a_request_without_a_key_has_the_code_of_its_reason() {
     let cases = [
         (StatusCode::UNAUTHORIZED, Code::Unauthenticated),
         (StatusCode::FORBIDDEN, Code::PermissionDenied),
-        (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
-        (StatusCode::NOT_FOUND, Code::InvalidArgument),
+        (StatusCode::BAD_REQUEST, Code::Internal),
+        (StatusCode::NOT_FOUND, Code::Unimplemented),
+        (StatusCode::TOO_MANY_REQUESTS, Code::Unavailable),
+        (StatusCode::BAD_GATEWAY, Code::Unavailable),
+        (StatusCode::INTERNAL_SERVER_ERROR, Code::Unknown),
+        (StatusCode::GONE, Code::Unknown),
     ];
     for (status, code) in cases {
-        let refuse = move |_: &Parts| Resolution::refused(status, "100%25 \u{fc}ber");
+        let refuse = move |_: &Parts| -> Resolution {
+            Rejection::new(status, "100%25 \u{fc}ber").unwrap().into()
+        };
         let refused = Served::by(&once(), refuse).await.denied().await;
         assert_eq!((refused.code(), refused.message()), (code, "100%25 \u{fc}ber"));
     }
-    let missing = Served::by(&once(), Header::new("x-api-key")).await.denied().await;
-    assert_eq!(missing.code(), Code::InvalidArgument);
-    assert_eq!(missing.message(), "send the header x-api-key");
+    let missing =
+        Served::by(&once(), Header::new(HeaderName::from_static("x-api-key"))).await.denied().await;
+    assert_eq!(missing.code(), Code::Internal);
+    assert_eq!(missing.message(), "missing header: x-api-key");
 }
 
 #[tokio::test]
@@ -137,10 +145,13 @@ async fn an_outage_is_unavailable_and_no_denial() {
     let refusing = TcpSocket::new_v4().unwrap();
     refusing.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let url = format!("redis://{}/", refusing.local_addr().unwrap());
-    let limiter = Limiter::new(RedisStore::connect(url).unwrap(), Quota::per_day(1)).unwrap();
+    let limiter = |mode| {
+        let store = RedisStore::open(url.as_str()).unwrap();
+        Limiter::builder(store, Quota::per_day(1)).failure_mode(mode).build().unwrap()
+    };
 
-    let closed = Served::by(&limiter.clone().failure_mode(FailureMode::Closed), Global).await;
-    let open = Served::by(&limiter.failure_mode(FailureMode::Open), Global).await;
+    let closed = Served::by(&limiter(FailureMode::Closed), Global).await;
+    let open = Served::by(&limiter(FailureMode::Open), Global).await;
     for _ in 0..2 {
         let status = closed.denied().await;
         assert_eq!(status.code(), Code::Unavailable);

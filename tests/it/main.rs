@@ -4,10 +4,10 @@
 mod common;
 
 mod cluster;
+mod dependency_rules;
 mod exact;
 mod examples;
 mod faults;
-mod floors;
 mod grpc;
 mod harness;
 mod layer;

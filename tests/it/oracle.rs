@@ -11,9 +11,9 @@ use crate::common::Server;
 /// permit takes exactly `micros` ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Oracle {
-    pub(crate) permits: u32,
+    pub(crate) permits: u64,
     pub(crate) micros: u64,
-    pub(crate) burst: u32,
+    pub(crate) burst: u64,
 }
 
 impl Oracle {
@@ -21,7 +21,7 @@ impl Oracle {
         Quota::new(self.permits, Duration::from_micros(self.micros)).burst(self.burst)
     }
 
-    pub(crate) fn price(self, cost: u32) -> i128 {
+    pub(crate) fn price(self, cost: u64) -> i128 {
         i128::from(self.micros) * i128::from(cost)
     }
 
@@ -41,13 +41,13 @@ impl Oracle {
         // What is kept is a millisecond later, when the key expires.
         let micros = micros.parse::<u64>().unwrap() - 1_000;
         // The store counts the part in lowest terms.
-        let lowest = gcd(u64::from(self.permits), self.micros);
+        let lowest = gcd(self.permits, self.micros);
         Some(self.ticks(micros) + part.parse::<i128>().unwrap() * i128::from(lowest))
     }
 
     /// Panics unless the decision is the one owed by a bucket that was to be full at `full_at`, and
     /// will be at `after`, which is still to come. Returns the time of the decision, in ticks.
-    pub(crate) fn verify(self, full_at: i128, cost: u32, decision: &Decision, after: i128) -> i128 {
+    pub(crate) fn verify(self, full_at: i128, cost: u64, decision: &Decision, after: i128) -> i128 {
         let micros = |duration: Duration| self.ticks(duration.as_micros() as u64);
         // Whole microseconds, like the wait, which is rounded up: so the decision was made at the
         // first one that is not earlier than this.
@@ -64,8 +64,8 @@ impl Oracle {
         let left = self.capacity() - debt - charged;
         assert_eq!(i128::from(decision.remaining()), left / self.price(1), "{what}");
         assert_eq!(decision.limit(), self.burst);
-        if !decision.is_allowed() && !decision.is_over_limit() {
-            let wait = micros(decision.retry_after());
+        if let Some(wait) = decision.retry_after() {
+            let wait = micros(wait);
             assert!(wait >= short && wait - self.ticks(1) < short, "{what}");
         }
         now

@@ -9,15 +9,15 @@ use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{ErrorKind, Limiter, RedisStore};
 
-use crate::common::{BOUND, Proxy, Server, wait_until};
-use crate::exact::patient;
+use crate::common::{BOUND, Proxy, Server, start, wait_until};
+use crate::exact::{patient, uncached};
 use crate::oracle::Oracle;
 
 /// A permit in ten minutes: what is taken stays taken as long as a test runs.
 const SLOW: Oracle = Oracle { permits: 1, micros: 600_000_000, burst: 300 };
 
 fn limiter(url: String) -> Limiter {
-    patient(RedisStore::connect(url).unwrap(), SLOW.quota()).remember_denials(Duration::ZERO)
+    uncached(RedisStore::open(url).unwrap(), SLOW.quota())
 }
 
 fn name(key: &str) -> String {
@@ -47,7 +47,7 @@ fn samples<S: Strategy>(strategy: S, count: usize) -> Vec<S::Value> {
 async fn every_decision_in_a_batch_is_the_one_it_would_have_got_alone() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
-    let cost = prop_oneof![3 => Just(1u32), 1 => 0..40u32, 1 => Just(301u32)];
+    let cost = prop_oneof![3 => Just(1u64), 1 => 0..40u64, 1 => Just(301u64)];
     let bursts = prop::collection::vec((0..5usize, cost), 1..500);
     for (round, burst) in samples(bursts, 60).into_iter().enumerate() {
         let keys: Vec<String> = (0..5).map(|key| format!("{round}-{key}")).collect();
@@ -57,7 +57,7 @@ async fn every_decision_in_a_batch_is_the_one_it_would_have_got_alone() {
             full_at.push(SLOW.full_at(&server, &name(key)).await.unwrap());
         }
         let checks: Vec<_> =
-            burst.iter().map(|&(key, cost)| limiter.check_cost(&keys[key], cost)).collect();
+            burst.iter().map(|&(key, cost)| start(limiter.check_cost(&keys[key], cost))).collect();
         for (&(key, cost), check) in burst.iter().zip(checks) {
             let decision = check.await.unwrap();
             let charged = if decision.is_allowed() { SLOW.price(cost) } else { 0 };
@@ -75,10 +75,10 @@ async fn every_decision_in_a_batch_is_the_one_it_would_have_got_alone() {
 async fn ten_thousand_callers_of_a_hot_key_are_a_read_and_a_write_a_flush() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
-    limiter.peek("warm").await.unwrap();
+    limiter.peek("warm").await.unwrap().ensure_allowed().unwrap();
     let before =
         [calls(&server, "evalsha").await, calls(&server, "get").await, calls(&server, "set").await];
-    let checks: Vec<_> = (0..10_000).map(|_| limiter.check("hot")).collect();
+    let checks: Vec<_> = (0..10_000).map(|_| start(limiter.check("hot"))).collect();
     let mut admitted = Vec::new();
     for (place, check) in checks.into_iter().enumerate() {
         if check.await.unwrap().is_allowed() {
@@ -96,9 +96,9 @@ async fn ten_thousand_callers_of_a_hot_key_are_a_read_and_a_write_a_flush() {
 async fn a_flush_takes_no_more_than_128_keys_and_forgets_nobody() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
-    limiter.peek("warm").await.unwrap();
+    limiter.peek("warm").await.unwrap().ensure_allowed().unwrap();
     let before = calls(&server, "evalsha").await;
-    let checks: Vec<_> = (0..640u32).map(|key| limiter.check(key)).collect();
+    let checks: Vec<_> = (0..640u32).map(|key| start(limiter.check(key))).collect();
     for check in checks {
         let decision = check.await.unwrap();
         assert!(decision.is_allowed() && decision.remaining() == 299);
@@ -107,7 +107,7 @@ async fn a_flush_takes_no_more_than_128_keys_and_forgets_nobody() {
 
     // Keys that are there are read together.
     let gets = calls(&server, "get").await;
-    let checks: Vec<_> = (0..640u32).map(|key| limiter.check(key)).collect();
+    let checks: Vec<_> = (0..640u32).map(|key| start(limiter.check(key))).collect();
     for check in checks {
         assert_eq!(check.await.unwrap().remaining(), 298);
     }
@@ -118,13 +118,13 @@ async fn a_flush_takes_no_more_than_128_keys_and_forgets_nobody() {
 async fn a_caller_that_goes_before_its_flush_is_not_charged() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
-    limiter.peek("warm").await.unwrap();
+    limiter.peek("warm").await.unwrap().ensure_allowed().unwrap();
     let before = calls(&server, "evalsha").await;
     for _ in 0..100 {
-        drop(limiter.check("gone"));
+        drop(start(limiter.check("gone")));
     }
-    let stayed = limiter.check("stayed");
-    let gone = limiter.check("stayed");
+    let stayed = start(limiter.check("stayed"));
+    let gone = start(limiter.check("stayed"));
     drop(gone);
     assert_eq!(stayed.await.unwrap().remaining(), 299);
     assert_eq!(taken(&server, "gone").await, 0);
@@ -170,8 +170,8 @@ async fn callers_that_leave_at_random_cost_at_most_their_own_permits() {
             }
         }
         // Everything that was on its way has been decided when this, which goes behind it, is.
-        limiter.peek(&key).await.unwrap();
-        limiter.peek(&key).await.unwrap();
+        limiter.peek(&key).await.unwrap().ensure_allowed().unwrap();
+        limiter.peek(&key).await.unwrap().ensure_allowed().unwrap();
         let taken = taken(&server, &key).await;
         assert_eq!(admitted + left, 250, "fewer than the burst: nobody is denied");
         assert!(admitted <= taken && taken <= admitted + left, "{admitted} {taken} {left}");
@@ -183,10 +183,13 @@ async fn a_key_of_another_type_fails_alone() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
     server.command(&["RPUSH", &name("list"), "x"]).await;
-    let (list, before, after) =
-        (limiter.check("list"), limiter.check("before"), limiter.check("after"));
+    let (list, before, after) = (
+        start(limiter.check("list")),
+        start(limiter.check("before")),
+        start(limiter.check("after")),
+    );
     let error = list.await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Store);
+    assert_eq!(error.kind(), ErrorKind::Server);
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     assert!(before.await.unwrap().is_allowed() && after.await.unwrap().is_allowed());
     assert_eq!(
@@ -200,7 +203,7 @@ async fn a_key_of_another_type_fails_alone() {
 async fn a_limiter_that_is_dropped_still_answers_its_callers() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
-    let checks: Vec<_> = (0..200).map(|_| limiter.check("key")).collect();
+    let checks: Vec<_> = (0..200).map(|_| start(limiter.check("key"))).collect();
     drop(limiter);
     for check in checks {
         assert!(check.await.unwrap().is_allowed());
@@ -216,7 +219,7 @@ async fn a_caller_that_panics_takes_nobody_with_it() {
         .map(|n| {
             let limiter = limiter.clone();
             tokio::spawn(async move {
-                let check = limiter.check("key");
+                let check = start(limiter.check("key"));
                 assert!(n % 2 == 0, "a panic that the test wants");
                 check.await.unwrap().is_allowed()
             })
@@ -249,14 +252,14 @@ fn a_runtime_that_shuts_down_leaves_nobody_hanging_and_no_dead_connection() {
     let in_flight = [(); 2].map(|()| {
         let check = {
             let _context = first.enter();
-            limiter.check("key")
+            start(limiter.check("key"))
         };
         first.block_on(tokio::task::yield_now());
         check
     });
     let waiting = {
         let _context = second.enter();
-        limiter.check("key")
+        start(limiter.check("key"))
     };
     first.shutdown_background();
     for check in in_flight.into_iter().chain([waiting]) {
@@ -280,10 +283,10 @@ fn bounded<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
 async fn in_steady_state_a_check_is_one_evalsha_and_nothing_else() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
-    limiter.check("key").await.unwrap();
+    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
     let before = server.command_stats().await;
     for _ in 0..100 {
-        limiter.check("key").await.unwrap();
+        limiter.check("key").await.unwrap().ensure_allowed().unwrap();
     }
     let mut grown = server.command_stats().await;
     grown.retain(|command, count| {
@@ -298,7 +301,7 @@ async fn in_steady_state_a_check_is_one_evalsha_and_nothing_else() {
 #[test]
 fn a_check_outside_a_runtime_is_an_error_and_no_panic() {
     let url = "redis://127.0.0.1:1";
-    for store in [RedisStore::connect(url), RedisStore::connect_cluster([url])] {
+    for store in [RedisStore::open(url), RedisStore::open_cluster([url])] {
         let check = patient(store.unwrap(), SLOW.quota()).check("key");
         let error = Builder::new_current_thread().build().unwrap().block_on(check).unwrap_err();
         assert!(error.to_string().contains("Tokio runtime"), "{error}");

@@ -27,7 +27,7 @@ use tollgate::layer::{Errors, Http};
 use tollgate::resolve::{Global, PeerIp};
 use tollgate::{
     Check, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Quota, RateLimit,
-    RateLimitLayer, RedisStore, Resolution, Store,
+    RateLimitLayer, RedisStore, Rejection, Resolution, Store,
 };
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_test::{assert_request_eq, mock};
@@ -40,12 +40,12 @@ fn limiter(quota: Quota) -> Limiter {
 
 /// On Redis, where a check is pending until the server has answered, however long it takes.
 fn patient(url: &str, quota: Quota) -> Limiter {
-    let limiter = Limiter::new(RedisStore::connect(url).unwrap(), quota).unwrap();
-    limiter.deadline(BOUND).failure_mode(FailureMode::Closed)
+    let builder = Limiter::builder(RedisStore::open(url).unwrap(), quota);
+    builder.timeout(BOUND).failure_mode(FailureMode::Closed).build().unwrap()
 }
 
 fn global(limiter: &Limiter) -> RateLimitLayer<Global, &'static str, Errors> {
-    RateLimitLayer::new(limiter.clone(), Global).errors()
+    RateLimitLayer::with_errors(limiter.clone(), Global)
 }
 
 async fn poll_once<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
@@ -81,11 +81,11 @@ fn errors<S: Service<u32, Error: From<Error>> + Clone>(
     service: S,
 ) -> impl Service<u32, Response = S::Response, Error = S::Error> + Clone {
     let resolver = |&request: &u32| match request {
-        0 => Resolution::Exempt,
-        7 => Resolution::refused(StatusCode::FORBIDDEN, "unlucky"),
+        0 => Resolution::Skip,
+        7 => Rejection::forbidden("unlucky").into(),
         _ => Resolution::Key("all".into()),
     };
-    RateLimitLayer::new(limiter, resolver).cost(|&request| request).errors().layer(service)
+    RateLimitLayer::with_errors(limiter, resolver).cost(|&request| request.into()).layer(service)
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,14 +104,14 @@ async fn an_error_of_ones_own_tells_a_denial_from_a_fault() {
     assert_eq!((denied.kind(), denied.is_transient()), (ErrorKind::Denied, true));
     let decision = denied.decision().unwrap();
     assert_eq!((decision.is_allowed(), decision.remaining(), decision.limit()), (false, 1, 6));
-    assert_eq!(decision.retry_after(), Duration::from_secs(10));
+    assert_eq!(decision.retry_after(), Some(Duration::from_secs(10)));
 
     let never = ask(9).await.unwrap_err().limit();
     assert_eq!((never.kind(), never.is_transient()), (ErrorKind::Denied, false));
-    assert!(never.decision().unwrap().is_over_limit());
+    assert!(never.decision().unwrap().exceeds_capacity());
 
     let refused = ask(7).await.unwrap_err().limit();
-    assert_eq!((refused.kind(), refused.is_transient()), (ErrorKind::Refused, false));
+    assert_eq!((refused.kind(), refused.is_transient()), (ErrorKind::Rejected, false));
     assert_eq!((refused.decision(), refused.to_string()), (None, "unlucky".to_owned()));
 
     assert_eq!(ask(0).await.unwrap(), 0, "exempt");
@@ -124,7 +124,7 @@ async fn a_boxed_error_is_still_the_crates() {
     let service = errors(limiter(Quota::per_minute(1)), echo);
     service.clone().oneshot(1).await.unwrap();
     let error = service.oneshot(1).await.unwrap_err().downcast::<Error>().unwrap();
-    assert_eq!(error.decision().unwrap().retry_after(), Duration::from_secs(60));
+    assert_eq!(error.decision().unwrap().retry_after(), Some(Duration::from_secs(60)));
 }
 
 #[tokio::test]
@@ -304,10 +304,9 @@ fn layers_services_and_futures_go_between_threads() {
 
     let http = RateLimitLayer::new(limiter(Quota::per_minute(1)), |_: &Parts| "key")
         .cost(|_| 1)
-        .plan(|_| None)
-        .denied_response(|_, _| Response::new(""));
+        .limiter_for(|_| None)
+        .error_response(|_| Response::new(String::new()));
     shared(&http);
-    shared(&http.clone().grpc());
     let router: Router = Router::new();
     let mut around = http.layer(router);
     shared(&around);
@@ -330,12 +329,12 @@ fn layers_services_and_futures_go_between_threads() {
 #[test]
 fn what_every_request_carries_stays_small() {
     type Around<M, R> = RateLimit<(), Global, R, M>;
-    // Three durations of 16 bytes each, two counts, two tags.
-    assert!(size_of::<Decision>() <= 64);
+    // Six numbers, two tags, and a name in place.
+    assert!(size_of::<Decision>() <= 96);
     // 32 bytes in place, enough for an IPv6 network in text, a length, and the mark of a digest.
     assert!(size_of::<Key>() <= 48);
     // A key, when it was sent, what answers it, and room for the decision.
-    assert!(size_of::<Check>() <= 144);
+    assert!(size_of::<Check>() <= 160);
     // A pointer each.
     assert_eq!(size_of::<Error>(), size_of::<usize>());
     assert_eq!(size_of::<Limiter>(), size_of::<usize>());

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollgate::{ErrorKind, Limiter, Quota, RedisStore};
 
-use crate::common::Server;
-use crate::exact::patient;
+use crate::common::{Server, start};
+use crate::exact::{patient, uncached};
 use crate::oracle::Oracle;
 
 const NAME: &str = "tollgate:{key}:default:t1";
@@ -16,7 +16,7 @@ const DAILY: Quota = Quota::per_day(1).burst(10);
 const SHAPES: [Quota; 2] = [DAILY, Quota::new(7, Duration::from_secs(86_400)).burst(10)];
 
 fn limiter(server: &Server, quota: Quota) -> Limiter {
-    patient(RedisStore::connect(server.url()).unwrap(), quota).remember_denials(Duration::ZERO)
+    uncached(RedisStore::open(server.url()).unwrap(), quota)
 }
 
 async fn ttl(server: &Server) -> i64 {
@@ -43,7 +43,7 @@ async fn every_key_expires_when_its_bucket_is_full_and_not_before() {
         let limiter = limiter(&server, oracle.quota());
         limiter.reset("key").await.unwrap();
         for cost in [1, burst, burst / 2, 1] {
-            limiter.check_cost("key", cost).await.unwrap();
+            limiter.check_cost("key", cost).await.unwrap().ensure_allowed().unwrap();
             let expires: i64 = server.query(&["PEXPIRETIME", NAME]).await;
             if expires == -2 {
                 continue;
@@ -62,13 +62,13 @@ async fn a_denied_check_changes_nothing() {
     for quota in SHAPES {
         let limiter = limiter(&server, quota);
         limiter.reset("key").await.unwrap();
-        limiter.check_cost("key", 8).await.unwrap();
+        limiter.check_cost("key", 8).await.unwrap().ensure_allowed().unwrap();
         let before = (value(&server).await, server.query::<i64>(&["PEXPIRETIME", NAME]).await);
-        for cost in [3, 10, 11, u32::MAX] {
+        for cost in [3, 10, 11, u64::MAX] {
             assert!(!limiter.check_cost("key", cost).await.unwrap().is_allowed());
         }
-        limiter.peek("key").await.unwrap();
-        limiter.check_cost("key", 0).await.unwrap();
+        limiter.peek("key").await.unwrap().ensure_allowed().unwrap();
+        limiter.check_cost("key", 0).await.unwrap().ensure_allowed().unwrap();
         let after = (value(&server).await, server.query::<i64>(&["PEXPIRETIME", NAME]).await);
         assert_eq!(before, after);
     }
@@ -113,16 +113,16 @@ async fn a_key_without_a_ttl_heals_whether_the_check_is_allowed_or_denied() {
         let limiter = limiter(&server, quota);
         for taken in [1, 10] {
             limiter.reset("key").await.unwrap();
-            limiter.check_cost("key", taken).await.unwrap();
+            limiter.check_cost("key", taken).await.unwrap().ensure_allowed().unwrap();
             server.command(&["PERSIST", NAME]).await;
             assert_eq!(ttl(&server).await, -1);
             let allowed = limiter.check("key").await.unwrap().is_allowed();
             assert_eq!(allowed, taken == 1);
             assert!(ttl(&server).await > 0);
         }
-        limiter.check_cost("key", 0).await.unwrap();
+        limiter.check_cost("key", 0).await.unwrap().ensure_allowed().unwrap();
         server.command(&["PERSIST", NAME]).await;
-        limiter.peek("key").await.unwrap();
+        limiter.peek("key").await.unwrap().ensure_allowed().unwrap();
         assert!(ttl(&server).await > 0);
     }
 }
@@ -154,11 +154,11 @@ async fn numbers_survive_their_way_through_the_server() {
 async fn other_numbers_keep_what_was_used_up_as_far_as_they_can() {
     let server = Server::start().await;
     let [whole, part] = SHAPES.map(|quota| limiter(&server, quota));
-    whole.check_cost("key", 4).await.unwrap();
+    whole.check_cost("key", 4).await.unwrap().ensure_allowed().unwrap();
     // Four days until it is full are 28 permits of the other, which holds ten.
     assert_eq!(part.peek("key").await.unwrap().remaining(), 0);
     part.reset("key").await.unwrap();
-    part.check_cost("key", 4).await.unwrap();
+    part.check_cost("key", 4).await.unwrap().ensure_allowed().unwrap();
     // Four sevenths of a day are less than one permit.
     assert_eq!(whole.peek("key").await.unwrap().remaining(), 9);
 }
@@ -166,12 +166,12 @@ async fn other_numbers_keep_what_was_used_up_as_far_as_they_can() {
 #[tokio::test]
 async fn policies_and_prefixes_do_not_share_buckets_and_names_do() {
     let server = Server::start().await;
-    let store = || RedisStore::connect(server.url()).unwrap();
+    let store = || RedisStore::open(server.url()).unwrap();
     let policy = |name: &'static str| tollgate::Policy::new(name).quota("q", DAILY);
     let search = patient(store(), policy("search"));
     assert_eq!(search.check("key").await.unwrap().remaining(), 9);
     for other in
-        [patient(store(), policy("other")), patient(store().prefix("other"), policy("search"))]
+        [patient(store(), policy("other")), patient(store().key_prefix("other"), policy("search"))]
     {
         assert_eq!(other.check("key").await.unwrap().remaining(), 9);
     }
@@ -186,14 +186,13 @@ async fn the_documented_rights_are_enough_and_all_are_needed() {
     // Everything that a limiter does: allow, deny (which looks at the TTL), reset, load the script.
     let works = async || {
         server.command(&["SCRIPT", "FLUSH"]).await;
-        let limiter = patient(RedisStore::connect(url.as_str()).unwrap(), DAILY)
-            .remember_denials(Duration::ZERO);
+        let limiter = uncached(RedisStore::open(url.as_str()).unwrap(), DAILY);
         limiter.reset("key").await?;
         for expected in [10, 1, 0] {
             assert_eq!(limiter.check_cost("key", expected).await?.is_allowed(), expected != 1);
         }
         server.command(&["PERSIST", NAME]).await;
-        limiter.check("key").await?;
+        let _ = limiter.check("key").await?;
         if ttl(&server).await < 0 {
             return Err("no TTL".into());
         }
@@ -208,12 +207,12 @@ async fn the_documented_rights_are_enough_and_all_are_needed() {
     }
     server.grant(&rights).await;
     // Without MGET the keys of a call are read one by one.
-    let limiter = patient(RedisStore::connect(url.as_str()).unwrap(), DAILY);
+    let limiter = patient(RedisStore::open(url.as_str()).unwrap(), DAILY);
     for remaining in [9, 8] {
-        for check in ["a", "b", "c"].map(|key| limiter.check(key)) {
+        for check in ["a", "b", "c"].map(|key| start(limiter.check(key))) {
             assert_eq!(check.await.unwrap().remaining(), remaining);
         }
     }
-    let other = patient(RedisStore::connect(url.as_str()).unwrap().prefix("other"), DAILY);
-    assert_eq!(other.check("key").await.unwrap_err().kind(), ErrorKind::Store);
+    let other = patient(RedisStore::open(url.as_str()).unwrap().key_prefix("other"), DAILY);
+    assert_eq!(other.check("key").await.unwrap_err().kind(), ErrorKind::Server);
 }

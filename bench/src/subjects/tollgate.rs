@@ -11,12 +11,11 @@ use tower::Layer;
 use super::{BURST, BoxError, OkService, Operation, ServiceCall, address};
 use crate::common::{Cluster, Server};
 
-type Layered =
-    ServiceCall<RateLimit<OkService, PeerIp, http::request::Parts, tollgate::layer::Http>>;
+type Layered = ServiceCall<RateLimit<OkService, PeerIp>>;
 
 /// Refills slowly, so that the bucket of a key still exists at its next check.
 pub(crate) fn allow_all() -> Policy {
-    Quota::per_minute(1).burst(BURST).into()
+    Quota::per_minute(1).burst(BURST.into()).into()
 }
 
 /// Allows the first request of a key and denies all others.
@@ -26,16 +25,16 @@ pub(crate) fn deny_after_first() -> Policy {
 
 /// Fails closed: an error of the store must not count as an allowed request.
 pub(crate) fn limiter(store: impl Store, policy: Policy) -> Result<Limiter, BoxError> {
-    let limiter = Limiter::new(store, policy)?;
-    Ok(limiter.failure_mode(FailureMode::Closed).deadline(Duration::from_secs(1)))
+    let builder = Limiter::builder(store, policy).failure_mode(FailureMode::Closed);
+    Ok(builder.timeout(Duration::from_secs(1)).build()?)
 }
 
 pub(crate) fn redis_store(server: &Server) -> Result<RedisStore, BoxError> {
-    Ok(RedisStore::connect(server.url())?)
+    Ok(RedisStore::open(server.url())?)
 }
 
 pub(crate) fn cluster_store(cluster: &Cluster) -> Result<RedisStore, BoxError> {
-    Ok(RedisStore::connect_cluster(cluster.urls())?)
+    Ok(RedisStore::open_cluster(cluster.urls())?)
 }
 
 /// A service in tollgate's layer, with the default headers and keys by peer address.

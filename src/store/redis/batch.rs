@@ -1,9 +1,8 @@
-//! Checks that go out in one call: grouped by key, those of a key in the order of their arrival.
+//! Checks that go out in one call, grouped by key, and in order of arrival for each key.
 
 use std::fmt::Write;
 use std::mem;
 
-use ahash::RandomState;
 use indexmap::IndexMap;
 use redis::Cmd;
 use smallvec::SmallVec;
@@ -11,35 +10,36 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::algorithm::{Debt, TokenBucket};
-use crate::{Decision, Error, ErrorKind, Key};
+use crate::decision::Verdict;
+use crate::{Error, Key};
 
-/// One caller's check, waiting for its decision.
+/// A check that waits for its verdict.
 #[derive(Debug)]
 pub(super) struct Check {
     /// The index of its key in the batch.
     key: usize,
-    ask: Ask,
+    op: Op,
     deadline: Instant,
-    caller: Option<oneshot::Sender<Result<Decision, Error>>>,
+    reply_tx: Option<oneshot::Sender<Result<Verdict, Error>>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Ask {
-    Take(u32),
+pub(super) enum Op {
+    Acquire(u64),
     Peek,
 }
 
-impl Ask {
-    fn cost(self) -> u32 {
+impl Op {
+    fn cost(self) -> u64 {
         match self {
-            Self::Take(cost) => cost,
+            Self::Acquire(cost) => cost,
             Self::Peek => 0,
         }
     }
 
-    fn decide(self, bucket: &TokenBucket, debt: &mut Debt) -> Decision {
+    fn decide(self, bucket: &TokenBucket, debt: &mut Debt) -> Verdict {
         match self {
-            Self::Take(cost) => bucket.check(debt, cost),
+            Self::Acquire(cost) => bucket.check(debt, cost),
             Self::Peek => bucket.peek(*debt),
         }
     }
@@ -47,19 +47,19 @@ impl Ask {
 
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// In the order of their arrival.
-    keys: IndexMap<Key, Group, RandomState>,
-    /// The index of the key that came last: in a batch of one hot key it is the next one too.
+    /// In order of arrival.
+    keys: IndexMap<Key, KeyGroup>,
+    /// The index of the latest key. In a batch of one hot key it is the next one too.
     last: usize,
-    /// In the order of arrival, which is that of their deadlines but for moments.
+    /// In order of arrival, which is nearly that of their deadlines.
     checks: Vec<Check>,
-    /// How many of the checks, from the first, wait no more.
-    answered: usize,
+    /// How many checks at the front are complete.
+    completed: usize,
 }
 
-/// What is asked of one key.
+/// The checks of one key.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct KeyGroup {
     /// The slot of its bucket on a cluster.
     pub(super) slot: u16,
     pub(super) costs: Costs,
@@ -67,22 +67,22 @@ pub(super) struct Group {
 
 /// The costs of a key's checks, as runs of (count, cost).
 #[derive(Debug, Default)]
-pub(super) struct Costs(SmallVec<[(u32, u32); 2]>);
+pub(super) struct Costs(SmallVec<[(u32, u64); 2]>);
 
 impl Costs {
-    fn push(&mut self, cost: u32) {
+    fn push(&mut self, cost: u64) {
         match self.0.last_mut() {
             Some((count, last)) if *last == cost => *count += 1,
             _ => self.0.push((1, cost)),
         }
     }
 
-    /// Whether they are one check of cost 1, as nearly all are.
+    /// Whether this is a single check of cost 1, like nearly all.
     pub(super) fn is_one(&self) -> bool {
         *self.0 == [(1, 1)]
     }
 
-    /// As the script's argument.
+    /// Writes them as an argument of the script.
     pub(super) fn write(&self, call: &mut Cmd) {
         match self.0.as_slice() {
             [(1, cost)] => {
@@ -110,32 +110,33 @@ impl Batch {
             && (self.keys.len() < Self::MAX_KEYS || self.keys.contains_key(key))
     }
 
-    /// Adds a check of this key, whose bucket is in this slot.
+    /// Adds a check of a key whose bucket is in this slot.
     pub(super) fn push(&mut self, key: &Key, slot: u16, check: Check) {
         if self.keys.get_index(self.last).is_none_or(|(last, _)| last != key) {
             self.last = self.keys.get_index_of(key).unwrap_or_else(|| {
-                let group = Group { slot, costs: Costs::default() };
+                let group = KeyGroup { slot, costs: Costs::default() };
                 self.keys.insert_full(key.clone(), group).0
             });
         }
         self.checks.push(Check { key: self.last, ..check });
     }
 
-    /// Leaves out the callers that have gone and those whose deadline has come, and sums up what the
-    /// others ask.
-    pub(super) fn seal(mut self, now: Instant) -> Self {
-        self.expire(now);
-        if self.checks.iter().any(Check::is_gone) {
-            let gone = mem::take(&mut self);
-            for check in gone.checks {
-                match gone.keys.get_index(check.key) {
-                    Some((key, group)) if !check.is_gone() => self.push(key, group.slot, check),
+    /// Removes checks that were cancelled or are too late, and sums up the costs of the others.
+    pub(super) fn freeze(mut self, now: Instant, timed_out: impl Fn(u16) -> Error) -> Self {
+        self.expire(now, timed_out);
+        if self.checks.iter().any(Check::is_cancelled) {
+            let all = mem::take(&mut self);
+            for check in all.checks {
+                match all.keys.get_index(check.key) {
+                    Some((key, group)) if !check.is_cancelled() => {
+                        self.push(key, group.slot, check)
+                    }
                     _ => {}
                 }
             }
         }
         for check in &self.checks {
-            self.keys[check.key].costs.push(check.ask.cost());
+            self.keys[check.key].costs.push(check.op.cost());
         }
         self
     }
@@ -144,70 +145,70 @@ impl Batch {
         self.checks.is_empty()
     }
 
-    /// Whether more than one check is in it.
+    /// Whether it has more than one check.
     pub(super) fn is_shared(&self) -> bool {
         self.checks.len() > 1
     }
 
-    /// The keys, in the order in which [`settle`](Self::settle) numbers them.
-    pub(super) fn keys(&self) -> &IndexMap<Key, Group, RandomState> {
+    /// The keys, in the order in which [`complete`](Self::settle) numbers them.
+    pub(super) fn keys(&self) -> &IndexMap<Key, KeyGroup> {
         &self.keys
     }
 
-    /// When the next caller stops waiting, if any still waits.
+    /// When the next check is too late, if any is still pending.
     pub(super) fn next_deadline(&mut self) -> Option<Instant> {
-        while let Some(check) = self.checks.get(self.answered) {
-            if check.caller.is_some() {
+        while let Some(check) = self.checks.get(self.completed) {
+            if check.reply_tx.is_some() {
                 return Some(check.deadline);
             }
-            self.answered += 1;
+            self.completed += 1;
         }
         None
     }
 
-    /// Tells the callers whose deadline has come.
-    pub(super) fn expire(&mut self, now: Instant) {
+    /// Fails the checks whose deadline has passed. `timed_out` makes the error for a slot.
+    pub(super) fn expire(&mut self, now: Instant, timed_out: impl Fn(u16) -> Error) {
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
-            let timeout = Error::new(ErrorKind::Timeout, "the store did not answer in time");
-            self.checks[self.answered].answer(Err(timeout));
+            let slot = self.keys.first().map_or(0, |(_, group)| group.slot);
+            self.checks[self.completed].complete(Err(timed_out(slot)));
         }
     }
 
-    /// Replays the checks of each key that something is known of, and gives everybody still
-    /// waiting the decision that the script made. Each key is settled once.
-    pub(super) fn settle(
+    /// Replays the checks of each key whose debt is known, and completes those that are pending with
+    /// the verdict that the script reached. Each key is completed once.
+    pub(super) fn complete(
         &mut self,
         mut keys: Vec<Option<Result<Debt, Error>>>,
         bucket: &TokenBucket,
     ) {
         for check in &mut self.checks {
             let answer = match &mut keys[check.key] {
-                Some(Ok(debt)) => Ok(check.ask.decide(bucket, debt)),
+                Some(Ok(debt)) => Ok(check.op.decide(bucket, debt)),
                 Some(Err(error)) => Err(error.clone()),
                 None => continue,
             };
-            check.answer(answer);
+            check.complete(answer);
         }
     }
 }
 
 impl Check {
     pub(super) fn new(
-        ask: Ask,
+        op: Op,
         deadline: Instant,
-        caller: oneshot::Sender<Result<Decision, Error>>,
+        reply_tx: oneshot::Sender<Result<Verdict, Error>>,
     ) -> Self {
-        Self { key: 0, ask, deadline, caller: Some(caller) }
+        Self { key: 0, op, deadline, reply_tx: Some(reply_tx) }
     }
 
-    fn is_gone(&self) -> bool {
-        self.caller.as_ref().is_none_or(oneshot::Sender::is_closed)
+    fn is_cancelled(&self) -> bool {
+        self.reply_tx.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
-    fn answer(&mut self, answer: Result<Decision, Error>) {
-        if let Some(caller) = self.caller.take() {
-            // A caller that has gone does not hear it.
-            let _ = caller.send(answer);
+    fn complete(&mut self, answer: Result<Verdict, Error>) {
+        if let Some(reply_tx) = self.reply_tx.take() {
+            // An error means that the check was cancelled.
+            let _ = reply_tx.send(answer);
         }
     }
 }

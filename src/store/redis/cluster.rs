@@ -1,11 +1,12 @@
-//! A cluster: who serves which slot, and a group of lanes for each node.
+//! A cluster: which node serves which slot, and the connections to each node.
 //!
-//! The client's own cluster connection cannot be had without sending again what may have run,
-//! never replaces a node's connection that has gone silent, and holds up all shards while it looks
-//! for one. Here every node has lanes of its own, so that it fails by itself; MOVED and ASK, which
-//! prove that a call did not run, say where it goes instead.
+//! The cluster connection of `redis` resends calls that may have run, never replaces a silent
+//! connection, and blocks all shards while it reconnects to one. Here every node has its own
+//! connections and fails alone. MOVED and ASK, which prove that a call did not run, say where it goes
+//! instead.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -14,128 +15,136 @@ use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisRes
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
-use super::connect::{Connector, fault, refuse, server};
-use super::lane::Lanes;
+use super::connection::ConnectionSet;
+use super::connector::{Connector, parse_server, to_config_error, to_error};
 use crate::{ConfigError, Error};
 
 const SLOTS: usize = 16_384;
 
-/// The pause between two looks at the cluster's slots.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// The pause between two requests for the slots.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a node is asked for the slots.
-const LOOK_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a node may take to send the slots.
+const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
 
-#[derive(Debug)]
 pub(super) struct Cluster {
-    /// The first node that was named: its user, password and TLS are those of all nodes.
+    /// The first node given. Its user, password and TLS apply to all nodes.
     first: ConnectionInfo,
-    first_lanes: Arc<Lanes>,
-    seeds: Vec<(Node, Arc<Lanes>)>,
-    lanes_per_node: usize,
+    first_connections: Arc<ConnectionSet>,
+    seeds: Vec<(Node, Arc<ConnectionSet>)>,
+    connections_per_node: usize,
     map: Mutex<Map>,
-    is_looking: AtomicBool,
+    is_refreshing: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Map {
-    nodes: HashMap<Node, Arc<Lanes>>,
-    slots: Vec<Option<Arc<Lanes>>>,
-    looked: Option<Instant>,
+    nodes: HashMap<Node, Arc<ConnectionSet>>,
+    slots: Vec<Option<Arc<ConnectionSet>>>,
+    refreshed: Option<Instant>,
 }
 
 /// A node's host and port.
 type Node = (String, u16);
 
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.seeds.iter().map(|(_, seed)| seed.server())).finish()
+    }
+}
+
 impl Cluster {
     pub(super) fn new(
         urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
     ) -> Result<Self, ConfigError> {
-        let infos = urls.into_iter().map(server).collect::<Result<Vec<_>, _>>()?;
-        let first =
-            infos.first().ok_or(ConfigError::new("name at least one node of the cluster"))?.clone();
-        let first_lanes = lanes(first.clone(), 1).map_err(refuse)?;
+        let infos = urls.into_iter().map(parse_server).collect::<Result<Vec<_>, _>>()?;
+        let first = infos
+            .first()
+            .ok_or(ConfigError::new("no cluster node given: name at least one"))?
+            .clone();
+        let first_connections = connections(first.clone(), 1).map_err(to_config_error)?;
         let seeds = infos.into_iter().map(|info| {
             let node = node_of(&info)
-                .ok_or(ConfigError::new("a node of a cluster needs a host and a port"))?;
-            Ok((node, lanes(info, 1).map_err(refuse)?))
+                .ok_or(ConfigError::new("invalid cluster node: a host and a port are needed"))?;
+            Ok((node, connections(info, 1).map_err(to_config_error)?))
         });
         let seeds = seeds.collect::<Result<_, ConfigError>>()?;
-        let map = Map { nodes: HashMap::new(), slots: vec![None; SLOTS], looked: None };
+        let map = Map { nodes: HashMap::new(), slots: vec![None; SLOTS], refreshed: None };
         Ok(Self {
             first,
-            first_lanes,
+            first_connections,
             seeds,
-            lanes_per_node: 1,
+            connections_per_node: 1,
             map: map.into(),
-            is_looking: AtomicBool::new(false),
+            is_refreshing: AtomicBool::new(false),
         })
     }
 
-    /// The same cluster with this many lanes to each node, and nothing learned.
-    pub(super) fn with_lanes(&self, lanes_per_node: usize) -> Self {
-        let map = Map { nodes: HashMap::new(), slots: vec![None; SLOTS], looked: None };
-        let (first, first_lanes, seeds) =
-            (self.first.clone(), self.first_lanes.clone(), self.seeds.clone());
+    /// The same cluster with this many connections to each node, and an empty slot map.
+    pub(super) fn with_connections(&self, connections_per_node: usize) -> Self {
+        let map = Map { nodes: HashMap::new(), slots: vec![None; SLOTS], refreshed: None };
+        let (first, first_connections, seeds) =
+            (self.first.clone(), self.first_connections.clone(), self.seeds.clone());
         Self {
             first,
-            first_lanes,
+            first_connections,
             seeds,
-            lanes_per_node,
+            connections_per_node,
             map: map.into(),
-            is_looking: AtomicBool::new(false),
+            is_refreshing: AtomicBool::new(false),
         }
     }
 
-    /// The lanes of the node that serves a slot, or of a seed, which will say who does.
-    pub(super) fn lanes(self: &Arc<Self>, slot: u16) -> Arc<Lanes> {
-        if let Some(Some(lanes)) = self.map().slots.get(usize::from(slot)) {
-            return lanes.clone();
+    /// The connections to the node that serves a slot, or to a seed, which will redirect.
+    pub(super) fn connections(self: &Arc<Self>, slot: u16) -> Arc<ConnectionSet> {
+        if let Some(Some(connections)) = self.map().slots.get(usize::from(slot)) {
+            return connections.clone();
         }
-        self.look();
-        let up = self.seeds.iter().find(|(_, lanes)| lanes.are_up());
-        up.map_or(&self.first_lanes, |(_, lanes)| lanes).clone()
+        self.refresh_slots();
+        let up = self.seeds.iter().find(|(_, connections)| connections.any_connected());
+        up.map_or(&self.first_connections, |(_, connections)| connections).clone()
     }
 
-    /// Where a call goes that was redirected. `moved` says that the slot stays there.
+    /// Where a redirected call goes. `moved` means that the slot stays there.
     pub(super) fn redirect(
         self: &Arc<Self>,
         slot: u16,
         address: &str,
         moved: bool,
-    ) -> Option<Arc<Lanes>> {
+    ) -> Option<Arc<ConnectionSet>> {
         let (host, port) = address.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let node = (host.to_owned(), port.parse().ok()?);
-        // A node that does not know its own name leaves it out: then the slots have to tell.
-        let lanes = if host.is_empty() { None } else { self.map().lanes(node, self) };
+        // A node that does not know its own name leaves it out. Then the slots tell.
+        let connections = if host.is_empty() { None } else { self.map().connections(node, self) };
         if moved {
-            if let (Some(lanes), Some(owner)) =
-                (&lanes, self.map().slots.get_mut(usize::from(slot)))
+            if let (Some(connections), Some(owner)) =
+                (&connections, self.map().slots.get_mut(usize::from(slot)))
             {
-                *owner = Some(lanes.clone());
+                *owner = Some(connections.clone());
             }
-            self.look();
+            self.refresh_slots();
         }
-        lanes
+        connections
     }
 
-    /// Looks at the cluster's slots soon, in a task of its own, unless somebody does already. Outside
-    /// a runtime nothing can be asked.
-    pub(super) fn look(self: &Arc<Self>) {
+    /// Requests the slots soon, in a task, unless one is running. Outside a runtime it does nothing.
+    pub(super) fn refresh_slots(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
-        if !self.is_looking.swap(true, Ordering::AcqRel) {
-            runtime.spawn(Looking(Arc::downgrade(self)).run());
+        if !self.is_refreshing.swap(true, Ordering::AcqRel) {
+            runtime.spawn(RefreshTask(Arc::downgrade(self)).run());
         }
     }
 
-    /// The slots as the first node tells that answers; those that are up are asked first.
+    /// The slots according to the first node that replies, connected nodes first.
     async fn slots(&self) -> Option<Vec<(u16, u16, Node)>> {
         let mut nodes = self.seeds.clone();
-        nodes.extend(self.map().nodes.iter().map(|(node, lanes)| (node.clone(), lanes.clone())));
-        nodes.sort_by_key(|(_, lanes)| !lanes.are_up());
-        for (node, lanes) in nodes {
-            if let Ok(Ok(reply)) = timeout(LOOK_TIMEOUT, ask_slots(&lanes)).await
+        nodes.extend(
+            self.map().nodes.iter().map(|(node, connections)| (node.clone(), connections.clone())),
+        );
+        nodes.sort_by_key(|(_, connections)| !connections.any_connected());
+        for (node, connections) in nodes {
+            if let Ok(Ok(reply)) = timeout(REFRESH_TIMEOUT, request_slots(&connections)).await
                 && let Some(slots) = parse(reply, &node.0)
             {
                 return Some(slots);
@@ -144,15 +153,15 @@ impl Cluster {
         None
     }
 
-    /// Nodes that serve nothing any more are forgotten, and their connections with them.
+    /// Drops nodes that serve no slots any more, and their connections.
     fn learn(&self, slots: Vec<(u16, u16, Node)>) {
         let mut map = self.map();
         let (mut nodes, mut owners) = (HashMap::new(), vec![None; SLOTS]);
         for (first, last, node) in slots {
-            let lanes = map.lanes(node.clone(), self);
-            nodes.extend(lanes.clone().map(|lanes| (node, lanes)));
+            let connections = map.connections(node.clone(), self);
+            nodes.extend(connections.clone().map(|connections| (node, connections)));
             for owner in owners.iter_mut().take(usize::from(last) + 1).skip(first.into()) {
-                owner.clone_from(&lanes);
+                owner.clone_from(&connections);
             }
         }
         (map.nodes, map.slots) = (nodes, owners);
@@ -165,50 +174,51 @@ impl Cluster {
 }
 
 impl Map {
-    fn lanes(&mut self, node: Node, cluster: &Cluster) -> Option<Arc<Lanes>> {
-        if let Some(lanes) = self.nodes.get(&node) {
-            return Some(lanes.clone());
+    fn connections(&mut self, node: Node, cluster: &Cluster) -> Option<Arc<ConnectionSet>> {
+        if let Some(connections) = self.nodes.get(&node) {
+            return Some(connections.clone());
         }
-        let lanes = lanes(at(&cluster.first, &node), cluster.lanes_per_node).ok()?;
-        self.nodes.insert(node, lanes.clone());
-        Some(lanes)
+        let connections =
+            connections(at(&cluster.first, &node), cluster.connections_per_node).ok()?;
+        self.nodes.insert(node, connections.clone());
+        Some(connections)
     }
 }
 
-fn lanes(info: ConnectionInfo, count: usize) -> RedisResult<Arc<Lanes>> {
+fn connections(info: ConnectionInfo, count: usize) -> RedisResult<Arc<ConnectionSet>> {
     let client = Client::open(info)?;
-    Ok(Arc::new(Lanes::new(Connector::Client(client.into()).into(), count)))
+    Ok(Arc::new(ConnectionSet::new(Connector::client(client).into(), count)))
 }
 
-/// The task that looks at the slots, one at a time.
-struct Looking(Weak<Cluster>);
+/// The task that requests the slots. At most one runs.
+struct RefreshTask(Weak<Cluster>);
 
-impl Looking {
+impl RefreshTask {
     async fn run(self) {
-        let looked = self.0.upgrade().and_then(|cluster| cluster.map().looked);
-        if let Some(looked) = looked {
-            tokio::time::sleep_until(looked + LOOK_AGAIN_AFTER).await;
+        let refreshed = self.0.upgrade().and_then(|cluster| cluster.map().refreshed);
+        if let Some(refreshed) = refreshed {
+            tokio::time::sleep_until(refreshed + REFRESH_INTERVAL).await;
         }
         let Some(cluster) = self.0.upgrade() else { return };
         if let Some(slots) = cluster.slots().await {
             cluster.learn(slots);
         }
-        cluster.map().looked = Some(Instant::now());
+        cluster.map().refreshed = Some(Instant::now());
     }
 }
 
-impl Drop for Looking {
+impl Drop for RefreshTask {
     fn drop(&mut self) {
         if let Some(cluster) = self.0.upgrade() {
-            cluster.is_looking.store(false, Ordering::Release);
+            cluster.is_refreshing.store(false, Ordering::Release);
         }
     }
 }
 
-async fn ask_slots(lanes: &Lanes) -> Result<Value, Error> {
+async fn request_slots(connections: &ConnectionSet) -> Result<Value, Error> {
     let mut slots = redis::cmd("CLUSTER");
     slots.arg("SLOTS");
-    lanes.next().call(&slots, false).await?.map_err(fault)
+    connections.next().call(&slots, false).await?.map_err(to_error)
 }
 
 /// The first and last slot of each range, and its primary.
@@ -223,7 +233,7 @@ fn parse(reply: Value, asked: &str) -> Option<Vec<(u16, u16, Node)>> {
         let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
         let host = match host {
             Value::BulkString(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
-            // A node that does not know its own name is where it was asked.
+            // A node that does not know its own name has the address it was asked at.
             _ => asked.to_owned(),
         };
         Some((
@@ -244,7 +254,7 @@ fn node_of(info: &ConnectionInfo) -> Option<Node> {
     }
 }
 
-/// The user, password and TLS, at another address.
+/// The same user, password and TLS at another address.
 fn at(first: &ConnectionInfo, (host, port): &Node) -> ConnectionInfo {
     let (host, port) = (host.clone(), *port);
     let address = match first.addr() {

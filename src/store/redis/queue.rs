@@ -1,8 +1,9 @@
 //! Where checks wait: a batch is whatever has arrived while the last one was in flight.
 //!
-//! A check joins the line of the server that it goes to. At most two flushes of a line are in
-//! flight; each is a task that takes what waits, calls Redis, answers, and ends when nothing waits.
-//! So no timer delays a check, a lone one waits for nobody, and an idle queue holds nothing.
+//! A check joins the queue of the server that it goes to. At most two flushes of a queue are in
+//! flight. Each is a task that takes the pending batch, calls Redis, completes the checks, and ends
+//! when nothing is pending. So no timer delays a check, a lone check waits for nobody, and an idle
+//! queue holds nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -11,7 +12,6 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use ahash::RandomState;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
@@ -20,14 +20,14 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
-use super::alarm::Alarm;
-use super::batch::{Ask, Batch, Check};
-use super::name::Namer;
+use super::batch::{Batch, Check, Op};
+use super::deadline_timer::DeadlineTimer;
+use super::key_encoder::KeyEncoder;
 use super::reply;
-use super::road::{Call, Failure, Line, Road};
 use super::script::Script;
+use super::topology::{Call, Failure, QueueKey, Topology};
 use crate::algorithm::Debt;
-use crate::store::{Answer, Plan};
+use crate::store::{Answer, PolicySpec};
 use crate::{Error, ErrorKind, Key};
 
 /// Enough to keep the server busy while a batch is on its way back.
@@ -35,56 +35,56 @@ const MAX_IN_FLIGHT: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    plan: Plan,
-    namer: Namer,
-    road: Road,
+    spec: PolicySpec,
+    encoder: KeyEncoder,
+    topology: Topology,
     script: Script,
-    alarm: Arc<Alarm>,
-    lines: Mutex<Lines>,
+    timer: Arc<DeadlineTimer>,
+    queues: Mutex<Queues>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    /// That of a single server, which is found without a hash.
-    all: Waiting,
-    others: HashMap<Line, Waiting, RandomState>,
+struct Queues {
+    /// The queue of a single server, which is found without a hash.
+    all: Pending,
+    others: HashMap<QueueKey, Pending>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Pending {
     in_flight: usize,
-    /// What the next check joins. Beside the lock, because all threads write here.
+    /// The batch that the next check joins.
     open: Batch,
-    /// Those before it that had no room for more.
+    /// Batches before it that are full.
     full: VecDeque<Batch>,
 }
 
 impl Queue {
-    pub(super) fn new(plan: Plan, namer: Namer, road: Road) -> Self {
-        let script = Script::new(&plan.bucket);
-        Self { plan, namer, road, script, alarm: Arc::default(), lines: Mutex::default() }
+    pub(super) fn new(spec: PolicySpec, encoder: KeyEncoder, topology: Topology) -> Self {
+        let script = Script::new(&spec.bucket);
+        Self { spec, encoder, topology, script, timer: Arc::default(), queues: Mutex::default() }
     }
 
-    /// Puts a check in its line.
-    pub(super) fn join(self: &Arc<Self>, key: &Key, ask: Ask) -> Answer {
-        let (caller, answer) = oneshot::channel();
-        let check = Check::new(ask, Instant::now() + self.plan.deadline, caller);
+    /// Adds a check to its queue.
+    pub(super) fn enqueue(self: &Arc<Self>, key: &Key, op: Op) -> Answer {
+        let (reply_tx, answer) = oneshot::channel();
+        let check = Check::new(op, Instant::now() + self.spec.timeout, reply_tx);
         let slot = self.slot(key);
-        let line = self.road.line(key, slot);
-        let mut lines = self.lines();
-        let waiting = lines.of(&line);
-        waiting.push(key, slot, check);
-        if waiting.in_flight < MAX_IN_FLIGHT {
-            // Not looked for when it is not needed: all threads count on the same reference.
+        let queue_key = self.topology.queue_key(key, slot);
+        let mut queues = self.queues();
+        let pending = queues.of(&queue_key);
+        pending.push(key, slot, check);
+        if pending.in_flight < MAX_IN_FLIGHT {
+            // Only when it is needed, because all threads contend for its reference count.
             let Ok(runtime) = Handle::try_current() else {
-                lines.forget_if_idle(&line);
+                queues.forget_if_idle(&queue_key);
                 return Answer::Ready(Err(no_runtime()));
             };
-            waiting.in_flight += 1;
-            drop(lines);
-            runtime.spawn(Flusher { queue: self.clone(), line, done: false }.run());
+            pending.in_flight += 1;
+            drop(queues);
+            runtime.spawn(Flusher { queue: self.clone(), queue_key, done: false }.run());
         }
-        Answer::Waiting(answer)
+        Answer::Pending(answer)
     }
 
     /// Deletes a bucket.
@@ -93,120 +93,137 @@ impl Queue {
             return Err(no_runtime());
         }
         let mut command = redis::cmd("DEL");
-        command.arg(self.namer.name(key));
+        command.arg(self.encoder.name(key));
         let call = Call { slot: self.slot(key), keys: 1, command };
-        let reply = timeout(self.plan.deadline, self.road.follow(&call)).await;
-        reply.map_err(|_| Error::new(ErrorKind::Timeout, "Redis did not answer in time"))??;
+        let reply = timeout(self.spec.timeout, self.topology.follow_redirects(&call)).await;
+        reply.map_err(|_| self.timed_out(call.slot))??;
         Ok(())
     }
 
-    /// The slot of a bucket, which one server has no use for.
+    /// The slot of a bucket, which does not matter on a single server.
     fn slot(&self, key: &Key) -> u16 {
-        if self.road.is_cluster() { self.namer.slot(key) } else { 0 }
+        if self.topology.is_cluster() { self.encoder.slot(key) } else { 0 }
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
+    fn timed_out(&self, slot: u16) -> Error {
+        let message = if self.timer.clock_is_paused() {
+            "Redis did not reply in time, because the Tokio clock is paused and jumped to the timeout: \
+             use a MemoryStore in this test, or call tokio::time::resume()"
+        } else {
+            "Redis did not reply in time"
+        };
+        Error::new(ErrorKind::Timeout, message).with_server(&self.topology.server(slot))
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Queues> {
         // Nothing that panics runs under the lock.
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn flush(&self, mut batch: Batch) {
-        let calls = self.script.calls(&batch, &self.namer, self.road.is_cluster());
-        let Some(replies) = self.within(&mut batch, self.road.send(&calls)).await else { return };
+        let calls = self.script.calls(&batch, &self.encoder, self.topology.is_cluster());
+        let Some(replies) = self.within(&mut batch, self.topology.send(&calls)).await else {
+            return;
+        };
         let keys = batch.keys().len();
         let (mut found, mut again) = (Vec::with_capacity(keys), Vec::new());
         for (call, reply) in calls.into_iter().zip(replies) {
             let first = found.len();
             let call = match reply {
-                Err(Failure::UnknownScript) => self.script.in_full(&call),
+                Err(Failure::UnknownScript) => self.script.eval(&call),
                 Err(Failure::Redirected) => call,
                 reply => {
-                    found.extend(self.read(reply, call.keys).into_iter().map(Some));
+                    found.extend(self.read(reply, &call).into_iter().map(Some));
                     continue;
                 }
             };
             found.extend((0..call.keys).map(|_| None));
             again.push((first, call));
         }
-        batch.settle(found, &self.plan.bucket);
+        batch.complete(found, &self.spec.bucket);
         if again.is_empty() {
             return;
         }
-        // None of these has run. Nobody is kept waiting for another: they may go to other servers.
+        // None of these has run. They may go to different servers, so none waits for another.
         let mut again: FuturesUnordered<_> =
-            again.into_iter().map(|(first, call)| self.insist(first, call)).collect();
+            again.into_iter().map(|(first, call)| self.call_again(first, call)).collect();
         while let Some(Some((first, found))) = self.within(&mut batch, again.next()).await {
             let before = (0..first).map(|_| None);
             let after = (first + found.len()..keys).map(|_| None);
             let found = before.chain(found.into_iter().map(Some)).chain(after);
-            batch.settle(found.collect(), &self.plan.bucket);
+            batch.complete(found.collect(), &self.spec.bucket);
         }
     }
 
-    /// What a call finds that has not run yet, with the index of its first key.
-    async fn insist(&self, first: usize, call: Call) -> (usize, Vec<Result<Debt, Error>>) {
-        let reply = match self.road.follow(&call).await {
-            Err(Failure::UnknownScript) => self.road.follow(&self.script.in_full(&call)).await,
+    /// Sends a call that has not run yet. Returns what it found, and the index of its first key.
+    async fn call_again(&self, first: usize, call: Call) -> (usize, Vec<Result<Debt, Error>>) {
+        let reply = match self.topology.follow_redirects(&call).await {
+            Err(Failure::UnknownScript) => {
+                self.topology.follow_redirects(&self.script.eval(&call)).await
+            }
             reply => reply,
         };
-        (first, self.read(reply, call.keys))
+        (first, self.read(reply, &call))
     }
 
-    /// What the checks of each key of a call met.
-    fn read(&self, reply: Result<Value, Failure>, keys: usize) -> Vec<Result<Debt, Error>> {
+    /// The debt that the checks of each key found.
+    fn read(&self, reply: Result<Value, Failure>, call: &Call) -> Vec<Result<Debt, Error>> {
         let found = reply
             .map_err(Error::from)
-            .and_then(|reply| reply::parse(reply, keys, &self.plan.bucket));
-        found.unwrap_or_else(|error| vec![Err(error); keys])
+            .and_then(|reply| reply::parse(reply, call.keys, &self.spec.bucket));
+        let mut found = found.unwrap_or_else(|error| vec![Err(error); call.keys]);
+        for error in found.iter_mut().filter_map(|found| found.as_mut().err()) {
+            *error = error.clone().with_server(&self.topology.server(call.slot));
+        }
+        found
     }
 
-    /// Waits for the future as long as somebody in the batch waits for it; `None` when nobody does
-    /// any more.
+    /// Waits for the future as long as a check of the batch does. `None` when none does any more.
     async fn within<F: Future>(&self, batch: &mut Batch, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         while let Some(deadline) = batch.next_deadline() {
-            match self.alarm.timeout_at(deadline, future.as_mut()).await {
+            match self.timer.timeout_at(deadline, future.as_mut()).await {
                 Some(output) => return Some(output),
-                None => batch.expire(Instant::now()),
+                None => batch.expire(Instant::now(), |slot| self.timed_out(slot)),
             }
         }
         None
     }
 }
 
-/// A task that flushes a line until nothing waits in it.
+/// A task that flushes a queue until nothing is pending.
 struct Flusher {
     queue: Arc<Queue>,
-    line: Line,
+    queue_key: QueueKey,
     done: bool,
 }
 
 impl Flusher {
     async fn run(mut self) {
         while let Some(batch) = self.take() {
-            let batch = batch.seal(Instant::now());
+            let batch = batch.freeze(Instant::now(), |slot| self.queue.timed_out(slot));
             if batch.is_empty() {
                 continue;
             }
             let is_shared = batch.is_shared();
             self.queue.flush(batch).await;
-            // Those just answered often ask again, and then go together in the next batch. Where
-            // there was one alone, callers are few and meet only if there is time.
+            // Tasks whose checks were just completed often check again, and then share the next
+            // batch. After a lone check there are few tasks, which meet only if there is time.
             if is_shared {
-                let_others_run().await;
+                yield_once().await;
             } else {
                 yield_now().await;
             }
         }
     }
 
-    /// What waits and fits in one call. All that joiners wait for is that it changes hands.
+    /// Takes what is pending and fits in one call. The lock is held only for that.
     fn take(&mut self) -> Option<Batch> {
-        let mut lines = self.queue.lines();
-        let batch = lines.of(&self.line).pop();
+        let mut queues = self.queue.queues();
+        let batch = queues.of(&self.queue_key).pop();
         if batch.is_none() {
-            // Under the same lock as the look at the line, so that no check can join unseen.
-            lines.leave(&self.line);
+            // Under the same lock, so that no check can join unnoticed.
+            queues.leave(&self.queue_key);
             self.done = true;
         }
         batch
@@ -214,40 +231,40 @@ impl Flusher {
 }
 
 impl Drop for Flusher {
-    /// Ends a task that was cut short, by a panic or by the end of its runtime.
+    /// Runs the end of a task that was cut short by a panic or by the end of its runtime.
     fn drop(&mut self) {
         if !self.done {
-            self.queue.lines().leave(&self.line);
+            self.queue.queues().leave(&self.queue_key);
         }
     }
 }
 
-impl Lines {
-    fn of(&mut self, line: &Line) -> &mut Waiting {
-        match line {
-            Line::All => &mut self.all,
-            line => self.others.entry(line.clone()).or_default(),
+impl Queues {
+    fn of(&mut self, queue_key: &QueueKey) -> &mut Pending {
+        match queue_key {
+            QueueKey::All => &mut self.all,
+            queue_key => self.others.entry(queue_key.clone()).or_default(),
         }
     }
 
-    /// Takes a flush out of flight.
-    fn leave(&mut self, line: &Line) {
-        self.of(line).in_flight -= 1;
-        self.forget_if_idle(line);
+    /// Ends a flush.
+    fn leave(&mut self, queue_key: &QueueKey) {
+        self.of(queue_key).in_flight -= 1;
+        self.forget_if_idle(queue_key);
     }
 
-    /// Forgets a line that nobody flushes; if somebody still waits in it, the drop of the senders
-    /// tells them.
-    fn forget_if_idle(&mut self, line: &Line) {
-        let waiting = self.of(line);
-        if waiting.in_flight == 0 {
-            *waiting = Waiting::default();
-            self.others.remove(line);
+    /// Removes a queue that no task flushes. Checks that are still pending fail, because their senders
+    /// are dropped.
+    fn forget_if_idle(&mut self, queue_key: &QueueKey) {
+        let pending = self.of(queue_key);
+        if pending.in_flight == 0 {
+            *pending = Pending::default();
+            self.others.remove(queue_key);
         }
     }
 }
 
-impl Waiting {
+impl Pending {
     fn push(&mut self, key: &Key, slot: u16, check: Check) {
         if !self.open.has_room_for(key) {
             self.full.push_back(mem::take(&mut self.open));
@@ -261,12 +278,12 @@ impl Waiting {
     }
 }
 
-/// Goes to the end of the thread's queue. Tokio's `yield_now` waits until all of the queue has run,
-/// and what comes after, and I/O has been looked at: too long where a batch could be on its way.
-async fn let_others_run() {
-    let mut have_run = false;
+/// Goes to the end of the thread's run queue. Tokio's `yield_now` also waits for what is queued
+/// meanwhile and for a poll of I/O, which is too long while a batch could be sent.
+async fn yield_once() {
+    let mut has_yielded = false;
     poll_fn(|cx| {
-        if mem::replace(&mut have_run, true) {
+        if mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
         cx.waker().wake_by_ref();
@@ -276,7 +293,7 @@ async fn let_others_run() {
 }
 
 fn no_runtime() -> Error {
-    Error::new(ErrorKind::Unavailable, "a check on Redis must be made inside a Tokio runtime")
+    Error::new(ErrorKind::Unavailable, "a check on Redis needs a Tokio runtime")
 }
 
 #[cfg(test)]
@@ -284,20 +301,20 @@ mod tests {
     use super::*;
     use crate::Quota;
     use crate::algorithm::TokenBucket;
-    use crate::store::redis::connect::Connector;
+    use crate::store::redis::connector::Connector;
     use std::time::Duration;
 
     #[test]
-    fn a_check_outside_a_runtime_does_not_stay_in_line() {
-        let plan = Plan {
-            policy: "default".into(),
+    fn a_check_outside_a_runtime_does_not_stay_in_the_queue() {
+        let spec = PolicySpec {
+            name: "default".into(),
             bucket: TokenBucket::new("", &Quota::per_second(1)).unwrap(),
-            deadline: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
         };
-        let namer = Namer::new("tollgate", &plan.policy).unwrap();
-        let road = Road::new(Connector::client("redis://localhost").unwrap());
-        let queue = Arc::new(Queue::new(plan, namer, road));
-        drop(queue.join(&"a".into(), Ask::Take(1)));
-        assert!(queue.lines().all.open.is_empty());
+        let encoder = KeyEncoder::new("tollgate", &spec.name).unwrap();
+        let topology = Topology::new(Connector::url("redis://localhost").unwrap());
+        let queue = Arc::new(Queue::new(spec, encoder, topology));
+        drop(queue.enqueue(&"a".into(), Op::Acquire(1)));
+        assert!(queue.queues().all.open.is_empty());
     }
 }

@@ -5,7 +5,7 @@ use redis::Value;
 use crate::algorithm::{Debt, TokenBucket};
 use crate::{Error, ErrorKind};
 
-/// The debt that the checks of each key met, or the key's own error. Nothing in the reply is
+/// The debt that the checks of each key found, or the error of that key. Nothing in the reply is
 /// trusted.
 pub(super) fn parse(
     reply: Value,
@@ -13,24 +13,24 @@ pub(super) fn parse(
     bucket: &TokenBucket,
 ) -> Result<Vec<Result<Debt, Error>>, Error> {
     let unexpected =
-        || Error::new(ErrorKind::Store, "the server's reply is not one that the script makes");
+        || Error::new(ErrorKind::Server, "unexpected reply: not one that the script makes");
     let values = match reply {
         Value::Array(values) if keys > 1 => values,
-        // One key's comes by itself.
+        // The reply for a single key is not in an array.
         value => vec![value],
     };
     if values.len() != keys {
         return Err(unexpected());
     }
     let found = values.into_iter().map(|value| match value {
-        // A value that no run of the policy could have left: the checks met an empty bucket.
+        // The script repaired a corrupt value: the checks found an empty bucket.
         Value::Int(-1) => Ok(Ok(bucket.capacity())),
         Value::Int(debt) => match u64::try_from(debt) {
             Ok(debt) if debt <= bucket.capacity() => Ok(Ok(debt)),
             _ => Err(unexpected()),
         },
         Value::BulkString(text) => {
-            Ok(Err(Error::new(ErrorKind::Store, String::from_utf8_lossy(&text).into_owned())))
+            Ok(Err(Error::new(ErrorKind::Server, String::from_utf8_lossy(&text).into_owned())))
         }
         _ => Err(unexpected()),
     });

@@ -1,56 +1,60 @@
-//! The script of a policy, put together once from the frame and the piece of its algorithm, and
-//! the call that runs it.
+//! The script of a policy, assembled once from the frame and the fragment of its algorithm, and the
+//! call that runs it.
 
 use redis::{Arg, Cmd, Script as Source};
 
-use super::batch::{Batch, Group};
-use super::name::Namer;
-use super::road::Call;
+use super::batch::{Batch, KeyGroup};
+use super::key_encoder::KeyEncoder;
+use super::topology::Call;
 use crate::Key;
 use crate::algorithm::TokenBucket;
 
 const FRAME: &str = include_str!("../../../lua/frame.lua");
-const WHOLE: &str = include_str!("../../../lua/token_bucket.lua");
-const FRACTION: &str = include_str!("../../../lua/token_bucket_fraction.lua");
+const INTEGER_RATE: &str = include_str!("../../../lua/token_bucket.lua");
+const FRACTIONAL_RATE: &str = include_str!("../../../lua/token_bucket_fraction.lua");
 
 #[derive(Debug)]
 pub(super) struct Script {
     source: String,
     sha: String,
-    numbers: Vec<u64>,
+    params: Vec<u64>,
 }
 
 impl Script {
     pub(super) fn new(bucket: &TokenBucket) -> Self {
-        let mut numbers = vec![bucket.permit(), bucket.capacity()];
-        let piece = if bucket.scale() == 1 {
-            WHOLE
+        let mut params = vec![bucket.permit(), bucket.capacity()];
+        let fragment = if bucket.scale() == 1 {
+            INTEGER_RATE
         } else {
-            numbers.push(bucket.scale());
-            FRACTION
+            params.push(bucket.scale());
+            FRACTIONAL_RATE
         };
-        let source = assemble(piece, numbers.len());
+        let source = assemble(fragment, params.len());
         let sha = Source::new(&source).get_hash().to_owned();
-        Self { source, sha, numbers }
+        Self { source, sha, params }
     }
 
-    /// The calls of a batch by hash, which a server answers with NOSCRIPT if it has not seen the
-    /// script: one for all keys, or, on a cluster, where a call can touch one slot only, one for
-    /// each.
-    pub(super) fn calls(&self, batch: &Batch, namer: &Namer, one_for_each: bool) -> Vec<Call> {
+    /// The calls of a batch by hash. A server that has not seen the script replies NOSCRIPT. One call
+    /// takes all keys, except on a cluster, where a call can touch one slot only.
+    pub(super) fn calls(
+        &self,
+        batch: &Batch,
+        encoder: &KeyEncoder,
+        one_per_key: bool,
+    ) -> Vec<Call> {
         let groups: Vec<_> = batch.keys().iter().collect();
-        let size = if one_for_each { 1 } else { groups.len().max(1) };
-        groups.chunks(size).map(|groups| self.by_hash(groups, namer)).collect()
+        let size = if one_per_key { 1 } else { groups.len().max(1) };
+        groups.chunks(size).map(|groups| self.evalsha(groups, encoder)).collect()
     }
 
-    fn by_hash(&self, groups: &[(&Key, &Group)], namer: &Namer) -> Call {
+    fn evalsha(&self, groups: &[(&Key, &KeyGroup)], encoder: &KeyEncoder) -> Call {
         let keys = groups.len();
-        let mut command = Cmd::with_capacity(3 + self.numbers.len() + 2 * keys, 64 * (keys + 2));
+        let mut command = Cmd::with_capacity(3 + self.params.len() + 2 * keys, 64 * (keys + 2));
         command.arg("EVALSHA").arg(&self.sha).arg(keys);
         for (key, _) in groups {
-            command.arg(namer.name(key));
+            command.arg(encoder.name(key));
         }
-        for &number in &self.numbers {
+        for &number in &self.params {
             command.arg(number);
         }
         if !groups.iter().all(|(_, group)| group.costs.is_one()) {
@@ -62,33 +66,34 @@ impl Script {
     }
 
     /// The same call with the script itself.
-    pub(super) fn in_full(&self, by_hash: &Call) -> Call {
+    pub(super) fn eval(&self, evalsha: &Call) -> Call {
         let mut command = redis::cmd("EVAL");
         command.arg(&self.source);
-        for arg in by_hash.command.args_iter().skip(2) {
+        for arg in evalsha.command.args_iter().skip(2) {
             if let Arg::Simple(arg) = arg {
                 command.arg(arg);
             }
         }
-        Call { command, ..*by_hash }
+        Call { command, ..*evalsha }
     }
 }
 
-/// Fills the frame's `--@ part` lines from the piece's parts of the same name, without comments.
-fn assemble(piece: &str, numbers: usize) -> String {
+/// Replaces each `--@ part` line of the frame by the fragment's part of that name, and drops
+/// comments.
+fn assemble(fragment: &str, params: usize) -> String {
     let mut script = String::new();
     for line in FRAME.lines() {
         match line.trim_start().strip_prefix("--@ ") {
-            Some(name) => part(piece, name).for_each(|line| push_code(&mut script, line)),
+            Some(name) => part(fragment, name).for_each(|line| push_code(&mut script, line)),
             None => push_code(&mut script, line),
         }
     }
-    script.replace("NUMBERS", &numbers.to_string())
+    script.replace("PARAMS", &params.to_string())
 }
 
-fn part<'a>(piece: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+fn part<'a>(fragment: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     let is_mark = |line: &&str| line.starts_with("--@ ");
-    piece
+    fragment
         .lines()
         .skip_while(move |line| line.strip_prefix("--@ ") != Some(name))
         .skip(1)

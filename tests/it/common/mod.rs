@@ -13,6 +13,7 @@ mod proxy;
 mod relay;
 mod sentinel;
 mod server;
+mod start;
 mod wait;
 
 pub(crate) use client::connect;
@@ -20,4 +21,5 @@ pub(crate) use cluster::Cluster;
 pub(crate) use proxy::Proxy;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server::Server;
+pub(crate) use start::start;
 pub(crate) use wait::{BOUND, wait_until};

@@ -14,12 +14,12 @@ const FORMAT: &str = "t1";
 /// The caller stands in a hash tag, so that Redis Cluster puts all that belongs to it in one slot,
 /// and different callers in different ones.
 #[derive(Clone, Debug)]
-pub(super) struct Namer {
+pub(super) struct KeyEncoder {
     before: Arc<str>,
     after: Arc<str>,
 }
 
-impl Namer {
+impl KeyEncoder {
     pub(super) fn new(prefix: &str, policy: &str) -> Result<Self, ConfigError> {
         if prefix.is_empty()
             || !prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}".contains(&byte))
@@ -38,7 +38,7 @@ impl Namer {
     /// The slot of the bucket on a cluster: that of its tag.
     pub(super) fn slot(&self, key: &Key) -> u16 {
         let mut tag = String::new();
-        push_caller(&mut tag, key);
+        encode_key(&mut tag, key);
         crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % 16_384
     }
 
@@ -46,7 +46,7 @@ impl Namer {
         let mut name =
             String::with_capacity(self.before.len() + key.as_bytes().len() + self.after.len());
         name.push_str(&self.before);
-        push_caller(&mut name, key);
+        encode_key(&mut name, key);
         name.push_str(&self.after);
         name
     }
@@ -57,7 +57,7 @@ impl Namer {
 ///
 /// `%` only ever precedes two hexadecimal digits, and `#` is never written as it is; so a lone `%`
 /// is the empty key, and `#` precedes a digest.
-fn push_caller(name: &mut String, key: &Key) {
+fn encode_key(name: &mut String, key: &Key) {
     if key.is_digest() {
         name.push('#');
         key.as_bytes().iter().for_each(|&byte| push_hex(name, byte));
@@ -87,7 +87,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn name(caller: &[u8]) -> String {
-        Namer::new("tollgate", "default").unwrap().name(&caller.into())
+        KeyEncoder::new("tollgate", "default").unwrap().name(&caller.into())
     }
 
     fn tag(name: &str) -> &str {
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_prefix_that_breaks_the_tag_is_an_error() {
         for prefix in ["", "{", "a}b", "a b", "a\n", "ä"] {
-            assert!(Namer::new(prefix, "default").is_err(), "{prefix:?}");
+            assert!(KeyEncoder::new(prefix, "default").is_err(), "{prefix:?}");
         }
     }
 

@@ -1,7 +1,10 @@
-use crate::decision::{Outcome, Source};
-use crate::{Decision, Error};
+use crate::Error;
+use crate::decision::{Outcome, Verdict};
 
 /// What answers a check when the store does not.
+///
+/// While the store fails, the log has a warning every few seconds for each reason, under the target
+/// `tollgate`, with the policy, the reason, the server and the number of checks.
 ///
 /// ```
 /// use tollgate::{FailureMode, Limiter, Quota, RedisStore, Source};
@@ -9,31 +12,34 @@ use crate::{Decision, Error};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// // Nothing listens on port 1.
-/// let limiter = Limiter::new(RedisStore::connect("redis://127.0.0.1:1")?, Quota::per_second(1))?;
+/// let store = RedisStore::open("redis://127.0.0.1:1")?;
+/// let limiter = Limiter::new(store.clone(), Quota::per_second(1))?;
 /// let decision = limiter.check("user:7").await?;
 /// assert!(decision.is_allowed() && decision.source() == Source::FailureMode);
 ///
-/// let limiter = limiter.failure_mode(FailureMode::Closed);
+/// let limiter = Limiter::builder(store, Quota::per_second(1))
+///     .failure_mode(FailureMode::Closed)
+///     .build()?;
 /// assert!(limiter.check("user:7").await.is_err());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureMode {
-    /// The check is allowed, uncounted: an outage of the store is none of the service.
+    /// The check is allowed without being counted, so a Redis outage does not take the service
+    /// down. There is no rate limit while the store fails.
     Open,
-    /// The check fails with the store's error; a layer answers 503. It is never told as a denial.
+    /// The check fails with the store's error, and a layer answers 503. It is never reported as a
+    /// denial.
     Closed,
 }
 
 impl FailureMode {
-    pub(super) fn answer(self, error: Error, limit: u32) -> Result<Decision, Error> {
+    pub(super) fn verdict(self, error: Error, limit: u64) -> Result<Verdict, Error> {
         match self {
             Self::Closed => Err(error),
-            Self::Open => Ok(Decision {
+            Self::Open => Ok(Verdict {
                 outcome: Outcome::Allowed,
-                source: Source::FailureMode,
-                limit,
                 remaining: limit,
                 retry_after: 0,
                 refill_after: 0,

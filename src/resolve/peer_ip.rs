@@ -4,24 +4,27 @@ use super::peer::peer;
 use super::prefix::Prefixes;
 use super::{KeyResolver, Resolution};
 
-/// Counts by the address at the other end of the connection.
+/// Keys by the address at the other end of the connection.
 ///
-/// The key is text: `203.0.113.7` for an IPv4 address, `2001:db8:1:2::/64` for an IPv6 one. An
-/// IPv4-mapped IPv6 address is its IPv4 address. IPv6 is counted by /64, which is the least that a
-/// subscriber gets, because whoever has a /64 has 2^64 addresses to change between.
+/// The key is text: `203.0.113.7` for an IPv4 address, `2001:db8:1:2::/64` for an IPv6 address. An
+/// IPv4-mapped IPv6 address is its IPv4 address. IPv6 is limited per /64, the smallest network that a
+/// subscriber gets, because the owner of a /64 can use any of its 2^64 addresses.
 ///
-/// The server must say who is there. The address is taken from the first of these in the request's
-/// extensions:
+/// The server must provide the peer address. It is the first of these in the request's extensions:
 /// - axum's `ConnectInfo<SocketAddr>` (feature `axum`), which an app has when it is served with
-///   `into_make_service_with_connect_info::<SocketAddr>()`; or its `MockConnectInfo`, for tests;
-/// - a `SocketAddr`, for servers made with hyper;
-/// - tonic's `TcpConnectInfo` (feature `tonic`), which its server puts there by itself.
+///   `into_make_service_with_connect_info::<SocketAddr>()`, or its `MockConnectInfo` for tests;
+/// - a `SocketAddr`, for servers built on hyper;
+/// - tonic's `TcpConnectInfo` (feature `tonic`), which its server inserts.
 ///
-/// Without any of these there is no key, and the request is answered with 500.
+/// Peers of a Unix socket have no address. With [`UnixSocket`](super::UnixSocket), or tonic's
+/// `UdsConnectInfo`, they all share the key `unix`.
+///
+/// Without any of these there is no key. The request is answered with 500, and the log says what to
+/// change.
 ///
 /// # Security
-/// Behind a reverse proxy or a load balancer the peer is the proxy, so that all clients share one
-/// bucket: use [`ClientIp`](super::ClientIp) there.
+/// Behind a reverse proxy or a load balancer the peer is the proxy, and all clients share one bucket.
+/// Use [`ClientIp`](super::ClientIp) there.
 ///
 /// # Examples
 /// ```no_run
@@ -50,19 +53,19 @@ pub struct PeerIp {
 }
 
 impl PeerIp {
-    /// An IPv4 address counts by itself, an IPv6 address with its /64.
+    /// Keys by IPv4 address and by IPv6 /64.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Counts IPv6 addresses together whose first `bits` bits are the same: 0 to 128, where more
-    /// than 128 is 128. The default is 64; 56 and 48 also catch who was given a larger network.
+    /// Sets the prefix length of IPv6 networks that share a bucket: 64 by default, 0 to 128. More than
+    /// 128 is taken as 128. Use 56 or 48 against clients that own larger networks.
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { prefixes: self.prefixes.v6(bits) }
     }
 
-    /// Counts IPv4 addresses together whose first `bits` bits are the same: 0 to 32, where more
-    /// than 32 is 32, the default.
+    /// Sets the prefix length of IPv4 networks that share a bucket: 32 by default, 0 to 32. More than
+    /// 32 is taken as 32.
     pub fn ipv4_prefix(self, bits: u8) -> Self {
         Self { prefixes: self.prefixes.v4(bits) }
     }
@@ -71,7 +74,7 @@ impl PeerIp {
 impl KeyResolver for PeerIp {
     fn resolve(&self, parts: &Parts) -> Resolution {
         match peer(parts) {
-            Ok(address) => Resolution::Key(self.prefixes.key(address)),
+            Ok(peer) => Resolution::Key(self.prefixes.peer_key(peer)),
             Err(missing) => missing,
         }
     }
@@ -112,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_headers_are_not_looked_at() {
+    fn forged_headers_are_ignored() {
         let mut parts = parts("203.0.113.7:1");
         for name in ["forwarded", "x-forwarded-for", "x-real-ip"] {
             parts.headers.insert(name, HeaderValue::from_static("for=192.0.2.1"));

@@ -1,4 +1,4 @@
-//! A lane keeps one connection and shares it.
+//! A connection that is shared, and replaced when it fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,38 +10,47 @@ use redis::{
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::connect::{Connector, Link};
+use super::connector::{Connection, Connector};
 use crate::{Error, ErrorKind};
 
-/// The pause after a failed attempt to connect. Meanwhile, checks are told at once.
+/// The pause after a failed attempt to connect. Meanwhile checks fail immediately.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct SharedConnection {
     connector: Arc<Connector>,
     state: watch::Sender<State>,
 }
 
-/// Lanes to one place, which take turns.
+/// Connections to one server, which take turns.
 #[derive(Debug)]
-pub(super) struct Lanes {
-    lanes: Box<[Arc<Lane>]>,
+pub(super) struct ConnectionSet {
+    connections: Box<[Arc<SharedConnection>]>,
+    server: Arc<str>,
     next: AtomicUsize,
 }
 
-impl Lanes {
+impl ConnectionSet {
     pub(super) fn new(connector: Arc<Connector>, count: usize) -> Self {
-        let lanes = (0..count).map(|_| Arc::new(Lane::new(connector.clone()))).collect();
-        Self { lanes, next: AtomicUsize::new(0) }
+        let server = connector.server().clone();
+        let connections =
+            (0..count).map(|_| Arc::new(SharedConnection::new(connector.clone()))).collect();
+        Self { connections, server, next: AtomicUsize::new(0) }
     }
 
-    pub(super) fn next(&self) -> &Arc<Lane> {
-        &self.lanes[self.next.fetch_add(1, Ordering::Relaxed) % self.lanes.len()]
+    pub(super) fn server(&self) -> &Arc<str> {
+        &self.server
     }
 
-    /// Whether a connection is there.
-    pub(super) fn are_up(&self) -> bool {
-        self.lanes.iter().any(|lane| matches!(lane.state.borrow().phase, Phase::Up(_)))
+    pub(super) fn next(&self) -> &Arc<SharedConnection> {
+        &self.connections[self.next.fetch_add(1, Ordering::Relaxed) % self.connections.len()]
+    }
+
+    /// Whether any connection is established.
+    pub(super) fn any_connected(&self) -> bool {
+        self.connections
+            .iter()
+            .any(|connection| matches!(connection.state.borrow().phase, Phase::Up(_)))
     }
 }
 
@@ -58,27 +67,30 @@ struct State {
 enum Phase {
     Down { until: Option<Instant> },
     Connecting,
-    Up(Link),
+    Up(Connection),
 }
 
-impl Lane {
+impl SharedConnection {
     pub(super) fn new(connector: Arc<Connector>) -> Self {
         let state = State { generation: 0, phase: Phase::Down { until: None }, failure: None };
         Self { connector, state: watch::Sender::new(state) }
     }
 
-    /// The connection, for one call, made first if there is none. Fails at once while the last attempt to make
-    /// one has failed.
-    async fn lease(self: &Arc<Self>) -> Result<(Link, Unanswered<'_>), Error> {
+    /// The connection, for one call. It is made first if there is none. Fails immediately while the
+    /// last attempt to make one has failed.
+    async fn acquire(self: &Arc<Self>) -> Result<(Connection, InFlightGuard<'_>), Error> {
         let mut changes = self.state.subscribe();
         loop {
             let is_down = {
                 let state = changes.borrow_and_update();
                 let is_down = match &state.phase {
-                    Phase::Up(link) => {
-                        let unanswered =
-                            Unanswered { lane: self, generation: state.generation, broken: true };
-                        return Ok((link.clone(), unanswered));
+                    Phase::Up(connection) => {
+                        let guard = InFlightGuard {
+                            connection: self,
+                            generation: state.generation,
+                            broken: true,
+                        };
+                        return Ok((connection.clone(), guard));
                     }
                     Phase::Down { until } => until.is_none_or(|until| until <= Instant::now()),
                     Phase::Connecting => false,
@@ -99,34 +111,37 @@ impl Lane {
         }
     }
 
-    /// Sends a command. The inner error is the server's answer, or that it never came; the outer
-    /// one, that there is no connection. A connection that is broken, or silent until this future
-    /// is dropped, is given up.
+    /// Sends a command. The inner error is the server's, or says that no reply came. The outer error
+    /// says that there is no connection. A connection that is broken, or silent until this future is
+    /// dropped, is closed.
     pub(super) async fn call(
         self: &Arc<Self>,
         command: &Cmd,
         asking: bool,
     ) -> Result<RedisResult<Value>, Error> {
-        let (link, mut unanswered) = self.lease().await?;
-        let reply = if asking { link.call_asking(command).await } else { link.call(command).await };
-        unanswered.broken = is_broken(reply.as_ref().map(std::slice::from_ref));
+        let (connection, mut guard) = self.acquire().await?;
+        let reply = if asking {
+            connection.call_asking(command).await
+        } else {
+            connection.call(command).await
+        };
+        guard.broken = is_broken(reply.as_ref().map(std::slice::from_ref));
         Ok(reply)
     }
 
-    /// Sends commands in one piece. As [`call`](Self::call), with an answer or an error in each
-    /// value.
+    /// Sends commands together. Like [`call`](Self::call), with a reply or an error in each value.
     pub(super) async fn call_all(
         self: &Arc<Self>,
         commands: &Pipeline,
     ) -> Result<RedisResult<Vec<Value>>, Error> {
-        let (link, mut unanswered) = self.lease().await?;
-        let replies = link.call_all(commands).await;
-        unanswered.broken = is_broken(replies.as_ref().map(Vec::as_slice));
+        let (connection, mut guard) = self.acquire().await?;
+        let replies = connection.call_all(commands).await;
+        guard.broken = is_broken(replies.as_ref().map(Vec::as_slice));
         Ok(replies)
     }
 
-    /// Starts an attempt, unless one is under way. It runs on its own: no caller's deadline cuts it
-    /// short.
+    /// Starts an attempt to connect unless one is running. It is a task of the runtime: no check's
+    /// timeout cuts it short.
     fn connect(self: &Arc<Self>) {
         let mut generation = None;
         self.state.send_if_modified(|state| {
@@ -138,29 +153,21 @@ impl Lane {
             generation.is_some()
         });
         if let Some(generation) = generation {
-            let watched = Watched { lane: Arc::downgrade(self), generation };
-            tokio::spawn(keep(self.connector.clone(), watched, self.state.subscribe()));
+            let guard = RuntimeGuard { connection: Arc::downgrade(self), generation };
+            tokio::spawn(keep(self.connector.clone(), guard, self.state.subscribe()));
         }
     }
 
-    fn connected(&self, generation: u64, result: Result<Link, Error>) {
+    fn connected(&self, generation: u64, result: Result<Connection, Error>) {
         self.state.send_if_modified(|state| {
             let current = state.generation == generation;
             if current {
                 match result {
-                    Ok(link) => {
-                        if state.failure.take().is_some() {
-                            tracing::info!("Redis can be reached again");
-                        }
-                        state.phase = Phase::Up(link);
+                    Ok(connection) => {
+                        state.failure = None;
+                        state.phase = Phase::Up(connection);
                     }
                     Err(error) => {
-                        if state.failure.is_none() {
-                            tracing::warn!(
-                                error = &error as &dyn std::error::Error,
-                                "Redis cannot be reached"
-                            );
-                        }
                         state.phase = Phase::Down { until: Some(Instant::now() + RETRY_AFTER) };
                         state.failure = Some(error);
                     }
@@ -170,9 +177,9 @@ impl Lane {
         });
     }
 
-    /// Takes the lane down if this attempt, or its connection, is the latest. An attempt that ends
-    /// without a result, by the end of its runtime, is one that failed.
-    fn leave(&self, generation: u64) {
+    /// Closes the connection if this attempt, or its connection, is the latest. An attempt that ends
+    /// without a result, because its runtime ended or panicked, has failed.
+    fn mark_broken(&self, generation: u64) {
         self.state.send_if_modified(|state| {
             let current = state.generation == generation;
             match state.phase {
@@ -181,7 +188,8 @@ impl Lane {
                     state.phase = Phase::Down { until: Some(Instant::now() + RETRY_AFTER) };
                     state.failure = Some(Error::new(
                         ErrorKind::Unavailable,
-                        "the attempt to connect was cut short",
+                        "the attempt to connect was cut short: the Tokio runtime has shut down, or \
+                         lacks its timer or I/O driver (build it with `enable_all`)",
                     ));
                 }
                 _ => return false,
@@ -191,38 +199,37 @@ impl Lane {
     }
 }
 
-/// Makes a connection, and stays until it is given up: when the runtime that drives the connection
-/// shuts down, this task ends with it and takes the lane down.
-async fn keep(connector: Arc<Connector>, watched: Watched, mut changes: watch::Receiver<State>) {
+/// Makes a connection, and lives as long as it: when the runtime that polls the connection shuts
+/// down, this task ends with it and closes the connection.
+async fn keep(connector: Arc<Connector>, guard: RuntimeGuard, mut changes: watch::Receiver<State>) {
     let result = connector.connect().await;
     drop(connector);
-    if let Some(lane) = watched.lane.upgrade() {
-        lane.connected(watched.generation, result);
+    if let Some(connection) = guard.connection.upgrade() {
+        connection.connected(guard.generation, result);
     }
-    let is_up = |state: &State| {
-        state.generation == watched.generation && matches!(state.phase, Phase::Up(_))
-    };
-    // Ends with an error when the store is dropped, which is as good.
+    let is_up =
+        |state: &State| state.generation == guard.generation && matches!(state.phase, Phase::Up(_));
+    // An error means that the store was dropped, which is as good.
     let _ = changes.wait_for(|state| !is_up(state)).await;
 }
 
-/// A call whose connection is given up if nothing is heard of it.
-struct Unanswered<'a> {
-    lane: &'a Lane,
+/// Closes the connection if no reply arrives.
+struct InFlightGuard<'a> {
+    connection: &'a SharedConnection,
     generation: u64,
     broken: bool,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         if self.broken {
-            self.lane.leave(self.generation);
+            self.connection.mark_broken(self.generation);
         }
     }
 }
 
-/// Whether the connection is of no more use: it is closed or out of step, or leads to a replica,
-/// which would answer a PING like any other.
+/// Whether the connection is useless: closed, out of step, or connected to a replica, which would
+/// answer a PING like any other server.
 fn is_broken(replies: Result<&[Value], &RedisError>) -> bool {
     match replies {
         Err(error) => {
@@ -247,15 +254,15 @@ fn says_read_only(found: &Value) -> bool {
     matches!(found, Value::BulkString(text) if text.starts_with(b"READONLY"))
 }
 
-struct Watched {
-    lane: Weak<Lane>,
+struct RuntimeGuard {
+    connection: Weak<SharedConnection>,
     generation: u64,
 }
 
-impl Drop for Watched {
+impl Drop for RuntimeGuard {
     fn drop(&mut self) {
-        if let Some(lane) = self.lane.upgrade() {
-            lane.leave(self.generation);
+        if let Some(connection) = self.connection.upgrade() {
+            connection.mark_broken(self.generation);
         }
     }
 }

@@ -1,0 +1,147 @@
+//! The admission of one request: first the decision, then the service that was ready.
+
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::RateLimitLayer;
+use super::protocol::{Checking, Protocol};
+use crate::limiter::{CheckState, PendingCheck, Revision};
+use crate::{Decision, Error, Key, KeyResolver, Limiter, Resolution};
+
+pin_project! {
+    #[project = AdmissionProj]
+    pub(super) enum Admission<S, Req, L>
+    where
+        S: Service<Req>,
+        L: Protocol<Req>,
+    {
+        Checking {
+            check: PendingCheck,
+            chosen: Option<Limiter>,
+            request: Option<(L::Head, L::Body)>,
+            service: S,
+            layer: Arc<L>,
+        },
+        Calling { #[pin] future: S::Future, context: Option<L::Context> },
+        Answered { answer: Option<L::Answer> },
+    }
+}
+
+/// The service's result, with the context if the request was checked.
+type Served<S, Req, L> = (
+    Result<<S as Service<Req>>::Response, <S as Service<Req>>::Error>,
+    Option<<L as Protocol<Req>>::Context>,
+);
+
+impl<S, Req, K, R, M> Admission<S, Req, RateLimitLayer<K, R, M>>
+where
+    S: Service<Req> + Clone,
+    RateLimitLayer<K, R, M>: Protocol<Req, Head = R>,
+    K: KeyResolver<R>,
+{
+    /// `service` is ready.
+    #[inline(never)]
+    pub(super) fn new(layer: &Arc<RateLimitLayer<K, R, M>>, request: Req, service: &mut S) -> Self {
+        let (head, body) = RateLimitLayer::into_parts(request);
+        let resolution = layer.resolver.resolve(&head);
+        let key = match &resolution {
+            Resolution::Key(key) => key,
+            Resolution::Skip => {
+                let future = service.call(RateLimitLayer::from_parts(head, body));
+                return Self::Calling { future, context: None };
+            }
+            Resolution::Missing(rejection) => {
+                return Self::answer(layer.reject(&head, rejection, true), service);
+            }
+            Resolution::Reject(rejection) => {
+                return Self::answer(layer.reject(&head, rejection, false), service);
+            }
+        };
+        let cost = layer.cost.as_ref().map_or(1, |cost| cost(&head));
+        let chosen = layer.limiter_for.as_ref().and_then(|limiter_for| limiter_for(&head));
+        let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
+        let revision = limiter.revision();
+        match CheckState::start(limiter, &revision, key, cost) {
+            CheckState::Ready(result) => {
+                Self::decide(layer, &revision, key, result, head, body, service)
+            }
+            CheckState::Pending(check) => {
+                // The clone stays behind and has to become ready itself.
+                let clone = service.clone();
+                let service = mem::replace(service, clone);
+                let layer = layer.clone();
+                Self::Checking { check, chosen, request: Some((head, body)), service, layer }
+            }
+        }
+    }
+}
+
+impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
+    /// Calls the service, or answers the request.
+    #[inline]
+    fn decide(
+        layer: &L,
+        revision: &Revision,
+        key: &Key,
+        result: Result<Decision, Error>,
+        mut head: L::Head,
+        body: L::Body,
+        service: &mut S,
+    ) -> Self {
+        let checking = Checking { head: &head, key, revision };
+        match result {
+            Ok(decision) => {
+                layer.observe(&checking, &decision);
+                if decision.is_allowed() {
+                    let context = Some(layer.allow(revision, decision, &mut head));
+                    Self::Calling { future: service.call(L::from_parts(head, body)), context }
+                } else {
+                    Self::answer(layer.deny(&checking, decision), service)
+                }
+            }
+            Err(error) => Self::answer(layer.fail(&checking, &error), service),
+        }
+    }
+
+    /// A ready service may hold resources, such as a slot of a concurrency limit, until it is called
+    /// or dropped. It is not called, so it is dropped.
+    fn answer(answer: L::Answer, service: &mut S) -> Self {
+        *service = service.clone();
+        Self::Answered { answer: Some(answer) }
+    }
+
+    /// The service's result, or the layer's answer to a request that does not reach the service.
+    #[inline]
+    pub(super) fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Served<S, Req, L>, L::Answer>> {
+        loop {
+            let next = match self.as_mut().project() {
+                AdmissionProj::Checking { check, chosen, request, service, layer } => {
+                    let limiter = chosen.as_ref().unwrap_or_else(|| layer.limiter());
+                    let result = ready!(check.poll(limiter, cx));
+                    let Some((head, body)) = request.take() else { return Poll::Pending };
+                    let revision = limiter.revision();
+                    Self::decide(layer, &revision, check.key(), result, head, body, service)
+                }
+                AdmissionProj::Calling { future, context } => {
+                    let result = ready!(future.poll(cx));
+                    return Poll::Ready(Ok((result, context.take())));
+                }
+                AdmissionProj::Answered { answer } => {
+                    return match answer.take() {
+                        Some(answer) => Poll::Ready(Err(answer)),
+                        None => Poll::Pending,
+                    };
+                }
+            };
+            self.set(next);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Decisions as responses, for checks outside of a layer.
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+
+use super::headers::{RateLimitHeaders, insert_retry_after};
+use super::precomputed::Precomputed;
+use super::{HeaderStyle, problem};
+use crate::{Decision, Error, ErrorKind};
+
+impl Decision {
+    /// The headers that a layer adds for this decision: the rate limit headers, and `Retry-After` if
+    /// it is denied.
+    ///
+    /// ```
+    /// use tollgate::layer::HeaderStyle;
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(2))?;
+    /// let headers = limiter.check("user:7").await?.headers(HeaderStyle::Ietf);
+    /// assert_eq!(headers["ratelimit"], r#""default";r=1;t=30"#);
+    /// assert_eq!(headers["ratelimit-policy"], r#""default";q=2;w=60"#);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn headers(&self, style: HeaderStyle) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        RateLimitHeaders::new(style, self, &Precomputed::new(&self.quota))
+            .insert_into(StatusCode::OK, &mut headers);
+        insert_retry_after(self, &mut headers);
+        headers
+    }
+
+    /// The response that a layer sends for this decision: 429 with problem details if it is denied,
+    /// and an empty 200 if it is allowed, with the headers of [`HeaderStyle::Ietf`].
+    #[must_use]
+    pub fn response(&self) -> Response<Bytes> {
+        let mut response = if self.is_allowed() {
+            Response::new(Bytes::new())
+        } else {
+            problem::denied(problem::denied_body(self.quota_name(), self.exceeds_capacity()))
+        };
+        response.headers_mut().extend(self.headers(HeaderStyle::Ietf));
+        response
+    }
+}
+
+impl Error {
+    /// The response that a layer sends for this error: 429 for a denial, 400 for a rejected request,
+    /// and 503 if the store failed. It describes nothing of the server.
+    #[must_use]
+    pub fn response(&self) -> Response<Bytes> {
+        match (self.kind(), self.decision()) {
+            (ErrorKind::Denied, Some(decision)) => decision.response(),
+            (ErrorKind::Rejected, _) => {
+                let mut response = Response::new(Bytes::new());
+                *response.status_mut() = StatusCode::BAD_REQUEST;
+                response
+            }
+            _ => problem::unavailable(),
+        }
+    }
+}
+
+#[cfg(feature = "axum")]
+mod axum_impls {
+    use axum::body::Body;
+    use axum::response::{IntoResponse, IntoResponseParts, Response, ResponseParts};
+
+    use super::*;
+
+    /// The response of [`Decision::response`].
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+    impl IntoResponse for Decision {
+        fn into_response(self) -> Response {
+            self.response().map(Body::from)
+        }
+    }
+
+    /// Adds the headers of [`HeaderStyle::Ietf`] to a handler's own response.
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+    impl IntoResponseParts for Decision {
+        type Error = std::convert::Infallible;
+
+        fn into_response_parts(
+            self,
+            mut parts: ResponseParts,
+        ) -> Result<ResponseParts, Self::Error> {
+            parts.headers_mut().extend(self.headers(HeaderStyle::Ietf));
+            Ok(parts)
+        }
+    }
+
+    /// The response of [`Error::response`].
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+    impl IntoResponse for Error {
+        fn into_response(self) -> Response {
+            self.response().map(Body::from)
+        }
+    }
+}

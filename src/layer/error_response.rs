@@ -1,0 +1,98 @@
+//! Responses to requests that do not reach the service.
+
+use bytes::Bytes;
+use http::Response;
+use http::request::Parts;
+
+use super::precomputed::Precomputed;
+use super::{grpc, problem};
+use crate::limiter::Revision;
+use crate::{Decision, Error, Key, Policy, Rejection};
+
+/// A request that does not reach the service: see
+/// [`RateLimitLayer::error_response`](crate::RateLimitLayer::error_response).
+#[derive(Debug)]
+pub struct ErrorContext<'a> {
+    pub(super) request: &'a Parts,
+    pub(super) key: Option<&'a Key>,
+    pub(super) cause: Cause<'a>,
+    pub(super) revision: &'a Revision,
+}
+
+/// Why a request does not reach the service.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Cause<'a> {
+    /// The check was denied.
+    Denied(&'a Decision),
+    /// The resolver found no key.
+    MissingKey(&'a Rejection),
+    /// The resolver rejected the request.
+    Rejected(&'a Rejection),
+    /// The store failed, and the failure mode is [`Closed`](crate::FailureMode::Closed). The text of
+    /// the error is for operators, not for clients.
+    Unavailable(&'a Error),
+}
+
+impl<'a> ErrorContext<'a> {
+    /// Why the request does not reach the service.
+    pub fn cause(&self) -> Cause<'a> {
+        self.cause
+    }
+
+    /// The request, without its body.
+    pub fn request(&self) -> &'a Parts {
+        self.request
+    }
+
+    /// The key of the request, if the resolver found one.
+    pub fn key(&self) -> Option<&'a Key> {
+        self.key
+    }
+
+    /// The policy of the limiter that checked the request, or of the layer if none did.
+    pub fn policy(&self) -> &'a Policy {
+        self.revision.policy()
+    }
+
+    /// The decision, if the request was denied.
+    pub fn decision(&self) -> Option<&'a Decision> {
+        match self.cause {
+            Cause::Denied(decision) => Some(decision),
+            _ => None,
+        }
+    }
+
+    /// The response that the layer would send without a hook: problem details, or for a gRPC request
+    /// a gRPC status.
+    pub fn default_response(&self) -> Response<String> {
+        // Both are made of strings.
+        self.response().map(|body| String::from_utf8(body.into()).unwrap_or_default())
+    }
+
+    pub(super) fn response(&self) -> Response<Bytes> {
+        match grpc::content_type(&self.request.headers) {
+            Some(content_type) => match self.cause {
+                Cause::Denied(decision) => grpc::denied(decision, content_type),
+                Cause::MissingKey(rejection) | Cause::Rejected(rejection) => {
+                    grpc::rejected(rejection, content_type)
+                }
+                Cause::Unavailable(_) => grpc::unavailable(content_type),
+            },
+            None => match self.cause {
+                Cause::Denied(decision) => {
+                    let precomputed = Precomputed::of(self.revision);
+                    problem::denied(if decision.exceeds_capacity() {
+                        precomputed.exceeds_capacity.clone()
+                    } else {
+                        precomputed.denied.clone()
+                    })
+                }
+                Cause::MissingKey(rejection) | Cause::Rejected(rejection) => {
+                    problem::rejected(rejection)
+                }
+                Cause::Unavailable(_) => problem::unavailable(),
+            },
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The rate limit headers.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use super::precomputed::Precomputed;
+use crate::decision::QuotaInfo;
+use crate::{Decision, Source};
+
+/// Which rate limit headers to send.
+///
+/// Seconds are whole and rounded up, so a client that honours them is never early.
+///
+/// With several layers around one service, the strictest one decides what clients see. In the
+/// `Ietf` style every layer adds its own item. `Retry-After` is never earlier than the `t` of a quota
+/// that is used up, and on a response with `Retry-After` a quota with permits left has no later `t`.
+/// In the other styles, which have room for one limit, the values of the limit with the fewest
+/// permits left win, and the later reset among equals.
+///
+/// ```
+/// use tollgate::layer::HeaderStyle;
+/// use tollgate::resolve::PeerIp;
+/// use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+///
+/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
+/// let layer = RateLimitLayer::new(limiter, PeerIp::new()).headers(HeaderStyle::XRateLimit);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HeaderStyle {
+    /// `RateLimit: "name";r=5;t=1` and `RateLimit-Policy: "name";q=10;w=2`, as in
+    /// draft-ietf-httpapi-ratelimit-headers-08 to -11.
+    ///
+    /// `r` is the number of remaining permits, and `t` the seconds until there are more, absent when
+    /// the bucket is full. `q` is the capacity, and `w` the seconds in which an empty bucket refills,
+    /// absent when they are not whole. Integers have at most 15 digits, and larger numbers are shown
+    /// as the largest of these.
+    #[default]
+    Ietf,
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` in seconds from now, as in
+    /// draft-ietf-httpapi-ratelimit-headers-03.
+    IetfDraft03,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` in seconds from now.
+    XRateLimit,
+    /// Like [`XRateLimit`](Self::XRateLimit), with the reset in seconds since the Unix epoch.
+    XRateLimitEpoch,
+    /// None, except `Retry-After` on a denial.
+    None,
+}
+
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+static IETF_DRAFT_03: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
+static X_RATELIMIT: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+
+/// The largest integer of a structured field (RFC 9651).
+const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// The headers for one decision, until there is a response to add them to.
+pub(super) enum RateLimitHeaders {
+    None,
+    Ietf { field: HeaderValue, policy_field: HeaderValue, refill_seconds: u64, is_used_up: bool },
+    Three { names: &'static [HeaderName; 3], limit: u64, remaining: u64, reset: u64 },
+}
+
+impl RateLimitHeaders {
+    /// None if the store failed, because then nothing is known about the bucket.
+    pub(super) fn new(
+        style: HeaderStyle,
+        decision: &Decision,
+        precomputed: &Precomputed,
+    ) -> RateLimitHeaders {
+        let verdict = &decision.verdict;
+        let three = |names, since| {
+            let (limit, remaining) = (decision.limit(), verdict.remaining);
+            let reset = seconds(since + verdict.reset_after);
+            Self::Three { names, limit, remaining, reset }
+        };
+        match style {
+            _ if decision.source == Source::FailureMode => Self::None,
+            HeaderStyle::Ietf => {
+                let refill_seconds = seconds(verdict.refill_after).min(MAX_INTEGER);
+                Self::Ietf {
+                    field: field(&precomputed.field_prefix, verdict.remaining, refill_seconds),
+                    policy_field: precomputed.policy_field.clone(),
+                    refill_seconds,
+                    is_used_up: verdict.remaining == 0,
+                }
+            }
+            HeaderStyle::IetfDraft03 => three(&IETF_DRAFT_03, 0),
+            HeaderStyle::XRateLimit => three(&X_RATELIMIT, 0),
+            HeaderStyle::XRateLimitEpoch => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                three(&X_RATELIMIT, now.as_micros() as u64 + 1)
+            }
+            HeaderStyle::None => Self::None,
+        }
+    }
+
+    pub(super) fn insert_into(self, status: StatusCode, headers: &mut HeaderMap) {
+        match self {
+            Self::None => {}
+            Self::Ietf { mut field, policy_field, refill_seconds, is_used_up } => {
+                if !status.is_success()
+                    && integer(headers, &RETRY_AFTER).is_some_and(|wait| wait < refill_seconds)
+                {
+                    if is_used_up {
+                        headers.insert(RETRY_AFTER, refill_seconds.into());
+                    } else {
+                        field = without_refill_time(field);
+                    }
+                }
+                headers.append(RATELIMIT, field);
+                headers.append(RATELIMIT_POLICY, policy_field);
+            }
+            Self::Three { names, limit, remaining, reset } => {
+                let [_, remaining_name, reset_name] = names;
+                let is_stricter = |theirs: u64| {
+                    let their_reset = integer(headers, reset_name).unwrap_or(0);
+                    remaining < theirs || remaining == theirs && reset > their_reset
+                };
+                if integer(headers, remaining_name).is_none_or(is_stricter) {
+                    for (name, value) in names.iter().zip([limit, remaining, reset]) {
+                        headers.insert(name, value.into());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds `Retry-After` to a denial, unless no wait is long enough.
+pub(super) fn insert_retry_after(decision: &Decision, headers: &mut HeaderMap) {
+    if decision.retry_after().is_some() {
+        headers.insert(RETRY_AFTER, seconds(decision.verdict.retry_after).into());
+    }
+}
+
+/// `"name";q=10;w=2`
+pub(super) fn policy_field(quota: &QuotaInfo) -> HeaderValue {
+    let mut field = format!("\"{}\";q={}", quota.name(), quota.limit.min(MAX_INTEGER));
+    if (1..=MAX_INTEGER).contains(&quota.window) {
+        field.push_str(&format!(";w={}", quota.window));
+    }
+    value(field.into())
+}
+
+/// `"name";r=`
+pub(super) fn field_prefix(quota: &QuotaInfo) -> Box<[u8]> {
+    format!("\"{}\";r=", quota.name()).into_bytes().into()
+}
+
+/// `"name";r=5;t=1`
+fn field(prefix: &[u8], remaining: u64, refill_seconds: u64) -> HeaderValue {
+    let (mut remaining_digits, mut refill_digits) = (itoa::Buffer::new(), itoa::Buffer::new());
+    let remaining = remaining_digits.format(remaining.min(MAX_INTEGER)).as_bytes();
+    // One allocation of the right size, which becomes `Bytes` without a copy.
+    value(match refill_seconds {
+        0 => [prefix, remaining].concat(),
+        _ => [prefix, remaining, b";t=", refill_digits.format(refill_seconds).as_bytes()].concat(),
+    })
+}
+
+fn without_refill_time(field: HeaderValue) -> HeaderValue {
+    let end = field.as_bytes().iter().rposition(|&byte| byte == b';');
+    end.and_then(|end| HeaderValue::from_bytes(&field.as_bytes()[..end]).ok()).unwrap_or(field)
+}
+
+/// Names are validated to be plain ASCII. If one were not, the empty field would be ignored.
+fn value(field: Vec<u8>) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(field))
+        .unwrap_or(const { HeaderValue::from_static("") })
+}
+
+fn integer(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+fn seconds(micros: u64) -> u64 {
+    micros.div_ceil(1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Quota;
+    use crate::algorithm::TokenBucket;
+
+    fn decision(quota: Quota, taken: u32) -> Decision {
+        let bucket = TokenBucket::new("burst", &quota).unwrap();
+        let mut debt = 0;
+        let mut verdict = bucket.check(&mut debt, 0);
+        for _ in 0..taken {
+            verdict = bucket.check(&mut debt, 1);
+        }
+        Decision { verdict, source: Source::Store, quota: bucket.info("burst") }
+    }
+
+    fn headers(style: HeaderStyle, quota: Quota, taken: u32) -> HeaderMap {
+        let decision = decision(quota, taken);
+        let mut headers = HeaderMap::new();
+        RateLimitHeaders::new(style, &decision, &Precomputed::new(&decision.quota))
+            .insert_into(StatusCode::OK, &mut headers);
+        insert_retry_after(&decision, &mut headers);
+        headers
+    }
+
+    #[test]
+    fn the_fields_are_those_of_the_draft() {
+        let quota = Quota::per_second(5).burst(10);
+        let full = headers(HeaderStyle::Ietf, quota, 0);
+        assert_eq!(full["ratelimit"], r#""burst";r=10"#);
+        assert_eq!(full["ratelimit-policy"], r#""burst";q=10;w=2"#);
+        assert_eq!(headers(HeaderStyle::Ietf, quota, 4)["ratelimit"], r#""burst";r=6;t=1"#);
+        assert!(!full.contains_key("retry-after"));
+        let denied = headers(HeaderStyle::Ietf, Quota::per_minute(1), 2);
+        assert_eq!(denied["ratelimit"], r#""burst";r=0;t=60"#);
+        assert_eq!(denied["retry-after"], "60");
+        // 1.5 seconds to refill is not a whole number, so the window is left out.
+        let fraction = headers(HeaderStyle::Ietf, Quota::per_second(2).burst(3), 0);
+        assert_eq!(fraction["ratelimit-policy"], r#""burst";q=3"#);
+    }
+
+    #[test]
+    fn an_integer_has_at_most_15_digits() {
+        let quota = Quota::new(4_000_000_000_000_000, Duration::from_micros(4_000_000_000_000_000));
+        let full = headers(HeaderStyle::Ietf, quota, 0);
+        assert_eq!(full["ratelimit"], r#""burst";r=999999999999999"#);
+        assert_eq!(full["ratelimit-policy"], r#""burst";q=999999999999999;w=4000000000"#);
+    }
+
+    #[test]
+    fn a_wait_is_rounded_up_and_never_zero() {
+        let denied = headers(HeaderStyle::None, Quota::per_second(1_000).burst(1), 2);
+        assert_eq!(denied["retry-after"], "1");
+        let denied = headers(HeaderStyle::None, Quota::new(1, Duration::from_micros(1_000_001)), 2);
+        assert_eq!(denied["retry-after"], "2");
+        assert_eq!(denied.len(), 1);
+    }
+
+    #[test]
+    fn legacy_styles_use_their_own_header_names() {
+        let quota = Quota::per_second(5).burst(10);
+        let draft = headers(HeaderStyle::IetfDraft03, quota, 6);
+        assert_eq!(
+            (&draft["ratelimit-limit"], &draft["ratelimit-remaining"]),
+            (&10.into(), &4.into())
+        );
+        assert_eq!(draft["ratelimit-reset"], "2");
+        assert_eq!(headers(HeaderStyle::XRateLimit, quota, 6)["x-ratelimit-reset"], "2");
+        let epoch = headers(HeaderStyle::XRateLimitEpoch, quota, 6)["x-ratelimit-reset"].clone();
+        assert!(epoch.to_str().unwrap().parse::<u64>().unwrap() > 1_700_000_000);
+    }
+}

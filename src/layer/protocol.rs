@@ -1,0 +1,202 @@
+//! What differs between protocols: how a request is taken apart, and how the layer answers.
+
+use std::mem;
+
+use http::request::Parts;
+use http::{Request, Response};
+
+use super::body::ErrorBody;
+use super::headers::{self, RateLimitHeaders};
+use super::precomputed::Precomputed;
+use super::{Cause, ErrorContext, Errors, Http, RateLimitLayer, placement};
+use crate::limiter::Revision;
+use crate::{Decision, Error, ErrorKind, Key, Limiter, Rejection};
+
+pub(super) trait Protocol<Req> {
+    /// What resolvers and hooks see of a request.
+    type Head;
+    type Body;
+    /// What is kept of an allowed request until the service has responded.
+    type Context;
+    /// The answer to a request that does not reach the service.
+    type Answer;
+
+    fn into_parts(request: Req) -> (Self::Head, Self::Body);
+    fn from_parts(head: Self::Head, body: Self::Body) -> Req;
+
+    /// The limiter of requests for which no other is chosen.
+    fn limiter(&self) -> &Limiter;
+    fn observe(&self, checked: &Checking<'_, Self::Head>, decision: &Decision);
+    fn allow(
+        &self,
+        revision: &Revision,
+        decision: Decision,
+        head: &mut Self::Head,
+    ) -> Self::Context;
+    fn deny(&self, checked: &Checking<'_, Self::Head>, decision: Decision) -> Self::Answer;
+    fn reject(&self, head: &Self::Head, rejection: &Rejection, is_missing: bool) -> Self::Answer;
+    /// The store failed, and the failure mode is closed.
+    fn fail(&self, checked: &Checking<'_, Self::Head>, error: &Error) -> Self::Answer;
+}
+
+/// A request, and what it was checked for.
+pub(super) struct Checking<'a, H> {
+    pub(super) head: &'a H,
+    pub(super) key: &'a Key,
+    pub(super) revision: &'a Revision,
+}
+
+/// What HTTP keeps of an allowed request.
+pub(super) struct ResponseContext {
+    pub(super) headers: RateLimitHeaders,
+    pub(super) decision: Option<Box<Decision>>,
+}
+
+impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
+    type Head = Parts;
+    type Body = B;
+    type Context = ResponseContext;
+    type Answer = Response<ErrorBody>;
+
+    #[inline]
+    fn into_parts(request: Request<B>) -> (Parts, B) {
+        request.into_parts()
+    }
+
+    #[inline]
+    fn from_parts(parts: Parts, body: B) -> Request<B> {
+        Request::from_parts(parts, body)
+    }
+
+    fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    #[inline]
+    fn observe(&self, checking: &Checking<'_, Parts>, decision: &Decision) {
+        self.observe_decision(checking, decision);
+    }
+
+    #[inline]
+    fn allow(&self, revision: &Revision, decision: Decision, parts: &mut Parts) -> ResponseContext {
+        let Http { headers, decision_in, .. } = self.mode;
+        let headers = RateLimitHeaders::new(headers, &decision, &Precomputed::of(revision));
+        let kept = decision_in.in_response().then(|| Box::new(decision.clone()));
+        if decision_in.in_request() {
+            placement::insert(&mut parts.extensions, decision);
+        }
+        ResponseContext { headers, decision: kept }
+    }
+
+    fn deny(&self, checking: &Checking<'_, Parts>, decision: Decision) -> Response<ErrorBody> {
+        let Http { headers: style, decision_in, .. } = self.mode;
+        let cause = Cause::Denied(&decision);
+        let (mut response, custom_headers) = self.custom_or_default(&checking.context(cause));
+        let status = response.status();
+        let headers = response.headers_mut();
+        RateLimitHeaders::new(style, &decision, &Precomputed::of(checking.revision))
+            .insert_into(status, headers);
+        headers::insert_retry_after(&decision, headers);
+        // Headers that a custom response sets replace those of the layer.
+        headers.extend(custom_headers.into_iter().flatten());
+        if decision_in.in_response() {
+            placement::insert(response.extensions_mut(), decision);
+        }
+        response
+    }
+
+    fn reject(
+        &self,
+        parts: &Parts,
+        rejection: &Rejection,
+        is_missing: bool,
+    ) -> Response<ErrorBody> {
+        self.log_misconfiguration(rejection);
+        let cause =
+            if is_missing { Cause::MissingKey(rejection) } else { Cause::Rejected(rejection) };
+        let revision = &self.limiter.revision();
+        self.complete_response(&ErrorContext { request: parts, key: None, cause, revision })
+    }
+
+    fn fail(&self, checking: &Checking<'_, Parts>, error: &Error) -> Response<ErrorBody> {
+        self.complete_response(&checking.context(Cause::Unavailable(error)))
+    }
+}
+
+impl Checking<'_, Parts> {
+    fn context<'a>(&'a self, cause: Cause<'a>) -> ErrorContext<'a> {
+        ErrorContext { request: self.head, key: Some(self.key), cause, revision: self.revision }
+    }
+}
+
+impl<K> RateLimitLayer<K, Parts, Http> {
+    /// The response, with the headers of a custom one apart.
+    fn custom_or_default(
+        &self,
+        context: &ErrorContext<'_>,
+    ) -> (Response<ErrorBody>, Option<http::HeaderMap>) {
+        match &self.mode.error_response {
+            None => (context.response().map(ErrorBody::Full), None),
+            Some(hook) => {
+                let mut response = hook(context);
+                let headers = mem::take(response.headers_mut());
+                (response, Some(headers))
+            }
+        }
+    }
+
+    fn complete_response(&self, context: &ErrorContext<'_>) -> Response<ErrorBody> {
+        let (mut response, headers) = self.custom_or_default(context);
+        response.headers_mut().extend(headers.into_iter().flatten());
+        response
+    }
+}
+
+impl<K, R> Protocol<R> for RateLimitLayer<K, R, Errors> {
+    type Head = R;
+    type Body = ();
+    type Context = ();
+    type Answer = Error;
+
+    fn into_parts(request: R) -> (R, ()) {
+        (request, ())
+    }
+
+    fn from_parts(request: R, (): ()) -> R {
+        request
+    }
+
+    fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    fn observe(&self, checking: &Checking<'_, R>, decision: &Decision) {
+        self.observe_decision(checking, decision);
+    }
+
+    fn allow(&self, _: &Revision, _: Decision, _: &mut R) {}
+
+    fn deny(&self, _: &Checking<'_, R>, decision: Decision) -> Error {
+        Error::denied(decision)
+    }
+
+    fn reject(&self, _: &R, rejection: &Rejection, _: bool) -> Error {
+        self.log_misconfiguration(rejection);
+        let text = rejection.advice().unwrap_or(rejection.message());
+        Error::new(ErrorKind::Rejected, text.to_owned())
+    }
+
+    fn fail(&self, _: &Checking<'_, R>, error: &Error) -> Error {
+        error.clone()
+    }
+}
+
+impl<K, R, M> RateLimitLayer<K, R, M> {
+    #[inline]
+    fn observe_decision(&self, checking: &Checking<'_, R>, decision: &Decision) {
+        if let Some(observer) = &self.on_decision {
+            let Checking { head, key, revision } = *checking;
+            observer(&super::Checked { request: head, key, policy: revision.policy(), decision });
+        }
+    }
+}

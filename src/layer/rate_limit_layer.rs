@@ -1,0 +1,314 @@
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::request::Parts;
+use tower_layer::Layer;
+
+use super::{Http, RateLimit};
+use crate::{Decision, Key, KeyResolver, Limiter, Policy, Rejection};
+
+/// Limits the requests to a service: a tower [`Layer`] for axum, hyper, tonic and any other tower
+/// service.
+///
+/// A resolver turns each request into a key, the limiter checks the key, and only then the service
+/// is called. This is not `tower::limit::RateLimitLayer`, which limits one service as a whole in one
+/// process and makes callers wait.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use http::HeaderName;
+/// use tollgate::resolve::{Header, PeerIp};
+/// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+///
+/// const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+///
+/// let store = MemoryStore::new();
+/// let search = Policy::new("search").quota("search", Quota::per_second(1).burst(5));
+/// let search = Limiter::new(store.clone(), search)?;
+/// let all = Limiter::new(store, Quota::per_second(10).burst(20))?;
+///
+/// let app: Router = Router::new()
+///     .route("/search", get(async || "found").layer(RateLimitLayer::new(search, Header::new(API_KEY))))
+///     .layer(RateLimitLayer::new(all, PeerIp::new()));
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+///
+/// # Responses
+///
+/// A request that does not reach the service is answered by the layer:
+///
+/// | cause | HTTP | gRPC |
+/// |---|---|---|
+/// | denied | 429 with `Retry-After` | `RESOURCE_EXHAUSTED` with `RetryInfo` |
+/// | no key, or rejected | the status of the [`Rejection`] | [the code] for that status |
+/// | the store failed and the failure mode is closed | 503 | `UNAVAILABLE` |
+///
+/// HTTP responses have problem details (RFC 9457). Requests whose content type is
+/// `application/grpc`, with or without a suffix, and gRPC-Web requests are answered in gRPC.
+/// [`error_response`](Self::error_response) replaces these responses.
+/// [`with_errors`](Self::with_errors) makes a layer for services that are not HTTP.
+///
+/// # Bounds
+///
+/// The service must be `Clone`: while a check is pending, a clone takes the place of the service
+/// that was ready. Bodies of responses must have `Data = Bytes` and an error that converts into a
+/// boxed error, as those of axum, hyper and tonic do.
+///
+/// `tower::util::option_layer` does not fit, because the body type of the response changes. In axum
+/// add the layer conditionally instead:
+///
+/// ```
+/// # use axum::Router;
+/// # use tollgate::{RateLimitLayer, resolve::PeerIp};
+/// fn limited(app: Router, layer: Option<RateLimitLayer<PeerIp>>) -> Router {
+///     match layer {
+///         Some(layer) => app.layer(layer),
+///         None => app,
+///     }
+/// }
+/// ```
+///
+/// In a `ServiceBuilder`, convert the body:
+///
+/// ```
+/// use axum::body::Body;
+/// use axum::response::Response;
+/// use tollgate::layer::ResponseBody;
+/// use tower::ServiceBuilder;
+/// use tower::util::option_layer;
+/// # use axum::Router;
+/// # use tollgate::{RateLimitLayer, resolve::PeerIp};
+///
+/// # fn limited(app: Router, layer: Option<RateLimitLayer<PeerIp>>) -> Router {
+/// let layer = layer.map(|layer| {
+///     ServiceBuilder::new()
+///         .map_response(|response: Response<ResponseBody<Body>>| response.map(Body::new))
+///         .layer(layer)
+/// });
+/// # app.layer(
+/// ServiceBuilder::new().layer(option_layer(layer))
+/// # )
+/// # }
+/// ```
+///
+/// # Type parameters
+///
+/// `K` is the resolver, `R` what it sees of a request, and `M` how the layer answers: [`Http`] or
+/// [`Errors`].
+///
+/// [the code]: https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md
+pub struct RateLimitLayer<K, R = Parts, M = Http> {
+    pub(super) limiter: Limiter,
+    pub(super) resolver: Arc<K>,
+    pub(super) cost: Option<Arc<Cost<R>>>,
+    pub(super) limiter_for: Option<Arc<LimiterFor<R>>>,
+    pub(super) on_decision: Option<Arc<OnDecision<R>>>,
+    pub(super) mode: M,
+    pub(super) is_misconfiguration_logged: Arc<AtomicBool>,
+}
+
+type Cost<R> = dyn Fn(&R) -> u64 + Send + Sync;
+type LimiterFor<R> = dyn Fn(&R) -> Option<Limiter> + Send + Sync;
+type OnDecision<R> = dyn Fn(&Checked<'_, R>) + Send + Sync;
+
+/// Answers with errors of the service's own type: see [`RateLimitLayer::with_errors`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Errors;
+
+/// A request and the decision about it: see [`RateLimitLayer::on_decision`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Checked<'a, R = Parts> {
+    /// The request, as the resolver sees it.
+    pub request: &'a R,
+    /// The key of the request.
+    pub key: &'a Key,
+    /// The policy that was checked.
+    pub policy: &'a Policy,
+    /// The decision.
+    pub decision: &'a Decision,
+}
+
+impl<K: KeyResolver> RateLimitLayer<K> {
+    /// Limits HTTP and gRPC requests under the keys that the resolver finds.
+    pub fn new(limiter: Limiter, resolver: K) -> Self {
+        Self::with_mode(limiter, resolver, Http::default())
+    }
+}
+
+impl<K, R> RateLimitLayer<K, R, Errors> {
+    /// Limits requests to services that are not HTTP. The resolver sees the request itself, and a
+    /// request that does not reach the service ends with an [`Error`](crate::Error) converted into
+    /// the service's error type.
+    ///
+    /// ```
+    /// use tollgate::{ErrorKind, Limiter, MemoryStore, Quota, RateLimitLayer};
+    /// use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
+    ///
+    /// struct Job { tenant: String }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), BoxError> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1))?;
+    /// let service = ServiceBuilder::new()
+    ///     .layer(RateLimitLayer::with_errors(limiter, |job: &Job| job.tenant.clone()))
+    ///     .service(service_fn(async |_: Job| Ok::<_, BoxError>("done")));
+    ///
+    /// let job = || Job { tenant: "acme".into() };
+    /// assert_eq!(service.clone().oneshot(job()).await?, "done");
+    /// let error = service.oneshot(job()).await.unwrap_err();
+    /// let error = error.downcast::<tollgate::Error>()?;
+    /// assert_eq!(error.kind(), ErrorKind::Denied);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// There are no responses, so the options for responses do not compile here:
+    ///
+    /// ```compile_fail
+    /// # use tollgate::{Limiter, RateLimitLayer, layer::HeaderStyle, resolve::Global};
+    /// # fn layer(limiter: Limiter) -> RateLimitLayer<Global, (), tollgate::layer::Errors> {
+    /// RateLimitLayer::with_errors(limiter, Global).headers(HeaderStyle::None)
+    /// # }
+    /// ```
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, RateLimitLayer, layer::HeaderStyle, resolve::Global};
+    /// # fn layer(limiter: Limiter) -> RateLimitLayer<Global, (), tollgate::layer::Errors> {
+    /// RateLimitLayer::with_errors(limiter, Global)
+    /// # }
+    /// ```
+    pub fn with_errors(limiter: Limiter, resolver: K) -> Self
+    where
+        K: KeyResolver<R>,
+    {
+        Self::with_mode(limiter, resolver, Errors)
+    }
+}
+
+impl<K, R, M> RateLimitLayer<K, R, M> {
+    fn with_mode(limiter: Limiter, resolver: K, mode: M) -> Self {
+        Self {
+            limiter,
+            resolver: Arc::new(resolver),
+            cost: None,
+            limiter_for: None,
+            on_decision: None,
+            mode,
+            is_misconfiguration_logged: Arc::default(),
+        }
+    }
+
+    /// Sets how many permits a request costs: 1 by default. A cost of 0 is always allowed and
+    /// consumes nothing. A cost above the capacity is always denied.
+    ///
+    /// ```
+    /// # use http::request::Parts;
+    /// # use tollgate::{Limiter, RateLimitLayer, resolve::PeerIp};
+    /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
+    /// RateLimitLayer::new(limiter, PeerIp::new())
+    ///     .cost(|parts: &Parts| if parts.uri.path() == "/export" { 5 } else { 1 })
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
+        Self { cost: Some(Arc::new(cost)), ..self }
+    }
+
+    /// Chooses the limiter by request, for example by what the account has paid for. `None` means
+    /// the layer's own limiter. Give every limiter a policy name of its own.
+    ///
+    /// The closure is not async. Load what it needs in a middleware outside of this layer, and read
+    /// it from the request's extensions.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use http::request::Parts;
+    /// use tollgate::resolve::Header;
+    /// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// #[derive(Clone)]
+    /// struct Paid;
+    ///
+    /// let store = MemoryStore::new();
+    /// let free = Policy::new("free").quota("free", Quota::per_second(10));
+    /// let paid = Policy::new("paid").quota("paid", Quota::per_second(100));
+    /// let free = Limiter::new(store.clone(), free)?;
+    /// let paid = Limiter::new(store, paid)?;
+    ///
+    /// let layer = RateLimitLayer::new(free, Header::new(HeaderName::from_static("x-api-key")))
+    ///     .limiter_for(move |parts: &Parts| parts.extensions.get::<Paid>().map(|_| paid.clone()));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn limiter_for(
+        self,
+        limiter_for: impl Fn(&R) -> Option<Limiter> + Send + Sync + 'static,
+    ) -> Self {
+        Self { limiter_for: Some(Arc::new(limiter_for)), ..self }
+    }
+
+    /// Observes every decision, for example to count it. It is not called for requests that were
+    /// skipped or rejected, nor when the store failed and the failure mode is closed.
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, RateLimitLayer, resolve::PeerIp};
+    /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
+    /// RateLimitLayer::new(limiter, PeerIp::new()).on_decision(|checked| {
+    ///     if checked.decision.is_denied() {
+    ///         println!("{} denied {:?}", checked.policy.name(), checked.key);
+    ///     }
+    /// })
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_decision(self, observer: impl Fn(&Checked<'_, R>) + Send + Sync + 'static) -> Self {
+        Self { on_decision: Some(Arc::new(observer)), ..self }
+    }
+
+    /// Logs once what the operator has to change, if that is why a request was rejected.
+    pub(super) fn log_misconfiguration(&self, rejection: &Rejection) {
+        if let Some(advice) = rejection.advice()
+            && !self.is_misconfiguration_logged.swap(true, Ordering::Relaxed)
+        {
+            let (policy, status) = (self.limiter.policy(), rejection.status().as_u16());
+            let policy = policy.name();
+            tracing::error!(
+                target: "tollgate", policy, status, advice,
+                "rejecting requests that have no rate limit key"
+            );
+        }
+    }
+}
+
+impl<K, R, M: Clone> Clone for RateLimitLayer<K, R, M> {
+    fn clone(&self) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
+            resolver: self.resolver.clone(),
+            cost: self.cost.clone(),
+            limiter_for: self.limiter_for.clone(),
+            on_decision: self.on_decision.clone(),
+            mode: self.mode.clone(),
+            is_misconfiguration_logged: self.is_misconfiguration_logged.clone(),
+        }
+    }
+}
+
+impl<K, R, M: fmt::Debug> fmt::Debug for RateLimitLayer<K, R, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer")
+            .field("limiter", &self.limiter)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, K, R, M: Clone> Layer<S> for RateLimitLayer<K, R, M> {
+    type Service = RateLimit<S, K, R, M>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit::new(inner, Arc::new(self.clone()))
+    }
+}

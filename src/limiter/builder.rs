@@ -1,0 +1,99 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use super::denial_cache::DenialCache;
+use super::failure_log::FailureLog;
+use super::{FailureMode, Inner, Limiter, Revision};
+use crate::store::{Store, Subscriber};
+use crate::{ConfigError, Policy};
+
+/// Longer durations are taken as this one, because not every `Duration` can be added to an
+/// `Instant`.
+const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The settings of a [`Limiter`]: see [`Limiter::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build()` is called"]
+pub struct LimiterBuilder {
+    store: Arc<dyn Store>,
+    policy: Policy,
+    timeout: Duration,
+    failure_mode: FailureMode,
+    cache_denials: Duration,
+}
+
+impl LimiterBuilder {
+    pub(super) fn new(store: Arc<dyn Store>, policy: Policy) -> Self {
+        Self {
+            store,
+            policy,
+            timeout: Duration::from_millis(50),
+            failure_mode: FailureMode::Open,
+            cache_denials: Duration::from_secs(1),
+        }
+    }
+
+    /// Sets the longest that a check may take: 50 ms by default. It covers queueing, connecting and
+    /// the reply of the store. When it is over, the failure mode answers. A check that was already
+    /// sent may still be charged. More than a year is taken as a year.
+    ///
+    /// Use the same timeout for limiters of one policy: only checks with the same timeout share
+    /// batches.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Sets what answers a check when the store does not: [`FailureMode::Open`] by default.
+    pub fn failure_mode(self, failure_mode: FailureMode) -> Self {
+        Self { failure_mode, ..self }
+    }
+
+    /// Sets the longest that this process caches a denial: 1 second by default, and not at all if it
+    /// is zero. More than a year is taken as a year.
+    ///
+    /// After a denial, only time can make the same check succeed, so the process answers it without
+    /// asking the store until [`retry_after`](crate::Decision::retry_after) is over. A
+    /// [`reset`](Limiter::reset) or a larger quota in another process makes the cached denial wrong,
+    /// for at most `max_ttl`. A [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
+    pub fn cache_denials(self, max_ttl: Duration) -> Self {
+        Self { cache_denials: max_ttl, ..self }
+    }
+
+    /// Builds the limiter. It does no I/O.
+    ///
+    /// # Errors
+    ///
+    /// - The policy is invalid: a bad name, no quota or several, or numbers that are zero or too
+    ///   large to represent exactly.
+    /// - The timeout is zero, so the failure mode would answer every check.
+    /// - The store cannot hold the policy, for instance because its key prefix is invalid.
+    /// - Another limiter on the same store uses the same policy name with other quotas. Without
+    ///   this, two bare quotas on one store would silently share buckets. Name the policies, or use
+    ///   [`Limiter::update`] to change the numbers of a running one.
+    pub fn build(self) -> Result<Limiter, ConfigError> {
+        let Self { store, policy, timeout, failure_mode, cache_denials } = self;
+        if timeout.is_zero() {
+            return Err(ConfigError::new(
+                "a timeout of zero would leave every check to the failure mode: use 1 ms or more",
+            ));
+        }
+        let timeout = timeout.min(MAX_DURATION);
+        let revision = Revision::new(&*store, &policy, timeout)?;
+        let use_cache = revision.backend.is_remote() && !cache_denials.is_zero();
+        let denial_cache = use_cache.then(|| DenialCache::new(cache_denials.min(MAX_DURATION)));
+        let inner = Arc::new(Inner {
+            store,
+            timeout,
+            failure_mode,
+            denial_cache,
+            failure_log: FailureLog::default(),
+            revision: ArcSwap::from_pointee(revision),
+        });
+        let subscriber: Arc<dyn Subscriber> = inner.clone();
+        let (registry, part) = inner.store.registry();
+        registry.register(part, &policy, Arc::downgrade(&subscriber))?;
+        Ok(Limiter { inner })
+    }
+}

@@ -1,0 +1,137 @@
+//! Reports checks that the store did not decide: one line per reason and interval, so that a limit
+//! that is not enforced is always visible, and a long outage does not fill the log.
+
+use std::error::Error as StdError;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::FailureMode;
+use crate::{Error, ErrorKind};
+
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Further reasons are counted under the last one.
+const MAX_REASONS: usize = 16;
+
+#[derive(Default)]
+pub(super) struct FailureLog {
+    has_reasons: AtomicBool,
+    reasons: Mutex<Vec<Reason>>,
+}
+
+struct Reason {
+    kind: ErrorKind,
+    server: String,
+    text: String,
+    /// Since the last line.
+    count: u64,
+    next_line: Instant,
+}
+
+/// A line to be logged. Not under the lock, because a subscriber may use the same limiter.
+struct Line {
+    server: String,
+    reason: String,
+    count: u64,
+}
+
+impl FailureLog {
+    pub(super) fn failed(&self, policy: &str, mode: FailureMode, error: &Error) {
+        let (now, text) = (Instant::now(), describe(error));
+        let server = error.server().unwrap_or_default();
+        let mut lines = Vec::new();
+        {
+            let mut reasons = self.reasons();
+            let is_same = |reason: &Reason| {
+                reason.kind == error.kind() && reason.server == server && reason.text == text
+            };
+            let index = reasons.iter().position(is_same).unwrap_or_else(|| {
+                if reasons.len() < MAX_REASONS {
+                    let (kind, server) = (error.kind(), server.to_owned());
+                    reasons.push(Reason { kind, server, text, count: 0, next_line: now });
+                }
+                reasons.len() - 1
+            });
+            reasons[index].count += 1;
+            self.has_reasons.store(true, Ordering::Relaxed);
+            lines.extend(reasons.iter_mut().filter_map(|reason| reason.line(now)));
+        }
+        warn(policy, mode, lines);
+    }
+
+    /// Reports what was counted since the last line, and that the failures have ended.
+    #[inline]
+    pub(super) fn succeeded(&self, policy: &str, mode: FailureMode) {
+        if self.has_reasons.load(Ordering::Relaxed) {
+            self.settle(policy, mode);
+        }
+    }
+
+    #[cold]
+    fn settle(&self, policy: &str, mode: FailureMode) {
+        let now = Instant::now();
+        let mut lines = Vec::new();
+        let has_ended = {
+            let mut reasons = self.reasons();
+            let before = reasons.len();
+            reasons.retain_mut(|reason| {
+                let is_over = reason.count == 0 && now >= reason.next_line;
+                lines.extend(reason.line(now));
+                !is_over
+            });
+            self.has_reasons.store(!reasons.is_empty(), Ordering::Relaxed);
+            reasons.is_empty() && before > 0
+        };
+        warn(policy, mode, lines);
+        if has_ended {
+            tracing::info!(target: "tollgate", policy, "rate limit enforced again");
+        }
+    }
+
+    fn reasons(&self) -> MutexGuard<'_, Vec<Reason>> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reason {
+    /// The next line, if it is time for one and there is something to report.
+    fn line(&mut self, now: Instant) -> Option<Line> {
+        if self.count == 0 || now < self.next_line {
+            return None;
+        }
+        self.next_line = now + INTERVAL;
+        let count = std::mem::take(&mut self.count);
+        Some(Line { server: self.server.clone(), reason: self.text.clone(), count })
+    }
+}
+
+fn warn(policy: &str, mode: FailureMode, lines: Vec<Line>) {
+    for Line { server, reason, count } in lines {
+        match mode {
+            FailureMode::Open => tracing::warn!(
+                target: "tollgate", policy, server, reason, count,
+                "rate limit not enforced, failing open"
+            ),
+            FailureMode::Closed => tracing::warn!(
+                target: "tollgate", policy, server, reason, count,
+                "rate limit unavailable, failing closed"
+            ),
+        }
+    }
+}
+
+/// The error and its causes.
+fn describe(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to a string cannot fail.
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,64 @@
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::algorithm::TokenBucket;
+use crate::decision::{QuotaInfo, Verdict};
+use crate::store::{Backend, PolicySpec, Store};
+use crate::{ConfigError, Decision, Policy, Source};
+
+/// A policy with its numbers as they are until the next update.
+pub(crate) struct Revision {
+    pub(super) policy: Arc<Policy>,
+    pub(super) bucket: TokenBucket,
+    pub(super) backend: Arc<dyn Backend>,
+    quota: QuotaInfo,
+    precomputed: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl Revision {
+    pub(super) fn new(
+        store: &dyn Store,
+        policy: &Policy,
+        timeout: Duration,
+    ) -> Result<Self, ConfigError> {
+        let (name, quota) = policy.single_quota()?;
+        let bucket = TokenBucket::new(name, quota)?;
+        let spec = PolicySpec { name: policy.name().into(), bucket, timeout };
+        Ok(Self {
+            policy: Arc::new(policy.clone()),
+            bucket,
+            backend: store.open(spec)?,
+            quota: bucket.info(name),
+            precomputed: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(crate) fn quota(&self) -> &QuotaInfo {
+        &self.quota
+    }
+
+    pub(crate) fn decision(&self, verdict: Verdict, source: Source) -> Decision {
+        Decision { verdict, source, quota: self.quota.clone() }
+    }
+
+    /// Data of the layer, computed once per revision. The limiter knows nothing about it. Only one
+    /// type can be kept; `None` for any other.
+    pub(crate) fn precomputed<T: Any + Send + Sync>(
+        &self,
+        compute: impl FnOnce(&QuotaInfo) -> T,
+    ) -> Option<&T> {
+        self.precomputed.get_or_init(|| Box::new(compute(&self.quota))).downcast_ref()
+    }
+}
+
+impl fmt::Debug for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Revision").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,286 @@
+//! How connections are made, and a connection that many checks share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisError,
+    RedisResult, Value,
+};
+
+use crate::{ConfigError, Error, ErrorKind};
+
+/// Short enough that an attempt which began during an outage leaves time for the next one within a
+/// second of its end.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The longest that making a connection may take in total, including the wait for a pool's slot.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where connections come from.
+pub(super) struct Connector {
+    source: Source,
+    /// For logs and errors.
+    server: Arc<str>,
+}
+
+enum Source {
+    Client(Box<Client>),
+    #[cfg(feature = "deadpool")]
+    Pool(deadpool_redis::Pool),
+    #[cfg(feature = "deadpool-cluster")]
+    ClusterPool(deadpool_redis::cluster::Pool),
+    #[cfg(feature = "sentinel")]
+    SentinelClient {
+        client: Box<tokio::sync::Mutex<redis::sentinel::SentinelClient>>,
+        /// Of one of the sentinels: whether it uses TLS says the same of all.
+        #[cfg_attr(not(feature = "tls-rustls"), allow(dead_code))]
+        address: redis::ConnectionAddr,
+    },
+    #[cfg(all(feature = "sentinel", feature = "deadpool"))]
+    SentinelPool(deadpool_redis::sentinel::Pool),
+}
+
+/// A connection that pipelines the calls of everyone who holds a clone of it.
+#[derive(Clone)]
+pub(super) enum Connection {
+    Server(MultiplexedConnection),
+    #[cfg(feature = "deadpool-cluster")]
+    Cluster(redis::cluster_async::ClusterConnection),
+}
+
+impl Connector {
+    pub(super) fn client(client: Client) -> Self {
+        let server = client.get_connection_info().addr().to_string().into();
+        Self { source: Source::Client(client.into()), server }
+    }
+
+    pub(super) fn url(url: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
+        Ok(Self::client(Client::open(parse_server(url)?).map_err(to_config_error)?))
+    }
+
+    #[cfg(feature = "deadpool")]
+    pub(super) fn pool(pool: deadpool_redis::Pool) -> Self {
+        Self { source: Source::Pool(pool), server: "deadpool pool".into() }
+    }
+
+    #[cfg(feature = "deadpool-cluster")]
+    pub(super) fn cluster_pool(pool: deadpool_redis::cluster::Pool) -> Self {
+        Self { source: Source::ClusterPool(pool), server: "deadpool cluster pool".into() }
+    }
+
+    #[cfg(all(feature = "sentinel", feature = "deadpool"))]
+    pub(super) fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> Self {
+        Self { source: Source::SentinelPool(pool), server: "deadpool sentinel pool".into() }
+    }
+
+    #[cfg(feature = "sentinel")]
+    pub(super) fn sentinel(
+        urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
+        service: String,
+    ) -> Result<Self, ConfigError> {
+        use redis::TlsMode;
+        use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+
+        let sentinels = urls.into_iter().map(parse_server).collect::<Result<Vec<_>, _>>()?;
+        let Some(first) = sentinels.first() else {
+            return Err(ConfigError::new("no sentinel given: name at least one"));
+        };
+        let mut node = SentinelNodeConnectionInfo::default()
+            .set_redis_connection_info(first.redis_settings().clone())
+            .set_tcp_settings(first.tcp_settings().clone());
+        if let redis::ConnectionAddr::TcpTls { insecure, .. } = first.addr() {
+            node = node.set_tls_mode(if *insecure { TlsMode::Insecure } else { TlsMode::Secure });
+        }
+        let (address, server) =
+            (first.addr().clone(), format!("sentinel service {service}").into());
+        let sentinels = sentinels
+            .into_iter()
+            .map(|sentinel| {
+                // A sentinel has no databases.
+                let settings = sentinel.redis_settings().clone().set_db(0);
+                sentinel.set_redis_settings(settings)
+            })
+            .collect();
+        let client =
+            SentinelClient::build(sentinels, service, Some(node), SentinelServerType::Master)
+                .map_err(to_config_error)?;
+        let client = Box::new(client.into());
+        Ok(Self { source: Source::SentinelClient { client, address }, server })
+    }
+
+    /// Whether its connections reach a whole cluster.
+    pub(super) fn is_cluster(&self) -> bool {
+        match &self.source {
+            #[cfg(feature = "deadpool-cluster")]
+            Source::ClusterPool(_) => true,
+            _ => false,
+        }
+    }
+
+    pub(super) fn server(&self) -> &Arc<str> {
+        &self.server
+    }
+
+    pub(super) async fn connect(&self) -> Result<Connection, Error> {
+        tokio::time::timeout(ATTEMPT_TIMEOUT, self.attempt()).await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Unavailable, "no connection to Redis within 5 seconds"))
+        })
+    }
+
+    async fn attempt(&self) -> Result<Connection, Error> {
+        match &self.source {
+            Source::Client(client) => {
+                #[cfg(feature = "tls-rustls")]
+                ensure_crypto_provider(client.get_connection_info().addr());
+                client
+                    .get_multiplexed_async_connection_with_config(&config())
+                    .await
+                    .map(Connection::Server)
+                    .map_err(to_error)
+            }
+            #[cfg(feature = "deadpool")]
+            Source::Pool(pool) => pool
+                .get()
+                .await
+                .map(|connection| Connection::Server(deadpool_redis::Connection::take(connection)))
+                .map_err(pool_to_error),
+            #[cfg(feature = "deadpool-cluster")]
+            Source::ClusterPool(pool) => pool
+                .get()
+                .await
+                .map(|connection| {
+                    Connection::Cluster(deadpool_redis::cluster::Connection::take(connection))
+                })
+                .map_err(pool_to_error),
+            #[cfg(feature = "sentinel")]
+            #[cfg_attr(not(feature = "tls-rustls"), allow(unused_variables))]
+            Source::SentinelClient { client, address } => {
+                #[cfg(feature = "tls-rustls")]
+                ensure_crypto_provider(address);
+                client
+                    .lock()
+                    .await
+                    .get_async_connection_with_config(&config())
+                    .await
+                    .map(Connection::Server)
+                    .map_err(to_error)
+            }
+            #[cfg(all(feature = "sentinel", feature = "deadpool"))]
+            Source::SentinelPool(pool) => pool
+                .get()
+                .await
+                .map(|connection| {
+                    Connection::Server(deadpool_redis::sentinel::Connection::take(connection))
+                })
+                .map_err(pool_to_error),
+        }
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.server)
+    }
+}
+
+impl Connection {
+    pub(super) async fn call(self, command: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::Server(mut connection) => command.query_async(&mut connection).await,
+            #[cfg(feature = "deadpool-cluster")]
+            Self::Cluster(mut connection) => command.query_async(&mut connection).await,
+        }
+    }
+
+    pub(super) async fn call_all(self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        let count = commands.len();
+        match self {
+            Self::Server(mut connection) => {
+                connection.req_packed_commands(commands, 0, count).await
+            }
+            #[cfg(feature = "deadpool-cluster")]
+            Self::Cluster(mut connection) => {
+                connection.req_packed_commands(commands, 0, count).await
+            }
+        }
+    }
+
+    /// Calls a node that is importing a slot. Both commands go out together: on a shared connection
+    /// a command of another check could come between them.
+    pub(super) async fn call_asking(self, command: &Cmd) -> RedisResult<Value> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").ignore().add_command(command.clone());
+        let (reply,) = match self {
+            Self::Server(mut connection) => pipeline.query_async(&mut connection).await?,
+            #[cfg(feature = "deadpool-cluster")]
+            Self::Cluster(mut connection) => pipeline.query_async(&mut connection).await?,
+        };
+        Ok(reply)
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+/// What a failed call means to its caller.
+pub(super) fn to_error(error: RedisError) -> Error {
+    let server = matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension);
+    if server || error.kind() == redis::ErrorKind::AuthenticationFailed {
+        Error::caused_by(ErrorKind::Server, "Redis replied with an error", error)
+    } else {
+        Error::caused_by(ErrorKind::Unavailable, "Redis unreachable", error)
+    }
+}
+
+#[cfg(feature = "deadpool")]
+fn pool_to_error(error: deadpool_redis::PoolError) -> Error {
+    match error {
+        deadpool_redis::PoolError::Backend(error) => to_error(error),
+        error => Error::caused_by(ErrorKind::Unavailable, "no connection from the pool", error),
+    }
+}
+
+pub(super) fn to_config_error(error: RedisError) -> ConfigError {
+    let tls = if cfg!(any(feature = "tls-rustls", feature = "tls-native-tls")) {
+        ""
+    } else {
+        "; rediss:// needs the feature `tls-rustls` or `tls-native-tls`"
+    };
+    ConfigError::new(format!(
+        "invalid Redis URL: {error} (expected something like redis://user:secret@host:6379/0{tls})"
+    ))
+}
+
+pub(super) fn parse_server(url: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
+    let info = url.into_connection_info().map_err(to_config_error)?;
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    Ok(info.set_tcp_settings(tcp))
+}
+
+/// No response timeout, which would cost a timer per call: every check has a timeout, and gives a
+/// silent connection up.
+fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(None)
+}
+
+/// rustls panics if no provider is installed and the features of several are enabled. Installed as
+/// late as possible: the application's own choice comes first.
+#[cfg(feature = "tls-rustls")]
+fn ensure_crypto_provider(address: &redis::ConnectionAddr) {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    if matches!(address, redis::ConnectionAddr::TcpTls { .. })
+        && CryptoProvider::get_default().is_none()
+    {
+        // An error means that another thread was faster, which is as good.
+        let _ = ring::default_provider().install_default();
+    }
+}

@@ -7,7 +7,7 @@ use super::denial_cache::DenialCache;
 use super::failure_log::FailureLog;
 use super::{FailureMode, Inner, Limiter, Revision};
 use crate::store::{Store, Subscriber};
-use crate::{ConfigError, Policy};
+use crate::{ConfigError, Policy, Quota};
 
 /// Longer durations are taken as this one, because not every `Duration` can be added to an
 /// `Instant`.
@@ -93,7 +93,27 @@ impl LimiterBuilder {
         });
         let subscriber: Arc<dyn Subscriber> = inner.clone();
         let (registry, part) = inner.store.registry();
-        registry.register(part, &policy, Arc::downgrade(&subscriber))?;
+        registry
+            .register(part, &policy, Arc::downgrade(&subscriber))
+            .map_err(|existing| conflict(&existing, &policy))?;
         Ok(Limiter { inner })
     }
+}
+
+fn conflict(existing: &Policy, new: &Policy) -> ConfigError {
+    let describe = |policy: &Policy| {
+        let quota = |(_, quota): (&str, &Quota)| {
+            let (permits, period) = (quota.permits(), quota.period());
+            format!("{permits} per {period:?}, burst {}", quota.capacity())
+        };
+        policy.quotas().map(quota).collect::<Vec<_>>().join("; ")
+    };
+    ConfigError::new(format!(
+        "the policy name `{name}` is in use on this store with other quotas ({}, not {}): give each \
+         policy its own name with `Policy::new(\"...\").quota(\"...\", ...)`, or change the running \
+         policy with `Limiter::update`",
+        describe(existing),
+        describe(new),
+        name = new.name(),
+    ))
 }

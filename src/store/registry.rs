@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::{ConfigError, Policy};
+use crate::Policy;
 
 /// Shared by the clones of a store.
 #[derive(Default)]
@@ -27,20 +27,21 @@ pub(crate) trait Subscriber: Send + Sync {
 }
 
 impl Registry {
-    /// Registers a subscriber for as long as it lives.
+    /// Registers a subscriber for as long as it lives. Fails with the policy of the same name that is
+    /// in use with other quotas.
     pub(crate) fn register(
         &self,
         part: &str,
         policy: &Policy,
         subscriber: Weak<dyn Subscriber>,
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), Policy> {
         let mut policies = self.policies();
         policies.retain(|_, entry| entry.is_alive());
         let entry = policies
             .entry(id(part, policy))
             .or_insert_with(|| Entry { policy: policy.clone(), subscribers: Vec::new() });
         if entry.policy != *policy {
-            return Err(conflict(&entry.policy, policy));
+            return Err(entry.policy.clone());
         }
         entry.subscribers.push(subscriber);
         Ok(())
@@ -77,22 +78,4 @@ impl fmt::Debug for Registry {
 
 fn id(part: &str, policy: &Policy) -> Id {
     (part.to_owned(), policy.name().to_owned())
-}
-
-fn conflict(existing: &Policy, new: &Policy) -> ConfigError {
-    let numbers = |policy: &Policy| {
-        let quota = |(_, quota): (&str, &crate::Quota)| {
-            let (permits, period) = (quota.permits(), quota.period());
-            format!("{permits} per {period:?}, burst {}", quota.capacity())
-        };
-        policy.quotas().map(quota).collect::<Vec<_>>().join("; ")
-    };
-    ConfigError::new(format!(
-        "a limiter on this store already uses the policy name `{name}` with other quotas ({}, now \
-         {}): give each policy its own name with `Policy::new(\"...\").quota(\"...\", ...)`, or change \
-         the running policy with `Limiter::update`",
-        numbers(existing),
-        numbers(new),
-        name = new.name(),
-    ))
 }

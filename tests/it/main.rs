@@ -15,3 +15,4 @@ mod oracle;
 mod queue;
 mod services;
 mod state;
+mod traps;

@@ -43,7 +43,7 @@ async fn every_key_expires_when_its_bucket_is_full_and_not_before() {
         let limiter = limiter(&server, oracle.quota());
         limiter.reset("key").await.unwrap();
         for cost in [1, burst, burst / 2, 1] {
-            limiter.check_cost("key", cost).await.unwrap().ensure_allowed().unwrap();
+            let _ = limiter.check_cost("key", cost).await.unwrap();
             let expires: i64 = server.query(&["PEXPIRETIME", NAME]).await;
             if expires == -2 {
                 continue;
@@ -122,7 +122,7 @@ async fn a_key_without_a_ttl_heals_whether_the_check_is_allowed_or_denied() {
         }
         limiter.check_cost("key", 0).await.unwrap().ensure_allowed().unwrap();
         server.command(&["PERSIST", NAME]).await;
-        limiter.peek("key").await.unwrap().ensure_allowed().unwrap();
+        let _ = limiter.peek("key").await.unwrap();
         assert!(ttl(&server).await > 0);
     }
 }

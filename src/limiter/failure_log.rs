@@ -2,7 +2,6 @@
 //! that is not enforced is always visible, and a long outage does not fill the log.
 
 use std::error::Error as StdError;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -129,8 +128,12 @@ fn describe(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        // Writing to a string cannot fail.
-        let _ = write!(text, ": {error}");
+        let message = error.to_string();
+        // Some errors repeat their cause.
+        if !text.ends_with(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
         cause = error.source();
     }
     text

@@ -1,1 +1,598 @@
+//! Common mistakes: each fails to compile, returns an error, or logs what to change. Those that must
+//! not compile are doc tests of the items they concern.
 
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::routing::get;
+use axum::{Extension, Router};
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, StatusCode};
+use tokio::time::advance;
+use tollgate::layer::HeaderStyle;
+use tollgate::resolve::{Extension as Ext, Global, Header, PeerIp};
+use tollgate::{
+    ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
+    Source, Store,
+};
+use tower::ServiceExt;
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::common::{BOUND, Proxy, Server, start, wait_until};
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Nothing listens there.
+const NOWHERE: &str = "redis://127.0.0.1:1";
+
+fn policy(name: &'static str, quota: Quota) -> Policy {
+    Policy::new(name).quota(name, quota)
+}
+
+/// What the current thread logs, a line per event.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn capture() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn events(&self) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+async fn get_status(app: &Router, request: Request) -> StatusCode {
+    app.clone().oneshot(request).await.unwrap().status()
+}
+
+fn request(headers: &[(HeaderName, &str)]) -> Request {
+    let builder = Request::get("/");
+    let builder =
+        headers.iter().fold(builder, |builder, (name, value)| builder.header(name, *value));
+    builder.body(Body::empty()).unwrap()
+}
+
+// Trap 1.
+
+fn assert_one_policy_per_name(store: impl Store + Clone) {
+    let per_second = Limiter::new(store.clone(), Quota::per_second(10)).unwrap();
+    let error = Limiter::new(store.clone(), Quota::per_day(1_000)).unwrap_err().to_string();
+    assert!(error.contains("`default`") && error.contains("its own name"), "{error}");
+    assert!(error.contains("10 per 1s") && error.contains("1000 per 86400s"), "{error}");
+
+    let same = Limiter::new(store.clone(), Quota::per_second(10)).unwrap();
+    let named = Limiter::new(store.clone(), policy("daily", Quota::per_day(1_000))).unwrap();
+    drop((per_second, named));
+    assert!(Limiter::new(store.clone(), Quota::per_day(1_000)).is_err(), "one is still in use");
+    drop(same);
+    Limiter::new(store, Quota::per_day(1_000)).unwrap();
+}
+
+#[test]
+fn two_quotas_of_one_name_on_one_store_are_an_error() {
+    assert_one_policy_per_name(MemoryStore::new());
+    assert_one_policy_per_name(RedisStore::open(NOWHERE).unwrap());
+}
+
+#[test]
+fn another_key_prefix_is_another_store() {
+    let store = RedisStore::open(NOWHERE).unwrap();
+    let _one = Limiter::new(store.clone(), Quota::per_second(10)).unwrap();
+    Limiter::new(store.key_prefix("other"), Quota::per_day(1_000)).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_changes_all_limiters_of_the_policy_and_no_other() {
+    let store = MemoryStore::new();
+    let [one, other] =
+        [(); 2].map(|()| Limiter::new(store.clone(), policy("a", Quota::per_minute(1))).unwrap());
+    let unrelated = Limiter::new(store.clone(), policy("b", Quota::per_minute(1))).unwrap();
+    one.update(policy("a", Quota::per_minute(5))).unwrap();
+    for limiter in [&one, &other] {
+        assert_eq!(limiter.check("key").await.unwrap().limit(), 5);
+        assert_eq!(limiter.policy().quotas().next().unwrap().1.permits(), 5);
+    }
+    assert_eq!(unrelated.check("key").await.unwrap().limit(), 1);
+    Limiter::new(store, policy("a", Quota::per_minute(5))).unwrap();
+}
+
+#[tokio::test]
+async fn an_invalid_update_changes_nothing() {
+    let limiter = Limiter::new(MemoryStore::new(), policy("a", Quota::per_minute(1))).unwrap();
+    let error = limiter.update(Quota::per_minute(5)).unwrap_err().to_string();
+    assert!(error.contains("`a`") && error.contains("keeps the name"), "{error}");
+    limiter.update(policy("a", Quota::per_minute(0))).unwrap_err();
+    limiter.update(Policy::new("a")).unwrap_err();
+    assert_eq!(*limiter.policy(), policy("a", Quota::per_minute(1)));
+}
+
+#[tokio::test]
+async fn a_cached_denial_does_not_outlive_an_update() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = Limiter::builder(store, Quota::per_day(1))
+        .cache_denials(BOUND)
+        .timeout(BOUND)
+        .build()
+        .unwrap();
+    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+    assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
+    assert_eq!(limiter.check("key").await.unwrap().source(), Source::Cached);
+    limiter.update(Quota::per_day(1).burst(3)).unwrap();
+    let allowed = limiter.check("key").await.unwrap();
+    assert!(allowed.is_allowed() && allowed.source() == Source::Store, "{allowed:?}");
+}
+
+// Trap 2: see `Decision` for what does not compile.
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_stops_a_handler_that_uses_the_question_mark() {
+    async fn handle(limiter: &Limiter) -> Result<&'static str, tollgate::Error> {
+        limiter.check("key").await?.ensure_allowed()?;
+        Ok("handled")
+    }
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+    assert_eq!(handle(&limiter).await.unwrap(), "handled");
+    let error = handle(&limiter).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert_eq!(error.decision().unwrap().retry_after(), Some(Duration::from_secs(60)));
+}
+
+// Trap 3.
+
+#[tokio::test(start_paused = true)]
+async fn a_key_over_its_limit_is_denied_and_does_not_exceed_the_capacity() {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+    let allowed = limiter.check("key").await.unwrap();
+    assert!(allowed.is_allowed() && !allowed.is_denied());
+    assert_eq!(allowed.retry_after(), None);
+    let denied = limiter.check("key").await.unwrap();
+    assert!(denied.is_denied() && !denied.exceeds_capacity());
+    assert_eq!(denied.retry_after(), Some(Duration::from_secs(60)));
+    let never = limiter.check_cost("key", 2).await.unwrap();
+    assert!(never.is_denied() && never.exceeds_capacity());
+    assert_eq!(never.retry_after(), None);
+}
+
+// Trap 4: see `grpc.rs` for real clients.
+
+#[tokio::test(start_paused = true)]
+async fn a_grpc_web_request_is_answered_in_grpc_web() {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+    let app =
+        Router::new().route("/", get(async || ())).layer(RateLimitLayer::new(limiter, Global));
+    let web = [(CONTENT_TYPE, "application/grpc-web+proto")];
+    assert_eq!(get_status(&app, request(&web)).await, StatusCode::OK);
+    let denied = app.clone().oneshot(request(&web)).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::OK);
+    assert_eq!(denied.headers()["grpc-status"], "8");
+    assert_eq!(denied.headers()["content-type"], "application/grpc-web");
+    assert_eq!(get_status(&app, request(&[])).await, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_custom_response_decides_for_grpc_too() {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+    let layer = RateLimitLayer::new(limiter, Global).error_response(|context| {
+        let mut response = context.default_response();
+        if response.headers().contains_key("grpc-status") {
+            response.headers_mut().insert("grpc-status", 14.into());
+        }
+        response
+    });
+    let app = Router::new().route("/", get(async || ())).layer(layer);
+    let grpc = [(CONTENT_TYPE, "application/grpc")];
+    assert_eq!(get_status(&app, request(&grpc)).await, StatusCode::OK);
+    let denied = app.oneshot(request(&grpc)).await.unwrap();
+    assert_eq!(denied.headers()["grpc-status"], "14");
+}
+
+// Trap 5.
+
+/// Fails open for the reason in the log, and reports it once however often it happens.
+async fn assert_reported(limiter: &Limiter, server: &str, reason: &str) {
+    let (log, _guard) = Log::capture();
+    for _ in 0..20 {
+        let decision = limiter.check("key").await.unwrap();
+        assert_eq!(decision.source(), Source::FailureMode, "{reason}");
+    }
+    let events = log.events();
+    let reported: Vec<_> = events.iter().filter(|event| event.contains(reason)).collect();
+    assert_eq!(reported.len(), 1, "{reason}: {events:#?}");
+    let event = reported[0];
+    for part in ["WARN tollgate:", "rate limit not enforced", "policy=\"default\"", "count=1"] {
+        assert!(event.contains(part), "{part}: {event}");
+    }
+    assert!(event.contains(&format!("server=\"{server}\"")), "{server}: {event}");
+}
+
+fn open_limiter(url: String) -> Limiter {
+    let builder = Limiter::builder(RedisStore::open(url).unwrap(), Quota::per_day(10));
+    builder.cache_denials(Duration::ZERO).build().unwrap()
+}
+
+fn address(server: &Server) -> String {
+    format!("127.0.0.1:{}", server.port())
+}
+
+#[tokio::test]
+async fn failing_open_because_of_an_error_reply_is_logged() {
+    let server = Server::start().await;
+    let limiter = open_limiter(server.url());
+    let connected = async || limiter.peek("warm").await.is_ok();
+    wait_until("the store answers", BOUND, connected).await;
+
+    server.command(&["RPUSH", "tollgate:{key}:default:t1", "x"]).await;
+    assert_reported(&limiter, &address(&server), "WRONGTYPE").await;
+    server.command(&["DEL", "tollgate:{key}:default:t1"]).await;
+
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert_reported(&limiter, &address(&server), "OOM").await;
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+
+    server.command(&["ACL", "SETUSER", "default", "-evalsha"]).await;
+    assert_reported(&limiter, &address(&server), "NoPerm").await;
+}
+
+#[tokio::test]
+async fn failing_open_because_of_a_replica_is_logged() {
+    let server = Server::start().await;
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    assert_reported(&open_limiter(server.url()), &address(&server), "READONLY").await;
+}
+
+#[tokio::test]
+async fn failing_open_because_of_late_replies_and_lost_connections_is_logged() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let limiter = open_limiter(proxy.url());
+    let connected = async || limiter.peek("warm").await.is_ok();
+    wait_until("the store answers", BOUND, connected).await;
+    let address = proxy.url().trim_start_matches("redis://").trim_end_matches('/').to_owned();
+
+    proxy.swallow(true);
+    assert_reported(&limiter, &address, "did not reply in time").await;
+    proxy.swallow(false);
+    wait_until("the store answers", BOUND, connected).await;
+
+    server.stop();
+    let (log, _guard) = Log::capture();
+    for _ in 0..20 {
+        assert_eq!(limiter.check("key").await.unwrap().source(), Source::FailureMode);
+    }
+    // A connection that breaks, and attempts that fail, are different reasons.
+    let events = log.events();
+    assert!((1..=3).contains(&events.len()), "{events:#?}");
+    assert!(events.iter().all(|event| event.contains("Redis unreachable")), "{events:#?}");
+}
+
+#[tokio::test]
+async fn failing_closed_is_logged_too() {
+    let builder = Limiter::builder(RedisStore::open(NOWHERE).unwrap(), Quota::per_day(10));
+    let limiter = builder.failure_mode(FailureMode::Closed).build().unwrap();
+    let (log, _guard) = Log::capture();
+    limiter.check("key").await.unwrap_err();
+    let events = log.events();
+    assert!(events[0].contains("failing closed"), "{events:?}");
+}
+
+/// The clock is paused, so the connection attempts of the store time out at once.
+#[tokio::test(start_paused = true)]
+async fn a_long_outage_is_logged_every_few_seconds_with_the_count() {
+    let (log, _guard) = Log::capture();
+    let limiter = open_limiter(NOWHERE.into());
+    for _ in 0..100 {
+        let _ = limiter.check("key").await.unwrap();
+    }
+    assert_eq!(log.events().len(), 1, "{:?}", log.events());
+    advance(Duration::from_secs(5)).await;
+    let _ = limiter.check("key").await.unwrap();
+    let events = log.events();
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert!(events[1].contains("count=100"), "{}", events[1]);
+}
+
+#[tokio::test]
+async fn the_end_of_an_outage_is_logged_with_what_was_not_yet_counted() {
+    let server = Server::start().await;
+    let limiter = open_limiter(server.url());
+    server.stop();
+    let (log, _guard) = Log::capture();
+    for _ in 0..3 {
+        let _ = limiter.check("key").await.unwrap();
+    }
+    server.restart().await;
+    let recovered = async || limiter.check("key").await.unwrap().source() == Source::Store;
+    wait_until("the store answers", BOUND, recovered).await;
+    let ended = || log.events().iter().any(|event| event.contains("enforced again"));
+    wait_until("the end is logged", BOUND, async || {
+        let _ = limiter.check("key").await.unwrap();
+        ended()
+    })
+    .await;
+    let counts: u64 = log
+        .events()
+        .iter()
+        .filter_map(|event| event.split("count=").nth(1)?.split(' ').next()?.parse::<u64>().ok())
+        .sum();
+    assert!(counts >= 3, "{:?}", log.events());
+}
+
+// Trap 6.
+
+/// The pattern in the guide: by address outside, by what was authenticated inside.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_invents_api_keys_is_limited() {
+    #[derive(Clone)]
+    struct Account(u64);
+
+    let store = MemoryStore::new();
+    let per_address = Limiter::new(store.clone(), policy("address", Quota::per_minute(5))).unwrap();
+    let per_account = Limiter::new(store, policy("account", Quota::per_minute(3))).unwrap();
+    let authenticate =
+        axum::middleware::from_fn(async |mut request: Request, next: axum::middleware::Next| {
+            match request.headers().get(API_KEY).map(|key| key.as_bytes()) {
+                Some(b"valid") => request.extensions_mut().insert(Account(7)),
+                _ => return Err(StatusCode::UNAUTHORIZED),
+            };
+            Ok(next.run(request).await)
+        });
+    let app = Router::new()
+        .route("/", get(async || ()))
+        .layer(RateLimitLayer::new(per_account, Ext::map(|account: &Account| account.0)))
+        .layer(authenticate)
+        .layer(RateLimitLayer::new(per_address, PeerIp::new()));
+    let client = |n| {
+        let address = std::net::SocketAddr::from(([192, 0, 2, n], 4711));
+        app.clone().layer(axum::extract::connect_info::MockConnectInfo(address))
+    };
+    let mut invented = Vec::new();
+    for n in 0..7 {
+        invented.push(get_status(&client(1), request(&[(API_KEY, &format!("key{n}"))])).await);
+    }
+    assert_eq!(invented[..5], [StatusCode::UNAUTHORIZED; 5]);
+    assert_eq!(invented[5..], [StatusCode::TOO_MANY_REQUESTS; 2]);
+    let mut valid = Vec::new();
+    for n in 2..6 {
+        valid.push(get_status(&client(n), request(&[(API_KEY, "valid")])).await);
+    }
+    assert_eq!(valid[..3], [StatusCode::OK; 3], "an account may use several addresses");
+    assert_eq!(valid[3], StatusCode::TOO_MANY_REQUESTS);
+}
+
+// Trap 7: see `RateLimitLayer::with_errors` for what does not compile.
+
+// Trap 8.
+
+/// A runtime that waits for a socket looks idle to a paused clock.
+#[tokio::test(start_paused = true)]
+async fn a_paused_clock_is_named_as_the_reason_why_redis_is_late() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let limiter = open_limiter(format!("redis://{}/", silent.local_addr().unwrap()));
+    let (log, _guard) = Log::capture();
+    let decision = limiter.check("key").await.unwrap();
+    assert_eq!(decision.source(), Source::FailureMode);
+    let events = log.events();
+    assert!(events[0].contains("clock is paused"), "{events:?}");
+    assert!(events[0].contains("MemoryStore") && events[0].contains("resume"), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resumed_clock_works_with_redis() {
+    tokio::time::resume();
+    let server = Server::start().await;
+    let builder = Limiter::builder(RedisStore::open(server.url()).unwrap(), Quota::per_day(1));
+    let limiter = builder.timeout(BOUND).build().unwrap();
+    assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
+}
+
+// Trap 9. One test, because the provider is that of the process.
+
+#[cfg(feature = "tls-rustls")]
+#[tokio::test]
+async fn a_store_leaves_the_crypto_provider_to_the_application() {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    let server = Server::start().await;
+    let plain = Limiter::new(RedisStore::open(server.url()).unwrap(), Quota::per_day(9)).unwrap();
+    let connected = async || plain.check("key").await.unwrap().source() == Source::Store;
+    wait_until("the store answers", BOUND, connected).await;
+    let tls = RedisStore::open(server.url().replace("redis://", "rediss://")).unwrap();
+    let tls = Limiter::new(tls, Quota::per_day(9)).unwrap();
+    assert!(CryptoProvider::get_default().is_none(), "installed before any TLS connection");
+
+    ring::default_provider().install_default().expect("nobody else has installed one");
+    let installed = Arc::as_ptr(CryptoProvider::get_default().unwrap());
+    // The server does not speak TLS.
+    assert_eq!(tls.check("key").await.unwrap().source(), Source::FailureMode);
+    assert_eq!(Arc::as_ptr(CryptoProvider::get_default().unwrap()), installed);
+}
+
+// Trap 10: see `Header` for a name that does not compile, `Rejection` for a status that is an
+// error, and `grpc.rs` for the codes.
+
+#[tokio::test(start_paused = true)]
+async fn a_header_name_in_any_case_is_the_same_header() {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+    let name = HeaderName::try_from("X-Api-Key").unwrap();
+    let layer = RateLimitLayer::new(limiter, Header::new(name));
+    let app = Router::new().route("/", get(async || ())).layer(layer);
+    assert_eq!(get_status(&app, request(&[(API_KEY, "a")])).await, StatusCode::OK);
+    assert_eq!(get_status(&app, request(&[(API_KEY, "a")])).await, StatusCode::TOO_MANY_REQUESTS);
+}
+
+// Also found.
+
+#[test]
+fn a_timeout_of_zero_is_an_error() {
+    let builder = Limiter::builder(MemoryStore::new(), Quota::per_second(1));
+    let error = builder.timeout(Duration::ZERO).build().unwrap_err().to_string();
+    assert!(error.contains("timeout of zero"), "{error}");
+}
+
+#[test]
+fn a_runtime_without_timers_or_io_is_an_error_and_not_a_hang() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let builder = Limiter::builder(RedisStore::open(NOWHERE).unwrap(), Quota::per_second(1));
+    let limiter = builder.failure_mode(FailureMode::Closed).build().unwrap();
+    let error = runtime.block_on(limiter.check("key")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("enable_all"), "{error}");
+}
+
+#[test]
+fn no_runtime_is_an_error_and_not_a_panic() {
+    let builder = Limiter::builder(RedisStore::open(NOWHERE).unwrap(), Quota::per_second(1));
+    let limiter = builder.failure_mode(FailureMode::Closed).build().unwrap();
+    let check = std::pin::pin!(start(limiter.check("key")));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let std::task::Poll::Ready(Err(error)) = check.poll(&mut context) else { panic!("it hangs") };
+    assert!(error.to_string().contains("needs a Tokio runtime"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_misconfiguration_is_logged_once_and_not_shown_to_clients() {
+    #[derive(Clone)]
+    struct User(u64);
+
+    let (log, _guard) = Log::capture();
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+    let layer = RateLimitLayer::new(limiter, Ext::map(|user: &User| user.0));
+    let app = Router::new().route("/", get(async || ())).layer(layer);
+    for _ in 0..3 {
+        let response = app.clone().oneshot(request(&[])).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+        assert!(!String::from_utf8_lossy(&body).contains("User"), "{body:?}");
+    }
+    let events = log.events();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert!(events[0].contains("ERROR tollgate:") && events[0].contains("User"), "{events:?}");
+    assert!(events[0].contains("run the layer that inserts it before"), "{events:?}");
+}
+
+fn layer(name: &'static str, quota: Quota, style: HeaderStyle) -> RateLimitLayer<Global> {
+    let limiter = Limiter::new(MemoryStore::new(), policy(name, quota)).unwrap();
+    RateLimitLayer::new(limiter, Global).headers(style)
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_not_earlier_than_the_reset_of_an_outer_limit_that_is_used_up() {
+    let inner = layer("inner", Quota::per_second(1), HeaderStyle::Ietf);
+    let outer = layer("outer", Quota::per_minute(2), HeaderStyle::Ietf);
+    let app = Router::new().route("/", get(async || ())).layer(inner).layer(outer);
+    assert_eq!(get_status(&app, request(&[])).await, StatusCode::OK);
+    let denied = app.oneshot(request(&[])).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    let fields: Vec<_> = denied.headers().get_all("ratelimit").iter().collect();
+    assert_eq!(fields, [r#""inner";r=0;t=1"#, r#""outer";r=0;t=30"#]);
+    assert_eq!(denied.headers()["retry-after"], "30");
+}
+
+/// A client is not told to wait for a limit that would allow it, and `t` is optional.
+#[tokio::test(start_paused = true)]
+async fn no_reset_of_a_limit_with_permits_left_contradicts_retry_after() {
+    let inner = layer("inner", Quota::per_second(1), HeaderStyle::Ietf);
+    let outer = layer("outer", Quota::per_day(1_000), HeaderStyle::Ietf);
+    let app = Router::new().route("/", get(async || ())).layer(inner).layer(outer);
+    assert_eq!(get_status(&app, request(&[])).await, StatusCode::OK);
+    let denied = app.oneshot(request(&[])).await.unwrap();
+    let fields: Vec<_> = denied.headers().get_all("ratelimit").iter().collect();
+    assert_eq!(fields, [r#""inner";r=0;t=1"#, r#""outer";r=998"#]);
+    assert_eq!(denied.headers()["retry-after"], "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_legacy_style_the_strictest_limit_wins_wherever_it_is() {
+    for style in [HeaderStyle::IetfDraft03, HeaderStyle::XRateLimit] {
+        let prefix = if style == HeaderStyle::XRateLimit { "x-" } else { "" };
+        for (inner, outer) in [(9, 2), (2, 9)] {
+            let inner = layer("inner", Quota::per_minute(inner), style);
+            let outer = layer("outer", Quota::per_minute(outer), style);
+            let app = Router::new().route("/", get(async || ())).layer(inner).layer(outer);
+            let response = app.oneshot(request(&[])).await.unwrap();
+            let header = |name| response.headers()[format!("{prefix}ratelimit-{name}")].clone();
+            assert_eq!((header("limit"), header("remaining")), (2.into(), 1.into()));
+            assert_eq!(header("reset"), "30");
+        }
+    }
+}
+
+/// These layers need `Default` bodies, or errors that convert into boxed errors.
+#[tokio::test(start_paused = true)]
+async fn a_service_builder_with_layers_of_tower_http_around_the_limit_compiles() {
+    use tower_http::cors::CorsLayer;
+    use tower_http::timeout::TimeoutLayer;
+    use tower_http::validate_request::ValidateRequestHeaderLayer;
+
+    let limit = layer("a", Quota::per_minute(1), HeaderStyle::Ietf);
+    let timeout = Duration::from_secs(1);
+    let stack = tower::ServiceBuilder::new()
+        .layer(CorsLayer::permissive())
+        .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, timeout))
+        .layer(ValidateRequestHeaderLayer::accept("text/plain"))
+        .layer(limit);
+    let app = Router::new().route("/", get(async || ())).layer(stack);
+    assert_eq!(get_status(&app, request(&[])).await, StatusCode::OK);
+    assert_eq!(get_status(&app, request(&[])).await, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_layer_marks_the_requests_of_a_unix_socket() {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+    let app = Router::new()
+        .route("/", get(async || ()))
+        .layer(RateLimitLayer::new(limiter.clone(), PeerIp::new()))
+        .layer(Extension(tollgate::resolve::UnixSocket));
+    assert_eq!(get_status(&app, request(&[])).await, StatusCode::OK);
+    assert!(limiter.peek("unix").await.unwrap().is_denied());
+}
+
+#[test]
+fn debug_shows_settings_and_neither_passwords_nor_internals() {
+    let url = "redis://user:hunter2@127.0.0.1:1/3";
+    let single = RedisStore::open(url).unwrap();
+    let cluster = RedisStore::open_cluster([url, "redis://127.0.0.1:2"]).unwrap();
+    let memory = MemoryStore::new();
+    let limiter = Limiter::new(single.clone(), Quota::per_minute(1)).unwrap();
+    let layer = RateLimitLayer::new(limiter.clone(), PeerIp::new());
+    for text in [
+        format!("{single:?}"),
+        format!("{cluster:?}"),
+        format!("{memory:?}"),
+        format!("{limiter:?}"),
+        format!("{layer:?}"),
+    ] {
+        assert!(!text.contains("hunter2") && !text.contains("Mutex"), "{text}");
+        assert!(text.len() < 700, "{text}");
+    }
+    assert!(format!("{cluster:?}").contains("127.0.0.1:2"));
+    assert!(format!("{limiter:?}").contains("50ms"));
+}

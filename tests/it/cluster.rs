@@ -1,4 +1,5 @@
-//! A cluster of three primaries: redirections, slots, and shards that fail by themselves.
+//! A cluster of three primaries: redirections, the migration of slots, and failures of single
+//! shards.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,32 +10,32 @@ use deadpool_redis::Runtime;
 use tollgate::{FailureMode, Key, Limiter, Quota, RedisStore};
 
 use crate::common::{BOUND, Cluster, Server, start, wait_until};
-use crate::exact::patient;
+use crate::exact::test_limiter;
 
 const DAILY: Quota = Quota::per_day(1).burst(50_000);
 
-fn name(key: impl std::fmt::Display) -> String {
+fn redis_key(key: impl std::fmt::Display) -> String {
     format!("tollgate:{{{key}}}:default:t1")
 }
 
-/// A caller whose bucket is on the given node.
-async fn caller_on(cluster: &Cluster, node: usize) -> u32 {
-    for caller in 0.. {
-        let slot = cluster.slot_of(&name(caller)).await;
+/// Returns a key whose bucket is on the given node.
+async fn key_on(cluster: &Cluster, node: usize) -> u32 {
+    for key in 0.. {
+        let slot = cluster.slot_of(&redis_key(key)).await;
         if cluster.slot_owner(slot).await == node {
-            return caller;
+            return key;
         }
     }
     unreachable!()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_migrates_under_load_fails_nothing_and_gives_nothing_twice() {
+async fn migrating_a_slot_under_load_fails_no_check_and_grants_no_permit_twice() {
     let cluster = Cluster::start().await;
-    let limiter = patient(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
-    let caller = caller_on(&cluster, 0).await;
-    let slot = cluster.slot_of(&name(caller)).await;
-    limiter.check(caller).await.unwrap().ensure_allowed().unwrap();
+    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
+    let key = key_on(&cluster, 0).await;
+    let slot = cluster.slot_of(&redis_key(key)).await;
+    limiter.check(key).await.unwrap().ensure_allowed().unwrap();
 
     let stop = Arc::new(AtomicBool::new(false));
     let tasks: Vec<_> = (0..16)
@@ -43,23 +44,23 @@ async fn a_slot_that_migrates_under_load_fails_nothing_and_gives_nothing_twice()
             tokio::spawn(async move {
                 let mut admitted = 0;
                 while !stop.load(Relaxed) {
-                    let decision = limiter.check(caller).await.expect("no request fails");
+                    let decision = limiter.check(key).await.expect("no check fails");
                     admitted += u64::from(decision.is_allowed());
                 }
                 admitted
             })
         })
         .collect();
-    let decided = async |at_least: u64| {
-        let mut evalshas = 0;
+    let has_run = async |at_least: u64| {
+        let mut calls = 0;
         for n in 0..3 {
-            evalshas += cluster.node(n).command_stats().await.get("evalsha").copied().unwrap_or(0);
+            calls += cluster.node(n).command_stats().await.get("evalsha").copied().unwrap_or(0);
         }
-        evalshas >= at_least
+        calls >= at_least
     };
-    // There and back again, with checks in every phase: of a key that is still here, of one that
-    // is there already (ASK), and of one whose slot has a new owner (MOVED).
-    let mut checks = 0;
+    // The slot returns to its first node. The phases are: the key is still at the source, it has
+    // moved to the target (ASK), and the slot has a new owner (MOVED).
+    let mut calls = 0;
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
         for phase in 0..3 {
             match phase {
@@ -67,9 +68,8 @@ async fn a_slot_that_migrates_under_load_fails_nothing_and_gives_nothing_twice()
                 1 => cluster.move_keys(slot, from, to).await,
                 _ => cluster.finish_migration(slot, from, to).await,
             }
-            checks += 50;
-            wait_until("checks are decided in this phase", BOUND, async || decided(checks).await)
-                .await;
+            calls += 50;
+            wait_until("scripts run in this phase", BOUND, async || has_run(calls).await).await;
         }
     }
     stop.store(true, Relaxed);
@@ -77,47 +77,47 @@ async fn a_slot_that_migrates_under_load_fails_nothing_and_gives_nothing_twice()
     for task in tasks {
         admitted += task.await.unwrap();
     }
-    let left = limiter.peek(caller).await.unwrap().remaining();
+    let left = limiter.peek(key).await.unwrap().remaining();
     assert_eq!(admitted + left, 50_000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_shard_delays_and_fails_its_own_callers_only() {
+async fn an_unresponsive_shard_delays_and_fails_only_its_own_keys() {
     let cluster = Cluster::proxied().await;
     let store = RedisStore::open_cluster(cluster.urls()).unwrap();
-    let deadline = Duration::from_millis(200);
+    let timeout = Duration::from_millis(200);
     let limiter = Limiter::builder(store, DAILY)
         .failure_mode(FailureMode::Closed)
-        .timeout(deadline)
+        .timeout(timeout)
         .build()
         .unwrap();
-    let mut callers = Vec::new();
+    let mut keys = Vec::new();
     for node in 0..3 {
-        callers.push(caller_on(&cluster, node).await);
+        keys.push(key_on(&cluster, node).await);
     }
-    for &caller in &callers {
-        wait_until("every shard answers", BOUND, async || limiter.check(caller).await.is_ok())
-            .await;
+    for &key in &keys {
+        wait_until("each shard replies", BOUND, async || limiter.check(key).await.is_ok()).await;
     }
     cluster.proxy(2).swallow(true);
     for _ in 0..5 {
-        let silent = start(limiter.check(callers[2]));
-        let began = Instant::now();
-        for &caller in &callers[..2] {
-            limiter.check(caller).await.expect("the other shards answer").ensure_allowed().unwrap();
+        let unresponsive = start(limiter.check(keys[2]));
+        let started = Instant::now();
+        for &key in &keys[..2] {
+            limiter.check(key).await.expect("the other shards reply").ensure_allowed().unwrap();
         }
-        assert!(began.elapsed() < deadline, "{:?}", began.elapsed());
-        silent.await.unwrap_err();
+        assert!(started.elapsed() < timeout, "{:?}", started.elapsed());
+        unresponsive.await.unwrap_err();
     }
     cluster.proxy(2).swallow(false);
     let start = Instant::now();
-    wait_until("the shard is back", BOUND, async || limiter.check(callers[2]).await.is_ok()).await;
+    wait_until("the shard replies again", BOUND, async || limiter.check(keys[2]).await.is_ok())
+        .await;
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
-/// The first calls go to one node, and from there to where their slots are.
+/// The first calls go to one node, which redirects them to the owners of their slots.
 #[tokio::test]
-async fn a_silent_shard_fails_its_own_callers_only_before_the_slots_are_known() {
+async fn an_unresponsive_shard_fails_only_its_own_keys_before_the_slots_are_known() {
     let cluster = Cluster::proxied().await;
     let store = RedisStore::open_cluster(cluster.urls()).unwrap();
     let limiter = Limiter::builder(store, DAILY)
@@ -125,73 +125,75 @@ async fn a_silent_shard_fails_its_own_callers_only_before_the_slots_are_known() 
         .timeout(Duration::from_millis(500))
         .build()
         .unwrap();
-    let mut callers = Vec::new();
+    let mut keys = Vec::new();
     for node in 0..3 {
-        callers.push(caller_on(&cluster, node).await);
+        keys.push(key_on(&cluster, node).await);
     }
     cluster.proxy(2).swallow(true);
-    let checks: Vec<_> = callers.iter().map(|&caller| start(limiter.check(caller))).collect();
+    let checks: Vec<_> = keys.iter().map(|&key| start(limiter.check(key))).collect();
     for (node, check) in checks.into_iter().enumerate() {
-        assert_eq!(check.await.is_ok(), node != 2, "of node {node}");
+        assert_eq!(check.await.is_ok(), node != 2, "node {node}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shard_that_restarts_comes_back_by_itself() {
+async fn the_store_reconnects_to_a_restarted_shard() {
     let cluster = Cluster::start().await;
     let store = RedisStore::open_cluster(cluster.urls()).unwrap();
     let limiter = Limiter::builder(store, DAILY).failure_mode(FailureMode::Closed).build().unwrap();
-    let (dead, alive) = (caller_on(&cluster, 1).await, caller_on(&cluster, 0).await);
-    for caller in [dead, alive] {
-        wait_until("every shard answers", BOUND, async || limiter.check(caller).await.is_ok())
-            .await;
+    let (dead, alive) = (key_on(&cluster, 1).await, key_on(&cluster, 0).await);
+    for key in [dead, alive] {
+        wait_until("each shard replies", BOUND, async || limiter.check(key).await.is_ok()).await;
     }
     cluster.node(1).stop();
     let start = Instant::now();
     limiter.check(dead).await.unwrap_err();
     assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
-    limiter.check(alive).await.expect("the other shards answer").ensure_allowed().unwrap();
+    limiter.check(alive).await.expect("the other shards reply").ensure_allowed().unwrap();
     cluster.node(1).restart().await;
-    cluster.settled().await;
-    wait_until("the shard decides again", BOUND, async || limiter.check(dead).await.is_ok()).await;
+    cluster.wait_until_consistent().await;
+    wait_until("the shard replies again", BOUND, async || limiter.check(dead).await.is_ok()).await;
 }
 
 #[tokio::test]
-async fn a_pool_of_cluster_connections_works_too() {
+async fn a_pool_of_cluster_connections_can_be_used() {
     let cluster = Cluster::start().await;
     let config = deadpool_redis::cluster::Config::from_urls(cluster.urls());
     let pool = config.create_pool(Some(Runtime::Tokio1)).unwrap();
-    let limiter = patient(RedisStore::from_pool(pool), DAILY);
-    for caller in 0..50u32 {
-        assert_eq!(limiter.check(caller).await.unwrap().remaining(), 49_999);
+    let limiter = test_limiter(RedisStore::from_pool(pool), DAILY);
+    for key in 0..50u32 {
+        assert_eq!(limiter.check(key).await.unwrap().remaining(), 49_999);
     }
 }
 
 #[tokio::test]
-async fn callers_with_any_bytes_have_a_bucket_each_and_a_slot_each() {
+async fn keys_with_arbitrary_bytes_have_separate_buckets() {
     let cluster = Cluster::start().await;
-    let limiter =
-        patient(RedisStore::open_cluster(cluster.urls()).unwrap(), Quota::per_day(1).burst(10));
-    let mut callers: Vec<Key> =
+    let limiter = test_limiter(
+        RedisStore::open_cluster(cluster.urls()).unwrap(),
+        Quota::per_day(1).burst(10),
+    );
+    let mut keys: Vec<Key> =
         ["", "{", "}", "{}", "}{", "{a}", "a", "%", "#", "\0", "\r\n", " ", "ä"]
             .map(Key::from)
             .into();
-    callers.extend(
+    keys.extend(
         [vec![0xff; 8192], vec![b'{'; 8192], vec![0; 1], vec![0; 2], vec![0xc3, 0x28]]
             .map(Key::from),
     );
-    for (n, caller) in callers.iter().enumerate() {
-        let decision = limiter.check_cost(caller, n as u64 % 9 + 1).await.unwrap();
-        if !matches!(caller.as_bytes(), [0]) || n == 9 {
-            assert_eq!(decision.remaining(), 9 - n as u64 % 9, "{caller:?} is met by another");
+    for (n, key) in keys.iter().enumerate() {
+        let decision = limiter.check_cost(key, n as u64 % 9 + 1).await.unwrap();
+        // The list has the key "\0" twice.
+        if !matches!(key.as_bytes(), [0]) || n == 9 {
+            assert_eq!(decision.remaining(), 9 - n as u64 % 9, "{key:?} shares a bucket");
         }
     }
 }
 
 #[tokio::test]
-async fn callers_are_spread_over_the_shards_evenly() {
+async fn keys_are_spread_evenly_over_the_shards() {
     let cluster = Cluster::start().await;
-    let limiter = patient(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
+    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
     let checks: Vec<_> = (0..3_000u32)
         .map(|n| start(limiter.check(format!("10.0.{}.{}", n / 256, n % 256))))
         .collect();
@@ -201,24 +203,24 @@ async fn callers_are_spread_over_the_shards_evenly() {
     let mut shards = BTreeMap::new();
     let mut slots = HashMap::<u16, u32>::new();
     for n in 0..3 {
-        let keys: Vec<String> = cluster.node(n).query(&["KEYS", "*"]).await;
-        shards.insert(n, keys.len());
-        for key in keys.iter().step_by(10) {
-            *slots.entry(cluster.slot_of(key).await).or_default() += 1;
+        let redis_keys: Vec<String> = cluster.node(n).query(&["KEYS", "*"]).await;
+        shards.insert(n, redis_keys.len());
+        for redis_key in redis_keys.iter().step_by(10) {
+            *slots.entry(cluster.slot_of(redis_key).await).or_default() += 1;
         }
     }
-    // Five standard deviations of 3,000 callers on three shards.
+    // 130 is five standard deviations for 3,000 keys on three shards.
     assert!(shards.values().all(|keys| keys.abs_diff(1_000) < 130), "{shards:?}");
     assert!(
-        slots.values().all(|&callers| callers < 5),
-        "a slot with many callers: a constant in the tag?"
+        slots.values().all(|&keys| keys < 5),
+        "a slot has too many keys: is the hash tag the same for several?"
     );
 }
 
 #[tokio::test]
-async fn checks_of_one_caller_go_out_together_on_a_cluster() {
+async fn checks_of_one_key_are_batched_on_a_cluster() {
     let cluster = Cluster::start().await;
-    let limiter = patient(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
+    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
     limiter.check("hot").await.unwrap().ensure_allowed().unwrap();
     let checks: Vec<_> = (0..2_000).map(|_| start(limiter.check("hot"))).collect();
     for check in checks {
@@ -228,25 +230,25 @@ async fn checks_of_one_caller_go_out_together_on_a_cluster() {
     for n in 0..3 {
         calls += cluster.node(n).command_stats().await.get("evalsha").copied().unwrap_or(0);
     }
-    assert!(calls <= 1 + 3, "1,024 checks a call: {calls}");
+    assert!(calls <= 1 + 3, "a call carries up to 1,024 checks: {calls} calls");
     assert_eq!(limiter.peek("hot").await.unwrap().remaining(), 50_000 - 2_001);
 }
 
 #[tokio::test]
-async fn the_documented_rights_are_enough_on_a_cluster() {
+async fn the_documented_permissions_are_sufficient_on_a_cluster() {
     let cluster = Cluster::start().await;
     for n in 0..3 {
-        let commands = [&Server::NEEDED[..], &["+cluster|slots", "+asking"]].concat();
+        let commands = [&Server::REQUIRED_COMMANDS[..], &["+cluster|slots", "+asking"]].concat();
         cluster.node(n).grant(&commands).await;
     }
     let urls =
         cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://tollgate:secret@"));
-    let limiter = patient(RedisStore::open_cluster(urls).unwrap(), DAILY);
-    for caller in 0..20u32 {
-        limiter.check(caller).await.unwrap().ensure_allowed().unwrap();
-        limiter.reset(caller).await.unwrap();
+    let limiter = test_limiter(RedisStore::open_cluster(urls).unwrap(), DAILY);
+    for key in 0..20u32 {
+        limiter.check(key).await.unwrap().ensure_allowed().unwrap();
+        limiter.reset(key).await.unwrap();
     }
-    let slot = cluster.slot_of(&name(7)).await;
+    let slot = cluster.slot_of(&redis_key(7)).await;
     let owner = cluster.slot_owner(slot).await;
     cluster.begin_migration(slot, owner, (owner + 1) % 3).await;
     cluster.move_keys(slot, owner, (owner + 1) % 3).await;

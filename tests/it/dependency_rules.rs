@@ -1,14 +1,14 @@
-//! The floors of the house: which part of the source may name what. The tests of a file may name
-//! all.
+//! The layers of the design: which names each directory of the source must not contain. Unit tests
+//! may contain any name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const REDIS: &[&str] = &["redis::", "deadpool", "RedisStore"];
 const HTTP: &[&str] = &["http::", "axum", "tonic", "tower_"];
-const EDGE: &[&str] = &["KeyResolver", "RateLimit", "Resolution", "resolve::", "layer::"];
+const MIDDLEWARE: &[&str] = &["KeyResolver", "RateLimit", "Resolution", "resolve::", "layer::"];
 
-/// The code of the files below a directory of the source: without comments and tests.
+/// Returns the code of each file below a directory of the source, without comments and tests.
 fn code(directory: &str) -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(directory);
     let (mut directories, mut files) = (vec![root], Vec::new());
@@ -32,32 +32,32 @@ fn code(directory: &str) -> Vec<(PathBuf, String)> {
 fn assert_absent(directory: &str, names: &[&[&str]], except: impl Fn(&Path) -> bool) {
     for (path, code) in code(directory) {
         for name in names.iter().copied().flatten().filter(|_| !except(&path)) {
-            assert!(!code.contains(name), "{} names {name}", path.display());
+            assert!(!code.contains(name), "{} contains `{name}`", path.display());
         }
     }
 }
 
 #[test]
-fn the_edge_does_not_know_redis() {
+fn the_middleware_does_not_name_redis() {
     assert_absent("layer", &[REDIS], |_| false);
     assert_absent("resolve", &[REDIS], |_| false);
 }
 
 #[test]
-fn the_limiter_knows_neither_http_nor_redis() {
-    assert_absent("limiter", &[REDIS, HTTP, EDGE], |_| false);
+fn the_limiter_names_neither_http_nor_redis() {
+    assert_absent("limiter", &[REDIS, HTTP, MIDDLEWARE], |_| false);
 }
 
 #[test]
-fn of_the_stores_only_redis_knows_redis_and_none_knows_who_asks() {
+fn only_the_redis_store_names_redis_and_no_store_names_the_limiter_or_the_middleware() {
     let is_redis = |path: &Path| path.components().any(|part| part.as_os_str() == "redis");
     let is_index = |path: &Path| path.ends_with("store/mod.rs");
     assert_absent("store", &[REDIS], |path| is_redis(path) || is_index(path));
-    assert_absent("store", &[HTTP, EDGE, &["Limiter", "FailureMode"]], |_| false);
+    assert_absent("store", &[HTTP, MIDDLEWARE, &["Limiter", "FailureMode"]], |_| false);
 }
 
 #[test]
 fn the_algorithms_do_no_io_and_read_no_clock() {
     let impure = &["tokio", "std::time::Instant", "Instant::", "SystemTime", "async ", "store::"];
-    assert_absent("algorithm", &[REDIS, HTTP, EDGE, impure], |_| false);
+    assert_absent("algorithm", &[REDIS, HTTP, MIDDLEWARE, impure], |_| false);
 }

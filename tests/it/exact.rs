@@ -1,4 +1,4 @@
-//! The permits that Redis decides are exactly those of the quota, whoever asks.
+//! Redis grants exactly the permits of the quota, however many instances check it.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -15,28 +15,27 @@ use tollgate::{
 use crate::common::{Cluster, Server};
 use crate::oracle::Oracle;
 
-/// A limiter that waits for a busy machine, and reports what it cannot decide.
-pub(crate) fn patient(store: impl Store, policy: impl Into<Policy>) -> Limiter {
-    patient_builder(store, policy).build().unwrap()
+/// Returns a limiter that fails closed, with a timeout that is long enough for a busy machine.
+pub(crate) fn test_limiter(store: impl Store, policy: impl Into<Policy>) -> Limiter {
+    test_limiter_builder(store, policy).build().unwrap()
 }
 
-/// As [`patient`], and every check goes to the store.
+/// Like [`test_limiter`], but every check goes to the store.
 pub(crate) fn uncached(store: impl Store, policy: impl Into<Policy>) -> Limiter {
-    patient_builder(store, policy).cache_denials(Duration::ZERO).build().unwrap()
+    test_limiter_builder(store, policy).cache_denials(Duration::ZERO).build().unwrap()
 }
 
-pub(crate) fn patient_builder(store: impl Store, policy: impl Into<Policy>) -> LimiterBuilder {
+pub(crate) fn test_limiter_builder(store: impl Store, policy: impl Into<Policy>) -> LimiterBuilder {
     Limiter::builder(store, policy)
         .timeout(Duration::from_secs(10))
         .failure_mode(FailureMode::Closed)
 }
 
-/// Hammers one key from 64 tasks over all the stores, each of which stands for a process, until
-/// the server's clock has moved on by `span`; then checks that the permits given are exactly the
-/// burst and what the rate allows for the time that has passed on that clock.
-async fn saturate(stores: Vec<RedisStore>, server: &Server, span: Duration) {
+/// Checks one key continuously from 64 tasks, until the server's clock has advanced by `span`. Each
+/// store stands for an instance. Asserts that the granted permits are exactly the burst plus the
+/// rate times the time on that clock.
+async fn assert_exact_under_load(stores: Vec<RedisStore>, server: &Server, span: Duration) {
     let oracle = Oracle { permits: 50, micros: 1_000_000, burst: 20 };
-    // Without the memory of denials, so that every check goes to Redis.
     let limiters: Vec<Limiter> =
         stores.into_iter().map(|store| uncached(store, oracle.quota())).collect();
     for limiter in &limiters {
@@ -66,29 +65,30 @@ async fn saturate(stores: Vec<RedisStore>, server: &Server, span: Duration) {
         task.await.unwrap();
     }
     let full_at = oracle.full_at(server, "tollgate:{hot}:default:t1").await.unwrap();
-    let end = oracle.ticks(server.time_micros().await);
+    let end = oracle.micros_to_ticks(server.time_micros().await);
 
-    // The bucket was never full again, so it is full as late after the first permit as all the
-    // permits take to refill: one permit more or less would move that by 20 ms.
-    let first = full_at - oracle.price(admitted.load(Ordering::Relaxed).into());
-    let (before, after) = (oracle.ticks(before), oracle.ticks(after));
+    // The bucket was never full after the first permit. So the time from the first permit until the
+    // bucket is full is the refill time of all granted permits. One more or less would change it by
+    // 20 ms.
+    let first = full_at - oracle.permits_to_ticks(admitted.load(Ordering::Relaxed).into());
+    let (before, after) = (oracle.micros_to_ticks(before), oracle.micros_to_ticks(after));
     assert!(
         before <= first && first <= after,
-        "the first permit was given {} to {} us ago, not {}",
+        "the first permit was granted {} to {} us ago, not {}",
         (end - after) / 50,
         (end - before) / 50,
         (end - first) / 50,
     );
-    assert!(full_at <= end + oracle.capacity(), "more was given than the bucket holds");
-    assert!(full_at > end, "the bucket was not kept busy");
+    assert!(full_at <= end + oracle.capacity(), "more was granted than the bucket holds");
+    assert!(full_at > end, "the load left the bucket full");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_processes_on_one_redis_admit_exactly_the_quota() {
+async fn three_instances_on_one_redis_admit_exactly_the_quota() {
     let server = Server::start().await;
     let store = || RedisStore::open(server.url()).unwrap();
     let connections = NonZeroUsize::new(3).unwrap();
-    saturate(
+    assert_exact_under_load(
         vec![store(), store(), store().connections(connections)],
         &server,
         Duration::from_secs(3),
@@ -97,12 +97,12 @@ async fn three_processes_on_one_redis_admit_exactly_the_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_processes_on_a_cluster_admit_exactly_the_quota() {
+async fn three_instances_on_a_cluster_admit_exactly_the_quota() {
     let cluster = Cluster::start().await;
     let store = || RedisStore::open_cluster(cluster.urls()).unwrap();
     let slot = cluster.slot_of("tollgate:{hot}:default:t1").await;
     let owner = cluster.node(cluster.slot_owner(slot).await);
-    saturate(vec![store(), store(), store()], owner, Duration::from_secs(3)).await;
+    assert_exact_under_load(vec![store(), store(), store()], owner, Duration::from_secs(3)).await;
 }
 
 #[derive(Clone, Debug)]
@@ -111,8 +111,8 @@ struct Case {
     costs: Vec<u64>,
 }
 
-/// Quotas whose buckets take at least ten minutes to fill, so that no bucket is full again before
-/// its value has been looked at; with and without a remainder, up to the largest numbers.
+/// Generates quotas with and without a remainder, up to the largest numbers. A permit refills in at
+/// least ten minutes, so that no key expires before the test reads it.
 fn cases() -> impl Strategy<Value = Case> {
     let permits = prop_oneof![Just(1u64), Just(3), Just(7), 1..=1_000_000u64];
     let micros = prop_oneof![Just(60_000_000u64), Just(86_400_000_000), 1..=100_000_000_000u64];
@@ -122,10 +122,11 @@ fn cases() -> impl Strategy<Value = Case> {
         micros,
         burst,
     });
-    let slow = oracle.prop_filter("too fast, or beyond exact arithmetic", |oracle| {
-        oracle.price(1) >= oracle.ticks(600_000_000)
-            && Limiter::new(MemoryStore::new(), oracle.quota()).is_ok()
-    });
+    let slow =
+        oracle.prop_filter("refills too fast, or is too large to represent exactly", |oracle| {
+            oracle.permits_to_ticks(1) >= oracle.micros_to_ticks(600_000_000)
+                && Limiter::new(MemoryStore::new(), oracle.quota()).is_ok()
+        });
     slow.prop_flat_map(|oracle| {
         let burst = oracle.burst;
         let cost =
@@ -137,35 +138,35 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// One case on Redis, each decision verified against what Redis keeps, with the microseconds of
-/// the server's clock since the first.
-async fn verified(server: &Server, prefix: &str, case: &Case) -> Vec<(u64, Decision)> {
+/// Runs a case on Redis, and verifies each decision against the value in Redis. Returns the
+/// decisions, each with the microseconds since the first one on the server's clock.
+async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64, Decision)> {
     let store = RedisStore::open(server.url()).unwrap().key_prefix(prefix);
     let limiter = uncached(store, case.oracle.quota());
-    let name = format!("{prefix}:{{key}}:default:t1");
+    let redis_key = format!("{prefix}:{{key}}:default:t1");
     let (mut full_at, mut start, mut decisions) = (0, None, Vec::new());
     for &cost in &case.costs {
         let decision = limiter.check_cost("key", cost).await.unwrap();
-        let after = case.oracle.full_at(server, &name).await.unwrap();
+        let after = case.oracle.full_at(server, &redis_key).await.unwrap();
         let now = case.oracle.verify(full_at, cost, &decision, after);
-        let elapsed = (now - *start.get_or_insert(now)) / case.oracle.ticks(1);
+        let elapsed = (now - *start.get_or_insert(now)) / case.oracle.micros_to_ticks(1);
         decisions.push((elapsed as u64, decision));
         full_at = after;
     }
     decisions
 }
 
-/// Three ways to the same decision: the script's, which Redis keeps; the client's replay; and the
-/// memory store's, on a paused clock that is moved to the times of the first two.
+/// Compares three implementations: the script, whose state is in Redis; the client, which replays
+/// it; and the memory store, on a paused clock that is set to the times of the other two.
 #[test]
-fn redis_the_client_and_the_memory_store_decide_alike() {
+fn redis_the_client_and_the_memory_store_make_the_same_decisions() {
     let mut runner = TestRunner::new(Config::default());
     let cases: Vec<Case> =
         (0..150).map(|_| cases().new_tree(&mut runner).unwrap().current()).collect();
     let real = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = real.block_on(Server::start());
     for (n, case) in cases.iter().enumerate() {
-        let decisions = real.block_on(verified(&server, &format!("case{n}"), case));
+        let decisions = real.block_on(decide_on_redis(&server, &format!("case{n}"), case));
         let paused = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -175,7 +176,7 @@ fn redis_the_client_and_the_memory_store_decide_alike() {
             let limiter = Limiter::new(MemoryStore::new(), case.oracle.quota()).unwrap();
             let start = tokio::time::Instant::now();
             for (&cost, (at, expected)) in case.costs.iter().zip(decisions) {
-                // The timer's wheel has milliseconds; `advance` moves the clock itself.
+                // Unlike a timer, which has milliseconds, `advance` is exact to the microsecond.
                 tokio::time::advance(Duration::from_micros(at) - start.elapsed()).await;
                 assert_eq!(limiter.check_cost("key", cost).await.unwrap(), expected, "{case:?}");
             }

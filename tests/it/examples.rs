@@ -1,4 +1,4 @@
-//! The examples, each run as the process that its reader would start.
+//! The examples, each run as a process.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -25,12 +25,12 @@ const BUCKET: &str = "tollgate:{127.0.0.1}:default:t1";
 const BURST: u64 = 10;
 const PER_SECOND: f64 = 5.0;
 
-/// An example that serves, on a port of its own.
+/// A running server of an example.
 struct Example {
     address: String,
     client: Client<HttpConnector, Empty<Bytes>>,
     _process: Child,
-    // Open as long as the process may want to print.
+    // Keeps the pipe open, so that the process can print.
     _stdout: BufReader<ChildStdout>,
 }
 
@@ -46,9 +46,9 @@ impl Example {
                 }
                 line.clear();
             }
-            panic!("{name} ended and printed no address");
+            panic!("{name} exited and printed no address");
         });
-        let address = address.await.expect("an address within the bound");
+        let address = address.await.expect("the example prints its address in time");
         let client = Client::builder(TokioExecutor::new()).build_http();
         Self { address, client, _process: process, _stdout: stdout }
     }
@@ -59,19 +59,19 @@ impl Example {
 
     async fn get_with(&self, path: &str, header: &str, value: &str) -> Response<Bytes> {
         let request = Request::get(format!("http://{}{path}", self.address)).header(header, value);
-        let answer = async {
+        let exchange = async {
             let response = self.client.request(request.body(Empty::new()).unwrap()).await.unwrap();
             let (parts, body) = response.into_parts();
             Response::from_parts(parts, body.collect().await.unwrap().to_bytes())
         };
-        timeout(BOUND, answer).await.expect("an answer within the bound")
+        timeout(BOUND, exchange).await.expect("the example responds in time")
     }
 }
 
-/// Runs an example that ends by itself.
+/// Runs an example that is not a server.
 async fn run(name: &str, environment: &[(&str, &str)]) -> Output {
     let output = timeout(BOUND, command(name, environment).output()).await;
-    output.expect("an end within the bound").unwrap()
+    output.expect("the example exits in time").unwrap()
 }
 
 fn command(name: &str, environment: &[(&str, &str)]) -> Command {
@@ -81,12 +81,12 @@ fn command(name: &str, environment: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Cargo puts the examples beside the directory of the tests.
+/// Returns the path of an example. Cargo puts the examples next to the directory of the tests.
 fn binary(name: &str) -> PathBuf {
     let test = env::current_exe().unwrap();
     let path = test.parent().unwrap().with_file_name("examples").join(name);
     let path = path.with_extension(env::consts::EXE_EXTENSION);
-    assert!(path.exists(), "no {name}: `cargo build --examples` with the features of this test");
+    assert!(path.exists(), "{name} is not built: run `cargo build --examples --all-features`");
     path
 }
 
@@ -94,14 +94,14 @@ fn text(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
 }
 
-/// Whether the limiter counted the request, which it does not while its store is away.
+/// Returns whether the limiter counted the request. It does not count while its store is down.
 fn is_counted(response: &Response<Bytes>) -> bool {
     response.headers().contains_key("ratelimit")
 }
 
-/// The most that one client can have been admitted since then.
-fn quota_since(began: Instant) -> u64 {
-    BURST + (PER_SECOND * began.elapsed().as_secs_f64()) as u64
+/// Returns how many requests of one client can have been admitted since then.
+fn quota_since(started: Instant) -> u64 {
+    BURST + (PER_SECOND * started.elapsed().as_secs_f64()) as u64
 }
 
 fn assert_is_denial(response: &Response<Bytes>) {
@@ -119,9 +119,9 @@ fn assert_is_denial(response: &Response<Bytes>) {
 }
 
 #[tokio::test]
-async fn quickstart_admits_the_quota_and_tells_the_rest_to_wait() {
+async fn quickstart_admits_the_quota_and_denies_the_rest_with_retry_after() {
     let quickstart = Example::serve("quickstart", &[]).await;
-    let (began, mut admitted) = (Instant::now(), 0);
+    let (started, mut admitted) = (Instant::now(), 0);
     for _ in 0..30 {
         let response = quickstart.get("/").await;
         if response.status() == StatusCode::OK {
@@ -131,25 +131,25 @@ async fn quickstart_admits_the_quota_and_tells_the_rest_to_wait() {
             assert_is_denial(&response);
         }
     }
-    let most = quota_since(began);
-    assert!((BURST..=most).contains(&admitted), "{admitted}, and at most {most}");
+    let most = quota_since(started);
+    assert!((BURST..=most).contains(&admitted), "{admitted} admitted, at most {most} expected");
 }
 
 #[tokio::test]
-async fn quickstart_serves_before_redis_is_there_and_uses_it_then() {
-    // A port that is free and stays so.
+async fn quickstart_serves_before_redis_is_up_and_uses_it_then() {
+    // Reserves a port, on which the server restarts later.
     let server = Server::start().await;
     server.stop();
     let quickstart = Example::serve("quickstart", &[("REDIS_URL", &server.url())]).await;
 
-    let began = Instant::now();
+    let started = Instant::now();
     let response = quickstart.get("/").await;
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!is_counted(&response) && text(response.body()).contains("no limit"));
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 
     server.restart().await;
-    wait_until("Redis counts", Duration::from_secs(2), async || {
+    wait_until("a request is counted", Duration::from_secs(2), async || {
         is_counted(&quickstart.get("/").await)
     })
     .await;
@@ -160,21 +160,19 @@ async fn quickstart_serves_before_redis_is_there_and_uses_it_then() {
     assert_eq!(server.query::<u8>(&["EXISTS", BUCKET]).await, 1);
 }
 
-/// Three processes and 64 clients for three seconds: together they are given exactly the burst and
-/// what the rate allows, by the clock of the server that has the bucket.
-async fn assert_shared(variable: &str, urls: &str, server: &Server) {
+/// Sends requests from 64 clients to three processes for three seconds. Asserts that the processes
+/// together admit exactly the burst plus the rate times the time on the server's clock.
+async fn assert_processes_share_quota(variable: &str, urls: &str, server: &Server) {
     let oracle = Oracle { permits: 5, micros: 1_000_000, burst: BURST };
     let mut processes = Vec::new();
     for _ in 0..3 {
         let process = Example::serve("quickstart", &[(variable, urls)]).await;
-        wait_until("the process has its connection", BOUND, async || {
-            is_counted(&process.get("/").await)
-        })
-        .await;
+        wait_until("the process is connected", BOUND, async || is_counted(&process.get("/").await))
+            .await;
         processes.push(Arc::new(process));
     }
     let (mut before, mut after) = (0, 0);
-    wait_until("the first permit is given", BOUND, async || {
+    wait_until("the first permit is granted", BOUND, async || {
         server.command(&["DEL", BUCKET]).await;
         before = server.time_micros().await;
         let response = processes[0].get("/").await;
@@ -183,39 +181,40 @@ async fn assert_shared(variable: &str, urls: &str, server: &Server) {
     })
     .await;
 
-    let began = Instant::now();
+    let started = Instant::now();
     let clients: Vec<_> = (0..64)
         .map(|n| {
             let process = processes[n % 3].clone();
             tokio::spawn(async move {
-                let (mut admitted, mut late) = (0, 0);
-                while began.elapsed() < Duration::from_secs(3) {
+                let (mut admitted, mut timed_out) = (0, 0);
+                while started.elapsed() < Duration::from_secs(3) {
                     let response = process.get("/").await;
                     if response.status() == StatusCode::OK {
-                        // On a busy machine a check can miss its deadline. It may be charged.
-                        *(if is_counted(&response) { &mut admitted } else { &mut late }) += 1;
+                        // A check can time out on a busy machine. It may still be charged.
+                        *(if is_counted(&response) { &mut admitted } else { &mut timed_out }) += 1;
                     }
                 }
-                (admitted, late)
+                (admitted, timed_out)
             })
         })
         .collect();
-    let (mut admitted, mut late) = (1, 0);
+    let (mut admitted, mut timed_out) = (1, 0);
     for client in clients {
-        let (more, later) = client.await.unwrap();
-        admitted += more;
-        late += later;
+        let (more_admitted, more_timed_out) = client.await.unwrap();
+        admitted += more_admitted;
+        timed_out += more_timed_out;
     }
 
-    // The bucket was never full again, so it is full as long after the first permit as all the
-    // permits take to refill. One more or less would move that by 200 ms.
+    // The bucket was never full after the first permit. So the time from the first permit until the
+    // bucket is full is the refill time of all granted permits. One more or less would change it by
+    // 200 ms.
     let full_at = oracle.full_at(server, BUCKET).await.unwrap();
-    let first = |permits| full_at - oracle.price(permits);
-    let window = oracle.ticks(before)..=oracle.ticks(after);
+    let first = |permits| full_at - oracle.permits_to_ticks(permits);
+    let window = oracle.micros_to_ticks(before)..=oracle.micros_to_ticks(after);
     assert!(
-        (0..=late).any(|charged| window.contains(&first(admitted + charged))),
-        "{admitted} admitted, {late} late, {} us after the first could be",
-        (first(admitted) - oracle.ticks(after)) / oracle.ticks(1),
+        (0..=timed_out).any(|charged| window.contains(&first(admitted + charged))),
+        "{admitted} admitted, {timed_out} timed out, first permit {} us after the window",
+        (first(admitted) - oracle.micros_to_ticks(after)) / oracle.micros_to_ticks(1),
     );
     assert!(admitted >= BURST + 10, "the limit was not reached: {admitted}");
 }
@@ -223,21 +222,22 @@ async fn assert_shared(variable: &str, urls: &str, server: &Server) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_processes_share_exactly_the_quota_on_one_redis() {
     let server = Server::start().await;
-    assert_shared("REDIS_URL", &server.url(), &server).await;
+    assert_processes_share_quota("REDIS_URL", &server.url(), &server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_processes_share_exactly_the_quota_on_a_cluster() {
     let cluster = Cluster::start().await;
     let owner = cluster.slot_owner(cluster.slot_of(BUCKET).await).await;
-    assert_shared("REDIS_CLUSTER", &cluster.urls().join(","), cluster.node(owner)).await;
+    assert_processes_share_quota("REDIS_CLUSTER", &cluster.urls().join(","), cluster.node(owner))
+        .await;
 }
 
 #[tokio::test]
-async fn quickstart_says_what_is_wrong_and_exits() {
+async fn quickstart_reports_invalid_configuration_and_exits() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let taken = taken.local_addr().unwrap().port().to_string();
-    for (environment, says) in [
+    for (environment, expected) in [
         (&[("REDIS_URL", "no redis")][..], "REDIS_URL: "),
         (&[("REDIS_URL", "")], "REDIS_URL: "),
         (&[("REDIS_CLUSTER", "redis://127.0.0.1:1,no redis")], "REDIS_CLUSTER: "),
@@ -248,16 +248,16 @@ async fn quickstart_says_what_is_wrong_and_exits() {
         let output = run("quickstart", environment).await;
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{environment:?}: {error}");
-        assert!(error.starts_with("quickstart: ") && error.contains(says), "{error}");
+        assert!(error.starts_with("quickstart: ") && error.contains(expected), "{error}");
         assert_eq!((error.lines().count(), &output.stdout[..]), (1, &b""[..]), "{error}");
     }
 }
 
 #[tokio::test]
-async fn routes_have_quotas_and_callers_of_their_own() {
+async fn routes_have_separate_quotas_and_keys() {
     let routes = Example::serve("routes", &[]).await;
 
-    // By route and client, not by path.
+    // The key has the route and the client, not the path.
     for (path, status) in [("/items/1", 200), ("/items/2", 200), ("/items/3", 429)] {
         assert_eq!(routes.get(path).await.status(), status, "{path}");
     }
@@ -275,7 +275,7 @@ async fn routes_have_quotas_and_callers_of_their_own() {
     assert_eq!(inner, r#""search";r=2;t=20"#);
     assert!(outer.to_str().unwrap().starts_with(r#""all";r="#));
 
-    wait_until("the quota around all is used up", BOUND, async || {
+    wait_until("the outer quota is used up", BOUND, async || {
         let response = routes.get("/report").await;
         let is_denied = response.status() == StatusCode::TOO_MANY_REQUESTS;
         is_denied && text(response.body()).contains(r#""violated-policies":["all"]"#)
@@ -286,7 +286,7 @@ async fn routes_have_quotas_and_callers_of_their_own() {
 }
 
 #[tokio::test]
-async fn plans_limit_by_what_the_account_has_paid_for() {
+async fn plans_limit_by_the_plan_of_the_account() {
     let plans = Example::serve("plans", &[]).await;
     assert_eq!(plans.get("/export").await.status(), StatusCode::UNAUTHORIZED);
 
@@ -295,8 +295,8 @@ async fn plans_limit_by_what_the_account_has_paid_for() {
         let response = plans.get_with("/export", "authorization", &bearer).await;
         let policy = format!("\"{plan}\";q={quota};w=1");
         assert_eq!(response.headers()["ratelimit-policy"], policy.as_str());
-        let left = format!("\"{plan}\";r={};t=1", quota - 5);
-        assert_eq!(response.headers()["ratelimit"], left.as_str());
+        let remaining = format!("\"{plan}\";r={};t=1", quota - 5);
+        assert_eq!(response.headers()["ratelimit"], remaining.as_str());
     }
 
     wait_until("an export is denied", BOUND, async || {
@@ -317,7 +317,7 @@ async fn plans_limit_by_what_the_account_has_paid_for() {
 
 #[cfg(feature = "tonic")]
 #[tokio::test]
-async fn a_grpc_client_is_told_how_long_to_wait() {
+async fn a_denied_grpc_client_receives_the_retry_delay() {
     let output = run("grpc", &[]).await;
     assert!(output.status.success());
     let lines: Vec<&str> = text(&output.stdout).lines().collect();
@@ -329,13 +329,13 @@ async fn a_grpc_client_is_told_how_long_to_wait() {
 }
 
 #[tokio::test]
-async fn a_worker_waits_for_its_turn_and_a_service_answers_with_errors() {
-    let began = Instant::now();
+async fn a_worker_waits_for_permits_and_a_service_returns_errors() {
+    let started = Instant::now();
     let output = run("outside_http", &[]).await;
-    // 10 permits at once, and another 10 at 50 a second.
-    assert!(output.status.success() && began.elapsed() >= Duration::from_millis(200));
+    // 10 permits are available at once, and another 10 at a rate of 50 per second.
+    assert!(output.status.success() && started.elapsed() >= Duration::from_millis(200));
     let lines: Vec<&str> = text(&output.stdout).lines().collect();
-    let begins = [
+    let prefixes = [
         " 5 recipients: sent",
         " 5 recipients: sent",
         "10 recipients: sent",
@@ -344,8 +344,8 @@ async fn a_worker_waits_for_its_turn_and_a_service_answers_with_errors() {
         "mailbox: accepted",
         "mailbox: rate limit exceeded, retry after",
     ];
-    assert_eq!(lines.len(), begins.len());
-    for (line, begin) in lines.into_iter().zip(begins) {
-        assert!(line.starts_with(begin), "{line}");
+    assert_eq!(lines.len(), prefixes.len());
+    for (line, prefix) in lines.into_iter().zip(prefixes) {
+        assert!(line.starts_with(prefix), "{line}");
     }
 }

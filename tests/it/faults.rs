@@ -1,4 +1,5 @@
-//! Redis away, silent, restarted, demoted: what callers get, and how soon it is over.
+//! Redis unreachable, unresponsive, restarted or demoted: what a check returns, and how long the
+//! recovery takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -8,75 +9,76 @@ use deadpool_redis::Runtime;
 use tollgate::{Decision, ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Sentinel, Server, start, wait_until};
-use crate::exact::{patient, patient_builder};
+use crate::exact::{test_limiter, test_limiter_builder};
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 
-/// What the scheduler of a busy machine may add to a deadline. The other way to fail is a wait for
-/// the client's own time-outs, which are half a second and more.
+/// What the scheduler of a busy machine may add to a timeout. It is less than the timeouts of the
+/// Redis client, which are half a second and more, so the tests notice a wait for one of those.
 const SLACK: Duration = Duration::from_millis(300);
 
-fn closed(url: String) -> Limiter {
+fn fail_closed(url: String) -> Limiter {
     let store = RedisStore::open(url).unwrap();
     let builder = Limiter::builder(store, Quota::per_second(1_000_000));
     builder.failure_mode(FailureMode::Closed).build().unwrap()
 }
 
-async fn evalshas(server: &Server) -> u64 {
+async fn evalsha_calls(server: &Server) -> u64 {
     server.command_stats().await.get("evalsha").copied().unwrap_or(0)
 }
 
-/// Waits until the store decides again, and returns how long that took.
-async fn recovery(limiter: &Limiter) -> Duration {
+/// Waits until a check succeeds, and returns how long that took.
+async fn wait_for_recovery(limiter: &Limiter) -> Duration {
     let start = Instant::now();
-    wait_until("the store decides again", BOUND, async || limiter.check("recovery").await.is_ok())
+    wait_until("a check succeeds again", BOUND, async || limiter.check("recovery").await.is_ok())
         .await;
     start.elapsed()
 }
 
 #[tokio::test]
-async fn a_silent_redis_costs_the_deadline_and_no_more() {
+async fn an_unresponsive_redis_delays_checks_by_the_timeout_and_no_longer() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
-    let limiter = closed(proxy.url());
+    let limiter = fail_closed(proxy.url());
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
     proxy.swallow(true);
     for _ in 0..5 {
-        let began = Instant::now();
-        // Three at once: two flushes in flight, and one that waits behind them.
+        let started = Instant::now();
+        // Two flushes are in flight, and the third check is queued behind them.
         let checks = ["a", "b", "c"].map(|key| start(limiter.check(key)));
         for check in checks {
             assert_eq!(check.await.unwrap_err().kind(), ErrorKind::Timeout);
         }
-        let took = began.elapsed();
-        assert!(took >= TIMEOUT && took < TIMEOUT + SLACK, "{took:?}");
+        let elapsed = started.elapsed();
+        assert!(elapsed >= TIMEOUT && elapsed < TIMEOUT + SLACK, "{elapsed:?}");
     }
     proxy.swallow(false);
-    assert!(recovery(&limiter).await < Duration::from_secs(1));
+    assert!(wait_for_recovery(&limiter).await < Duration::from_secs(1));
 }
 
-/// After a blocked runtime. The connection, which other checks share, is not to blame.
+/// The test blocks its thread until the check has expired. Other checks share the connection, which
+/// is not the cause.
 #[tokio::test]
-async fn a_check_that_is_too_late_is_not_sent_and_does_not_close_the_connection() {
+async fn an_expired_check_is_not_sent_and_does_not_close_the_connection() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     let store = RedisStore::open(proxy.url()).unwrap();
     let quota = Quota::per_second(1_000_000);
-    let limiter = patient(store.clone(), quota);
+    let limiter = test_limiter(store.clone(), quota);
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
     let timeout = Duration::from_millis(1);
-    let hasty = patient_builder(store, quota).timeout(timeout).build().unwrap();
-    let before = evalshas(&server).await;
-    let late = start(hasty.check("key"));
+    let short_timeout = test_limiter_builder(store, quota).timeout(timeout).build().unwrap();
+    let before = evalsha_calls(&server).await;
+    let expired = start(short_timeout.check("key"));
     std::thread::sleep(timeout);
-    assert_eq!(late.await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(expired.await.unwrap_err().kind(), ErrorKind::Timeout);
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
-    assert_eq!(evalshas(&server).await - before, 1);
+    assert_eq!(evalsha_calls(&server).await - before, 1);
     assert_eq!(proxy.accepted(), 1);
 }
 
 #[tokio::test]
-async fn a_time_without_end_is_no_panic() {
+async fn the_longest_durations_do_not_panic() {
     let server = Server::start().await;
     let store = RedisStore::open(server.url()).unwrap();
     let limiter = Limiter::builder(store, Quota::per_day(1))
@@ -92,52 +94,53 @@ async fn a_time_without_end_is_no_panic() {
 }
 
 #[tokio::test]
-async fn a_reset_that_was_done_unheard_is_not_followed_by_a_remembered_denial() {
+async fn a_reset_whose_reply_is_lost_invalidates_the_cached_denial() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     let store = RedisStore::open(proxy.url()).unwrap();
-    let limiter = patient_builder(store, Quota::per_day(1)).cache_denials(BOUND).build().unwrap();
+    let limiter =
+        test_limiter_builder(store, Quota::per_day(1)).cache_denials(BOUND).build().unwrap();
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
     assert!(!limiter.check("key").await.unwrap().is_allowed());
-    proxy.cut_replies(1);
+    proxy.disconnect_on_reply(1);
     limiter.reset("key").await.unwrap_err();
     assert!(limiter.check("key").await.unwrap().is_allowed());
 }
 
 #[tokio::test]
-async fn the_failure_mode_answers_and_says_so() {
-    let limiter = closed("redis://127.0.0.1:1".into());
+async fn the_failure_mode_decides_during_an_outage_and_is_named_as_the_source() {
+    let limiter = fail_closed("redis://127.0.0.1:1".into());
     assert_eq!(limiter.check("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
     let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
     let open = Limiter::new(store, Quota::per_second(1_000_000)).unwrap();
     let decision = open.check("key").await.unwrap();
     assert!(decision.is_allowed());
     assert_eq!(decision.source(), Source::FailureMode);
-    // A bucket that cannot be seen is an error in either mode.
+    // The failure mode does not apply to `peek` and `reset`.
     assert_eq!(open.peek("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(open.reset("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
 #[tokio::test]
-async fn redis_may_come_up_after_the_service() {
+async fn redis_may_start_after_the_service() {
     let server = Server::start().await;
     server.stop();
-    let limiter = closed(server.url());
+    let limiter = fail_closed(server.url());
     for _ in 0..3 {
         let start = Instant::now();
         assert_eq!(limiter.check("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
         assert!(start.elapsed() < TIMEOUT + SLACK);
     }
     server.restart().await;
-    assert!(recovery(&limiter).await < Duration::from_secs(1));
+    assert!(wait_for_recovery(&limiter).await < Duration::from_secs(1));
     assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
 }
 
 #[tokio::test]
-async fn an_outage_costs_a_check_no_wait() {
-    let limiter = closed("redis://127.0.0.1:1".into());
+async fn a_check_in_a_detected_outage_does_not_wait() {
+    let limiter = fail_closed("redis://127.0.0.1:1".into());
     limiter.check("key").await.unwrap_err();
-    // Far more than can be done if each attempted a connection, or waited for its deadline.
+    // The limit is a twentieth of the time that 2,000 timeouts would take.
     let start = Instant::now();
     for _ in 0..2_000 {
         limiter.check("key").await.unwrap_err();
@@ -146,22 +149,22 @@ async fn an_outage_costs_a_check_no_wait() {
 }
 
 #[tokio::test]
-async fn a_reply_cut_off_after_the_commit_is_charged_once() {
+async fn a_check_whose_reply_is_lost_is_charged_once() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     let store = RedisStore::open(proxy.url()).unwrap();
-    let limiter = patient(store, Quota::per_hour(100));
+    let limiter = test_limiter(store, Quota::per_hour(100));
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
-    let before = evalshas(&server).await;
-    proxy.cut_replies(1);
+    let before = evalsha_calls(&server).await;
+    proxy.disconnect_on_reply(1);
     assert_eq!(limiter.check("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(proxy.cuts_left(), 0);
-    assert_eq!(evalshas(&server).await - before, 1, "not sent again");
-    recovery(&limiter).await;
+    assert_eq!(proxy.disconnects_left(), 0);
+    assert_eq!(evalsha_calls(&server).await - before, 1, "not sent again");
+    wait_for_recovery(&limiter).await;
     assert_eq!(limiter.peek("key").await.unwrap().remaining(), 98, "charged once, not twice");
 }
 
-/// Load that must not fail, counted until it is told to stop.
+/// Concurrent checks of one key, none of which may fail.
 struct Load {
     stop: Arc<AtomicBool>,
     tasks: Vec<tokio::task::JoinHandle<Vec<Decision>>>,
@@ -176,7 +179,7 @@ impl Load {
                 tokio::spawn(async move {
                     let mut decisions = Vec::new();
                     while !stop.load(Relaxed) {
-                        decisions.push(limiter.check("load").await.expect("no request fails"));
+                        decisions.push(limiter.check("load").await.expect("no check fails"));
                     }
                     decisions
                 })
@@ -196,9 +199,10 @@ impl Load {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn script_flush_under_load_fails_nothing_and_gives_nothing_twice() {
+async fn script_flush_under_load_fails_no_check_and_grants_no_permit_twice() {
     let server = Server::start().await;
-    let limiter = patient(RedisStore::open(server.url()).unwrap(), Quota::per_day(1).burst(50_000));
+    let limiter =
+        test_limiter(RedisStore::open(server.url()).unwrap(), Quota::per_day(1).burst(50_000));
     let load = Load::start(&limiter);
     for _ in 0..100 {
         server.command(&["SCRIPT", "FLUSH"]).await;
@@ -207,11 +211,11 @@ async fn script_flush_under_load_fails_nothing_and_gives_nothing_twice() {
     let admitted = decisions.iter().filter(|decision| decision.is_allowed()).count();
     let left = limiter.peek("load").await.unwrap().remaining();
     assert_eq!(admitted + left as usize, 50_000);
-    assert!(server.command_stats().await["eval"] > 50, "the flushes were felt");
+    assert!(server.command_stats().await["eval"] > 50, "the flushes removed the script");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_under_load_is_answered_by_the_failure_mode_on_time_and_over_within_a_second() {
+async fn a_restart_under_load_lets_no_check_exceed_the_timeout_and_is_over_within_a_second() {
     let server = Server::start().await;
     let store = RedisStore::open(server.url()).unwrap();
     let limiter = Limiter::new(store, Quota::per_second(1_000_000)).unwrap();
@@ -225,7 +229,7 @@ async fn a_restart_under_load_is_answered_by_the_failure_mode_on_time_and_over_w
                 while !stop.load(Relaxed) {
                     let start = Instant::now();
                     assert!(
-                        limiter.check("load").await.expect("answered by the mode").is_allowed()
+                        limiter.check("load").await.expect("the failure mode decides").is_allowed()
                     );
                     slowest.fetch_max(start.elapsed().as_millis() as u64, Relaxed);
                     tokio::task::yield_now().await;
@@ -234,17 +238,17 @@ async fn a_restart_under_load_is_answered_by_the_failure_mode_on_time_and_over_w
         })
         .collect();
     server.stop();
-    wait_until("the mode answers", BOUND, async || {
+    wait_until("the failure mode decides", BOUND, async || {
         limiter.check("probe").await.unwrap().source() == Source::FailureMode
     })
     .await;
     server.restart().await;
-    let back = Instant::now();
-    wait_until("the store answers", BOUND, async || {
+    let restarted = Instant::now();
+    wait_until("the store decides", BOUND, async || {
         limiter.check("probe").await.unwrap().source() == Source::Store
     })
     .await;
-    assert!(back.elapsed() < Duration::from_secs(1), "{:?}", back.elapsed());
+    assert!(restarted.elapsed() < Duration::from_secs(1), "{:?}", restarted.elapsed());
     stop.store(true, Relaxed);
     for task in tasks {
         task.await.unwrap();
@@ -253,29 +257,29 @@ async fn a_restart_under_load_is_answered_by_the_failure_mode_on_time_and_over_w
     assert!(slowest < TIMEOUT + SLACK, "{slowest:?}");
 }
 
-/// A demoted primary answers PING like any other; only a write shows what it is.
+/// A demoted primary still replies to PING. Only a write shows that it is a replica.
 #[cfg(feature = "sentinel")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_that_keeps_the_connection_is_noticed() {
+async fn a_failover_that_keeps_the_connection_open_is_detected() {
     let sentinel = Sentinel::start().await;
     let store = RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
     let limiter = Limiter::builder(store, Quota::per_hour(1_000))
         .failure_mode(FailureMode::Closed)
         .build()
         .unwrap();
-    recovery(&limiter).await;
+    wait_for_recovery(&limiter).await;
     sentinel.failover().await;
     sentinel.demote().await;
-    assert!(recovery(&limiter).await < Duration::from_secs(1));
+    assert!(wait_for_recovery(&limiter).await < Duration::from_secs(1));
     let primary = sentinel.primary();
-    let before = evalshas(primary).await;
+    let before = evalsha_calls(primary).await;
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
-    assert_eq!(evalshas(primary).await, before + 1, "decided by the primary that was promoted");
+    assert_eq!(evalsha_calls(primary).await, before + 1, "the promoted primary decides");
 }
 
 #[cfg(feature = "sentinel")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_primary_is_left_for_the_one_that_sentinel_names() {
+async fn a_dead_primary_is_replaced_by_the_one_that_sentinel_reports() {
     let sentinel = Sentinel::start().await;
     let config = deadpool_redis::sentinel::Config::from_urls(
         sentinel.urls(),
@@ -287,23 +291,23 @@ async fn a_dead_primary_is_left_for_the_one_that_sentinel_names() {
         .failure_mode(FailureMode::Closed)
         .build()
         .unwrap();
-    recovery(&limiter).await;
+    wait_for_recovery(&limiter).await;
     sentinel.primary().stop();
-    sentinel.promoted().await;
-    recovery(&limiter).await;
+    sentinel.wait_until_promoted().await;
+    wait_for_recovery(&limiter).await;
 }
 
 #[tokio::test]
-async fn a_pool_of_one_that_the_application_uses_too_is_not_starved() {
+async fn a_pool_of_one_connection_stays_available_to_the_application() {
     let server = Server::start().await;
     let mut config = deadpool_redis::Config::from_url(server.url());
     config.pool = Some(deadpool_redis::PoolConfig::new(1));
     let pool = config.create_pool(Some(Runtime::Tokio1)).unwrap();
-    let limiter = patient(RedisStore::from_pool(pool.clone()), Quota::per_hour(1_000));
+    let limiter = test_limiter(RedisStore::from_pool(pool.clone()), Quota::per_hour(1_000));
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
-    // The application holds the pool's only connection while the limiter goes on.
+    // The application holds the pool's only connection while the limiter runs checks.
     let mut held =
-        tokio::time::timeout(BOUND, pool.get()).await.expect("the place is free").unwrap();
+        tokio::time::timeout(BOUND, pool.get()).await.expect("the slot is free").unwrap();
     for _ in 0..10 {
         limiter.check("key").await.unwrap().ensure_allowed().unwrap();
     }
@@ -313,9 +317,9 @@ async fn a_pool_of_one_that_the_application_uses_too_is_not_starved() {
 }
 
 #[tokio::test]
-async fn a_full_redis_is_an_error_of_the_store_and_no_permit() {
+async fn a_redis_out_of_memory_is_a_server_error_and_charges_nothing() {
     let server = Server::with_args(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).await;
-    let limiter = patient(RedisStore::open(server.url()).unwrap(), Quota::per_hour(10));
+    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), Quota::per_hour(10));
     let error = limiter.check("key").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Server);
     assert!(error.to_string().contains("OOM"), "{error}");

@@ -1,4 +1,4 @@
-//! The layer on a tonic server, over real sockets, and what a tonic client makes of its answers.
+//! The layer on a tonic server over real sockets, and how a tonic client reads its responses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -21,23 +21,23 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use tonic_types::StatusExt;
 use tower::{Service, ServiceExt};
 
-/// One call passes, and no other for a day: no run of a test is long enough to see another.
-fn once() -> Limiter {
+/// Allows one call per day. No test runs long enough for a second one.
+fn one_per_day() -> Limiter {
     Limiter::new(MemoryStore::new(), Quota::per_day(1)).unwrap()
 }
 
-/// The health service of tonic behind a limit.
-struct Served {
+/// A server of tonic's health service with a rate limit.
+struct TestServer {
     address: SocketAddr,
     reporter: HealthReporter,
 }
 
-impl Served {
-    async fn by(limiter: &Limiter, resolver: impl KeyResolver + 'static) -> Self {
-        Self::behind(RateLimitLayer::new(limiter.clone(), resolver)).await
+impl TestServer {
+    async fn with_limiter(limiter: &Limiter, resolver: impl KeyResolver + 'static) -> Self {
+        Self::with_layer(RateLimitLayer::new(limiter.clone(), resolver)).await
     }
 
-    async fn behind(layer: RateLimitLayer<impl KeyResolver + 'static>) -> Self {
+    async fn with_layer(layer: RateLimitLayer<impl KeyResolver + 'static>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (reporter, health) = health_reporter();
@@ -46,7 +46,7 @@ impl Served {
         Self { address, reporter }
     }
 
-    /// A connection from one of the addresses that this machine has.
+    /// Connects from one of the loopback addresses.
     async fn channel(&self, from: [u8; 4]) -> Channel {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
         endpoint.local_address(Some(Ipv4Addr::from(from).into())).connect().await.unwrap()
@@ -62,48 +62,51 @@ impl Served {
         Ok(response.metadata().clone())
     }
 
-    async fn denied(&self) -> Status {
+    async fn check_error(&self) -> Status {
         self.check().await.unwrap_err()
     }
 }
 
 #[tokio::test]
-async fn a_denial_tells_the_wait_to_grpc_clients_and_ends_with_it() {
-    let limiter = once();
-    let served = Served::by(&limiter, Global).await;
-    let passed = served.check().await.unwrap();
-    assert_eq!(passed.get("ratelimit-policy").unwrap(), r#""default";q=1;w=86400"#);
+async fn a_denial_has_the_retry_delay_for_grpc_clients_until_the_bucket_is_reset() {
+    let limiter = one_per_day();
+    let server = TestServer::with_limiter(&limiter, Global).await;
+    let allowed = server.check().await.unwrap();
+    assert_eq!(allowed.get("ratelimit-policy").unwrap(), r#""default";q=1;w=86400"#);
 
     let before = limiter.peek("global").await.unwrap().retry_after().unwrap();
-    let denied = served.denied().await;
+    let denied = server.check_error().await;
     let after = limiter.peek("global").await.unwrap().retry_after().unwrap();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    let wait = denied.get_details_retry_info().unwrap().retry_delay.unwrap();
-    assert!((after..=before).contains(&wait), "{after:?} <= {wait:?} <= {before:?}");
-    let told = |name| denied.metadata().get(name).unwrap().to_str().unwrap().parse::<u128>();
-    assert_eq!(told("grpc-retry-pushback-ms").unwrap(), wait.as_micros().div_ceil(1_000));
-    assert_eq!(told("retry-after").unwrap(), wait.as_micros().div_ceil(1_000_000));
+    let delay = denied.get_details_retry_info().unwrap().retry_delay.unwrap();
+    assert!((after..=before).contains(&delay), "{after:?} <= {delay:?} <= {before:?}");
+    let number = |name| denied.metadata().get(name).unwrap().to_str().unwrap().parse::<u128>();
+    assert_eq!(number("grpc-retry-pushback-ms").unwrap(), delay.as_micros().div_ceil(1_000));
+    assert_eq!(number("retry-after").unwrap(), delay.as_micros().div_ceil(1_000_000));
 
     limiter.reset("global").await.unwrap();
-    served.check().await.unwrap();
+    server.check().await.unwrap();
 }
 
 #[tokio::test]
-async fn what_can_never_pass_is_not_to_be_tried_again() {
-    let served = Served::behind(RateLimitLayer::new(once(), Global).cost(|_: &Parts| 2)).await;
-    let denied = served.denied().await;
+async fn a_cost_above_the_capacity_must_not_be_retried() {
+    let server =
+        TestServer::with_layer(RateLimitLayer::new(one_per_day(), Global).cost(|_: &Parts| 2))
+            .await;
+    let denied = server.check_error().await;
     assert_eq!(denied.code(), Code::ResourceExhausted);
     assert_eq!(denied.metadata().get("grpc-retry-pushback-ms").unwrap(), "-1");
     assert!(denied.get_details_retry_info().is_none());
     assert!(denied.metadata().get("retry-after").is_none());
 }
 
-/// What is on the wire, which a tonic client does not show.
+/// Reads the HTTP response itself, which a tonic client does not show.
 #[tokio::test]
-async fn a_denial_is_http_200_with_trailers_only() {
-    let limiter = once();
+async fn a_denial_is_a_trailers_only_response_with_http_200() {
+    let limiter = one_per_day();
     limiter.check("global").await.unwrap().ensure_allowed().unwrap();
-    let mut channel = Served::by(&limiter, Global).await.channel([127, 0, 0, 1]).await;
+    let mut channel =
+        TestServer::with_limiter(&limiter, Global).await.channel([127, 0, 0, 1]).await;
     let uri = "http://localhost/grpc.health.v1.Health/Check";
     let request = Request::post(uri).header("content-type", "application/grpc");
     let request = request.header("te", "trailers").body(Body::empty()).unwrap();
@@ -111,11 +114,11 @@ async fn a_denial_is_http_200_with_trailers_only() {
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["content-type"], "application/grpc");
     assert_eq!(response.headers()["grpc-status"], "8");
-    assert!(http_body::Body::is_end_stream(response.body()), "neither a body nor trailers follow");
+    assert!(http_body::Body::is_end_stream(response.body()), "no body and no trailers follow");
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_has_the_code_of_its_reason() {
+async fn the_http_status_of_a_rejection_determines_the_grpc_code() {
     let cases = [
         (StatusCode::UNAUTHORIZED, Code::Unauthenticated),
         (StatusCode::FORBIDDEN, Code::PermissionDenied),
@@ -127,21 +130,24 @@ async fn a_request_without_a_key_has_the_code_of_its_reason() {
         (StatusCode::GONE, Code::Unknown),
     ];
     for (status, code) in cases {
-        let refuse = move |_: &Parts| -> Resolution {
+        let reject = move |_: &Parts| -> Resolution {
             Rejection::new(status, "100%25 \u{fc}ber").unwrap().into()
         };
-        let refused = Served::by(&once(), refuse).await.denied().await;
-        assert_eq!((refused.code(), refused.message()), (code, "100%25 \u{fc}ber"));
+        let rejected = TestServer::with_limiter(&one_per_day(), reject).await.check_error().await;
+        assert_eq!((rejected.code(), rejected.message()), (code, "100%25 \u{fc}ber"));
     }
     let missing =
-        Served::by(&once(), Header::new(HeaderName::from_static("x-api-key"))).await.denied().await;
+        TestServer::with_limiter(&one_per_day(), Header::new(HeaderName::from_static("x-api-key")))
+            .await
+            .check_error()
+            .await;
     assert_eq!(missing.code(), Code::Internal);
     assert_eq!(missing.message(), "missing header: x-api-key");
 }
 
 #[tokio::test]
-async fn an_outage_is_unavailable_and_no_denial() {
-    // Bound and not listening: refuses, and nobody else can listen there.
+async fn an_outage_is_unavailable_and_not_a_denial() {
+    // A socket that is bound but does not listen refuses connections and reserves the port.
     let refusing = TcpSocket::new_v4().unwrap();
     refusing.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let url = format!("redis://{}/", refusing.local_addr().unwrap());
@@ -150,10 +156,10 @@ async fn an_outage_is_unavailable_and_no_denial() {
         Limiter::builder(store, Quota::per_day(1)).failure_mode(mode).build().unwrap()
     };
 
-    let closed = Served::by(&limiter(FailureMode::Closed), Global).await;
-    let open = Served::by(&limiter(FailureMode::Open), Global).await;
+    let closed = TestServer::with_limiter(&limiter(FailureMode::Closed), Global).await;
+    let open = TestServer::with_limiter(&limiter(FailureMode::Open), Global).await;
     for _ in 0..2 {
-        let status = closed.denied().await;
+        let status = closed.check_error().await;
         assert_eq!(status.code(), Code::Unavailable);
         assert!(status.metadata().get("ratelimit").is_none());
         assert!(open.check().await.unwrap().get("ratelimit").is_none());
@@ -161,37 +167,37 @@ async fn an_outage_is_unavailable_and_no_denial() {
 }
 
 #[tokio::test]
-async fn a_large_message_arrives_whole() {
-    let served = Served::by(&once(), Global).await;
+async fn a_large_message_passes_through_unchanged() {
+    let server = TestServer::with_limiter(&one_per_day(), Global).await;
     let name = "a".repeat(4_000_000);
-    served.reporter.set_service_status(&name, NotServing).await;
+    server.reporter.set_service_status(&name, NotServing).await;
     let request = HealthCheckRequest { service: name };
-    let response = served.client().await.check(request).await.unwrap();
+    let response = server.client().await.check(request).await.unwrap();
     assert_eq!(response.get_ref().status, NotServing as i32);
 }
 
 #[tokio::test]
-async fn a_stream_is_one_call_and_goes_on_past_the_limit() {
-    let mut served = Served::by(&once(), Global).await;
-    let mut client = served.client().await;
+async fn a_stream_counts_as_one_call_and_continues_after_the_limit_is_reached() {
+    let mut server = TestServer::with_limiter(&one_per_day(), Global).await;
+    let mut client = server.client().await;
     let mut stream = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
     assert_eq!(stream.message().await.unwrap().unwrap().status, Serving as i32);
     for status in [NotServing, Serving] {
-        assert_eq!(served.denied().await.code(), Code::ResourceExhausted);
-        served.reporter.set_service_status("", status).await;
+        assert_eq!(server.check_error().await.code(), Code::ResourceExhausted);
+        server.reporter.set_service_status("", status).await;
         assert_eq!(stream.message().await.unwrap().unwrap().status, status as i32);
     }
-    served.reporter.clear_service_status("").await;
-    assert!(stream.message().await.unwrap().is_none(), "and ends with its trailers");
+    server.reporter.clear_service_status("").await;
+    assert!(stream.message().await.unwrap().is_none(), "the stream ends with its trailers");
 }
 
 #[tokio::test]
-async fn each_client_counts_by_its_address() {
-    let served = Served::by(&once(), PeerIp::new()).await;
+async fn each_ip_address_has_its_own_limit() {
+    let server = TestServer::with_limiter(&one_per_day(), PeerIp::new()).await;
     for from in [[127, 0, 0, 1], [127, 0, 0, 2]] {
-        // Two connections, for an address is not a port.
+        // Each check uses a new connection, from another port.
         let check = async || {
-            HealthClient::new(served.channel(from).await).check(HealthCheckRequest::default()).await
+            HealthClient::new(server.channel(from).await).check(HealthCheckRequest::default()).await
         };
         check().await.unwrap();
         assert_eq!(check().await.unwrap_err().code(), Code::ResourceExhausted, "{from:?}");

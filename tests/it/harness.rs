@@ -1,5 +1,5 @@
-//! The tools of the other tests: a fault that its tool does not cause is a test that proves
-//! nothing.
+//! The test servers and the proxy. If they did not cause the faults that they promise, the other
+//! tests would prove nothing.
 
 use std::panic::AssertUnwindSafe;
 use std::process::Command;
@@ -12,15 +12,15 @@ use tokio::time::timeout;
 
 use crate::common::{BOUND, Cluster, Proxy, Sentinel, Server, connect, wait_until};
 
-/// Long enough for a server on this machine to answer, were it not kept from it.
-const SILENCE: Duration = Duration::from_millis(200);
+/// A server on this machine replies in less time.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(200);
 
 async fn increment(connection: &mut MultiplexedConnection) -> RedisResult<u64> {
     cmd("INCR").arg("n").query_async(connection).await
 }
 
-async fn is_silent(connection: &mut MultiplexedConnection) -> bool {
-    timeout(SILENCE, increment(connection)).await.is_err()
+async fn gets_no_reply(connection: &mut MultiplexedConnection) -> bool {
+    timeout(REPLY_TIMEOUT, increment(connection)).await.is_err()
 }
 
 fn is_alive(pid: u32) -> bool {
@@ -36,12 +36,12 @@ async fn servers_share_no_data() {
 }
 
 #[tokio::test]
-async fn a_port_that_somebody_else_took_is_not_waited_for() {
+async fn another_port_is_used_if_the_first_is_taken() {
     let taken = Server::start().await;
-    let wanted = AtomicBool::new(true);
+    let is_first = AtomicBool::new(true);
     let server = Server::launch(|port, dir| {
-        let first = wanted.swap(false, SeqCst);
-        Server::options(if first { taken.port() } else { port }, dir)
+        let is_first = is_first.swap(false, SeqCst);
+        Server::options(if is_first { taken.port() } else { port }, dir)
     })
     .await;
     assert_ne!(server.port(), taken.port());
@@ -49,7 +49,7 @@ async fn a_port_that_somebody_else_took_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_stopped_refuses_and_comes_back_empty_on_its_port() {
+async fn a_stopped_server_refuses_connections_and_restarts_empty_on_the_same_port() {
     let server = Server::start().await;
     let mut connection = connect(&server.url()).await.unwrap();
     increment(&mut connection).await.unwrap();
@@ -63,18 +63,18 @@ async fn a_server_that_was_stopped_refuses_and_comes_back_empty_on_its_port() {
 }
 
 #[tokio::test]
-async fn a_paused_server_is_silent_and_answers_when_it_goes_on() {
+async fn a_paused_server_does_not_reply_until_it_is_resumed() {
     let server = Server::start().await;
     let mut connection = connect(&server.url()).await.unwrap();
     server.pause();
-    assert!(is_silent(&mut connection).await);
+    assert!(gets_no_reply(&mut connection).await);
     server.resume();
-    // What was sent meanwhile is run too.
+    // The server also runs the command that it received while it was paused.
     assert_eq!(increment(&mut connection).await.unwrap(), 2);
 }
 
 #[tokio::test]
-async fn a_test_that_panics_leaves_no_process_and_no_directory() {
+async fn a_panicking_test_leaves_no_process_and_no_directory() {
     let server = Server::start().await;
     let (pid, dir) = (server.pid().unwrap(), server.dir().to_owned());
     assert!(is_alive(pid));
@@ -89,14 +89,14 @@ async fn a_test_that_panics_leaves_no_process_and_no_directory() {
 }
 
 #[tokio::test]
-async fn options_reach_the_server() {
+async fn options_are_passed_to_the_server() {
     let server = Server::with_args(&["--maxmemory", "3mb"]).await;
     let maximum = server.query::<(String, u64)>(&["CONFIG", "GET", "maxmemory"]).await;
     assert_eq!(maximum.1, 3 * 1024 * 1024);
 }
 
 #[tokio::test]
-async fn command_stats_count_what_a_test_sends_and_nothing_else() {
+async fn command_stats_count_only_the_commands_of_the_test() {
     let server = Server::start().await;
     assert!(server.command_stats().await.is_empty());
     server.command(&["EVAL", "return redis.call('GET', KEYS[1])", "1", "k"]).await;
@@ -107,22 +107,23 @@ async fn command_stats_count_what_a_test_sends_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_clock_is_the_servers_in_microseconds() {
+async fn time_micros_advances_in_microseconds() {
     let server = Server::start().await;
-    let began = (server.time_micros().await, Instant::now());
-    wait_until("2 ms are over", BOUND, async || began.1.elapsed().as_micros() > 2_000).await;
-    let passed = server.time_micros().await - began.0;
-    assert!((2_000..30_000_000).contains(&passed), "{passed}");
+    let before = (server.time_micros().await, Instant::now());
+    wait_until("2 ms have passed", BOUND, async || before.1.elapsed().as_micros() > 2_000).await;
+    let elapsed = server.time_micros().await - before.0;
+    assert!((2_000..30_000_000).contains(&elapsed), "{elapsed}");
 }
 
 #[tokio::test]
-#[should_panic(expected = "in vain until pigs fly")]
-async fn waiting_for_what_never_answers_ends_at_the_bound() {
-    wait_until("pigs fly", Duration::from_millis(20), async || std::future::pending().await).await;
+#[should_panic(expected = "condition not met within 20ms: it returns")]
+async fn wait_until_panics_if_its_condition_hangs() {
+    wait_until("it returns", Duration::from_millis(20), async || std::future::pending().await)
+        .await;
 }
 
 #[tokio::test]
-async fn a_cluster_spreads_the_slots_and_says_who_has_a_key() {
+async fn a_cluster_spreads_the_slots_and_reports_their_owners() {
     let cluster = Cluster::start().await;
     for (slot, owner) in [(0, 0), (5_461, 0), (5_462, 1), (10_923, 1), (10_924, 2), (16_383, 2)] {
         assert_eq!(cluster.slot_owner(slot).await, owner, "{slot}");
@@ -136,7 +137,7 @@ async fn a_cluster_spreads_the_slots_and_says_who_has_a_key() {
 }
 
 #[tokio::test]
-async fn a_slot_migrates_with_its_keys_and_can_be_held_half_way() {
+async fn a_slot_migrates_with_its_keys_in_separate_steps() {
     let cluster = Cluster::start().await;
     let slot = cluster.slot_of("{a}").await;
     let from = cluster.slot_owner(slot).await;
@@ -163,22 +164,22 @@ async fn a_slot_migrates_with_its_keys_and_can_be_held_half_way() {
     let moved = source.try_query::<Value>(&["GET", "{a}0"]).await.unwrap_err();
     assert_eq!(moved.kind(), ErrorKind::Server(ServerErrorKind::Moved));
     assert_eq!(cluster.slot_owner(slot).await, to);
-    cluster.settled().await;
+    cluster.wait_until_consistent().await;
 
     cluster.migrate_slot(slot, to, from).await;
     assert_eq!(source.query::<u64>(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]).await, 250);
 }
 
 #[tokio::test]
-async fn a_cluster_node_comes_back_with_its_slots() {
+async fn a_restarted_cluster_node_keeps_its_slots() {
     let cluster = Cluster::start().await;
     cluster.node(1).restart().await;
-    cluster.settled().await;
+    cluster.wait_until_consistent().await;
     assert_eq!(cluster.slot_owner(8_000).await, 1);
 }
 
 #[tokio::test]
-async fn a_proxied_cluster_sends_clients_to_its_proxies() {
+async fn a_proxied_cluster_redirects_clients_to_its_proxies() {
     let cluster = Cluster::proxied().await;
     let slot = cluster.slot_of("n").await;
     let owner = cluster.slot_owner(slot).await;
@@ -190,12 +191,12 @@ async fn a_proxied_cluster_sends_clients_to_its_proxies() {
     let mut connection = connect(&cluster.urls()[owner]).await.unwrap();
     assert_eq!(increment(&mut connection).await.unwrap(), 1);
     cluster.proxy(owner).swallow(true);
-    assert!(is_silent(&mut connection).await);
-    cluster.settled().await;
+    assert!(gets_no_reply(&mut connection).await);
+    cluster.wait_until_consistent().await;
 }
 
 #[tokio::test]
-async fn a_failover_that_is_asked_for_promotes_the_replica() {
+async fn a_requested_failover_promotes_the_replica() {
     let sentinel = Sentinel::start().await;
     let (old, new) = (sentinel.primary().port(), sentinel.replica().port());
     sentinel.primary().command(&["SET", "k", "v"]).await;
@@ -206,50 +207,50 @@ async fn a_failover_that_is_asked_for_promotes_the_replica() {
     assert_eq!(sentinel.primary().query::<String>(&["GET", "k"]).await, "v");
 
     sentinel.demote().await;
-    let refused = increment(&mut connection).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly));
+    let rejected = increment(&mut connection).await.unwrap_err();
+    assert_eq!(rejected.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly));
 }
 
 #[tokio::test]
-async fn a_primary_that_is_gone_is_replaced() {
+async fn a_stopped_primary_is_replaced() {
     let sentinel = Sentinel::start().await;
     let new = sentinel.replica().port();
     sentinel.primary().stop();
-    sentinel.promoted().await;
+    sentinel.wait_until_promoted().await;
     assert_eq!(sentinel.primary().port(), new);
     sentinel.primary().command(&["SET", "k", "v"]).await;
 }
 
 #[tokio::test]
-async fn bytes_that_the_proxy_swallowed_are_never_answered() {
+async fn a_connection_that_has_lost_data_in_the_proxy_gets_no_more_replies() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     let mut old = connect(&proxy.url()).await.unwrap();
     assert_eq!(increment(&mut old).await.unwrap(), 1);
 
     proxy.swallow(true);
-    assert!(is_silent(&mut old).await);
-    assert!(is_silent(&mut connect(&proxy.url()).await.unwrap()).await);
+    assert!(gets_no_reply(&mut old).await);
+    assert!(gets_no_reply(&mut connect(&proxy.url()).await.unwrap()).await);
 
     proxy.swallow(false);
-    assert!(is_silent(&mut old).await);
+    assert!(gets_no_reply(&mut old).await);
     assert_eq!(increment(&mut connect(&proxy.url()).await.unwrap()).await.unwrap(), 2);
     assert_eq!(proxy.accepted(), 3);
 }
 
 #[tokio::test]
-async fn a_reply_that_is_cut_is_of_a_command_that_ran() {
+async fn a_disconnect_on_reply_happens_after_the_command_has_run() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     let mut connection = connect(&proxy.url()).await.unwrap();
-    proxy.cut_replies(1);
+    proxy.disconnect_on_reply(1);
     assert!(increment(&mut connection).await.unwrap_err().is_connection_dropped());
-    assert_eq!(proxy.cuts_left(), 0);
+    assert_eq!(proxy.disconnects_left(), 0);
     assert_eq!(increment(&mut connect(&proxy.url()).await.unwrap()).await.unwrap(), 2);
 }
 
 #[tokio::test]
-async fn a_proxy_that_refuses_keeps_what_is_open() {
+async fn a_proxy_that_refuses_connections_keeps_the_open_ones() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     let mut connection = connect(&proxy.url()).await.unwrap();
@@ -262,7 +263,7 @@ async fn a_proxy_that_refuses_keeps_what_is_open() {
 }
 
 #[tokio::test]
-async fn a_proxy_disconnects_all_and_accepts_new_ones() {
+async fn disconnect_all_closes_the_connections_and_new_ones_are_accepted() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     let mut one = connect(&proxy.url()).await.unwrap();
@@ -274,22 +275,22 @@ async fn a_proxy_disconnects_all_and_accepts_new_ones() {
 }
 
 #[tokio::test]
-async fn a_delay_is_added_to_every_reply_and_they_wait_side_by_side() {
+async fn each_reply_is_delayed_and_the_delays_overlap() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     let connection = connect(&proxy.url()).await.unwrap();
     let delay = Duration::from_millis(100);
     proxy.delay(delay);
-    let began = Instant::now();
+    let started = Instant::now();
     let calls = (0..50).map(|_| {
         let mut connection = connection.clone();
         tokio::spawn(async move {
             increment(&mut connection).await.unwrap();
-            began.elapsed()
+            started.elapsed()
         })
     });
     for call in calls.collect::<Vec<_>>() {
-        let took = call.await.unwrap();
-        assert!((delay..25 * delay).contains(&took), "{took:?}");
+        let latency = call.await.unwrap();
+        assert!((delay..25 * delay).contains(&latency), "{latency:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! The integration tests, one crate with a module each: a crate per file would link the whole
-//! dependency tree once per file.
+//! The integration tests. They are modules of one crate, because a crate per file would link all
+//! dependencies for each file.
 
 mod common;
 

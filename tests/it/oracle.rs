@@ -1,5 +1,5 @@
-//! A token bucket in the tests' own arithmetic, and what Redis keeps of one: the values in Redis
-//! are compared with the decisions by somebody who took part in neither.
+//! An independent implementation of the token bucket. It verifies decisions against the values in
+//! Redis.
 
 use std::time::Duration;
 
@@ -21,52 +21,56 @@ impl Oracle {
         Quota::new(self.permits, Duration::from_micros(self.micros)).burst(self.burst)
     }
 
-    pub(crate) fn price(self, cost: u64) -> i128 {
-        i128::from(self.micros) * i128::from(cost)
+    /// Returns the time that permits take to refill.
+    pub(crate) fn permits_to_ticks(self, permits: u64) -> i128 {
+        i128::from(self.micros) * i128::from(permits)
     }
 
     pub(crate) fn capacity(self) -> i128 {
-        self.price(self.burst)
+        self.permits_to_ticks(self.burst)
     }
 
-    pub(crate) fn ticks(self, micros: u64) -> i128 {
+    pub(crate) fn micros_to_ticks(self, micros: u64) -> i128 {
         i128::from(micros) * i128::from(self.permits)
     }
 
-    /// When the bucket is full, in ticks of the server's clock.
-    pub(crate) async fn full_at(self, server: &Server, name: &str) -> Option<i128> {
-        let value: Option<String> = server.query(&["GET", name]).await;
+    /// Returns when the bucket will be full, in ticks of the server's clock.
+    pub(crate) async fn full_at(self, server: &Server, redis_key: &str) -> Option<i128> {
+        let value: Option<String> = server.query(&["GET", redis_key]).await;
         let value = value?;
-        let (micros, part) = value.split_once(':').unwrap_or((&value, "0"));
-        // What is kept is a millisecond later, when the key expires.
+        let (micros, fraction) = value.split_once(':').unwrap_or((&value, "0"));
+        // The value is a millisecond later: it is the time at which the key expires.
         let micros = micros.parse::<u64>().unwrap() - 1_000;
-        // The store counts the part in lowest terms.
-        let lowest = gcd(self.permits, self.micros);
-        Some(self.ticks(micros) + part.parse::<i128>().unwrap() * i128::from(lowest))
+        // The store reduces the fraction to lowest terms.
+        let divisor = gcd(self.permits, self.micros);
+        Some(self.micros_to_ticks(micros) + fraction.parse::<i128>().unwrap() * i128::from(divisor))
     }
 
-    /// Panics unless the decision is the one owed by a bucket that was to be full at `full_at`, and
-    /// will be at `after`, which is still to come. Returns the time of the decision, in ticks.
+    /// Verifies a decision. Before it, the bucket was to be full at `full_at`; since then, at
+    /// `after`, which must be in the future. Returns the time of the decision, in ticks.
+    ///
+    /// # Panics
+    /// If the decision is wrong.
     pub(crate) fn verify(self, full_at: i128, cost: u64, decision: &Decision, after: i128) -> i128 {
-        let micros = |duration: Duration| self.ticks(duration.as_micros() as u64);
-        // Whole microseconds, like the wait, which is rounded up: so the decision was made at the
-        // first one that is not earlier than this.
-        let now = after - micros(decision.reset_after());
-        let now = -(-now).div_euclid(self.ticks(1)) * self.ticks(1);
+        let to_ticks = |duration: Duration| self.micros_to_ticks(duration.as_micros() as u64);
+        // `reset_after` is rounded up to microseconds, and the server's clock has whole ones. So
+        // the decision was made at the first microsecond that is not earlier than this.
+        let now = after - to_ticks(decision.reset_after());
+        let now = -(-now).div_euclid(self.micros_to_ticks(1)) * self.micros_to_ticks(1);
         let debt = (full_at - now).max(0);
-        let short = debt + self.price(cost) - self.capacity();
-        let what = format!("{self:?} cost {cost} debt {debt}: {decision:?}");
-        assert_eq!(decision.is_allowed(), short <= 0, "{what}");
-        let charged = if decision.is_allowed() { self.price(cost) } else { 0 };
+        let short = debt + self.permits_to_ticks(cost) - self.capacity();
+        let context = format!("{self:?} cost {cost} debt {debt}: {decision:?}");
+        assert_eq!(decision.is_allowed(), short <= 0, "{context}");
+        let charged = if decision.is_allowed() { self.permits_to_ticks(cost) } else { 0 };
         if decision.is_allowed() && cost > 0 {
-            assert_eq!(after, now + debt + charged, "{what}");
+            assert_eq!(after, now + debt + charged, "{context}");
         }
         let left = self.capacity() - debt - charged;
-        assert_eq!(i128::from(decision.remaining()), left / self.price(1), "{what}");
+        assert_eq!(i128::from(decision.remaining()), left / self.permits_to_ticks(1), "{context}");
         assert_eq!(decision.limit(), self.burst);
         if let Some(wait) = decision.retry_after() {
-            let wait = micros(wait);
-            assert!(wait >= short && wait - self.ticks(1) < short, "{what}");
+            let wait = to_ticks(wait);
+            assert!(wait >= short && wait - self.micros_to_ticks(1) < short, "{context}");
         }
         now
     }

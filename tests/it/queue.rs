@@ -1,4 +1,5 @@
-//! Checks that go out together get the decisions that they would have got alone.
+//! Batches: the decisions equal those of separate checks, and checks are cancelled and fail
+//! independently.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,26 +11,27 @@ use tokio::runtime::{Builder, Runtime};
 use tollgate::{ErrorKind, Limiter, RedisStore};
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
-use crate::exact::{patient, uncached};
+use crate::exact::{test_limiter, uncached};
 use crate::oracle::Oracle;
 
-/// A permit in ten minutes: what is taken stays taken as long as a test runs.
+/// One permit refills in ten minutes, so that none refills while a test runs.
 const SLOW: Oracle = Oracle { permits: 1, micros: 600_000_000, burst: 300 };
 
 fn limiter(url: String) -> Limiter {
     uncached(RedisStore::open(url).unwrap(), SLOW.quota())
 }
 
-fn name(key: &str) -> String {
+fn redis_key(key: &str) -> String {
     format!("tollgate:{{{key}}}:default:t1")
 }
 
-/// How many permits of a key are taken.
-async fn taken(server: &Server, key: &str) -> i128 {
-    let now = SLOW.ticks(server.time_micros().await);
-    let debt = SLOW.full_at(server, &name(key)).await.map_or(0, |full_at| full_at - now);
-    // The part that has refilled since is less than a permit.
-    debt.div_euclid(SLOW.price(1)) + i128::from(debt.rem_euclid(SLOW.price(1)) > 0)
+/// Returns how many permits of a key are consumed.
+async fn consumed(server: &Server, key: &str) -> i128 {
+    let now = SLOW.micros_to_ticks(server.time_micros().await);
+    let debt = SLOW.full_at(server, &redis_key(key)).await.map_or(0, |full_at| full_at - now);
+    // Rounds up, because less than a permit has refilled since.
+    debt.div_euclid(SLOW.permits_to_ticks(1))
+        + i128::from(debt.rem_euclid(SLOW.permits_to_ticks(1)) > 0)
 }
 
 async fn calls(server: &Server, command: &str) -> u64 {
@@ -41,10 +43,10 @@ fn samples<S: Strategy>(strategy: S, count: usize) -> Vec<S::Value> {
     (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
 }
 
-/// Random bursts of checks, each burst on its way before the first answer. The tests' own
-/// arithmetic runs the checks of a key in the order in which they joined.
+/// Starts random bursts of checks. All checks of a burst start before the first reply. The oracle
+/// verifies the checks of each key in the order in which they started.
 #[tokio::test]
-async fn every_decision_in_a_batch_is_the_one_it_would_have_got_alone() {
+async fn batched_checks_get_the_same_decisions_as_separate_ones() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
     let cost = prop_oneof![3 => Just(1u64), 1 => 0..40u64, 1 => Just(301u64)];
@@ -54,25 +56,29 @@ async fn every_decision_in_a_batch_is_the_one_it_would_have_got_alone() {
         let mut full_at = Vec::new();
         for key in &keys {
             assert!(limiter.check(key).await.unwrap().is_allowed());
-            full_at.push(SLOW.full_at(&server, &name(key)).await.unwrap());
+            full_at.push(SLOW.full_at(&server, &redis_key(key)).await.unwrap());
         }
         let checks: Vec<_> =
             burst.iter().map(|&(key, cost)| start(limiter.check_cost(&keys[key], cost))).collect();
         for (&(key, cost), check) in burst.iter().zip(checks) {
             let decision = check.await.unwrap();
-            let charged = if decision.is_allowed() { SLOW.price(cost) } else { 0 };
+            let charged = if decision.is_allowed() { SLOW.permits_to_ticks(cost) } else { 0 };
             SLOW.verify(full_at[key], cost, &decision, full_at[key] + charged);
             full_at[key] += charged;
         }
         for (key, full_at) in keys.iter().zip(full_at) {
-            assert_eq!(SLOW.full_at(&server, &name(key)).await, Some(full_at), "what Redis keeps");
+            assert_eq!(
+                SLOW.full_at(&server, &redis_key(key)).await,
+                Some(full_at),
+                "value in Redis"
+            );
         }
     }
-    assert!(calls(&server, "evalsha").await < 60 * 5 + 60 * 8, "the bursts went out in batches");
+    assert!(calls(&server, "evalsha").await < 60 * 5 + 60 * 8, "the checks are sent in batches");
 }
 
 #[tokio::test]
-async fn ten_thousand_callers_of_a_hot_key_are_a_read_and_a_write_a_flush() {
+async fn ten_thousand_checks_of_a_hot_key_cost_at_most_a_read_and_a_write_per_flush() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
     limiter.peek("warm").await.unwrap().ensure_allowed().unwrap();
@@ -80,20 +86,20 @@ async fn ten_thousand_callers_of_a_hot_key_are_a_read_and_a_write_a_flush() {
         [calls(&server, "evalsha").await, calls(&server, "get").await, calls(&server, "set").await];
     let checks: Vec<_> = (0..10_000).map(|_| start(limiter.check("hot"))).collect();
     let mut admitted = Vec::new();
-    for (place, check) in checks.into_iter().enumerate() {
+    for (index, check) in checks.into_iter().enumerate() {
         if check.await.unwrap().is_allowed() {
-            admitted.push(place);
+            admitted.push(index);
         }
     }
-    assert!(admitted.into_iter().eq(0..300), "the first come first");
+    assert!(admitted.into_iter().eq(0..300), "checks are decided in the order of their start");
     let flushes = calls(&server, "evalsha").await - before[0];
-    assert!((10..=12).contains(&flushes), "1,024 checks a flush: {flushes}");
+    assert!((10..=12).contains(&flushes), "a flush carries up to 1,024 checks: {flushes} flushes");
     assert_eq!(calls(&server, "get").await - before[1], flushes);
-    assert_eq!(calls(&server, "set").await - before[2], 1, "the other flushes found nothing left");
+    assert_eq!(calls(&server, "set").await - before[2], 1, "only the first flush finds permits");
 }
 
 #[tokio::test]
-async fn a_flush_takes_no_more_than_128_keys_and_forgets_nobody() {
+async fn a_flush_carries_at_most_128_keys_and_loses_no_check() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
     limiter.peek("warm").await.unwrap().ensure_allowed().unwrap();
@@ -105,7 +111,7 @@ async fn a_flush_takes_no_more_than_128_keys_and_forgets_nobody() {
     }
     assert_eq!(calls(&server, "evalsha").await - before, 5);
 
-    // Keys that are there are read together.
+    // Keys that exist are read together, with MGET.
     let gets = calls(&server, "get").await;
     let checks: Vec<_> = (0..640u32).map(|key| start(limiter.check(key))).collect();
     for check in checks {
@@ -115,45 +121,45 @@ async fn a_flush_takes_no_more_than_128_keys_and_forgets_nobody() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_before_its_flush_is_not_charged() {
+async fn a_check_cancelled_before_its_flush_is_not_charged() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
     limiter.peek("warm").await.unwrap().ensure_allowed().unwrap();
     let before = calls(&server, "evalsha").await;
     for _ in 0..100 {
-        drop(start(limiter.check("gone")));
+        drop(start(limiter.check("cancelled")));
     }
-    let stayed = start(limiter.check("stayed"));
-    let gone = start(limiter.check("stayed"));
-    drop(gone);
-    assert_eq!(stayed.await.unwrap().remaining(), 299);
-    assert_eq!(taken(&server, "gone").await, 0);
-    assert_eq!(taken(&server, "stayed").await, 1);
+    let completed = start(limiter.check("completed"));
+    let cancelled = start(limiter.check("completed"));
+    drop(cancelled);
+    assert_eq!(completed.await.unwrap().remaining(), 299);
+    assert_eq!(consumed(&server, "cancelled").await, 0);
+    assert_eq!(consumed(&server, "completed").await, 1);
     assert_eq!(calls(&server, "evalsha").await - before, 1);
 }
 
-/// Every permit is accounted for: given to a caller that stayed, or to one that left when its
-/// check was on its way.
+/// Each consumed permit belongs to a check that completed, or to one that was cancelled after its
+/// batch was sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_that_leave_at_random_cost_at_most_their_own_permits() {
+async fn checks_cancelled_at_random_consume_at_most_their_own_permits() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     proxy.delay(Duration::from_millis(1));
     let limiter = limiter(proxy.url());
     for round in 0..20 {
         let key = format!("round{round}");
-        let patience = prop_oneof![Just(None), (0..5_000u64).prop_map(Some)];
-        let tasks: Vec<_> = samples(patience, 250)
+        let timeout = prop_oneof![Just(None), (0..5_000u64).prop_map(Some)];
+        let tasks: Vec<_> = samples(timeout, 250)
             .into_iter()
-            .map(|patience| {
+            .map(|timeout| {
                 let (limiter, key) = (limiter.clone(), key.clone());
                 tokio::spawn(async move {
                     let check = limiter.check(key);
-                    match patience {
+                    match timeout {
                         None => Some(check.await.unwrap().is_allowed()),
                         Some(micros) => {
-                            let patience = Duration::from_micros(micros);
-                            tokio::time::timeout(patience, check)
+                            let timeout = Duration::from_micros(micros);
+                            tokio::time::timeout(timeout, check)
                                 .await
                                 .ok()
                                 .map(|d| d.unwrap().is_allowed())
@@ -162,27 +168,30 @@ async fn callers_that_leave_at_random_cost_at_most_their_own_permits() {
                 })
             })
             .collect();
-        let (mut admitted, mut left) = (0, 0);
+        let (mut admitted, mut cancelled) = (0, 0);
         for task in tasks {
             match task.await.unwrap() {
                 Some(allowed) => admitted += i128::from(allowed),
-                None => left += 1,
+                None => cancelled += 1,
             }
         }
-        // Everything that was on its way has been decided when this, which goes behind it, is.
+        // When these are decided, so is every check that was sent before them.
         limiter.peek(&key).await.unwrap().ensure_allowed().unwrap();
         limiter.peek(&key).await.unwrap().ensure_allowed().unwrap();
-        let taken = taken(&server, &key).await;
-        assert_eq!(admitted + left, 250, "fewer than the burst: nobody is denied");
-        assert!(admitted <= taken && taken <= admitted + left, "{admitted} {taken} {left}");
+        let consumed = consumed(&server, &key).await;
+        assert_eq!(admitted + cancelled, 250, "no check is denied, because the burst is larger");
+        assert!(
+            admitted <= consumed && consumed <= admitted + cancelled,
+            "{admitted} admitted, {cancelled} cancelled, {consumed} consumed"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_fails_alone() {
+async fn a_redis_key_of_the_wrong_type_fails_only_its_own_checks() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
-    server.command(&["RPUSH", &name("list"), "x"]).await;
+    server.command(&["RPUSH", &redis_key("list"), "x"]).await;
     let (list, before, after) = (
         start(limiter.check("list")),
         start(limiter.check("before")),
@@ -195,12 +204,12 @@ async fn a_key_of_another_type_fails_alone() {
     assert_eq!(
         calls(&server, "eval").await + calls(&server, "evalsha").await,
         2,
-        "NOSCRIPT and its EVAL"
+        "EVALSHA fails with NOSCRIPT, and EVAL follows"
     );
 }
 
 #[tokio::test]
-async fn a_limiter_that_is_dropped_still_answers_its_callers() {
+async fn checks_complete_after_their_limiter_is_dropped() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
     let checks: Vec<_> = (0..200).map(|_| start(limiter.check("key"))).collect();
@@ -208,11 +217,11 @@ async fn a_limiter_that_is_dropped_still_answers_its_callers() {
     for check in checks {
         assert!(check.await.unwrap().is_allowed());
     }
-    assert_eq!(taken(&server, "key").await, 200);
+    assert_eq!(consumed(&server, "key").await, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_that_panics_takes_nobody_with_it() {
+async fn a_panicking_task_does_not_affect_the_checks_of_others() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
     let tasks: Vec<_> = (0..50)
@@ -220,7 +229,7 @@ async fn a_caller_that_panics_takes_nobody_with_it() {
             let limiter = limiter.clone();
             tokio::spawn(async move {
                 let check = start(limiter.check("key"));
-                assert!(n % 2 == 0, "a panic that the test wants");
+                assert!(n % 2 == 0, "this panic is intended");
                 check.await.unwrap().is_allowed()
             })
         })
@@ -231,15 +240,15 @@ async fn a_caller_that_panics_takes_nobody_with_it() {
     }
     assert_eq!(admitted, 25);
     assert!(limiter.check("key").await.unwrap().is_allowed());
-    assert!(taken(&server, "key").await >= 26);
+    assert!(consumed(&server, "key").await >= 26);
 }
 
-/// A limiter outlives the runtime that drove its connection, as one in a `static` does.
+/// A limiter can outlive the runtime that polls its connection, for example in a `static`.
 #[test]
-fn a_runtime_that_shuts_down_leaves_nobody_hanging_and_no_dead_connection() {
+fn a_runtime_shutdown_leaves_no_hanging_check_and_no_dead_connection() {
     let runtime = || Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (servers, second): (Runtime, Runtime) = (runtime(), runtime());
-    // On one thread, so that a flush has taken its check once the test has yielded.
+    // It has a single thread, so that a flush has taken its check once the test has yielded.
     let first = Builder::new_current_thread().enable_all().build().unwrap();
     let server = servers.block_on(Server::start());
     let proxy = servers.block_on(Proxy::start(server.port()));
@@ -247,7 +256,8 @@ fn a_runtime_that_shuts_down_leaves_nobody_hanging_and_no_dead_connection() {
     let check = |runtime: &Runtime| runtime.block_on(async { limiter.check("key").await });
     assert!(check(&first).unwrap().is_allowed());
 
-    // Two flushes of the first runtime are in flight and silent, and a caller of the second waits.
+    // Two flushes of the first runtime are in flight without a reply. A check of the second runtime
+    // is queued.
     proxy.swallow(true);
     let in_flight = [(); 2].map(|()| {
         let check = {
@@ -257,30 +267,31 @@ fn a_runtime_that_shuts_down_leaves_nobody_hanging_and_no_dead_connection() {
         first.block_on(tokio::task::yield_now());
         check
     });
-    let waiting = {
+    let queued = {
         let _context = second.enter();
         start(limiter.check("key"))
     };
     first.shutdown_background();
-    for check in in_flight.into_iter().chain([waiting]) {
-        assert_eq!(bounded(&second, check).unwrap_err().kind(), ErrorKind::Unavailable);
+    for check in in_flight.into_iter().chain([queued]) {
+        assert_eq!(
+            block_on_with_timeout(&second, check).unwrap_err().kind(),
+            ErrorKind::Unavailable
+        );
     }
     proxy.swallow(false);
     servers.block_on(proxy.disconnect_all());
-    second.block_on(wait_until(
-        "the second runtime has a connection of its own",
-        BOUND,
-        async || limiter.check("key").await.is_ok(),
-    ));
+    second.block_on(wait_until("the second runtime has a new connection", BOUND, async || {
+        limiter.check("key").await.is_ok()
+    }));
     assert!(check(&second).unwrap().is_allowed());
 }
 
-fn bounded<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
-    runtime.block_on(async { tokio::time::timeout(BOUND, future).await.expect("nobody hangs") })
+fn block_on_with_timeout<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
+    runtime.block_on(async { tokio::time::timeout(BOUND, future).await.expect("no check hangs") })
 }
 
 #[tokio::test]
-async fn in_steady_state_a_check_is_one_evalsha_and_nothing_else() {
+async fn a_check_in_steady_state_is_a_single_evalsha() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
@@ -288,21 +299,21 @@ async fn in_steady_state_a_check_is_one_evalsha_and_nothing_else() {
     for _ in 0..100 {
         limiter.check("key").await.unwrap().ensure_allowed().unwrap();
     }
-    let mut grown = server.command_stats().await;
-    grown.retain(|command, count| {
+    let mut calls = server.command_stats().await;
+    calls.retain(|command, count| {
         *count -= before.get(command).copied().unwrap_or(0);
         *count > 0
     });
-    // Those of the script itself are counted too.
+    // The server also counts the commands of the script.
     let expected = [("evalsha", 100), ("get", 100), ("set", 100), ("time", 100)];
-    assert_eq!(grown, expected.map(|(command, count)| (command.to_owned(), count)).into());
+    assert_eq!(calls, expected.map(|(command, count)| (command.to_owned(), count)).into());
 }
 
 #[test]
-fn a_check_outside_a_runtime_is_an_error_and_no_panic() {
+fn a_runtime_without_drivers_is_an_error_and_not_a_panic() {
     let url = "redis://127.0.0.1:1";
     for store in [RedisStore::open(url), RedisStore::open_cluster([url])] {
-        let check = patient(store.unwrap(), SLOW.quota()).check("key");
+        let check = test_limiter(store.unwrap(), SLOW.quota()).check("key");
         let error = Builder::new_current_thread().build().unwrap().block_on(check).unwrap_err();
         assert!(error.to_string().contains("Tokio runtime"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! The layer around any tower service: which instance is called, when, and what the caller is told.
+//! The layer around any tower service: which instance it calls, when, and what it returns.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -38,13 +38,13 @@ fn limiter(quota: Quota) -> Limiter {
     Limiter::new(MemoryStore::new(), quota).unwrap()
 }
 
-/// On Redis, where a check is pending until the server has answered, however long it takes.
-fn patient(url: &str, quota: Quota) -> Limiter {
+/// Returns a limiter with a long timeout. On Redis a check is pending until the server replies.
+fn redis_limiter(url: &str, quota: Quota) -> Limiter {
     let builder = Limiter::builder(RedisStore::open(url).unwrap(), quota);
     builder.timeout(BOUND).failure_mode(FailureMode::Closed).build().unwrap()
 }
 
-fn global(limiter: &Limiter) -> RateLimitLayer<Global, &'static str, Errors> {
+fn global_layer(limiter: &Limiter) -> RateLimitLayer<Global, &'static str, Errors> {
     RateLimitLayer::with_errors(limiter.clone(), Global)
 }
 
@@ -57,106 +57,109 @@ async fn poll_ready<R, S: Service<R>>(service: &mut S) -> Poll<Result<(), S::Err
 }
 
 #[derive(Debug)]
-enum Fault {
-    Limit(Error),
-    Own(u32),
+enum ServiceError {
+    RateLimit(Error),
+    Inner(u32),
 }
 
-impl From<Error> for Fault {
+impl From<Error> for ServiceError {
     fn from(error: Error) -> Self {
-        Self::Limit(error)
+        Self::RateLimit(error)
     }
 }
 
-impl Fault {
-    fn limit(self) -> Error {
-        let Self::Limit(error) = self else { panic!("{self:?}") };
+impl ServiceError {
+    fn unwrap_rate_limit(self) -> Error {
+        let Self::RateLimit(error) = self else { panic!("{self:?}") };
         error
     }
 }
 
-/// The request is its cost; 0 is exempt, 7 is refused.
-fn errors<S: Service<u32, Error: From<Error>> + Clone>(
+/// Adds a layer that returns errors. A request is its cost. It skips 0 and rejects 7.
+fn with_limit<S: Service<u32, Error: From<Error>> + Clone>(
     limiter: Limiter,
     service: S,
 ) -> impl Service<u32, Response = S::Response, Error = S::Error> + Clone {
     let resolver = |&request: &u32| match request {
         0 => Resolution::Skip,
-        7 => Rejection::forbidden("unlucky").into(),
+        7 => Rejection::forbidden("rejected").into(),
         _ => Resolution::Key("all".into()),
     };
     RateLimitLayer::with_errors(limiter, resolver).cost(|&request| request.into()).layer(service)
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_ones_own_tells_a_denial_from_a_fault() {
-    let own = service_fn(async |request: u32| match request {
-        3 => Err(Fault::Own(3)),
+async fn errors_distinguish_denials_rejections_and_errors_of_the_inner_service() {
+    let inner = service_fn(async |request: u32| match request {
+        3 => Err(ServiceError::Inner(3)),
         request => Ok(request),
     });
-    let service = errors(limiter(Quota::per_minute(6)), own);
-    let ask = |request| service.clone().oneshot(request);
+    let service = with_limit(limiter(Quota::per_minute(6)), inner);
+    let call = |request| service.clone().oneshot(request);
 
-    assert_eq!(ask(2).await.unwrap(), 2);
-    assert!(matches!(ask(3).await, Err(Fault::Own(3))), "the service's own error passes");
+    assert_eq!(call(2).await.unwrap(), 2);
+    assert!(
+        matches!(call(3).await, Err(ServiceError::Inner(3))),
+        "an error of the inner service is unchanged"
+    );
 
-    let denied = ask(2).await.unwrap_err().limit();
+    let denied = call(2).await.unwrap_err().unwrap_rate_limit();
     assert_eq!((denied.kind(), denied.is_transient()), (ErrorKind::Denied, true));
     let decision = denied.decision().unwrap();
     assert_eq!((decision.is_allowed(), decision.remaining(), decision.limit()), (false, 1, 6));
     assert_eq!(decision.retry_after(), Some(Duration::from_secs(10)));
 
-    let never = ask(9).await.unwrap_err().limit();
+    let never = call(9).await.unwrap_err().unwrap_rate_limit();
     assert_eq!((never.kind(), never.is_transient()), (ErrorKind::Denied, false));
     assert!(never.decision().unwrap().exceeds_capacity());
 
-    let refused = ask(7).await.unwrap_err().limit();
-    assert_eq!((refused.kind(), refused.is_transient()), (ErrorKind::Rejected, false));
-    assert_eq!((refused.decision(), refused.to_string()), (None, "unlucky".to_owned()));
+    let rejected = call(7).await.unwrap_err().unwrap_rate_limit();
+    assert_eq!((rejected.kind(), rejected.is_transient()), (ErrorKind::Rejected, false));
+    assert_eq!((rejected.decision(), rejected.to_string()), (None, "rejected".to_owned()));
 
-    assert_eq!(ask(0).await.unwrap(), 0, "exempt");
-    assert_eq!(ask(1).await.unwrap(), 1, "nothing of this was charged");
+    assert_eq!(call(0).await.unwrap(), 0, "skipped");
+    assert_eq!(call(1).await.unwrap(), 1, "denied and rejected requests are not charged");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_boxed_error_is_still_the_crates() {
+async fn a_boxed_error_can_be_downcast() {
     let echo = service_fn(async |request: u32| Ok::<_, BoxError>(request));
-    let service = errors(limiter(Quota::per_minute(1)), echo);
+    let service = with_limit(limiter(Quota::per_minute(1)), echo);
     service.clone().oneshot(1).await.unwrap();
     let error = service.oneshot(1).await.unwrap_err().downcast::<Error>().unwrap();
     assert_eq!(error.decision().unwrap().retry_after(), Some(Duration::from_secs(60)));
 }
 
 #[tokio::test]
-async fn an_outage_is_an_error_that_is_no_denial() {
+async fn an_outage_is_an_error_and_not_a_denial() {
     let server = Server::start().await;
-    let limiter = patient(&server.url(), Quota::per_minute(1));
+    let limiter = redis_limiter(&server.url(), Quota::per_minute(1));
     server.stop();
-    let service = errors(limiter, service_fn(async |_: u32| Ok::<(), Fault>(())));
-    let error = service.oneshot(1).await.unwrap_err().limit();
+    let service = with_limit(limiter, service_fn(async |_: u32| Ok::<(), ServiceError>(())));
+    let error = service.oneshot(1).await.unwrap_err().unwrap_rate_limit();
     assert_eq!((error.kind(), error.decision()), (ErrorKind::Unavailable, None));
     assert!(error.is_transient());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_is_not_ready_is_waited_for() {
-    let (mut service, mut handle) = mock::spawn_layer(global(&limiter(Quota::per_minute(1))));
+async fn the_service_is_ready_only_when_the_inner_service_is() {
+    let (mut service, mut handle) = mock::spawn_layer(global_layer(&limiter(Quota::per_minute(1))));
     handle.allow(0);
     assert!(service.poll_ready().is_pending());
     handle.allow(1);
     assert!(service.is_woken());
     assert!(service.poll_ready().is_ready());
-    let answer = service.call("a");
+    let response = service.call("a");
     assert_request_eq!(handle, "a").send_response("b");
-    assert_eq!(answer.await.unwrap(), "b");
+    assert_eq!(response.await.unwrap(), "b");
 
     handle.send_error("broken");
-    let Poll::Ready(Err(broken)) = service.poll_ready() else { panic!("it is broken") };
+    let Poll::Ready(Err(broken)) = service.poll_ready() else { panic!("expected an error") };
     assert_eq!(broken.to_string(), "broken");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_over_http_that_is_not_ready_is_waited_for() {
+async fn the_http_service_is_ready_only_when_the_inner_service_is() {
     let layer = RateLimitLayer::new(limiter(Quota::per_minute(1)), Global);
     let (mut service, mut handle) = mock::spawn_layer(layer);
     handle.allow(0);
@@ -164,62 +167,63 @@ async fn a_service_over_http_that_is_not_ready_is_waited_for() {
     handle.allow(1);
     assert!(service.is_woken());
     assert!(service.poll_ready::<Request<()>>().is_ready());
-    let answer = service.call(Request::new(()));
-    let (_, served) = handle.next_request().await.unwrap();
-    served.send_response(Response::new(Full::<Bytes>::default()));
-    assert_eq!(answer.await.unwrap().status(), StatusCode::OK);
+    let response = service.call(Request::new(()));
+    let (_, sender) = handle.next_request().await.unwrap();
+    sender.send_response(Response::new(Full::<Bytes>::default()));
+    assert_eq!(response.await.unwrap().status(), StatusCode::OK);
 }
 
-// The mock panics when an instance is called that has not said that it is ready itself.
+// The mock panics if an instance is called whose `poll_ready` has not returned ready.
 #[tokio::test]
-async fn after_the_verdict_the_instance_that_was_ready_is_called_and_before_it_none() {
+async fn only_the_instance_that_was_ready_is_called_and_only_after_the_decision() {
     let server = Server::start().await;
     let (mut service, mut handle) =
-        mock::spawn_layer(global(&patient(&server.url(), Quota::per_minute(9))));
+        mock::spawn_layer(global_layer(&redis_limiter(&server.url(), Quota::per_minute(9))));
     for n in 0..2 {
         handle.allow(1);
         assert!(service.poll_ready().is_ready());
         handle.allow(0);
-        let mut answer = Box::pin(service.call("a"));
-        assert!(service.poll_ready().is_pending(), "what is left behind has to ask for itself");
-        assert!(poll_once(&mut answer).await.is_pending());
-        assert!(handle.poll_request().is_pending(), "call {n} came before the verdict");
-        let (answer, ()) =
-            tokio::join!(answer, async { assert_request_eq!(handle, "a").send_response("b") });
-        assert_eq!(answer.unwrap(), "b");
+        let mut response = Box::pin(service.call("a"));
+        assert!(service.poll_ready().is_pending(), "the remaining instance has to poll again");
+        assert!(poll_once(&mut response).await.is_pending());
+        assert!(handle.poll_request().is_pending(), "call {n} comes after the decision");
+        let (response, ()) =
+            tokio::join!(response, async { assert_request_eq!(handle, "a").send_response("b") });
+        assert_eq!(response.unwrap(), "b");
     }
 }
 
 #[tokio::test]
-async fn a_denied_request_never_reaches_the_service() {
+async fn a_denied_request_never_reaches_the_inner_service() {
     let server = Server::start().await;
-    let remote = patient(&server.url(), Quota::per_day(1));
+    let remote = redis_limiter(&server.url(), Quota::per_day(1));
     for limiter in [remote, limiter(Quota::per_day(1))] {
         assert!(limiter.check("global").await.unwrap().is_allowed());
-        let service = global(&limiter).layer(service_fn(async |_| Ok::<_, Fault>("served")));
-        // On Redis the second is remembered.
+        let service =
+            global_layer(&limiter).layer(service_fn(async |_| Ok::<_, ServiceError>("served")));
+        // On Redis the second denial is cached.
         for _ in 0..2 {
-            let denied = service.clone().oneshot("a").await.unwrap_err().limit();
+            let denied = service.clone().oneshot("a").await.unwrap_err().unwrap_rate_limit();
             assert_eq!(denied.kind(), ErrorKind::Denied);
         }
     }
 }
 
 #[tokio::test]
-async fn after_a_pending_check_too_the_handler_and_the_client_are_told() {
+async fn the_handler_and_the_client_also_get_the_decision_of_a_pending_check() {
     let server = Server::start().await;
     let handler = service_fn(async |request: Request<()>| {
         let decision = request.extensions().get::<Decision>().unwrap();
         Ok::<_, Infallible>(Response::new(decision.remaining().to_string()))
     });
-    let layer = RateLimitLayer::new(patient(&server.url(), Quota::per_day(2)), Global);
+    let layer = RateLimitLayer::new(redis_limiter(&server.url(), Quota::per_day(2)), Global);
     let service = layer.layer(handler.map_response(|response| response.map(Full::<Bytes>::from)));
     for (status, remaining) in [(200, 1), (200, 0), (429, 0), (429, 0)] {
         let response = service.clone().oneshot(Request::new(())).await.unwrap();
         let (parts, body) = response.into_parts();
         assert_eq!(parts.status, status);
-        let standing = parts.headers["ratelimit"].to_str().unwrap();
-        assert!(standing.starts_with(&format!(r#""default";r={remaining};t="#)), "{standing}");
+        let rate_limit = parts.headers["ratelimit"].to_str().unwrap();
+        assert!(rate_limit.starts_with(&format!(r#""default";r={remaining};t="#)), "{rate_limit}");
         assert_eq!(parts.headers.contains_key("retry-after"), status == 429);
         let body = body.collect().await.unwrap().to_bytes();
         assert!(status == 429 || body == remaining.to_string());
@@ -227,44 +231,47 @@ async fn after_a_pending_check_too_the_handler_and_the_client_are_told() {
 }
 
 #[tokio::test]
-async fn a_request_given_up_before_the_verdict_is_neither_charged_nor_served() {
+async fn a_request_cancelled_before_the_decision_is_neither_charged_nor_served() {
     let server = Server::start().await;
-    let limiter = patient(&server.url(), Quota::per_day(2));
-    let (mut service, mut handle) = mock::spawn_layer::<_, (), _>(global(&limiter));
+    let limiter = redis_limiter(&server.url(), Quota::per_day(2));
+    let (mut service, mut handle) = mock::spawn_layer::<_, (), _>(global_layer(&limiter));
     assert!(service.poll_ready().is_ready());
-    let mut answer = Box::pin(service.call("a"));
-    assert!(poll_once(&mut answer).await.is_pending());
-    drop(answer);
+    let mut response = Box::pin(service.call("a"));
+    assert!(poll_once(&mut response).await.is_pending());
+    drop(response);
     assert_eq!(limiter.peek("global").await.unwrap().remaining(), 2);
     assert!(handle.poll_request().is_pending());
 }
 
 #[tokio::test]
-async fn a_request_that_may_not_pass_gives_its_place_back() {
+async fn a_denied_or_rejected_request_releases_the_concurrency_permit() {
     let server = Server::start().await;
-    for limiter in [patient(&server.url(), Quota::per_day(1)), limiter(Quota::per_day(1))] {
+    for limiter in [redis_limiter(&server.url(), Quota::per_day(1)), limiter(Quota::per_day(1))] {
         let one_at_a_time = ServiceBuilder::new()
             .concurrency_limit(1)
             .service(service_fn(async |request: u32| Ok::<_, BoxError>(request)));
-        let mut service = errors(limiter, one_at_a_time);
+        let mut service = with_limit(limiter, one_at_a_time);
         let mut other = service.clone();
         service.ready().await.unwrap().call(1).await.unwrap();
-        // Denied; denied, which is remembered on Redis; refused.
+        // Denied, denied (cached on Redis), and rejected.
         for request in [1, 1, 7] {
             service.ready().await.unwrap().call(request).await.unwrap_err();
-            assert!(poll_ready(&mut other).await.is_ready(), "{request} keeps the only place");
+            assert!(
+                poll_ready(&mut other).await.is_ready(),
+                "request {request} releases the only permit"
+            );
             other = service.clone();
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stack_of_buffers_timeouts_and_limits_loses_no_request() {
+async fn a_stack_of_buffers_timeouts_and_concurrency_limits_loses_no_request() {
     let service = ServiceBuilder::new()
         .buffer(4)
         .concurrency_limit(3)
         .timeout(Duration::from_secs(1))
-        .layer(global(&limiter(Quota::per_minute(5))))
+        .layer(global_layer(&limiter(Quota::per_minute(5))))
         .buffer(2)
         .concurrency_limit(1)
         .service(service_fn(async |request: &'static str| Ok::<_, BoxError>(request)));
@@ -272,24 +279,24 @@ async fn a_stack_of_buffers_timeouts_and_limits_loses_no_request() {
     for _ in 0..20 {
         calls.spawn(service.clone().oneshot("a"));
     }
-    let answers = calls.join_all().await;
-    let (served, denied): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
-    assert_eq!((served.len(), denied.len()), (5, 15));
+    let results = calls.join_all().await;
+    let (allowed, denied): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    assert_eq!((allowed.len(), denied.len()), (5, 15));
     for error in denied {
         let error = error.unwrap_err().downcast::<Error>().unwrap();
         assert_eq!(error.kind(), ErrorKind::Denied);
     }
 }
 
-// A clock that stands still, because the server never says anything that could come too late.
+// A paused clock is safe here: the server never replies, so no timer can expire before a reply.
 #[tokio::test(start_paused = true)]
-async fn a_timeout_around_ends_a_check_that_is_on_its_way() {
-    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}/", silent.local_addr().unwrap());
+async fn an_outer_timeout_ends_a_pending_check() {
+    let unresponsive = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/", unresponsive.local_addr().unwrap());
     let (inner, mut handle) = mock::pair::<_, ()>();
     let service = ServiceBuilder::new()
         .timeout(Duration::from_millis(10))
-        .layer(global(&patient(&url, Quota::per_minute(1))))
+        .layer(global_layer(&redis_limiter(&url, Quota::per_minute(1))))
         .service(inner);
     let error = service.clone().oneshot("a").await.unwrap_err();
     assert!(error.is::<tower::timeout::error::Elapsed>(), "{error}");
@@ -297,49 +304,49 @@ async fn a_timeout_around_ends_a_check_that_is_on_its_way() {
 }
 
 #[test]
-fn layers_services_and_futures_go_between_threads() {
-    fn shared<T: Clone + Send + Sync + 'static>(_: &T) {}
-    fn sent<T: Send + 'static>(_: &T) {}
-    fn sent_and_shared<T: Send + Sync + Unpin + 'static>() {}
+fn layers_services_and_futures_implement_send_and_sync_as_needed() {
+    fn assert_clone_send_sync<T: Clone + Send + Sync + 'static>(_: &T) {}
+    fn assert_send<T: Send + 'static>(_: &T) {}
+    fn assert_send_sync_unpin<T: Send + Sync + Unpin + 'static>() {}
 
     let http = RateLimitLayer::new(limiter(Quota::per_minute(1)), |_: &Parts| "key")
         .cost(|_| 1)
         .limiter_for(|_| None)
         .error_response(|_| Response::new(String::new()));
-    shared(&http);
+    assert_clone_send_sync(&http);
     let router: Router = Router::new();
-    let mut around = http.layer(router);
-    shared(&around);
-    sent(&around.call(Request::new(axum::body::Body::empty())));
+    let mut service = http.layer(router);
+    assert_clone_send_sync(&service);
+    assert_send(&service.call(Request::new(axum::body::Body::empty())));
 
-    let errors = global(&limiter(Quota::per_minute(1)));
-    shared(&errors);
-    let mut around = errors.layer(service_fn(async |_: &'static str| Ok::<_, BoxError>(())));
-    shared(&around);
-    sent(&around.call("a"));
+    let errors = global_layer(&limiter(Quota::per_minute(1)));
+    assert_clone_send_sync(&errors);
+    let mut service = errors.layer(service_fn(async |_: &'static str| Ok::<_, BoxError>(())));
+    assert_clone_send_sync(&service);
+    assert_send(&service.call("a"));
 
-    sent_and_shared::<Check>();
-    sent_and_shared::<Limiter>();
-    sent_and_shared::<Decision>();
-    sent_and_shared::<Error>();
-    sent_and_shared::<Box<dyn Store>>();
+    assert_send_sync_unpin::<Check>();
+    assert_send_sync_unpin::<Limiter>();
+    assert_send_sync_unpin::<Decision>();
+    assert_send_sync_unpin::<Error>();
+    assert_send_sync_unpin::<Box<dyn Store>>();
 }
 
-/// They are moved with every request, by way of every layer around: a field more is a choice.
+/// Each request moves these types through all layers. A larger size must be a deliberate choice.
 #[test]
-fn what_every_request_carries_stays_small() {
-    type Around<M, R> = RateLimit<(), Global, R, M>;
-    // Six numbers, two tags, and a name in place.
+fn types_moved_with_each_request_stay_small() {
+    type LayerOverhead<M, R> = RateLimit<(), Global, R, M>;
+    // Six numbers, two tags, and an inline name.
     assert!(size_of::<Decision>() <= 96);
-    // 32 bytes in place, enough for an IPv6 network in text, a length, and the mark of a digest.
+    // 32 inline bytes (an IPv6 network as text fits), a length, and a flag for digests.
     assert!(size_of::<Key>() <= 48);
-    // A key, when it was sent, what answers it, and room for the decision.
+    // A key, the time of its start, and its verdict or a receiver for it.
     assert!(size_of::<Check>() <= 160);
-    // A pointer each.
+    // One pointer each.
     assert_eq!(size_of::<Error>(), size_of::<usize>());
     assert_eq!(size_of::<Limiter>(), size_of::<usize>());
-    assert_eq!(size_of::<Around<Http, Parts>>(), size_of::<usize>());
-    assert_eq!(size_of::<Around<Errors, ()>>(), size_of::<usize>());
+    assert_eq!(size_of::<LayerOverhead<Http, Parts>>(), size_of::<usize>());
+    assert_eq!(size_of::<LayerOverhead<Errors, ()>>(), size_of::<usize>());
 }
 
 fn trailers() -> HeaderMap {
@@ -347,7 +354,7 @@ fn trailers() -> HeaderMap {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_passes_with_its_length_and_its_trailers() {
+async fn a_body_keeps_its_length_and_its_trailers() {
     let inner = service_fn(async |_: Request<()>| {
         let body = Full::new(Bytes::from_static(b"body"));
         let body = body.with_trailers(async { Some(Ok::<_, Infallible>(trailers())) });
@@ -356,8 +363,8 @@ async fn a_body_passes_with_its_length_and_its_trailers() {
     let limiter = limiter(Quota::per_minute(1));
     let service = RateLimitLayer::new(limiter, Global).layer(inner);
 
-    let served = service.clone().oneshot(Request::new(())).await.unwrap();
-    let mut body = Box::pin(served.into_body());
+    let allowed = service.clone().oneshot(Request::new(())).await.unwrap();
+    let mut body = Box::pin(allowed.into_body());
     assert_eq!(body.size_hint().exact(), Some(4));
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "body");
     assert!(!body.is_end_stream());
@@ -372,7 +379,7 @@ async fn a_body_passes_with_its_length_and_its_trailers() {
     assert!(body.is_end_stream() && body.frame().await.is_none());
 }
 
-/// Serves on a real socket as hyper does it, and tells the service who is there.
+/// Serves with hyper on a real socket, and adds the peer address to each request.
 async fn serve_with_hyper<S, B>(service: S) -> SocketAddr
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>,
@@ -383,11 +390,11 @@ where
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, peer)) = listener.accept().await {
-            let tell = move |mut request: Request<Incoming>| {
+            let add_peer = move |mut request: Request<Incoming>| {
                 request.extensions_mut().insert(peer);
                 request
             };
-            let service = ServiceBuilder::new().map_request(tell).service(service.clone());
+            let service = ServiceBuilder::new().map_request(add_peer).service(service.clone());
             tokio::spawn(async move {
                 auto::Builder::new(TokioExecutor::new())
                     .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
@@ -398,7 +405,7 @@ where
     address
 }
 
-/// A client with an address of its own, which keeps its connection.
+/// Returns a client that connects from this address and keeps its connection.
 fn client(address: [u8; 4]) -> Client<HttpConnector, Full<Bytes>> {
     let mut connector = HttpConnector::new();
     connector.set_local_address(Some(Ipv4Addr::from(address).into()));
@@ -423,7 +430,7 @@ async fn statuses<const N: usize>(
 }
 
 #[tokio::test]
-async fn hyper_serves_it_to_each_client_by_its_address() {
+async fn each_client_of_a_hyper_server_has_its_own_limit() {
     let limiter = limiter(Quota::per_day(2));
     let echo =
         service_fn(async |request: Request<Incoming>| Ok(Response::new(request.into_body())));
@@ -435,7 +442,7 @@ async fn hyper_serves_it_to_each_client_by_its_address() {
 }
 
 #[tokio::test]
-async fn axum_serves_it_to_each_client_by_its_address() {
+async fn each_client_of_an_axum_server_has_its_own_limit() {
     let layer = RateLimitLayer::new(limiter(Quota::per_day(2)), PeerIp::new());
     let app =
         Router::new().route("/", get(async || ()).post(async |body: Bytes| body)).layer(layer);

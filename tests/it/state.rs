@@ -1,34 +1,35 @@
-//! What is in Redis: every key with a TTL, broken values mended, denials without a trace, and
-//! exactly the rights that the documentation names.
+//! The state in Redis: each key has a TTL, invalid values are repaired, denials change nothing, and
+//! the documented permissions are sufficient and necessary.
 
 use std::time::Duration;
 
 use tollgate::{ErrorKind, Limiter, Quota, RedisStore};
 
 use crate::common::{Server, start};
-use crate::exact::{patient, uncached};
+use crate::exact::{test_limiter, uncached};
 use crate::oracle::Oracle;
 
-const NAME: &str = "tollgate:{key}:default:t1";
+const REDIS_KEY: &str = "tollgate:{key}:default:t1";
 const DAILY: Quota = Quota::per_day(1).burst(10);
 
-/// Whole microseconds, and a remainder: the two pieces of the script.
-const SHAPES: [Quota; 2] = [DAILY, Quota::new(7, Duration::from_secs(86_400)).burst(10)];
+/// One quota for each fragment of the script: with a whole number of microseconds per permit, and
+/// with a fraction.
+const QUOTAS: [Quota; 2] = [DAILY, Quota::new(7, Duration::from_secs(86_400)).burst(10)];
 
 fn limiter(server: &Server, quota: Quota) -> Limiter {
     uncached(RedisStore::open(server.url()).unwrap(), quota)
 }
 
 async fn ttl(server: &Server) -> i64 {
-    server.query(&["PTTL", NAME]).await
+    server.query(&["PTTL", REDIS_KEY]).await
 }
 
 async fn value(server: &Server) -> Option<String> {
-    server.query(&["GET", NAME]).await
+    server.query(&["GET", REDIS_KEY]).await
 }
 
 #[tokio::test]
-async fn every_key_expires_when_its_bucket_is_full_and_not_before() {
+async fn a_key_expires_when_its_bucket_is_full_and_not_before() {
     let server = Server::start().await;
     for (permits, micros, burst) in [
         (1, 1, 1),
@@ -44,41 +45,44 @@ async fn every_key_expires_when_its_bucket_is_full_and_not_before() {
         limiter.reset("key").await.unwrap();
         for cost in [1, burst, burst / 2, 1] {
             let _ = limiter.check_cost("key", cost).await.unwrap();
-            let expires: i64 = server.query(&["PEXPIRETIME", NAME]).await;
+            let expires: i64 = server.query(&["PEXPIRETIME", REDIS_KEY]).await;
             if expires == -2 {
                 continue;
             }
-            let full_at = oracle.full_at(&server, NAME).await;
+            let full_at = oracle.full_at(&server, REDIS_KEY).await;
             let Some(full_at) = full_at else { continue };
-            let expires = oracle.ticks(expires as u64 * 1_000);
-            assert!(full_at <= expires && expires < full_at + oracle.ticks(1_001), "{oracle:?}");
+            let expires = oracle.micros_to_ticks(expires as u64 * 1_000);
+            assert!(
+                full_at <= expires && expires < full_at + oracle.micros_to_ticks(1_001),
+                "{oracle:?}"
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn a_denied_check_changes_nothing() {
+async fn a_denied_check_does_not_change_the_bucket() {
     let server = Server::start().await;
-    for quota in SHAPES {
+    for quota in QUOTAS {
         let limiter = limiter(&server, quota);
         limiter.reset("key").await.unwrap();
         limiter.check_cost("key", 8).await.unwrap().ensure_allowed().unwrap();
-        let before = (value(&server).await, server.query::<i64>(&["PEXPIRETIME", NAME]).await);
+        let before = (value(&server).await, server.query::<i64>(&["PEXPIRETIME", REDIS_KEY]).await);
         for cost in [3, 10, 11, u64::MAX] {
             assert!(!limiter.check_cost("key", cost).await.unwrap().is_allowed());
         }
         limiter.peek("key").await.unwrap().ensure_allowed().unwrap();
         limiter.check_cost("key", 0).await.unwrap().ensure_allowed().unwrap();
-        let after = (value(&server).await, server.query::<i64>(&["PEXPIRETIME", NAME]).await);
+        let after = (value(&server).await, server.query::<i64>(&["PEXPIRETIME", REDIS_KEY]).await);
         assert_eq!(before, after);
     }
 }
 
 #[tokio::test]
-async fn a_value_that_no_run_could_have_left_becomes_an_empty_bucket_with_a_ttl() {
+async fn an_invalid_value_becomes_an_empty_bucket_with_a_ttl() {
     let server = Server::start().await;
     let far = (server.time_micros().await + 20 * 86_400_000_000).to_string();
-    let broken = [
+    let invalid = [
         "",
         "x",
         "nan",
@@ -93,43 +97,46 @@ async fn a_value_that_no_run_could_have_left_becomes_an_empty_bucket_with_a_ttl(
         "0x7fffffffffffffff",
         &far,
     ];
-    for quota in SHAPES {
+    for quota in QUOTAS {
         let limiter = limiter(&server, quota);
-        for value in broken {
-            server.command(&["SET", NAME, value, "PX", "100000"]).await;
+        for value in invalid {
+            server.command(&["SET", REDIS_KEY, value, "PX", "100000"]).await;
             let decision = limiter.check("key").await.unwrap();
             assert!(!decision.is_allowed(), "{value:?}: {decision:?}");
             assert_eq!(decision.remaining(), 0, "{value:?}");
-            assert!(ttl(&server).await > 100_000, "{value:?} is mended by the call that found it");
+            assert!(
+                ttl(&server).await > 100_000,
+                "{value:?} is repaired by the check that finds it"
+            );
             assert_eq!(limiter.peek("key").await.unwrap().remaining(), 0, "{value:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_key_without_a_ttl_heals_whether_the_check_is_allowed_or_denied() {
+async fn a_missing_ttl_is_restored_whether_the_check_is_allowed_or_denied() {
     let server = Server::start().await;
-    for quota in SHAPES {
+    for quota in QUOTAS {
         let limiter = limiter(&server, quota);
-        for taken in [1, 10] {
+        for consumed in [1, 10] {
             limiter.reset("key").await.unwrap();
-            limiter.check_cost("key", taken).await.unwrap().ensure_allowed().unwrap();
-            server.command(&["PERSIST", NAME]).await;
+            limiter.check_cost("key", consumed).await.unwrap().ensure_allowed().unwrap();
+            server.command(&["PERSIST", REDIS_KEY]).await;
             assert_eq!(ttl(&server).await, -1);
             let allowed = limiter.check("key").await.unwrap().is_allowed();
-            assert_eq!(allowed, taken == 1);
+            assert_eq!(allowed, consumed == 1);
             assert!(ttl(&server).await > 0);
         }
         limiter.check_cost("key", 0).await.unwrap().ensure_allowed().unwrap();
-        server.command(&["PERSIST", NAME]).await;
+        server.command(&["PERSIST", REDIS_KEY]).await;
         let _ = limiter.peek("key").await.unwrap();
         assert!(ttl(&server).await > 0);
     }
 }
 
-/// 2^53 and its neighbours, and numbers that some servers write with an exponent.
+/// Up to 2^52 microseconds per permit, and numbers that some servers write with an exponent.
 #[tokio::test]
-async fn numbers_survive_their_way_through_the_server() {
+async fn large_numbers_survive_the_round_trip_through_redis() {
     let server = Server::start().await;
     for micros in [100_000_000u64, 1_000_000_000, 100_000_000_000_000, 1 << 52] {
         let oracle = Oracle { permits: 1, micros, burst: 1 };
@@ -137,82 +144,83 @@ async fn numbers_survive_their_way_through_the_server() {
         limiter.reset("key").await.unwrap();
         let decision = limiter.check("key").await.unwrap();
         assert_eq!(decision.reset_after(), Duration::from_micros(micros));
-        let full_at = oracle.full_at(&server, NAME).await.unwrap();
+        let full_at = oracle.full_at(&server, REDIS_KEY).await.unwrap();
         oracle.verify(0, 1, &decision, full_at);
         let denied = limiter.check("key").await.unwrap();
         oracle.verify(full_at, 1, &denied, full_at);
     }
-    // As another server would have written it.
+    // Writes a value as a server would that uses an exponent.
     let limiter = limiter(&server, Quota::per_day(1).burst(10));
     let now = server.time_micros().await;
     let rounded = (now / 1_000_000_000 + 1) * 1_000_000_000;
-    server.command(&["SET", NAME, &format!("{:e}", rounded as f64), "PX", "100000"]).await;
+    server.command(&["SET", REDIS_KEY, &format!("{:e}", rounded as f64), "PX", "100000"]).await;
     assert_eq!(limiter.peek("key").await.unwrap().remaining(), 9);
 }
 
 #[tokio::test]
-async fn other_numbers_keep_what_was_used_up_as_far_as_they_can() {
+async fn a_changed_quota_keeps_the_consumption_as_far_as_possible() {
     let server = Server::start().await;
-    let [whole, part] = SHAPES.map(|quota| limiter(&server, quota));
-    whole.check_cost("key", 4).await.unwrap().ensure_allowed().unwrap();
-    // Four days until it is full are 28 permits of the other, which holds ten.
-    assert_eq!(part.peek("key").await.unwrap().remaining(), 0);
-    part.reset("key").await.unwrap();
-    part.check_cost("key", 4).await.unwrap().ensure_allowed().unwrap();
-    // Four sevenths of a day are less than one permit.
-    assert_eq!(whole.peek("key").await.unwrap().remaining(), 9);
+    let [integer, fractional] = QUOTAS.map(|quota| limiter(&server, quota));
+    integer.check_cost("key", 4).await.unwrap().ensure_allowed().unwrap();
+    // The bucket is full in four days. That is 28 permits of the other quota, whose burst is 10.
+    assert_eq!(fractional.peek("key").await.unwrap().remaining(), 0);
+    fractional.reset("key").await.unwrap();
+    fractional.check_cost("key", 4).await.unwrap().ensure_allowed().unwrap();
+    // The bucket is full in four sevenths of a day, which is less than one permit.
+    assert_eq!(integer.peek("key").await.unwrap().remaining(), 9);
 }
 
 #[tokio::test]
-async fn policies_and_prefixes_do_not_share_buckets_and_names_do() {
+async fn limiters_share_buckets_only_with_the_same_policy_name_and_key_prefix() {
     let server = Server::start().await;
     let store = || RedisStore::open(server.url()).unwrap();
     let policy = |name: &'static str| tollgate::Policy::new(name).quota("q", DAILY);
-    let search = patient(store(), policy("search"));
+    let search = test_limiter(store(), policy("search"));
     assert_eq!(search.check("key").await.unwrap().remaining(), 9);
-    for other in
-        [patient(store(), policy("other")), patient(store().key_prefix("other"), policy("search"))]
-    {
+    for other in [
+        test_limiter(store(), policy("other")),
+        test_limiter(store().key_prefix("other"), policy("search")),
+    ] {
         assert_eq!(other.check("key").await.unwrap().remaining(), 9);
     }
-    assert_eq!(patient(store(), policy("search")).check("key").await.unwrap().remaining(), 8);
+    assert_eq!(test_limiter(store(), policy("search")).check("key").await.unwrap().remaining(), 8);
 }
 
 #[tokio::test]
-async fn the_documented_rights_are_enough_and_all_are_needed() {
-    let rights = Server::NEEDED;
+async fn the_documented_permissions_are_sufficient_and_necessary() {
+    let permissions = Server::REQUIRED_COMMANDS;
     let server = Server::start().await;
     let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
-    // Everything that a limiter does: allow, deny (which looks at the TTL), reset, load the script.
-    let works = async || {
+    // All operations of a limiter: load the script, reset, allow, and deny (which reads the TTL).
+    let run_all_operations = async || {
         server.command(&["SCRIPT", "FLUSH"]).await;
         let limiter = uncached(RedisStore::open(url.as_str()).unwrap(), DAILY);
         limiter.reset("key").await?;
         for expected in [10, 1, 0] {
             assert_eq!(limiter.check_cost("key", expected).await?.is_allowed(), expected != 1);
         }
-        server.command(&["PERSIST", NAME]).await;
+        server.command(&["PERSIST", REDIS_KEY]).await;
         let _ = limiter.check("key").await?;
         if ttl(&server).await < 0 {
             return Err("no TTL".into());
         }
         Ok::<(), Box<dyn std::error::Error>>(())
     };
-    server.grant(&rights).await;
-    works().await.unwrap();
-    for right in rights {
-        let others: Vec<_> = rights.into_iter().filter(|other| *other != right).collect();
+    server.grant(&permissions).await;
+    run_all_operations().await.unwrap();
+    for permission in permissions {
+        let others: Vec<_> = permissions.into_iter().filter(|other| *other != permission).collect();
         server.grant(&others).await;
-        assert!(works().await.is_err(), "{right} is not needed");
+        assert!(run_all_operations().await.is_err(), "{permission} is not necessary");
     }
-    server.grant(&rights).await;
-    // Without MGET the keys of a call are read one by one.
-    let limiter = patient(RedisStore::open(url.as_str()).unwrap(), DAILY);
+    server.grant(&permissions).await;
+    // Without the permission for MGET, the script reads keys one by one.
+    let limiter = test_limiter(RedisStore::open(url.as_str()).unwrap(), DAILY);
     for remaining in [9, 8] {
         for check in ["a", "b", "c"].map(|key| start(limiter.check(key))) {
             assert_eq!(check.await.unwrap().remaining(), remaining);
         }
     }
-    let other = patient(RedisStore::open(url.as_str()).unwrap().key_prefix("other"), DAILY);
+    let other = test_limiter(RedisStore::open(url.as_str()).unwrap().key_prefix("other"), DAILY);
     assert_eq!(other.check("key").await.unwrap_err().kind(), ErrorKind::Server);
 }

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use redis::Value;
 
 use super::client::fields;
-use super::place::BUS;
+use super::ports::BUS_PORT_OFFSET;
 use super::proxy::Proxy;
 use super::server::Server;
 use super::wait::{BOUND, wait_until};
@@ -11,7 +11,7 @@ use super::wait::{BOUND, wait_until};
 const NODES: u16 = 3;
 const SLOTS: u16 = 16_384;
 
-/// A cluster of three primaries with a third of the slots each, and no replicas.
+/// A cluster of three primaries without replicas. Each has a third of the slots.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     nodes: Vec<Server>,
@@ -24,8 +24,9 @@ impl Cluster {
         Self::build(Vec::new()).await
     }
 
-    /// With a proxy before each node, which is where the nodes send their clients: faults of the
-    /// network that the nodes do not notice, for their own bus goes past the proxies.
+    /// Starts a cluster with a proxy in front of each node. The nodes announce the addresses of the
+    /// proxies to clients. The cluster bus bypasses the proxies, so the nodes do not notice their
+    /// faults.
     pub(crate) async fn proxied() -> Self {
         let mut proxies = Vec::new();
         for _ in 0..NODES {
@@ -38,7 +39,7 @@ impl Cluster {
         let (mut nodes, mut ids) = (Vec::new(), Vec::new());
         for n in 0..usize::from(NODES) {
             let node = start_node(proxies.get(n)).await;
-            // An epoch for each, or they first have to find out that all have the same.
+            // Without distinct epochs the nodes would first have to resolve the conflict.
             let epoch = (n + 1).to_string();
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await;
             node.command(&add_slots(n as u16)).await;
@@ -48,15 +49,16 @@ impl Cluster {
         let cluster = Self { nodes, ids, proxies };
         for (n, node) in cluster.nodes.iter().enumerate() {
             for other in &cluster.nodes[..n] {
-                let (port, bus) = (other.port().to_string(), (other.port() + BUS).to_string());
+                let (port, bus) =
+                    (other.port().to_string(), (other.port() + BUS_PORT_OFFSET).to_string());
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
             }
         }
-        cluster.settled().await;
+        cluster.wait_until_consistent().await;
         cluster
     }
 
-    /// Where a client finds the nodes: their proxies, if there are any.
+    /// Returns the URLs for clients: those of the proxies, if there are any.
     pub(crate) fn urls(&self) -> Vec<String> {
         match self.proxies.is_empty() {
             true => self.nodes.iter().map(Server::url).collect(),
@@ -68,7 +70,7 @@ impl Cluster {
         &self.nodes[n]
     }
 
-    /// The proxy before node `n` of a [`proxied`](Self::proxied) cluster.
+    /// Returns the proxy in front of node `n` of a [`proxied`](Self::proxied) cluster.
     pub(crate) fn proxy(&self, n: usize) -> &Proxy {
         &self.proxies[n]
     }
@@ -77,28 +79,29 @@ impl Cluster {
         self.node(0).query(&["CLUSTER", "KEYSLOT", key]).await
     }
 
-    /// The node that serves a slot, as node 0 knows it.
+    /// Returns the owner of a slot, according to node 0.
     pub(crate) async fn slot_owner(&self, slot: u16) -> usize {
-        let ranges = self.ranges_seen_by(0).await;
+        let ranges = self.slot_ranges(0).await;
         let range = ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
-        let owner = &range.expect("a cluster that covers all slots").owner;
-        self.ids.iter().position(|id| id == owner).expect("a node of this cluster")
+        let owner = &range.expect("all slots are covered").owner;
+        self.ids.iter().position(|id| id == owner).expect("the owner is a node of this cluster")
     }
 
-    /// Moves a slot with its keys.
+    /// Migrates a slot with its keys.
     pub(crate) async fn migrate_slot(&self, slot: u16, from: usize, to: usize) {
         self.begin_migration(slot, from, to).await;
         self.move_keys(slot, from, to).await;
         self.finish_migration(slot, from, to).await;
     }
 
-    /// From here on `from` answers ASK for every key of the slot that it does not have.
+    /// Begins a migration. From then on `from` replies with ASK for each key of the slot that it
+    /// does not have.
     pub(crate) async fn begin_migration(&self, slot: u16, from: usize, to: usize) {
         self.set_slot(to, slot, "IMPORTING", from).await;
         self.set_slot(from, slot, "MIGRATING", to).await;
     }
 
-    /// Moves the keys of the slot until `from` has none left.
+    /// Moves all keys of the slot.
     pub(crate) async fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let (source, slot) = (self.node(from), slot.to_string());
         let port = self.node(to).port().to_string();
@@ -109,12 +112,13 @@ impl Cluster {
                 return;
             }
             let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-            let words = migrate.into_iter().map(Vec::from).chain(keys);
-            source.command(&words.collect::<Vec<_>>()).await;
+            let args = migrate.into_iter().map(Vec::from).chain(keys);
+            source.command(&args.collect::<Vec<_>>()).await;
         }
     }
 
-    /// Gives the slot to `to`, the first to hear of it, so that no moment is without an owner.
+    /// Makes `to` the owner of the slot. Informs that node first, so that the slot always has an
+    /// owner.
     pub(crate) async fn finish_migration(&self, slot: u16, from: usize, to: usize) {
         let others = (0..self.nodes.len()).filter(|&n| n != from && n != to);
         for n in [to, from].into_iter().chain(others) {
@@ -123,16 +127,16 @@ impl Cluster {
     }
 
     async fn set_slot(&self, node: usize, slot: u16, state: &str, other: usize) {
-        let words = ["CLUSTER", "SETSLOT", &slot.to_string(), state, &self.ids[other]];
-        self.node(node).command(&words).await;
+        let args = ["CLUSTER", "SETSLOT", &slot.to_string(), state, &self.ids[other]];
+        self.node(node).command(&args).await;
     }
 
-    /// Waits until all nodes serve, and agree on who serves what.
-    pub(crate) async fn settled(&self) {
-        wait_until("all nodes of the cluster agree", BOUND, async || {
-            let first = self.ranges_seen_by(0).await;
+    /// Waits until all nodes are up and agree on the owner of each slot.
+    pub(crate) async fn wait_until_consistent(&self) {
+        wait_until("all nodes agree on the slots", BOUND, async || {
+            let first = self.slot_ranges(0).await;
             for n in 0..self.nodes.len() {
-                if !self.is_ok(n).await || self.ranges_seen_by(n).await != first {
+                if !self.is_ok(n).await || self.slot_ranges(n).await != first {
                     return false;
                 }
             }
@@ -147,25 +151,25 @@ impl Cluster {
         info["cluster_state"] == "ok" && info["cluster_slots_ok"] == all
     }
 
-    async fn ranges_seen_by(&self, n: usize) -> BTreeSet<Range> {
+    async fn slot_ranges(&self, n: usize) -> BTreeSet<SlotRange> {
         let rows = self.node(n).query::<Vec<Vec<Value>>>(&["CLUSTER", "SLOTS"]).await;
-        rows.into_iter().map(Range::from_row).collect()
+        rows.into_iter().map(SlotRange::from_row).collect()
     }
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Range {
+struct SlotRange {
     first: u16,
     last: u16,
     port: u16,
     owner: String,
 }
 
-impl Range {
-    /// A row of `CLUSTER SLOTS`: the first slot, the last, the primary, its replicas.
+impl SlotRange {
+    /// Parses a row of `CLUSTER SLOTS`: the first slot, the last slot, the primary, its replicas.
     fn from_row(row: Vec<Value>) -> Self {
         let mut row = row.into_iter();
-        let mut next = || row.next().expect("slots and their primary");
+        let mut next = || row.next().expect("a row has slots and a primary");
         let (first, last) = (integer(next()), integer(next()));
         let primary: Vec<Value> = redis::from_redis_value(next()).unwrap();
         let mut primary = primary.into_iter().skip(1);
@@ -176,24 +180,24 @@ impl Range {
 }
 
 fn integer(value: Value) -> u16 {
-    redis::from_redis_value(value).expect("a small integer")
+    redis::from_redis_value(value).expect("an integer of 16 bits")
 }
 
 async fn start_node(proxy: Option<&Proxy>) -> Server {
     let enabled = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
-    let announced = ["--cluster-announce-ip", "127.0.0.1"];
+    let announce = ["--cluster-announce-ip", "127.0.0.1"];
     let Some(proxy) = proxy else {
-        return Server::with_args(&[enabled.as_slice(), &announced].concat()).await;
+        return Server::with_args(&[enabled.as_slice(), &announce].concat()).await;
     };
     let port = proxy.port().to_string();
-    let announced = [announced.as_slice(), &["--cluster-announce-port", &port]].concat();
-    let node = Server::with_args(&[enabled.as_slice(), &announced].concat()).await;
+    let announce = [announce.as_slice(), &["--cluster-announce-port", &port]].concat();
+    let node = Server::with_args(&[enabled.as_slice(), &announce].concat()).await;
     proxy.retarget(node.port());
     node
 }
 
 fn add_slots(n: u16) -> Vec<String> {
-    let share = SLOTS.div_ceil(NODES);
-    let slots = (n * share..SLOTS.min((n + 1) * share)).map(|slot| slot.to_string());
+    let count = SLOTS.div_ceil(NODES);
+    let slots = (n * count..SLOTS.min((n + 1) * count)).map(|slot| slot.to_string());
     ["CLUSTER", "ADDSLOTS"].into_iter().map(String::from).chain(slots).collect()
 }

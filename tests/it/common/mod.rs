@@ -1,19 +1,20 @@
-//! Real servers for the tests: every test starts its own and nothing outlives it, so that tests
-//! run side by side, and each may stop, pause or flush what it started.
+//! Real servers for the tests. Each test starts its own servers, and they end with the test. So
+//! tests run in parallel, and each may stop, pause or flush its servers.
 //!
-//! The binary is `redis-server`, or what `REDIS_SERVER_BIN` names.
+//! The binary is `redis-server`, or the one that `REDIS_SERVER_BIN` names.
 
-// A test takes what it needs; what no test needs today is still part of the set.
+// The tests and the benchmarks, which include this module too, each use a part of it.
 #![allow(dead_code)]
 
 mod client;
 mod cluster;
-mod place;
+mod ports;
 mod proxy;
 mod relay;
 mod sentinel;
 mod server;
 mod start;
+mod temp_dir;
 mod wait;
 
 pub(crate) use client::connect;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::place::free_port;
+use super::ports::free_port;
 use super::relay::{Faults, relay};
 
-/// A TCP proxy in front of a server, with the faults that a network has.
+/// A TCP proxy in front of a server, which simulates network faults.
 ///
-/// It runs on the runtime of the test: a test that blocks its thread blocks the proxy too.
+/// It runs on the runtime of the test. A test that blocks its thread can block the proxy too.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     port: u16,
@@ -24,7 +24,7 @@ pub(crate) struct Proxy {
 type Connections = Arc<Mutex<JoinSet<()>>>;
 
 impl Proxy {
-    /// Starts in front of the server on `target`, forwarding all.
+    /// Starts a proxy for the server on the port `target`. It has no faults yet.
     pub(crate) async fn start(target: u16) -> Self {
         let (listener, port) = loop {
             let port = free_port();
@@ -51,40 +51,40 @@ impl Proxy {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Sends new connections to another server; those that are open stay where they are.
+    /// Forwards new connections to another server. Open connections are unaffected.
     pub(crate) fn retarget(&self, target: u16) {
         self.faults.target.store(target, SeqCst);
     }
 
-    /// While on, whatever arrives from either side is read and dropped, and new connections are
-    /// accepted. A connection that has lost bytes stays silent for good: what came after a gap
-    /// would be taken for the answer to another request, which TCP never does.
+    /// While on, discards the data of both sides, and still accepts connections. A connection that
+    /// has lost data never forwards again: the client would match later replies to the wrong
+    /// requests.
     pub(crate) fn swallow(&self, on: bool) {
         self.faults.swallow.store(on, SeqCst);
     }
 
-    /// The next `n` times that a reply arrives, its connection is closed instead: the server has
-    /// run the request, and the client never hears of it.
-    pub(crate) fn cut_replies(&self, n: usize) {
-        self.faults.cuts.store(n, SeqCst);
+    /// The next `n` times that a reply arrives, closes its connection instead of forwarding it. The
+    /// server has then run a command whose reply the client does not receive.
+    pub(crate) fn disconnect_on_reply(&self, n: usize) {
+        self.faults.disconnects.store(n, SeqCst);
     }
 
-    /// How many of the cuts are still to come.
-    pub(crate) fn cuts_left(&self) -> usize {
-        self.faults.cuts.load(SeqCst)
+    /// Returns how many of these replies have not arrived yet.
+    pub(crate) fn disconnects_left(&self) -> usize {
+        self.faults.disconnects.load(SeqCst)
     }
 
-    /// Delivers every reply this much later. Replies do not wait for each other.
+    /// Delays each reply. Delays overlap.
     pub(crate) fn delay(&self, delay: Duration) {
         self.faults.delay_micros.store(delay.as_micros() as u64, SeqCst);
     }
 
-    /// How many connections were accepted so far.
+    /// Returns how many connections were accepted so far.
     pub(crate) fn accepted(&self) -> usize {
         self.faults.accepted.load(SeqCst)
     }
 
-    /// Refuses new connections; those that are open stay.
+    /// Refuses new connections. Open connections are unaffected.
     pub(crate) async fn refuse(&self) {
         let acceptor = self.acceptor.lock().unwrap().take();
         if let Some(acceptor) = acceptor {
@@ -97,10 +97,10 @@ impl Proxy {
     pub(crate) async fn accept(&self) {
         self.refuse().await;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await;
-        self.listen(listener.expect("a port that was this proxy's a moment ago"));
+        self.listen(listener.expect("nobody else took the port"));
     }
 
-    /// Closes all connections, and comes back when they are closed.
+    /// Closes all connections, and returns when they are closed.
     pub(crate) async fn disconnect_all(&self) {
         let mut connections = mem::take(&mut *self.connections.lock().unwrap());
         connections.shutdown().await;

@@ -10,17 +10,17 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// What a proxy is told to do, read by each of its connections whenever bytes arrive.
+/// The faults of a proxy. Each connection reads them whenever data arrives.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     pub(super) target: AtomicU16,
     pub(super) swallow: AtomicBool,
-    pub(super) cuts: AtomicUsize,
+    pub(super) disconnects: AtomicUsize,
     pub(super) delay_micros: AtomicU64,
     pub(super) accepted: AtomicUsize,
 }
 
-/// One connection: open until one of its ends closes it, or a fault does.
+/// Relays a connection until one side or a fault closes it.
 pub(super) async fn relay(client: TcpStream, faults: Arc<Faults>) {
     let target = (Ipv4Addr::LOCALHOST, faults.target.load(SeqCst));
     let Ok(server) = TcpStream::connect(target).await else { return };
@@ -29,21 +29,21 @@ pub(super) async fn relay(client: TcpStream, faults: Arc<Faults>) {
     }
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let silent = AtomicBool::new(false);
+    let has_lost_data = AtomicBool::new(false);
 
-    let requests = pump(from_client, to_server, || match faults.lost(&silent) {
-        true => Fate::Lost,
-        false => Fate::Due(Instant::now()),
+    let requests = forward(from_client, to_server, || match faults.swallow(&has_lost_data) {
+        true => Action::Discard,
+        false => Action::SendAt(Instant::now()),
     });
-    let replies = pump(from_server, to_client, || match faults.lost(&silent) {
-        true => Fate::Lost,
-        false if faults.cut() => Fate::Cut,
-        false => Fate::Due(Instant::now() + faults.delay()),
+    let replies = forward(from_server, to_client, || match faults.swallow(&has_lost_data) {
+        true => Action::Discard,
+        false if faults.disconnect() => Action::Disconnect,
+        false => Action::SendAt(Instant::now() + faults.delay()),
     });
     let replies = async {
         replies.await;
-        if faults.lost(&silent) {
-            // The end of the connection is one more thing that the client does not hear of.
+        if faults.swallow(&has_lost_data) {
+            // The client must not notice either that the server has closed the connection.
             pending::<()>().await;
         }
     };
@@ -53,24 +53,25 @@ pub(super) async fn relay(client: TcpStream, faults: Arc<Faults>) {
     }
 }
 
-/// What becomes of the bytes that have just arrived.
-enum Fate {
-    Due(Instant),
-    Lost,
-    Cut,
+/// What to do with data that has just arrived.
+enum Action {
+    SendAt(Instant),
+    Discard,
+    Disconnect,
 }
 
 impl Faults {
-    /// Whether bytes that arrive now are lost, and with them all that follow.
-    fn lost(&self, silent: &AtomicBool) -> bool {
+    /// Returns whether to discard data that arrives now. A connection that has lost data loses all
+    /// that follows.
+    fn swallow(&self, has_lost_data: &AtomicBool) -> bool {
         if self.swallow.load(SeqCst) {
-            silent.store(true, SeqCst);
+            has_lost_data.store(true, SeqCst);
         }
-        silent.load(SeqCst)
+        has_lost_data.load(SeqCst)
     }
 
-    fn cut(&self) -> bool {
-        self.cuts.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    fn disconnect(&self) -> bool {
+        self.disconnects.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
     }
 
     fn delay(&self) -> Duration {
@@ -78,22 +79,25 @@ impl Faults {
     }
 }
 
-/// Forwards one direction until its source ends or is cut, and what is under way is delivered.
-async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, fate: impl Fn() -> Fate) {
-    let (sender, mut under_way) = mpsc::unbounded_channel();
+/// Forwards one direction until its source is closed or a fault disconnects it. Delivers delayed
+/// data before it returns.
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, action: impl Fn() -> Action) {
+    let (sender, mut delayed) = mpsc::unbounded_channel();
     let read = async move {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = from.read(&mut buffer).await {
-            match fate() {
-                Fate::Due(due) => sender.send((due, buffer[..length].to_vec())).unwrap_or(()),
-                Fate::Lost => {}
-                Fate::Cut => break,
+            match action() {
+                Action::SendAt(time) => {
+                    sender.send((time, buffer[..length].to_vec())).unwrap_or(())
+                }
+                Action::Discard => {}
+                Action::Disconnect => break,
             }
         }
     };
     let write = async move {
-        while let Some((due, bytes)) = under_way.recv().await {
-            sleep_until(due).await;
+        while let Some((time, bytes)) = delayed.recv().await {
+            sleep_until(time).await;
             if to.write_all(&bytes).await.is_err() {
                 break;
             }

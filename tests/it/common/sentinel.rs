@@ -20,27 +20,29 @@ pub(crate) struct Sentinel {
 
 impl Sentinel {
     pub(crate) async fn start() -> Self {
-        // Either may become the primary, and the default delay is for many replicas to gather.
-        let eager = ["--repl-diskless-sync-delay", "0"];
-        let primary = Server::with_args(&eager).await;
+        // The default delay waits for further replicas. Either server may become the primary.
+        let no_delay = ["--repl-diskless-sync-delay", "0"];
+        let primary = Server::with_args(&no_delay).await;
         let port = primary.port().to_string();
-        let follow = ["--replicaof", "127.0.0.1", &port];
-        let replica = Server::with_args(&[eager.as_slice(), &follow].concat()).await;
+        let replicaof = ["--replicaof", "127.0.0.1", &port];
+        let replica = Server::with_args(&[no_delay.as_slice(), &replicaof].concat()).await;
         let servers = [primary, replica];
         let mut started = Self { servers, primary: AtomicUsize::new(0), sentinels: Vec::new() };
-        // A sentinel looks for replicas when it starts, and then not for ten seconds.
-        started.replica_follows().await;
+        // A sentinel looks for replicas when it starts, and again ten seconds later.
+        started.wait_until_replicated().await;
         for _ in 0..SENTINELS {
             started.sentinels.push(start_sentinel(started.primary().port()).await);
         }
         for sentinel in &started.sentinels {
-            wait_until("the sentinels know all", BOUND, async || started.knows_all(sentinel).await)
-                .await;
+            wait_until("the sentinels know all servers", BOUND, async || {
+                started.knows_all(sentinel).await
+            })
+            .await;
         }
         started
     }
 
-    /// The sentinels, which is where a client asks for the primary.
+    /// Returns the URLs of the sentinels, for clients.
     pub(crate) fn urls(&self) -> Vec<String> {
         self.sentinels.iter().map(Server::url).collect()
     }
@@ -53,7 +55,7 @@ impl Sentinel {
         &self.sentinels[n]
     }
 
-    /// The primary since the last failover that this harness has seen.
+    /// Returns the primary since the last failover that a method of this type waited for.
     pub(crate) fn primary(&self) -> &Server {
         &self.servers[self.primary.load(SeqCst)]
     }
@@ -62,39 +64,40 @@ impl Sentinel {
         &self.servers[1 - self.primary.load(SeqCst)]
     }
 
-    /// Has the sentinels promote the replica, and waits until they have. The old primary goes on
-    /// as a second one: the sentinels demote it up to twenty seconds later.
+    /// Requests a failover, and waits until the replica is promoted. Until the sentinels demote the
+    /// old primary, up to twenty seconds later, there are two primaries.
     pub(crate) async fn failover(&self) {
         wait_until("a sentinel begins the failover", BOUND, async || {
-            let order = ["SENTINEL", "FAILOVER", SERVICE];
-            self.sentinel(0).try_query::<()>(&order).await.is_ok()
+            let failover = ["SENTINEL", "FAILOVER", SERVICE];
+            self.sentinel(0).try_query::<()>(&failover).await.is_ok()
         })
         .await;
-        self.promoted().await;
+        self.wait_until_promoted().await;
     }
 
-    /// After a failover, makes the old primary a replica now. Unlike the sentinels it leaves its
-    /// connections open: they answer PING, and every write with READONLY.
+    /// Demotes the old primary right after a failover. Unlike the sentinels, this keeps its
+    /// connections open. They reply to PING, and reject writes with READONLY.
     pub(crate) async fn demote(&self) {
         let port = self.primary().port().to_string();
         self.replica().command(&["REPLICAOF", "127.0.0.1", &port]).await;
-        self.replica_follows().await;
+        self.wait_until_replicated().await;
     }
 
-    /// Waits until the replica is the primary and all sentinels say so, such as after a test has
-    /// stopped the primary.
-    pub(crate) async fn promoted(&self) {
+    /// Waits until the replica is promoted and all sentinels report it as the primary. The test has
+    /// stopped the old primary or requested a failover.
+    pub(crate) async fn wait_until_promoted(&self) {
         let replica = self.replica();
         wait_until("the replica is promoted", BOUND, async || {
-            shows(replica, "role", "master").await && self.all_name(replica.port()).await
+            has_replication_field(replica, "role", "master").await
+                && self.all_report(replica.port()).await
         })
         .await;
         self.primary.fetch_xor(1, SeqCst);
     }
 
-    async fn replica_follows(&self) {
+    async fn wait_until_replicated(&self) {
         wait_until("the replica has the primary's data", BOUND, async || {
-            shows(self.replica(), "master_link_status", "up").await
+            has_replication_field(self.replica(), "master_link_status", "up").await
         })
         .await;
     }
@@ -114,11 +117,11 @@ impl Sentinel {
             })
     }
 
-    async fn all_name(&self, port: u16) -> bool {
+    async fn all_report(&self, port: u16) -> bool {
         for sentinel in &self.sentinels {
-            let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
-            let (_, named) = sentinel.query::<(String, u16)>(&words).await;
-            if named != port {
+            let args = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
+            let (_, reported) = sentinel.query::<(String, u16)>(&args).await;
+            if reported != port {
                 return false;
             }
         }
@@ -126,16 +129,16 @@ impl Sentinel {
     }
 }
 
-/// Whether a server's replication is in that state. Not if it has no answer: a sentinel that
-/// promotes a server closes the connections of its clients.
-async fn shows(server: &Server, field: &str, value: &str) -> bool {
+/// Returns whether `INFO replication` has this value. It is false if there is no reply: a sentinel
+/// that promotes a server closes the connections of its clients.
+async fn has_replication_field(server: &Server, field: &str, value: &str) -> bool {
     let replication = server.try_query::<String>(&["INFO", "replication"]).await;
-    replication.is_ok_and(|info| fields(&info).get(field).is_some_and(|is| is == value))
+    replication.is_ok_and(|info| fields(&info).get(field).is_some_and(|actual| actual == value))
 }
 
 async fn start_sentinel(primary: u16) -> Server {
     Server::launch(|port, dir| {
-        // A sentinel keeps what it learns in its configuration.
+        // A sentinel writes its state to its configuration file.
         let file = dir.join("sentinel.conf");
         let configuration = format!(
             "port {port}\n\

@@ -5,10 +5,11 @@ use std::sync::Mutex;
 use std::{env, io, thread};
 
 use super::client::fields;
-use super::place::{TempDir, free_port};
+use super::ports::free_port;
+use super::temp_dir::TempDir;
 use super::wait::{BOUND, wait_until};
 
-/// A server process on the loopback interface, killed on drop.
+/// A server process on the loopback interface. It is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Server {
     port: u16,
@@ -22,7 +23,7 @@ impl Server {
         Self::with_args::<&str>(&[]).await
     }
 
-    /// Starts with options of `redis.conf` in their form for the command line, such as
+    /// Starts a server with options of `redis.conf` as command line arguments, such as
     /// `&["--maxmemory", "2mb"]`.
     pub(crate) async fn with_args<A: AsRef<str>>(extra: &[A]) -> Self {
         Self::launch(|port, dir| {
@@ -32,16 +33,16 @@ impl Server {
         .await
     }
 
-    /// What every data server is started with.
+    /// Returns the arguments of every server except sentinels.
     pub(crate) fn options(port: u16, dir: &Path) -> Vec<String> {
-        let dir = dir.to_str().expect("a temporary directory with a name in UTF-8");
-        let place = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", dir];
-        let volatile = ["--save", "", "--appendonly", "no"];
-        place.into_iter().chain(volatile).map(String::from).collect()
+        let dir = dir.to_str().expect("the path of the temporary directory is UTF-8");
+        let location = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", dir];
+        let no_persistence = ["--save", "", "--appendonly", "no"];
+        location.into_iter().chain(no_persistence).map(String::from).collect()
     }
 
-    /// Starts with the arguments that `args` makes of a port and a directory: with others as long
-    /// as the process ends at once, for somebody else may have taken the port.
+    /// Starts a server with the arguments that `args` returns for a port and a directory. If the
+    /// process exits at once, retries with another port, because another process may have taken it.
     pub(crate) async fn launch(args: impl Fn(u16, &Path) -> Vec<String>) -> Self {
         let mut log = String::new();
         for _ in 0..10 {
@@ -53,7 +54,7 @@ impl Server {
             }
             log = server.log();
         }
-        panic!("the server does not start:\n{log}");
+        panic!("the server did not start:\n{log}");
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -64,7 +65,7 @@ impl Server {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// The process, while there is one.
+    /// Returns the process ID, unless the server is stopped.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.process.lock().unwrap().as_ref().map(Child::id)
     }
@@ -73,22 +74,23 @@ impl Server {
         self.dir.path()
     }
 
-    /// Kills the process: no farewell to its clients, and all data is lost.
+    /// Kills the process. All data is lost.
     pub(crate) fn stop(&self) {
         if let Some(mut process) = self.process.lock().unwrap().take() {
-            process.kill().expect("a child that is not yet waited for");
-            process.wait().expect("a child that was killed");
+            process.kill().expect("the process is a child");
+            process.wait().expect("the process is a child");
         }
     }
 
-    /// Starts the process again on the same port and in the same directory, having killed it if
-    /// it runs.
+    /// Starts the process again, on the same port and in the same directory. Kills it first if it
+    /// is running.
     pub(crate) async fn restart(&self) {
         self.stop();
-        assert!(self.run().await, "the server does not start again:\n{}", self.log());
+        assert!(self.run().await, "the server did not restart:\n{}", self.log());
     }
 
-    /// Stops the process from running: its connections stay open and are silent, new ones too.
+    /// Suspends the process. The kernel keeps its connections open and completes new ones, but the
+    /// server does not reply.
     pub(crate) fn pause(&self) {
         self.signal("STOP");
     }
@@ -97,23 +99,23 @@ impl Server {
         self.signal("CONT");
     }
 
-    /// A signal by way of the shell, which every system has; a system call would be unsafe code.
+    /// Sends a signal with the shell, because a system call would need unsafe code.
     fn signal(&self, name: &str) {
-        let pid = self.pid().expect("a server that runs");
+        let pid = self.pid().expect("the server is running");
         let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
-        assert!(status.expect("a shell").success(), "kill -{name} {pid}");
+        assert!(status.expect("there is a shell").success(), "kill -{name} {pid}");
     }
 
-    /// Starts the process and waits until it answers. False when it ended instead.
+    /// Starts the process and waits for its first reply. Returns false if the process exits before.
     async fn run(&self) -> bool {
         let pid = self.spawn();
-        let mut ended = false;
-        wait_until("the server answers", BOUND, async || {
-            ended = self.has_ended();
-            ended || self.answers_as(pid).await
+        let mut has_exited = false;
+        wait_until("the server replies", BOUND, async || {
+            has_exited = self.has_exited();
+            has_exited || self.replies_as(pid).await
         })
         .await;
-        !ended
+        !has_exited
     }
 
     fn spawn(&self) -> u32 {
@@ -127,8 +129,8 @@ impl Server {
             .spawn();
         let process = process.unwrap_or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => panic!(
-                "there is no `{binary}` on this machine. `make test` installs redis-server; \
-                 REDIS_SERVER_BIN names another binary."
+                "`{binary}` not found. `make redis` installs redis-server. REDIS_SERVER_BIN names \
+                 another binary."
             ),
             _ => panic!("{binary}: {error}"),
         });
@@ -137,14 +139,13 @@ impl Server {
         pid
     }
 
-    fn has_ended(&self) -> bool {
+    fn has_exited(&self) -> bool {
         let mut process = self.process.lock().unwrap();
         process.as_mut().is_none_or(|process| process.try_wait().unwrap().is_some())
     }
 
-    /// Whether the process that listens on the port is this one, and not the one of another test
-    /// run that was faster.
-    async fn answers_as(&self, pid: u32) -> bool {
+    /// Returns whether this process has replied on the port, and not that of another test run.
+    async fn replies_as(&self, pid: u32) -> bool {
         let info = self.try_query::<String>(&["INFO", "server"]).await.unwrap_or_default();
         fields(&info).get("process_id") == Some(&pid.to_string())
     }
@@ -162,7 +163,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
         if thread::panicking() {
-            eprintln!("the log of the server on port {}:\n{}", self.port, self.log());
+            eprintln!("log of the server on port {}:\n{}", self.port, self.log());
         }
     }
 }

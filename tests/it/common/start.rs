@@ -1,14 +1,13 @@
-use std::future::ready;
-use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use futures_util::future::Either;
-
-/// Polls a future once, as a task of its own would, and returns what is left of it.
+/// Polls a future once, as spawning it would, and returns the rest of it.
 pub(crate) fn start<F: Future>(future: F) -> impl Future<Output = F::Output> + use<F> {
-    let mut future: Pin<Box<F>> = Box::pin(future);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => Either::Left(ready(output)),
-        Poll::Pending => Either::Right(future),
+    let mut future = Box::pin(future);
+    let first = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    async move {
+        match first {
+            Poll::Ready(output) => output,
+            Poll::Pending => future.await,
+        }
     }
 }

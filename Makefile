@@ -1,11 +1,11 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-# One build at a time: cargo uses all cores by itself, and the order below is from cheap to dear.
+# Runs targets one after another: cargo itself uses all cores, and `test` lists the cheap checks first.
 .NOTPARALLEL:
 .ONESHELL:
 
-# What to pass on: make integration ARGS=harness
+# Arguments for the command of a target: make integration ARGS=harness
 ARGS ?=
 CARGO ?= cargo
 BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
@@ -16,7 +16,7 @@ BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: redis fmt-check lint doc features bench-smoke ## The checks and all tests, which have to pass before a change goes in
+test: redis fmt-check lint doc features bench-smoke ## Run all checks and tests that a change has to pass
 	$(CARGO) test --locked --all-features
 
 fmt: ## Format the code
@@ -25,13 +25,13 @@ fmt: ## Format the code
 fmt-check:
 	$(CARGO) fmt --check
 
-lint: ## clippy on all targets, warnings are errors
+lint: ## Run clippy on all targets, with warnings as errors
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 
-doc: ## Build the documentation, warnings are errors
+doc: ## Build the documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
 
-# clippy instead of check, for its flags are not those of the dependencies, which are checked once.
+# clippy, because its flags affect only this crate, so the dependencies are checked only once.
 features: ## Check the library without features, and with each feature alone
 	@names="$$($(CARGO) metadata --locked --no-deps --format-version 1 \
 	    | grep -o '"features":{[^}]*}' | grep -o '"[^"]*":\[' | tr -d '":[')"
@@ -40,37 +40,37 @@ features: ## Check the library without features, and with each feature alone
 	    $(CARGO) clippy --locked --no-default-features --features "$$name" -- -D warnings
 	done
 
-unit: ## Unit and doc tests, which need no Redis
+unit: ## Run the unit and doc tests, which need no Redis
 	$(CARGO) test --locked --all-features --lib $(ARGS)
 	$(CARGO) test --locked --all-features --doc $(ARGS)
 
-# With a target named, `cargo test` does not build the examples, which the tests run.
-integration: redis ## Tests on real servers: a single one, a cluster, Sentinel
+# The tests run the examples, which `cargo test --test` does not build.
+integration: redis ## Run the tests on real servers: a single one, a cluster, Sentinel
 	$(CARGO) build --locked --all-features --examples
 	$(CARGO) test --locked --all-features --test it $(ARGS)
 
-redis: ## Install redis-server, and what else the tests need, if it is missing
+redis: ## Install redis-server and OpenSSL headers if they are missing
 	scripts/install-test-deps.sh
 
-msrv: ## Check the library with the oldest Rust that Cargo.toml promises
+msrv: ## Check the library with the oldest Rust that Cargo.toml supports
 	@version="$$(sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)"
 	rustup toolchain install --profile minimal --no-self-update "$$version"
 	$(CARGO) +"$$version" check --locked --all-features
 
-deny: ## Licences, advisories and sources of the dependencies (needs cargo-deny)
+deny: ## Check licences, advisories and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --locked check
 
-bench: redis ## Measure against the floor and the peers
+bench: redis ## Compare with the baseline and other crates
 	$(BENCH) table $(ARGS)
 
-bench-scale: redis ## Measure as keys and tasks grow
+bench-scale: redis ## Measure with growing numbers of keys and tasks, and draw the plots
 	$(BENCH) scale $(ARGS)
 
-bench-instructions: ## Count the instructions of what needs no Redis (needs valgrind)
+bench-instructions: ## Count instructions of code that needs no Redis (needs valgrind)
 	@version="$$(sed -n 's/^gungraun = .*"=\([0-9.]*\)".*/\1/p' bench/Cargo.toml)"
 	$(CARGO) install --quiet --locked --root bench/target/tools gungraun-runner --version "$$version"
 	export PATH="$$PWD/bench/target/tools/bin:$$PATH"
 	$(CARGO) bench --locked --manifest-path bench/Cargo.toml --bench instructions $(ARGS)
 
-bench-smoke: redis ## See that the benchmarks run, in seconds and without their figures
+bench-smoke: redis ## Check that the benchmarks run, in seconds; the figures mean nothing
 	$(BENCH) smoke $(ARGS)

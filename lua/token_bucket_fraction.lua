@@ -1,6 +1,8 @@
--- A token bucket whose permits refill in a fraction of a microsecond more than a whole number.
--- ARGV: permit and capacity in ticks, and scale: how many ticks make a microsecond.
--- Value: as of the whole fragment, with the ticks past that microsecond: "microseconds:ticks".
+-- A token bucket in which a permit does not take a whole number of microseconds to refill. A tick is
+-- a fraction of a microsecond.
+--
+-- ARGV    the refill time of a permit and of the whole bucket, in ticks; the ticks in a microsecond.
+-- Value   "microseconds:ticks": the microseconds as in token_bucket.lua, and the ticks after them.
 
 --@ params
 local permit, capacity, scale = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0

@@ -1,13 +1,13 @@
-//! The text of an address, as in RFC 5952 and the standard library.
+//! IP addresses as text, as in RFC 5952 and the standard library.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// With the length of a prefix if that is not the whole address.
+/// The text of an address, or of a network with its prefix length.
 ///
-/// Written by hand because it is on the way of every request, and the standard library's formatting
-/// takes three times as long.
+/// Formatted by hand, because resolvers do it for every request, and the standard library takes three
+/// times as long.
 pub(crate) struct AddressText {
-    /// The longest has 39 bytes of address, 4 of prefix.
+    /// Room for 39 bytes of address and 4 of prefix length.
     bytes: [u8; 43],
     len: usize,
 }
@@ -82,7 +82,8 @@ impl AddressText {
     }
 }
 
-// The first of the longest runs of two zeros or more; else an empty run that is nowhere.
+// The longest run of at least two zeros, the first one if there are several. Without one, an empty
+// run past the end.
 fn longest_zeros(segments: [u16; 8]) -> (usize, usize) {
     let mut longest = (8, 8);
     let mut start = 0;

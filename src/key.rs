@@ -7,16 +7,18 @@ use smallvec::SmallVec;
 
 use crate::address::AddressText;
 
-/// The longest key that is kept as it is.
+/// Longer keys are replaced by their digest.
 const MAX_LEN: usize = 128;
 
-/// Whom a check counts: any bytes, short ones held without an allocation.
+/// What a limit applies to, such as a user or an address. A key is any sequence of bytes, and short
+/// ones need no allocation.
 ///
-/// Text, numbers and addresses become their usual text, so that a key that a layer made can be
-/// named by hand: `limiter.reset("203.0.113.7")`. An IPv4-mapped IPv6 address is its IPv4 address.
+/// Text, numbers and addresses are represented by their usual text, so that a key of a layer can
+/// also be written by hand: `limiter.reset("203.0.113.7")`. An IPv4-mapped IPv6 address is its IPv4
+/// address.
 ///
-/// The bytes may come from a client as they are. Of a key longer than 128 bytes only the SHA-256
-/// is kept, so that a bound on the number of keys is a bound on memory too; it equals no shorter
+/// Bytes from a client need no escaping. A key longer than 128 bytes is replaced by its SHA-256, so
+/// that a bound on the number of keys is also a bound on memory. The digest never equals a shorter
 /// key.
 ///
 /// ```
@@ -35,7 +37,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key's bytes, or the 32 of its digest.
+    /// The bytes of the key, or the 32 bytes of its digest.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -45,10 +47,10 @@ impl Key {
         self.is_digest
     }
 
-    /// One key of several parts, in their order.
+    /// Joins parts into one key, separated by `|`.
     ///
-    /// Different parts make different keys, wherever their borders are: inside a part, `|` and
-    /// `\` are preceded by `\`, and a digest is preceded by `\#`.
+    /// Different parts give different keys: inside a part, `|` and `\` are escaped with `\`, and a
+    /// digest is preceded by `\#`.
     ///
     /// ```
     /// use tollgate::Key;
@@ -76,15 +78,15 @@ impl Key {
     }
 }
 
-/// Copies the bytes at once, which `SmallVec`'s own does not.
+/// Copies the bytes as a block. The `Clone` of `SmallVec` copies them one by one.
 impl Clone for Key {
     fn clone(&self) -> Self {
         Self { bytes: SmallVec::from_slice(&self.bytes), is_digest: self.is_digest }
     }
 }
 
-/// In one piece, which a hasher takes in half the time. A digest and a key of the same bytes may
-/// share a hash: nobody can make more than these two meet.
+/// Hashes only the bytes, with one write, which takes half the time. A digest and a key of the same
+/// bytes have the same hash, but no client can make more than these two collide.
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(&self.bytes);
@@ -205,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn different_parts_never_join_to_one_key(
+        fn different_parts_never_join_to_the_same_key(
             left in prop::collection::vec(prop::collection::vec(prop::sample::select(b"ab|\\".to_vec()), 0..4), 2),
             right in prop::collection::vec(prop::collection::vec(prop::sample::select(b"ab|\\".to_vec()), 0..4), 2),
         ) {

@@ -1,22 +1,22 @@
-//! The name of a caller's bucket in Redis: `prefix:{caller}:policy`, with the format of its value.
+//! The name of a bucket in Redis: `prefix:{key}:policy:format`.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::{ConfigError, Key};
 
-/// The format of the value: a token bucket, version 1. Another algorithm or version is another
-/// key, so that one never reads the other's value.
+/// The format of the value: token bucket, version 1. Another algorithm or version has another name,
+/// so that none reads a value of another.
 const FORMAT: &str = "t1";
 
-/// Turns a caller's key into the name of its bucket.
+/// Encodes keys as the names of their buckets under one policy.
 ///
-/// The caller stands in a hash tag, so that Redis Cluster puts all that belongs to it in one slot,
-/// and different callers in different ones.
+/// The key is the hash tag of the name. So on a cluster all buckets of a key are in one slot, and
+/// keys are spread over the slots.
 #[derive(Clone, Debug)]
 pub(super) struct KeyEncoder {
-    before: Arc<str>,
-    after: Arc<str>,
+    prefix: Arc<str>,
+    suffix: Arc<str>,
 }
 
 impl KeyEncoder {
@@ -30,12 +30,12 @@ impl KeyEncoder {
             )));
         }
         Ok(Self {
-            before: format!("{prefix}:{{").into(),
-            after: format!("}}:{policy}:{FORMAT}").into(),
+            prefix: format!("{prefix}:{{").into(),
+            suffix: format!("}}:{policy}:{FORMAT}").into(),
         })
     }
 
-    /// The slot of the bucket on a cluster: that of its tag.
+    /// The slot of the bucket on a cluster, which is the slot of its hash tag.
     pub(super) fn slot(&self, key: &Key) -> u16 {
         let mut tag = String::new();
         encode_key(&mut tag, key);
@@ -44,19 +44,19 @@ impl KeyEncoder {
 
     pub(super) fn name(&self, key: &Key) -> String {
         let mut name =
-            String::with_capacity(self.before.len() + key.as_bytes().len() + self.after.len());
-        name.push_str(&self.before);
+            String::with_capacity(self.prefix.len() + key.as_bytes().len() + self.suffix.len());
+        name.push_str(&self.prefix);
         encode_key(&mut name, key);
-        name.push_str(&self.after);
+        name.push_str(&self.suffix);
         name
     }
 }
 
-/// Writes any key as visible ASCII without braces, different for different keys, and never as
-/// nothing: Redis ignores an empty tag.
+/// Encodes a key as visible ASCII without braces. Different keys have different encodings, and none
+/// is empty, because Redis ignores an empty hash tag.
 ///
-/// `%` only ever precedes two hexadecimal digits, and `#` is never written as it is; so a lone `%`
-/// is the empty key, and `#` precedes a digest.
+/// `%` and `#` in a key are encoded like other special bytes, as `%` and two hexadecimal digits. So a
+/// single `%` can stand for the empty key, and a leading `#` for a digest.
 fn encode_key(name: &mut String, key: &Key) {
     if key.is_digest() {
         name.push('#');
@@ -86,8 +86,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    fn name(caller: &[u8]) -> String {
-        KeyEncoder::new("tollgate", "default").unwrap().name(&caller.into())
+    fn name(key: &[u8]) -> String {
+        KeyEncoder::new("tollgate", "default").unwrap().name(&key.into())
     }
 
     fn tag(name: &str) -> &str {
@@ -96,18 +96,18 @@ mod tests {
     }
 
     #[test]
-    fn plain_callers_stay_readable() {
+    fn ordinary_keys_stay_readable() {
         assert_eq!(name(b"203.0.113.7"), "tollgate:{203.0.113.7}:default:t1");
         assert_eq!(name(b"user:7|/search"), "tollgate:{user:7|/search}:default:t1");
     }
 
     #[test]
-    fn nasty_callers_have_distinct_tags_that_are_not_empty() {
+    fn unusual_keys_have_distinct_tags_that_are_not_empty() {
         let long = [b'a'; 128];
         let longer = [b'a'; 129];
         let huge = vec![0xff; 8192];
         let hashed = tag(&name(&longer)).to_owned();
-        let callers: [&[u8]; 20] = [
+        let keys: [&[u8]; 20] = [
             b"",
             b"%",
             b"%%",
@@ -129,9 +129,8 @@ mod tests {
             &huge,
             hashed.as_bytes(),
         ];
-        let tags: HashSet<String> =
-            callers.iter().map(|caller| tag(&name(caller)).to_owned()).collect();
-        assert_eq!(tags.len(), callers.len());
+        let tags: HashSet<String> = keys.iter().map(|key| tag(&name(key)).to_owned()).collect();
+        assert_eq!(tags.len(), keys.len());
         assert!(!tags.contains(""));
     }
 
@@ -144,8 +143,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_break_the_tag(caller: Vec<u8>) {
-            let name = name(&caller);
+        fn no_bytes_break_the_tag(key: Vec<u8>) {
+            let name = name(&key);
             prop_assert!(name.is_ascii() && !name.bytes().any(|byte| byte.is_ascii_control() || byte == b' '));
             prop_assert!(!tag(&name).is_empty());
             prop_assert_eq!(name.matches(['{', '}']).count(), 2);
@@ -154,7 +153,7 @@ mod tests {
         }
 
         #[test]
-        fn different_callers_never_meet(
+        fn different_keys_never_share_a_name(
             left in prop::collection::vec(prop::sample::select(b"{}%#0a\0\xff".to_vec()), 0..140),
             right in prop::collection::vec(prop::sample::select(b"{}%#0a\0\xff".to_vec()), 0..140),
         ) {

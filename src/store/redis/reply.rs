@@ -1,11 +1,11 @@
-//! The script's reply.
+//! Parses the reply of the script.
 
 use redis::Value;
 
 use crate::algorithm::{Debt, TokenBucket};
 use crate::{Error, ErrorKind};
 
-/// The debt that the checks of each key found, or the error of that key. Nothing in the reply is
+/// Returns for each key the debt that its checks found, or the error of that key. The reply is not
 /// trusted.
 pub(super) fn parse(
     reply: Value,
@@ -43,7 +43,7 @@ mod tests {
     use crate::Quota;
 
     #[test]
-    fn a_hostile_reply_is_an_error_and_no_panic() {
+    fn a_malformed_reply_is_an_error_and_not_a_panic() {
         let bucket = TokenBucket::new("", &Quota::per_second(1)).unwrap();
         let int = Value::Int;
         for found in [
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_that_of_its_key_whatever_bytes_it_has() {
+    fn an_error_affects_only_its_key_whatever_bytes_it_contains() {
         let bucket = TokenBucket::new("", &Quota::per_second(1)).unwrap();
         let error = Value::BulkString(b"WRONGTYPE \xff".into());
         let pair = Value::Array(vec![error.clone(), Value::Int(0)]);

@@ -1,5 +1,5 @@
 //! The script of a policy, assembled once from the frame and the fragment of its algorithm, and the
-//! call that runs it.
+//! calls that run it.
 
 use redis::{Arg, Cmd, Script as Source};
 
@@ -34,8 +34,9 @@ impl Script {
         Self { source, sha, params }
     }
 
-    /// The calls of a batch by hash. A server that has not seen the script replies NOSCRIPT. One call
-    /// takes all keys, except on a cluster, where a call can touch one slot only.
+    /// The calls for a batch, with the hash of the script. A server that does not know the script
+    /// replies NOSCRIPT. One call has all keys, except on a cluster, where a call can touch only one
+    /// slot.
     pub(super) fn calls(
         &self,
         batch: &Batch,
@@ -65,7 +66,7 @@ impl Script {
         Call { slot: groups.first().map_or(0, |(_, group)| group.slot), keys, command }
     }
 
-    /// The same call with the script itself.
+    /// The same call with the source of the script.
     pub(super) fn eval(&self, evalsha: &Call) -> Call {
         let mut command = redis::cmd("EVAL");
         command.arg(&self.source);
@@ -78,26 +79,27 @@ impl Script {
     }
 }
 
-/// Replaces each `--@ part` line of the frame by the fragment's part of that name, and drops
+/// Replaces each marker (`--@ name`) of the frame by the fragment's section of that name, and removes
 /// comments.
 fn assemble(fragment: &str, params: usize) -> String {
     let mut script = String::new();
     for line in FRAME.lines() {
         match line.trim_start().strip_prefix("--@ ") {
-            Some(name) => part(fragment, name).for_each(|line| push_code(&mut script, line)),
+            Some(name) => section(fragment, name).for_each(|line| push_code(&mut script, line)),
             None => push_code(&mut script, line),
         }
     }
     script.replace("PARAMS", &params.to_string())
 }
 
-fn part<'a>(fragment: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
-    let is_mark = |line: &&str| line.starts_with("--@ ");
+/// The lines between the marker of this name and the next one.
+fn section<'a>(fragment: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let is_marker = |line: &&str| line.starts_with("--@ ");
     fragment
         .lines()
         .skip_while(move |line| line.strip_prefix("--@ ") != Some(name))
         .skip(1)
-        .take_while(move |line| !is_mark(line))
+        .take_while(move |line| !is_marker(line))
 }
 
 fn push_code(script: &mut String, line: &str) {

@@ -28,7 +28,7 @@ impl CapturedCall {
         let mut lines = BufReader::new(monitor).lines();
         lines.next_line().await?;
         let limiter = tollgate::limiter(tollgate::redis_store(&server)?, policy)?;
-        limiter.check(address(0)).await?;
+        limiter.check(address(0)).await?.ensure_allowed()?;
         while let Some(line) = lines.next_line().await? {
             let words = parse_words(&line);
             if words.first().is_some_and(|command| command == "EVAL") {

@@ -3,7 +3,7 @@
 use std::mem;
 
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 
 use super::body::ErrorBody;
 use super::headers::{self, RateLimitHeaders};
@@ -92,10 +92,10 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         let Http { headers: style, decision_in, .. } = self.mode;
         let cause = Cause::Denied(&decision);
         let (mut response, custom_headers) = self.custom_or_default(&checking.context(cause));
-        let status = response.status();
         let headers = response.headers_mut();
+        // The headers of a custom response are apart, so there is no `Retry-After` yet.
         RateLimitHeaders::new(style, &decision, &Precomputed::of(checking.revision))
-            .insert_into(status, headers);
+            .insert_into(StatusCode::OK, headers);
         headers::insert_retry_after(&decision, headers);
         // Headers that a custom response sets replace those of the layer.
         headers.extend(custom_headers.into_iter().flatten());

@@ -1,11 +1,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-
 use super::denial_cache::DenialCache;
 use super::failure_log::FailureLog;
-use super::{FailureMode, Inner, Limiter, Revision};
+use super::revision::{Revision, Revisions};
+use super::{FailureMode, Inner, Limiter};
 use crate::store::{Store, Subscriber};
 use crate::{ConfigError, Policy, Quota};
 
@@ -39,8 +38,7 @@ impl LimiterBuilder {
     /// the reply of the store. When it is over, the failure mode answers. A check that was already
     /// sent may still be charged. More than a year is taken as a year.
     ///
-    /// Use the same timeout for limiters of one policy: only checks with the same timeout share
-    /// batches.
+    /// Only checks of one limiter and its clones share batches.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -89,7 +87,7 @@ impl LimiterBuilder {
             failure_mode,
             denial_cache,
             failure_log: FailureLog::default(),
-            revision: ArcSwap::from_pointee(revision),
+            revisions: Revisions::new(revision),
         });
         let subscriber: Arc<dyn Subscriber> = inner.clone();
         let (registry, part) = inner.store.registry();

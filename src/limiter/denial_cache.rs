@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quick_cache::sync::Cache;
+use foldhash::quality::RandomState;
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
 use tokio::time::Instant;
 
 use crate::Key;
@@ -20,7 +22,7 @@ const MAX_KEYS: usize = 65_536;
 /// store would decide later: denied, for as long as the debt is too large.
 #[derive(Debug)]
 pub(super) struct DenialCache {
-    denials: Cache<Key, Denial>,
+    denials: Cache<Key, Denial, UnitWeighter, RandomState>,
     max_ttl: Duration,
     start: Instant,
     /// The latest expiry of any denial, in microseconds since `start`. While nobody is denied, no
@@ -50,7 +52,13 @@ pub(super) struct SentAt {
 impl DenialCache {
     pub(super) fn new(max_ttl: Duration) -> Self {
         Self {
-            denials: Cache::new(MAX_KEYS),
+            denials: Cache::with(
+                MAX_KEYS,
+                MAX_KEYS as u64,
+                UnitWeighter,
+                RandomState::default(),
+                DefaultLifecycle::default(),
+            ),
             max_ttl,
             start: Instant::now(),
             latest_expiry: AtomicU64::new(0),

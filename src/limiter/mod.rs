@@ -12,10 +12,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, Guard};
-
 use self::denial_cache::DenialCache;
 use self::failure_log::FailureLog;
+use self::revision::Revisions;
 use crate::store::{Store, Subscriber};
 use crate::{ConfigError, Decision, Error, Key, Policy, Source};
 
@@ -23,7 +22,7 @@ pub use builder::LimiterBuilder;
 pub use check::Check;
 pub(crate) use check::{CheckState, PendingCheck};
 pub use failure_mode::FailureMode;
-pub(crate) use revision::Revision;
+pub(crate) use revision::{Revision, RevisionRef};
 
 /// Checks keys against a quota kept in a store.
 ///
@@ -52,13 +51,16 @@ pub struct Limiter {
     inner: Arc<Inner>,
 }
 
+/// Aligned to keep what every check reads off the cache line of the reference count, which clones
+/// on other threads write.
+#[repr(align(128))]
 struct Inner {
     store: Arc<dyn Store>,
     timeout: Duration,
     failure_mode: FailureMode,
     denial_cache: Option<DenialCache>,
     failure_log: FailureLog,
-    revision: ArcSwap<Revision>,
+    revisions: Revisions,
 }
 
 impl Limiter {
@@ -194,8 +196,8 @@ impl Limiter {
         self.inner.failure_mode
     }
 
-    pub(crate) fn revision(&self) -> Guard<Arc<Revision>> {
-        self.inner.revision.load()
+    pub(crate) fn revision(&self) -> RevisionRef<'_> {
+        self.inner.revisions.current()
     }
 }
 
@@ -203,7 +205,7 @@ impl Subscriber for Inner {
     fn policy_changed(&self, policy: &Policy) {
         // `update` has rejected what is invalid.
         if let Ok(revision) = Revision::new(&*self.store, policy, self.timeout) {
-            self.revision.store(Arc::new(revision));
+            self.revisions.replace(revision);
         }
         if let Some(cache) = &self.denial_cache {
             cache.clear();

@@ -1,7 +1,10 @@
 use std::any::Any;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use arc_swap::{ArcSwap, Guard};
 
 use crate::algorithm::TokenBucket;
 use crate::decision::{QuotaInfo, Verdict};
@@ -60,5 +63,48 @@ impl Revision {
 impl fmt::Debug for Revision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Revision").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+/// The current revision of a limiter. Most limiters only ever have the first, which a check reads
+/// without the bookkeeping of a swap.
+pub(super) struct Revisions {
+    first: Revision,
+    latest: OnceLock<ArcSwap<Revision>>,
+}
+
+pub(crate) enum RevisionRef<'a> {
+    First(&'a Revision),
+    Latest(Guard<Arc<Revision>>),
+}
+
+impl Revisions {
+    pub(super) fn new(first: Revision) -> Self {
+        Self { first, latest: OnceLock::new() }
+    }
+
+    #[inline]
+    pub(super) fn current(&self) -> RevisionRef<'_> {
+        match self.latest.get() {
+            None => RevisionRef::First(&self.first),
+            Some(latest) => RevisionRef::Latest(latest.load()),
+        }
+    }
+
+    pub(super) fn replace(&self, revision: Revision) {
+        let revision = Arc::new(revision);
+        self.latest.get_or_init(|| ArcSwap::new(revision.clone())).store(revision);
+    }
+}
+
+impl Deref for RevisionRef<'_> {
+    type Target = Revision;
+
+    #[inline]
+    fn deref(&self) -> &Revision {
+        match self {
+            Self::First(revision) => revision,
+            Self::Latest(revision) => revision,
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::mem;
 
+use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 use redis::Cmd;
 use smallvec::SmallVec;
@@ -48,7 +49,7 @@ impl Op {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// In order of arrival.
-    keys: IndexMap<Key, KeyGroup>,
+    keys: IndexMap<Key, KeyGroup, RandomState>,
     /// The index of the latest key. In a batch of one hot key it is the next one too.
     last: usize,
     /// In order of arrival, which is nearly that of their deadlines.
@@ -150,8 +151,8 @@ impl Batch {
         self.checks.len() > 1
     }
 
-    /// The keys, in the order in which [`complete`](Self::settle) numbers them.
-    pub(super) fn keys(&self) -> &IndexMap<Key, KeyGroup> {
+    /// The keys, in the order in which [`complete`](Self::complete) numbers them.
+    pub(super) fn keys(&self) -> &IndexMap<Key, KeyGroup, RandomState> {
         &self.keys
     }
 

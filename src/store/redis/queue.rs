@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
+use foldhash::fast::RandomState;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
@@ -47,7 +48,7 @@ pub(super) struct Queue {
 struct Queues {
     /// The queue of a single server, which is found without a hash.
     all: Pending,
-    others: HashMap<QueueKey, Pending>,
+    others: HashMap<QueueKey, Pending, RandomState>,
 }
 
 #[derive(Debug, Default)]

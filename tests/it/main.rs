@@ -10,6 +10,7 @@ mod examples;
 mod faults;
 mod grpc;
 mod harness;
+mod hooks;
 mod layer;
 mod oracle;
 mod queue;

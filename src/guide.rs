@@ -1,1 +1,520 @@
-//! Recipes.
+//! Recipes for common tasks. Every example compiles as it is shown, and runs in the crate's tests
+//! where it can.
+//!
+//! - [Per-route limits](#per-route-limits)
+//! - [By API key](#by-api-key), and why an unauthenticated header limits nobody
+//! - [By authenticated user](#by-authenticated-user)
+//! - [Behind nginx or a CDN](#behind-nginx-or-a-cdn)
+//! - [Plans from a database](#plans-from-a-database)
+//! - [Cost](#cost)
+//! - [Custom responses](#custom-responses)
+//! - [Login, and other keys from the body](#login-and-other-keys-from-the-body)
+//! - [gRPC](#grpc)
+//! - [Outgoing calls](#outgoing-calls)
+//! - [Tests with a paused clock](#tests-with-a-paused-clock)
+//! - [Rollout](#rollout)
+//!
+//! The examples use a [`MemoryStore`]. In production replace it by a [`RedisStore`]; nothing else
+//! changes. They need `cargo add axum` and `cargo add tokio --features full`.
+//!
+//! # Per-route limits
+//!
+//! Add one [`RateLimitLayer`] per route or group of routes, each with its own limiter. Give every
+//! [`Policy`] a name: limiters with the same name on the same store share their buckets, and a
+//! second name with other quotas is an error.
+//!
+//! ```
+//! use axum::Router;
+//! use axum::routing::{get, post};
+//! use tollgate::resolve::{MatchedPath, PeerIp};
+//! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//!
+//! fn app() -> Result<Router, ConfigError> {
+//!     let store = MemoryStore::new();
+//!     let limiter = |name, quota| Limiter::new(store.clone(), Policy::new(name).quota(name, quota));
+//!     let search = limiter("search", Quota::per_second(2).burst(5))?;
+//!     let items = limiter("items", Quota::per_minute(60))?;
+//!     let all = limiter("all", Quota::per_second(20).burst(40))?;
+//!
+//!     Ok(Router::new()
+//!         // A bucket per client and route: `/items/{id}` is one route for any id.
+//!         .route("/items/{id}", get(async || "item"))
+//!         .route("/items", post(async || "created"))
+//!         .route_layer(RateLimitLayer::new(items, (PeerIp::new(), MatchedPath)))
+//!         // One route.
+//!         .route("/search", get(async || "found").layer(RateLimitLayer::new(search, PeerIp::new())))
+//!         // All routes above. The outermost layer checks first.
+//!         .layer(RateLimitLayer::new(all, PeerIp::new())))
+//! }
+//! # app().unwrap();
+//! ```
+//!
+//! axum's [`Router::layer`] applies to the routes that were added before it. [`MatchedPath`] needs
+//! the layer inside the router. A request that one layer allowed and an inner layer denied has
+//! consumed a permit of the outer one.
+//!
+//! # By API key
+//!
+//! A client chooses what it sends. If an unknown key has a full bucket of its own, a client that
+//! invents a new key for every request has no limit at all, and `Header::new(API_KEY).or(PeerIp)`
+//! does not help: the header is always there. So verify the key first, reject unknown ones, and
+//! limit by what was verified. A limit per address outside bounds the attempts.
+//!
+//! ```
+//! use axum::Router;
+//! use axum::extract::Request;
+//! use axum::http::StatusCode;
+//! use axum::middleware::{Next, from_fn};
+//! use axum::response::Response;
+//! use axum::routing::get;
+//! use tollgate::resolve::{Extension, PeerIp};
+//! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//!
+//! /// The account behind a valid API key.
+//! #[derive(Clone)]
+//! struct Account {
+//!     id: u64,
+//! }
+//!
+//! async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
+//!     let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
+//!     // Look the key up in your database.
+//!     let account = match key {
+//!         Some("secret-of-account-7") => Account { id: 7 },
+//!         _ => return Err(StatusCode::UNAUTHORIZED),
+//!     };
+//!     request.extensions_mut().insert(account);
+//!     Ok(next.run(request).await)
+//! }
+//!
+//! fn app() -> Result<Router, ConfigError> {
+//!     let store = MemoryStore::new();
+//!     let limiter = |name, quota| Limiter::new(store.clone(), Policy::new(name).quota(name, quota));
+//!     let per_account = limiter("account", Quota::per_second(10).burst(20))?;
+//!     let per_address = limiter("address", Quota::per_second(20).burst(50))?;
+//!
+//!     Ok(Router::new()
+//!         .route("/", get(async || "hello"))
+//!         .layer(RateLimitLayer::new(per_account, Extension::map(|account: &Account| account.id)))
+//!         .layer(from_fn(authenticate))
+//!         // The last layer runs first: it also limits requests with invalid keys.
+//!         .layer(RateLimitLayer::new(per_address, PeerIp::new())))
+//! }
+//! # app().unwrap();
+//! ```
+//!
+//! [`Header`] is for headers that something outside of your service has verified, such as an API
+//! gateway that overwrites them. It puts a hash of the value into Redis, keyed with a secret if you
+//! give it one.
+//!
+//! # By authenticated user
+//!
+//! Let your authentication layer insert the user into the request's extensions, and resolve the key
+//! from there with [`Extension`]. `or` gives anonymous clients another key, and [`KeyResolver::skip`]
+//! lets some requests pass.
+//!
+//! ```
+//! use axum::http::request::Parts;
+//! use tollgate::resolve::{Extension, PeerIp};
+//! use tollgate::{KeyResolver, Resolution};
+//!
+//! #[derive(Clone)]
+//! struct User {
+//!     id: u64,
+//!     is_admin: bool,
+//! }
+//!
+//! fn by_user() -> impl KeyResolver {
+//!     Extension::map(|user: &User| match user {
+//!         User { is_admin: true, .. } => Resolution::Skip,
+//!         User { id, .. } => Resolution::from(format!("user:{id}")),
+//!     })
+//!     .or(PeerIp::new())
+//!     .skip(|parts: &Parts| parts.uri.path() == "/health")
+//! }
+//! # by_user();
+//! ```
+//!
+//! Here `or` is safe, because a client cannot choose whether it is a user. The prefix `user:` keeps
+//! the keys of users and addresses apart. If the extension is missing without an `or`, clients get a
+//! bare 500, and the log says which layer has to run first.
+//!
+//! # Behind nginx or a CDN
+//!
+//! Behind a proxy [`PeerIp`] sees the proxy, and all clients share one bucket. [`ClientIp`] reads the
+//! header that your proxies set, but only from proxies that you trust:
+//!
+//! ```
+//! use axum::http::HeaderName;
+//! use tollgate::resolve::ClientIp;
+//!
+//! # fn main() -> Result<(), tollgate::ConfigError> {
+//! // nginx on the same host, with `proxy_set_header X-Real-IP $remote_addr;`
+//! let nginx = ClientIp::new(["127.0.0.1", "::1"])?.x_real_ip();
+//!
+//! // A load balancer that appends to X-Forwarded-For, as most do.
+//! let load_balancer = ClientIp::new(["10.0.0.0/8"])?;
+//!
+//! // A CDN in front of a load balancer: trust both, and the search goes past both.
+//! let cdn_ranges = ["198.51.100.0/24", "2001:db8:cd::/48"]; // from your configuration
+//! let cdn = ClientIp::new(cdn_ranges.into_iter().chain(["10.0.0.0/8"]))?;
+//!
+//! // A CDN that connects directly and sets a header of its own.
+//! const CF_CONNECTING_IP: HeaderName = HeaderName::from_static("cf-connecting-ip");
+//! let direct = ClientIp::new(cdn_ranges)?.header(CF_CONNECTING_IP);
+//!
+//! // A proxy that connects over a Unix socket: add `.layer(Extension(UnixSocket))` outside.
+//! let unix = ClientIp::new(["unix:"])?;
+//! # let _ = (nginx, load_balancer, cdn, direct, unix);
+//! # Ok(()) }
+//! ```
+//!
+//! Serve the app with `into_make_service_with_connect_info::<SocketAddr>()`, or the peer address is
+//! unknown. Do not trust addresses that clients can have. See [`ClientIp`] for the exact rules, and
+//! [`UnixSocket`] for servers without peer addresses.
+//!
+//! # Plans from a database
+//!
+//! Resolvers and hooks are not async, so that the layer never waits for anything but the check. Load
+//! the plan in a middleware before the layer. There you can cache it, and answer errors of the
+//! database in your own way. Then [`limiter_for`] chooses the limiter.
+//!
+//! ```
+//! use std::collections::HashMap;
+//!
+//! use axum::Router;
+//! use axum::extract::{Request, State};
+//! use axum::http::StatusCode;
+//! use axum::http::request::Parts;
+//! use axum::middleware::{Next, from_fn_with_state};
+//! use axum::response::Response;
+//! use axum::routing::get;
+//! use tollgate::resolve::Extension;
+//! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//!
+//! /// A row of the table `accounts`.
+//! #[derive(Clone)]
+//! struct Account {
+//!     id: u64,
+//!     plan: String,
+//! }
+//!
+//! /// Stands for a connection pool.
+//! #[derive(Clone)]
+//! struct Database;
+//!
+//! impl Database {
+//!     async fn account_of(&self, token: &str) -> Result<Option<Account>, std::io::Error> {
+//!         Ok((token == "Bearer secret").then(|| Account { id: 7, plan: "pro".into() }))
+//!     }
+//! }
+//!
+//! async fn load_account(
+//!     State(database): State<Database>,
+//!     mut request: Request,
+//!     next: Next,
+//! ) -> Result<Response, StatusCode> {
+//!     let token = request.headers().get("authorization").and_then(|token| token.to_str().ok());
+//!     let account = database
+//!         .account_of(token.ok_or(StatusCode::UNAUTHORIZED)?)
+//!         .await
+//!         .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?
+//!         .ok_or(StatusCode::UNAUTHORIZED)?;
+//!     request.extensions_mut().insert(account);
+//!     Ok(next.run(request).await)
+//! }
+//!
+//! fn app(database: Database) -> Result<Router, ConfigError> {
+//!     let store = MemoryStore::new();
+//!     let limiter = |name, quota| Limiter::new(store.clone(), Policy::new(name).quota(name, quota));
+//!     let free = limiter("free", Quota::per_second(1))?;
+//!     let plans = HashMap::from([
+//!         ("pro".to_owned(), limiter("pro", Quota::per_second(10).burst(50))?),
+//!         ("enterprise".to_owned(), limiter("enterprise", Quota::per_second(100).burst(500))?),
+//!     ]);
+//!     let limit = RateLimitLayer::new(free, Extension::map(|account: &Account| account.id))
+//!         .limiter_for(move |parts: &Parts| {
+//!             // An unknown plan gets the layer's own limiter, the free one.
+//!             plans.get(&parts.extensions.get::<Account>()?.plan).cloned()
+//!         });
+//!     Ok(Router::new()
+//!         .route("/", get(async || "hello"))
+//!         .layer(limit)
+//!         .layer(from_fn_with_state(database, load_account)))
+//! }
+//! # app(Database).unwrap();
+//! ```
+//!
+//! To change the numbers of a plan while the service runs, call [`Limiter::update`].
+//!
+//! # Cost
+//!
+//! A request costs one permit by default. [`cost`] sets another number, for example by route or by
+//! the size of the request. A cost of 0 is always allowed. A cost above the capacity is denied for
+//! good, without a `Retry-After`.
+//!
+//! ```
+//! use axum::http::header::CONTENT_LENGTH;
+//! use axum::http::request::Parts;
+//! use tollgate::resolve::PeerIp;
+//! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//!
+//! /// 10 MB per minute and client.
+//! fn upload_limit() -> Result<RateLimitLayer<PeerIp>, ConfigError> {
+//!     let policy = Policy::new("uploads").quota("bytes", Quota::per_minute(10_000_000));
+//!     let limiter = Limiter::new(MemoryStore::new(), policy)?;
+//!     Ok(RateLimitLayer::new(limiter, PeerIp::new()).cost(|parts: &Parts| {
+//!         let length = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+//!         // Without a length, the cost of the largest body that the service accepts.
+//!         length.and_then(|length| length.parse().ok()).unwrap_or(2_000_000)
+//!     }))
+//! }
+//! # upload_limit().unwrap();
+//! ```
+//!
+//! # Custom responses
+//!
+//! One hook makes every response of the layer: [`error_response`]. Anything that implements axum's
+//! `IntoResponse` works, with `cargo add serde_json` also JSON:
+//!
+//! ```
+//! use axum::Json;
+//! use axum::http::StatusCode;
+//! use axum::response::{IntoResponse, Response};
+//! use serde_json::json;
+//! use tollgate::layer::{Cause, ErrorContext};
+//! use tollgate::resolve::PeerIp;
+//! use tollgate::{Limiter, RateLimitLayer};
+//!
+//! fn error_response(context: &ErrorContext<'_>) -> Response {
+//!     let (status, error) = match context.cause() {
+//!         Cause::Denied(_) => (StatusCode::TOO_MANY_REQUESTS, "rate limit exceeded"),
+//!         Cause::MissingKey(rejection) | Cause::Rejected(rejection) => {
+//!             (rejection.status(), rejection.message())
+//!         }
+//!         Cause::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "try again later"),
+//!         _ => return context.default_response().into_response(),
+//!     };
+//!     let policy = context.policy().name();
+//!     (status, Json(json!({ "error": error, "policy": policy }))).into_response()
+//! }
+//!
+//! fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
+//!     RateLimitLayer::new(limiter, PeerIp::new()).error_response(error_response)
+//! }
+//! ```
+//!
+//! The layer adds `Retry-After` and the rate limit headers to a denial. The text of an
+//! [`Error`](crate::Error) names servers: it is for the log, not for clients.
+//!
+//! # Login, and other keys from the body
+//!
+//! A layer does not read bodies. Check in the handler instead: a [`Decision`](crate::Decision) and an
+//! [`Error`](crate::Error) are responses that look like those of the layer, so `?` is enough.
+//!
+//! ```
+//! use axum::extract::State;
+//! use axum::http::StatusCode;
+//! use axum::response::{IntoResponse, Response};
+//! use axum::routing::post;
+//! use axum::{Json, Router};
+//! use serde::Deserialize;
+//! use tollgate::resolve::PeerIp;
+//! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//!
+//! #[derive(Deserialize)]
+//! struct Login {
+//!     email: String,
+//!     password: String,
+//! }
+//!
+//! async fn login(
+//!     State(attempts): State<Limiter>,
+//!     Json(login): Json<Login>,
+//! ) -> Result<Response, tollgate::Error> {
+//!     // One key per account, however the address is written.
+//!     let account = login.email.trim().to_lowercase();
+//!     attempts.check(account.as_str()).await?.ensure_allowed()?;
+//!     if login.password != "correct horse" {
+//!         return Ok((StatusCode::UNAUTHORIZED, "wrong e-mail address or password").into_response());
+//!     }
+//!     // The next attempts after a success start with a full bucket.
+//!     attempts.reset(account.as_str()).await?;
+//!     Ok("welcome".into_response())
+//! }
+//!
+//! fn app() -> Result<Router, ConfigError> {
+//!     let store = MemoryStore::new();
+//!     let limiter = |name, quota| Limiter::new(store.clone(), Policy::new(name).quota(name, quota));
+//!     // Five attempts at once, then one every three minutes.
+//!     let per_account = limiter("login-account", Quota::per_hour(20).burst(5))?;
+//!     let per_address = limiter("login-address", Quota::per_hour(100).burst(20))?;
+//!     Ok(Router::new()
+//!         .route("/login", post(login).layer(RateLimitLayer::new(per_address, PeerIp::new())))
+//!         .with_state(per_account))
+//! }
+//! # app().unwrap();
+//! ```
+//!
+//! It needs `cargo add serde --features derive`. A limit per account lets anyone lock an account out
+//! for a while; the limit per address makes that slower. If the store fails in the middle of a login,
+//! `reset` returns an error and the client gets 503. Keys are readable in Redis: hash them first if
+//! e-mail addresses must not be stored there.
+//!
+//! # gRPC
+//!
+//! The same layer works for tonic. Requests with a gRPC content type, gRPC-Web included, get gRPC
+//! responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. With the crate's feature `tonic`,
+//! [`PeerIp`] knows the peer address from tonic's own server.
+//!
+//! ```no_run
+//! use tollgate::resolve::PeerIp;
+//! use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+//! use tonic::transport::Server;
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10).burst(20))?;
+//!     // Any service that tonic generates works in place of the health service.
+//!     let (_reporter, service) = tonic_health::server::health_reporter();
+//!     Server::builder()
+//!         .layer(RateLimitLayer::new(limiter, PeerIp::new()))
+//!         .add_service(service)
+//!         .serve("127.0.0.1:50051".parse()?)
+//!         .await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! It needs `cargo add tonic tonic-health`. The path of a request is `/package.Service/Method`, so
+//! `(PeerIp::new(), Path)` limits per method. Unknown methods are keys too: add the layer to known
+//! services only, or match the path in a closure. Browsers read gRPC-Web status headers only if CORS
+//! exposes them.
+//!
+//! # Outgoing calls
+//!
+//! A fleet of services that shares five requests per second towards a third party uses one key on
+//! Redis. Wait as long as the decision says, and check again:
+//!
+//! ```
+//! use tokio::time::sleep;
+//! use tollgate::{Error, Limiter};
+//!
+//! /// Returns when the next call may be made.
+//! async fn acquire(limiter: &Limiter) -> Result<(), Error> {
+//!     loop {
+//!         let decision = limiter.check("third-party").await?;
+//!         match decision.retry_after() {
+//!             Some(wait) => sleep(wait).await,
+//!             None => return decision.ensure_allowed(),
+//!         }
+//!     }
+//! }
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use tollgate::{MemoryStore, Quota};
+//! # let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(5).burst(1))?;
+//! # let start = tokio::time::Instant::now();
+//! # for _ in 0..11 { acquire(&limiter).await?; }
+//! # assert_eq!(start.elapsed().as_secs(), 2);
+//! # Ok(()) }
+//! ```
+//!
+//! With many waiting tasks, bound their number, for example with a `tokio::sync::Semaphore`: waiting
+//! tasks are not served in order. Use [`FailureMode::Closed`] if calls beyond the limit are worse than
+//! no calls. For a tower client, put [`RateLimitLayer::with_errors`] around it.
+//!
+//! # Tests with a paused clock
+//!
+//! A [`MemoryStore`] follows Tokio's paused clock, so a test of a limit takes no time:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use axum::Router;
+//! use axum::body::Body;
+//! use axum::http::{Request, StatusCode};
+//! use axum::routing::get;
+//! use tokio::time::advance;
+//! use tollgate::resolve::Global;
+//! use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+//! use tower::ServiceExt;
+//!
+//! #[tokio::test(start_paused = true)]
+//! async fn a_client_may_return_after_the_wait() {
+//!     let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+//!     let app = Router::new()
+//!         .route("/", get(async || "hello"))
+//!         .layer(RateLimitLayer::new(limiter, Global));
+//!     let status = async || {
+//!         let request = Request::new(Body::empty());
+//!         app.clone().oneshot(request).await.unwrap().status()
+//!     };
+//!     assert_eq!(status().await, StatusCode::OK);
+//!     assert_eq!(status().await, StatusCode::TOO_MANY_REQUESTS);
+//!     advance(Duration::from_secs(60)).await;
+//!     assert_eq!(status().await, StatusCode::OK);
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! It needs `cargo add --dev tokio --features full,test-util` and `cargo add --dev tower --features
+//! util`. Do not pause the clock with a [`RedisStore`]: see there for what happens. Code that takes a
+//! decision can be tested with one made by [`Decision::allowed`] or [`Decision::denied`]. For a
+//! resolver by address, use axum's `MockConnectInfo`.
+//!
+//! # Rollout
+//!
+//! 1. **Measure first.** Check without denying, and look at who would be denied:
+//!
+//!    ```
+//!    use axum::extract::{Request, State};
+//!    use axum::middleware::Next;
+//!    use axum::response::Response;
+//!    use tollgate::resolve::PeerIp;
+//!    use tollgate::{KeyResolver, Limiter, Resolution};
+//!
+//!    async fn dry_run(State(limiter): State<Limiter>, request: Request, next: Next) -> Response {
+//!        let (parts, body) = request.into_parts();
+//!        if let Resolution::Key(key) = PeerIp::new().resolve(&parts)
+//!            && let Ok(decision) = limiter.check(&key).await
+//!            && decision.is_denied()
+//!        {
+//!            println!("would deny {key:?}");
+//!        }
+//!        next.run(Request::from_parts(parts, body)).await
+//!    }
+//!    # let _: fn(State<Limiter>, Request, Next) -> _ = dry_run;
+//!    ```
+//!
+//!    Add it with `axum::middleware::from_fn_with_state(limiter, dry_run)`.
+//! 2. **Start generous, in the failure mode [`Open`]**, so that an outage of Redis does not take the
+//!    service down. Alert on warnings under the log target `tollgate`: they mean that a limit is not
+//!    enforced. Count denials with [`on_decision`].
+//! 3. **Tighten with [`Limiter::update`]** or a deployment. While two versions of a quota run at once,
+//!    on a rolling deployment, a key can get more than either allows. Keep the overlap short.
+//! 4. **Give Redis enough memory**, the eviction policy `volatile-ttl` or `noeviction`, and a user
+//!    with only the rights that [`RedisStore`] lists.
+//!
+//! [`MemoryStore`]: crate::MemoryStore
+//! [`RedisStore`]: crate::RedisStore
+//! [`RateLimitLayer`]: crate::RateLimitLayer
+//! [`RateLimitLayer::with_errors`]: crate::RateLimitLayer::with_errors
+//! [`Policy`]: crate::Policy
+//! [`KeyResolver::skip`]: crate::KeyResolver::skip
+//! [`Limiter::update`]: crate::Limiter::update
+//! [`FailureMode::Closed`]: crate::FailureMode::Closed
+//! [`Open`]: crate::FailureMode::Open
+//! [`Decision::allowed`]: crate::Decision::allowed
+//! [`Decision::denied`]: crate::Decision::denied
+//! [`Header`]: crate::resolve::Header
+//! [`Extension`]: crate::resolve::Extension
+//! [`ClientIp`]: crate::resolve::ClientIp
+//! [`UnixSocket`]: crate::resolve::UnixSocket
+//! [`PeerIp`]: crate::resolve::PeerIp
+//! [`MatchedPath`]: crate::resolve::MatchedPath
+//! [`Router::layer`]: https://docs.rs/axum/latest/axum/struct.Router.html#method.layer
+//! [`limiter_for`]: crate::RateLimitLayer::limiter_for
+//! [`cost`]: crate::RateLimitLayer::cost
+//! [`error_response`]: crate::RateLimitLayer::error_response
+//! [`on_decision`]: crate::RateLimitLayer::on_decision

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -6,7 +7,7 @@ use crate::{Error, Quota};
 
 /// The outcome of a check: whether it was allowed, and the state of the key's bucket.
 ///
-/// A denied check is a value, not an error. Ignoring it is a compiler warning; to stop on a denial
+/// A denied check is a value, not an error. The compiler warns if it is ignored. To stop on a denial
 /// with `?`, use [`ensure_allowed`](Self::ensure_allowed).
 ///
 /// ```
@@ -26,7 +27,7 @@ use crate::{Error, Quota};
 /// # Ok(()) }
 /// ```
 ///
-/// This does not compile when unused results are errors, because the denial goes unnoticed:
+/// With `#![deny(unused_must_use)]` this does not compile, because the denial is ignored:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
@@ -49,10 +50,10 @@ use crate::{Error, Quota};
 ///
 /// # Responses
 ///
-/// With the feature `axum` a decision is an `IntoResponse`, so that a check in a handler answers
+/// With the feature `axum` a decision is an `IntoResponse`, so that a check in a handler responds
 /// like the layer. [`response`](Self::response) and [`headers`](Self::headers) do the same without
 /// axum.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[must_use = "a check can be denied: test `is_allowed()`, or use `ensure_allowed()?`"]
 pub struct Decision {
     pub(crate) verdict: Verdict,
@@ -88,7 +89,7 @@ pub(crate) struct QuotaInfo {
     pub(crate) window: u64,
 }
 
-/// What made a [`Decision`].
+/// Where a [`Decision`] came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
@@ -96,13 +97,13 @@ pub enum Source {
     Store,
     /// The denial cache of this process: the store denied the same key, and the denial still holds.
     Cached,
-    /// The limiter's [`FailureMode`](crate::FailureMode), because the store did not answer. The
-    /// numbers say nothing about the key's bucket.
+    /// The limiter's [`FailureMode`](crate::FailureMode), because the store failed. The numbers
+    /// say nothing about the key's bucket.
     FailureMode,
 }
 
 impl Decision {
-    /// An allowed decision, for tests of code that takes decisions.
+    /// An allowed decision, for tests of code that takes decisions. Its durations are zero.
     ///
     /// ```
     /// use tollgate::{Decision, Source};
@@ -116,7 +117,7 @@ impl Decision {
     }
 
     /// A denied decision, for tests of code that takes decisions. Nothing remains, and more is
-    /// available after `retry_after`. More than 584,000 years are taken as 584,000 years.
+    /// available after `retry_after`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -131,7 +132,7 @@ impl Decision {
     }
 
     /// A decision about a cost above the capacity, for tests of code that takes decisions.
-    pub fn denied_forever(limit: u64) -> Self {
+    pub fn exceeding_capacity(limit: u64) -> Self {
         Self::made(Outcome::ExceedsCapacity, limit, limit, Duration::ZERO)
     }
 
@@ -153,7 +154,8 @@ impl Decision {
         Self { verdict, source: Source::Store, quota }
     }
 
-    /// Whether the check was allowed and its cost charged.
+    /// Whether the check was allowed. Its cost has been charged, unless the
+    /// [`source`](Self::source) is [`Source::FailureMode`].
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.verdict.is_allowed()
@@ -175,11 +177,11 @@ impl Decision {
         self.verdict.outcome == Outcome::ExceedsCapacity
     }
 
-    /// Makes a denial an error, for `?`.
+    /// Converts a denial into an error, for `?`.
     ///
     /// # Errors
     ///
-    /// If the check was denied: an [`Error`] of kind [`Denied`](crate::ErrorKind::Denied), which has
+    /// If the check was denied: an [`Error`] of kind [`Denied`](crate::ErrorKind::Denied), which contains
     /// the decision.
     ///
     /// ```
@@ -192,20 +194,20 @@ impl Decision {
         if self.is_allowed() { Ok(()) } else { Err(Error::denied(self.clone())) }
     }
 
-    /// The capacity of the quota: the most permits that can be taken at once.
+    /// The [capacity](Quota::capacity) of the quota: the most permits that can be taken at once.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.quota.limit
     }
 
-    /// The whole permits left.
+    /// The number of whole permits left.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.verdict.remaining
     }
 
-    /// How long until a check of the same cost can be allowed. `None` if this one was allowed, and
-    /// if none ever will be because the cost [exceeds the capacity](Self::exceeds_capacity).
+    /// How long until a check of the same cost can be allowed. `None` if the check was allowed,
+    /// or if its cost [exceeds the capacity](Self::exceeds_capacity).
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let wait = Duration::from_micros(self.verdict.retry_after);
@@ -224,7 +226,7 @@ impl Decision {
         Duration::from_micros(self.verdict.reset_after)
     }
 
-    /// What made the decision.
+    /// Where the decision came from.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
@@ -234,6 +236,21 @@ impl Decision {
     #[must_use]
     pub fn quota_name(&self) -> &str {
         self.quota.name()
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("is_allowed", &self.is_allowed())
+            .field("quota_name", &self.quota_name())
+            .field("limit", &self.limit())
+            .field("remaining", &self.remaining())
+            .field("retry_after", &self.retry_after())
+            .field("refill_after", &self.refill_after())
+            .field("reset_after", &self.reset_after())
+            .field("source", &self.source)
+            .finish()
     }
 }
 

@@ -23,12 +23,12 @@ impl fmt::Display for ConfigError {
 
 impl StdError for ConfigError {}
 
-/// Why a check produced no decision: the store did not answer. It also reports a denial where a
-/// denial has to be an error: from [`Decision::ensure_allowed`], and from a layer made by
+/// Why a check produced no decision: the store failed. It also reports a denial where a denial has to
+/// be an error: from [`Decision::ensure_allowed`], and from a layer made by
 /// [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors).
 ///
-/// The text is for operators. With the feature `axum` an error is an `IntoResponse` whose body
-/// describes nothing of the server: 429 for a denial, 503 otherwise.
+/// The text is for operators. With the feature `axum` an error is an `IntoResponse` that reveals nothing
+/// about the server: see [`response`](Self::response).
 ///
 /// Cloning is cheap, since one failure can end many checks.
 #[derive(Clone, Debug)]
@@ -47,15 +47,16 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The store did not answer within the limiter's timeout. A check that was already sent may have
+    /// The store did not reply within the limiter's timeout. A check that was already sent may have
     /// been charged.
     Timeout,
     /// The store is unreachable, or the connection broke. A check that was already sent may have
     /// been charged.
     Unavailable,
-    /// The store answered with an error: missing permissions, a key of another type, out of memory.
+    /// The store replied with an error: missing permissions, a key that holds the wrong type, out of
+    /// memory.
     Server,
-    /// The check was denied. [`Error::decision`] has the details.
+    /// The check was denied. [`Error::decision`] returns the decision.
     Denied,
     /// The resolver found no key, or rejected the request. Only from a layer made by
     /// [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors).
@@ -92,8 +93,9 @@ impl Error {
     /// The same error, with the server that it came from unless one is known already.
     #[cfg(feature = "redis")]
     pub(crate) fn with_server(mut self, server: &Arc<str>) -> Self {
-        let inner = Arc::make_mut(&mut self.0);
-        inner.server.get_or_insert_with(|| server.clone());
+        if self.0.server.is_none() {
+            Arc::make_mut(&mut self.0).server = Some(server.clone());
+        }
         self
     }
 
@@ -102,7 +104,7 @@ impl Error {
         self.0.kind
     }
 
-    /// The server that failed, as `host:port`, if one did.
+    /// The server that failed, if one did: `host:port`, or a name for a pool or a Sentinel service.
     pub fn server(&self) -> Option<&str> {
         self.0.server.as_deref()
     }
@@ -112,7 +114,8 @@ impl Error {
         self.0.decision.as_ref()
     }
 
-    /// Whether the same check may succeed later although nobody changed anything.
+    /// Whether a retry may succeed without a change: true for timeouts, lost connections and denials
+    /// that end. Error replies count as permanent, although some, such as `LOADING`, are not.
     pub fn is_transient(&self) -> bool {
         match self.kind() {
             ErrorKind::Timeout | ErrorKind::Unavailable => true,

@@ -14,14 +14,15 @@
 //! - [Tests with a paused clock](#tests-with-a-paused-clock)
 //! - [Rollout](#rollout)
 //!
-//! The examples use a [`MemoryStore`]. In production replace it by a [`RedisStore`]; nothing else
+//! The examples use a [`MemoryStore`]. In production replace it with a [`RedisStore`]; nothing else
 //! changes. They need `cargo add axum` and `cargo add tokio --features full`.
 //!
 //! # Per-route limits
 //!
 //! Add one [`RateLimitLayer`] per route or group of routes, each with its own limiter. Give every
-//! [`Policy`] a name: limiters with the same name on the same store share their buckets, and a
-//! second name with other quotas is an error.
+//! [`Policy`] a name: limiters with the same name on the same store share their buckets, and a second
+//! limiter with the same name but different quotas is an error. The policy's name separates buckets,
+//! and the quota's name is what clients see in the headers. Here they are the same.
 //!
 //! ```
 //! use axum::Router;
@@ -55,10 +56,10 @@
 //!
 //! # By API key
 //!
-//! A client chooses what it sends. If an unknown key has a full bucket of its own, a client that
-//! invents a new key for every request has no limit at all, and `Header::new(API_KEY).or(PeerIp)`
-//! does not help: the header is always there. So verify the key first, reject unknown ones, and
-//! limit by what was verified. A limit per address outside bounds the attempts.
+//! A client chooses what it sends. Every unknown key has a full bucket, so a client that invents a new
+//! key for every request has no limit at all. `Header::new(API_KEY).or(PeerIp::new())` does not help:
+//! the header is always there. So verify the key first, reject unknown ones, and limit by what was
+//! verified. An outer limit per address bounds the number of attempts.
 //!
 //! ```
 //! use axum::Router;
@@ -135,9 +136,10 @@
 //! # by_user();
 //! ```
 //!
-//! Here `or` is safe, because a client cannot choose whether it is a user. The prefix `user:` keeps
-//! the keys of users and addresses apart. If the extension is missing without an `or`, clients get a
-//! bare 500, and the log says which layer has to run first.
+//! Here `or` is safe, because a client cannot invent users. A user who omits the credentials is limited
+//! by address instead, so it has at most these two buckets. The prefix `user:` keeps the keys of users
+//! and addresses apart. Without an `or`, a missing extension is a 500 without details for the client,
+//! and the log says which layer has to run first.
 //!
 //! # Behind nginx or a CDN
 //!
@@ -155,29 +157,31 @@
 //! // A load balancer that appends to X-Forwarded-For, as most do.
 //! let load_balancer = ClientIp::new(["10.0.0.0/8"])?;
 //!
-//! // A CDN in front of a load balancer: trust both, and the search goes past both.
+//! // A CDN in front of a load balancer: trust both, so that neither is taken for the client.
 //! let cdn_ranges = ["198.51.100.0/24", "2001:db8:cd::/48"]; // from your configuration
 //! let cdn = ClientIp::new(cdn_ranges.into_iter().chain(["10.0.0.0/8"]))?;
 //!
-//! // A CDN that connects directly and sets a header of its own.
+//! // A CDN that connects directly and sets its own header.
 //! const CF_CONNECTING_IP: HeaderName = HeaderName::from_static("cf-connecting-ip");
 //! let direct = ClientIp::new(cdn_ranges)?.header(CF_CONNECTING_IP);
 //!
-//! // A proxy that connects over a Unix socket: add `.layer(Extension(UnixSocket))` outside.
+//! // A proxy that connects over a Unix socket: add `.layer(axum::Extension(UnixSocket))` after the
+//! // rate limit layer.
 //! let unix = ClientIp::new(["unix:"])?;
 //! # let _ = (nginx, load_balancer, cdn, direct, unix);
 //! # Ok(()) }
 //! ```
 //!
 //! Serve the app with `into_make_service_with_connect_info::<SocketAddr>()`, or the peer address is
-//! unknown. Do not trust addresses that clients can have. See [`ClientIp`] for the exact rules, and
+//! unknown. Do not trust networks that contain clients. See [`ClientIp`] for the exact rules, and
 //! [`UnixSocket`] for servers without peer addresses.
 //!
 //! # Plans from a database
 //!
 //! Resolvers and hooks are not async, so that the layer never waits for anything but the check. Load
-//! the plan in a middleware before the layer. There you can cache it, and answer errors of the
-//! database in your own way. Then [`limiter_for`] chooses the limiter.
+//! the plan in a middleware before the layer. There you can cache it, and handle database errors
+//! as you like. Then [`limiter_for`] chooses the limiter. Add an outer limit by address, as in [By API
+//! key](#by-api-key), to limit the queries of clients without an account.
 //!
 //! ```
 //! use std::collections::HashMap;
@@ -199,7 +203,7 @@
 //!     plan: String,
 //! }
 //!
-//! /// Stands for a connection pool.
+//! /// A stand-in for a connection pool.
 //! #[derive(Clone)]
 //! struct Database;
 //!
@@ -245,13 +249,13 @@
 //! # app(Database).unwrap();
 //! ```
 //!
-//! To change the numbers of a plan while the service runs, call [`Limiter::update`].
+//! To change the numbers of a plan while the service runs, call [`Limiter::update`] in every instance.
 //!
 //! # Cost
 //!
 //! A request costs one permit by default. [`cost`] sets another number, for example by route or by
-//! the size of the request. A cost of 0 is always allowed. A cost above the capacity is denied for
-//! good, without a `Retry-After`.
+//! the size of the request. A cost of 0 is always allowed. A cost above the capacity is always
+//! denied, without a `Retry-After`.
 //!
 //! ```
 //! use axum::http::header::CONTENT_LENGTH;
@@ -259,13 +263,13 @@
 //! use tollgate::resolve::PeerIp;
 //! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 //!
-//! /// 10 MB per minute and client.
+//! /// 10 MB per minute per client.
 //! fn upload_limit() -> Result<RateLimitLayer<PeerIp>, ConfigError> {
 //!     let policy = Policy::new("uploads").quota("bytes", Quota::per_minute(10_000_000));
 //!     let limiter = Limiter::new(MemoryStore::new(), policy)?;
 //!     Ok(RateLimitLayer::new(limiter, PeerIp::new()).cost(|parts: &Parts| {
 //!         let length = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-//!         // Without a length, the cost of the largest body that the service accepts.
+//!         // If the length is unknown, charge for the largest body that the service accepts.
 //!         length.and_then(|length| length.parse().ok()).unwrap_or(2_000_000)
 //!     }))
 //! }
@@ -274,8 +278,9 @@
 //!
 //! # Custom responses
 //!
-//! One hook makes every response of the layer: [`error_response`]. Anything that implements axum's
-//! `IntoResponse` works, with `cargo add serde_json` also JSON:
+//! One hook builds every error response of the layer: [`error_response`]. It returns an
+//! `http::Response`. With axum, call `.into_response()` on anything that implements `IntoResponse`. JSON
+//! as below needs `cargo add serde_json`:
 //!
 //! ```
 //! use axum::Json;
@@ -304,8 +309,8 @@
 //! }
 //! ```
 //!
-//! The layer adds `Retry-After` and the rate limit headers to a denial. The text of an
-//! [`Error`](crate::Error) names servers: it is for the log, not for clients.
+//! The layer adds `Retry-After` and the rate limit headers to a denial. An
+//! [`Error`](crate::Error) describes the server: log it, do not send it to clients.
 //!
 //! # Login, and other keys from the body
 //!
@@ -338,8 +343,11 @@
 //!     if login.password != "correct horse" {
 //!         return Ok((StatusCode::UNAUTHORIZED, "wrong e-mail address or password").into_response());
 //!     }
-//!     // The next attempts after a success start with a full bucket.
-//!     attempts.reset(account.as_str()).await?;
+//!     // The next attempts after a success start with a full bucket. A failed reset must not fail the
+//!     // login.
+//!     if let Err(error) = attempts.reset(account.as_str()).await {
+//!         eprintln!("cannot reset the login attempts: {error}");
+//!     }
 //!     Ok("welcome".into_response())
 //! }
 //!
@@ -356,10 +364,10 @@
 //! # app().unwrap();
 //! ```
 //!
-//! It needs `cargo add serde --features derive`. A limit per account lets anyone lock an account out
-//! for a while; the limit per address makes that slower. If the store fails in the middle of a login,
-//! `reset` returns an error and the client gets 503. Keys are readable in Redis: hash them first if
-//! e-mail addresses must not be stored there.
+//! It needs `cargo add serde --features derive`. A limit per account lets anyone lock the owner of an
+//! account out for a while; the limit per address makes that slower. `reset` ignores the failure mode:
+//! it fails whenever Redis does. Keys are readable in Redis: hash them first if e-mail addresses must
+//! not be stored there.
 //!
 //! # gRPC
 //!
@@ -388,12 +396,12 @@
 //!
 //! It needs `cargo add tonic tonic-health`. The path of a request is `/package.Service/Method`, so
 //! `(PeerIp::new(), Path)` limits per method. Unknown methods are keys too: add the layer to known
-//! services only, or match the path in a closure. Browsers read gRPC-Web status headers only if CORS
-//! exposes them.
+//! services only, or match the path in a closure. Browsers read gRPC-Web statuses only if CORS
+//! exposes the headers `grpc-status` and `grpc-message`.
 //!
 //! # Outgoing calls
 //!
-//! A fleet of services that shares five requests per second towards a third party uses one key on
+//! If all instances share a budget of five requests per second to a third party, they check one key in
 //! Redis. Wait as long as the decision says, and check again:
 //!
 //! ```
@@ -440,7 +448,9 @@
 //! use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
 //! use tower::ServiceExt;
 //!
+//! # /*
 //! #[tokio::test(start_paused = true)]
+//! # */
 //! async fn a_client_may_return_after_the_wait() {
 //!     let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
 //!     let app = Router::new()
@@ -455,11 +465,12 @@
 //!     advance(Duration::from_secs(60)).await;
 //!     assert_eq!(status().await, StatusCode::OK);
 //! }
-//! # fn main() {}
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() { a_client_may_return_after_the_wait().await }
 //! ```
 //!
 //! It needs `cargo add --dev tokio --features full,test-util` and `cargo add --dev tower --features
-//! util`. Do not pause the clock with a [`RedisStore`]: see there for what happens. Code that takes a
+//! util`. Do not pause the clock with a [`RedisStore`]: its docs explain why. Code that takes a
 //! decision can be tested with one made by [`Decision::allowed`] or [`Decision::denied`]. For a
 //! resolver by address, use axum's `MockConnectInfo`.
 //!
@@ -489,12 +500,13 @@
 //!
 //!    Add it with `axum::middleware::from_fn_with_state(limiter, dry_run)`.
 //! 2. **Start generous, in the failure mode [`Open`]**, so that an outage of Redis does not take the
-//!    service down. Alert on warnings under the log target `tollgate`: they mean that a limit is not
-//!    enforced. Count denials with [`on_decision`].
-//! 3. **Tighten with [`Limiter::update`]** or a deployment. While two versions of a quota run at once,
+//!    service down. Alert on warnings of `tracing` under the target `tollgate`: they mean that a
+//!    limit is not enforced. Count denials with [`on_decision`].
+//! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. While two versions of a quota run at once,
 //!    on a rolling deployment, a key can get more than either allows. Keep the overlap short.
 //! 4. **Give Redis enough memory**, the eviction policy `volatile-ttl` or `noeviction`, and a user
-//!    with only the rights that [`RedisStore`] lists.
+//!    with only the permissions that [`RedisStore`] lists. When memory is full, `noeviction` makes checks
+//!    fail, and the failure mode decides; `volatile-ttl` refills the buckets that it evicts.
 //!
 //! [`MemoryStore`]: crate::MemoryStore
 //! [`RedisStore`]: crate::RedisStore

@@ -6,7 +6,8 @@ use crate::{ConfigError, Quota};
 ///
 /// The policy's name keeps its buckets apart from those of other policies for the same key. It is
 /// part of the name of the key in Redis. Limiters with the same policy name on the same store share
-/// their buckets, in all processes. The quota's name is the one that clients see in the `RateLimit`
+/// their buckets, in all processes. A second limiter with the same name but different quotas is an
+/// error, checked among the limiters on one store and its clones in one process. The quota's name is the one that clients see in the `RateLimit`
 /// and `RateLimit-Policy` fields.
 ///
 /// A bare [`Quota`] becomes a policy named `default` with a quota named `default`. Give every policy
@@ -19,9 +20,9 @@ use crate::{ConfigError, Quota};
 /// ```
 /// use tollgate::{Policy, Quota};
 ///
-/// let search = Policy::new("search").quota("burst", Quota::per_second(10).burst(20));
+/// let search = Policy::new("search").quota("rate", Quota::per_second(10).burst(20));
 /// assert_eq!(search.name(), "search");
-/// assert_eq!(search.quotas().next(), Some(("burst", &Quota::per_second(10).burst(20))));
+/// assert_eq!(search.quotas().next(), Some(("rate", &Quota::per_second(10).burst(20))));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
@@ -35,7 +36,7 @@ impl Policy {
         Self { name: name.into(), quotas: Vec::new() }
     }
 
-    /// Adds a quota. Clients see its name in the `RateLimit` fields.
+    /// Adds a quota. Clients see its name in the `RateLimit` fields. For now exactly one is required.
     #[must_use]
     pub fn quota(mut self, name: impl Into<Cow<'static, str>>, quota: Quota) -> Self {
         self.quotas.push((name.into(), quota));

@@ -9,9 +9,9 @@ use std::time::Duration;
 ///
 /// The constructors never fail. Invalid numbers are a [`ConfigError`](crate::ConfigError) from
 /// [`Limiter::new`](crate::Limiter::new): a zero, a period that is not a whole number of
-/// microseconds, or numbers too large to represent exactly. In lowest terms, `burst × period / n`
-/// must be at most 2^52 ticks, where a permit takes a whole number of ticks: a terabyte per 30 days
-/// fits.
+/// microseconds, or numbers too large to represent exactly. Numbers that share factors with the
+/// period are the least of a problem: 1,000,000,000,000 permits per 30 days fit, and 1 TiB (2^40) does
+/// not: count KiB instead. The error says what to reduce.
 ///
 /// ```
 /// use std::time::Duration;

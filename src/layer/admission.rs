@@ -28,7 +28,7 @@ pin_project! {
             layer: Arc<L>,
         },
         Calling { #[pin] future: S::Future, context: Option<L::Context> },
-        Answered { answer: Option<L::Answer> },
+        Responded { response: Option<L::LayerResponse> },
     }
 }
 
@@ -56,10 +56,10 @@ where
                 return Self::Calling { future, context: None };
             }
             Resolution::Missing(rejection) => {
-                return Self::answer(layer.reject(&head, rejection, true), service);
+                return Self::respond(layer.reject(&head, rejection, true), service);
             }
             Resolution::Reject(rejection) => {
-                return Self::answer(layer.reject(&head, rejection, false), service);
+                return Self::respond(layer.reject(&head, rejection, false), service);
             }
         };
         let cost = layer.cost.as_ref().map_or(1, |cost| cost(&head));
@@ -82,7 +82,7 @@ where
 }
 
 impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
-    /// Calls the service, or answers the request.
+    /// Calls the service, or responds to the request.
     #[inline]
     fn decide(
         layer: &L,
@@ -101,42 +101,42 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                     let context = Some(layer.allow(revision, decision, &mut head));
                     Self::Calling { future: service.call(L::from_parts(head, body)), context }
                 } else {
-                    Self::answer(layer.deny(&checking, decision), service)
+                    Self::respond(layer.deny(&checking, decision), service)
                 }
             }
-            Err(error) => Self::answer(layer.fail(&checking, &error), service),
+            Err(error) => Self::respond(layer.fail(&checking, &error), service),
         }
     }
 
     /// A ready service may hold resources, such as a slot of a concurrency limit, until it is called
     /// or dropped. It is not called, so it is dropped.
-    fn answer(answer: L::Answer, service: &mut S) -> Self {
+    fn respond(response: L::LayerResponse, service: &mut S) -> Self {
         *service = service.clone();
-        Self::Answered { answer: Some(answer) }
+        Self::Responded { response: Some(response) }
     }
 
-    /// The service's result, or the layer's answer to a request that does not reach the service.
+    /// The service's result, or the layer's response to a request that does not reach the service.
     #[inline]
     pub(super) fn poll(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Served<S, Req, L>, L::Answer>> {
+    ) -> Poll<Result<Served<S, Req, L>, L::LayerResponse>> {
         loop {
             let next = match self.as_mut().project() {
                 AdmissionProj::Checking { check, chosen, request, service, layer } => {
                     let limiter = chosen.as_ref().unwrap_or_else(|| layer.limiter());
                     let result = ready!(check.poll(limiter, cx));
                     let Some((head, body)) = request.take() else { return Poll::Pending };
-                    let revision = limiter.revision();
-                    Self::decide(layer, &revision, check.key(), result, head, body, service)
+                    let revision = check.revision(limiter);
+                    Self::decide(layer, revision, check.key(), result, head, body, service)
                 }
                 AdmissionProj::Calling { future, context } => {
                     let result = ready!(future.poll(cx));
                     return Poll::Ready(Ok((result, context.take())));
                 }
-                AdmissionProj::Answered { answer } => {
-                    return match answer.take() {
-                        Some(answer) => Poll::Ready(Err(answer)),
+                AdmissionProj::Responded { response } => {
+                    return match response.take() {
+                        Some(response) => Poll::Ready(Err(response)),
                         None => Poll::Pending,
                     };
                 }

@@ -28,7 +28,7 @@ impl Decision {
     pub fn headers(&self, style: HeaderStyle) -> HeaderMap {
         let mut headers = HeaderMap::new();
         RateLimitHeaders::new(style, self, &Precomputed::new(&self.quota))
-            .insert_into(StatusCode::OK, &mut headers);
+            .insert_into(&mut headers);
         insert_retry_after(self, &mut headers);
         headers
     }
@@ -48,8 +48,8 @@ impl Decision {
 }
 
 impl Error {
-    /// The response that a layer sends for this error: 429 for a denial, 400 for a rejected request,
-    /// and 503 if the store failed. It describes nothing of the server.
+    /// A response for this error, which reveals nothing about the server: like a layer's for a denial
+    /// (429) or a failed store (503), and an empty 400 for a rejected request.
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
         match (self.kind(), self.decision()) {
@@ -79,7 +79,7 @@ mod axum_impls {
         }
     }
 
-    /// Adds the headers of [`HeaderStyle::Ietf`] to a handler's own response.
+    /// Adds the rate limit headers of [`HeaderStyle::Ietf`] to a response.
     #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
     impl IntoResponseParts for Decision {
         type Error = std::convert::Infallible;
@@ -88,7 +88,8 @@ mod axum_impls {
             self,
             mut parts: ResponseParts,
         ) -> Result<ResponseParts, Self::Error> {
-            parts.headers_mut().extend(self.headers(HeaderStyle::Ietf));
+            RateLimitHeaders::new(HeaderStyle::Ietf, &self, &Precomputed::new(&self.quota))
+                .insert_into(parts.headers_mut());
             Ok(parts)
         }
     }

@@ -1,5 +1,7 @@
 //! Responses to requests that do not reach the service.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
@@ -11,7 +13,6 @@ use crate::{Decision, Error, Key, Policy, Rejection};
 
 /// A request that does not reach the service: see
 /// [`RateLimitLayer::error_response`](crate::RateLimitLayer::error_response).
-#[derive(Debug)]
 pub struct ErrorContext<'a> {
     pub(super) request: &'a Parts,
     pub(super) key: Option<&'a Key>,
@@ -71,7 +72,7 @@ impl<'a> ErrorContext<'a> {
     }
 
     pub(super) fn response(&self) -> Response<Bytes> {
-        match grpc::content_type(&self.request.headers) {
+        match grpc::content_type(self.request) {
             Some(content_type) => match self.cause {
                 Cause::Denied(decision) => grpc::denied(decision, content_type),
                 Cause::MissingKey(rejection) | Cause::Rejected(rejection) => {
@@ -94,5 +95,16 @@ impl<'a> ErrorContext<'a> {
                 Cause::Unavailable(_) => problem::unavailable(),
             },
         }
+    }
+}
+
+/// Without the request, whose headers may be secret.
+impl fmt::Debug for ErrorContext<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ErrorContext")
+            .field("key", &self.key)
+            .field("policy", &self.policy().name())
+            .field("cause", &self.cause)
+            .finish_non_exhaustive()
     }
 }

@@ -35,15 +35,14 @@ where
         Poll::Ready(match ready!(self.project().admission.poll(cx)) {
             Ok((result, context)) => result.map(|mut response| {
                 if let Some(ResponseContext { headers, decision }) = context {
-                    let status = response.status();
-                    headers.insert_into(status, response.headers_mut());
+                    headers.insert_into(response.headers_mut());
                     if let Some(decision) = decision {
                         placement::insert(response.extensions_mut(), *decision);
                     }
                 }
                 response.map(ResponseBody::service)
             }),
-            Err(answer) => Ok(answer.map(ResponseBody::from)),
+            Err(response) => Ok(response.map(ResponseBody::from)),
         })
     }
 }

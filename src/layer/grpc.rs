@@ -10,14 +10,15 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 
 use crate::{Decision, Rejection};
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+pub(super) const RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 const UNKNOWN: u8 = 2;
 const PERMISSION_DENIED: u8 = 7;
@@ -27,9 +28,13 @@ const INTERNAL: u8 = 13;
 const UNAVAILABLE: u8 = 14;
 const UNAUTHENTICATED: u8 = 16;
 
-/// The content type for the response if the request is a gRPC or gRPC-Web request.
-pub(super) fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
-    let requested = headers.get(CONTENT_TYPE)?.as_bytes();
+/// The content type for the response if the request is a gRPC or gRPC-Web request. These are always
+/// POST. Any other request could turn the status of an error into a 200, which caches store.
+pub(super) fn content_type(request: &Parts) -> Option<HeaderValue> {
+    if request.method != Method::POST {
+        return None;
+    }
+    let requested = request.headers.get(CONTENT_TYPE)?.as_bytes();
     let content_types = [
         // The longest first, because each begins with the next.
         "application/grpc-web-text",
@@ -51,7 +56,7 @@ pub(super) fn denied(decision: &Decision, content_type: HeaderValue) -> Response
         let message = "the request costs more than the rate limit can ever allow";
         let mut response = status(RESOURCE_EXHAUSTED, message, content_type);
         // A negative number means: do not retry.
-        response.headers_mut().insert(PUSHBACK, HeaderValue::from_static("-1"));
+        response.headers_mut().insert(RETRY_PUSHBACK_MS, HeaderValue::from_static("-1"));
         return response;
     };
     let message = "rate limit exceeded";
@@ -61,7 +66,7 @@ pub(super) fn denied(decision: &Decision, content_type: HeaderValue) -> Response
         response.headers_mut().insert(DETAILS, details);
     }
     let millis = wait.as_micros().div_ceil(1_000) as u64;
-    response.headers_mut().insert(PUSHBACK, HeaderValue::from(millis));
+    response.headers_mut().insert(RETRY_PUSHBACK_MS, HeaderValue::from(millis));
     response
 }
 
@@ -158,7 +163,9 @@ mod tests {
 
     fn content_type_for(requested: &[u8]) -> Option<HeaderValue> {
         let value = HeaderValue::from_bytes(requested).unwrap();
-        content_type(&HeaderMap::from_iter([(CONTENT_TYPE, value)]))
+        let mut request = http::Request::post("/").body(()).unwrap().into_parts().0;
+        request.headers.insert(CONTENT_TYPE, value);
+        content_type(&request)
     }
 
     #[test]
@@ -177,8 +184,8 @@ mod tests {
 
     #[test]
     fn a_cost_above_the_capacity_tells_clients_not_to_retry() {
-        let response = denied(&Decision::denied_forever(1), GRPC);
-        assert_eq!(response.headers()[PUSHBACK], "-1");
+        let response = denied(&Decision::exceeding_capacity(1), GRPC);
+        assert_eq!(response.headers()[RETRY_PUSHBACK_MS], "-1");
         assert!(decoded(&response).get_details_retry_info().is_none());
     }
 
@@ -206,6 +213,9 @@ mod tests {
         {
             assert_eq!(content_type_for(other.as_bytes()), None, "{other}");
         }
-        assert_eq!(content_type(&HeaderMap::new()), None);
+        let mut request = http::Request::get("/").body(()).unwrap().into_parts().0;
+        assert_eq!(content_type(&request), None);
+        request.headers.insert(CONTENT_TYPE, GRPC);
+        assert_eq!(content_type(&request), None, "gRPC uses POST");
     }
 }

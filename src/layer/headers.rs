@@ -4,8 +4,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::grpc;
 use super::precomputed::Precomputed;
 use crate::decision::QuotaInfo;
 use crate::{Decision, Source};
@@ -14,11 +15,12 @@ use crate::{Decision, Source};
 ///
 /// Seconds are whole and rounded up, so a client that honours them is never early.
 ///
-/// With several layers around one service, the strictest one decides what clients see. In the
-/// `Ietf` style every layer adds its own item. `Retry-After` is never earlier than the `t` of a quota
-/// that is used up, and on a response with `Retry-After` a quota with permits left has no later `t`.
-/// In the other styles, which have room for one limit, the values of the limit with the fewest
-/// permits left win, and the later reset among equals.
+/// With several layers around one service, the response reports the strictest limit:
+///
+/// - `Ietf`: each layer adds its own item. `Retry-After` is raised to the `t` of any quota that is used
+///   up. A quota that still has permits omits `t` if it would be later than `Retry-After`.
+/// - Other styles have room for one limit: the one with the fewest permits left, or with the later
+///   reset if they are equal.
 ///
 /// ```
 /// use tollgate::layer::HeaderStyle;
@@ -36,10 +38,9 @@ pub enum HeaderStyle {
     /// `RateLimit: "name";r=5;t=1` and `RateLimit-Policy: "name";q=10;w=2`, as in
     /// draft-ietf-httpapi-ratelimit-headers-08 to -11.
     ///
-    /// `r` is the number of remaining permits, and `t` the seconds until there are more, absent when
-    /// the bucket is full. `q` is the capacity, and `w` the seconds in which an empty bucket refills,
-    /// absent when they are not whole. Integers have at most 15 digits, and larger numbers are shown
-    /// as the largest of these.
+    /// `r` is the number of remaining permits, and `t` the seconds until there are more, omitted when
+    /// the bucket is full. `q` is the capacity, and `w` the refill time of an empty bucket in seconds,
+    /// omitted unless it is whole. Larger numbers are sent as 999999999999999.
     #[default]
     Ietf,
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` in seconds from now, as in
@@ -86,7 +87,7 @@ impl RateLimitHeaders {
         let verdict = &decision.verdict;
         let three = |names, since| {
             let (limit, remaining) = (decision.limit(), verdict.remaining);
-            let reset = seconds(since + verdict.reset_after);
+            let reset = seconds(verdict.reset_after.saturating_add(since));
             Self::Three { names, limit, remaining, reset }
         };
         match style {
@@ -110,15 +111,16 @@ impl RateLimitHeaders {
         }
     }
 
-    pub(super) fn insert_into(self, status: StatusCode, headers: &mut HeaderMap) {
+    pub(super) fn insert_into(self, headers: &mut HeaderMap) {
         match self {
             Self::None => {}
             Self::Ietf { mut field, policy_field, refill_seconds, is_used_up } => {
-                if !status.is_success()
-                    && integer(headers, &RETRY_AFTER).is_some_and(|wait| wait < refill_seconds)
-                {
+                if integer(headers, &RETRY_AFTER).is_some_and(|wait| wait < refill_seconds) {
                     if is_used_up {
                         headers.insert(RETRY_AFTER, refill_seconds.into());
+                        if let Some(millis) = headers.get_mut(grpc::RETRY_PUSHBACK_MS) {
+                            *millis = refill_seconds.saturating_mul(1_000).into();
+                        }
                     } else {
                         field = without_refill_time(field);
                     }
@@ -215,7 +217,7 @@ mod tests {
         let decision = decision(quota, taken);
         let mut headers = HeaderMap::new();
         RateLimitHeaders::new(style, &decision, &Precomputed::new(&decision.quota))
-            .insert_into(StatusCode::OK, &mut headers);
+            .insert_into(&mut headers);
         insert_retry_after(&decision, &mut headers);
         headers
     }

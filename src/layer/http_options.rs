@@ -9,7 +9,7 @@ use http_body::Body;
 use super::body::{BoxError, ErrorBody};
 use super::{DecisionPlacement, ErrorContext, HeaderStyle, RateLimitLayer};
 
-/// Answers HTTP and gRPC requests with responses: see [`RateLimitLayer::new`].
+/// Responds in HTTP and gRPC: see [`RateLimitLayer::new`].
 #[derive(Clone, Default)]
 pub struct Http {
     pub(super) headers: HeaderStyle,
@@ -31,6 +31,7 @@ impl<K> RateLimitLayer<K, Parts, Http> {
 
     /// Sets where the [`Decision`](crate::Decision) goes: into the request's extensions by default,
     /// where handlers find it. The response's extensions are for middleware outside of this layer.
+    /// Requests that were skipped have no decision: use `Option<Extension<Decision>>` in their handlers.
     #[must_use]
     pub fn decision_in(self, placement: DecisionPlacement) -> Self {
         let mode = Http { decision_in: placement, ..self.mode };
@@ -42,11 +43,11 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     ///
     /// The layer completes the response to a denied request with `Retry-After` and the rate limit
     /// [`headers`](Self::headers), unless the response sets them. The body may be any
-    /// [`http_body::Body`]: a `String`, a `Full<Bytes>`, or that of axum's `IntoResponse`. The hook
-    /// also decides for gRPC requests; [`ErrorContext::default_response`] is a gRPC response for
+    /// [`http_body::Body`]: a `String`, a `Full<Bytes>`, or that of axum's `IntoResponse`. The hook is
+    /// also called for gRPC requests; [`ErrorContext::default_response`] is a gRPC response for
     /// these.
     ///
-    /// Do not describe the server in a response. The log has what an operator needs.
+    /// Do not describe the server in a response. The log tells the operator.
     ///
     /// ```
     /// use axum::Json;

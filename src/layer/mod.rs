@@ -1,4 +1,4 @@
-//! The middleware: limits the requests to a tower service. Never names Redis.
+//! Tower middleware that limits the requests to a service.
 //!
 //! # Example
 //!
@@ -14,7 +14,7 @@
 //! # Ok::<(), tollgate::ConfigError>(())
 //! ```
 //!
-//! # Customized
+//! # Customization
 //!
 //! ```
 //! use http::request::Parts;

@@ -1,9 +1,9 @@
-//! What differs between protocols: how a request is taken apart, and how the layer answers.
+//! What differs between protocols: how a request is taken apart, and how the layer responds.
 
 use std::mem;
 
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 
 use super::body::ErrorBody;
 use super::headers::{self, RateLimitHeaders};
@@ -18,8 +18,8 @@ pub(super) trait Protocol<Req> {
     type Body;
     /// What is kept of an allowed request until the service has responded.
     type Context;
-    /// The answer to a request that does not reach the service.
-    type Answer;
+    /// The response to a request that does not reach the service.
+    type LayerResponse;
 
     fn into_parts(request: Req) -> (Self::Head, Self::Body);
     fn from_parts(head: Self::Head, body: Self::Body) -> Req;
@@ -33,10 +33,15 @@ pub(super) trait Protocol<Req> {
         decision: Decision,
         head: &mut Self::Head,
     ) -> Self::Context;
-    fn deny(&self, checked: &Checking<'_, Self::Head>, decision: Decision) -> Self::Answer;
-    fn reject(&self, head: &Self::Head, rejection: &Rejection, is_missing: bool) -> Self::Answer;
+    fn deny(&self, checked: &Checking<'_, Self::Head>, decision: Decision) -> Self::LayerResponse;
+    fn reject(
+        &self,
+        head: &Self::Head,
+        rejection: &Rejection,
+        is_missing: bool,
+    ) -> Self::LayerResponse;
     /// The store failed, and the failure mode is closed.
-    fn fail(&self, checked: &Checking<'_, Self::Head>, error: &Error) -> Self::Answer;
+    fn fail(&self, checked: &Checking<'_, Self::Head>, error: &Error) -> Self::LayerResponse;
 }
 
 /// A request, and what it was checked for.
@@ -56,7 +61,7 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
     type Head = Parts;
     type Body = B;
     type Context = ResponseContext;
-    type Answer = Response<ErrorBody>;
+    type LayerResponse = Response<ErrorBody>;
 
     #[inline]
     fn into_parts(request: Request<B>) -> (Parts, B) {
@@ -90,12 +95,12 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
 
     fn deny(&self, checking: &Checking<'_, Parts>, decision: Decision) -> Response<ErrorBody> {
         let Http { headers: style, decision_in, .. } = self.mode;
-        let cause = Cause::Denied(&decision);
-        let (mut response, custom_headers) = self.custom_or_default(&checking.context(cause));
+        let mut response = self.respond(&checking.context(Cause::Denied(&decision)));
+        let custom_headers =
+            self.mode.error_response.is_some().then(|| mem::take(response.headers_mut()));
         let headers = response.headers_mut();
-        // The headers of a custom response are apart, so there is no `Retry-After` yet.
         RateLimitHeaders::new(style, &decision, &Precomputed::of(checking.revision))
-            .insert_into(StatusCode::OK, headers);
+            .insert_into(headers);
         headers::insert_retry_after(&decision, headers);
         // Headers that a custom response sets replace those of the layer.
         headers.extend(custom_headers.into_iter().flatten());
@@ -115,11 +120,11 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         let cause =
             if is_missing { Cause::MissingKey(rejection) } else { Cause::Rejected(rejection) };
         let revision = &self.limiter.revision();
-        self.complete_response(&ErrorContext { request: parts, key: None, cause, revision })
+        self.respond(&ErrorContext { request: parts, key: None, cause, revision })
     }
 
     fn fail(&self, checking: &Checking<'_, Parts>, error: &Error) -> Response<ErrorBody> {
-        self.complete_response(&checking.context(Cause::Unavailable(error)))
+        self.respond(&checking.context(Cause::Unavailable(error)))
     }
 }
 
@@ -130,25 +135,11 @@ impl Checking<'_, Parts> {
 }
 
 impl<K> RateLimitLayer<K, Parts, Http> {
-    /// The response, with the headers of a custom one apart.
-    fn custom_or_default(
-        &self,
-        context: &ErrorContext<'_>,
-    ) -> (Response<ErrorBody>, Option<http::HeaderMap>) {
+    fn respond(&self, context: &ErrorContext<'_>) -> Response<ErrorBody> {
         match &self.mode.error_response {
-            None => (context.response().map(ErrorBody::Full), None),
-            Some(hook) => {
-                let mut response = hook(context);
-                let headers = mem::take(response.headers_mut());
-                (response, Some(headers))
-            }
+            None => context.response().map(ErrorBody::Full),
+            Some(hook) => hook(context),
         }
-    }
-
-    fn complete_response(&self, context: &ErrorContext<'_>) -> Response<ErrorBody> {
-        let (mut response, headers) = self.custom_or_default(context);
-        response.headers_mut().extend(headers.into_iter().flatten());
-        response
     }
 }
 
@@ -156,7 +147,7 @@ impl<K, R> Protocol<R> for RateLimitLayer<K, R, Errors> {
     type Head = R;
     type Body = ();
     type Context = ();
-    type Answer = Error;
+    type LayerResponse = Error;
 
     fn into_parts(request: R) -> (R, ()) {
         (request, ())

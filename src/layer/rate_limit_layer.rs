@@ -1,6 +1,5 @@
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::request::Parts;
 use tower_layer::Layer;
@@ -11,17 +10,14 @@ use crate::{Decision, Key, KeyResolver, Limiter, Policy, Rejection};
 /// Limits the requests to a service: a tower [`Layer`] for axum, hyper, tonic and any other tower
 /// service.
 ///
-/// A resolver turns each request into a key, the limiter checks the key, and only then the service
-/// is called. This is not `tower::limit::RateLimitLayer`, which limits one service as a whole in one
+/// A resolver turns each request into a key, the limiter checks the key, and only then is the service
+/// called. This is not `tower::limit::RateLimitLayer`, which limits one service as a whole in one
 /// process and makes callers wait.
 ///
 /// ```
 /// use axum::{Router, routing::get};
-/// use http::HeaderName;
-/// use tollgate::resolve::{Header, PeerIp};
+/// use tollgate::resolve::PeerIp;
 /// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
-///
-/// const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 ///
 /// let store = MemoryStore::new();
 /// let search = Policy::new("search").quota("search", Quota::per_second(1).burst(5));
@@ -29,14 +25,14 @@ use crate::{Decision, Key, KeyResolver, Limiter, Policy, Rejection};
 /// let all = Limiter::new(store, Quota::per_second(10).burst(20))?;
 ///
 /// let app: Router = Router::new()
-///     .route("/search", get(async || "found").layer(RateLimitLayer::new(search, Header::new(API_KEY))))
+///     .route("/search", get(async || "found").layer(RateLimitLayer::new(search, PeerIp::new())))
 ///     .layer(RateLimitLayer::new(all, PeerIp::new()));
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
 /// # Responses
 ///
-/// A request that does not reach the service is answered by the layer:
+/// The layer responds to requests that do not reach the service:
 ///
 /// | cause | HTTP | gRPC |
 /// |---|---|---|
@@ -45,7 +41,7 @@ use crate::{Decision, Key, KeyResolver, Limiter, Policy, Rejection};
 /// | the store failed and the failure mode is closed | 503 | `UNAVAILABLE` |
 ///
 /// HTTP responses have problem details (RFC 9457). Requests whose content type is
-/// `application/grpc`, with or without a suffix, and gRPC-Web requests are answered in gRPC.
+/// `application/grpc`, with or without a suffix, and gRPC-Web requests get gRPC responses.
 /// [`error_response`](Self::error_response) replaces these responses.
 /// [`with_errors`](Self::with_errors) makes a layer for services that are not HTTP.
 ///
@@ -94,8 +90,8 @@ use crate::{Decision, Key, KeyResolver, Limiter, Policy, Rejection};
 ///
 /// # Type parameters
 ///
-/// `K` is the resolver, `R` what it sees of a request, and `M` how the layer answers: [`Http`] or
-/// [`Errors`].
+/// `K` is the resolver, `R` the part of the request that it sees, and `M` how the layer responds:
+/// [`Http`] or [`Errors`].
 ///
 /// [the code]: https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md
 pub struct RateLimitLayer<K, R = Parts, M = Http> {
@@ -105,20 +101,22 @@ pub struct RateLimitLayer<K, R = Parts, M = Http> {
     pub(super) limiter_for: Option<Arc<LimiterFor<R>>>,
     pub(super) on_decision: Option<Arc<OnDecision<R>>>,
     pub(super) mode: M,
-    pub(super) is_misconfiguration_logged: Arc<AtomicBool>,
+    pub(super) logged_advice: Arc<Mutex<Vec<String>>>,
 }
+
+/// How many different pieces of advice a layer logs. Each comes from a resolver, not from a request.
+const MAX_ADVICE: usize = 16;
 
 type Cost<R> = dyn Fn(&R) -> u64 + Send + Sync;
 type LimiterFor<R> = dyn Fn(&R) -> Option<Limiter> + Send + Sync;
 type OnDecision<R> = dyn Fn(&Checked<'_, R>) + Send + Sync;
 
-/// Answers with errors of the service's own type: see [`RateLimitLayer::with_errors`].
+/// Returns errors of the service's error type: see [`RateLimitLayer::with_errors`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Errors;
 
 /// A request and the decision about it: see [`RateLimitLayer::on_decision`].
-#[derive(Debug)]
 #[non_exhaustive]
 pub struct Checked<'a, R = Parts> {
     /// The request, as the resolver sees it.
@@ -131,8 +129,19 @@ pub struct Checked<'a, R = Parts> {
     pub decision: &'a Decision,
 }
 
+/// Without the request, whose headers may be secret.
+impl<R> fmt::Debug for Checked<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checked")
+            .field("key", &self.key)
+            .field("policy", &self.policy.name())
+            .field("decision", &self.decision)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<K: KeyResolver> RateLimitLayer<K> {
-    /// Limits HTTP and gRPC requests under the keys that the resolver finds.
+    /// Limits HTTP and gRPC requests by the keys that the resolver finds.
     pub fn new(limiter: Limiter, resolver: K) -> Self {
         Self::with_mode(limiter, resolver, Http::default())
     }
@@ -196,7 +205,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
             limiter_for: None,
             on_decision: None,
             mode,
-            is_misconfiguration_logged: Arc::default(),
+            logged_advice: Arc::default(),
         }
     }
 
@@ -217,19 +226,21 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     }
 
     /// Chooses the limiter by request, for example by what the account has paid for. `None` means
-    /// the layer's own limiter. Give every limiter a policy name of its own.
+    /// the layer's own limiter. Give every limiter a distinct policy name.
     ///
     /// The closure is not async. Load what it needs in a middleware outside of this layer, and read
     /// it from the request's extensions.
     ///
     /// ```
-    /// use http::HeaderName;
     /// use http::request::Parts;
-    /// use tollgate::resolve::Header;
+    /// use tollgate::resolve::Extension;
     /// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
     ///
     /// #[derive(Clone)]
-    /// struct Paid;
+    /// struct Account {
+    ///     id: u64,
+    ///     has_paid: bool,
+    /// }
     ///
     /// let store = MemoryStore::new();
     /// let free = Policy::new("free").quota("free", Quota::per_second(10));
@@ -237,8 +248,11 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     /// let free = Limiter::new(store.clone(), free)?;
     /// let paid = Limiter::new(store, paid)?;
     ///
-    /// let layer = RateLimitLayer::new(free, Header::new(HeaderName::from_static("x-api-key")))
-    ///     .limiter_for(move |parts: &Parts| parts.extensions.get::<Paid>().map(|_| paid.clone()));
+    /// let layer = RateLimitLayer::new(free, Extension::map(|account: &Account| account.id))
+    ///     .limiter_for(move |parts: &Parts| {
+    ///         let account = parts.extensions.get::<Account>()?;
+    ///         account.has_paid.then(|| paid.clone())
+    ///     });
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
@@ -249,8 +263,9 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         Self { limiter_for: Some(Arc::new(limiter_for)), ..self }
     }
 
-    /// Observes every decision, for example to count it. It is not called for requests that were
-    /// skipped or rejected, nor when the store failed and the failure mode is closed.
+    /// Observes every decision, including cached denials, for example to count it. It runs in the
+    /// request's task, so it must not block. It is not called for requests that were skipped or
+    /// rejected, nor when the store failed and the failure mode is closed.
     ///
     /// ```
     /// # use tollgate::{Limiter, RateLimitLayer, resolve::PeerIp};
@@ -269,15 +284,26 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
 
     /// Logs once what the operator has to change, if that is why a request was rejected.
     pub(super) fn log_misconfiguration(&self, rejection: &Rejection) {
-        if let Some(advice) = rejection.advice()
-            && !self.is_misconfiguration_logged.swap(true, Ordering::Relaxed)
-        {
-            let (policy, status) = (self.limiter.policy(), rejection.status().as_u16());
-            let policy = policy.name();
-            tracing::error!(
-                target: "tollgate", policy, status, advice,
-                "rejecting requests that have no rate limit key"
-            );
+        let Some(advice) = rejection.advice() else { return };
+        let is_new = {
+            let mut logged = self.logged_advice.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_new = logged.len() < MAX_ADVICE && !logged.iter().any(|known| known == advice);
+            if is_new {
+                logged.push(advice.to_owned());
+            }
+            is_new
+        };
+        if !is_new {
+            return;
+        }
+        let (policy, status) = (self.limiter.policy(), rejection.status());
+        let (policy, code) = (policy.name(), status.as_u16());
+        let message = "rejecting requests that have no rate limit key";
+        // Unknown paths, for example, may be normal.
+        if status.is_server_error() {
+            tracing::error!(target: "tollgate", policy, status = code, advice, "{message}");
+        } else {
+            tracing::warn!(target: "tollgate", policy, status = code, advice, "{message}");
         }
     }
 }
@@ -291,7 +317,7 @@ impl<K, R, M: Clone> Clone for RateLimitLayer<K, R, M> {
             limiter_for: self.limiter_for.clone(),
             on_decision: self.on_decision.clone(),
             mode: self.mode.clone(),
-            is_misconfiguration_logged: self.is_misconfiguration_logged.clone(),
+            logged_advice: self.logged_advice.clone(),
         }
     }
 }

@@ -1,7 +1,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::denial_cache::DenialCache;
 use super::failure_log::FailureLog;
 use super::revision::{Revision, Revisions};
 use super::{FailureMode, Inner, Limiter};
@@ -29,32 +28,30 @@ impl LimiterBuilder {
             store,
             policy,
             timeout: Duration::from_millis(50),
-            failure_mode: FailureMode::Open,
+            failure_mode: FailureMode::default(),
             cache_denials: Duration::from_secs(1),
         }
     }
 
-    /// Sets the longest that a check may take: 50 ms by default. It covers queueing, connecting and
-    /// the reply of the store. When it is over, the failure mode answers. A check that was already
-    /// sent may still be charged. More than a year is taken as a year.
-    ///
-    /// Only checks of one limiter and its clones share batches.
+    /// Sets the maximum time that a check may take: 50 ms by default. It covers queueing, connecting
+    /// and the reply of the store. After that the failure mode applies. A check that was already sent
+    /// may still be charged. The timeout also applies to `peek` and `reset`. It is clamped to a year.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// Sets what answers a check when the store does not: [`FailureMode::Open`] by default.
+    /// Sets what happens to a check when the store fails: [`FailureMode::Open`] by default.
     pub fn failure_mode(self, failure_mode: FailureMode) -> Self {
         Self { failure_mode, ..self }
     }
 
-    /// Sets the longest that this process caches a denial: 1 second by default, and not at all if it
-    /// is zero. More than a year is taken as a year.
+    /// Sets the maximum time that this process caches a denial: 1 second by default. Zero disables the
+    /// cache. The time is clamped to a year.
     ///
-    /// After a denial, only time can make the same check succeed, so the process answers it without
+    /// After a denial, only time can make the same check succeed, so the process denies it without
     /// asking the store until [`retry_after`](crate::Decision::retry_after) is over. A
-    /// [`reset`](Limiter::reset) or a larger quota in another process makes the cached denial wrong,
-    /// for at most `max_ttl`. A [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
+    /// [`reset`](Limiter::reset) or a larger quota in another process leaves a stale denial for at
+    /// most `max_ttl`. A [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
     pub fn cache_denials(self, max_ttl: Duration) -> Self {
         Self { cache_denials: max_ttl, ..self }
     }
@@ -65,10 +62,10 @@ impl LimiterBuilder {
     ///
     /// - The policy is invalid: a bad name, no quota or several, or numbers that are zero or too
     ///   large to represent exactly.
-    /// - The timeout is zero, so the failure mode would answer every check.
+    /// - The timeout is zero, so the failure mode would apply to every check.
     /// - The store cannot hold the policy, for instance because its key prefix is invalid.
-    /// - Another limiter on the same store uses the same policy name with other quotas. Without
-    ///   this, two bare quotas on one store would silently share buckets. Name the policies, or use
+    /// - Another limiter on the same store or one of its clones uses the same policy name with
+    ///   different quotas. Without this rule, two bare quotas on one store would silently share buckets. Name the policies, or use
     ///   [`Limiter::update`] to change the numbers of a running one.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         let Self { store, policy, timeout, failure_mode, cache_denials } = self;
@@ -78,14 +75,13 @@ impl LimiterBuilder {
             ));
         }
         let timeout = timeout.min(MAX_DURATION);
-        let revision = Revision::new(&*store, &policy, timeout)?;
-        let use_cache = revision.backend.is_remote() && !cache_denials.is_zero();
-        let denial_cache = use_cache.then(|| DenialCache::new(cache_denials.min(MAX_DURATION)));
+        let cache_denials = cache_denials.min(MAX_DURATION);
+        let revision = Revision::new(&*store, &policy, timeout, cache_denials)?;
         let inner = Arc::new(Inner {
             store,
             timeout,
             failure_mode,
-            denial_cache,
+            cache_denials,
             failure_log: FailureLog::default(),
             revisions: Revisions::new(revision),
         });
@@ -100,9 +96,9 @@ impl LimiterBuilder {
 
 fn conflict(existing: &Policy, new: &Policy) -> ConfigError {
     let describe = |policy: &Policy| {
-        let quota = |(_, quota): (&str, &Quota)| {
+        let quota = |(name, quota): (&str, &Quota)| {
             let (permits, period) = (quota.permits(), quota.period());
-            format!("{permits} per {period:?}, burst {}", quota.capacity())
+            format!("`{name}` {permits} per {period:?}, burst {}", quota.capacity())
         };
         policy.quotas().map(quota).collect::<Vec<_>>().join("; ")
     };

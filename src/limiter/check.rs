@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::denial_cache::SentAt;
-use super::{Inner, Limiter, Revision};
+use super::{HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::decision::Verdict;
 use crate::store::Answer;
 use crate::{Decision, Error, Key, Source};
@@ -37,6 +37,7 @@ pub(crate) struct PendingCheck {
     answer: Answer,
     key: Key,
     sent_at: Option<SentAt>,
+    revision: HeldRevision,
 }
 
 impl Check {
@@ -46,10 +47,15 @@ impl Check {
 }
 
 impl CheckState {
-    pub(crate) fn start(limiter: &Limiter, revision: &Revision, key: &Key, cost: u64) -> Self {
+    pub(crate) fn start(
+        limiter: &Limiter,
+        revision: &RevisionRef<'_>,
+        key: &Key,
+        cost: u64,
+    ) -> Self {
         let inner = &*limiter.inner;
         let mut sent_at = None;
-        if let Some(cache) = &inner.denial_cache {
+        if let Some(cache) = &revision.denial_cache {
             match cache.get(key, cost, &revision.bucket) {
                 Ok(verdict) => return Self::Ready(Ok(revision.decision(verdict, Source::Cached))),
                 Err(now) => sent_at = Some(now),
@@ -57,7 +63,10 @@ impl CheckState {
         }
         match revision.backend.check(key, cost) {
             Answer::Ready(answer) => Self::Ready(inner.apply_failure_mode(revision, answer)),
-            answer => Self::Pending(PendingCheck { answer, key: key.clone(), sent_at }),
+            answer => {
+                let (key, revision) = (key.clone(), revision.hold());
+                Self::Pending(PendingCheck { answer, key, sent_at, revision })
+            }
         }
     }
 }
@@ -67,6 +76,11 @@ impl PendingCheck {
         &self.key
     }
 
+    /// The revision that decides the check.
+    pub(crate) fn revision<'a>(&'a self, limiter: &'a Limiter) -> &'a Revision {
+        limiter.held(&self.revision)
+    }
+
     /// `limiter` is the one that started the check.
     pub(crate) fn poll(
         &mut self,
@@ -74,14 +88,13 @@ impl PendingCheck {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
         let answer = ready!(Pin::new(&mut self.answer).poll(cx));
-        let inner = &*limiter.inner;
-        let revision = limiter.revision();
+        let revision = limiter.held(&self.revision);
         if let (Ok(verdict), Some(cache), Some(sent_at)) =
-            (&answer, &inner.denial_cache, self.sent_at)
+            (&answer, &revision.denial_cache, self.sent_at)
         {
             cache.insert(&self.key, verdict, sent_at);
         }
-        Poll::Ready(inner.apply_failure_mode(&revision, answer))
+        Poll::Ready(limiter.inner.apply_failure_mode(revision, answer))
     }
 }
 

@@ -18,7 +18,7 @@ const MAX_KEYS: usize = 65_536;
 
 /// The keys that were denied last.
 ///
-/// Only time reduces a bucket's debt, apart from a reset or an update. So a denial bounds what the
+/// Only time reduces a bucket's debt, apart from a reset. So a denial bounds what the
 /// store would decide later: denied, for as long as the debt is too large.
 #[derive(Debug)]
 pub(super) struct DenialCache {
@@ -64,10 +64,6 @@ impl DenialCache {
             latest_expiry: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
         }
-    }
-
-    pub(super) fn max_ttl(&self) -> Duration {
-        self.max_ttl
     }
 
     /// The denial that the store would return. Otherwise the time at which the check is sent.
@@ -120,7 +116,6 @@ impl DenialCache {
     }
 
     pub(super) fn clear(&self) {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
         self.denials.clear();
     }
 

@@ -2,7 +2,7 @@
 //! that is not enforced is always visible, and a long outage does not fill the log.
 
 use std::error::Error as StdError;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,12 +13,16 @@ use crate::{Error, ErrorKind};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Further reasons are counted under the last one.
+/// More reasons than these are counted together.
 const MAX_REASONS: usize = 16;
 
-#[derive(Default)]
+/// No failure is waiting to be reported.
+const NEVER: u64 = u64::MAX;
+
 pub(super) struct FailureLog {
-    has_reasons: AtomicBool,
+    start: Instant,
+    /// When a success has something to report, in microseconds since the start.
+    next_report: AtomicU64,
     reasons: Mutex<Vec<Reason>>,
 }
 
@@ -38,57 +42,78 @@ struct Line {
     count: u64,
 }
 
+impl Default for FailureLog {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            next_report: AtomicU64::new(NEVER),
+            reasons: Mutex::default(),
+        }
+    }
+}
+
 impl FailureLog {
     pub(super) fn failed(&self, policy: &str, mode: FailureMode, error: &Error) {
         let (now, text) = (Instant::now(), describe(error));
         let server = error.server().unwrap_or_default();
-        let mut lines = Vec::new();
-        {
+        let lines: Vec<Line> = {
             let mut reasons = self.reasons();
             let is_same = |reason: &Reason| {
                 reason.kind == error.kind() && reason.server == server && reason.text == text
             };
             let index = reasons.iter().position(is_same).unwrap_or_else(|| {
+                let (kind, count, next_line) = (error.kind(), 0, now);
                 if reasons.len() < MAX_REASONS {
-                    let (kind, server) = (error.kind(), server.to_owned());
-                    reasons.push(Reason { kind, server, text, count: 0, next_line: now });
+                    let server = server.to_owned();
+                    reasons.push(Reason { kind, server, text, count, next_line });
+                } else if reasons.len() == MAX_REASONS {
+                    let (server, text) = (String::new(), "other reasons".to_owned());
+                    reasons.push(Reason { kind, server, text, count, next_line });
                 }
                 reasons.len() - 1
             });
             reasons[index].count += 1;
-            self.has_reasons.store(true, Ordering::Relaxed);
-            lines.extend(reasons.iter_mut().filter_map(|reason| reason.line(now)));
-        }
+            let lines = reasons.iter_mut().filter_map(|reason| reason.line(now)).collect();
+            self.schedule(&reasons);
+            lines
+        };
         warn(policy, mode, lines);
     }
 
     /// Reports what was counted since the last line, and that the failures have ended.
     #[inline]
     pub(super) fn succeeded(&self, policy: &str, mode: FailureMode) {
-        if self.has_reasons.load(Ordering::Relaxed) {
-            self.settle(policy, mode);
+        let next_report = self.next_report.load(Ordering::Relaxed);
+        if next_report != NEVER && self.micros(Instant::now()) >= next_report {
+            self.report(policy, mode);
         }
     }
 
     #[cold]
-    fn settle(&self, policy: &str, mode: FailureMode) {
+    fn report(&self, policy: &str, mode: FailureMode) {
         let now = Instant::now();
-        let mut lines = Vec::new();
-        let has_ended = {
+        let (lines, has_ended): (Vec<Line>, _) = {
             let mut reasons = self.reasons();
             let before = reasons.len();
-            reasons.retain_mut(|reason| {
-                let is_over = reason.count == 0 && now >= reason.next_line;
-                lines.extend(reason.line(now));
-                !is_over
-            });
-            self.has_reasons.store(!reasons.is_empty(), Ordering::Relaxed);
-            reasons.is_empty() && before > 0
+            reasons.retain(|reason| reason.count > 0 || now < reason.next_line);
+            let lines = reasons.iter_mut().filter_map(|reason| reason.line(now)).collect();
+            self.schedule(&reasons);
+            (lines, reasons.is_empty() && before > 0)
         };
         warn(policy, mode, lines);
         if has_ended {
             tracing::info!(target: "tollgate", policy, "rate limit enforced again");
         }
+    }
+
+    fn schedule(&self, reasons: &[Reason]) {
+        let next_line = reasons.iter().map(|reason| reason.next_line).min();
+        let next_report = next_line.map_or(NEVER, |next_line| self.micros(next_line));
+        self.next_report.store(next_report, Ordering::Relaxed);
+    }
+
+    fn micros(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.start).as_micros() as u64
     }
 
     fn reasons(&self) -> MutexGuard<'_, Vec<Reason>> {

@@ -1,9 +1,10 @@
 use crate::Error;
 use crate::decision::{Outcome, Verdict};
 
-/// What answers a check when the store does not.
+/// What happens to a check when the store fails: it is unreachable, does not reply within the timeout,
+/// or replies with an error.
 ///
-/// While the store fails, the log has a warning every few seconds for each reason, under the target
+/// While the store fails, `tracing` gets a warning every five seconds for each reason, under the target
 /// `tollgate`, with the policy, the reason, the server and the number of checks.
 ///
 /// ```
@@ -23,13 +24,14 @@ use crate::decision::{Outcome, Verdict};
 /// assert!(limiter.check("user:7").await.is_err());
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureMode {
     /// The check is allowed without being counted, so a Redis outage does not take the service
     /// down. There is no rate limit while the store fails.
+    #[default]
     Open,
-    /// The check fails with the store's error, and a layer answers 503. It is never reported as a
+    /// The check fails with the store's error, and a layer responds with 503. It is never reported as a
     /// denial.
     Closed,
 }

@@ -12,7 +12,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::denial_cache::DenialCache;
 use self::failure_log::FailureLog;
 use self::revision::Revisions;
 use crate::store::{Store, Subscriber};
@@ -22,9 +21,9 @@ pub use builder::LimiterBuilder;
 pub use check::Check;
 pub(crate) use check::{CheckState, PendingCheck};
 pub use failure_mode::FailureMode;
-pub(crate) use revision::{Revision, RevisionRef};
+pub(crate) use revision::{HeldRevision, Revision, RevisionRef};
 
-/// Checks keys against a quota kept in a store.
+/// Checks keys against a quota. The buckets are in a store.
 ///
 /// The type is the same for every store, so a program can choose its store at startup. Cloning is
 /// cheap, and clones share everything. Use a [`RateLimitLayer`](crate::RateLimitLayer) to limit the
@@ -58,7 +57,7 @@ struct Inner {
     store: Arc<dyn Store>,
     timeout: Duration,
     failure_mode: FailureMode,
-    denial_cache: Option<DenialCache>,
+    cache_denials: Duration,
     failure_log: FailureLog,
     revisions: Revisions,
 }
@@ -74,7 +73,7 @@ impl Limiter {
         Self::builder(store, policy).build()
     }
 
-    /// A limiter with other than the default settings.
+    /// A limiter with non-default settings.
     ///
     /// ```
     /// use std::time::Duration;
@@ -97,8 +96,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store did not answer and the failure mode is [`FailureMode::Closed`]. A denial is not
-    /// an error: see [`Decision::ensure_allowed`].
+    /// If the store failed and the failure mode is [`FailureMode::Closed`]. A denial is not an error:
+    /// see [`Decision::ensure_allowed`].
     pub fn check(&self, key: impl Into<Key>) -> Check {
         self.check_cost(key, 1)
     }
@@ -117,39 +116,39 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store did not answer, whatever the failure mode is.
+    /// If the store failed, for any failure mode.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         let key = key.into();
-        let answer = self.revision().backend.peek(&key);
+        let (held, answer) = {
+            let revision = self.revision();
+            (revision.hold(), revision.backend.peek(&key))
+        };
         let verdict = answer.await?;
-        Ok(self.revision().decision(verdict, Source::Store))
+        Ok(self.held(&held).decision(verdict, Source::Store))
     }
 
     /// Fills the key's bucket, for every process that shares it.
     ///
-    /// Another process may have cached a denial, and keeps denying the key for at most as long as
-    /// [`cache_denials`](LimiterBuilder::cache_denials) allows.
+    /// Another process, or another limiter of the same policy, may have cached a denial. It keeps
+    /// denying the key for at most as long as [`cache_denials`](LimiterBuilder::cache_denials) allows.
     ///
     /// # Errors
     ///
-    /// If the store did not answer, or refused the command.
+    /// If the store failed, for any failure mode.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key = key.into();
         let reset = self.revision().backend.reset(&key);
-        let result = reset.await;
-        // Even after an error, because the server may have done it.
-        if let Some(cache) = &self.inner.denial_cache {
-            cache.invalidate(&key);
-        }
-        result
+        // Also after an error, or if the future is dropped, because the server may have done it.
+        let _invalidate = InvalidateOnDrop { limiter: self, key };
+        reset.await
     }
 
     /// Changes the quotas of the running policy, for all limiters of this process that use the
     /// policy's name on the same store.
     ///
-    /// What keys have consumed is kept: each key keeps the time until its bucket is full, at most
-    /// that of an empty bucket. Other processes have to be told separately. Until then they keep
-    /// deciding by the old numbers.
+    /// Keys are not reset. Each keeps the time until its bucket is full, at most the refill time of an
+    /// empty bucket, so the number of permits left can change. Only this process is updated: call
+    /// `update` in every process. Until then the others use the old numbers.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
@@ -163,7 +162,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the policy is invalid, or has another name than the running one. Nothing changes then.
+    /// If the policy is invalid, or has a different name than the running one. Nothing changes then.
     pub fn update(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
         let policy = policy.into();
         let current = self.policy();
@@ -175,7 +174,11 @@ impl Limiter {
                 policy.name()
             )));
         }
-        Revision::new(&*self.inner.store, &policy, self.inner.timeout)?;
+        if policy == *current {
+            return Ok(());
+        }
+        let Inner { store, timeout, cache_denials, .. } = &*self.inner;
+        Revision::new(&**store, &policy, *timeout, *cache_denials)?;
         let (registry, part) = self.inner.store.registry();
         registry.update(part, &policy);
         Ok(())
@@ -191,9 +194,18 @@ impl Limiter {
         self.inner.timeout
     }
 
-    /// What answers a check when the store does not.
+    /// What happens to a check when the store fails.
     pub fn failure_mode(&self) -> FailureMode {
         self.inner.failure_mode
+    }
+
+    /// The maximum time that this process caches a denial. Zero if it does not.
+    pub fn cache_denials(&self) -> Duration {
+        self.inner.cache_denials
+    }
+
+    pub(crate) fn held<'a>(&'a self, revision: &'a HeldRevision) -> &'a Revision {
+        self.inner.revisions.held(revision)
     }
 
     pub(crate) fn revision(&self) -> RevisionRef<'_> {
@@ -201,27 +213,38 @@ impl Limiter {
     }
 }
 
+struct InvalidateOnDrop<'a> {
+    limiter: &'a Limiter,
+    key: Key,
+}
+
+impl Drop for InvalidateOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(cache) = &self.limiter.revision().denial_cache {
+            cache.invalidate(&self.key);
+        }
+    }
+}
+
 impl Subscriber for Inner {
     fn policy_changed(&self, policy: &Policy) {
         // `update` has rejected what is invalid.
-        if let Ok(revision) = Revision::new(&*self.store, policy, self.timeout) {
+        let Self { store, timeout, cache_denials, .. } = self;
+        if let Ok(revision) = Revision::new(&**store, policy, *timeout, *cache_denials) {
             self.revisions.replace(revision);
-        }
-        if let Some(cache) = &self.denial_cache {
-            cache.clear();
         }
     }
 }
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { store, timeout, failure_mode, denial_cache, .. } = &*self.inner;
+        let Inner { store, timeout, failure_mode, cache_denials, .. } = &*self.inner;
         f.debug_struct("Limiter")
             .field("policy", &self.policy())
             .field("store", store)
             .field("timeout", timeout)
             .field("failure_mode", failure_mode)
-            .field("cache_denials", &denial_cache.as_ref().map(DenialCache::max_ttl))
+            .field("cache_denials", cache_denials)
             .finish()
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 
+use super::denial_cache::DenialCache;
 use crate::algorithm::TokenBucket;
 use crate::decision::{QuotaInfo, Verdict};
 use crate::store::{Backend, PolicySpec, Store};
@@ -16,6 +17,8 @@ pub(crate) struct Revision {
     pub(super) policy: Arc<Policy>,
     pub(super) bucket: TokenBucket,
     pub(super) backend: Arc<dyn Backend>,
+    /// Of this revision, because a denial by other numbers says nothing about these.
+    pub(super) denial_cache: Option<DenialCache>,
     quota: QuotaInfo,
     precomputed: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -25,14 +28,18 @@ impl Revision {
         store: &dyn Store,
         policy: &Policy,
         timeout: Duration,
+        cache_denials: Duration,
     ) -> Result<Self, ConfigError> {
         let (name, quota) = policy.single_quota()?;
         let bucket = TokenBucket::new(name, quota)?;
         let spec = PolicySpec { name: policy.name().into(), bucket, timeout };
+        let backend = store.open(spec)?;
+        let use_cache = backend.is_remote() && !cache_denials.is_zero();
         Ok(Self {
             policy: Arc::new(policy.clone()),
             bucket,
-            backend: store.open(spec)?,
+            backend,
+            denial_cache: use_cache.then(|| DenialCache::new(cache_denials)),
             quota: bucket.info(name),
             precomputed: OnceLock::new(),
         })
@@ -73,6 +80,10 @@ pub(super) struct Revisions {
     latest: OnceLock<ArcSwap<Revision>>,
 }
 
+/// The revision that a check started with, for as long as it is pending. `None` is the first one,
+/// which the limiter keeps, so that a check need not count a reference to it.
+pub(crate) struct HeldRevision(Option<Arc<Revision>>);
+
 pub(crate) enum RevisionRef<'a> {
     First(&'a Revision),
     Latest(Guard<Arc<Revision>>),
@@ -91,9 +102,28 @@ impl Revisions {
         }
     }
 
+    #[inline]
+    pub(super) fn held<'a>(&'a self, held: &'a HeldRevision) -> &'a Revision {
+        held.0.as_deref().unwrap_or(&self.first)
+    }
+
     pub(super) fn replace(&self, revision: Revision) {
+        if let Some(cache) = &self.first.denial_cache {
+            // The first revision stays, and its memory is not needed.
+            cache.clear();
+        }
         let revision = Arc::new(revision);
         self.latest.get_or_init(|| ArcSwap::new(revision.clone())).store(revision);
+    }
+}
+
+impl RevisionRef<'_> {
+    #[inline]
+    pub(super) fn hold(&self) -> HeldRevision {
+        HeldRevision(match self {
+            Self::First(_) => None,
+            Self::Latest(revision) => Some(Arc::clone(revision)),
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use super::trusted::Trusted;
 use super::{KeyResolver, Resolution};
 use crate::ConfigError;
 
-/// Keys by the address of the client, behind reverse proxies, load balancers and CDNs.
+/// Uses the client's IP address as the key, behind reverse proxies, load balancers and CDNs.
 ///
 /// - A peer that is not a trusted proxy is the client, and the header is ignored.
 /// - Otherwise the entries of the header are read from the right, the nearest proxy's first. Entries
@@ -19,7 +19,8 @@ use crate::ConfigError;
 ///   is then the trusted proxy that reported it. Nothing further left is used.
 /// - If all entries are trusted, the client is the leftmost one. Without the header it is the peer.
 ///
-/// At most 32 entries are read, and at most 8 KiB of one entry. Keys and peers are those of
+/// At most 32 entries are read, and at most 8 KiB of one entry. In a longer chain of trusted proxies
+/// the client is the last entry read. Keys and peers are those of
 /// [`PeerIp`](super::PeerIp).
 ///
 /// # Security
@@ -106,7 +107,12 @@ impl ClientIp {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn header(self, name: HeaderName) -> Self {
-        Self { header: ForwardingHeader::Single(name), ..self }
+        let header = match name.as_str() {
+            "x-forwarded-for" => ForwardingHeader::XForwardedFor,
+            "forwarded" => ForwardingHeader::Forwarded,
+            _ => ForwardingHeader::Single(name),
+        };
+        Self { header, ..self }
     }
 
     /// See [`PeerIp::ipv6_prefix`](super::PeerIp::ipv6_prefix).

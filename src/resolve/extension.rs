@@ -7,11 +7,11 @@ use http::request::Parts;
 use super::{KeyResolver, Rejection, Resolution};
 use crate::Key;
 
-/// Keys by a value in the request's extensions, such as the user that an authentication layer has
+/// Uses a value in the request's extensions as the key, such as the user that an authentication layer has
 /// found.
 ///
 /// `Extension::<T>::new()` takes a `T` that converts into a [`Key`]. `Extension::map` takes a closure
-/// over `&T`, which may return whatever a closure resolver may: also an [`Option`] of a key, a
+/// over `&T`, which may return anything that a closure resolver may, including an [`Option`] of a key, a
 /// [`Rejection`], or [`Resolution::Skip`].
 ///
 /// A request without a `T` has no key. It is answered with 500, and the log says that the layer which
@@ -57,7 +57,7 @@ impl<T> Extension<T>
 where
     for<'a> Key: From<&'a T>,
 {
-    /// Keys by a `T` that converts into a key.
+    /// Uses a `T` that converts into a key.
     pub fn new() -> Self {
         Self { key: |extension| extension.into(), extension: PhantomData }
     }
@@ -73,7 +73,7 @@ where
 }
 
 impl<T> Extension<T> {
-    /// Keys by what a closure returns for a `T`.
+    /// Uses what a closure returns for a `T`.
     pub fn map<F, K>(key: F) -> Extension<T, F>
     where
         F: Fn(&T) -> K,

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::{KeyResolver, Rejection, Resolution};
 use crate::{ConfigError, Key};
 
-/// Keys by the value of a header, such as an API key.
+/// Uses a hash of a header's value as the key, for example of an API key.
 ///
 /// The value may be a secret, so only a hash of it leaves the process: the key is the first 128 bits
 /// of its SHA-256 in hexadecimal, or with [`with_secret`](Self::with_secret) of its HMAC-SHA256
@@ -25,14 +25,14 @@ use crate::{ConfigError, Key};
 /// # Security
 ///
 /// - A client can send any value, and every value that it invents has a full bucket. A header that
-///   nobody has verified limits nobody. Verify it in a middleware outside of this layer, or limit by
-///   address outside: see the [guide](crate::guide#by-api-key).
+///   nobody has verified does not limit anyone. Verify it in a middleware outside of this layer, and add an outer
+///   limit by address: see the [guide](crate::guide#by-api-key).
 /// - Only the exact value counts. If the application accepts several spellings for the same client
 ///   (`Bearer x` and `bearer x`), each has its own bucket. Use what the application parsed, with
 ///   [`Extension`](super::Extension).
 /// - Without a secret, anyone who can read the Redis keys can brute-force low-entropy values: phone
 ///   numbers, short numbers, e-mail addresses. Use [`with_secret`](Self::with_secret) for these. An
-///   API key with 128 random bits cannot be found.
+///   API key with 128 random bits cannot be brute-forced.
 ///
 /// # Examples
 ///
@@ -50,8 +50,8 @@ use crate::{ConfigError, Key};
 /// # Ok::<(), http::Error>(())
 /// ```
 ///
-/// A name from the configuration is an error at startup if it is invalid. An invalid constant does
-/// not compile:
+/// Parse a name from your configuration with `HeaderName::try_from`, which returns an error if it is
+/// invalid. An invalid constant does not compile:
 ///
 /// ```
 /// # use http::HeaderName;
@@ -71,14 +71,14 @@ pub struct Header {
 }
 
 impl Header {
-    /// Keys by the header of this name.
+    /// Uses the header of this name.
     pub fn new(name: HeaderName) -> Self {
         Self { name, mac: None }
     }
 
     /// Hashes values with a secret, so that low-entropy values cannot be brute-forced from the keys
-    /// in Redis. Use the same secret in all processes, and at least 16 random bytes. With another
-    /// secret every key is new.
+    /// in Redis. Use the same secret in all processes, and at least 16 random bytes. Changing the
+    /// secret fills every bucket. During a rolling deployment a client has two.
     ///
     /// ```
     /// use http::HeaderName;

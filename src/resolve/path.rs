@@ -2,14 +2,14 @@ use http::request::Parts;
 
 use super::{KeyResolver, Resolution};
 
-/// Keys by the path of the request's URI, as the layer sees it.
+/// Uses the path of the request's URI as the key, as the layer sees it.
 ///
 /// The path is not decoded or normalized. The method and the query are not part of the key. Inside
 /// axum's `Router::nest` the path lacks the prefix of the nested router.
 ///
 /// # Security
 /// The client chooses the path, and every path that it invents has a full bucket: `/search`,
-/// `/search/` and `/%73earch` are three keys. Alone, this only limits all clients of a fixed route
+/// `/search/` and `/%73earch` are three keys. On its own, it limits all clients of a path
 /// together. Prefer `MatchedPath`, or combine it with the client's key in a tuple.
 ///
 /// # Examples
@@ -30,13 +30,13 @@ impl KeyResolver for Path {
     }
 }
 
-/// Keys by the route that axum matched: `/users/{id}` for any id.
+/// Uses the route that axum matched as the key: `/users/{id}` for any id.
 ///
 /// There are as many keys as routes. The method is not part of the key.
 ///
 /// # Requests without a route
 /// axum also runs the layers of `Router::layer` for its fallback, where no route matched. Then there
-/// is no key, and the request is answered with 404. To keep a fallback of your own, add the layer
+/// is no key, and the request is answered with 404. To keep your own fallback, add the layer
 /// with `Router::route_layer`, which does not run for the fallback, or use another key with
 /// `MatchedPath.or(Global)`, or let the request pass with `MatchedPath.or_skip()`. axum also provides
 /// no route inside `nest_service`, and to a layer around the whole `Router`.
@@ -50,7 +50,7 @@ impl KeyResolver for Path {
 /// let resolver = (PeerIp::new(), MatchedPath);
 /// # check(resolver);
 ///
-/// // Requests that match no route share one more key.
+/// // Requests that match no route share one more key per client.
 /// use tollgate::KeyResolver;
 /// let resolver = (PeerIp::new(), MatchedPath.or(Global));
 /// # check(resolver);

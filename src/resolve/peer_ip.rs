@@ -4,10 +4,10 @@ use super::peer::peer;
 use super::prefix::Prefixes;
 use super::{KeyResolver, Resolution};
 
-/// Keys by the address at the other end of the connection.
+/// Uses the peer's IP address as the key: that of the other end of the connection.
 ///
 /// The key is text: `203.0.113.7` for an IPv4 address, `2001:db8:1:2::/64` for an IPv6 address. An
-/// IPv4-mapped IPv6 address is its IPv4 address. IPv6 is limited per /64, the smallest network that a
+/// IPv4-mapped IPv6 address is treated as its IPv4 address. IPv6 is limited per /64, the smallest network that a
 /// subscriber gets, because the owner of a /64 can use any of its 2^64 addresses.
 ///
 /// The server must provide the peer address. It is the first of these in the request's extensions:
@@ -53,19 +53,19 @@ pub struct PeerIp {
 }
 
 impl PeerIp {
-    /// Keys by IPv4 address and by IPv6 /64.
+    /// IPv4 addresses are keys, and IPv6 addresses share one per /64.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the prefix length of IPv6 networks that share a bucket: 64 by default, 0 to 128. More than
-    /// 128 is taken as 128. Use 56 or 48 against clients that own larger networks.
+    /// Sets the prefix length of IPv6 networks that share a bucket: 64 by default, 0 to 128. Larger
+    /// numbers are clamped. Use 56 or 48 against clients that own larger networks.
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { prefixes: self.prefixes.v6(bits) }
     }
 
-    /// Sets the prefix length of IPv4 networks that share a bucket: 32 by default, 0 to 32. More than
-    /// 32 is taken as 32.
+    /// Sets the prefix length of IPv4 networks that share a bucket: 32 by default, 0 to 32. Larger
+    /// numbers are clamped.
     pub fn ipv4_prefix(self, bits: u8) -> Self {
         Self { prefixes: self.prefixes.v4(bits) }
     }

@@ -94,7 +94,7 @@ impl MemoryStore {
         }
     }
 
-    /// The number of buckets in the store.
+    /// The number of buckets in the store, including full ones that are not dropped yet.
     pub fn len(&self) -> usize {
         self.shared.shards.iter().map(|shard| lock(shard).buckets.len()).sum()
     }

@@ -214,7 +214,7 @@ fn a_test_can_make_any_decision() {
     let denied = Decision::denied(10, Duration::from_millis(1_500));
     assert_eq!((denied.remaining(), denied.retry_after()), (0, Some(Duration::from_millis(1_500))));
     assert_eq!(denied.response().headers()["retry-after"], "2");
-    let never = Decision::denied_forever(10);
+    let never = Decision::exceeding_capacity(10);
     assert!(never.exceeds_capacity() && never.ensure_allowed().is_err());
     assert!(!never.response().headers().contains_key("retry-after"));
 }

@@ -15,8 +15,8 @@ use tokio::time::advance;
 use tollgate::layer::HeaderStyle;
 use tollgate::resolve::{Extension as Ext, Global, Header, PeerIp};
 use tollgate::{
-    ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
-    Source, Store,
+    Decision, ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore, Source, Store,
 };
 use tower::ServiceExt;
 use tracing::subscriber::DefaultGuard;
@@ -73,7 +73,15 @@ async fn get_status(app: &Router, request: Request) -> StatusCode {
 }
 
 fn request(headers: &[(HeaderName, &str)]) -> Request {
-    let builder = Request::get("/");
+    with_method("GET", headers)
+}
+
+fn post(headers: &[(HeaderName, &str)]) -> Request {
+    with_method("POST", headers)
+}
+
+fn with_method(method: &str, headers: &[(HeaderName, &str)]) -> Request {
+    let builder = Request::builder().method(method).uri("/");
     let builder =
         headers.iter().fold(builder, |builder, (name, value)| builder.header(name, *value));
     builder.body(Body::empty()).unwrap()
@@ -145,9 +153,26 @@ async fn a_cached_denial_does_not_outlive_an_update() {
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
     assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
     assert_eq!(limiter.check("key").await.unwrap().source(), Source::Cached);
-    limiter.update(Quota::per_day(1).burst(3)).unwrap();
-    let allowed = limiter.check("key").await.unwrap();
-    assert!(allowed.is_allowed() && allowed.source() == Source::Store, "{allowed:?}");
+    // Also empty by the new numbers, so that only the cache could still answer.
+    limiter.update(Quota::per_day(2).burst(1)).unwrap();
+    let denied = limiter.check("key").await.unwrap();
+    assert!(denied.is_denied() && denied.source() == Source::Store, "{denied:?}");
+}
+
+/// The reply to a check that was sent before an update is read by the numbers that it was sent with.
+#[tokio::test]
+async fn a_check_in_flight_during_an_update_is_decided_by_the_old_numbers() {
+    let server = Server::start().await;
+    let builder = Limiter::builder(RedisStore::open(server.url()).unwrap(), Quota::per_day(10));
+    let limiter = builder.timeout(BOUND).build().unwrap();
+    limiter.check("warm").await.unwrap().ensure_allowed().unwrap();
+    server.pause();
+    let (checked, peeked) = (start(limiter.check("key")), start(limiter.peek("key")));
+    limiter.update(Quota::per_day(3)).unwrap();
+    server.resume();
+    assert_eq!(checked.await.unwrap().limit(), 10);
+    assert_eq!(peeked.await.unwrap().limit(), 10);
+    assert_eq!(limiter.check("key").await.unwrap().limit(), 3);
 }
 
 // Trap 2: see `Decision` for what does not compile.
@@ -184,17 +209,19 @@ async fn a_key_over_its_limit_is_denied_and_does_not_exceed_the_capacity() {
 // Trap 4: see `grpc.rs` for real clients.
 
 #[tokio::test(start_paused = true)]
-async fn a_grpc_web_request_is_answered_in_grpc_web() {
+async fn a_grpc_web_request_gets_a_grpc_web_response() {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
-    let app =
-        Router::new().route("/", get(async || ())).layer(RateLimitLayer::new(limiter, Global));
+    let layer = RateLimitLayer::new(limiter, Global);
+    let app = Router::new().fallback(async || ()).layer(layer);
     let web = [(CONTENT_TYPE, "application/grpc-web+proto")];
-    assert_eq!(get_status(&app, request(&web)).await, StatusCode::OK);
-    let denied = app.clone().oneshot(request(&web)).await.unwrap();
+    assert_eq!(get_status(&app, post(&web)).await, StatusCode::OK);
+    let denied = app.clone().oneshot(post(&web)).await.unwrap();
     assert_eq!(denied.status(), StatusCode::OK);
     assert_eq!(denied.headers()["grpc-status"], "8");
     assert_eq!(denied.headers()["content-type"], "application/grpc-web");
-    assert_eq!(get_status(&app, request(&[])).await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(get_status(&app, post(&[])).await, StatusCode::TOO_MANY_REQUESTS);
+    // A cache would store a 200.
+    assert_eq!(get_status(&app, request(&web)).await, StatusCode::TOO_MANY_REQUESTS);
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,10 +234,10 @@ async fn a_custom_response_decides_for_grpc_too() {
         }
         response
     });
-    let app = Router::new().route("/", get(async || ())).layer(layer);
+    let app = Router::new().fallback(async || ()).layer(layer);
     let grpc = [(CONTENT_TYPE, "application/grpc")];
-    assert_eq!(get_status(&app, request(&grpc)).await, StatusCode::OK);
-    let denied = app.oneshot(request(&grpc)).await.unwrap();
+    assert_eq!(get_status(&app, post(&grpc)).await, StatusCode::OK);
+    let denied = app.oneshot(post(&grpc)).await.unwrap();
     assert_eq!(denied.headers()["grpc-status"], "14");
 }
 
@@ -417,22 +444,38 @@ async fn a_resumed_clock_works_with_redis() {
 
 #[cfg(feature = "tls-rustls")]
 #[tokio::test]
-async fn a_store_leaves_the_crypto_provider_to_the_application() {
-    use rustls::crypto::{CryptoProvider, ring};
+async fn a_store_uses_the_crypto_provider_of_the_application_and_installs_none_before() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use rustls::crypto::{CryptoProvider, GetRandomFailed, SecureRandom, ring};
+
+    static USES: AtomicU32 = AtomicU32::new(0);
+
+    #[derive(Debug)]
+    struct Counting(&'static dyn SecureRandom);
+
+    impl SecureRandom for Counting {
+        fn fill(&self, bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
+            USES.fetch_add(1, Ordering::Relaxed);
+            self.0.fill(bytes)
+        }
+    }
 
     let server = Server::start().await;
     let plain = Limiter::new(RedisStore::open(server.url()).unwrap(), Quota::per_day(9)).unwrap();
     let connected = async || plain.check("key").await.unwrap().source() == Source::Store;
     wait_until("the store answers", BOUND, connected).await;
     let tls = RedisStore::open(server.url().replace("redis://", "rediss://")).unwrap();
-    let tls = Limiter::new(tls, Quota::per_day(9)).unwrap();
+    let tls = Limiter::builder(tls, Quota::per_day(9)).timeout(BOUND).build().unwrap();
     assert!(CryptoProvider::get_default().is_none(), "installed before any TLS connection");
 
-    ring::default_provider().install_default().expect("nobody else has installed one");
-    let installed = Arc::as_ptr(CryptoProvider::get_default().unwrap());
-    // The server does not speak TLS.
+    let ring = ring::default_provider();
+    let counting = Box::leak(Box::new(Counting(ring.secure_random)));
+    let provider = CryptoProvider { secure_random: counting, ..ring };
+    provider.install_default().expect("nobody else has installed one");
+    // The server does not speak TLS, but the client begins a handshake.
     assert_eq!(tls.check("key").await.unwrap().source(), Source::FailureMode);
-    assert_eq!(Arc::as_ptr(CryptoProvider::get_default().unwrap()), installed);
+    assert!(USES.load(Ordering::Relaxed) > 0, "the application's provider was not used");
 }
 
 // Trap 10: see `Header` for a name that does not compile, `Rejection` for a status that is an
@@ -498,6 +541,28 @@ async fn a_misconfiguration_is_logged_once_and_not_shown_to_clients() {
     assert!(events[0].contains("run the layer that inserts it before"), "{events:?}");
 }
 
+/// A 404 for an unknown path is normal, and must not use up the line for a real mistake.
+#[tokio::test(start_paused = true)]
+async fn each_misconfiguration_of_a_layer_is_logged() {
+    let (log, _guard) = Log::capture();
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+    let by_route = tollgate::resolve::MatchedPath;
+    let resolver = move |parts: &http::request::Parts| match parts.headers.contains_key("x-peer") {
+        true => tollgate::KeyResolver::resolve(&PeerIp::new(), parts),
+        false => tollgate::KeyResolver::resolve(&by_route, parts),
+    };
+    let app = Router::new().fallback(async || ()).layer(RateLimitLayer::new(limiter, resolver));
+    for _ in 0..2 {
+        assert_eq!(get_status(&app, request(&[])).await, StatusCode::NOT_FOUND);
+        let peer = [(HeaderName::from_static("x-peer"), "1")];
+        assert_eq!(get_status(&app, request(&peer)).await, StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    let events = log.events();
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert!(events[0].contains("WARN") && events[0].contains("matched no route"), "{events:?}");
+    assert!(events[1].contains("ERROR") && events[1].contains("peer address"), "{events:?}");
+}
+
 fn layer(name: &'static str, quota: Quota, style: HeaderStyle) -> RateLimitLayer<Global> {
     let limiter = Limiter::new(MemoryStore::new(), policy(name, quota)).unwrap();
     RateLimitLayer::new(limiter, Global).headers(style)
@@ -514,6 +579,18 @@ async fn retry_after_is_not_earlier_than_the_reset_of_an_outer_limit_that_is_use
     let fields: Vec<_> = denied.headers().get_all("ratelimit").iter().collect();
     assert_eq!(fields, [r#""inner";r=0;t=1"#, r#""outer";r=0;t=30"#]);
     assert_eq!(denied.headers()["retry-after"], "30");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grpc_wait_is_not_shorter_than_an_outer_limit_that_is_used_up() {
+    let inner = layer("inner", Quota::per_second(1), HeaderStyle::Ietf);
+    let outer = layer("outer", Quota::per_minute(2), HeaderStyle::Ietf);
+    let app = Router::new().fallback(async || ()).layer(inner).layer(outer);
+    let grpc = [(CONTENT_TYPE, "application/grpc")];
+    assert_eq!(get_status(&app, post(&grpc)).await, StatusCode::OK);
+    let denied = app.oneshot(post(&grpc)).await.unwrap();
+    assert_eq!(denied.headers()["retry-after"], "30");
+    assert_eq!(denied.headers()["grpc-retry-pushback-ms"], "30000");
 }
 
 /// A client is not told to wait for a limit that would allow it, and `t` is optional.
@@ -583,7 +660,9 @@ fn debug_shows_settings_and_neither_passwords_nor_internals() {
     let memory = MemoryStore::new();
     let limiter = Limiter::new(single.clone(), Quota::per_minute(1)).unwrap();
     let layer = RateLimitLayer::new(limiter.clone(), PeerIp::new());
+    let decision = Decision::denied(10, Duration::from_secs(1));
     for text in [
+        format!("{decision:?}"),
         format!("{single:?}"),
         format!("{cluster:?}"),
         format!("{memory:?}"),
@@ -591,6 +670,7 @@ fn debug_shows_settings_and_neither_passwords_nor_internals() {
         format!("{layer:?}"),
     ] {
         assert!(!text.contains("hunter2") && !text.contains("Mutex"), "{text}");
+        assert!(!text.contains("Verdict"), "{text}");
         assert!(text.len() < 700, "{text}");
     }
     assert!(format!("{cluster:?}").contains("127.0.0.1:2"));

@@ -170,7 +170,7 @@ impl Batch {
     /// Fails the checks whose deadline has passed. `timed_out` makes the error for a slot.
     pub(super) fn expire(&mut self, now: Instant, timed_out: impl Fn(u16) -> Error) {
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
-            let slot = self.keys.first().map_or(0, |(_, group)| group.slot);
+            let slot = self.keys[self.checks[self.completed].key].slot;
             self.checks[self.completed].complete(Err(timed_out(slot)));
         }
     }

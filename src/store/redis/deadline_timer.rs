@@ -10,8 +10,12 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+
+/// A clock that jumps by less is not noticed.
+const MIN_JUMP: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
 pub(super) struct DeadlineTimer {
@@ -100,9 +104,10 @@ struct TimerTask(Weak<DeadlineTimer>);
 impl TimerTask {
     async fn run(mut self) {
         while let Some(next) = self.next() {
-            let (start, real_start) = (Instant::now(), std::time::Instant::now());
+            let (real_start, start) = (std::time::Instant::now(), Instant::now());
             sleep_until(next).await;
-            let is_paused = real_start.elapsed() < start.elapsed() / 2;
+            let elapsed = start.elapsed();
+            let is_paused = elapsed >= MIN_JUMP && real_start.elapsed() < elapsed / 2;
             if let Some(timer) = self.0.upgrade() {
                 timer.clock_is_paused.store(is_paused, Ordering::Relaxed);
                 let later = timer.state().pending.split_off(&(Instant::now(), u64::MAX));
@@ -141,7 +146,6 @@ impl Drop for TimerTask {
 mod tests {
     use std::future::pending;
     use std::pin::pin;
-    use std::time::Duration;
 
     use tokio::runtime::{Builder, Runtime};
     use tokio::task::{JoinHandle, yield_now};

@@ -33,27 +33,27 @@ use crate::{ConfigError, Error, Key};
 /// [`key_prefix`](Self::key_prefix).
 ///
 /// Cloning is cheap, and clones share their connections. Nothing connects before the first check,
-/// and Redis may start later. All checks of a store share a few
-/// [`connections`](Self::connections), which are replaced when they fail.
+/// and Redis may start later. Checks share one connection per server
+/// by default ([`connections`](Self::connections)), which is replaced when it fails.
 ///
-/// A check costs at most one round trip, and none of its own while others are in flight: the checks
-/// that arrive meanwhile go out together in one script call. A call is sent again only after a reply
-/// which proves that it did not run.
+/// A check takes at most one round trip, except for the first call of a script and redirections in a
+/// cluster. Checks of a limiter and its clones that arrive while calls are in flight go out together in
+/// the next call. A call is sent again only after a reply which proves that it did not run.
 ///
 /// # Runtimes
 ///
-/// A store uses the Tokio runtime of the check that starts something: a connection, a call that
-/// carries other checks too, the timer of their timeouts. The runtime needs its timer and I/O
-/// drivers (`enable_all`). Without them Tokio panics in the store's task, and the check fails with
-/// an [`Unavailable`](crate::ErrorKind::Unavailable) error. A limiter may outlive a runtime, and may
-/// serve several at once. All of them must be polled: a `current_thread` runtime that exists outside
-/// of `block_on` makes checks in other runtimes wait.
+/// Connections, calls and timers run as tasks on the Tokio runtime of the check that starts them, also
+/// on behalf of other checks. The runtime needs its timer and I/O drivers (`enable_all`). Without them
+/// Tokio panics in the store's task, and the check fails with an
+/// [`Unavailable`](crate::ErrorKind::Unavailable) error. If several runtimes share a store, keep all of
+/// them running. While a `current_thread` runtime is not inside `block_on`, checks in other runtimes may
+/// wait for its tasks, even beyond their timeout.
 ///
 /// # Tests with a paused clock
 ///
 /// Do not combine a `RedisStore` with a paused Tokio clock (`start_paused = true`). A runtime that
 /// waits for a socket looks idle to the paused clock, which then jumps to the next timer. That is the
-/// timeout of the check, so the failure mode answers at once, although Redis is up. Use a
+/// timeout of the check, so the failure mode applies at once, although Redis is up. Use a
 /// [`MemoryStore`](crate::MemoryStore) in such tests: its decisions are the same, and it follows the
 /// paused clock. In a test that needs Redis, call `tokio::time::resume()` before the first check.
 ///
@@ -69,14 +69,14 @@ use crate::{ConfigError, Error, Key};
 ///
 /// # Public dependencies
 ///
-/// [`open`](Self::open) and its siblings take whatever `redis` 1.x (1.7.1 or later) can read as a
-/// server's address, `from_client` takes its `Client`, and `from_pool` takes pools of
-/// `deadpool-redis` 0.23. A new major version of one of them is a new major version of this crate.
+/// [`open`](Self::open) and its siblings accept any `IntoConnectionInfo` of `redis` 1.x (1.7.1 or later),
+/// `from_client` accepts its `Client`, and `from_pool` accepts pools of `deadpool-redis` 0.23. A breaking
+/// release of one of them is a breaking release of this crate.
 ///
 /// # The server
 ///
 /// Redis 6.2 or later, or Valkey. On a cluster each bucket is in one slot, and keys are spread over
-/// all slots. The user needs these rights, for the default prefix:
+/// all slots. The user needs these permissions, for the default prefix:
 ///
 /// ```text
 /// ACL SETUSER tollgate on >secret resetkeys ~tollgate:* resetchannels
@@ -88,7 +88,9 @@ use crate::{ConfigError, Error, Key};
 /// server work.)
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
-/// `noeviction`, and provide enough memory.
+/// `noeviction`, and provide enough memory: about 90 bytes per active key with a short text. When memory
+/// is full, `noeviction` makes checks fail, and the failure mode applies; `volatile-ttl` fills the buckets
+/// that it evicts.
 #[derive(Clone)]
 pub struct RedisStore {
     topology: Topology,
@@ -131,7 +133,8 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// If the URL is invalid. A server that is not there shows with the first check.
+    /// If the URL is invalid. If the server is unreachable, the first check finds out, and the failure
+    /// mode applies.
     pub fn open(url: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
         Connector::url(url).map(Self::on)
     }
@@ -149,7 +152,7 @@ impl RedisStore {
         Ok(Self::with_topology(Topology::Cluster(cluster.into())))
     }
 
-    /// A store on the primary that these sentinels name for a service.
+    /// A store on the primary of a service that these sentinels monitor.
     ///
     /// The primary's user, password, database and TLS are those of the first URL. If they differ
     /// from the sentinels', use a pool and `from_pool`.
@@ -216,7 +219,7 @@ impl RedisStore {
         Self::on(pool.into().0)
     }
 
-    /// Sets what the names of all keys in Redis begin with: `tollgate` by default. It must be
+    /// Sets the prefix of all key names in Redis: `tollgate` by default. It must be
     /// visible ASCII without braces; anything else is a [`ConfigError`] from
     /// [`Limiter::new`](crate::Limiter::new).
     #[must_use]
@@ -224,8 +227,8 @@ impl RedisStore {
         Self { key_prefix: prefix.into(), ..self }
     }
 
-    /// Sets the number of connections to each server: 1 by default. Checks take turns on them. One
-    /// connection pipelines what it is given. More can help where the connection itself is the
+    /// Sets the number of connections to each server: 1 by default. Calls are distributed round-robin. One
+    /// connection pipelines its calls. More can help where the connection itself is the
     /// bottleneck, as with TLS.
     #[must_use]
     pub fn connections(self, connections: NonZeroUsize) -> Self {

@@ -57,7 +57,7 @@ msrv: ## Check the library with the oldest Rust that Cargo.toml supports
 	rustup toolchain install --profile minimal --no-self-update "$$version"
 	$(CARGO) +"$$version" check --locked --all-features
 
-deny: ## Check licences, advisories and sources of the dependencies (needs cargo-deny)
+deny: ## Check licenses, advisories and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --locked check
 
 bench: redis ## Compare with the baseline and other crates

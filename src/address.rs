@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The text of an address, or of a network with its prefix length.
 ///
-/// Formatted by hand, because resolvers do it for every request, and the standard library takes three
-/// times as long.
+/// Formatted by hand, because resolvers do it for every request, and the standard library takes
+/// three times as long.
 pub(crate) struct AddressText {
     /// Room for 39 bytes of address and 4 of prefix length.
     bytes: [u8; 43],

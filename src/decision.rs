@@ -154,8 +154,9 @@ impl Decision {
         Self { verdict, source: Source::Store, quota }
     }
 
-    /// Whether the check was allowed. Its cost has been charged, unless the
-    /// [`source`](Self::source) is [`Source::FailureMode`].
+    /// Whether the check was allowed. Its cost has been charged, unless the decision
+    /// comes from [`Limiter::peek`](crate::Limiter::peek) or its [`source`](Self::source) is
+    /// [`Source::FailureMode`].
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.verdict.is_allowed()
@@ -181,8 +182,8 @@ impl Decision {
     ///
     /// # Errors
     ///
-    /// If the check was denied: an [`Error`] of kind [`Denied`](crate::ErrorKind::Denied), which contains
-    /// the decision.
+    /// If the check was denied: an [`Error`] of kind [`Denied`](crate::ErrorKind::Denied), which
+    /// contains the decision.
     ///
     /// ```
     /// # async fn send(limiter: tollgate::Limiter) -> Result<(), tollgate::Error> {

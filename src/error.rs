@@ -23,12 +23,12 @@ impl fmt::Display for ConfigError {
 
 impl StdError for ConfigError {}
 
-/// Why a check produced no decision: the store failed. It also reports a denial where a denial has to
-/// be an error: from [`Decision::ensure_allowed`], and from a layer made by
+/// Why a check produced no decision: the store failed. It also reports a denial where a denial has
+/// to be an error: from [`Decision::ensure_allowed`], and from a layer made by
 /// [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors).
 ///
-/// The text is for operators. With the feature `axum` an error is an `IntoResponse` that reveals nothing
-/// about the server: see [`response`](Self::response).
+/// The text is for operators. With the feature `axum` an error is an `IntoResponse` that reveals
+/// nothing about the server: see [`response`](Self::response).
 ///
 /// Cloning is cheap, since one failure can end many checks.
 #[derive(Clone, Debug)]
@@ -114,8 +114,9 @@ impl Error {
         self.0.decision.as_ref()
     }
 
-    /// Whether a retry may succeed without a change: true for timeouts, lost connections and denials
-    /// that end. Error replies count as permanent, although some, such as `LOADING`, are not.
+    /// Whether a retry may succeed without a change: true for timeouts, lost connections, and
+    /// denials that a wait resolves. Error replies count as permanent, although some, such as
+    /// `LOADING`, are not.
     pub fn is_transient(&self) -> bool {
         match self.kind() {
             ErrorKind::Timeout | ErrorKind::Unavailable => true,

@@ -15,14 +15,14 @@
 //! - [Rollout](#rollout)
 //!
 //! The examples use a [`MemoryStore`]. In production replace it with a [`RedisStore`]; nothing else
-//! changes. They need `cargo add axum` and `cargo add tokio --features full`.
+//! changes. They need edition 2024, `cargo add axum` and `cargo add tokio --features full`.
 //!
 //! # Per-route limits
 //!
 //! Add one [`RateLimitLayer`] per route or group of routes, each with its own limiter. Give every
-//! [`Policy`] a name: limiters with the same name on the same store share their buckets, and a second
-//! limiter with the same name but different quotas is an error. The policy's name separates buckets,
-//! and the quota's name is what clients see in the headers. Here they are the same.
+//! [`Policy`] a name: limiters with the same name on the same store share their buckets, and a
+//! second limiter with the same name but different quotas is an error. The policy's name separates
+//! buckets, and the quota's name is what clients see in the headers. Here they are the same.
 //!
 //! ```
 //! use axum::Router;
@@ -50,16 +50,21 @@
 //! # app().unwrap();
 //! ```
 //!
-//! axum's [`Router::layer`] applies to the routes that were added before it. [`MatchedPath`] needs
-//! the layer inside the router. A request that one layer allowed and an inner layer denied has
+//! axum's [`Router::layer`] applies to the routes that were added before it. [`MatchedPath`]
+//! works only in a layer that is added to the `Router` or to a route, not in one wrapped around the
+//! finished `Router`. A request that one layer allowed and an inner layer denied has
 //! consumed a permit of the outer one.
+//!
+//! Add tower-http's `CorsLayer` after the rate limit layer, so that it runs first. Otherwise a
+//! browser hides the 429 from the page, and preflight requests take permits. Expose `Retry-After`
+//! and `RateLimit` with `expose_headers` if scripts read them.
 //!
 //! # By API key
 //!
-//! A client chooses what it sends. Every unknown key has a full bucket, so a client that invents a new
-//! key for every request has no limit at all. `Header::new(API_KEY).or(PeerIp::new())` does not help:
-//! the header is always there. So verify the key first, reject unknown ones, and limit by what was
-//! verified. An outer limit per address bounds the number of attempts.
+//! A client chooses what it sends. Every unknown key has a full bucket, so a client that invents a
+//! new key for every request has no limit at all. `Header::new(API_KEY).or(PeerIp::new())` does not
+//! help: the header is always there. So verify the key first, reject unknown ones, and limit by
+//! what was verified. An outer limit per address bounds the number of attempts.
 //!
 //! ```
 //! use axum::Router;
@@ -111,8 +116,8 @@
 //! # By authenticated user
 //!
 //! Let your authentication layer insert the user into the request's extensions, and resolve the key
-//! from there with [`Extension`]. `or` gives anonymous clients another key, and [`KeyResolver::skip`]
-//! lets some requests pass.
+//! from there with [`Extension`]. `or` gives anonymous clients another key, and
+//! [`KeyResolver::skip`] lets some requests pass.
 //!
 //! ```
 //! use axum::http::request::Parts;
@@ -136,15 +141,17 @@
 //! # by_user();
 //! ```
 //!
-//! Here `or` is safe, because a client cannot invent users. A user who omits the credentials is limited
-//! by address instead, so it has at most these two buckets. The prefix `user:` keeps the keys of users
-//! and addresses apart. Without an `or`, a missing extension is a 500 without details for the client,
-//! and the log says which layer has to run first.
+//! Here a client cannot gain buckets by inventing users: one who omits the credentials is limited
+//! by address instead, and so has at most these two buckets. The prefix `user:` keeps the keys of
+//! users and addresses apart. Make sure that the authentication layer runs first (in axum: is added
+//! later). With `or`, a missing `User` looks like an anonymous client, so a wrong order goes
+//! unreported. Without `or` it is a 500 without details for the client, and the log says which
+//! layer has to run first.
 //!
 //! # Behind nginx or a CDN
 //!
-//! Behind a proxy [`PeerIp`] sees the proxy, and all clients share one bucket. [`ClientIp`] reads the
-//! header that your proxies set, but only from proxies that you trust:
+//! Behind a proxy [`PeerIp`] sees the proxy, and all clients share one bucket. [`ClientIp`] reads
+//! the header that your proxies set, but only from proxies that you trust:
 //!
 //! ```
 //! use axum::http::HeaderName;
@@ -178,10 +185,10 @@
 //!
 //! # Plans from a database
 //!
-//! Resolvers and hooks are not async, so that the layer never waits for anything but the check. Load
-//! the plan in a middleware before the layer. There you can cache it, and handle database errors
-//! as you like. Then [`limiter_for`] chooses the limiter. Add an outer limit by address, as in [By API
-//! key](#by-api-key), to limit the queries of clients without an account.
+//! Resolvers and hooks are not async, so that the layer never waits for anything but the check.
+//! Load the plan in a middleware before the layer. There you can cache it, and handle database
+//! errors as you like. Then [`limiter_for`] chooses the limiter. Add an outer limit by address, as
+//! in [By API key](#by-api-key), to limit the queries of clients without an account.
 //!
 //! ```
 //! use std::collections::HashMap;
@@ -249,7 +256,9 @@
 //! # app(Database).unwrap();
 //! ```
 //!
-//! To change the numbers of a plan while the service runs, call [`Limiter::update`] in every instance.
+//! To change the numbers of a plan while the service runs, call [`Limiter::update`] in every
+//! instance. An account that changes its plan starts with a full bucket, because each policy has
+//! its own buckets.
 //!
 //! # Cost
 //!
@@ -270,7 +279,7 @@
 //!     Ok(RateLimitLayer::new(limiter, PeerIp::new()).cost(|parts: &Parts| {
 //!         let length = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
 //!         // If the length is unknown, charge for the largest body that the service accepts.
-//!         length.and_then(|length| length.parse().ok()).unwrap_or(2_000_000)
+//!         length.and_then(|length| length.parse().ok()).unwrap_or(2_097_152)
 //!     }))
 //! }
 //! # upload_limit().unwrap();
@@ -279,8 +288,8 @@
 //! # Custom responses
 //!
 //! One hook builds every error response of the layer: [`error_response`]. It returns an
-//! `http::Response`. With axum, call `.into_response()` on anything that implements `IntoResponse`. JSON
-//! as below needs `cargo add serde_json`:
+//! `http::Response`. With axum, call `.into_response()` on anything that implements `IntoResponse`.
+//! JSON as below needs `cargo add serde_json`:
 //!
 //! ```
 //! use axum::Json;
@@ -314,8 +323,8 @@
 //!
 //! # Login, and other keys from the body
 //!
-//! A layer does not read bodies. Check in the handler instead: a [`Decision`](crate::Decision) and an
-//! [`Error`](crate::Error) are responses that look like those of the layer, so `?` is enough.
+//! A layer does not read bodies. Check in the handler instead: a [`Decision`](crate::Decision) and
+//! an [`Error`](crate::Error) are responses that look like those of the layer, so `?` is enough.
 //!
 //! ```
 //! use axum::extract::State;
@@ -364,16 +373,18 @@
 //! # app().unwrap();
 //! ```
 //!
-//! It needs `cargo add serde --features derive`. A limit per account lets anyone lock the owner of an
-//! account out for a while; the limit per address makes that slower. `reset` ignores the failure mode:
-//! it fails whenever Redis does. Keys are readable in Redis: hash them first if e-mail addresses must
-//! not be stored there.
+//! This recipe needs `cargo add serde --features derive`. A limit per account lets anyone lock the
+//! owner of an account out for a while; the limit per address makes that slower. With the default
+//! failure mode, attempts are not limited while Redis is down. If that is worse than nobody being
+//! able to log in, build `per_account` with [`FailureMode::Closed`]. `reset` ignores the failure
+//! mode: it fails whenever Redis does. Keys are readable in Redis: hash them first if e-mail
+//! addresses must not be stored there.
 //!
 //! # gRPC
 //!
 //! The same layer works for tonic. Requests with a gRPC content type, gRPC-Web included, get gRPC
-//! responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. With the crate's feature `tonic`,
-//! [`PeerIp`] knows the peer address from tonic's own server.
+//! responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. With the crate's feature
+//! `tonic`, [`PeerIp`] knows the peer address from tonic's own server.
 //!
 //! ```no_run
 //! use tollgate::resolve::PeerIp;
@@ -394,15 +405,15 @@
 //! }
 //! ```
 //!
-//! It needs `cargo add tonic tonic-health`. The path of a request is `/package.Service/Method`, so
-//! `(PeerIp::new(), Path)` limits per method. Unknown methods are keys too: add the layer to known
-//! services only, or match the path in a closure. Browsers read gRPC-Web statuses only if CORS
-//! exposes the headers `grpc-status` and `grpc-message`.
+//! This recipe needs `cargo add tonic tonic-health`. The path of a request is
+//! `/package.Service/Method`, so `(PeerIp::new(), Path)` limits per method. Unknown methods are
+//! keys too: add the layer to known services only, or match the path in a closure. Browsers read
+//! gRPC-Web statuses only if CORS exposes the headers `grpc-status` and `grpc-message`.
 //!
 //! # Outgoing calls
 //!
-//! If all instances share a budget of five requests per second to a third party, they check one key in
-//! Redis. Wait as long as the decision says, and check again:
+//! If all instances share a budget of five requests per second to a third party, they check one key
+//! in Redis. Wait as long as the decision says, and check again:
 //!
 //! ```
 //! use tokio::time::sleep;
@@ -428,9 +439,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! With many waiting tasks, bound their number, for example with a `tokio::sync::Semaphore`: waiting
-//! tasks are not served in order. Use [`FailureMode::Closed`] if calls beyond the limit are worse than
-//! no calls. For a tower client, put [`RateLimitLayer::with_errors`] around it.
+//! With many waiting tasks, bound their number, for example with a `tokio::sync::Semaphore`:
+//! waiting tasks are not served in order. Use [`FailureMode::Closed`] if calls beyond the limit are
+//! worse than no calls. For a tower client, put [`RateLimitLayer::with_errors`] around it.
 //!
 //! # Tests with a paused clock
 //!
@@ -469,10 +480,10 @@
 //! # async fn main() { a_client_may_return_after_the_wait().await }
 //! ```
 //!
-//! It needs `cargo add --dev tokio --features full,test-util` and `cargo add --dev tower --features
-//! util`. Do not pause the clock with a [`RedisStore`]: its docs explain why. Code that takes a
-//! decision can be tested with one made by [`Decision::allowed`] or [`Decision::denied`]. For a
-//! resolver by address, use axum's `MockConnectInfo`.
+//! This recipe needs `cargo add --dev tokio --features full,test-util` and `cargo add --dev tower
+//! --features util`. Do not pause the clock with a [`RedisStore`]: its docs explain why. Code that
+//! takes a decision can be tested with one made by [`Decision::allowed`] or [`Decision::denied`].
+//! For a resolver by address, use axum's `MockConnectInfo`.
 //!
 //! # Rollout
 //!
@@ -499,14 +510,16 @@
 //!    ```
 //!
 //!    Add it with `axum::middleware::from_fn_with_state(limiter, dry_run)`.
-//! 2. **Start generous, in the failure mode [`Open`]**, so that an outage of Redis does not take the
-//!    service down. Alert on warnings of `tracing` under the target `tollgate`: they mean that a
-//!    limit is not enforced. Count denials with [`on_decision`].
-//! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. While two versions of a quota run at once,
-//!    on a rolling deployment, a key can get more than either allows. Keep the overlap short.
+//! 2. **Start generous, in the failure mode [`Open`]**, so that an outage of Redis does not take
+//!    the service down. Alert on `tracing` events of the target `tollgate` at level WARN, which
+//!    mean that the failure mode decides checks, and ERROR, which means that requests are rejected
+//!    because of a misconfiguration. Count denials with [`on_decision`].
+//! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. While two
+//!    versions of a quota run at once, on a rolling deployment, a key can get more than either
+//!    allows. Keep the overlap short.
 //! 4. **Give Redis enough memory**, the eviction policy `volatile-ttl` or `noeviction`, and a user
-//!    with only the permissions that [`RedisStore`] lists. When memory is full, `noeviction` makes checks
-//!    fail, and the failure mode decides; `volatile-ttl` refills the buckets that it evicts.
+//!    with only the permissions that [`RedisStore`] lists. When memory is full, `noeviction` makes
+//!    checks fail, and the failure mode decides; `volatile-ttl` refills the buckets that it evicts.
 //!
 //! [`MemoryStore`]: crate::MemoryStore
 //! [`RedisStore`]: crate::RedisStore

@@ -7,8 +7,8 @@ use crate::{ConfigError, Quota};
 /// The policy's name keeps its buckets apart from those of other policies for the same key. It is
 /// part of the name of the key in Redis. Limiters with the same policy name on the same store share
 /// their buckets, in all processes. A second limiter with the same name but different quotas is an
-/// error, checked among the limiters on one store and its clones in one process. The quota's name is the one that clients see in the `RateLimit`
-/// and `RateLimit-Policy` fields.
+/// error, checked among the limiters on one store and its clones in one process. The quota's name
+/// is the one that clients see in the `RateLimit` and `RateLimit-Policy` fields.
 ///
 /// A bare [`Quota`] becomes a policy named `default` with a quota named `default`. Give every policy
 /// a name if there is more than one on a store.
@@ -36,7 +36,8 @@ impl Policy {
         Self { name: name.into(), quotas: Vec::new() }
     }
 
-    /// Adds a quota. Clients see its name in the `RateLimit` fields. For now exactly one is required.
+    /// Adds a quota. Clients see its name in the `RateLimit` fields. For now exactly one is
+    /// required.
     #[must_use]
     pub fn quota(mut self, name: impl Into<Cow<'static, str>>, quota: Quota) -> Self {
         self.quotas.push((name.into(), quota));

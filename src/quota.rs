@@ -9,9 +9,9 @@ use std::time::Duration;
 ///
 /// The constructors never fail. Invalid numbers are a [`ConfigError`](crate::ConfigError) from
 /// [`Limiter::new`](crate::Limiter::new): a zero, a period that is not a whole number of
-/// microseconds, or numbers too large to represent exactly. Numbers that share factors with the
-/// period are the least of a problem: 1,000,000,000,000 permits per 30 days fit, and 1 TiB (2^40) does
-/// not: count KiB instead. The error says what to reduce.
+/// microseconds, or numbers too large to represent exactly. A rate fits best if it shares large
+/// factors with the period: 1,000,000,000,000 permits per 30 days fit, 1 TiB (2^40) per 30 days
+/// does not. Count KiB instead. The error says what to reduce.
 ///
 /// ```
 /// use std::time::Duration;

@@ -12,8 +12,8 @@ use pin_project_lite::pin_project;
 pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 
 pin_project! {
-    /// The body of a response: the service's, or that of a response made by the layer. It is not `Sync`,
-    /// because custom bodies need not be.
+    /// The body of a response: the service's, or that of a response made by the layer. It is not
+    /// `Sync`, because custom bodies need not be.
     pub struct ResponseBody<B> {
         #[pin]
         kind: Kind<B>,

@@ -48,8 +48,8 @@ impl Decision {
 }
 
 impl Error {
-    /// A response for this error, which reveals nothing about the server: like a layer's for a denial
-    /// (429) or a failed store (503), and an empty 400 for a rejected request.
+    /// A response for this error, which reveals nothing about the server: like a layer's for a
+    /// denial (429) or a failed store (503), and an empty 400 for a rejected request.
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
         match (self.kind(), self.decision()) {

@@ -13,12 +13,14 @@ use crate::{Decision, Source};
 
 /// Which rate limit headers to send.
 ///
-/// Seconds are whole and rounded up, so a client that honours them is never early.
+/// Seconds are whole and rounded up, so a client that honors them is never early.
 ///
 /// With several layers around one service, the response reports the strictest limit:
 ///
-/// - `Ietf`: each layer adds its own item. `Retry-After` is raised to the `t` of any quota that is used
-///   up. A quota that still has permits omits `t` if it would be later than `Retry-After`.
+/// - `Ietf`: each layer adds its own item. On a denial, `Retry-After` is the longest wait: an outer
+///   layer whose quota is used up raises it to its own `t`. An outer layer whose quota still has
+///   permits leaves out a `t` that is later than `Retry-After`, so that the two never contradict
+///   each other.
 /// - Other styles have room for one limit: the one with the fewest permits left, or with the later
 ///   reset if they are equal.
 ///
@@ -38,9 +40,9 @@ pub enum HeaderStyle {
     /// `RateLimit: "name";r=5;t=1` and `RateLimit-Policy: "name";q=10;w=2`, as in
     /// draft-ietf-httpapi-ratelimit-headers-08 to -11.
     ///
-    /// `r` is the number of remaining permits, and `t` the seconds until there are more, omitted when
-    /// the bucket is full. `q` is the capacity, and `w` the refill time of an empty bucket in seconds,
-    /// omitted unless it is whole. Larger numbers are sent as 999999999999999.
+    /// `r` is the number of remaining permits, and `t` the seconds until there are more, omitted
+    /// when the bucket is full. `q` is the capacity, and `w` the refill time of an empty bucket in
+    /// seconds, omitted unless it is whole. Larger numbers are sent as 999999999999999.
     #[default]
     Ietf,
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` in seconds from now, as in

@@ -31,7 +31,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
 
     /// Sets where the [`Decision`](crate::Decision) goes: into the request's extensions by default,
     /// where handlers find it. The response's extensions are for middleware outside of this layer.
-    /// Requests that were skipped have no decision: use `Option<Extension<Decision>>` in their handlers.
+    /// Requests that were skipped have no decision: use `Option<axum::Extension<Decision>>` in their
+    /// handlers.
     #[must_use]
     pub fn decision_in(self, placement: DecisionPlacement) -> Self {
         let mode = Http { decision_in: placement, ..self.mode };

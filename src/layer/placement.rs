@@ -5,8 +5,9 @@ use crate::Decision;
 /// Where a layer puts its [`Decision`]: see
 /// [`RateLimitLayer::decision_in`](crate::RateLimitLayer::decision_in).
 ///
-/// With several layers around one service, `Extension<Decision>` is the decision of the layer that
-/// ran last: the innermost in a request, the outermost in a response. [`decisions`] returns all of them.
+/// With several layers around one service, `axum::Extension<Decision>` is the decision of the layer
+/// that ran last: the innermost in a request, the outermost in a response. [`decisions`] returns
+/// all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecisionPlacement {

@@ -10,9 +10,9 @@ use crate::{Decision, Key, KeyResolver, Limiter, Policy, Rejection};
 /// Limits the requests to a service: a tower [`Layer`] for axum, hyper, tonic and any other tower
 /// service.
 ///
-/// A resolver turns each request into a key, the limiter checks the key, and only then is the service
-/// called. This is not `tower::limit::RateLimitLayer`, which limits one service as a whole in one
-/// process and makes callers wait.
+/// A resolver turns each request into a key, the limiter checks the key, and only then is the
+/// service called. This is not `tower::limit::RateLimitLayer`, which limits one service as a whole
+/// in one process and makes callers wait.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -303,7 +303,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         if status.is_server_error() {
             tracing::error!(target: "tollgate", policy, status = code, advice, "{message}");
         } else {
-            tracing::warn!(target: "tollgate", policy, status = code, advice, "{message}");
+            tracing::info!(target: "tollgate", policy, status = code, advice, "{message}");
         }
     }
 }

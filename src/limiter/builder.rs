@@ -33,9 +33,10 @@ impl LimiterBuilder {
         }
     }
 
-    /// Sets the maximum time that a check may take: 50 ms by default. It covers queueing, connecting
-    /// and the reply of the store. After that the failure mode applies. A check that was already sent
-    /// may still be charged. The timeout also applies to `peek` and `reset`. It is clamped to a year.
+    /// Sets the maximum time that a check may take: 50 ms by default. It covers queueing,
+    /// connecting and the reply of the store. After that the failure mode applies. A check that was
+    /// already sent may still be charged. The timeout also applies to `peek` and `reset`. It is
+    /// clamped to a year.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -45,8 +46,8 @@ impl LimiterBuilder {
         Self { failure_mode, ..self }
     }
 
-    /// Sets the maximum time that this process caches a denial: 1 second by default. Zero disables the
-    /// cache. The time is clamped to a year.
+    /// Sets the maximum time that this process caches a denial: 1 second by default. Zero disables
+    /// the cache. The time is clamped to a year.
     ///
     /// After a denial, only time can make the same check succeed, so the process denies it without
     /// asking the store until [`retry_after`](crate::Decision::retry_after) is over. A
@@ -65,8 +66,9 @@ impl LimiterBuilder {
     /// - The timeout is zero, so the failure mode would apply to every check.
     /// - The store cannot hold the policy, for instance because its key prefix is invalid.
     /// - Another limiter on the same store or one of its clones uses the same policy name with
-    ///   different quotas. Without this rule, two bare quotas on one store would silently share buckets. Name the policies, or use
-    ///   [`Limiter::update`] to change the numbers of a running one.
+    ///   different quotas. Without this rule, two bare quotas on one store would silently share
+    ///   buckets. Name the policies, or use [`Limiter::update`] to change the numbers of a running
+    ///   one.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         let Self { store, policy, timeout, failure_mode, cache_denials } = self;
         if timeout.is_zero() {
@@ -103,7 +105,7 @@ fn conflict(existing: &Policy, new: &Policy) -> ConfigError {
         policy.quotas().map(quota).collect::<Vec<_>>().join("; ")
     };
     ConfigError::new(format!(
-        "the policy name `{name}` is in use on this store with other quotas ({}, not {}): give each \
+        "the policy name `{name}` is in use on this store with different quotas ({}, not {}): give each \
          policy its own name with `Policy::new(\"...\").quota(\"...\", ...)`, or change the running \
          policy with `Limiter::update`",
         describe(existing),

@@ -38,7 +38,7 @@ struct Denial {
     /// The bucket is not full before this time. Counted from before the check was sent.
     full_from: Instant,
     /// The bucket is full by this time if nothing else is taken. Counted from after the reply, so
-    /// that a client that honours `Retry-After` is never early.
+    /// that a client that honors `Retry-After` is never early.
     full_by: Instant,
 }
 

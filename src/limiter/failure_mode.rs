@@ -1,11 +1,12 @@
 use crate::Error;
 use crate::decision::{Outcome, Verdict};
 
-/// What happens to a check when the store fails: it is unreachable, does not reply within the timeout,
-/// or replies with an error.
+/// What happens to a check when the store fails: it is unreachable, does not reply within the
+/// timeout, or replies with an error.
 ///
-/// While the store fails, `tracing` gets a warning every five seconds for each reason, under the target
-/// `tollgate`, with the policy, the reason, the server and the number of checks.
+/// While the store fails, each limiter logs a `tracing` warning at most every five seconds per
+/// reason, under the target `tollgate`, with the policy, the reason, the server and the number of
+/// checks.
 ///
 /// ```
 /// use tollgate::{FailureMode, Limiter, Quota, RedisStore, Source};
@@ -31,8 +32,8 @@ pub enum FailureMode {
     /// down. There is no rate limit while the store fails.
     #[default]
     Open,
-    /// The check fails with the store's error, and a layer responds with 503. It is never reported as a
-    /// denial.
+    /// The check fails with the store's error, and a layer responds with 503. It is never reported
+    /// as a denial.
     Closed,
 }
 

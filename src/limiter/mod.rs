@@ -34,7 +34,7 @@ pub(crate) use revision::{HeldRevision, Revision, RevisionRef};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let policy = Policy::new("mails").quota("hourly", Quota::per_hour(100).burst(3));
+/// let policy = Policy::new("emails").quota("hourly", Quota::per_hour(100).burst(3));
 /// let limiter = Limiter::new(MemoryStore::new(), policy)?;
 ///
 /// let decision = limiter.check_cost("user:7", 3).await?;
@@ -96,8 +96,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store failed and the failure mode is [`FailureMode::Closed`]. A denial is not an error:
-    /// see [`Decision::ensure_allowed`].
+    /// If the store failed and the failure mode is [`FailureMode::Closed`]. A denial is not an
+    /// error: see [`Decision::ensure_allowed`].
     pub fn check(&self, key: impl Into<Key>) -> Check {
         self.check_cost(key, 1)
     }
@@ -112,7 +112,8 @@ impl Limiter {
         Check::new(self, key.into(), cost)
     }
 
-    /// The decision that a check of cost 1 would get now, without charging it.
+    /// The decision that a check of cost 1 would get now. Nothing is charged, so
+    /// [`remaining`](Decision::remaining) still includes that permit.
     ///
     /// # Errors
     ///
@@ -130,7 +131,8 @@ impl Limiter {
     /// Fills the key's bucket, for every process that shares it.
     ///
     /// Another process, or another limiter of the same policy, may have cached a denial. It keeps
-    /// denying the key for at most as long as [`cache_denials`](LimiterBuilder::cache_denials) allows.
+    /// denying the key for at most as long as [`cache_denials`](LimiterBuilder::cache_denials)
+    /// allows.
     ///
     /// # Errors
     ///
@@ -146,9 +148,10 @@ impl Limiter {
     /// Changes the quotas of the running policy, for all limiters of this process that use the
     /// policy's name on the same store.
     ///
-    /// Keys are not reset. Each keeps the time until its bucket is full, at most the refill time of an
-    /// empty bucket, so the number of permits left can change. Only this process is updated: call
-    /// `update` in every process. Until then the others use the old numbers.
+    /// Buckets are not reset. A bucket that would have been full in 10 seconds is still full in 10
+    /// seconds, or sooner if the new quota refills an empty bucket in less. So the number of
+    /// permits left can change. Only this process is updated: call `update` in every process. Until
+    /// then the others use the old numbers.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Policy, Quota};

@@ -19,9 +19,9 @@ use crate::ConfigError;
 ///   is then the trusted proxy that reported it. Nothing further left is used.
 /// - If all entries are trusted, the client is the leftmost one. Without the header it is the peer.
 ///
-/// At most 32 entries are read, and at most 8 KiB of one entry. In a longer chain of trusted proxies
-/// the client is the last entry read. Keys and peers are those of
-/// [`PeerIp`](super::PeerIp).
+/// At most 32 entries are read; if all of them are trusted, the client is the last one read. An
+/// entry longer than 8 KiB counts as one without a usable address. The peer is found, and the key
+/// is written, as by [`PeerIp`](super::PeerIp).
 ///
 /// # Security
 ///
@@ -63,8 +63,8 @@ pub struct ClientIp {
 
 impl ClientIp {
     /// Trusts these proxies: networks such as `10.0.0.0/8`, single addresses, and `unix:` for the
-    /// peers of a Unix socket (see [`UnixSocket`](super::UnixSocket)). Without any, every peer is the
-    /// client.
+    /// peers of a Unix socket (see [`UnixSocket`](super::UnixSocket)). Without any, every peer is
+    /// the client.
     ///
     /// # Errors
     ///

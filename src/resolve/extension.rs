@@ -7,16 +7,18 @@ use http::request::Parts;
 use super::{KeyResolver, Rejection, Resolution};
 use crate::Key;
 
-/// Uses a value in the request's extensions as the key, such as the user that an authentication layer has
-/// found.
+/// Uses a value in the request's extensions as the key, such as the user that an authentication
+/// layer has found.
 ///
-/// `Extension::<T>::new()` takes a `T` that converts into a [`Key`]. `Extension::map` takes a closure
-/// over `&T`, which may return anything that a closure resolver may, including an [`Option`] of a key, a
-/// [`Rejection`], or [`Resolution::Skip`].
+/// Not to be confused with axum's `Extension`, which inserts the value.
 ///
-/// A request without a `T` has no key. It is answered with 500, and the log says that the layer which
-/// inserts `T` is missing, or runs inside of this one. If anonymous requests are expected, give them
-/// another key with `or`, or let them pass with `or_skip`.
+/// `Extension::<T>::new()` takes a `T` that converts into a [`Key`]. `Extension::map` takes a
+/// closure over `&T`, which may return anything that a closure resolver may, including an
+/// [`Option`] of a key, a [`Rejection`], or [`Resolution::Skip`].
+///
+/// A request without a `T` has no key. It is answered with 500, and the log says that the layer
+/// which inserts `T` is missing, or runs inside of this one. If anonymous requests are expected,
+/// give them another key with `or`, or let them pass with `or_skip`.
 ///
 /// # Examples
 ///

@@ -1,7 +1,7 @@
 use super::{KeyResolver, Resolution};
 
-/// Uses the same key, `global`, for all requests: a limit of the service as a whole. It works for any
-/// request type.
+/// Uses the same key, `global`, for all requests: a limit of the service as a whole. It works for
+/// any request type.
 ///
 /// A single client can exhaust a global limit. Put a limit per client outside of it.
 ///

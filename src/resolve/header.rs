@@ -13,7 +13,7 @@ use crate::{ConfigError, Key};
 ///
 /// The value may be a secret, so only a hash of it leaves the process: the key is the first 128 bits
 /// of its SHA-256 in hexadecimal, or with [`with_secret`](Self::with_secret) of its HMAC-SHA256
-/// (RFC 2104). [`key`](Self::key) computes the same key for a known value. White space around the
+/// (RFC 2104). [`key`](Self::key) computes the same key for a known value. Whitespace around the
 /// value is ignored.
 ///
 /// | the request has | resolution |
@@ -25,8 +25,8 @@ use crate::{ConfigError, Key};
 /// # Security
 ///
 /// - A client can send any value, and every value that it invents has a full bucket. A header that
-///   nobody has verified does not limit anyone. Verify it in a middleware outside of this layer, and add an outer
-///   limit by address: see the [guide](crate::guide#by-api-key).
+///   nobody has verified does not limit anyone. Verify it in a middleware outside of this layer,
+///   and add an outer limit by address: see the [guide](crate::guide#by-api-key).
 /// - Only the exact value counts. If the application accepts several spellings for the same client
 ///   (`Bearer x` and `bearer x`), each has its own bucket. Use what the application parsed, with
 ///   [`Extension`](super::Extension).
@@ -78,7 +78,7 @@ impl Header {
 
     /// Hashes values with a secret, so that low-entropy values cannot be brute-forced from the keys
     /// in Redis. Use the same secret in all processes, and at least 16 random bytes. Changing the
-    /// secret fills every bucket. During a rolling deployment a client has two.
+    /// secret gives every client a new, full bucket, and two buckets during a rolling deployment.
     ///
     /// ```
     /// use http::HeaderName;

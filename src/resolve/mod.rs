@@ -29,10 +29,10 @@
 //!
 //! # Keys that clients choose
 //!
-//! A client that can choose its key has no limit, because every new key has a full bucket. This includes
-//! headers that nobody has verified: `Header::new(API_KEY).or(PeerIp::new())` does not limit a client
-//! that invents API keys. Add an outer limit by address, and limit by what has been authenticated: see
-//! the [guide](crate::guide#by-api-key).
+//! A client that can choose its key has no limit, because every new key has a full bucket. This
+//! includes headers that nobody has verified: `Header::new(API_KEY).or(PeerIp::new())` does not
+//! limit a client that invents API keys. Add an outer limit by address, and limit by what has been
+//! authenticated: see the [guide](crate::guide#by-api-key).
 //!
 //! # Tuples
 //!
@@ -107,8 +107,8 @@ pub trait KeyResolver<R = http::request::Parts>: Send + Sync {
 
     /// Lets requests without a key pass without a check. Rejected requests stay rejected.
     ///
-    /// This includes requests that have no key because the server is misconfigured, such as a missing
-    /// peer address. They are not limited, and nothing is logged.
+    /// This includes requests that have no key because the server is misconfigured, such as a
+    /// missing peer address. They are not limited, and nothing is logged.
     fn or_skip(self) -> OrSkip<Self>
     where
         Self: Sized,
@@ -118,9 +118,10 @@ pub trait KeyResolver<R = http::request::Parts>: Send + Sync {
 
     /// Tries another resolver for requests without a key.
     ///
-    /// Both resolvers share one set of keys. If they can return the same key, such as the user `7` and
-    /// the header value `7`, those clients share a bucket: add a prefix such as `user:`. `or` also
-    /// replaces the 500 for a missing extension, so a forgotten authentication layer goes unreported.
+    /// Both resolvers share one set of keys. If they can return the same key, such as the user `7`
+    /// and the header value `7`, those clients share a bucket: add a prefix such as `user:`. `or`
+    /// also replaces the 500 for a missing extension, so a forgotten authentication layer goes
+    /// unreported.
     fn or<B: KeyResolver<R>>(self, other: B) -> Or<Self, B>
     where
         Self: Sized,

@@ -35,11 +35,11 @@ impl KeyResolver for Path {
 /// There are as many keys as routes. The method is not part of the key.
 ///
 /// # Requests without a route
-/// axum also runs the layers of `Router::layer` for its fallback, where no route matched. Then there
-/// is no key, and the request is answered with 404. To keep your own fallback, add the layer
+/// axum also runs the layers of `Router::layer` for its fallback, where no route matched. Then
+/// there is no key, and the request is answered with 404. To keep your own fallback, add the layer
 /// with `Router::route_layer`, which does not run for the fallback, or use another key with
-/// `MatchedPath.or(Global)`, or let the request pass with `MatchedPath.or_skip()`. axum also provides
-/// no route inside `nest_service`, and to a layer around the whole `Router`.
+/// `MatchedPath.or(Global)`, or let the request pass with `MatchedPath.or_skip()`. axum also
+/// provides no route inside `nest_service`, and to a layer around the whole `Router`.
 ///
 /// # Examples
 /// A bucket per client and route:

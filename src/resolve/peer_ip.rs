@@ -7,8 +7,8 @@ use super::{KeyResolver, Resolution};
 /// Uses the peer's IP address as the key: that of the other end of the connection.
 ///
 /// The key is text: `203.0.113.7` for an IPv4 address, `2001:db8:1:2::/64` for an IPv6 address. An
-/// IPv4-mapped IPv6 address is treated as its IPv4 address. IPv6 is limited per /64, the smallest network that a
-/// subscriber gets, because the owner of a /64 can use any of its 2^64 addresses.
+/// IPv4-mapped IPv6 address is treated as its IPv4 address. IPv6 is limited per /64, the smallest
+/// network that a subscriber gets, because the owner of a /64 can use any of its 2^64 addresses.
 ///
 /// The server must provide the peer address. It is the first of these in the request's extensions:
 /// - axum's `ConnectInfo<SocketAddr>` (feature `axum`), which an app has when it is served with
@@ -23,8 +23,8 @@ use super::{KeyResolver, Resolution};
 /// change.
 ///
 /// # Security
-/// Behind a reverse proxy or a load balancer the peer is the proxy, and all clients share one bucket.
-/// Use [`ClientIp`](super::ClientIp) there.
+/// Behind a reverse proxy or a load balancer the peer is the proxy, and all clients share one
+/// bucket. Use [`ClientIp`](super::ClientIp) there.
 ///
 /// # Examples
 /// ```no_run

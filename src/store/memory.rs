@@ -17,7 +17,8 @@ use crate::algorithm::{Debt, FullAt};
 use crate::decision::Verdict;
 use crate::{ConfigError, Error, Key};
 
-/// Buckets in the memory of this process. The decisions are the same as on Redis, for one process.
+/// A [`Store`] that keeps buckets in the memory of this process. The decisions are the same as on
+/// Redis, for one process.
 ///
 /// Clones share their buckets. Memory is bounded: full buckets are dropped lazily as new keys
 /// arrive, and at the [maximum number of keys](Self::with_max_keys) the bucket nearest to full is

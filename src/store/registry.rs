@@ -27,8 +27,8 @@ pub(crate) trait Subscriber: Send + Sync {
 }
 
 impl Registry {
-    /// Registers a subscriber for as long as it lives. Fails with the policy of the same name that is
-    /// in use with other quotas.
+    /// Registers a subscriber for as long as it lives. Fails with the policy of the same name that
+    /// is in use with different quotas.
     pub(crate) fn register(
         &self,
         part: &str,

@@ -236,7 +236,7 @@ async fn a_denial_has_problem_details_with_the_violated_policy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_honours_retry_after_is_admitted() {
+async fn a_client_that_honors_retry_after_is_admitted() {
     let quotas = [
         (Quota::per_second(10).burst(3), 1),
         (Quota::per_second(3).burst(2), 2),

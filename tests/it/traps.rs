@@ -559,7 +559,7 @@ async fn each_misconfiguration_of_a_layer_is_logged() {
     }
     let events = log.events();
     assert_eq!(events.len(), 2, "{events:?}");
-    assert!(events[0].contains("WARN") && events[0].contains("matched no route"), "{events:?}");
+    assert!(events[0].contains("INFO") && events[0].contains("matched no route"), "{events:?}");
     assert!(events[1].contains("ERROR") && events[1].contains("peer address"), "{events:?}");
 }
 

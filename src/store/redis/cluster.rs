@@ -2,8 +2,8 @@
 //!
 //! The cluster connection of `redis` resends calls that may have run, never replaces a silent
 //! connection, and blocks all shards while it reconnects to one. Here every node has its own
-//! connections and fails alone. MOVED and ASK, which prove that a call did not run, say where it goes
-//! instead.
+//! connections and fails alone. MOVED and ASK, which prove that a call did not run, say where it
+//! goes instead.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -55,8 +55,8 @@ impl KeyEncoder {
 /// Encodes a key as visible ASCII without braces. Different keys have different encodings, and none
 /// is empty, because Redis ignores an empty hash tag.
 ///
-/// `%` and `#` in a key are encoded like other special bytes, as `%` and two hexadecimal digits. So a
-/// single `%` can stand for the empty key, and a leading `#` for a digest.
+/// `%` and `#` in a key are encoded like other special bytes, as `%` and two hexadecimal digits. So
+/// a single `%` can stand for the empty key, and a leading `#` for a digest.
 fn encode_key(name: &mut String, key: &Key) {
     if key.is_digest() {
         name.push('#');

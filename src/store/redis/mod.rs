@@ -29,49 +29,51 @@ use super::sealed::Open;
 use super::{Answer, Backend, PolicySpec, Registry, Store};
 use crate::{ConfigError, Error, Key};
 
-/// Buckets in Redis or Valkey, shared by all processes that use the same server and
-/// [`key_prefix`](Self::key_prefix).
+/// A [`Store`] that keeps buckets in Redis or Valkey, shared by all processes that use the same
+/// server and [`key_prefix`](Self::key_prefix).
 ///
 /// Cloning is cheap, and clones share their connections. Nothing connects before the first check,
 /// and Redis may start later. Checks share one connection per server
 /// by default ([`connections`](Self::connections)), which is replaced when it fails.
 ///
-/// A check takes at most one round trip, except for the first call of a script and redirections in a
-/// cluster. Checks of a limiter and its clones that arrive while calls are in flight go out together in
-/// the next call. A call is sent again only after a reply which proves that it did not run.
+/// A check takes at most one round trip, except for the first call of a script and redirections in
+/// a cluster. Checks of a limiter and its clones that arrive while calls are in flight go out
+/// together in the next call. A call is sent again only after a reply which proves that it did not
+/// run.
 ///
 /// # Runtimes
 ///
-/// Connections, calls and timers run as tasks on the Tokio runtime of the check that starts them, also
-/// on behalf of other checks. The runtime needs its timer and I/O drivers (`enable_all`). Without them
-/// Tokio panics in the store's task, and the check fails with an
-/// [`Unavailable`](crate::ErrorKind::Unavailable) error. If several runtimes share a store, keep all of
-/// them running. While a `current_thread` runtime is not inside `block_on`, checks in other runtimes may
-/// wait for its tasks, even beyond their timeout.
+/// Connections, calls and timers run as tasks on the Tokio runtime of the check that starts them,
+/// also on behalf of other checks. The runtime needs its timer and I/O drivers (`enable_all`).
+/// Without them Tokio panics in the store's task, and the check fails with an
+/// [`Unavailable`](crate::ErrorKind::Unavailable) error. If several runtimes share a store, keep
+/// all of them running. While a `current_thread` runtime is not inside `block_on`, checks in other
+/// runtimes may wait for its tasks, even beyond their timeout.
 ///
 /// # Tests with a paused clock
 ///
 /// Do not combine a `RedisStore` with a paused Tokio clock (`start_paused = true`). A runtime that
-/// waits for a socket looks idle to the paused clock, which then jumps to the next timer. That is the
-/// timeout of the check, so the failure mode applies at once, although Redis is up. Use a
-/// [`MemoryStore`](crate::MemoryStore) in such tests: its decisions are the same, and it follows the
-/// paused clock. In a test that needs Redis, call `tokio::time::resume()` before the first check.
+/// waits for a socket looks idle to the paused clock, which then jumps to the next timer. That is
+/// the timeout of the check, so the failure mode applies at once, although Redis is up. Use a
+/// [`MemoryStore`](crate::MemoryStore) in such tests: its decisions are the same, and it follows
+/// the paused clock. In a test that needs Redis, call `tokio::time::resume()` before the first
+/// check.
 ///
 /// # TLS
 ///
 /// `rediss://` needs one of the `tls-*` features. With rustls, the first TLS connection uses the
-/// process-wide `CryptoProvider` that the application installed. If there is none, it installs
-/// *ring*, as rustls itself installs a default on the first use of a `ClientConfig` when exactly one
-/// provider is compiled in. So an application that chooses its provider has to call
+/// process-wide `CryptoProvider` that the application installed. If none is installed, the store
+/// installs *ring*, because rustls would otherwise install a default itself, or panic if several
+/// providers are compiled in. An application that wants another provider has to call
 /// `install_default()` before the first check. A `redis://` store never installs a provider. A pool
 /// makes its own connections: there rustls alone decides, and it panics if several providers are
 /// compiled in and none is installed.
 ///
 /// # Public dependencies
 ///
-/// [`open`](Self::open) and its siblings accept any `IntoConnectionInfo` of `redis` 1.x (1.7.1 or later),
-/// `from_client` accepts its `Client`, and `from_pool` accepts pools of `deadpool-redis` 0.23. A breaking
-/// release of one of them is a breaking release of this crate.
+/// [`open`](Self::open) and its siblings accept any `IntoConnectionInfo` of `redis` 1.x (1.7.1 or
+/// later), `from_client` accepts its `Client`, and `from_pool` accepts pools of `deadpool-redis`
+/// 0.23. A breaking release of one of them is a breaking release of this crate.
 ///
 /// # The server
 ///
@@ -83,14 +85,15 @@ use crate::{ConfigError, Error, Key};
 ///     -@all +evalsha +eval +time +get +mget +set +pttl +del
 /// ```
 ///
-/// On a cluster it also needs `+cluster|slots +asking`, and a pool of `deadpool-redis` needs
-/// `+ping +unwatch`. (Before Redis 7 grant all of `+cluster`. `+mget` is optional and saves the
-/// server work.)
+/// In addition grant `+cluster|slots +asking` on a cluster (before Redis 7 all of `+cluster`),
+/// `+role` on a primary that is found through Sentinel, `+select` for a database other than 0, and
+/// `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs `+sentinel`.
+/// `+mget` is optional; it saves the server work.
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
-/// `noeviction`, and provide enough memory: about 90 bytes per active key with a short text. When memory
-/// is full, `noeviction` makes checks fail, and the failure mode applies; `volatile-ttl` fills the buckets
-/// that it evicts.
+/// `noeviction`, and provide enough memory: about 90 bytes per active key with a short text. When
+/// memory is full, `noeviction` makes checks fail, and the failure mode applies; `volatile-ttl`
+/// fills the buckets that it evicts.
 #[derive(Clone)]
 pub struct RedisStore {
     topology: Topology,
@@ -133,14 +136,15 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// If the URL is invalid. If the server is unreachable, the first check finds out, and the failure
-    /// mode applies.
+    /// If the URL is invalid. If the server is unreachable, the first check finds out, and the
+    /// failure mode applies.
     pub fn open(url: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
         Connector::url(url).map(Self::on)
     }
 
-    /// A store on a cluster. It finds the other nodes through these. At least one of them has to be
-    /// up when the first check arrives.
+    /// A store on a cluster. It finds the other nodes through these, and connects to them with the
+    /// user, password and TLS of the first URL. At least one of these has to be up when the first
+    /// check arrives.
     ///
     /// # Errors
     ///
@@ -227,9 +231,9 @@ impl RedisStore {
         Self { key_prefix: prefix.into(), ..self }
     }
 
-    /// Sets the number of connections to each server: 1 by default. Calls are distributed round-robin. One
-    /// connection pipelines its calls. More can help where the connection itself is the
-    /// bottleneck, as with TLS.
+    /// Sets the number of connections to each server: 1 by default. Calls are distributed
+    /// round-robin. One connection pipelines its calls. More can help where the connection itself
+    /// is the bottleneck, as with TLS.
     #[must_use]
     pub fn connections(self, connections: NonZeroUsize) -> Self {
         Self { topology: self.topology.with_connections(connections.get()), ..self }

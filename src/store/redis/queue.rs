@@ -97,7 +97,9 @@ impl Queue {
         command.arg(self.encoder.name(key));
         let call = Call { slot: self.slot(key), keys: 1, command };
         let reply = timeout(self.spec.timeout, self.topology.follow_redirects(&call)).await;
-        reply.map_err(|_| self.timed_out(call.slot))??;
+        reply.map_err(|_| self.timed_out(call.slot))?.map_err(|failure| {
+            Error::from(failure).with_server(&self.topology.server(call.slot))
+        })?;
         Ok(())
     }
 
@@ -254,8 +256,8 @@ impl Queues {
         self.forget_if_idle(queue_key);
     }
 
-    /// Removes a queue that no task flushes. Checks that are still pending fail, because their senders
-    /// are dropped.
+    /// Removes a queue that no task flushes. Checks that are still pending fail, because their
+    /// senders are dropped.
     fn forget_if_idle(&mut self, queue_key: &QueueKey) {
         let pending = self.of(queue_key);
         if pending.in_flight == 0 {

@@ -79,8 +79,8 @@ impl Script {
     }
 }
 
-/// Replaces each marker (`--@ name`) of the frame by the fragment's section of that name, and removes
-/// comments.
+/// Replaces each marker (`--@ name`) of the frame by the fragment's section of that name, and
+/// removes comments.
 fn assemble(fragment: &str, params: usize) -> String {
     let mut script = String::new();
     for line in FRAME.lines() {

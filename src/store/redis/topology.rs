@@ -122,7 +122,7 @@ impl Topology {
             [call] => {
                 let connections = self.start(call.slot).connections;
                 let reply = connections.next().call(&call.command, false).await;
-                let reply = self.read(call.slot, reply, connections.server());
+                let reply = self.read(call.slot, reply);
                 vec![reply.map_err(|(failure, _)| failure)]
             }
             [first, ..] => {
@@ -142,8 +142,7 @@ impl Topology {
                 let calls = calls.iter().enumerate();
                 calls
                     .map(|(index, call)| {
-                        self.read(call.slot, reply(index), connections.server())
-                            .map_err(|(failure, _)| failure)
+                        self.read(call.slot, reply(index)).map_err(|(failure, _)| failure)
                     })
                     .collect()
             }
@@ -156,7 +155,7 @@ impl Topology {
         let mut target = self.start(call.slot);
         for _ in 0..MAX_REDIRECTIONS {
             let reply = target.connections.next().call(&call.command, target.asking).await;
-            match self.read(call.slot, reply, target.connections.server()) {
+            match self.read(call.slot, reply) {
                 Ok(reply) => return Ok(reply),
                 Err((Failure::Redirected, Some(next))) => target = next,
                 Err((failure, _)) => return Err(failure),
@@ -178,14 +177,13 @@ impl Topology {
         &self,
         slot: u16,
         reply: Result<RedisResult<Value>, Error>,
-        server: &Arc<str>,
     ) -> Result<Value, (Failure, Option<Target>)> {
         let error = match reply {
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) => error,
             Err(error) => {
                 self.schedule_refresh();
-                return Err((Failure::Other(error.with_server(server)), None));
+                return Err((Failure::Other(error), None));
             }
         };
         if error.kind() == RedisErrorKind::Server(ServerErrorKind::NoScript) {
@@ -195,7 +193,7 @@ impl Topology {
             return Err((Failure::Redirected, Some(target)));
         }
         self.schedule_refresh();
-        Err((Failure::Other(to_error(error).with_server(server)), None))
+        Err((Failure::Other(to_error(error)), None))
     }
 
     fn redirect(&self, slot: u16, error: &RedisError) -> Option<Target> {

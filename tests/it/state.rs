@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{ErrorKind, Limiter, Quota, RedisStore};
 
-use crate::common::{Server, start};
+use crate::common::{Sentinel, Server, start};
 use crate::exact::{test_limiter, uncached};
 use crate::oracle::Oracle;
 
@@ -223,4 +223,27 @@ async fn the_documented_permissions_are_sufficient_and_necessary() {
     }
     let other = test_limiter(RedisStore::open(url.as_str()).unwrap().key_prefix("other"), DAILY);
     assert_eq!(other.check("key").await.unwrap_err().kind(), ErrorKind::Server);
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_sufficient_for_another_database() {
+    let server = Server::start().await;
+    server.grant(&[&Server::REQUIRED_COMMANDS[..], &["+select"]].concat()).await;
+    let url = format!("redis://tollgate:secret@127.0.0.1:{}/3", server.port());
+    let limiter = test_limiter(RedisStore::open(url).unwrap(), DAILY);
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test]
+async fn the_documented_permissions_are_sufficient_through_sentinel() {
+    let sentinel = Sentinel::start().await;
+    sentinel.primary().grant(&[&Server::REQUIRED_COMMANDS[..], &["+role"]].concat()).await;
+    for n in 0..3 {
+        sentinel.sentinel(n).grant(&["+sentinel", "+role"]).await;
+    }
+    let urls =
+        sentinel.urls().into_iter().map(|url| url.replace("redis://", "redis://tollgate:secret@"));
+    let store = RedisStore::open_sentinel(urls, sentinel.service_name()).unwrap();
+    assert!(test_limiter(store, DAILY).check("key").await.unwrap().is_allowed());
 }

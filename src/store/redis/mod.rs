@@ -87,7 +87,7 @@ use crate::{ConfigError, Error, Key};
 ///
 /// In addition grant `+cluster|slots +asking` on a cluster (before Redis 7 all of `+cluster`),
 /// `+role` on a primary that is found through Sentinel, `+select` for a database other than 0, and
-/// `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs `+sentinel`.
+/// `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs `+sentinel +role`.
 /// `+mget` is optional; it saves the server work.
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or

@@ -180,7 +180,8 @@
 //! ```
 //!
 //! Serve the app with `into_make_service_with_connect_info::<SocketAddr>()`, or the peer address is
-//! unknown. Do not trust networks that contain clients. See [`ClientIp`] for the exact rules, and
+//! unknown. Do not trust networks that contain clients. If the proxy does not set the header, everyone behind it
+//! shares the bucket of the proxy. See [`ClientIp`] for the exact rules, and
 //! [`UnixSocket`] for servers without peer addresses.
 //!
 //! # Plans from a database
@@ -303,9 +304,14 @@
 //! fn error_response(context: &ErrorContext<'_>) -> Response {
 //!     let (status, error) = match context.cause() {
 //!         Cause::Denied(_) => (StatusCode::TOO_MANY_REQUESTS, "rate limit exceeded"),
+//!         // A misconfigured server: the log has the details, the client gets none.
+//!         Cause::MissingKey(rejection) if rejection.status().is_server_error() => {
+//!             (rejection.status(), "internal error")
+//!         }
 //!         Cause::MissingKey(rejection) | Cause::Rejected(rejection) => {
 //!             (rejection.status(), rejection.message())
 //!         }
+//!         // Only with `Limiter::builder(..).failure_mode(FailureMode::Closed)`.
 //!         Cause::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "try again later"),
 //!         _ => return context.default_response().into_response(),
 //!     };
@@ -383,8 +389,9 @@
 //! # gRPC
 //!
 //! The same layer works for tonic. Requests with a gRPC content type, gRPC-Web included, get gRPC
-//! responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. With the crate's feature
-//! `tonic`, [`PeerIp`] knows the peer address from tonic's own server.
+//! responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. [`PeerIp`] knows the peer address
+//! from tonic's server only with the crate's feature `tonic`. Without it every call fails, and the log
+//! says why.
 //!
 //! ```no_run
 //! use tollgate::resolve::PeerIp;
@@ -405,7 +412,7 @@
 //! }
 //! ```
 //!
-//! This recipe needs `cargo add tonic tonic-health`. The path of a request is
+//! This recipe needs `cargo add --path ../tollgate --features tonic` and `cargo add tonic tonic-health`. The path of a request is
 //! `/package.Service/Method`, so `(PeerIp::new(), Path)` limits per method. Unknown methods are
 //! keys too: add the layer to known services only, or match the path in a closure. Browsers read
 //! gRPC-Web statuses only if CORS exposes the headers `grpc-status` and `grpc-message`.

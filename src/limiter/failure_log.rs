@@ -13,6 +13,9 @@ use crate::{Error, ErrorKind};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 
+/// A line so long after the last failure reports the past.
+const LATE_AFTER: Duration = Duration::from_secs(1);
+
 /// More reasons than these are counted together.
 const MAX_REASONS: usize = 16;
 
@@ -32,6 +35,7 @@ struct Reason {
     text: String,
     /// Since the last line.
     count: u64,
+    latest: Instant,
     next_line: Instant,
 }
 
@@ -40,6 +44,8 @@ struct Line {
     server: String,
     reason: String,
     count: u64,
+    /// The failures may have ended.
+    is_late: bool,
 }
 
 impl Default for FailureLog {
@@ -62,22 +68,23 @@ impl FailureLog {
                 reason.kind == error.kind() && reason.server == server && reason.text == text
             };
             let index = reasons.iter().position(is_same).unwrap_or_else(|| {
-                let (kind, count, next_line) = (error.kind(), 0, now);
+                let (kind, count, latest, next_line) = (error.kind(), 0, now, now);
                 if reasons.len() < MAX_REASONS {
                     let server = server.to_owned();
-                    reasons.push(Reason { kind, server, text, count, next_line });
+                    reasons.push(Reason { kind, server, text, count, latest, next_line });
                 } else if reasons.len() == MAX_REASONS {
                     let (server, text) = (String::new(), "other reasons".to_owned());
-                    reasons.push(Reason { kind, server, text, count, next_line });
+                    reasons.push(Reason { kind, server, text, count, latest, next_line });
                 }
                 reasons.len() - 1
             });
             reasons[index].count += 1;
+            reasons[index].latest = now;
             let lines = reasons.iter_mut().filter_map(|reason| reason.line(now)).collect();
             self.schedule(&reasons);
             lines
         };
-        warn(policy, mode, lines);
+        log(policy, mode, lines);
     }
 
     /// Reports what was counted since the last line, and that the failures have ended.
@@ -100,7 +107,7 @@ impl FailureLog {
             self.schedule(&reasons);
             (lines, reasons.is_empty() && before > 0)
         };
-        warn(policy, mode, lines);
+        log(policy, mode, lines);
         if has_ended {
             tracing::info!(target: "tollgate", policy, "rate limit enforced again");
         }
@@ -129,21 +136,23 @@ impl Reason {
         }
         self.next_line = now + INTERVAL;
         let count = std::mem::take(&mut self.count);
-        Some(Line { server: self.server.clone(), reason: self.text.clone(), count })
+        let is_late = now > self.latest + LATE_AFTER;
+        Some(Line { server: self.server.clone(), reason: self.text.clone(), count, is_late })
     }
 }
 
-fn warn(policy: &str, mode: FailureMode, lines: Vec<Line>) {
-    for Line { server, reason, count } in lines {
-        match mode {
-            FailureMode::Open => tracing::warn!(
-                target: "tollgate", policy, server, reason, count,
-                "rate limit not enforced, failing open"
-            ),
-            FailureMode::Closed => tracing::warn!(
-                target: "tollgate", policy, server, reason, count,
-                "rate limit unavailable, failing closed"
-            ),
+fn log(policy: &str, mode: FailureMode, lines: Vec<Line>) {
+    for Line { server, reason, count, is_late } in lines {
+        let message = match (mode, is_late) {
+            (FailureMode::Open, false) => "rate limit not enforced, failing open",
+            (FailureMode::Open, true) => "rate limit was not enforced, failed open",
+            (FailureMode::Closed, false) => "rate limit unavailable, failing closed",
+            (FailureMode::Closed, true) => "rate limit was unavailable, failed closed",
+        };
+        if is_late {
+            tracing::info!(target: "tollgate", policy, server, reason, count, "{message}");
+        } else {
+            tracing::warn!(target: "tollgate", policy, server, reason, count, "{message}");
         }
     }
 }

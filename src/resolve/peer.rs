@@ -45,9 +45,10 @@ pub(super) fn peer(parts: &Parts) -> Result<Peer, Resolution> {
         return Ok(Peer::Unix);
     }
     Err(Resolution::Missing(Rejection::misconfigured(
-        "the server does not provide the peer address: serve the app with \
-         `into_make_service_with_connect_info::<SocketAddr>()`, or insert a `SocketAddr` (for a Unix \
-         socket, `tollgate::resolve::UnixSocket`) into the request's extensions",
+        "the server does not provide the peer address: serve an axum app with \
+         `into_make_service_with_connect_info::<SocketAddr>()`; for tonic's server enable the feature \
+         `tonic` of tollgate; for other servers insert a `SocketAddr`, or for a Unix socket \
+         `tollgate::resolve::UnixSocket`, into the request's extensions",
     )))
 }
 

@@ -31,10 +31,10 @@ impl StdError for ConfigError {}
 /// nothing about the server: see [`response`](Self::response).
 ///
 /// Cloning is cheap, since one failure can end many checks.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     message: Cow<'static, str>,
@@ -131,6 +131,19 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { kind, message, server, decision, source } = &*self.0;
+        f.debug_struct("Error")
+            .field("kind", kind)
+            .field("message", message)
+            .field("server", server)
+            .field("decision", decision)
+            .field("source", source)
+            .finish()
     }
 }
 

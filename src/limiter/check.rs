@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use super::denial_cache::SentAt;
 use super::{HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::decision::Verdict;
-use crate::store::Answer;
+use crate::store::VerdictFuture;
 use crate::{Decision, Error, Key, Source};
 
 /// The future of a check: see [`Limiter::check`].
@@ -31,10 +31,10 @@ pub(crate) enum CheckState {
     Pending(PendingCheck),
 }
 
-/// A check that the store has not answered yet. It does not hold the limiter, which the layer has
+/// A check without a verdict yet. It does not hold the limiter, which the layer has
 /// already: all checks of a hot limiter would contend for its reference count.
 pub(crate) struct PendingCheck {
-    answer: Answer,
+    verdict: VerdictFuture,
     key: Key,
     sent_at: Option<SentAt>,
     revision: HeldRevision,
@@ -62,10 +62,12 @@ impl CheckState {
             }
         }
         match revision.backend.check(key, cost) {
-            Answer::Ready(answer) => Self::Ready(inner.apply_failure_mode(revision, answer)),
-            answer => {
+            VerdictFuture::Ready(verdict) => {
+                Self::Ready(inner.apply_failure_mode(revision, verdict))
+            }
+            verdict => {
                 let (key, revision) = (key.clone(), revision.hold());
-                Self::Pending(PendingCheck { answer, key, sent_at, revision })
+                Self::Pending(PendingCheck { verdict, key, sent_at, revision })
             }
         }
     }
@@ -87,26 +89,26 @@ impl PendingCheck {
         limiter: &Limiter,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
-        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        let verdict = ready!(Pin::new(&mut self.verdict).poll(cx));
         let revision = limiter.held(&self.revision);
-        if let (Ok(verdict), Some(cache), Some(sent_at)) =
-            (&answer, &revision.denial_cache, self.sent_at)
+        if let (Ok(known), Some(cache), Some(sent_at)) =
+            (&verdict, &revision.denial_cache, self.sent_at)
         {
-            cache.insert(&self.key, verdict, sent_at);
+            cache.insert(&self.key, known, sent_at);
         }
-        Poll::Ready(limiter.inner.apply_failure_mode(revision, answer))
+        Poll::Ready(limiter.inner.apply_failure_mode(revision, verdict))
     }
 }
 
 impl Inner {
-    /// The store's answer, or the failure mode's if that is an error.
+    /// The decision of the store, or of the failure mode if the store failed.
     fn apply_failure_mode(
         &self,
         revision: &Revision,
-        answer: Result<Verdict, Error>,
+        verdict: Result<Verdict, Error>,
     ) -> Result<Decision, Error> {
         let policy = revision.policy().name();
-        match answer {
+        match verdict {
             Ok(verdict) => {
                 self.failure_log.succeeded(policy, self.failure_mode);
                 Ok(revision.decision(verdict, Source::Store))

@@ -28,7 +28,7 @@ pub(super) struct DenialCache {
     /// The latest expiry of any denial, in microseconds since `start`. While nobody is denied, no
     /// key is looked up.
     latest_expiry: AtomicU64,
-    /// Counts invalidations, so that an answer from before one is not cached after it.
+    /// Counts invalidations, so that a verdict from before one is not cached after it.
     epoch: AtomicU64,
 }
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_from_before_a_reset_is_not_cached_after_it() {
+    async fn a_verdict_from_before_a_reset_is_not_cached_after_it() {
         let (cache, key) = (DenialCache::new(Duration::from_secs(1)), Key::from("a"));
         let sent_at = sent_at(&cache);
         cache.invalidate(&key);

@@ -120,11 +120,11 @@ impl Limiter {
     /// If the store failed, for any failure mode.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         let key = key.into();
-        let (held, answer) = {
+        let (held, verdict) = {
             let revision = self.revision();
             (revision.hold(), revision.backend.peek(&key))
         };
-        let verdict = answer.await?;
+        let verdict = verdict.await?;
         Ok(self.held(&held).decision(verdict, Source::Store))
     }
 

@@ -12,7 +12,7 @@ use hashbrown::HashTable;
 use tokio::time::Instant;
 
 use super::sealed::Open;
-use super::{Answer, Backend, PolicySpec, Registry, Store};
+use super::{Backend, PolicySpec, Registry, Store, VerdictFuture};
 use crate::algorithm::{Debt, FullAt};
 use crate::decision::Verdict;
 use crate::{ConfigError, Error, Key};
@@ -148,7 +148,7 @@ struct MemoryBackend {
 
 impl MemoryBackend {
     /// Decides on a bucket's debt, and stores the debt if it has grown.
-    fn decide(&self, key: &Key, decide: impl FnOnce(&mut Debt) -> Verdict) -> Answer {
+    fn decide(&self, key: &Key, decide: impl FnOnce(&mut Debt) -> Verdict) -> VerdictFuture {
         let bucket = &self.spec.bucket;
         let hash = self.shared.hash(self.policy, key);
         let mut shard = lock(self.shared.shard(hash));
@@ -171,16 +171,16 @@ impl MemoryBackend {
             }
             _ => {}
         }
-        Answer::Ready(Ok(verdict))
+        VerdictFuture::Ready(Ok(verdict))
     }
 }
 
 impl Backend for MemoryBackend {
-    fn check(&self, key: &Key, cost: u64) -> Answer {
+    fn check(&self, key: &Key, cost: u64) -> VerdictFuture {
         self.decide(key, |debt| self.spec.bucket.check(debt, cost))
     }
 
-    fn peek(&self, key: &Key) -> Answer {
+    fn peek(&self, key: &Key) -> VerdictFuture {
         self.decide(key, |debt| self.spec.bucket.peek(*debt))
     }
 

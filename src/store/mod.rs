@@ -56,10 +56,10 @@ pub(crate) mod sealed {
 /// The buckets of one policy in a store. Every check completes within the policy's timeout.
 pub trait Backend: Debug + Send + Sync {
     /// Decides a check, and charges it if it is allowed.
-    fn check(&self, key: &Key, cost: u64) -> Answer;
+    fn check(&self, key: &Key, cost: u64) -> VerdictFuture;
 
     /// The verdict on a check of cost 1, without charging it.
-    fn peek(&self, key: &Key) -> Answer;
+    fn peek(&self, key: &Key) -> VerdictFuture;
 
     /// Fills the bucket.
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
@@ -70,19 +70,19 @@ pub trait Backend: Debug + Send + Sync {
 
 /// A store's verdict on a check, now or later.
 #[derive(Debug)]
-pub enum Answer {
+pub enum VerdictFuture {
     Ready(Result<Verdict, Error>),
     Pending(oneshot::Receiver<Result<Verdict, Error>>),
 }
 
-impl Future for Answer {
+impl Future for VerdictFuture {
     type Output = Result<Verdict, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
-            Self::Ready(answer) => Poll::Ready(answer.clone()),
-            Self::Pending(receiver) => Pin::new(receiver).poll(cx).map(|answer| {
-                answer.unwrap_or_else(|_| {
+            Self::Ready(verdict) => Poll::Ready(verdict.clone()),
+            Self::Pending(receiver) => Pin::new(receiver).poll(cx).map(|verdict| {
+                verdict.unwrap_or_else(|_| {
                     Err(Error::new(
                         ErrorKind::Unavailable,
                         "the Tokio runtime that ran the check has shut down",

@@ -593,7 +593,7 @@ async fn a_grpc_wait_is_not_shorter_than_an_outer_limit_that_is_used_up() {
     assert_eq!(denied.headers()["grpc-retry-pushback-ms"], "30000");
 }
 
-/// A client is not told to wait for a limit that would allow it, and `t` is optional.
+/// A client does not have to wait for a limit that would allow it, and `t` is optional.
 #[tokio::test(start_paused = true)]
 async fn no_reset_of_a_limit_with_permits_left_contradicts_retry_after() {
     let inner = layer("inner", Quota::per_second(1), HeaderStyle::Ietf);
@@ -663,6 +663,7 @@ fn debug_shows_settings_and_neither_passwords_nor_internals() {
     let decision = Decision::denied(10, Duration::from_secs(1));
     for text in [
         format!("{decision:?}"),
+        format!("{:?}", decision.ensure_allowed().unwrap_err()),
         format!("{single:?}"),
         format!("{cluster:?}"),
         format!("{memory:?}"),
@@ -670,7 +671,7 @@ fn debug_shows_settings_and_neither_passwords_nor_internals() {
         format!("{layer:?}"),
     ] {
         assert!(!text.contains("hunter2") && !text.contains("Mutex"), "{text}");
-        assert!(!text.contains("Verdict"), "{text}");
+        assert!(!text.contains("Verdict") && !text.contains("Inner"), "{text}");
         assert!(text.len() < 700, "{text}");
     }
     assert!(format!("{cluster:?}").contains("127.0.0.1:2"));

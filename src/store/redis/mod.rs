@@ -26,7 +26,7 @@ use self::key_encoder::KeyEncoder;
 use self::queue::Queue;
 use self::topology::Topology;
 use super::sealed::Open;
-use super::{Answer, Backend, PolicySpec, Registry, Store};
+use super::{Backend, PolicySpec, Registry, Store, VerdictFuture};
 use crate::{ConfigError, Error, Key};
 
 /// A [`Store`] that keeps buckets in Redis or Valkey, shared by all processes that use the same
@@ -275,11 +275,11 @@ impl Open for RedisStore {
 struct RedisBackend(Arc<Queue>);
 
 impl Backend for RedisBackend {
-    fn check(&self, key: &Key, cost: u64) -> Answer {
+    fn check(&self, key: &Key, cost: u64) -> VerdictFuture {
         self.0.enqueue(key, Op::Acquire(cost))
     }
 
-    fn peek(&self, key: &Key) -> Answer {
+    fn peek(&self, key: &Key) -> VerdictFuture {
         self.0.enqueue(key, Op::Peek)
     }
 

@@ -28,7 +28,7 @@ use super::reply;
 use super::script::Script;
 use super::topology::{Call, Failure, QueueKey, Topology};
 use crate::algorithm::Debt;
-use crate::store::{Answer, PolicySpec};
+use crate::store::{PolicySpec, VerdictFuture};
 use crate::{Error, ErrorKind, Key};
 
 /// Enough to keep the server busy while a batch is on its way back.
@@ -67,8 +67,8 @@ impl Queue {
     }
 
     /// Adds a check to its queue.
-    pub(super) fn enqueue(self: &Arc<Self>, key: &Key, op: Op) -> Answer {
-        let (reply_tx, answer) = oneshot::channel();
+    pub(super) fn enqueue(self: &Arc<Self>, key: &Key, op: Op) -> VerdictFuture {
+        let (reply_tx, verdict) = oneshot::channel();
         let check = Check::new(op, Instant::now() + self.spec.timeout, reply_tx);
         let slot = self.slot(key);
         let queue_key = self.topology.queue_key(key, slot);
@@ -79,13 +79,13 @@ impl Queue {
             // Only when it is needed, because all threads contend for its reference count.
             let Ok(runtime) = Handle::try_current() else {
                 queues.forget_if_idle(&queue_key);
-                return Answer::Ready(Err(no_runtime()));
+                return VerdictFuture::Ready(Err(no_runtime()));
             };
             pending.in_flight += 1;
             drop(queues);
             runtime.spawn(Flusher { queue: self.clone(), queue_key, done: false }.run());
         }
-        Answer::Pending(answer)
+        VerdictFuture::Pending(verdict)
     }
 
     /// Deletes a bucket.

@@ -141,10 +141,10 @@
 //! # by_user();
 //! ```
 //!
-//! Here a client cannot gain buckets by inventing users: one who omits the credentials is limited
-//! by address instead, and so has at most these two buckets. The prefix `user:` keeps the keys of
-//! users and addresses apart. Make sure that the authentication layer runs first (in axum: is added
-//! later). With `or`, a missing `User` looks like an anonymous client, so a wrong order goes
+//! Here a client cannot gain buckets by inventing users: without valid credentials it is limited by
+//! address. So one user at one address has at most two buckets. The prefix `user:` keeps the keys
+//! of users and addresses apart. Make sure that the authentication layer runs first (in axum: is
+//! added later). With `or`, a missing `User` looks like an anonymous client, so a wrong order goes
 //! unreported. Without `or` it is a 500 without details for the client, and the log says which
 //! layer has to run first.
 //!
@@ -180,8 +180,8 @@
 //! ```
 //!
 //! Serve the app with `into_make_service_with_connect_info::<SocketAddr>()`, or the peer address is
-//! unknown. Do not trust networks that contain clients. If the proxy does not set the header, everyone behind it
-//! shares the bucket of the proxy. See [`ClientIp`] for the exact rules, and
+//! unknown. Do not trust networks that contain clients. If the proxy does not set the header,
+//! everyone behind it shares the bucket of the proxy. See [`ClientIp`] for the exact rules, and
 //! [`UnixSocket`] for servers without peer addresses.
 //!
 //! # Plans from a database
@@ -380,18 +380,18 @@
 //! ```
 //!
 //! This recipe needs `cargo add serde --features derive`. A limit per account lets anyone lock the
-//! owner of an account out for a while; the limit per address makes that slower. With the default
-//! failure mode, attempts are not limited while Redis is down. If that is worse than nobody being
-//! able to log in, build `per_account` with [`FailureMode::Closed`]. `reset` ignores the failure
-//! mode: it fails whenever Redis does. Keys are readable in Redis: hash them first if e-mail
-//! addresses must not be stored there.
+//! owner of an account out for as long as they keep trying; the limit per address only bounds how
+//! many accounts one address can lock out. With the default failure mode, attempts are not limited
+//! while Redis is down. If that is worse than nobody being able to log in, build `per_account` with
+//! [`FailureMode::Closed`]. `reset` ignores the failure mode: it fails whenever Redis does. Keys
+//! are readable in Redis: hash them first if e-mail addresses must not be stored there.
 //!
 //! # gRPC
 //!
 //! The same layer works for tonic. Requests with a gRPC content type, gRPC-Web included, get gRPC
-//! responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. [`PeerIp`] knows the peer address
-//! from tonic's server only with the crate's feature `tonic`. Without it every call fails, and the log
-//! says why.
+//! responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. [`PeerIp`] knows the peer
+//! address from tonic's server only with the crate's feature `tonic`. Without it every call fails,
+//! and the log says why.
 //!
 //! ```no_run
 //! use tollgate::resolve::PeerIp;
@@ -412,10 +412,11 @@
 //! }
 //! ```
 //!
-//! This recipe needs `cargo add --path ../tollgate --features tonic` and `cargo add tonic tonic-health`. The path of a request is
-//! `/package.Service/Method`, so `(PeerIp::new(), Path)` limits per method. Unknown methods are
-//! keys too: add the layer to known services only, or match the path in a closure. Browsers read
-//! gRPC-Web statuses only if CORS exposes the headers `grpc-status` and `grpc-message`.
+//! This recipe needs `cargo add --path ../tollgate --features tonic` and `cargo add tonic
+//! tonic-health`. The path of a request is `/package.Service/Method`, so `(PeerIp::new(), Path)`
+//! limits per method. Unknown methods are keys too: add the layer to known services only, or match
+//! the path in a closure. Browsers read gRPC-Web statuses only if CORS exposes the headers
+//! `grpc-status` and `grpc-message`.
 //!
 //! # Outgoing calls
 //!
@@ -446,9 +447,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! With many waiting tasks, bound their number, for example with a `tokio::sync::Semaphore`:
-//! waiting tasks are not served in order. Use [`FailureMode::Closed`] if calls beyond the limit are
-//! worse than no calls. For a tower client, put [`RateLimitLayer::with_errors`] around it.
+//! Waiting tasks are not served in order, so one can wait for a long time if there are many: bound
+//! their number, for example with a `tokio::sync::Semaphore`. Use [`FailureMode::Closed`] if calls
+//! beyond the limit are worse than no calls. For a tower client, put
+//! [`RateLimitLayer::with_errors`] around it.
 //!
 //! # Tests with a paused clock
 //!

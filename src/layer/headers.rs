@@ -15,14 +15,14 @@ use crate::{Decision, Source};
 ///
 /// Seconds are whole and rounded up, so a client that honors them is never early.
 ///
-/// With several layers around one service, the response reports the strictest limit:
+/// With several layers around one service:
 ///
 /// - `Ietf`: each layer adds its own item. On a denial, `Retry-After` is the longest wait: an outer
 ///   layer whose quota is used up raises it to its own `t`. An outer layer whose quota still has
-///   permits leaves out a `t` that is later than `Retry-After`, so that the two never contradict
+///   permits leaves out a `t` that is larger than `Retry-After`, so that the two never contradict
 ///   each other.
-/// - Other styles have room for one limit: the one with the fewest permits left, or with the later
-///   reset if they are equal.
+/// - Other styles have room for one limit and report the strictest: the one with the fewest permits
+///   left or, if those are equal, the later reset.
 ///
 /// ```
 /// use tollgate::layer::HeaderStyle;

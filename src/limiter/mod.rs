@@ -148,10 +148,10 @@ impl Limiter {
     /// Changes the quotas of the running policy, for all limiters of this process that use the
     /// policy's name on the same store.
     ///
-    /// Buckets are not reset. A bucket that would have been full in 10 seconds is still full in 10
-    /// seconds, or sooner if the new quota refills an empty bucket in less. So the number of
-    /// permits left can change. Only this process is updated: call `update` in every process. Until
-    /// then the others use the old numbers.
+    /// Buckets are not reset. A bucket that would have been full in 10 seconds will still take 10
+    /// seconds to fill, or less if the new quota refills an empty bucket faster than that. The
+    /// number of permits left can therefore change. Only this process is updated: call `update` in
+    /// every process. Until then the others use the old numbers.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
@@ -165,7 +165,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the policy is invalid, or has a different name than the running one. Nothing changes then.
+    /// If the policy is invalid, or has a different name than the running one. Nothing changes
+    /// then.
     pub fn update(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
         let policy = policy.into();
         let current = self.policy();

@@ -13,8 +13,8 @@ use crate::ConfigError;
 /// Uses the client's IP address as the key, behind reverse proxies, load balancers and CDNs.
 ///
 /// - A peer that is not a trusted proxy is the client, and the header is ignored.
-/// - Otherwise the entries of the header are read from the right, the nearest proxy's first. Entries
-///   of trusted proxies are skipped, and the rightmost other entry is the client.
+/// - Otherwise the entries of the header are read from the right, the nearest proxy's first.
+///   Entries of trusted proxies are skipped, and the rightmost other entry is the client.
 /// - An entry without a usable address (`unknown`, `_hidden`, garbage) stops the search. The client
 ///   is then the trusted proxy that reported it. Nothing further left is used.
 /// - If all entries are trusted, the client is the leftmost one. Without the header it is the peer.
@@ -92,10 +92,12 @@ impl ClientIp {
     }
 
     /// Reads a header with a single address that a proxy or a CDN sets, such as `CF-Connecting-IP`
-    /// (Cloudflare), `Fastly-Client-IP` or `True-Client-IP` (Akamai).
+    /// (Cloudflare). Make sure that the CDN overwrites what the client sends. By default Fastly
+    /// does not for `Fastly-Client-IP`; for `True-Client-IP` (Akamai), check your configuration.
     ///
     /// A header that is missing, repeated or not an address is ignored: the client is then the
-    /// trusted peer. Trust the CDN's published ranges only, because anyone else can send the header.
+    /// trusted peer. Trust the CDN's published ranges only, because anyone else can send the
+    /// header.
     ///
     /// ```
     /// use http::HeaderName;

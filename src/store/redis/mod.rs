@@ -38,15 +38,14 @@ use crate::{ConfigError, Error, Key};
 ///
 /// A check takes at most one round trip, except for the first call of a script and redirections in
 /// a cluster. Checks of a limiter and its clones that arrive while calls are in flight go out
-/// together in the next call. A call is sent again only after a reply which proves that it did not
-/// run.
+/// together in the next call. A call is sent again only after a reply that proves it did not run.
 ///
 /// # Runtimes
 ///
 /// Connections, calls and timers run as tasks on the Tokio runtime of the check that starts them,
-/// also on behalf of other checks. The runtime needs its timer and I/O drivers (`enable_all`).
-/// Without them Tokio panics in the store's task, and the check fails with an
-/// [`Unavailable`](crate::ErrorKind::Unavailable) error. If several runtimes share a store, keep
+/// even when they also serve checks from other runtimes. The runtime needs its timer and I/O
+/// drivers (`enable_all`). Without them Tokio panics in the store's task, and the check fails with
+/// an [`Unavailable`](crate::ErrorKind::Unavailable) error. If several runtimes share a store, keep
 /// all of them running. While a `current_thread` runtime is not inside `block_on`, checks in other
 /// runtimes may wait for its tasks, even beyond their timeout.
 ///
@@ -73,7 +72,7 @@ use crate::{ConfigError, Error, Key};
 ///
 /// [`open`](Self::open) and its siblings accept any `IntoConnectionInfo` of `redis` 1.x (1.7.1 or
 /// later), `from_client` accepts its `Client`, and `from_pool` accepts pools of `deadpool-redis`
-/// 0.23. A breaking release of one of them is a breaking release of this crate.
+/// 0.23. Upgrading to a breaking release of one of them requires a breaking release of this crate.
 ///
 /// # The server
 ///
@@ -87,8 +86,8 @@ use crate::{ConfigError, Error, Key};
 ///
 /// In addition grant `+cluster|slots +asking` on a cluster (before Redis 7 all of `+cluster`),
 /// `+role` on a primary that is found through Sentinel, `+select` for a database other than 0, and
-/// `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs `+sentinel +role`.
-/// `+mget` is optional; it saves the server work.
+/// `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs `+sentinel
+/// +role`. `+mget` is optional; it saves the server work.
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
 /// `noeviction`, and provide enough memory: about 90 bytes per active key with a short text. When

@@ -113,20 +113,28 @@ impl RateLimitHeaders {
         }
     }
 
-    pub(super) fn insert_into(self, headers: &mut HeaderMap) {
+    /// Adds the headers to the response of the service, which may be the denial of an inner layer.
+    pub(super) fn insert_into(mut self, headers: &mut HeaderMap) {
+        if let Self::Ietf { field, refill_seconds, is_used_up, .. } = &mut self
+            && integer(headers, &RETRY_AFTER).is_some_and(|wait| wait < *refill_seconds)
+        {
+            if *is_used_up {
+                headers.insert(RETRY_AFTER, (*refill_seconds).into());
+                if let Some(millis) = headers.get_mut(grpc::RETRY_PUSHBACK_MS) {
+                    *millis = refill_seconds.saturating_mul(1_000).into();
+                }
+            } else if let Some(without) = without_refill_time(field) {
+                *field = without;
+            }
+        }
+        self.append_to(headers);
+    }
+
+    /// Adds the headers to a response that has no `Retry-After`.
+    pub(super) fn append_to(self, headers: &mut HeaderMap) {
         match self {
             Self::None => {}
-            Self::Ietf { mut field, policy_field, refill_seconds, is_used_up } => {
-                if integer(headers, &RETRY_AFTER).is_some_and(|wait| wait < refill_seconds) {
-                    if is_used_up {
-                        headers.insert(RETRY_AFTER, refill_seconds.into());
-                        if let Some(millis) = headers.get_mut(grpc::RETRY_PUSHBACK_MS) {
-                            *millis = refill_seconds.saturating_mul(1_000).into();
-                        }
-                    } else {
-                        field = without_refill_time(field);
-                    }
-                }
+            Self::Ietf { field, policy_field, .. } => {
                 headers.append(RATELIMIT, field);
                 headers.append(RATELIMIT_POLICY, policy_field);
             }
@@ -178,9 +186,9 @@ fn field(prefix: &[u8], remaining: u64, refill_seconds: u64) -> HeaderValue {
     })
 }
 
-fn without_refill_time(field: HeaderValue) -> HeaderValue {
-    let end = field.as_bytes().iter().rposition(|&byte| byte == b';');
-    end.and_then(|end| HeaderValue::from_bytes(&field.as_bytes()[..end]).ok()).unwrap_or(field)
+fn without_refill_time(field: &HeaderValue) -> Option<HeaderValue> {
+    let end = field.as_bytes().iter().rposition(|&byte| byte == b';')?;
+    HeaderValue::from_bytes(&field.as_bytes()[..end]).ok()
 }
 
 /// Names are validated to be plain ASCII. If one were not, the empty field would be ignored.

@@ -100,7 +100,7 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
             self.mode.error_response.is_some().then(|| mem::take(response.headers_mut()));
         let headers = response.headers_mut();
         RateLimitHeaders::new(style, &decision, &Precomputed::of(checking.revision))
-            .insert_into(headers);
+            .append_to(headers);
         headers::insert_retry_after(&decision, headers);
         // Headers that a custom response sets replace those of the layer.
         headers.extend(custom_headers.into_iter().flatten());

@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 
-use super::headers::{RateLimitHeaders, insert_retry_after};
-use super::precomputed::Precomputed;
+use super::headers::{QuotaFields, RateLimitHeaders, insert_retry_after};
 use super::{HeaderStyle, problem};
 use crate::{Decision, Error, ErrorKind};
 
@@ -27,8 +26,7 @@ impl Decision {
     #[must_use]
     pub fn headers(&self, style: HeaderStyle) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        RateLimitHeaders::new(style, self, &Precomputed::new(&self.quota))
-            .insert_into(&mut headers);
+        RateLimitHeaders::new(style, self, &QuotaFields::new(&self.quota)).append_to(&mut headers);
         insert_retry_after(self, &mut headers);
         headers
     }
@@ -88,7 +86,7 @@ mod axum_impls {
             self,
             mut parts: ResponseParts,
         ) -> Result<ResponseParts, Self::Error> {
-            RateLimitHeaders::new(HeaderStyle::Ietf, &self, &Precomputed::new(&self.quota))
+            RateLimitHeaders::new(HeaderStyle::Ietf, &self, &QuotaFields::new(&self.quota))
                 .insert_into(parts.headers_mut());
             Ok(parts)
         }

@@ -7,7 +7,6 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::grpc;
-use super::precomputed::Precomputed;
 use crate::decision::QuotaInfo;
 use crate::{Decision, Source};
 
@@ -72,6 +71,20 @@ static X_RATELIMIT: [HeaderName; 3] = [
 /// The largest integer of a structured field (RFC 9651).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
+/// What the headers say about a quota, whatever the decision.
+#[derive(Clone, Debug)]
+pub(super) struct QuotaFields {
+    policy: HeaderValue,
+    /// The `RateLimit` field up to the number of remaining permits.
+    prefix: Box<[u8]>,
+}
+
+impl QuotaFields {
+    pub(super) fn new(quota: &QuotaInfo) -> Self {
+        Self { policy: policy_field(quota), prefix: field_prefix(quota) }
+    }
+}
+
 /// The headers for one decision, until there is a response to add them to.
 pub(super) enum RateLimitHeaders {
     None,
@@ -84,7 +97,7 @@ impl RateLimitHeaders {
     pub(super) fn new(
         style: HeaderStyle,
         decision: &Decision,
-        precomputed: &Precomputed,
+        fields: &QuotaFields,
     ) -> RateLimitHeaders {
         let verdict = &decision.verdict;
         let three = |names, since| {
@@ -97,8 +110,8 @@ impl RateLimitHeaders {
             HeaderStyle::Ietf => {
                 let refill_seconds = seconds(verdict.refill_after).min(MAX_INTEGER);
                 Self::Ietf {
-                    field: field(&precomputed.field_prefix, verdict.remaining, refill_seconds),
-                    policy_field: precomputed.policy_field.clone(),
+                    field: field(&fields.prefix, verdict.remaining, refill_seconds),
+                    policy_field: fields.policy.clone(),
                     refill_seconds,
                     is_used_up: verdict.remaining == 0,
                 }
@@ -162,7 +175,7 @@ pub(super) fn insert_retry_after(decision: &Decision, headers: &mut HeaderMap) {
 }
 
 /// `"name";q=10;w=2`
-pub(super) fn policy_field(quota: &QuotaInfo) -> HeaderValue {
+fn policy_field(quota: &QuotaInfo) -> HeaderValue {
     let mut field = format!("\"{}\";q={}", quota.name(), quota.limit.min(MAX_INTEGER));
     if (1..=MAX_INTEGER).contains(&quota.window) {
         field.push_str(&format!(";w={}", quota.window));
@@ -171,7 +184,7 @@ pub(super) fn policy_field(quota: &QuotaInfo) -> HeaderValue {
 }
 
 /// `"name";r=`
-pub(super) fn field_prefix(quota: &QuotaInfo) -> Box<[u8]> {
+fn field_prefix(quota: &QuotaInfo) -> Box<[u8]> {
     format!("\"{}\";r=", quota.name()).into_bytes().into()
 }
 
@@ -224,12 +237,7 @@ mod tests {
     }
 
     fn headers(style: HeaderStyle, quota: Quota, taken: u32) -> HeaderMap {
-        let decision = decision(quota, taken);
-        let mut headers = HeaderMap::new();
-        RateLimitHeaders::new(style, &decision, &Precomputed::new(&decision.quota))
-            .insert_into(&mut headers);
-        insert_retry_after(&decision, &mut headers);
-        headers
+        decision(quota, taken).headers(style)
     }
 
     #[test]

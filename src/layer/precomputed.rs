@@ -1,18 +1,16 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::HeaderValue;
 
-use super::{headers, problem};
+use super::headers::QuotaFields;
+use super::problem;
 use crate::decision::QuotaInfo;
 use crate::limiter::Revision;
 
 /// The parts of responses that are the same for every request of a policy.
 #[derive(Clone, Debug)]
 pub(super) struct Precomputed {
-    pub(super) policy_field: HeaderValue,
-    /// The `RateLimit` field up to the number of remaining permits.
-    pub(super) field_prefix: Box<[u8]>,
+    pub(super) fields: QuotaFields,
     pub(super) denied: Bytes,
     pub(super) exceeds_capacity: Bytes,
 }
@@ -25,10 +23,9 @@ impl Precomputed {
         }
     }
 
-    pub(super) fn new(quota: &QuotaInfo) -> Self {
+    fn new(quota: &QuotaInfo) -> Self {
         Self {
-            policy_field: headers::policy_field(quota),
-            field_prefix: headers::field_prefix(quota),
+            fields: QuotaFields::new(quota),
             denied: problem::denied_body(quota.name(), false).into(),
             exceeds_capacity: problem::denied_body(quota.name(), true).into(),
         }

@@ -26,14 +26,14 @@ pub(super) trait Protocol<Req> {
 
     /// The limiter of requests for which no other is chosen.
     fn limiter(&self) -> &Limiter;
-    fn observe(&self, checked: &Checking<'_, Self::Head>, decision: &Decision);
+    fn observe(&self, checking: &Checking<'_, Self::Head>, decision: &Decision);
     fn allow(
         &self,
         revision: &Revision,
         decision: Decision,
         head: &mut Self::Head,
     ) -> Self::Context;
-    fn deny(&self, checked: &Checking<'_, Self::Head>, decision: Decision) -> Self::LayerResponse;
+    fn deny(&self, checking: &Checking<'_, Self::Head>, decision: Decision) -> Self::LayerResponse;
     fn reject(
         &self,
         head: &Self::Head,
@@ -41,7 +41,7 @@ pub(super) trait Protocol<Req> {
         is_missing: bool,
     ) -> Self::LayerResponse;
     /// The store failed, and the failure mode is closed.
-    fn fail(&self, checked: &Checking<'_, Self::Head>, error: &Error) -> Self::LayerResponse;
+    fn fail(&self, checking: &Checking<'_, Self::Head>, error: &Error) -> Self::LayerResponse;
 }
 
 /// A request, and what it was checked for.
@@ -85,7 +85,7 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
     #[inline]
     fn allow(&self, revision: &Revision, decision: Decision, parts: &mut Parts) -> ResponseContext {
         let Http { headers, decision_in, .. } = self.mode;
-        let headers = RateLimitHeaders::new(headers, &decision, &Precomputed::of(revision));
+        let headers = RateLimitHeaders::new(headers, &decision, &Precomputed::of(revision).fields);
         let kept = decision_in.in_response().then(|| Box::new(decision.clone()));
         if decision_in.in_request() {
             placement::insert(&mut parts.extensions, decision);
@@ -99,7 +99,7 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         let custom_headers =
             self.mode.error_response.is_some().then(|| mem::take(response.headers_mut()));
         let headers = response.headers_mut();
-        RateLimitHeaders::new(style, &decision, &Precomputed::of(checking.revision))
+        RateLimitHeaders::new(style, &decision, &Precomputed::of(checking.revision).fields)
             .append_to(headers);
         headers::insert_retry_after(&decision, headers);
         // Headers that a custom response sets replace those of the layer.

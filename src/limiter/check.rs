@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use super::denial_cache::SentAt;
 use super::{HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::decision::Verdict;
-use crate::store::VerdictFuture;
+use crate::store::{Op, PendingVerdict};
 use crate::{Decision, Error, Key, Source};
 
 /// The future of a check: see [`Limiter::check`].
@@ -34,8 +34,9 @@ pub(crate) enum CheckState {
 /// A check without a verdict yet. It does not hold the limiter, which the layer has
 /// already: all checks of a hot limiter would contend for its reference count.
 pub(crate) struct PendingCheck {
-    verdict: VerdictFuture,
+    verdict: PendingVerdict,
     key: Key,
+    cost: u64,
     sent_at: Option<SentAt>,
     revision: HeldRevision,
 }
@@ -61,13 +62,12 @@ impl CheckState {
                 Err(now) => sent_at = Some(now),
             }
         }
-        match revision.backend.check(key, cost) {
-            VerdictFuture::Ready(verdict) => {
-                Self::Ready(inner.apply_failure_mode(revision, verdict))
-            }
-            verdict => {
+        match revision.backend.decide(key, Op::Acquire(cost)) {
+            Some(verdict) => Self::Ready(inner.apply_failure_mode(revision, verdict)),
+            None => {
                 let (key, revision) = (key.clone(), revision.hold());
-                Self::Pending(PendingCheck { verdict, key, sent_at, revision })
+                let verdict = PendingVerdict::default();
+                Self::Pending(PendingCheck { verdict, key, cost, sent_at, revision })
             }
         }
     }
@@ -89,8 +89,9 @@ impl PendingCheck {
         limiter: &Limiter,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
-        let verdict = ready!(Pin::new(&mut self.verdict).poll(cx));
         let revision = limiter.held(&self.revision);
+        let (backend, op) = (&revision.backend, Op::Acquire(self.cost));
+        let verdict = ready!(backend.poll_check(&self.key, op, &mut self.verdict, cx));
         if let (Ok(known), Some(cache), Some(sent_at)) =
             (&verdict, &revision.denial_cache, self.sent_at)
         {

@@ -9,12 +9,13 @@ mod failure_mode;
 mod revision;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::failure_log::FailureLog;
 use self::revision::Revisions;
-use crate::store::{Store, Subscriber};
+use crate::store::{Op, PendingVerdict, Store, Subscriber};
 use crate::{ConfigError, Decision, Error, Key, Policy, Source};
 
 pub use builder::LimiterBuilder;
@@ -120,12 +121,12 @@ impl Limiter {
     /// If the store failed, for any failure mode.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         let key = key.into();
-        let (held, verdict) = {
-            let revision = self.revision();
-            (revision.hold(), revision.backend.peek(&key))
-        };
-        let verdict = verdict.await?;
-        Ok(self.held(&held).decision(verdict, Source::Store))
+        let held = self.revision().hold();
+        let revision = self.held(&held);
+        let mut pending = PendingVerdict::default();
+        let verdict =
+            poll_fn(|cx| revision.backend.poll_check(&key, Op::Peek, &mut pending, cx)).await?;
+        Ok(revision.decision(verdict, Source::Store))
     }
 
     /// Fills the key's bucket, for every process that shares it.

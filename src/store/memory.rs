@@ -7,13 +7,14 @@ use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
 use hashbrown::HashTable;
 use tokio::time::Instant;
 
 use super::sealed::Open;
-use super::{Backend, PolicySpec, Registry, Store, VerdictFuture};
-use crate::algorithm::{Debt, FullAt};
+use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
+use crate::algorithm::FullAt;
 use crate::decision::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -148,7 +149,7 @@ struct MemoryBackend {
 
 impl MemoryBackend {
     /// Decides on a bucket's debt, and stores the debt if it has grown.
-    fn decide(&self, key: &Key, decide: impl FnOnce(&mut Debt) -> Verdict) -> VerdictFuture {
+    fn verdict(&self, key: &Key, op: Op) -> Verdict {
         let bucket = &self.spec.bucket;
         let hash = self.shared.hash(self.policy, key);
         let mut shard = lock(self.shared.shard(hash));
@@ -157,7 +158,7 @@ impl MemoryBackend {
         let stored = shard.find(hash, self.policy, key);
         let found = stored.as_ref().map_or(0, |full_at| bucket.debt(**full_at, now));
         let mut debt = found;
-        let verdict = decide(&mut debt);
+        let verdict = op.decide(bucket, &mut debt);
         let full_at = bucket.full_at(debt, now);
         match stored {
             // A state from before the quota was lowered. What is beyond the capacity is dropped, as
@@ -171,17 +172,23 @@ impl MemoryBackend {
             }
             _ => {}
         }
-        VerdictFuture::Ready(Ok(verdict))
+        verdict
     }
 }
 
 impl Backend for MemoryBackend {
-    fn check(&self, key: &Key, cost: u64) -> VerdictFuture {
-        self.decide(key, |debt| self.spec.bucket.check(debt, cost))
+    fn decide(&self, key: &Key, op: Op) -> Option<Result<Verdict, Error>> {
+        Some(Ok(self.verdict(key, op)))
     }
 
-    fn peek(&self, key: &Key) -> VerdictFuture {
-        self.decide(key, |debt| self.spec.bucket.peek(*debt))
+    fn poll_check(
+        &self,
+        key: &Key,
+        op: Op,
+        _: &mut PendingVerdict,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<Verdict, Error>> {
+        Poll::Ready(Ok(self.verdict(key, op)))
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {

@@ -15,11 +15,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use crate::algorithm::TokenBucket;
+use crate::algorithm::{Debt, TokenBucket};
 use crate::decision::Verdict;
-use crate::{ConfigError, Error, ErrorKind, Key};
+use crate::{ConfigError, Error, Key};
 
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
@@ -55,11 +53,21 @@ pub(crate) mod sealed {
 
 /// The buckets of one policy in a store. Every check completes within the policy's timeout.
 pub trait Backend: Debug + Send + Sync {
-    /// Decides a check, and charges it if it is allowed.
-    fn check(&self, key: &Key, cost: u64) -> VerdictFuture;
+    /// The verdict on a check, if the store can decide immediately. A check that is allowed is
+    /// charged.
+    fn decide(&self, _key: &Key, _op: Op) -> Option<Result<Verdict, Error>> {
+        None
+    }
 
-    /// The verdict on a check of cost 1, without charging it.
-    fn peek(&self, key: &Key) -> VerdictFuture;
+    /// Starts a check that [`decide`](Self::decide) does not decide, or continues it. Dropping
+    /// `check` cancels it.
+    fn poll_check(
+        &self,
+        key: &Key,
+        op: Op,
+        check: &mut PendingVerdict,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Verdict, Error>>;
 
     /// Fills the bucket.
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
@@ -68,27 +76,36 @@ pub trait Backend: Debug + Send + Sync {
     fn is_remote(&self) -> bool;
 }
 
-/// A store's verdict on a check, now or later.
-#[derive(Debug)]
-pub enum VerdictFuture {
-    Ready(Result<Verdict, Error>),
-    Pending(oneshot::Receiver<Result<Verdict, Error>>),
+/// What a check does to its bucket.
+#[derive(Clone, Copy, Debug)]
+pub enum Op {
+    /// Takes permits if they are there.
+    Acquire(u64),
+    /// Takes none.
+    Peek,
 }
 
-impl Future for VerdictFuture {
-    type Output = Result<Verdict, Error>;
+impl Op {
+    pub(crate) fn cost(self) -> u64 {
+        match self {
+            Self::Acquire(cost) => cost,
+            Self::Peek => 0,
+        }
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            Self::Ready(verdict) => Poll::Ready(verdict.clone()),
-            Self::Pending(receiver) => Pin::new(receiver).poll(cx).map(|verdict| {
-                verdict.unwrap_or_else(|_| {
-                    Err(Error::new(
-                        ErrorKind::Unavailable,
-                        "the Tokio runtime that ran the check has shut down",
-                    ))
-                })
-            }),
+    /// The verdict, for a peek on a check of cost 1.
+    pub(crate) fn decide(self, bucket: &TokenBucket, debt: &mut Debt) -> Verdict {
+        match self {
+            Self::Acquire(cost) => bucket.check(debt, cost),
+            Self::Peek => bucket.peek(*debt),
         }
     }
 }
+
+/// The progress of a check on a remote store.
+#[cfg(feature = "redis")]
+pub(crate) type PendingVerdict = redis::QueuedCheck;
+
+/// No store is remote.
+#[cfg(not(feature = "redis"))]
+pub(crate) type PendingVerdict = ();

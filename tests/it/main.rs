@@ -16,4 +16,6 @@ mod oracle;
 mod queue;
 mod services;
 mod state;
+
+mod transport;
 mod traps;

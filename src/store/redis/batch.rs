@@ -1,60 +1,34 @@
-//! Checks that go out in one call, grouped by key, and in order of arrival for each key.
+//! Checks that go out together, grouped by key, and in order of arrival for each key.
+//!
+//! A batch also holds the verdicts until their checks have read them: one allocation for all.
 
 use std::fmt::Write;
-use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 use redis::Cmd;
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use crate::algorithm::{Debt, TokenBucket};
 use crate::decision::Verdict;
+use crate::store::Op;
 use crate::{Error, Key};
 
-/// A check that waits for its verdict.
-#[derive(Debug)]
-pub(super) struct Check {
-    /// The index of its key in the batch.
-    key: usize,
-    op: Op,
-    deadline: Instant,
-    reply_tx: Option<oneshot::Sender<Result<Verdict, Error>>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Op {
-    Acquire(u64),
-    Peek,
-}
-
-impl Op {
-    fn cost(self) -> u64 {
-        match self {
-            Self::Acquire(cost) => cost,
-            Self::Peek => 0,
-        }
-    }
-
-    fn decide(self, bucket: &TokenBucket, debt: &mut Debt) -> Verdict {
-        match self {
-            Self::Acquire(cost) => bucket.check(debt, cost),
-            Self::Peek => bucket.peek(*debt),
-        }
-    }
-}
+#[derive(Debug, Default)]
+pub(super) struct Batch(Mutex<State>);
 
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+struct State {
     /// In order of arrival.
-    keys: IndexMap<Key, KeyGroup, RandomState>,
-    /// The index of the latest key. In a batch of one hot key it is the next one too.
+    groups: IndexMap<Key, KeyGroup, RandomState>,
+    /// The index of the latest group. In a batch of one hot key it is the next one too.
     last: usize,
-    /// In order of arrival, which is nearly that of their deadlines.
+    /// In order of arrival, which is that of their deadlines.
     checks: Vec<Check>,
-    /// How many checks at the front are complete.
+    /// How many checks at the front are not pending any more.
     completed: usize,
 }
 
@@ -69,6 +43,30 @@ pub(super) struct KeyGroup {
 /// The costs of a key's checks, as runs of (count, cost).
 #[derive(Debug, Default)]
 pub(super) struct Costs(SmallVec<[(u32, u64); 2]>);
+
+#[derive(Debug)]
+struct Check {
+    group: usize,
+    op: Op,
+    deadline: Instant,
+    /// Whether it is part of the call, and charged even if it is cancelled by now.
+    is_sent: bool,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+enum Progress {
+    Pending(Waker),
+    Done(Result<Verdict, Error>),
+    /// Its verdict was read, or it was cancelled.
+    Gone,
+}
+
+/// A group that has checks to send, with its index in the batch.
+pub(super) type Group<'a> = (usize, &'a Key, &'a KeyGroup);
+
+/// Tasks to wake once no lock is held.
+type Wakers = Vec<Waker>;
 
 impl Costs {
     fn push(&mut self, cost: u64) {
@@ -105,111 +103,190 @@ impl Batch {
     pub(super) const MAX_KEYS: usize = 128;
     pub(super) const MAX_CHECKS: usize = 1_024;
 
-    /// Whether there is room for a check of this key.
-    pub(super) fn has_room_for(&self, key: &Key) -> bool {
-        self.checks.len() < Self::MAX_CHECKS
-            && (self.keys.len() < Self::MAX_KEYS || self.keys.contains_key(key))
-    }
-
-    /// Adds a check of a key whose bucket is in this slot.
-    pub(super) fn push(&mut self, key: &Key, slot: u16, check: Check) {
-        if self.keys.get_index(self.last).is_none_or(|(last, _)| last != key) {
-            self.last = self.keys.get_index_of(key).unwrap_or_else(|| {
-                let group = KeyGroup { slot, costs: Costs::default() };
-                self.keys.insert_full(key.clone(), group).0
-            });
+    /// Adds a check of a key whose bucket is in this slot. Returns its index, or `None` if there is
+    /// no room.
+    pub(super) fn push(
+        &self,
+        key: &Key,
+        slot: u16,
+        op: Op,
+        deadline: Instant,
+        waker: &Waker,
+    ) -> Option<usize> {
+        let mut state = self.state();
+        let state = &mut *state;
+        if state.checks.len() >= Self::MAX_CHECKS {
+            return None;
         }
-        self.checks.push(Check { key: self.last, ..check });
+        if state.groups.get_index(state.last).is_none_or(|(last, _)| last != key) {
+            state.last = match state.groups.get_index_of(key) {
+                Some(index) => index,
+                None if state.groups.len() >= Self::MAX_KEYS => return None,
+                None => {
+                    let group = KeyGroup { slot, costs: Costs::default() };
+                    state.groups.insert_full(key.clone(), group).0
+                }
+            };
+        }
+        let progress = Progress::Pending(waker.clone());
+        state.checks.push(Check { group: state.last, op, deadline, is_sent: false, progress });
+        Some(state.checks.len() - 1)
     }
 
-    /// Removes checks that were cancelled or are too late, and sums up the costs of the others.
-    pub(super) fn freeze(mut self, now: Instant, timed_out: impl Fn(u16) -> Error) -> Self {
-        self.expire(now, timed_out);
-        if self.checks.iter().any(Check::is_cancelled) {
-            let all = mem::take(&mut self);
-            for check in all.checks {
-                match all.keys.get_index(check.key) {
-                    Some((key, group)) if !check.is_cancelled() => {
-                        self.push(key, group.slot, check)
-                    }
-                    _ => {}
+    /// The verdict on a check, once.
+    pub(super) fn poll(&self, index: usize, cx: &mut Context<'_>) -> Poll<Result<Verdict, Error>> {
+        let mut state = self.state();
+        let Some(check) = state.checks.get_mut(index) else { return Poll::Pending };
+        match &mut check.progress {
+            Progress::Pending(waker) => waker.clone_from(cx.waker()),
+            Progress::Gone => {}
+            Progress::Done(_) => {
+                if let Progress::Done(verdict) =
+                    std::mem::replace(&mut check.progress, Progress::Gone)
+                {
+                    return Poll::Ready(verdict);
                 }
             }
         }
-        for check in &self.checks {
-            self.keys[check.key].costs.push(check.op.cost());
-        }
-        self
+        Poll::Pending
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.checks.is_empty()
+    /// Nobody waits for this check any more.
+    pub(super) fn cancel(&self, index: usize) {
+        let progress = {
+            let mut state = self.state();
+            let check = state.checks.get_mut(index);
+            check.map(|check| std::mem::replace(&mut check.progress, Progress::Gone))
+        };
+        // Dropping a waker may run code of another crate.
+        drop(progress);
     }
 
-    /// Whether it has more than one check.
-    pub(super) fn is_shared(&self) -> bool {
-        self.checks.len() > 1
-    }
-
-    /// The keys, in the order in which [`complete`](Self::complete) numbers them.
-    pub(super) fn keys(&self) -> &IndexMap<Key, KeyGroup, RandomState> {
-        &self.keys
-    }
-
-    /// When the next check is too late, if any is still pending.
-    pub(super) fn next_deadline(&mut self) -> Option<Instant> {
-        while let Some(check) = self.checks.get(self.completed) {
-            if check.reply_tx.is_some() {
-                return Some(check.deadline);
+    /// Fails the checks that would be answered too late, sums up the costs of the others, and
+    /// returns what `encode` makes of the groups that have any. A check that is cancelled from now
+    /// on may be charged.
+    pub(super) fn freeze<T>(
+        &self,
+        is_too_late: impl Fn(Instant) -> bool,
+        error: impl Fn() -> Error,
+        encode: impl FnOnce(&[Group<'_>]) -> T,
+    ) -> T {
+        let mut wakers = Wakers::new();
+        let mut state = self.state();
+        let State { groups, checks, .. } = &mut *state;
+        for check in checks.iter_mut().filter(|check| check.is_pending()) {
+            let group = &mut groups[check.group];
+            if is_too_late(check.deadline) {
+                check.complete(Err(error()), &mut wakers);
+            } else {
+                group.costs.push(check.op.cost());
+                check.is_sent = true;
             }
-            self.completed += 1;
         }
-        None
+        let groups: SmallVec<[_; 4]> = groups
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, group))| !group.costs.0.is_empty())
+            .map(|(index, (key, group))| (index, key, group))
+            .collect();
+        let encoded = encode(&groups);
+        drop(groups);
+        drop(state);
+        wake(wakers);
+        encoded
     }
 
-    /// Fails the checks whose deadline has passed. `timed_out` makes the error for a slot.
-    pub(super) fn expire(&mut self, now: Instant, timed_out: impl Fn(u16) -> Error) {
-        while self.next_deadline().is_some_and(|deadline| deadline <= now) {
-            let slot = self.keys[self.checks[self.completed].key].slot;
-            self.checks[self.completed].complete(Err(timed_out(slot)));
-        }
+    /// Whether a check of these groups is still pending.
+    pub(super) fn any_pending(&self, groups: &[usize]) -> bool {
+        let state = self.state();
+        state.checks.iter().any(|check| check.is_pending() && groups.contains(&check.group))
     }
 
-    /// Replays the checks of each key whose debt is known, and completes those that are pending with
-    /// the verdict that the script reached. Each key is completed once.
+    /// Replays the checks of the groups whose debt is known, and completes those that are pending
+    /// with the verdict that the script reached. Each group is completed once.
     pub(super) fn complete(
-        &mut self,
-        mut keys: Vec<Option<Result<Debt, Error>>>,
+        &self,
+        found: impl IntoIterator<Item = (usize, Result<Debt, Error>)>,
         bucket: &TokenBucket,
     ) {
-        for check in &mut self.checks {
-            let answer = match &mut keys[check.key] {
+        let mut wakers = Wakers::new();
+        let mut state = self.state();
+        let State { groups, checks, .. } = &mut *state;
+        let mut debts: SmallVec<[Option<Result<Debt, Error>>; 4]> = SmallVec::new();
+        debts.resize(groups.len(), None);
+        for (group, found) in found {
+            if let Some(debt) = debts.get_mut(group) {
+                *debt = Some(found);
+            }
+        }
+        wakers.reserve(checks.len());
+        for check in checks.iter_mut().filter(|check| check.is_sent) {
+            // One that was cancelled since has been charged, so it counts for those after it.
+            let verdict = match &mut debts[check.group] {
                 Some(Ok(debt)) => Ok(check.op.decide(bucket, debt)),
                 Some(Err(error)) => Err(error.clone()),
                 None => continue,
             };
-            check.complete(answer);
+            check.complete(verdict, &mut wakers);
         }
+        drop(state);
+        wake(wakers);
+    }
+
+    /// Fails the checks whose deadline has passed. Returns the deadline of the next, if any is
+    /// pending.
+    pub(super) fn expire(&self, now: Instant, error: impl Fn(u16) -> Error) -> Option<Instant> {
+        let mut wakers = Wakers::new();
+        let mut state = self.state();
+        let State { groups, checks, completed, .. } = &mut *state;
+        let mut next = None;
+        while let Some(check) = checks.get_mut(*completed) {
+            if check.is_pending() {
+                if check.deadline > now {
+                    next = Some(check.deadline);
+                    break;
+                }
+                check.complete(Err(error(groups[check.group].slot)), &mut wakers);
+            }
+            *completed += 1;
+        }
+        drop(state);
+        wake(wakers);
+        next
+    }
+
+    /// Fails the checks that are pending.
+    pub(super) fn fail(&self, error: &Error) {
+        let mut wakers = Wakers::new();
+        let mut state = self.state();
+        for check in &mut state.checks {
+            check.complete(Err(error.clone()), &mut wakers);
+        }
+        drop(state);
+        wake(wakers);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that panics leaves it half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Check {
-    pub(super) fn new(
-        op: Op,
-        deadline: Instant,
-        reply_tx: oneshot::Sender<Result<Verdict, Error>>,
-    ) -> Self {
-        Self { key: 0, op, deadline, reply_tx: Some(reply_tx) }
+    fn is_pending(&self) -> bool {
+        matches!(self.progress, Progress::Pending(_))
     }
 
-    fn is_cancelled(&self) -> bool {
-        self.reply_tx.as_ref().is_none_or(oneshot::Sender::is_closed)
-    }
-
-    fn complete(&mut self, answer: Result<Verdict, Error>) {
-        if let Some(reply_tx) = self.reply_tx.take() {
-            // An error means that the check was cancelled.
-            let _ = reply_tx.send(answer);
+    fn complete(&mut self, verdict: Result<Verdict, Error>, wakers: &mut Wakers) {
+        if self.is_pending()
+            && let Progress::Pending(waker) =
+                std::mem::replace(&mut self.progress, Progress::Done(verdict))
+        {
+            wakers.push(waker);
         }
     }
+}
+
+fn wake(wakers: Wakers) {
+    wakers.into_iter().for_each(Waker::wake);
 }

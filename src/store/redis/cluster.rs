@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
 
-use super::connection::ConnectionSet;
 use super::connector::{Connector, parse_server, to_config_error, to_error};
+use super::shared_connection::ConnectionSet;
+use super::timer;
 use crate::{ConfigError, Error};
 
 const SLOTS: usize = 16_384;
@@ -144,7 +144,8 @@ impl Cluster {
         );
         nodes.sort_by_key(|(_, connections)| !connections.any_connected());
         for (node, connections) in nodes {
-            if let Ok(Ok(reply)) = timeout(REFRESH_TIMEOUT, request_slots(&connections)).await
+            let deadline = Instant::now() + REFRESH_TIMEOUT;
+            if let Some(Ok(reply)) = timer::timeout_at(deadline, request_slots(&connections)).await
                 && let Some(slots) = parse(reply, &node.0)
             {
                 return Some(slots);
@@ -197,7 +198,7 @@ impl RefreshTask {
     async fn run(self) {
         let refreshed = self.0.upgrade().and_then(|cluster| cluster.map().refreshed);
         if let Some(refreshed) = refreshed {
-            tokio::time::sleep_until(refreshed + REFRESH_INTERVAL).await;
+            timer::sleep_until(refreshed + REFRESH_INTERVAL).await;
         }
         let Some(cluster) = self.0.upgrade() else { return };
         if let Some(slots) = cluster.slots().await {
@@ -218,7 +219,7 @@ impl Drop for RefreshTask {
 async fn request_slots(connections: &ConnectionSet) -> Result<Value, Error> {
     let mut slots = redis::cmd("CLUSTER");
     slots.arg("SLOTS");
-    connections.next().call(&slots, false).await?.map_err(to_error)
+    connections.acquire().await?.call(&slots, false).await?.map_err(to_error)
 }
 
 /// The first and last slot of each range, and its primary.

@@ -1,132 +1,94 @@
-//! A connection that is shared, and replaced when it fails.
+//! An established connection that many calls share, and its health.
+//!
+//! A connection is replaced when it breaks, or when it has been silent for a period of its own while
+//! a reply was outstanding. What callers do, such as giving up at their own timeouts, does not
+//! matter: a call that was sent late proves nothing.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
-use redis::{
-    Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
-};
-use tokio::sync::watch;
-use tokio::time::Instant;
+use futures_util::task::AtomicWaker;
+use redis::{Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
-use super::connector::{Connection, Connector};
+use super::backoff;
+use super::connector::{Multiplexed, to_error};
+use super::silence::Silence;
+use super::timer::{self, Alarm};
 use crate::{Error, ErrorKind};
 
-/// The pause after a failed attempt to connect. Meanwhile checks fail immediately.
-const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// How long a connection may be silent. With the time to connect it leaves a recovery below a
+/// second.
+const LONGEST_SILENCE: Duration = Duration::from_millis(500);
+
+/// A runtime in which nothing is ready may poll no socket while a worker is blocked. While a reply
+/// is outstanding for longer than this, a task is woken in it, which makes a free worker do so.
+const NUDGE: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
-pub(super) struct SharedConnection {
-    connector: Arc<Connector>,
-    state: watch::Sender<State>,
+pub(super) struct Connection {
+    multiplexed: Multiplexed,
+    disconnection: Arc<Disconnection>,
+    state: Mutex<State>,
 }
 
-/// Connections to one server, which take turns.
-#[derive(Debug)]
-pub(super) struct ConnectionSet {
-    connections: Box<[Arc<SharedConnection>]>,
-    server: Arc<str>,
-    next: AtomicUsize,
-}
-
-impl ConnectionSet {
-    pub(super) fn new(connector: Arc<Connector>, count: usize) -> Self {
-        let server = connector.server().clone();
-        let connections =
-            (0..count).map(|_| Arc::new(SharedConnection::new(connector.clone()))).collect();
-        Self { connections, server, next: AtomicUsize::new(0) }
-    }
-
-    pub(super) fn server(&self) -> &Arc<str> {
-        &self.server
-    }
-
-    pub(super) fn next(&self) -> &Arc<SharedConnection> {
-        &self.connections[self.next.fetch_add(1, Ordering::Relaxed) % self.connections.len()]
-    }
-
-    /// Whether any connection is established.
-    pub(super) fn any_connected(&self) -> bool {
-        self.connections
-            .iter()
-            .any(|connection| matches!(connection.state.borrow().phase, Phase::Up(_)))
-    }
-}
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
-    /// Counts the attempts to connect.
-    generation: u64,
-    phase: Phase,
-    /// Why the last attempt failed, if it did.
-    failure: Option<Error>,
+    silence: Silence,
+    /// When the silence was first found to be too long.
+    suspected: Option<Instant>,
+    /// When the first good reply arrived.
+    proven: Option<Instant>,
+    /// Why it is of no use any more.
+    closed: Option<Error>,
+    /// Of the calls in flight.
+    wakers: Vec<Option<Waker>>,
+    /// The scripts that the server knows.
+    scripts: Vec<String>,
+    is_alarm_set: bool,
 }
 
-#[derive(Debug)]
-enum Phase {
-    Down { until: Option<Instant> },
-    Connecting,
-    Up(Connection),
+/// Tells the task that keeps the connection that the server has closed it.
+#[derive(Debug, Default)]
+pub(super) struct Disconnection {
+    has_happened: AtomicBool,
+    keeper: AtomicWaker,
 }
 
-impl SharedConnection {
-    pub(super) fn new(connector: Arc<Connector>) -> Self {
-        let state = State { generation: 0, phase: Phase::Down { until: None }, failure: None };
-        Self { connector, state: watch::Sender::new(state) }
+impl Disconnection {
+    pub(super) fn happened(&self) {
+        self.has_happened.store(true, Ordering::Release);
+        self.keeper.wake();
+    }
+}
+
+impl Connection {
+    pub(super) fn new(multiplexed: Multiplexed, disconnection: Arc<Disconnection>) -> Self {
+        Self { multiplexed, disconnection, state: Mutex::default() }
     }
 
-    /// The connection, for one call. It is made first if there is none. Fails immediately while the
-    /// last attempt to make one has failed.
-    async fn acquire(self: &Arc<Self>) -> Result<(Connection, InFlightGuard<'_>), Error> {
-        let mut changes = self.state.subscribe();
-        loop {
-            let is_down = {
-                let state = changes.borrow_and_update();
-                let is_down = match &state.phase {
-                    Phase::Up(connection) => {
-                        let guard = InFlightGuard {
-                            connection: self,
-                            generation: state.generation,
-                            broken: true,
-                        };
-                        return Ok((connection.clone(), guard));
-                    }
-                    Phase::Down { until } => until.is_none_or(|until| until <= Instant::now()),
-                    Phase::Connecting => false,
-                };
-                if let Some(failure) = &state.failure
-                    && !is_down
-                {
-                    return Err(failure.clone());
-                }
-                is_down
-            };
-            if is_down {
-                self.connect();
-            }
-            if changes.changed().await.is_err() {
-                return Err(interrupted());
-            }
-        }
-    }
-
-    /// Sends a command. The inner error is the server's, or says that no reply came. The outer error
-    /// says that there is no connection. A connection that is broken, or silent until this future is
-    /// dropped, is closed.
+    /// Sends a command. The inner error is the server's, or says that the connection broke. The
+    /// outer error says that it was closed before a reply arrived.
     pub(super) async fn call(
         self: &Arc<Self>,
         command: &Cmd,
         asking: bool,
     ) -> Result<RedisResult<Value>, Error> {
-        let (connection, mut guard) = self.acquire().await?;
-        let reply = if asking {
-            connection.call_asking(command).await
-        } else {
-            connection.call(command).await
-        };
-        guard.broken = is_broken(reply.as_ref().map(std::slice::from_ref));
-        Ok(reply)
+        let connection = self.multiplexed.clone();
+        self.run(
+            async move {
+                if asking {
+                    connection.call_asking(command).await
+                } else {
+                    connection.call(command).await
+                }
+            },
+            |reply| reply.map(std::slice::from_ref),
+        )
+        .await
     }
 
     /// Sends commands together. Like [`call`](Self::call), with a reply or an error in each value.
@@ -134,139 +96,236 @@ impl SharedConnection {
         self: &Arc<Self>,
         commands: &Pipeline,
     ) -> Result<RedisResult<Vec<Value>>, Error> {
-        let (connection, mut guard) = self.acquire().await?;
-        let replies = connection.call_all(commands).await;
-        guard.broken = is_broken(replies.as_ref().map(Vec::as_slice));
-        Ok(replies)
+        self.run(self.multiplexed.clone().call_all(commands), |replies| replies.map(Vec::as_slice))
+            .await
     }
 
-    /// Starts an attempt to connect unless one is running. It is a task of the runtime: no check's
-    /// timeout cuts it short.
-    fn connect(self: &Arc<Self>) {
-        let mut generation = None;
-        self.state.send_if_modified(|state| {
-            if matches!(state.phase, Phase::Down { .. }) {
-                state.generation += 1;
-                state.phase = Phase::Connecting;
-                generation = Some(state.generation);
+    async fn run<T>(
+        self: &Arc<Self>,
+        reply: impl Future<Output = RedisResult<T>>,
+        values: impl for<'a> Fn(Result<&'a T, &'a RedisError>) -> Result<&'a [Value], &'a RedisError>,
+    ) -> Result<RedisResult<T>, Error> {
+        let mut in_flight = InFlight::start(self)?;
+        let mut reply = pin!(reply);
+        let reply = poll_fn(|cx| match reply.as_mut().poll(cx) {
+            Poll::Ready(reply) => Poll::Ready(Ok(reply)),
+            Poll::Pending => in_flight.poll_closed(cx).map(Err),
+        })
+        .await?;
+        in_flight.received(fault(values(reply.as_ref())));
+        Ok(reply)
+    }
+
+    /// Whether a good reply has arrived, ever.
+    pub(super) fn is_proven(&self) -> bool {
+        self.state().proven.is_some()
+    }
+
+    /// Whether it worked for so long that its end is no sign of a lasting fault.
+    pub(super) fn was_stable(&self) -> bool {
+        self.state().proven.is_some_and(|proven| proven.elapsed() >= backoff::LONGEST)
+    }
+
+    pub(super) fn has_calls_in_flight(&self) -> bool {
+        self.state().silence.duration(Instant::now()).is_some()
+    }
+
+    /// Why it is of no use any more, if it is not.
+    pub(super) fn closed(&self) -> Option<Error> {
+        let closed = self.state().closed.clone();
+        closed.or_else(|| {
+            let has_happened = self.disconnection.has_happened.load(Ordering::Acquire);
+            has_happened.then(disconnected)
+        })
+    }
+
+    /// Ends the calls in flight with this error. The first error stays.
+    pub(super) fn close(&self, error: Error) {
+        let mut state = self.state();
+        if state.closed.is_none() {
+            state.closed = Some(error);
+        }
+        let wakers: Vec<_> = state.wakers.iter_mut().filter_map(Option::take).collect();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        self.disconnection.keeper.wake();
+    }
+
+    pub(super) fn knows_script(&self, sha: &str) -> bool {
+        self.state().scripts.iter().any(|script| script == sha)
+    }
+
+    /// A call of the script ran, or showed that the server does not know it.
+    pub(super) fn set_knows_script(&self, sha: &str, known: bool) {
+        let mut state = self.state();
+        let index = state.scripts.iter().position(|script| script == sha);
+        match (index, known) {
+            (None, true) => state.scripts.push(sha.to_owned()),
+            (Some(index), false) => {
+                state.scripts.swap_remove(index);
             }
-            generation.is_some()
-        });
-        if let Some(generation) = generation {
-            let guard = RuntimeGuard { connection: Arc::downgrade(self), generation };
-            tokio::spawn(keep(self.connector.clone(), guard, self.state.subscribe()));
+            _ => {}
         }
     }
 
-    fn connected(&self, generation: u64, result: Result<Connection, Error>) {
-        self.state.send_if_modified(|state| {
-            let current = state.generation == generation;
-            if current {
-                match result {
-                    Ok(connection) => {
-                        state.failure = None;
-                        state.phase = Phase::Up(connection);
-                    }
-                    Err(error) => {
-                        state.phase = Phase::Down { until: Some(Instant::now() + RETRY_AFTER) };
-                        state.failure = Some(error);
-                    }
-                }
+    /// Watches over the connection until it is closed. It runs in the runtime that polls the
+    /// connection, so that a stall of that runtime is not taken for the server's silence.
+    pub(super) async fn keep(&self) {
+        poll_fn(|cx| {
+            self.disconnection.keeper.register(cx.waker());
+            if let Some(error) = self.closed() {
+                self.close(error);
+                return Poll::Ready(());
             }
-            current
-        });
-    }
-
-    /// Closes the connection if this attempt, or its connection, is the latest. An attempt that ends
-    /// without a result, because its runtime ended or panicked, has failed.
-    fn mark_broken(&self, generation: u64) {
-        self.state.send_if_modified(|state| {
-            let current = state.generation == generation;
-            match state.phase {
-                Phase::Up(_) if current => state.phase = Phase::Down { until: None },
-                Phase::Connecting if current => {
-                    state.phase = Phase::Down { until: Some(Instant::now() + RETRY_AFTER) };
-                    state.failure = Some(Error::new(
-                        ErrorKind::Unavailable,
-                        "the attempt to connect was cut short: the Tokio runtime has shut down, or \
-                         lacks its timer or I/O driver (build it with `enable_all`)",
-                    ));
-                }
-                _ => return false,
+            if self.is_silent(Instant::now()) {
+                self.close(Error::new(
+                    ErrorKind::Unavailable,
+                    "Redis sent nothing for half a second: the connection is replaced",
+                ));
+                return Poll::Ready(());
             }
-            true
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Whether it has been silent for too long twice, with time in between to read what has arrived.
+    fn is_silent(&self, now: Instant) -> bool {
+        let mut state = self.state();
+        if state.silence.duration(now).is_none_or(|silence| silence < LONGEST_SILENCE) {
+            state.suspected = None;
+            return false;
+        }
+        let suspected = *state.suspected.get_or_insert(now);
+        now.saturating_duration_since(suspected) >= NUDGE / 2
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that panics runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Alarm for Connection {
+    fn ring(self: Arc<Self>, now: Instant) -> Option<Instant> {
+        let mut state = self.state();
+        let silence = state.silence.duration(now);
+        state.is_alarm_set = silence.is_some();
+        drop(state);
+        if silence? >= NUDGE {
+            self.disconnection.keeper.wake();
+        }
+        Some(now + NUDGE)
+    }
+}
+
+/// A call whose reply is outstanding.
+struct InFlight<'a> {
+    connection: &'a Arc<Connection>,
+    place: Option<usize>,
+    is_done: bool,
+}
+
+impl<'a> InFlight<'a> {
+    fn start(connection: &'a Arc<Connection>) -> Result<Self, Error> {
+        let now = Instant::now();
+        let mut state = connection.state();
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        state.silence.sent(now);
+        let set_alarm = !std::mem::replace(&mut state.is_alarm_set, true);
+        drop(state);
+        if set_alarm {
+            let alarm: Arc<dyn Alarm> = connection.clone();
+            timer::set(now + NUDGE, Arc::downgrade(&alarm));
+        }
+        Ok(Self { connection, place: None, is_done: false })
+    }
+
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+        let mut state = self.connection.state();
+        if let Some(error) = &state.closed {
+            return Poll::Ready(error.clone());
+        }
+        let place = *self.place.get_or_insert_with(|| {
+            state.wakers.iter().position(Option::is_none).unwrap_or_else(|| {
+                state.wakers.push(None);
+                state.wakers.len() - 1
+            })
         });
+        match &mut state.wakers[place] {
+            Some(waker) => waker.clone_from(cx.waker()),
+            empty => *empty = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// A reply arrived. A fault makes the connection useless.
+    fn received(mut self, fault: Option<Error>) {
+        self.is_done = true;
+        let now = Instant::now();
+        {
+            let mut state = self.connection.state();
+            state.silence.received(now);
+            state.suspected = None;
+            if fault.is_none() {
+                state.proven.get_or_insert(now);
+            }
+        }
+        if let Some(error) = fault {
+            self.connection.close(error);
+        }
     }
 }
 
-/// Makes a connection, and lives as long as it: when the runtime that polls the connection shuts
-/// down, this task ends with it and closes the connection.
-async fn keep(connector: Arc<Connector>, guard: RuntimeGuard, mut changes: watch::Receiver<State>) {
-    let result = connector.connect().await;
-    drop(connector);
-    if let Some(connection) = guard.connection.upgrade() {
-        connection.connected(guard.generation, result);
-    }
-    let is_up =
-        |state: &State| state.generation == guard.generation && matches!(state.phase, Phase::Up(_));
-    // An error means that the store was dropped, which is as good.
-    let _ = changes.wait_for(|state| !is_up(state)).await;
-}
-
-/// Closes the connection if no reply arrives.
-struct InFlightGuard<'a> {
-    connection: &'a SharedConnection,
-    generation: u64,
-    broken: bool,
-}
-
-impl Drop for InFlightGuard<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        if self.broken {
-            self.connection.mark_broken(self.generation);
+        let mut state = self.connection.state();
+        if !self.is_done {
+            state.silence.abandoned();
         }
+        let waker = self.place.and_then(|place| state.wakers.get_mut(place)?.take());
+        drop(state);
+        // Dropping it may run code of another crate.
+        drop(waker);
     }
 }
 
-/// Whether the connection is useless: closed, out of step, or connected to a replica, which would
-/// answer a PING like any other server.
-fn is_broken(replies: Result<&[Value], &RedisError>) -> bool {
+/// Why a connection with these replies is useless: it is closed, out of step, or leads to a replica,
+/// which would answer a PING like any other server.
+fn fault(replies: Result<&[Value], &RedisError>) -> Option<Error> {
     match replies {
         Err(error) => {
-            error.is_unrecoverable_error() || error.is_timeout() || is_read_only(error.kind())
+            let is_fault =
+                error.is_unrecoverable_error() || error.is_timeout() || is_read_only(error.kind());
+            is_fault.then(|| to_error(error.clone()))
         }
-        Ok(replies) => replies.iter().any(|reply| match reply {
+        Ok(replies) => replies.iter().find_map(|reply| match reply {
             Value::ServerError(error) => {
-                error.kind().is_some_and(|kind| is_read_only(RedisErrorKind::Server(kind)))
+                let kind = redis::ErrorKind::Server(error.kind()?);
+                is_read_only(kind).then(|| to_error(error.clone().into()))
             }
             // The errors of single keys, as the script reports them.
-            Value::Array(found) => found.iter().any(says_read_only),
-            found => says_read_only(found),
+            Value::Array(found) => found.iter().find_map(read_only),
+            found => read_only(found),
         }),
     }
 }
 
-fn is_read_only(kind: RedisErrorKind) -> bool {
-    kind == RedisErrorKind::Server(ServerErrorKind::ReadOnly)
+fn disconnected() -> Error {
+    Error::new(ErrorKind::Unavailable, "Redis unreachable: the connection was closed")
 }
 
-fn says_read_only(found: &Value) -> bool {
-    matches!(found, Value::BulkString(text) if text.starts_with(b"READONLY"))
+fn is_read_only(kind: redis::ErrorKind) -> bool {
+    kind == redis::ErrorKind::Server(ServerErrorKind::ReadOnly)
 }
 
-struct RuntimeGuard {
-    connection: Weak<SharedConnection>,
-    generation: u64,
-}
-
-impl Drop for RuntimeGuard {
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection.upgrade() {
-            connection.mark_broken(self.generation);
+fn read_only(found: &Value) -> Option<Error> {
+    match found {
+        Value::BulkString(text) if text.starts_with(b"READONLY") => {
+            Some(Error::new(ErrorKind::Server, String::from_utf8_lossy(text).into_owned()))
         }
+        _ => None,
     }
-}
-
-fn interrupted() -> Error {
-    Error::new(ErrorKind::Unavailable, "the store has been dropped")
 }

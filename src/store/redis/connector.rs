@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisError,
-    RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline,
+    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 
+use super::connection::Disconnection;
 use crate::{ConfigError, Error, ErrorKind};
 
-/// Short enough that an attempt which began during an outage leaves time for the next one within a
-/// second of its end.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// The longest that making a connection may take. Short enough that an attempt which began during an
+/// outage leaves time for the next one within a second of its end.
+const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The longest that making a connection may take in total, including the wait for a pool's slot.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for a pool, whose slots may be in use by the application.
+#[cfg(feature = "deadpool")]
+const POOL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where connections come from.
 pub(super) struct Connector {
@@ -45,7 +47,7 @@ enum Source {
 
 /// A connection that pipelines the calls of everyone who holds a clone of it.
 #[derive(Clone)]
-pub(super) enum Connection {
+pub(super) enum Multiplexed {
     Server(MultiplexedConnection),
     #[cfg(feature = "deadpool-cluster")]
     Cluster(redis::cluster_async::ClusterConnection),
@@ -124,35 +126,46 @@ impl Connector {
         &self.server
     }
 
-    pub(super) async fn connect(&self) -> Result<Connection, Error> {
-        tokio::time::timeout(ATTEMPT_TIMEOUT, self.attempt()).await.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Unavailable, "no connection to Redis within 5 seconds"))
-        })
+    /// The longest that [`connect`](Self::connect) may take.
+    pub(super) fn patience(&self) -> Duration {
+        match &self.source {
+            Source::Client(_) => PATIENCE,
+            #[cfg(feature = "sentinel")]
+            Source::SentinelClient { .. } => PATIENCE,
+            #[cfg(feature = "deadpool")]
+            _ => POOL_PATIENCE,
+        }
     }
 
-    async fn attempt(&self) -> Result<Connection, Error> {
+    /// Makes a connection. `disconnection` learns when the server closes it, except for connections
+    /// that speak RESP2 or come from a pool.
+    pub(super) async fn connect(
+        &self,
+        disconnection: &Arc<Disconnection>,
+    ) -> Result<Multiplexed, Error> {
         match &self.source {
             Source::Client(client) => {
+                let protocol = client.get_connection_info().redis_settings().protocol();
                 #[cfg(feature = "tls-rustls")]
                 ensure_crypto_provider(client.get_connection_info().addr());
                 client
-                    .get_multiplexed_async_connection_with_config(&config())
+                    .get_multiplexed_async_connection_with_config(&config(protocol, disconnection))
                     .await
-                    .map(Connection::Server)
+                    .map(Multiplexed::Server)
                     .map_err(to_error)
             }
             #[cfg(feature = "deadpool")]
             Source::Pool(pool) => pool
                 .get()
                 .await
-                .map(|connection| Connection::Server(deadpool_redis::Connection::take(connection)))
+                .map(|connection| Multiplexed::Server(deadpool_redis::Connection::take(connection)))
                 .map_err(pool_to_error),
             #[cfg(feature = "deadpool-cluster")]
             Source::ClusterPool(pool) => pool
                 .get()
                 .await
                 .map(|connection| {
-                    Connection::Cluster(deadpool_redis::cluster::Connection::take(connection))
+                    Multiplexed::Cluster(deadpool_redis::cluster::Connection::take(connection))
                 })
                 .map_err(pool_to_error),
             #[cfg(feature = "sentinel")]
@@ -163,9 +176,12 @@ impl Connector {
                 client
                     .lock()
                     .await
-                    .get_async_connection_with_config(&config())
+                    .get_async_connection_with_config(&config(
+                        ProtocolVersion::RESP3,
+                        disconnection,
+                    ))
                     .await
-                    .map(Connection::Server)
+                    .map(Multiplexed::Server)
                     .map_err(to_error)
             }
             #[cfg(all(feature = "sentinel", feature = "deadpool"))]
@@ -173,7 +189,7 @@ impl Connector {
                 .get()
                 .await
                 .map(|connection| {
-                    Connection::Server(deadpool_redis::sentinel::Connection::take(connection))
+                    Multiplexed::Server(deadpool_redis::sentinel::Connection::take(connection))
                 })
                 .map_err(pool_to_error),
         }
@@ -186,7 +202,7 @@ impl fmt::Debug for Connector {
     }
 }
 
-impl Connection {
+impl Multiplexed {
     pub(super) async fn call(self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Server(mut connection) => command.query_async(&mut connection).await,
@@ -222,9 +238,9 @@ impl Connection {
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for Multiplexed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Connection")
+        f.write_str("Multiplexed")
     }
 }
 
@@ -260,15 +276,25 @@ pub(super) fn to_config_error(error: RedisError) -> ConfigError {
 pub(super) fn parse_server(url: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
     let info = url.into_connection_info().map_err(to_config_error)?;
     let tcp = info.tcp_settings().clone().set_nodelay(true);
-    Ok(info.set_tcp_settings(tcp))
+    // Only RESP3 tells when the server closes a connection.
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    Ok(info.set_tcp_settings(tcp).set_redis_settings(settings))
 }
 
-/// No response timeout, which would cost a timer per call: every check has a timeout, and gives a
-/// silent connection up.
-fn config() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_TIMEOUT))
-        .set_response_timeout(None)
+/// No timeouts: the store has its own, which need no timer of Tokio.
+fn config(protocol: ProtocolVersion, disconnection: &Arc<Disconnection>) -> AsyncConnectionConfig {
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    if protocol == ProtocolVersion::RESP2 {
+        return config;
+    }
+    let disconnection = disconnection.clone();
+    config.set_push_sender(move |push: PushInfo| -> Result<(), redis::aio::SendError> {
+        if push.kind == PushKind::Disconnection {
+            disconnection.happened();
+        }
+        Ok(())
+    })
 }
 
 /// rustls panics if no provider is installed and the features of several are enabled. Installed as

@@ -1,32 +1,40 @@
 //! Buckets in Redis. A check passes through queue, batch, script, topology, connection and
 //! connector, and its reply comes back through reply and batch.
 
+mod backoff;
 mod batch;
 mod cluster;
 mod connection;
 mod connector;
-mod deadline_timer;
+mod flight;
 mod key_encoder;
+mod node_queue;
 mod queue;
 mod reply;
 mod script;
+mod shared_connection;
+mod silence;
+mod timer;
 mod topology;
+mod window;
 
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use redis::IntoConnectionInfo;
 
-use self::batch::Op;
 use self::cluster::Cluster;
 use self::connector::Connector;
 use self::key_encoder::KeyEncoder;
 use self::queue::Queue;
+pub(crate) use self::queue::QueuedCheck;
 use self::topology::Topology;
 use super::sealed::Open;
-use super::{Backend, PolicySpec, Registry, Store, VerdictFuture};
+use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
+use crate::decision::Verdict;
 use crate::{ConfigError, Error, Key};
 
 /// A [`Store`] that keeps buckets in Redis or Valkey, shared by all processes that use the same
@@ -274,12 +282,14 @@ impl Open for RedisStore {
 struct RedisBackend(Arc<Queue>);
 
 impl Backend for RedisBackend {
-    fn check(&self, key: &Key, cost: u64) -> VerdictFuture {
-        self.0.enqueue(key, Op::Acquire(cost))
-    }
-
-    fn peek(&self, key: &Key) -> VerdictFuture {
-        self.0.enqueue(key, Op::Peek)
+    fn poll_check(
+        &self,
+        key: &Key,
+        op: Op,
+        check: &mut PendingVerdict,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Verdict, Error>> {
+        self.0.poll(key, op, check, cx)
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {

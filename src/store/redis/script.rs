@@ -3,10 +3,9 @@
 
 use redis::{Arg, Cmd, Script as Source};
 
-use super::batch::{Batch, KeyGroup};
+use super::batch::Group;
 use super::key_encoder::KeyEncoder;
 use super::topology::Call;
-use crate::Key;
 use crate::algorithm::TokenBucket;
 
 const FRAME: &str = include_str!("../../../lua/frame.lua");
@@ -34,36 +33,43 @@ impl Script {
         Self { source, sha, params }
     }
 
-    /// The calls for a batch, with the hash of the script. A server that does not know the script
-    /// replies NOSCRIPT. One call has all keys, except on a cluster, where a call can touch only one
-    /// slot.
+    pub(super) fn sha(&self) -> &str {
+        &self.sha
+    }
+
+    /// The calls for the groups of a batch, with the hash of the script. A server that does not know
+    /// the script replies NOSCRIPT. One call has all keys, except on a cluster, where a call can
+    /// touch only one slot.
     pub(super) fn calls(
         &self,
-        batch: &Batch,
+        groups: &[Group<'_>],
         encoder: &KeyEncoder,
         one_per_key: bool,
     ) -> Vec<Call> {
-        let groups: Vec<_> = batch.keys().iter().collect();
         let size = if one_per_key { 1 } else { groups.len().max(1) };
         groups.chunks(size).map(|groups| self.evalsha(groups, encoder)).collect()
     }
 
-    fn evalsha(&self, groups: &[(&Key, &KeyGroup)], encoder: &KeyEncoder) -> Call {
+    fn evalsha(&self, groups: &[Group<'_>], encoder: &KeyEncoder) -> Call {
         let keys = groups.len();
         let mut command = Cmd::with_capacity(3 + self.params.len() + 2 * keys, 64 * (keys + 2));
         command.arg("EVALSHA").arg(&self.sha).arg(keys);
-        for (key, _) in groups {
+        for (_, key, _) in groups {
             command.arg(encoder.name(key));
         }
         for &number in &self.params {
             command.arg(number);
         }
-        if !groups.iter().all(|(_, group)| group.costs.is_one()) {
-            for (_, group) in groups {
+        if !groups.iter().all(|(_, _, group)| group.costs.is_one()) {
+            for (_, _, group) in groups {
                 group.costs.write(&mut command);
             }
         }
-        Call { slot: groups.first().map_or(0, |(_, group)| group.slot), keys, command }
+        Call {
+            slot: groups.first().map_or(0, |(_, _, group)| group.slot),
+            groups: groups.iter().map(|(index, ..)| *index).collect(),
+            command,
+        }
     }
 
     /// The same call with the source of the script.
@@ -75,7 +81,7 @@ impl Script {
                 command.arg(arg);
             }
         }
-        Call { command, ..*evalsha }
+        Call { slot: evalsha.slot, groups: evalsha.groups.clone(), command }
     }
 }
 

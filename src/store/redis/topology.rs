@@ -7,9 +7,13 @@ use redis::{
     Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
 };
 
+use smallvec::SmallVec;
+
 use super::cluster::Cluster;
-use super::connection::ConnectionSet;
+use super::connection::Connection;
 use super::connector::{Connector, to_error};
+use super::script::Script;
+use super::shared_connection::ConnectionSet;
 use crate::{Error, ErrorKind, Key};
 
 /// How many nodes a call visits at most. A migrating slot takes two. More come from nodes that
@@ -29,7 +33,6 @@ pub(super) enum Topology {
 /// Identifies a queue. Checks that go to the same server share one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum QueueKey {
-    All,
     /// The node of a cluster, by the address of its connections in memory.
     Node(usize),
     /// A pool does not say which node a key goes to.
@@ -40,8 +43,8 @@ pub(super) enum QueueKey {
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) slot: u16,
-    /// How many keys it decides.
-    pub(super) keys: usize,
+    /// The indices of the groups in its batch that it decides.
+    pub(super) groups: SmallVec<[usize; 1]>,
     pub(super) command: Cmd,
 }
 
@@ -52,7 +55,10 @@ pub(super) enum Failure {
     UnknownScript,
     /// The slot is elsewhere, so the call did not run.
     Redirected,
-    Other(Error),
+    /// The server replied with an error.
+    Refused(Error),
+    /// No reply arrived. The call may have run.
+    Lost(Error),
 }
 
 /// Where a call goes next.
@@ -103,58 +109,77 @@ impl Topology {
         }
     }
 
-    /// The queue of a key whose bucket is in this slot.
-    pub(super) fn queue_key(&self, key: &Key, slot: u16) -> QueueKey {
+    /// The connections to the only server there is.
+    pub(super) fn single_server(&self) -> Option<Arc<ConnectionSet>> {
         match self {
-            Self::Server { connector, .. } if connector.is_cluster() => QueueKey::Key(key.clone()),
-            Self::Server { .. } => QueueKey::All,
+            Self::Server { connections, connector } if !connector.is_cluster() => {
+                Some(connections.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// The node that serves a key whose bucket is in this slot.
+    pub(super) fn node(&self, key: &Key, slot: u16) -> (QueueKey, Arc<ConnectionSet>) {
+        match self {
+            Self::Server { connections, .. } => (QueueKey::Key(key.clone()), connections.clone()),
             Self::Cluster(cluster) => {
-                QueueKey::Node(Arc::as_ptr(&cluster.connections(slot)).addr())
+                let connections = cluster.connections(slot);
+                (QueueKey::Node(Arc::as_ptr(&connections).addr()), connections)
             }
         }
     }
 
-    /// Sends the calls of one queue, each once. If the future is dropped while it waits for the
-    /// replies, the silent connection is closed.
-    pub(super) async fn send(&self, calls: &[Call]) -> Vec<Result<Value, Failure>> {
-        match calls {
-            [] => Vec::new(),
-            [call] => {
-                let connections = self.start(call.slot).connections;
-                let reply = connections.next().call(&call.command, false).await;
-                let reply = self.read(call.slot, reply);
-                vec![reply.map_err(|(failure, _)| failure)]
+    /// Sends the calls of one batch on this connection, each once. Where the server may not know the
+    /// script, the first of them brings it along.
+    pub(super) async fn send(
+        &self,
+        calls: &[Call],
+        script: &Script,
+        connection: &Arc<Connection>,
+    ) -> Vec<Result<Value, Failure>> {
+        let Some((first, rest)) = calls.split_first() else { return Vec::new() };
+        let eval = (!connection.knows_script(script.sha())).then(|| script.eval(first));
+        let first_command = &eval.as_ref().unwrap_or(first).command;
+        let replies: Vec<_> = if rest.is_empty() {
+            vec![connection.call(first_command, false).await]
+        } else {
+            let mut pipeline = Pipeline::with_capacity(calls.len());
+            pipeline.add_command(first_command.clone());
+            for call in rest {
+                pipeline.add_command(call.command.clone());
             }
-            [first, ..] => {
-                let mut pipeline = Pipeline::with_capacity(calls.len());
-                for call in calls {
-                    pipeline.add_command(call.command.clone());
+            match connection.call_all(&pipeline).await {
+                Ok(Ok(replies)) => {
+                    replies.into_iter().map(|reply| Ok(reply.extract_error())).collect()
                 }
-                let connections = self.start(first.slot).connections;
-                let replies = connections.next().call_all(&pipeline).await;
-                let reply = |index: usize| match &replies {
-                    Ok(Ok(replies)) => {
-                        Ok(replies.get(index).cloned().unwrap_or(Value::Nil).extract_error())
-                    }
-                    Ok(Err(error)) => Ok(Err(error.clone())),
-                    Err(error) => Err(error.clone()),
-                };
-                let calls = calls.iter().enumerate();
-                calls
-                    .map(|(index, call)| {
-                        self.read(call.slot, reply(index)).map_err(|(failure, _)| failure)
-                    })
-                    .collect()
+                Ok(Err(error)) => calls.iter().map(|_| Ok(Err(error.clone()))).collect(),
+                Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
             }
+        };
+        if replies.len() != calls.len() {
+            let error = Error::new(ErrorKind::Server, "unexpected reply: the number of replies");
+            return calls.iter().map(|_| Err(Failure::Refused(error.clone()))).collect();
         }
+        let replies: Vec<_> = calls
+            .iter()
+            .zip(replies)
+            .map(|(call, reply)| self.read(call.slot, reply).map_err(|(failure, _)| failure))
+            .collect();
+        if replies.iter().any(|reply| matches!(reply, Err(Failure::UnknownScript))) {
+            connection.set_knows_script(script.sha(), false);
+        } else if eval.is_some() && matches!(replies.first(), Some(Ok(_))) {
+            connection.set_knows_script(script.sha(), true);
+        }
+        replies
     }
 
-    /// Sends a call to the node that serves its slot, and again only after a redirection. If the
-    /// future is dropped while it waits for a reply, the silent connection is closed.
+    /// Sends a call to the node that serves its slot, and again only after a redirection.
     pub(super) async fn follow_redirects(&self, call: &Call) -> Result<Value, Failure> {
         let mut target = self.start(call.slot);
         for _ in 0..MAX_REDIRECTIONS {
-            let reply = target.connections.next().call(&call.command, target.asking).await;
+            let connection = target.connections.acquire().await.map_err(Failure::Lost)?;
+            let reply = connection.call(&call.command, target.asking).await;
             match self.read(call.slot, reply) {
                 Ok(reply) => return Ok(reply),
                 Err((Failure::Redirected, Some(next))) => target = next,
@@ -183,7 +208,7 @@ impl Topology {
             Ok(Err(error)) => error,
             Err(error) => {
                 self.schedule_refresh();
-                return Err((Failure::Other(error), None));
+                return Err((Failure::Lost(error), None));
             }
         };
         if error.kind() == RedisErrorKind::Server(ServerErrorKind::NoScript) {
@@ -193,7 +218,9 @@ impl Topology {
             return Err((Failure::Redirected, Some(target)));
         }
         self.schedule_refresh();
-        Err((Failure::Other(to_error(error)), None))
+        let is_lost = error.is_io_error() || error.is_unrecoverable_error();
+        let failure = if is_lost { Failure::Lost } else { Failure::Refused };
+        Err((failure(to_error(error)), None))
     }
 
     fn redirect(&self, slot: u16, error: &RedisError) -> Option<Target> {
@@ -227,7 +254,7 @@ impl From<Failure> for Error {
             Failure::Redirected => {
                 Self::new(ErrorKind::Unavailable, "too many redirections in the Redis cluster")
             }
-            Failure::Other(error) => error,
+            Failure::Refused(error) | Failure::Lost(error) => error,
         }
     }
 }

@@ -1,0 +1,74 @@
+//! When to connect again.
+
+use std::time::{Duration, Instant};
+
+const FIRST: Duration = Duration::from_millis(50);
+
+/// Short enough that checks are decided again within a second of the end of an outage.
+pub(super) const LONGEST: Duration = Duration::from_millis(500);
+
+/// Allows one attempt per period. The period grows until a connection proves stable.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    period: Duration,
+    next: Option<Instant>,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { period: FIRST, next: None }
+    }
+}
+
+impl Backoff {
+    pub(super) fn may_try(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| next <= now)
+    }
+
+    /// An attempt begins. `jitter` is a random number from 0 to 1, so that the processes of a fleet
+    /// do not all try at the same times.
+    pub(super) fn tried(&mut self, now: Instant, jitter: f64) {
+        self.next = Some(now + self.period.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0)));
+        self.period = (self.period * 2).min(LONGEST);
+    }
+
+    /// The last connection worked for a while, so the next attempt need not wait.
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_that_fail_are_spread_out_up_to_half_a_second() {
+        for jitter in [0.0, 0.5, 1.0] {
+            let (mut backoff, start) = (Backoff::default(), Instant::now());
+            assert!(backoff.may_try(start));
+            let (mut now, mut attempts, mut gap) = (start, 0, Duration::ZERO);
+            let mut last = start;
+            while now < start + Duration::from_secs(60) {
+                if backoff.may_try(now) {
+                    backoff.tried(now, jitter);
+                    attempts += 1;
+                    gap = now - last;
+                    last = now;
+                }
+                now += Duration::from_millis(1);
+            }
+            assert!((118..=260).contains(&attempts), "{attempts} attempts in a minute");
+            assert!(gap >= LONGEST / 2 && gap <= LONGEST, "{gap:?}");
+        }
+    }
+
+    #[test]
+    fn a_stable_connection_is_replaced_at_once() {
+        let (mut backoff, now) = (Backoff::default(), Instant::now());
+        backoff.tried(now, 1.0);
+        assert!(!backoff.may_try(now));
+        backoff.reset();
+        assert!(backoff.may_try(now));
+    }
+}

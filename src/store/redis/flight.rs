@@ -1,0 +1,121 @@
+//! A batch in flight: from its calls to the verdicts of its checks.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::Value;
+
+use super::batch::Batch;
+use super::connection::Connection;
+use super::node_queue::{NodeQueue, shut_down};
+use super::reply;
+use super::topology::{Call, Failure};
+use crate::Error;
+use crate::algorithm::Debt;
+
+/// It stays in flight until its reply arrives or the connection is closed, even if nobody waits for
+/// it any more.
+pub(super) struct Flight {
+    queue: Arc<NodeQueue>,
+    batch: Arc<Batch>,
+    sent: Instant,
+    is_finished: bool,
+}
+
+impl Flight {
+    pub(super) fn new(queue: Arc<NodeQueue>, batch: Arc<Batch>, sent: Instant) -> Self {
+        Self { queue, batch, sent, is_finished: false }
+    }
+
+    pub(super) async fn run(mut self, connection: Arc<Connection>) {
+        let policy = self.queue.policy.clone();
+        let earliest_deadline = self.queue.earliest_deadline();
+        let calls = self.batch.freeze(
+            |deadline| deadline < earliest_deadline,
+            || self.queue.overloaded(),
+            |groups| policy.script.calls(groups, &policy.encoder, policy.topology.is_cluster()),
+        );
+        if calls.is_empty() {
+            self.finish(false);
+            return;
+        }
+        let replies = policy.topology.send(&calls, &policy.script, &connection).await;
+        let received = replies.iter().any(|reply| !matches!(reply, Err(Failure::Lost(_))));
+        self.finish(received);
+        let (mut found, mut again) = (Vec::with_capacity(calls.len()), Vec::new());
+        for (call, reply) in calls.into_iter().zip(replies) {
+            match reply {
+                Err(Failure::UnknownScript) => {
+                    again.push(policy.script.eval(&call));
+                }
+                Err(Failure::Redirected) => again.push(call),
+                reply => found.extend(self.read(reply, call)),
+            }
+        }
+        self.batch.complete(found, &policy.spec.bucket);
+        if !again.is_empty() {
+            // In a task of its own: these may go to another server, and none waits for another.
+            let queue = self.queue.clone();
+            queue.spawn(self.send_again(again));
+        }
+    }
+
+    /// Sends calls that have not run yet, unless nobody waits for them any more.
+    async fn send_again(self, calls: Vec<Call>) {
+        let policy = self.queue.policy.clone();
+        let calls = calls.into_iter().filter(|call| self.batch.any_pending(&call.groups));
+        let mut replies: FuturesUnordered<_> = calls
+            .map(|call| async {
+                let reply = policy.topology.follow_redirects(&call).await;
+                let reply = match reply {
+                    Err(Failure::UnknownScript) => {
+                        policy.topology.follow_redirects(&policy.script.eval(&call)).await
+                    }
+                    reply => reply,
+                };
+                (reply, call)
+            })
+            .collect();
+        while let Some((reply, call)) = replies.next().await {
+            self.batch.complete(self.read(reply, call), &policy.spec.bucket);
+        }
+    }
+
+    /// The debt that the checks of each group found.
+    fn read(
+        &self,
+        reply: Result<Value, Failure>,
+        call: Call,
+    ) -> impl Iterator<Item = (usize, Result<Debt, Error>)> + use<> {
+        let policy = &self.queue.policy;
+        let keys = call.groups.len();
+        let found = reply
+            .map_err(Error::from)
+            .and_then(|reply| reply::parse(reply, keys, &policy.spec.bucket));
+        let mut found = found.unwrap_or_else(|error| vec![Err(error); keys]);
+        for error in found.iter_mut().filter_map(|found| found.as_mut().err()) {
+            *error = error.clone().with_server(&policy.topology.server(call.slot));
+        }
+        call.groups.into_iter().zip(found)
+    }
+
+    /// Gives the place in the window to the next batch.
+    fn finish(&mut self, received: bool) {
+        if !std::mem::replace(&mut self.is_finished, true) {
+            self.queue.finished(received.then(|| (self.sent, Instant::now())));
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.queue.forget(&self.batch);
+        if !self.is_finished {
+            self.finish(false);
+            self.batch.fail(&shut_down());
+            self.queue.next_flush();
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Delay, stalls, overload and blocked threads: checks are decided by Redis whenever it replies in
+//! time, and no check depends on the timeout or the thread of another one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Runtime};
+use tollgate::{Limiter, Quota, RedisStore, Source};
+
+use crate::common::{BOUND, Proxy, Server, wait_until};
+
+const TIMEOUT: Duration = Duration::from_millis(50);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn limiter(store: &RedisStore, name: &'static str) -> tollgate::LimiterBuilder {
+    let quota = Quota::per_second(1_000_000);
+    Limiter::builder(store.clone(), tollgate::Policy::new(name).quota("rate", quota))
+}
+
+/// A server behind a proxy that delays replies. They run on a runtime of their own, which blocked
+/// tests do not block.
+struct Remote {
+    server: Server,
+    proxy: Proxy,
+    runtime: Option<Runtime>,
+}
+
+impl Remote {
+    fn start(round_trip: Duration) -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (server, proxy) = runtime.block_on(async {
+            let server = Server::start().await;
+            let proxy = Proxy::start(server.port()).await;
+            proxy.delay(round_trip);
+            (server, proxy)
+        });
+        Self { server, proxy, runtime: Some(runtime) }
+    }
+
+    fn store(&self) -> RedisStore {
+        RedisStore::open(self.proxy.url()).unwrap()
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+struct Outcome {
+    started: Instant,
+    took: Duration,
+    is_decided: bool,
+}
+
+/// Starts checks of distinct keys at this rate, whether or not the earlier ones have completed.
+async fn load(limiter: &Limiter, per_second: u32, duration: Duration) -> Vec<Outcome> {
+    let mut tick = tokio::time::interval(SECOND / per_second);
+    let mut checks = Vec::new();
+    for number in 0..(duration.as_secs_f64() * f64::from(per_second)) as u32 {
+        tick.tick().await;
+        let limiter = limiter.clone();
+        checks.push(tokio::spawn(async move {
+            let started = Instant::now();
+            let decision = limiter.check(number % 10_000).await.unwrap();
+            let is_decided = decision.source() == Source::Store;
+            Outcome { started, took: started.elapsed(), is_decided }
+        }));
+    }
+    let mut outcomes = Vec::with_capacity(checks.len());
+    for check in checks {
+        outcomes.push(check.await.unwrap());
+    }
+    outcomes
+}
+
+/// The share of checks that Redis decided, of those that started from this time on.
+fn decided(outcomes: &[Outcome], from: Instant) -> f64 {
+    let later: Vec<_> = outcomes.iter().filter(|outcome| outcome.started >= from).collect();
+    later.iter().filter(|outcome| outcome.is_decided).count() as f64 / later.len() as f64
+}
+
+fn multi_thread(workers: usize) -> Runtime {
+    Builder::new_multi_thread().worker_threads(workers).enable_all().build().unwrap()
+}
+
+#[test]
+fn a_stall_costs_only_the_checks_that_it_outlasts() {
+    let remote = Remote::start(Duration::from_millis(10));
+    multi_thread(2).block_on(async {
+        let limiter = limiter(&remote.store(), "default").build().unwrap();
+        assert!(decided(&load(&limiter, 500, SECOND).await, Instant::now() - SECOND / 2) > 0.99);
+        let stall = async {
+            remote.server.pause();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            remote.server.resume();
+            Instant::now()
+        };
+        let (outcomes, end) = tokio::join!(load(&limiter, 2_000, 3 * SECOND), stall);
+        assert!(outcomes.iter().any(|outcome| !outcome.is_decided), "there was a stall");
+        assert_eq!(decided(&outcomes, end + SECOND), 1.0);
+        assert_eq!(remote.proxy.accepted(), 1, "the connection works");
+    });
+}
+
+#[test]
+fn a_cold_start_far_from_redis_succeeds() {
+    for (round_trip, timeout, per_second) in
+        [(30, 50, 200), (30, 50, 2_000), (80, 100, 200), (80, 100, 2_000)]
+    {
+        let remote = Remote::start(Duration::from_millis(round_trip));
+        multi_thread(2).block_on(async {
+            let timeout = Duration::from_millis(timeout);
+            let limiter = limiter(&remote.store(), "default").timeout(timeout).build().unwrap();
+            let start = Instant::now();
+            let outcomes = load(&limiter, per_second, 2 * SECOND).await;
+            let share = decided(&outcomes, start + SECOND / 2);
+            assert!(share >= 0.99, "{round_trip} ms, {per_second}/s: {share}");
+            assert_eq!(remote.proxy.accepted(), 1);
+        });
+    }
+}
+
+#[test]
+fn a_limiter_with_a_shorter_timeout_does_not_affect_its_neighbor() {
+    let remote = Remote::start(Duration::from_millis(10));
+    multi_thread(2).block_on(async {
+        let store = remote.store();
+        let (patient, hasty) = (limiter(&store, "patient"), limiter(&store, "hasty"));
+        let patient = patient.build().unwrap();
+        let hasty = hasty.timeout(Duration::from_millis(3)).build().unwrap();
+        patient.check("warm").await.unwrap().ensure_allowed().unwrap();
+        let start = Instant::now();
+        let (decisions, others) =
+            tokio::join!(load(&patient, 500, 2 * SECOND), load(&hasty, 200, 2 * SECOND));
+        assert_eq!(decided(&decisions, start + SECOND / 2), 1.0);
+        assert_eq!(decided(&others, start), 0.0);
+        assert_eq!(remote.proxy.accepted(), 1);
+    });
+}
+
+#[test]
+fn ten_thousand_tasks_share_one_connection() {
+    let remote = Remote::start(Duration::ZERO);
+    multi_thread(2).block_on(async {
+        let limiter = limiter(&remote.store(), "default").timeout(BOUND).build().unwrap();
+        let tasks = (0..10_000u32).map(|key| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                for _ in 0..3 {
+                    assert_eq!(limiter.check(key).await.unwrap().source(), Source::Store);
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        assert_eq!(remote.proxy.accepted(), 1);
+    });
+}
+
+/// A second timer that is set once per timeout would make some checks take twice as long.
+#[test]
+fn a_silent_redis_costs_each_check_its_own_timeout() {
+    let remote = Remote::start(Duration::ZERO);
+    multi_thread(2).block_on(async {
+        let limiter = limiter(&remote.store(), "default").build().unwrap();
+        limiter.check("warm").await.unwrap().ensure_allowed().unwrap();
+        remote.proxy.swallow(true);
+        let outcomes = load(&limiter, 1_000, Duration::from_millis(400)).await;
+        let late = outcomes.iter().filter(|outcome| outcome.took > TIMEOUT * 3 / 2).count();
+        assert!(outcomes.iter().all(|outcome| !outcome.is_decided));
+        assert_eq!(late, 0, "of {}", outcomes.len());
+    });
+}
+
+/// Handlers that hash passwords block their workers, at first the one that has just read a reply.
+#[test]
+fn handlers_that_block_their_worker_do_not_delay_the_checks_of_others() {
+    let remote = Remote::start(Duration::from_millis(1));
+    multi_thread(4).block_on(async {
+        let limiter = limiter(&remote.store(), "default").build().unwrap();
+        limiter.check("warm").await.unwrap().ensure_allowed().unwrap();
+        let done = Arc::new(AtomicBool::new(false));
+        let blocking = {
+            let (limiter, done) = (limiter.clone(), done.clone());
+            tokio::spawn(async move {
+                while !done.load(Relaxed) {
+                    let _ = limiter.check("login").await.unwrap();
+                    thread::sleep(Duration::from_millis(200));
+                }
+            })
+        };
+        let outcomes = load(&limiter, 1_000, 5 * SECOND).await;
+        done.store(true, Relaxed);
+        blocking.await.unwrap();
+        let lost = outcomes.iter().filter(|outcome| !outcome.is_decided).count();
+        assert!(lost * 1_000 <= outcomes.len(), "{lost} of {}", outcomes.len());
+    });
+}
+
+/// Two tasks make a check, block, and then await it.
+#[test]
+fn a_check_that_is_not_polled_delays_nobody() {
+    let remote = Remote::start(Duration::ZERO);
+    multi_thread(4).block_on(async {
+        let limiter = limiter(&remote.store(), "default").build().unwrap();
+        limiter.check("warm").await.unwrap().ensure_allowed().unwrap();
+        let (has_started, mut started) = tokio::sync::mpsc::channel(2);
+        let blocking: Vec<_> = (0..2)
+            .map(|_| {
+                let (limiter, has_started) = (limiter.clone(), has_started.clone());
+                tokio::spawn(async move {
+                    let check = limiter.check("key");
+                    has_started.send(()).await.unwrap();
+                    thread::sleep(Duration::from_millis(480));
+                    check.await.unwrap()
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            started.recv().await.unwrap();
+        }
+        for outcome in load(&limiter, 200, Duration::from_millis(200)).await {
+            assert!(outcome.is_decided && outcome.took < TIMEOUT, "{:?}", outcome.took);
+        }
+        for task in blocking {
+            task.await.unwrap().ensure_allowed().unwrap();
+        }
+    });
+}
+
+#[test]
+fn calls_that_fail_do_not_cause_a_storm_of_connections() {
+    let remote = Remote::start(Duration::ZERO);
+    multi_thread(2).block_on(async {
+        remote.server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+        let limiter = limiter(&remote.store(), "default").build().unwrap();
+        let stop = Instant::now() + 2 * SECOND;
+        let tasks: Vec<_> = (0..8)
+            .map(|key| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move {
+                    while Instant::now() < stop {
+                        assert_ne!(limiter.check(key).await.unwrap().source(), Source::Store);
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let connections = remote.proxy.accepted();
+        assert!((4..=20).contains(&connections), "{connections} in 2 s");
+
+        remote.server.command(&["REPLICAOF", "NO", "ONE"]).await;
+        let promoted = Instant::now();
+        wait_until("Redis decides", BOUND, async || {
+            limiter.check("key").await.unwrap().source() == Source::Store
+        })
+        .await;
+        assert!(promoted.elapsed() < SECOND, "{:?}", promoted.elapsed());
+    });
+}
+
+#[test]
+fn connections_that_are_cut_after_each_request_are_not_replaced_without_a_pause() {
+    let remote = Remote::start(Duration::ZERO);
+    multi_thread(2).block_on(async {
+        let limiter = limiter(&remote.store(), "default").build().unwrap();
+        limiter.check("warm").await.unwrap().ensure_allowed().unwrap();
+        remote.proxy.disconnect_on_reply(usize::MAX);
+        let stop = Instant::now() + 2 * SECOND;
+        while Instant::now() < stop {
+            let _ = limiter.check("key").await.unwrap();
+        }
+        let connections = remote.proxy.accepted();
+        assert!((3..=20).contains(&connections), "{connections} in 2 s");
+    });
+}
+
+#[test]
+fn a_connection_that_the_server_closes_while_idle_is_replaced_before_the_next_check() {
+    let remote = Remote::start(Duration::from_millis(20));
+    multi_thread(2).block_on(async {
+        let limiter = limiter(&remote.store(), "default").build().unwrap();
+        for round in 0..5 {
+            // It has worked for a while.
+            wait_until("the connection is up", BOUND, async || {
+                limiter.check("key").await.unwrap().source() == Source::Store
+            })
+            .await;
+            let stable = Instant::now() + Duration::from_millis(550);
+            while Instant::now() < stable {
+                let _ = limiter.check("key").await.unwrap();
+            }
+            remote.proxy.disconnect_all().await;
+            wait_until("there is another connection", BOUND, async || {
+                remote.proxy.accepted() == round + 2
+            })
+            .await;
+            // Long enough for its handshake.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
+        }
+    });
+}
+
+#[cfg(feature = "deadpool")]
+#[test]
+fn a_pool_that_the_application_keeps_busy_does_not_delay_checks_in_an_outage() {
+    use deadpool_redis::{Config, PoolConfig, Runtime as PoolRuntime};
+
+    let remote = Remote::start(Duration::ZERO);
+    multi_thread(2).block_on(async {
+        let mut config = Config::from_url(remote.proxy.url());
+        config.pool = Some(PoolConfig::new(2));
+        let pool = config.create_pool(Some(PoolRuntime::Tokio1)).unwrap();
+        let limiter = limiter(&RedisStore::from_pool(pool.clone()), "default").build().unwrap();
+        limiter.check("warm").await.unwrap().ensure_allowed().unwrap();
+        let _held = (pool.get().await.unwrap(), pool.get().await.unwrap());
+        remote.server.stop();
+        let mut outcomes = Vec::new();
+        let start = Instant::now();
+        while start.elapsed() < 2 * SECOND {
+            let started = Instant::now();
+            assert_eq!(limiter.check("key").await.unwrap().source(), Source::FailureMode);
+            outcomes.push((started, started.elapsed()));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let later = outcomes.iter().filter(|(started, _)| *started > start + SECOND);
+        let slowest = later.map(|(_, took)| *took).max().unwrap();
+        assert!(slowest < TIMEOUT / 2, "{slowest:?}");
+    });
+}

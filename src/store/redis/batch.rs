@@ -3,7 +3,7 @@
 //! A batch also holds the verdicts until their checks have read them: one allocation for all.
 
 use std::fmt::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -102,6 +102,17 @@ impl Costs {
 impl Batch {
     pub(super) const MAX_KEYS: usize = 128;
     pub(super) const MAX_CHECKS: usize = 1_024;
+
+    /// Makes an empty batch of one that nobody uses any more, which keeps its memory. `None` if
+    /// somebody does.
+    pub(super) fn recycle(mut this: Arc<Self>) -> Option<Arc<Self>> {
+        let batch = Arc::get_mut(&mut this)?;
+        let state = batch.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.groups.clear();
+        state.checks.clear();
+        (state.last, state.completed) = (0, 0);
+        Some(this)
+    }
 
     /// Adds a check of a key whose bucket is in this slot. Returns its index, or `None` if there is
     /// no room.

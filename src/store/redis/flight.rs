@@ -101,10 +101,9 @@ impl Flight {
         call.groups.into_iter().zip(found)
     }
 
-    /// Gives the place in the window to the next batch.
     fn finish(&mut self, received: bool) {
         if !std::mem::replace(&mut self.is_finished, true) {
-            self.queue.finished(received.then(|| (self.sent, Instant::now())));
+            self.queue.returned(received.then(|| (self.sent, Instant::now())));
         }
     }
 }
@@ -115,7 +114,6 @@ impl Drop for Flight {
         if !self.is_finished {
             self.finish(false);
             self.batch.fail(&shut_down());
-            self.queue.next_flush();
         }
     }
 }

@@ -24,6 +24,9 @@ use super::window::Window;
 use crate::store::Op;
 use crate::{Error, ErrorKind, Key};
 
+/// How many batches wait to be used again, at most.
+const MAX_USED: usize = 4;
+
 #[derive(Debug)]
 pub(super) struct NodeQueue {
     pub(super) policy: Arc<QueuedPolicy>,
@@ -41,6 +44,8 @@ struct State {
     full: VecDeque<Arc<Batch>>,
     /// Batches that have been sent, to watch their deadlines.
     sent: Vec<Arc<Batch>>,
+    /// Batches whose memory is used again once their checks have read their verdicts.
+    used: VecDeque<Arc<Batch>>,
     alarm: Option<Instant>,
     /// Where flushers run.
     runtime: Option<Handle>,
@@ -54,6 +59,7 @@ impl NodeQueue {
             is_open_empty: true,
             full: VecDeque::new(),
             sent: Vec::new(),
+            used: VecDeque::new(),
             alarm: None,
             runtime: None,
         };
@@ -83,11 +89,15 @@ impl NodeQueue {
                 state.runtime = Handle::try_current().ok();
             }
             state.window.reserve(now);
-            let batch = Arc::new(Batch::default());
+            let batch = state.empty_batch();
             let index = batch.push(key, slot, op, deadline, waker).unwrap_or_default();
             let flight = state.start(self, batch.clone(), now);
             self.unlock_and_set_alarm(state, deadline);
-            let call = LoneCall::new(self.clone(), flight.run(connection));
+            let place = InWindow(self.clone());
+            let call = LoneCall::new(self.clone(), async move {
+                let _place = place;
+                flight.run(connection).await;
+            });
             return Ok(Place::new(batch, index, Some(call)));
         }
         if state.window.is_overloaded(state.full.len()) {
@@ -96,7 +106,8 @@ impl NodeQueue {
         let index = match state.open.push(key, slot, op, deadline, waker) {
             Some(index) => index,
             None => {
-                let full = mem::take(&mut state.open);
+                let empty = state.empty_batch();
+                let full = mem::replace(&mut state.open, empty);
                 state.full.push_back(full);
                 state.open.push(key, slot, op, deadline, waker).unwrap_or_default()
             }
@@ -126,10 +137,11 @@ impl NodeQueue {
         Ok(Place::new(batch, index, None))
     }
 
-    /// Takes the place of a flight in the window that is over, for whatever waits for it.
-    pub(super) fn next_flush(self: &Arc<Self>) {
+    /// Returns a place in the window, and gives it to a flusher if checks wait for one.
+    pub(super) fn release(self: &Arc<Self>) {
         let now = Instant::now();
         let mut state = self.state();
+        state.window.release();
         if state.is_empty() || !state.may_start(now) {
             return;
         }
@@ -140,11 +152,12 @@ impl NodeQueue {
     }
 
     fn spawn_flusher(self: &Arc<Self>, runtime: &Handle) {
-        runtime.spawn(Flusher { queue: self.clone(), has_place: true }.run());
+        runtime.spawn(Flusher { queue: self.clone(), is_done: false }.run());
     }
 
-    /// Ends a flight. `round_trip` is when it was sent and when its reply arrived, if one did.
-    pub(super) fn finished(&self, round_trip: Option<(Instant, Instant)>) {
+    /// A batch is not in flight any more. `round_trip` is when it was sent and when its reply
+    /// arrived, if one did.
+    pub(super) fn returned(&self, round_trip: Option<(Instant, Instant)>) {
         let mut state = self.state();
         let is_waiting = !state.full.is_empty();
         match round_trip {
@@ -157,9 +170,17 @@ impl NodeQueue {
     pub(super) fn forget(&self, batch: &Arc<Batch>) {
         let mut state = self.state();
         let index = state.sent.iter().position(|sent| Arc::ptr_eq(sent, batch));
-        let forgotten = index.map(|index| state.sent.swap_remove(index));
+        let mut dropped = None;
+        if let Some(index) = index {
+            let batch = state.sent.swap_remove(index);
+            state.used.push_back(batch);
+            if state.used.len() > MAX_USED {
+                dropped = state.used.pop_front();
+            }
+        }
         drop(state);
-        drop(forgotten);
+        // Outside the lock, because this may run code of another crate.
+        drop(dropped);
     }
 
     /// A check with an earlier deadline would be answered too late if it were sent now.
@@ -226,9 +247,16 @@ impl State {
 
     fn pop(&mut self) -> Option<Arc<Batch>> {
         self.full.pop_front().or_else(|| {
-            let is_empty = mem::replace(&mut self.is_open_empty, true);
-            (!is_empty).then(|| mem::take(&mut self.open))
+            if mem::replace(&mut self.is_open_empty, true) {
+                return None;
+            }
+            let empty = self.empty_batch();
+            Some(mem::replace(&mut self.open, empty))
         })
+    }
+
+    fn empty_batch(&mut self) -> Arc<Batch> {
+        self.used.pop_front().and_then(Batch::recycle).unwrap_or_default()
     }
 
     /// A batch that has a place in the window is about to be sent.
@@ -270,39 +298,37 @@ impl Alarm for NodeQueue {
     }
 }
 
-/// A task that sends batches until nothing is pending.
+/// A place in the window, returned on drop.
+struct InWindow(Arc<NodeQueue>);
+
+impl Drop for InWindow {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// A task that sends batches until nothing is pending. It has a place in the window.
 struct Flusher {
     queue: Arc<NodeQueue>,
-    /// Whether it has reserved a place in the window.
-    has_place: bool,
+    is_done: bool,
 }
 
 impl Flusher {
     async fn run(mut self) {
         loop {
-            let connection = match self.queue.connections.acquire().await {
-                Ok(connection) => connection,
+            match self.queue.connections.acquire().await {
+                Ok(connection) => match self.take() {
+                    Some(flight) => flight.run(connection).await,
+                    None => return,
+                },
                 Err(error) => return self.give_up(&error),
-            };
-            let Some(flight) = self.take() else { return self.release() };
-            flight.run(connection).await;
+            }
             // Tasks whose checks were just completed often check again, and then share the next
             // batch.
             yield_once().await;
-            if !self.reserve() {
+            if !self.may_continue() {
                 return;
             }
-        }
-    }
-
-    fn give_up(&mut self, error: &Error) {
-        self.release();
-        self.queue.fail_all(error);
-    }
-
-    fn release(&mut self) {
-        if mem::take(&mut self.has_place) {
-            self.queue.state().window.release();
         }
     }
 
@@ -310,26 +336,36 @@ impl Flusher {
     fn take(&mut self) -> Option<Flight> {
         let now = Instant::now();
         let mut state = self.queue.state();
-        let batch = state.pop()?;
-        self.has_place = false;
-        Some(state.start(&self.queue, batch, now))
+        let batch = state.pop();
+        if batch.is_none() {
+            self.is_done = true;
+            state.window.release();
+        }
+        Some(state.start(&self.queue, batch?, now))
     }
 
-    /// Reserves a place for the next batch, if one is pending.
-    fn reserve(&mut self) -> bool {
+    /// Whether the next batch may start in the place of the last one.
+    fn may_continue(&mut self) -> bool {
         let now = Instant::now();
         let mut state = self.queue.state();
-        self.has_place = !state.is_empty() && state.may_start(now);
-        if self.has_place {
+        state.window.release();
+        self.is_done = state.is_empty() || !state.may_start(now);
+        if !self.is_done {
             state.window.reserve(now);
         }
-        self.has_place
+        !self.is_done
+    }
+
+    fn give_up(&mut self, error: &Error) {
+        self.is_done = true;
+        self.queue.fail_all(error);
+        self.queue.release();
     }
 }
 
 impl Drop for Flusher {
     fn drop(&mut self) {
-        if self.has_place {
+        if !self.is_done {
             self.give_up(&shut_down());
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use foldhash::fast::RandomState;
@@ -47,6 +47,7 @@ pub(super) struct Place {
     batch: Arc<Batch>,
     index: usize,
     call: Option<LoneCall>,
+    is_done: bool,
 }
 
 /// The call of a batch of one check. The check runs it itself, and nobody else depends on it. If
@@ -76,14 +77,22 @@ impl Queue {
         let place = match &mut check.0 {
             Some(place) => place,
             None => match self.enqueue(key, op, cx.waker()) {
-                Ok(place) => check.0.insert(place),
+                Ok(place) => {
+                    let place = check.0.insert(place);
+                    if place.call.is_none() {
+                        return Poll::Pending;
+                    }
+                    place
+                }
                 Err(error) => return Poll::Ready(Err(error)),
             },
         };
         if let Some(call) = &mut place.call {
             call.poll(cx);
         }
-        place.batch.poll(place.index, cx)
+        let verdict = ready!(place.batch.poll(place.index, cx));
+        place.is_done = true;
+        Poll::Ready(verdict)
     }
 
     fn enqueue(&self, key: &Key, op: Op, waker: &Waker) -> Result<Place, Error> {
@@ -143,7 +152,7 @@ impl QueuedPolicy {
 
 impl Place {
     pub(super) fn new(batch: Arc<Batch>, index: usize, call: Option<LoneCall>) -> Self {
-        Self { batch, index, call }
+        Self { batch, index, call, is_done: false }
     }
 }
 
@@ -160,7 +169,6 @@ impl LoneCall {
             let future = future.get_mut().unwrap_or_else(PoisonError::into_inner);
             if future.as_mut().poll(cx).is_ready() {
                 self.future = None;
-                self.queue.next_flush();
             }
         }
     }
@@ -169,19 +177,16 @@ impl LoneCall {
 impl Drop for LoneCall {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
-            let (queue, future) =
-                (self.queue.clone(), future.into_inner().unwrap_or_else(PoisonError::into_inner));
-            self.queue.spawn(async move {
-                future.await;
-                queue.next_flush();
-            });
+            self.queue.spawn(future.into_inner().unwrap_or_else(PoisonError::into_inner));
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.batch.cancel(self.index);
+        if !self.is_done {
+            self.batch.cancel(self.index);
+        }
     }
 }
 

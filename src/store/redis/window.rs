@@ -93,7 +93,7 @@ impl Window {
         self.last_start = Some(now);
     }
 
-    /// Returns the place of a batch that was not sent.
+    /// Returns a place.
     pub(super) fn release(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
@@ -104,9 +104,8 @@ impl Window {
     }
 
     /// A reply arrived for a batch that was sent at this time. `is_waiting` tells whether a full
-    /// batch waits for its place.
+    /// batch waits.
     pub(super) fn replied(&mut self, sent: Instant, now: Instant, is_waiting: bool) {
-        self.release();
         self.silence.received(now);
         let taken = now.saturating_duration_since(sent);
         let round_trip = self.round_trip.get_or_insert(RoundTrip {
@@ -128,7 +127,6 @@ impl Window {
 
     /// A batch was sent, and its reply will not be noticed.
     pub(super) fn abandoned(&mut self) {
-        self.release();
         self.silence.abandoned();
     }
 

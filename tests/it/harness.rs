@@ -294,3 +294,35 @@ async fn each_reply_is_delayed_and_the_delays_overlap() {
         assert!((delay..25 * delay).contains(&latency), "{latency:?}");
     }
 }
+
+#[tokio::test]
+async fn a_round_trip_takes_its_time_and_hardly_more_and_keeps_the_order() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let round_trip = Duration::from_millis(30);
+    proxy.round_trip(round_trip);
+    let started = Instant::now();
+    let mut connection = connect(&proxy.url()).await.unwrap();
+    assert_eq!(increment(&mut connection).await.unwrap(), 1);
+    assert!(started.elapsed() >= 2 * round_trip, "the connection was made at once");
+
+    // On a busy machine some take longer, but not all.
+    let mut shortest = Duration::MAX;
+    for n in 2..22 {
+        let started = Instant::now();
+        assert_eq!(increment(&mut connection).await.unwrap(), n);
+        assert!(started.elapsed() >= round_trip, "{:?}", started.elapsed());
+        shortest = shortest.min(started.elapsed());
+    }
+    assert!(shortest < round_trip + Duration::from_micros(700), "{shortest:?}");
+
+    let started = Instant::now();
+    let calls = (0..50).map(|_| {
+        let mut connection = connection.clone();
+        tokio::spawn(async move { increment(&mut connection).await.unwrap() })
+    });
+    for (n, call) in calls.collect::<Vec<_>>().into_iter().enumerate() {
+        assert_eq!(call.await.unwrap(), 22 + n as u64);
+    }
+    assert!(started.elapsed() < 10 * round_trip, "the round trips do not overlap");
+}

@@ -6,6 +6,7 @@
 // The tests and the benchmarks, which include this module too, each use a part of it.
 #![allow(dead_code)]
 
+mod alarm;
 mod client;
 mod cluster;
 mod ports;

@@ -2,13 +2,14 @@ use std::future::pending;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+
+use super::alarm::sleep_until;
 
 /// The faults of a proxy. Each connection reads them whenever data arrives.
 #[derive(Debug, Default)]
@@ -17,11 +18,15 @@ pub(super) struct Faults {
     pub(super) swallow: AtomicBool,
     pub(super) disconnects: AtomicUsize,
     pub(super) delay_micros: AtomicU64,
+    pub(super) round_trip_micros: AtomicU64,
     pub(super) accepted: AtomicUsize,
 }
 
 /// Relays a connection until one side or a fault closes it.
 pub(super) async fn relay(client: TcpStream, faults: Arc<Faults>) {
+    // The client takes its connection for established a round trip too early: the kernel has
+    // accepted it. Its first data arrives as if it had waited.
+    let established = Instant::now() + faults.round_trip();
     let target = (Ipv4Addr::LOCALHOST, faults.target.load(SeqCst));
     let Ok(server) = TcpStream::connect(target).await else { return };
     for stream in [&client, &server] {
@@ -33,12 +38,12 @@ pub(super) async fn relay(client: TcpStream, faults: Arc<Faults>) {
 
     let requests = forward(from_client, to_server, || match faults.swallow(&has_lost_data) {
         true => Action::Discard,
-        false => Action::SendAt(Instant::now()),
+        false => Action::SendAt(established.max(Instant::now()) + faults.round_trip() / 2),
     });
     let replies = forward(from_server, to_client, || match faults.swallow(&has_lost_data) {
         true => Action::Discard,
         false if faults.disconnect() => Action::Disconnect,
-        false => Action::SendAt(Instant::now() + faults.delay()),
+        false => Action::SendAt(Instant::now() + faults.delay() + faults.round_trip() / 2),
     });
     let replies = async {
         replies.await;
@@ -76,6 +81,10 @@ impl Faults {
 
     fn delay(&self) -> Duration {
         Duration::from_micros(self.delay_micros.load(SeqCst))
+    }
+
+    fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip_micros.load(SeqCst))
     }
 }
 

@@ -10,7 +10,13 @@ ARGS ?=
 CARGO ?= cargo
 BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
 
-.PHONY: help test fmt fmt-check lint doc features unit integration redis msrv deny \
+# With all features, `redis` uses rustls. These are the tests that need other features.
+define TLS_TESTS
+$(CARGO) test --locked --no-default-features --features redis,sentinel,tls-native-tls --test tls $(ARGS)
+$(CARGO) test --locked --no-default-features --features redis --lib tls
+endef
+
+.PHONY: help test fmt fmt-check lint doc features unit integration tls redis msrv deny \
         bench bench-scale bench-instructions bench-smoke
 
 help: ## List the targets
@@ -18,6 +24,7 @@ help: ## List the targets
 
 test: redis fmt-check lint doc features bench-smoke ## Run all checks and tests that a change has to pass
 	$(CARGO) test --locked --all-features
+	$(TLS_TESTS)
 
 fmt: ## Format the code
 	$(CARGO) fmt
@@ -48,6 +55,10 @@ unit: ## Run the unit and doc tests, which need no Redis
 integration: redis ## Run the tests on real servers: a single one, a cluster, Sentinel
 	$(CARGO) build --locked --all-features --examples
 	$(CARGO) test --locked --all-features --test it $(ARGS)
+
+tls: redis ## Run the tests of rediss:// with each TLS library, and with none
+	$(CARGO) test --locked --all-features --test tls $(ARGS)
+	$(TLS_TESTS)
 
 redis: ## Install redis-server and OpenSSL headers if they are missing
 	scripts/install-test-deps.sh

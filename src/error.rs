@@ -99,6 +99,13 @@ impl Error {
         self
     }
 
+    /// The same error, with a text that is closer to its cause.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_message(mut self, message: &'static str) -> Self {
+        Arc::make_mut(&mut self.0).message = message.into();
+        self
+    }
+
     /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

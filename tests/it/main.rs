@@ -12,6 +12,7 @@ mod grpc;
 mod harness;
 mod hooks;
 mod layer;
+mod log;
 mod oracle;
 mod queue;
 mod services;

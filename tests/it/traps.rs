@@ -1,8 +1,6 @@
 //! Common mistakes: each fails to compile, returns an error, or logs what to change. Those that must
 //! not compile are doc tests of the items they concern.
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -19,10 +17,9 @@ use tollgate::{
     RedisStore, Source, Store,
 };
 use tower::ServiceExt;
-use tracing::subscriber::DefaultGuard;
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
+use crate::log::Log;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Nothing listens there.
@@ -30,42 +27,6 @@ const NOWHERE: &str = "redis://127.0.0.1:1";
 
 fn policy(name: &'static str, quota: Quota) -> Policy {
     Policy::new(name).quota(name, quota)
-}
-
-/// What the current thread logs, a line per event.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn capture() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn events(&self) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
 }
 
 async fn get_status(app: &Router, request: Request) -> StatusCode {

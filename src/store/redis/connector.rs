@@ -11,6 +11,7 @@ use redis::{
 };
 
 use super::connection::Disconnection;
+use super::tls;
 use crate::{ConfigError, Error, ErrorKind};
 
 /// The longest that making a connection may take. Short enough that an attempt which began during an
@@ -38,7 +39,6 @@ enum Source {
     SentinelClient {
         client: Box<tokio::sync::Mutex<redis::sentinel::SentinelClient>>,
         /// Of one of the sentinels: whether it uses TLS says the same of all.
-        #[cfg_attr(not(feature = "tls-rustls"), allow(dead_code))]
         address: redis::ConnectionAddr,
     },
     #[cfg(all(feature = "sentinel", feature = "deadpool"))]
@@ -145,14 +145,14 @@ impl Connector {
     ) -> Result<Multiplexed, Error> {
         match &self.source {
             Source::Client(client) => {
-                let protocol = client.get_connection_info().redis_settings().protocol();
-                #[cfg(feature = "tls-rustls")]
-                ensure_crypto_provider(client.get_connection_info().addr());
+                let info = client.get_connection_info();
+                let (address, protocol) = (info.addr(), info.redis_settings().protocol());
+                tls::ensure_crypto_provider(address);
                 client
                     .get_multiplexed_async_connection_with_config(&config(protocol, disconnection))
                     .await
                     .map(Multiplexed::Server)
-                    .map_err(to_error)
+                    .map_err(|error| tls::connect_error(address, error))
             }
             #[cfg(feature = "deadpool")]
             Source::Pool(pool) => pool
@@ -169,10 +169,8 @@ impl Connector {
                 })
                 .map_err(pool_to_error),
             #[cfg(feature = "sentinel")]
-            #[cfg_attr(not(feature = "tls-rustls"), allow(unused_variables))]
             Source::SentinelClient { client, address } => {
-                #[cfg(feature = "tls-rustls")]
-                ensure_crypto_provider(address);
+                tls::ensure_crypto_provider(address);
                 client
                     .lock()
                     .await
@@ -182,7 +180,7 @@ impl Connector {
                     ))
                     .await
                     .map(Multiplexed::Server)
-                    .map_err(to_error)
+                    .map_err(|error| tls::connect_error(address, error))
             }
             #[cfg(all(feature = "sentinel", feature = "deadpool"))]
             Source::SentinelPool(pool) => pool
@@ -275,6 +273,8 @@ pub(super) fn to_config_error(error: RedisError) -> ConfigError {
 
 pub(super) fn parse_server(url: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
     let info = url.into_connection_info().map_err(to_config_error)?;
+    tls::check(&info)?;
+    tls::warn_if_insecure(&info);
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     // Only RESP3 tells when the server closes a connection.
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -295,18 +295,4 @@ fn config(protocol: ProtocolVersion, disconnection: &Arc<Disconnection>) -> Asyn
         }
         Ok(())
     })
-}
-
-/// rustls panics if no provider is installed and the features of several are enabled. Installed as
-/// late as possible: the application's own choice comes first.
-#[cfg(feature = "tls-rustls")]
-fn ensure_crypto_provider(address: &redis::ConnectionAddr) {
-    use rustls::crypto::{CryptoProvider, ring};
-
-    if matches!(address, redis::ConnectionAddr::TcpTls { .. })
-        && CryptoProvider::get_default().is_none()
-    {
-        // An error means that another thread was faster, which is as good.
-        let _ = ring::default_provider().install_default();
-    }
 }

@@ -15,6 +15,7 @@ mod script;
 mod shared_connection;
 mod silence;
 mod timer;
+mod tls;
 mod topology;
 mod window;
 
@@ -68,13 +69,37 @@ use crate::{ConfigError, Error, Key};
 ///
 /// # TLS
 ///
-/// `rediss://` needs one of the `tls-*` features. With rustls, the first TLS connection uses the
-/// process-wide `CryptoProvider` that the application installed. If none is installed, the store
-/// installs *ring*, because rustls would otherwise install a default itself, or panic if several
-/// providers are compiled in. An application that wants another provider has to call
-/// `install_default()` before the first check. A `redis://` store never installs a provider. A pool
-/// makes its own connections: there rustls alone decides, and it panics if several providers are
-/// compiled in and none is installed.
+/// `rediss://` needs one of the `tls-*` features. Enable either rustls or `tls-native-tls`: with
+/// both, `redis` uses rustls, and trusts no certificate unless `tls-rustls-webpki-roots` is enabled
+/// too. Settings with which no connection could be made are a [`ConfigError`].
+///
+/// For a private certificate authority or client certificates, build the address with them. `open`
+/// accepts it, and `open_cluster` uses those of the first address for all nodes:
+///
+/// ```no_run
+/// # #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use redis::{Client, TlsCertificates};
+/// use tollgate::RedisStore;
+///
+/// let root_cert = Some(std::fs::read("authority.pem")?);
+/// let certificates = TlsCertificates { client_tls: None, root_cert };
+/// let client = Client::build_with_tls("rediss://redis.internal:6379", certificates)?;
+/// let store = RedisStore::open(client.get_connection_info().clone())?;
+/// # Ok(()) }
+/// # #[cfg(not(any(feature = "tls-rustls", feature = "tls-native-tls")))]
+/// # fn main() {}
+/// ```
+///
+/// `rediss://host:6379/#insecure` accepts every certificate, for tests. The store logs a warning
+/// when it is built.
+///
+/// With rustls, the first TLS connection uses the process-wide `CryptoProvider` that the application
+/// installed. If none is installed, the store installs *ring*, because rustls would otherwise
+/// install a default itself, or panic if several providers are compiled in. An application that
+/// wants another provider has to call `install_default()` before the first check. A `redis://` store
+/// never installs a provider. A pool makes its own connections: there rustls alone decides, and it
+/// panics if several providers are compiled in and none is installed.
 ///
 /// # Public dependencies
 ///
@@ -180,8 +205,8 @@ impl RedisStore {
         Connector::sentinel(urls, service.into()).map(Self::on)
     }
 
-    /// A store on the server of a client, for client certificates, a private certificate authority,
-    /// credential providers and other settings that a URL cannot express.
+    /// A store on the server of a client, for credential providers and other settings that a URL
+    /// cannot express. Certificates do not need it: see [TLS](Self#tls).
     ///
     /// The client's settings are used as they are. `TCP_NODELAY` is off in `redis` 1.x: turn it on
     /// with `ConnectionInfo::set_tcp_settings`, or every lone check may wait for a delayed
@@ -198,6 +223,7 @@ impl RedisStore {
     /// # Ok(()) }
     /// ```
     pub fn from_client(client: redis::Client) -> Self {
+        tls::warn_if_insecure(client.get_connection_info());
         Self::on(Connector::client(client))
     }
 

@@ -44,7 +44,7 @@ impl Server {
         &self,
         args: &[impl ToRedisArgs],
     ) -> RedisResult<T> {
-        let mut connection = connect(&self.url()).await?;
+        let mut connection = connect(&self.command_url()).await?;
         redis::Cmd::new().arg(args).query_async(&mut connection).await
     }
 

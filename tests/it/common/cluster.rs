@@ -6,6 +6,7 @@ use super::client::fields;
 use super::ports::BUS_PORT_OFFSET;
 use super::proxy::Proxy;
 use super::server::Server;
+use super::tls::TlsFiles;
 use super::wait::{BOUND, wait_until};
 
 const NODES: u16 = 3;
@@ -21,7 +22,12 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) async fn start() -> Self {
-        Self::build(Vec::new()).await
+        Self::build(Vec::new(), None).await
+    }
+
+    /// Starts a cluster that speaks only TLS, between its nodes too.
+    pub(crate) async fn with_tls(tls: &TlsFiles) -> Self {
+        Self::build(Vec::new(), Some(tls)).await
     }
 
     /// Starts a cluster with a proxy in front of each node. The nodes announce the addresses of the
@@ -32,13 +38,13 @@ impl Cluster {
         for _ in 0..NODES {
             proxies.push(Proxy::start(0).await);
         }
-        Self::build(proxies).await
+        Self::build(proxies, None).await
     }
 
-    async fn build(proxies: Vec<Proxy>) -> Self {
+    async fn build(proxies: Vec<Proxy>, tls: Option<&TlsFiles>) -> Self {
         let (mut nodes, mut ids) = (Vec::new(), Vec::new());
         for n in 0..usize::from(NODES) {
-            let node = start_node(proxies.get(n)).await;
+            let node = start_node(proxies.get(n), tls).await;
             // Without distinct epochs the nodes would first have to resolve the conflict.
             let epoch = (n + 1).to_string();
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await;
@@ -183,9 +189,12 @@ fn integer(value: Value) -> u16 {
     redis::from_redis_value(value).expect("an integer of 16 bits")
 }
 
-async fn start_node(proxy: Option<&Proxy>) -> Server {
+async fn start_node(proxy: Option<&Proxy>, tls: Option<&TlsFiles>) -> Server {
     let enabled = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
     let announce = ["--cluster-announce-ip", "127.0.0.1"];
+    if let Some(tls) = tls {
+        return Server::with_tls(tls, &[enabled.as_slice(), &announce].concat()).await;
+    }
     let Some(proxy) = proxy else {
         return Server::with_args(&[enabled.as_slice(), &announce].concat()).await;
     };

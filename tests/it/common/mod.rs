@@ -16,6 +16,7 @@ mod sentinel;
 mod server;
 mod start;
 mod temp_dir;
+pub(crate) mod tls;
 mod wait;
 
 pub(crate) use client::connect;

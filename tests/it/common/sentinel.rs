@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::client::fields;
 use super::server::Server;
+use super::tls::TlsFiles;
 use super::wait::{BOUND, wait_until};
 
 const SERVICE: &str = "tollgate";
@@ -20,18 +21,27 @@ pub(crate) struct Sentinel {
 
 impl Sentinel {
     pub(crate) async fn start() -> Self {
+        Self::build(None).await
+    }
+
+    /// Starts servers and sentinels that speak only TLS.
+    pub(crate) async fn with_tls(tls: &TlsFiles) -> Self {
+        Self::build(Some(tls)).await
+    }
+
+    async fn build(tls: Option<&TlsFiles>) -> Self {
         // The default delay waits for further replicas. Either server may become the primary.
         let no_delay = ["--repl-diskless-sync-delay", "0"];
-        let primary = Server::with_args(&no_delay).await;
+        let primary = start_server(tls, &no_delay).await;
         let port = primary.port().to_string();
         let replicaof = ["--replicaof", "127.0.0.1", &port];
-        let replica = Server::with_args(&[no_delay.as_slice(), &replicaof].concat()).await;
+        let replica = start_server(tls, &[no_delay.as_slice(), &replicaof].concat()).await;
         let servers = [primary, replica];
         let mut started = Self { servers, primary: AtomicUsize::new(0), sentinels: Vec::new() };
         // A sentinel looks for replicas when it starts, and again ten seconds later.
         started.wait_until_replicated().await;
         for _ in 0..SENTINELS {
-            started.sentinels.push(start_sentinel(started.primary().port()).await);
+            started.sentinels.push(start_sentinel(started.primary().port(), tls).await);
         }
         for sentinel in &started.sentinels {
             wait_until("the sentinels know all servers", BOUND, async || {
@@ -136,12 +146,20 @@ async fn has_replication_field(server: &Server, field: &str, value: &str) -> boo
     replication.is_ok_and(|info| fields(&info).get(field).is_some_and(|actual| actual == value))
 }
 
-async fn start_sentinel(primary: u16) -> Server {
-    Server::launch(|port, dir| {
+async fn start_server(tls: Option<&TlsFiles>, args: &[&str]) -> Server {
+    match tls {
+        Some(tls) => Server::with_tls(tls, args).await,
+        None => Server::with_args(args).await,
+    }
+}
+
+async fn start_sentinel(primary: u16, tls: Option<&TlsFiles>) -> Server {
+    Server::launch_with(tls, |port, dir| {
         // A sentinel writes its state to its configuration file.
         let file = dir.join("sentinel.conf");
+        let ports = tls.map_or(format!("port {port}\n"), |tls| tls.configuration(port));
         let configuration = format!(
-            "port {port}\n\
+            "{ports}\
              bind 127.0.0.1\n\
              dir {dir:?}\n\
              sentinel monitor {SERVICE} 127.0.0.1 {primary} {QUORUM}\n\

@@ -7,12 +7,14 @@ use std::{env, io, thread};
 use super::client::fields;
 use super::ports::free_port;
 use super::temp_dir::TempDir;
+use super::tls::TlsFiles;
 use super::wait::{BOUND, wait_until};
 
 /// A server process on the loopback interface. It is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Server {
     port: u16,
+    is_tls: bool,
     args: Vec<String>,
     dir: TempDir,
     process: Mutex<Option<Child>>,
@@ -33,6 +35,15 @@ impl Server {
         .await
     }
 
+    /// Starts a server that speaks only TLS.
+    pub(crate) async fn with_tls<A: AsRef<str>>(tls: &TlsFiles, extra: &[A]) -> Self {
+        Self::launch_with(Some(tls), |port, dir| {
+            let extra = extra.iter().map(|arg| arg.as_ref().to_owned());
+            Self::options(port, dir).into_iter().chain(tls.args(port)).chain(extra).collect()
+        })
+        .await
+    }
+
     /// Returns the arguments of every server except sentinels.
     pub(crate) fn options(port: u16, dir: &Path) -> Vec<String> {
         let dir = dir.to_str().expect("the path of the temporary directory is UTF-8");
@@ -44,11 +55,20 @@ impl Server {
     /// Starts a server with the arguments that `args` returns for a port and a directory. If the
     /// process exits at once, retries with another port, because another process may have taken it.
     pub(crate) async fn launch(args: impl Fn(u16, &Path) -> Vec<String>) -> Self {
+        Self::launch_with(None, args).await
+    }
+
+    /// Like [`launch`](Self::launch). With `tls` the server's port is for TLS.
+    pub(crate) async fn launch_with(
+        tls: Option<&TlsFiles>,
+        args: impl Fn(u16, &Path) -> Vec<String>,
+    ) -> Self {
         let mut log = String::new();
         for _ in 0..10 {
             let (port, dir) = (free_port(), TempDir::new());
             let args = args(port, dir.path());
-            let server = Self { port, args, dir, process: Mutex::new(None) };
+            let (is_tls, process) = (tls.is_some(), Mutex::new(None));
+            let server = Self { port, is_tls, args, dir, process };
             if server.run().await {
                 return server;
             }
@@ -62,7 +82,14 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        let scheme = if self.is_tls { "rediss" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}/", self.port)
+    }
+
+    /// Returns the URL for the commands of tests, which trust every certificate.
+    pub(super) fn command_url(&self) -> String {
+        let fragment = if self.is_tls { "#insecure" } else { "" };
+        format!("{}{fragment}", self.url())
     }
 
     /// Returns the process ID, unless the server is stopped.

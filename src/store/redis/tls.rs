@@ -1,0 +1,141 @@
+//! TLS: what cannot work, what is not safe, and what rustls needs.
+
+use redis::{ConnectionAddr, ConnectionInfo, RedisError};
+
+use super::connector::to_error;
+use crate::{ConfigError, Error, ErrorKind};
+
+/// The features of this crate. The application may enable others of `redis` directly.
+#[derive(Clone, Copy)]
+struct Features {
+    rustls: bool,
+    native_tls: bool,
+    webpki_roots: bool,
+}
+
+const FEATURES: Features = Features {
+    rustls: cfg!(feature = "tls-rustls"),
+    native_tls: cfg!(feature = "tls-native-tls"),
+    webpki_roots: cfg!(feature = "tls-rustls-webpki-roots"),
+};
+
+/// Rejects TLS settings with which no connection could be made.
+pub(super) fn check(server: &ConnectionInfo) -> Result<(), ConfigError> {
+    check_with(FEATURES, server.addr())
+}
+
+/// Logs that the server's certificate is not verified.
+pub(super) fn warn_if_insecure(server: &ConnectionInfo) {
+    if let ConnectionAddr::TcpTls { insecure: true, .. } = server.addr() {
+        tracing::warn!(
+            target: "tollgate",
+            server = %server.addr(),
+            "TLS certificates are not verified (`#insecure`): the connection is encrypted, but \
+             anyone on the network path can pose as the server"
+        );
+    }
+}
+
+/// What a failed attempt to connect means.
+pub(super) fn connect_error(address: &ConnectionAddr, error: RedisError) -> Error {
+    let error = to_error(error);
+    if matches!(address, ConnectionAddr::TcpTls { .. }) && error.kind() == ErrorKind::Unavailable {
+        error.with_message("no TLS connection to Redis")
+    } else {
+        error
+    }
+}
+
+/// rustls panics if no provider is installed and the features of several are enabled. Installed as
+/// late as possible: the application's own choice comes first.
+#[cfg_attr(not(feature = "tls-rustls"), allow(unused_variables))]
+pub(super) fn ensure_crypto_provider(address: &ConnectionAddr) {
+    #[cfg(feature = "tls-rustls")]
+    {
+        use rustls::crypto::{CryptoProvider, ring};
+
+        if matches!(address, ConnectionAddr::TcpTls { .. })
+            && CryptoProvider::get_default().is_none()
+        {
+            // An error means that another thread was faster, which is as good.
+            let _ = ring::default_provider().install_default();
+        }
+    }
+}
+
+fn check_with(features: Features, address: &ConnectionAddr) -> Result<(), ConfigError> {
+    let ConnectionAddr::TcpTls { insecure, tls_params, .. } = address else { return Ok(()) };
+    let Features { rustls, native_tls, webpki_roots } = features;
+    let error = if !address.is_supported() {
+        "rediss:// needs the feature `tls-rustls` or `tls-native-tls`"
+    } else if *insecure && !rustls && !native_tls {
+        "rediss:// with #insecure needs the feature `tls-rustls` or `tls-native-tls` of tollgate"
+    } else if rustls && native_tls && !webpki_roots && !insecure && tls_params.is_none() {
+        "rediss:// would trust no certificate: with the features `tls-rustls` and \
+         `tls-native-tls` together, redis uses rustls without the system's certificates; disable \
+         one of them, or enable `tls-rustls-webpki-roots`"
+    } else {
+        return Ok(());
+    };
+    Err(ConfigError::new(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{ConnectionAddr, IntoConnectionInfo};
+
+    use super::{Features, check_with};
+
+    const NONE: Features = Features { rustls: false, native_tls: false, webpki_roots: false };
+    const RUSTLS: Features = Features { rustls: true, ..NONE };
+    const NATIVE_TLS: Features = Features { native_tls: true, ..NONE };
+    const BOTH: Features = Features { native_tls: true, ..RUSTLS };
+
+    fn tls(insecure: bool) -> ConnectionAddr {
+        ConnectionAddr::TcpTls { host: "redis".into(), port: 6379, insecure, tls_params: None }
+    }
+
+    fn error(features: Features, insecure: bool) -> Option<String> {
+        check_with(features, &tls(insecure)).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_server_without_tls_needs_no_feature() {
+        let server = "redis://redis".into_connection_info().unwrap();
+        for features in [NONE, RUSTLS, NATIVE_TLS, BOTH] {
+            assert!(check_with(features, server.addr()).is_ok());
+        }
+    }
+
+    #[cfg(not(any(feature = "tls-rustls", feature = "tls-native-tls")))]
+    #[test]
+    fn tls_without_its_feature_is_an_error() {
+        assert!(error(NONE, false).unwrap().contains("needs the feature `tls-rustls`"));
+        // `redis` itself rejects the URL, but not an address that was built otherwise.
+        let server = "redis://redis".into_connection_info().unwrap();
+        let addresses = [false, true].map(|insecure| server.clone().set_addr(tls(insecure)));
+        let errors = addresses.map(|address| crate::RedisStore::open(address).unwrap_err());
+        let urls = ["rediss://redis", "rediss://redis/#insecure"];
+        let of_urls = urls.map(|url| crate::RedisStore::open(url).unwrap_err());
+        for error in errors.iter().chain(&of_urls).map(ToString::to_string) {
+            assert!(error.contains("needs the feature `tls-rustls`"), "{error}");
+        }
+    }
+
+    #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+    #[test]
+    fn tls_that_could_not_work_is_an_error_and_all_else_is_not() {
+        assert!(error(NONE, true).unwrap().contains("#insecure needs"));
+        assert!(error(BOTH, false).unwrap().contains("would trust no certificate"));
+        for (features, insecure) in [
+            (RUSTLS, false),
+            (RUSTLS, true),
+            (NATIVE_TLS, false),
+            (NATIVE_TLS, true),
+            (BOTH, true),
+            (Features { webpki_roots: true, ..BOTH }, false),
+        ] {
+            assert_eq!(error(features, insecure), None);
+        }
+    }
+}

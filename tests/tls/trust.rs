@@ -1,0 +1,149 @@
+//! Which servers a store trusts, and what it logs about the others.
+
+use std::error::Error as StdError;
+
+use redis::{Client, ClientTlsConfig, ConnectionInfo, TlsCertificates};
+use tollgate::{ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
+
+use crate::certificates::{Authority, Certificate};
+#[cfg(feature = "sentinel")]
+use crate::common::Sentinel;
+use crate::common::tls::TlsFiles;
+use crate::common::{BOUND, Cluster, Server};
+use crate::log::Log;
+
+const HOST: &str = "127.0.0.1";
+
+/// `redis` uses rustls if it can.
+const RUSTLS: bool = cfg!(feature = "tls-rustls");
+
+/// A server's address with the only authority to trust, and perhaps a certificate of the client.
+fn trusting(url: String, authority: &Authority, client: Option<Certificate>) -> ConnectionInfo {
+    let client_tls = client.map(|client| ClientTlsConfig {
+        client_cert: client.certificate.into_bytes(),
+        client_key: client.key.into_bytes(),
+    });
+    let root_cert = Some(authority.pem().into_bytes());
+    let certificates = TlsCertificates { client_tls, root_cert };
+    Client::build_with_tls(url, certificates).unwrap().get_connection_info().clone()
+}
+
+fn all_trusting(urls: Vec<String>, authority: &Authority) -> Vec<ConnectionInfo> {
+    urls.into_iter().map(|url| trusting(url, authority, None)).collect()
+}
+
+fn insecure(url: String) -> String {
+    format!("{url}#insecure")
+}
+
+fn limiter(store: RedisStore) -> Limiter {
+    let builder = Limiter::builder(store, Quota::per_day(9));
+    builder.timeout(BOUND).failure_mode(FailureMode::Closed).build().unwrap()
+}
+
+/// Checks enough keys to reach each node of a cluster.
+async fn assert_decides(store: RedisStore) {
+    let limiter = limiter(store);
+    for n in 0..30 {
+        let decision = limiter.check(format!("key {n}")).await.unwrap();
+        assert_eq!((decision.source(), decision.remaining()), (Source::Store, 8));
+    }
+}
+
+#[tokio::test]
+async fn one_server_of_a_private_authority_is_trusted() {
+    let authority = Authority::new();
+    let server = Server::with_tls::<&str>(&authority.server(HOST), &[]).await;
+    assert_decides(RedisStore::open(trusting(server.url(), &authority, None)).unwrap()).await;
+}
+
+#[tokio::test]
+async fn all_nodes_of_a_cluster_of_a_private_authority_are_trusted() {
+    let authority = Authority::new();
+    let cluster = Cluster::with_tls(&authority.server(HOST)).await;
+    // The other nodes are found through this one.
+    let seeds = all_trusting(vec![cluster.node(0).url()], &authority);
+    assert_decides(RedisStore::open_cluster(seeds).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_sent_to_a_server_that_requires_one() {
+    let authority = Authority::new();
+    let server = Server::with_tls::<&str>(&authority.server(HOST), &[]).await;
+    server.command(&["CONFIG", "SET", "tls-auth-clients", "yes"]).await;
+    let without = RedisStore::open(trusting(server.url(), &authority, None)).unwrap();
+    let error = limiter(without).check("key").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    let with = trusting(server.url(), &authority, Some(authority.client()));
+    assert_decides(RedisStore::open(with).unwrap()).await;
+}
+
+/// The servers' own certificates are of an authority that nobody trusts.
+#[tokio::test]
+async fn insecure_trusts_every_certificate_and_is_logged_once_per_url() {
+    let files = Authority::new().server("another.example");
+    let (log, _guard) = Log::capture();
+    let server = Server::with_tls::<&str>(&files, &[]).await;
+    let store = RedisStore::open(insecure(server.url())).unwrap();
+    assert_decides(store).await;
+    let events = log.events();
+    let [event] = events.as_slice() else { panic!("{events:?}") };
+    assert!(event.contains("WARN tollgate: TLS certificates are not verified"), "{event}");
+    assert!(event.contains(&format!("server=127.0.0.1:{}", server.port())), "{event}");
+
+    let cluster = Cluster::with_tls(&files).await;
+    let seed = insecure(cluster.node(0).url());
+    assert_decides(RedisStore::open_cluster([seed]).unwrap()).await;
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test]
+async fn insecure_applies_to_the_sentinels_and_to_the_primary() {
+    let sentinel = Sentinel::with_tls(&Authority::new().server("another.example")).await;
+    let urls = sentinel.urls().into_iter().map(insecure);
+    assert_decides(RedisStore::open_sentinel(urls, sentinel.service_name()).unwrap()).await;
+}
+
+/// Checks that the log and the error name the server and say what is wrong.
+async fn assert_rejects(files: &TlsFiles, trusted: &Authority, reasons: [&str; 2]) {
+    let reason = reasons[usize::from(!RUSTLS)];
+    let server = Server::with_tls::<&str>(files, &[]).await;
+    let store = RedisStore::open(trusting(server.url(), trusted, None)).unwrap();
+    let (log, _guard) = Log::capture();
+    let error = limiter(store).check("key").await.unwrap_err();
+
+    let address = format!("127.0.0.1:{}", server.port());
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(error.server(), Some(address.as_str()));
+    assert_eq!(error.to_string(), "no TLS connection to Redis");
+    let source = error.source().unwrap().to_string();
+    assert!(source.contains(reason), "{source}");
+
+    let events = log.events();
+    let [event] = events.as_slice() else { panic!("{events:?}") };
+    assert!(event.contains("WARN tollgate: rate limit unavailable, failing closed"), "{event}");
+    assert!(event.contains(&format!("server=\"{address}\"")), "{event}");
+    assert!(event.contains("no TLS connection to Redis: ") && event.contains(reason), "{event}");
+}
+
+#[tokio::test]
+async fn a_certificate_of_an_unknown_authority_is_rejected_with_a_clear_reason() {
+    let (known, unknown) = (Authority::new(), Authority::new());
+    let reasons =
+        ["invalid peer certificate: UnknownIssuer", "unable to get local issuer certificate"];
+    assert_rejects(&unknown.server(HOST), &known, reasons).await;
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_host_is_rejected_with_a_clear_reason() {
+    let authority = Authority::new();
+    let reasons = ["certificate not valid for name", "IP address mismatch"];
+    assert_rejects(&authority.server("another.example"), &authority, reasons).await;
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_rejected_with_a_clear_reason() {
+    let authority = Authority::new();
+    let reasons = ["certificate expired", "certificate has expired"];
+    assert_rejects(&authority.expired_server(HOST), &authority, reasons).await;
+}

@@ -18,7 +18,11 @@ const HOST: &str = "127.0.0.1";
 const RUSTLS: bool = cfg!(feature = "tls-rustls");
 
 /// A server's address with the only authority to trust, and perhaps a certificate of the client.
-fn trusting(url: String, authority: &Authority, client: Option<Certificate>) -> ConnectionInfo {
+fn trusting(
+    url: String,
+    authority: &Authority,
+    client: Option<Certificate>,
+) -> ConnectionInfo {
     let client_tls = client.map(|client| ClientTlsConfig {
         client_cert: client.certificate.into_bytes(),
         client_key: client.key.into_bytes(),
@@ -146,4 +150,13 @@ async fn an_expired_certificate_is_rejected_with_a_clear_reason() {
     let authority = Authority::new();
     let reasons = ["certificate expired", "certificate has expired"];
     assert_rejects(&authority.expired_server(HOST), &authority, reasons).await;
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test]
+async fn sentinels_and_a_primary_of_a_private_authority_are_trusted() {
+    let authority = Authority::new();
+    let sentinel = Sentinel::with_tls(&authority.server(HOST)).await;
+    let sentinels = all_trusting(sentinel.urls(), &authority);
+    assert_decides(RedisStore::open_sentinel(sentinels, sentinel.service_name()).unwrap()).await;
 }

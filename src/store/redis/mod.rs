@@ -74,7 +74,8 @@ use crate::{ConfigError, Error, Key};
 /// too. Settings with which no connection could be made are a [`ConfigError`].
 ///
 /// For a private certificate authority or client certificates, build the address with them. `open`
-/// accepts it, and `open_cluster` uses those of the first address for all nodes:
+/// accepts it. `open_cluster` and `open_sentinel` use those of the first address for all nodes, and
+/// for the primary:
 ///
 /// ```no_run
 /// # #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]

@@ -1,27 +1,35 @@
-//! A cluster: which node serves which slot, and the connections to each node.
+//! A cluster: the connections to each node, and which of them serve a slot.
 //!
 //! The cluster connection of `redis` resends calls that may have run, never replaces a silent
 //! connection, and blocks all shards while it reconnects to one. Here every node has its own
 //! connections and fails alone. MOVED and ASK, which prove that a call did not run, say where it
 //! goes instead.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisResult, Value};
+use arc_swap::ArcSwap;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::{
+    Client, ConnectionInfo, ErrorKind as RedisErrorKind, IntoConnectionInfo, Pipeline, RedisResult,
+    ServerErrorKind, Value,
+};
 use tokio::runtime::Handle;
 
-use super::connector::{Connector, parse_server, to_config_error, to_error};
+use super::cluster_view::View;
+use super::connector::{Connector, parse_server, to_config_error};
+use super::node::Node;
+use super::routes::Routes;
 use super::shared_connection::ConnectionSet;
+use super::slot_map::{SLOTS, SlotMap};
 use super::timer;
-use crate::{ConfigError, Error};
+use crate::ConfigError;
 
-const SLOTS: usize = 16_384;
-
-/// The pause between two requests for the slots.
+/// The pause between two rounds of questions for the slots.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a node may take to send the slots.
@@ -33,19 +41,20 @@ pub(super) struct Cluster {
     first_connections: Arc<ConnectionSet>,
     seeds: Vec<(Node, Arc<ConnectionSet>)>,
     connections_per_node: usize,
-    map: Mutex<Map>,
+    state: Mutex<State>,
+    /// What checks read, without a lock.
+    routes: ArcSwap<Routes>,
     is_refreshing: AtomicBool,
+    /// The user may not call `CLUSTER NODES`.
+    lacks_epochs: AtomicBool,
 }
 
-#[derive(Debug)]
-struct Map {
+struct State {
+    map: SlotMap,
+    /// The connections to the nodes, by the addresses that other nodes name.
     nodes: HashMap<Node, Arc<ConnectionSet>>,
-    slots: Vec<Option<Arc<ConnectionSet>>>,
     refreshed: Option<Instant>,
 }
-
-/// A node's host and port.
-type Node = (String, u16);
 
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,153 +67,250 @@ impl Cluster {
         urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
     ) -> Result<Self, ConfigError> {
         let infos = urls.into_iter().map(parse_server).collect::<Result<Vec<_>, _>>()?;
-        let first = infos
-            .first()
-            .ok_or(ConfigError::new("no cluster node given: name at least one"))?
-            .clone();
-        let first_connections = connections(first.clone(), 1).map_err(to_config_error)?;
+        let first = infos.first().ok_or(no_node())?.clone();
         let seeds = infos.into_iter().map(|info| {
-            let node = node_of(&info)
+            let node = Node::of(&info)
                 .ok_or(ConfigError::new("invalid cluster node: a host and a port are needed"))?;
             Ok((node, connections(info, 1).map_err(to_config_error)?))
         });
-        let seeds = seeds.collect::<Result<_, ConfigError>>()?;
-        let map = Map { nodes: HashMap::new(), slots: vec![None; SLOTS], refreshed: None };
-        Ok(Self {
-            first,
-            first_connections,
-            seeds,
-            connections_per_node: 1,
-            map: map.into(),
-            is_refreshing: AtomicBool::new(false),
-        })
+        let seeds = seeds.collect::<Result<Vec<_>, ConfigError>>()?;
+        let (_, first_connections) = seeds.first().ok_or(no_node())?;
+        let first_connections = first_connections.clone();
+        Ok(Self::with_seeds(first, first_connections, seeds, 1))
     }
 
     /// The same cluster with this many connections to each node, and an empty slot map.
     pub(super) fn with_connections(&self, connections_per_node: usize) -> Self {
-        let map = Map { nodes: HashMap::new(), slots: vec![None; SLOTS], refreshed: None };
-        let (first, first_connections, seeds) =
-            (self.first.clone(), self.first_connections.clone(), self.seeds.clone());
+        let (first, seeds) = (self.first.clone(), self.seeds.clone());
+        Self::with_seeds(first, self.first_connections.clone(), seeds, connections_per_node)
+    }
+
+    fn with_seeds(
+        first: ConnectionInfo,
+        first_connections: Arc<ConnectionSet>,
+        seeds: Vec<(Node, Arc<ConnectionSet>)>,
+        connections_per_node: usize,
+    ) -> Self {
+        let (nodes, sets) = seeds.iter().cloned().unzip();
+        let routes = Routes::new(first_connections.clone(), sets);
+        let state = State { map: SlotMap::new(nodes), nodes: HashMap::new(), refreshed: None };
         Self {
             first,
             first_connections,
             seeds,
             connections_per_node,
-            map: map.into(),
+            state: state.into(),
+            routes: ArcSwap::from_pointee(routes),
             is_refreshing: AtomicBool::new(false),
+            lacks_epochs: AtomicBool::new(false),
         }
     }
 
-    /// The connections to the node that serves a slot, or to a seed, which will redirect.
+    /// The connections to the node that serves a slot, or to another node, which will redirect.
     pub(super) fn connections(self: &Arc<Self>, slot: u16) -> Arc<ConnectionSet> {
-        if let Some(Some(connections)) = self.map().slots.get(usize::from(slot)) {
-            return connections.clone();
-        }
-        self.refresh_slots();
-        let up = self.seeds.iter().find(|(_, connections)| connections.any_connected());
-        up.map_or(&self.first_connections, |(_, connections)| connections).clone()
+        self.with_route(slot, Arc::clone)
     }
 
-    /// Where a redirected call goes. `moved` means that the slot stays there.
-    pub(super) fn redirect(
+    /// Identifies the node that serves a slot.
+    pub(super) fn queue_id(self: &Arc<Self>, slot: u16) -> usize {
+        self.with_route(slot, |connections| Arc::as_ptr(connections).addr())
+    }
+
+    /// Where a call goes whose slot has moved to another node.
+    pub(super) fn moved(
         self: &Arc<Self>,
         slot: u16,
         address: &str,
-        moved: bool,
-    ) -> Option<Arc<ConnectionSet>> {
-        let (host, port) = address.rsplit_once(':')?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let node = (host.to_owned(), port.parse().ok()?);
-        // A node that does not know its own name leaves it out. Then the slots tell.
-        let connections = if host.is_empty() { None } else { self.map().connections(node, self) };
-        if moved {
-            if let (Some(connections), Some(owner)) =
-                (&connections, self.map().slots.get_mut(usize::from(slot)))
-            {
-                *owner = Some(connections.clone());
+        answered: &ConnectionSet,
+    ) -> Arc<ConnectionSet> {
+        self.refresh_slots();
+        let from = node_of(answered);
+        if let (Some(from), Some(to)) = (&from, Node::parse(address, from.as_ref())) {
+            let mut state = self.state();
+            if let Some(connections) = self.connections_to(&mut state.nodes, &to) {
+                if state.map.moved(slot, &to, from, Instant::now()) {
+                    let mut routes = Routes::clone(&self.routes.load());
+                    routes.set_owner(slot, &connections);
+                    self.routes.store(routes.into());
+                }
+                return connections;
             }
-            self.refresh_slots();
         }
-        connections
+        // The owner has no known address. Another node may know it, or be it.
+        self.routes.load().after(answered).clone()
+    }
+
+    /// Where a call goes whose slot is moving to another node.
+    pub(super) fn asked(
+        &self,
+        address: &str,
+        answered: &ConnectionSet,
+    ) -> Option<Arc<ConnectionSet>> {
+        let to = Node::parse(address, node_of(answered).as_ref())?;
+        let mut state = self.state();
+        state.map.exists(&to, Instant::now());
+        self.connections_to(&mut state.nodes, &to)
+    }
+
+    /// A call to this node has failed, so its slots may have another owner.
+    pub(super) fn failed(self: &Arc<Self>, answered: &ConnectionSet) {
+        if let Some(node) = node_of(answered) {
+            self.state().map.failed(&node, Instant::now());
+        }
+        self.refresh_slots();
     }
 
     /// Requests the slots soon, in a task, unless one is running. Outside a runtime it does nothing.
-    pub(super) fn refresh_slots(self: &Arc<Self>) {
+    fn refresh_slots(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
         if !self.is_refreshing.swap(true, Ordering::AcqRel) {
             runtime.spawn(RefreshTask(Arc::downgrade(self)).run());
         }
     }
 
-    /// The slots according to the first node that replies, connected nodes first.
-    async fn slots(&self) -> Option<Vec<(u16, u16, Node)>> {
-        let mut nodes = self.seeds.clone();
-        nodes.extend(
-            self.map().nodes.iter().map(|(node, connections)| (node.clone(), connections.clone())),
-        );
-        nodes.sort_by_key(|(_, connections)| !connections.any_connected());
-        for (node, connections) in nodes {
-            let deadline = Instant::now() + REFRESH_TIMEOUT;
-            if let Some(Ok(reply)) = timer::timeout_at(deadline, request_slots(&connections)).await
-                && let Some(slots) = parse(reply, &node.0)
-            {
-                return Some(slots);
+    fn with_route<T>(
+        self: &Arc<Self>,
+        slot: u16,
+        read: impl FnOnce(&Arc<ConnectionSet>) -> T,
+    ) -> T {
+        let routes = self.routes.load();
+        match routes.owner(slot) {
+            Some(connections) => read(connections),
+            None => {
+                self.refresh_slots();
+                read(routes.any())
             }
         }
-        None
     }
 
-    /// Drops nodes that serve no slots any more, and their connections.
-    fn learn(&self, slots: Vec<(u16, u16, Node)>) {
-        let mut map = self.map();
-        let (mut nodes, mut owners) = (HashMap::new(), vec![None; SLOTS]);
-        for (first, last, node) in slots {
-            let connections = map.connections(node.clone(), self);
-            nodes.extend(connections.clone().map(|connections| (node, connections)));
-            for owner in owners.iter_mut().take(usize::from(last) + 1).skip(first.into()) {
-                owner.clone_from(&connections);
-            }
-        }
-        (map.nodes, map.slots) = (nodes, owners);
-    }
-
-    fn map(&self) -> MutexGuard<'_, Map> {
-        // Nothing that panics leaves it half changed.
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Map {
-    fn connections(&mut self, node: Node, cluster: &Cluster) -> Option<Arc<ConnectionSet>> {
-        if let Some(connections) = self.nodes.get(&node) {
+    fn connections_to(
+        &self,
+        nodes: &mut HashMap<Node, Arc<ConnectionSet>>,
+        node: &Node,
+    ) -> Option<Arc<ConnectionSet>> {
+        if let Some(connections) = nodes.get(node) {
             return Some(connections.clone());
         }
-        let connections =
-            connections(at(&cluster.first, &node), cluster.connections_per_node).ok()?;
-        self.nodes.insert(node, connections.clone());
+        let connections = connections(node.like(&self.first), self.connections_per_node).ok()?;
+        nodes.insert(node.clone(), connections.clone());
         Some(connections)
+    }
+
+    fn find<'a>(
+        &'a self,
+        nodes: &'a HashMap<Node, Arc<ConnectionSet>>,
+        node: &Node,
+    ) -> Option<&'a Arc<ConnectionSet>> {
+        let seed = || self.seeds.iter().find(|(seed, _)| seed == node).map(|(_, seed)| seed);
+        nodes.get(node).or_else(seed)
+    }
+
+    fn begin_refresh(&self) -> Vec<(Node, Arc<ConnectionSet>)> {
+        let mut state = self.state();
+        let State { map, nodes, .. } = &mut *state;
+        let find = |node: &Node| self.find(nodes, node);
+        let asked = map.begin(Instant::now(), |node| {
+            find(node).is_some_and(|connections| connections.any_connected())
+        });
+        asked.into_iter().filter_map(|node| find(&node).cloned().map(|set| (node, set))).collect()
+    }
+
+    /// Asks a node for the slots. There is no view if it does not reply.
+    async fn ask(&self, node: Node, connections: Arc<ConnectionSet>) -> (Node, Option<View>) {
+        let lacks_epochs = self.lacks_epochs.load(Ordering::Relaxed);
+        let mut questions = Pipeline::new();
+        questions.cmd("CLUSTER").arg("SLOTS");
+        if !lacks_epochs {
+            questions.cmd("CLUSTER").arg("NODES");
+        }
+        // In a task of its own, because the reply shows whether the connection works.
+        let replies = tokio::spawn(async move {
+            connections.acquire().await?.call_all(&questions).await
+        });
+        let replies = timer::timeout_at(Instant::now() + REFRESH_TIMEOUT, replies).await;
+        let Some(Ok(Ok(Ok(replies)))) = replies else { return (node, None) };
+        let nodes = match replies.get(1).cloned().map(Value::extract_error) {
+            Some(Ok(nodes)) => redis::from_redis_value::<String>(nodes).ok(),
+            Some(Err(error)) => {
+                let denied = RedisErrorKind::Server(ServerErrorKind::NoPerm);
+                self.lacks_epochs.store(error.kind() == denied, Ordering::Relaxed);
+                None
+            }
+            None => None,
+        };
+        let view = replies.first().and_then(|slots| View::parse(&node, slots, nodes.as_deref()));
+        (node, view)
+    }
+
+    fn learn(&self, node: &Node, view: Option<View>) {
+        let mut state = self.state();
+        let now = Instant::now();
+        match view {
+            Some(view) => {
+                if state.map.add(view, now) {
+                    self.publish(&mut state, now);
+                }
+            }
+            None => state.map.failed(node, now),
+        }
+    }
+
+    fn end_refresh(&self) {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.map.end(now);
+        self.publish(&mut state, now);
+        state.refreshed = Some(now);
+    }
+
+    /// Makes the slot map visible to checks. Drops nodes that no longer exist, and their connections.
+    fn publish(&self, state: &mut State, now: Instant) {
+        let nodes = state.map.nodes(now);
+        let others = nodes.iter().filter_map(|node| self.find(&state.nodes, node).cloned());
+        let mut routes = Routes::new(self.first_connections.clone(), others.collect());
+        let mut last: Option<(Node, Arc<ConnectionSet>)> = None;
+        for slot in 0..SLOTS {
+            let Some(node) = state.map.owner(slot).cloned() else { continue };
+            // Neighbors often have the same owner.
+            if last.as_ref().is_none_or(|(last, _)| *last != node) {
+                last = self
+                    .connections_to(&mut state.nodes, &node)
+                    .map(|connections| (node, connections));
+            }
+            if let Some((_, connections)) = &last {
+                routes.set_owner(slot, connections);
+            }
+        }
+        let nodes: HashSet<_> = nodes.into_iter().collect();
+        state.nodes.retain(|node, _| nodes.contains(node));
+        self.routes.store(routes.into());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that panics leaves it half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn connections(info: ConnectionInfo, count: usize) -> RedisResult<Arc<ConnectionSet>> {
-    let client = Client::open(info)?;
-    Ok(Arc::new(ConnectionSet::new(Connector::client(client).into(), count)))
-}
-
-/// The task that requests the slots. At most one runs.
+/// The task that asks nodes for the slots. At most one runs.
 struct RefreshTask(Weak<Cluster>);
 
 impl RefreshTask {
     async fn run(self) {
-        let refreshed = self.0.upgrade().and_then(|cluster| cluster.map().refreshed);
+        let refreshed = self.0.upgrade().and_then(|cluster| cluster.state().refreshed);
         if let Some(refreshed) = refreshed {
             timer::sleep_until(refreshed + REFRESH_INTERVAL).await;
         }
         let Some(cluster) = self.0.upgrade() else { return };
-        if let Some(slots) = cluster.slots().await {
-            cluster.learn(slots);
+        let mut views: FuturesUnordered<_> = cluster
+            .begin_refresh()
+            .into_iter()
+            .map(|(node, connections)| cluster.ask(node, connections))
+            .collect();
+        while let Some((node, view)) = views.next().await {
+            cluster.learn(&node, view);
         }
-        cluster.map().refreshed = Some(Instant::now());
+        cluster.end_refresh();
     }
 }
 
@@ -216,56 +322,15 @@ impl Drop for RefreshTask {
     }
 }
 
-async fn request_slots(connections: &ConnectionSet) -> Result<Value, Error> {
-    let mut slots = redis::cmd("CLUSTER");
-    slots.arg("SLOTS");
-    connections.acquire().await?.call(&slots, false).await?.map_err(to_error)
+fn connections(info: ConnectionInfo, count: usize) -> RedisResult<Arc<ConnectionSet>> {
+    let client = Client::open(info)?;
+    Ok(Arc::new(ConnectionSet::new(Connector::client(client).into(), count)))
 }
 
-/// The first and last slot of each range, and its primary.
-fn parse(reply: Value, asked: &str) -> Option<Vec<(u16, u16, Node)>> {
-    let Value::Array(ranges) = reply else { return None };
-    let ranges = ranges.into_iter().map(|range| {
-        let Value::Array(range) = range else { return None };
-        let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = range.as_slice()
-        else {
-            return None;
-        };
-        let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
-        let host = match host {
-            Value::BulkString(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
-            // A node that does not know its own name has the address it was asked at.
-            _ => asked.to_owned(),
-        };
-        Some((
-            u16::try_from(*first).ok()?,
-            u16::try_from(*last).ok()?,
-            (host, u16::try_from(*port).ok()?),
-        ))
-    });
-    ranges.collect::<Option<Vec<_>>>().filter(|ranges| !ranges.is_empty())
+fn node_of(connections: &ConnectionSet) -> Option<Node> {
+    Node::parse(connections.server(), None)
 }
 
-fn node_of(info: &ConnectionInfo) -> Option<Node> {
-    match info.addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Some((host.clone(), *port))
-        }
-        _ => None,
-    }
-}
-
-/// The same user, password and TLS at another address.
-fn at(first: &ConnectionInfo, (host, port): &Node) -> ConnectionInfo {
-    let (host, port) = (host.clone(), *port);
-    let address = match first.addr() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: *insecure,
-            tls_params: tls_params.clone(),
-        },
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    first.clone().set_addr(address)
+fn no_node() -> ConfigError {
+    ConfigError::new("no cluster node given: name at least one")
 }

@@ -1,8 +1,8 @@
 //! The name of a bucket in Redis: `prefix:{key}:policy:format`.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
+use super::slot_map::SLOTS;
 use crate::{ConfigError, Key};
 
 /// The format of the value: token bucket, version 1. Another algorithm or version has another name,
@@ -37,47 +37,57 @@ impl KeyEncoder {
 
     /// The slot of the bucket on a cluster, which is the slot of its hash tag.
     pub(super) fn slot(&self, key: &Key) -> u16 {
-        let mut tag = String::new();
-        encode_key(&mut tag, key);
-        crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % 16_384
+        let mut crc = crc16::State::<crc16::XMODEM>::new();
+        encode_key(key, |part| crc.update(part.as_bytes()));
+        crc.get() % SLOTS
     }
 
     pub(super) fn name(&self, key: &Key) -> String {
         let mut name =
             String::with_capacity(self.prefix.len() + key.as_bytes().len() + self.suffix.len());
         name.push_str(&self.prefix);
-        encode_key(&mut name, key);
+        encode_key(key, |part| name.push_str(part));
         name.push_str(&self.suffix);
         name
     }
 }
 
-/// Encodes a key as visible ASCII without braces. Different keys have different encodings, and none
-/// is empty, because Redis ignores an empty hash tag.
+/// Encodes a key as visible ASCII without braces, part by part. Different keys have different
+/// encodings, and none is empty, because Redis ignores an empty hash tag.
 ///
 /// `%` and `#` in a key are encoded like other special bytes, as `%` and two hexadecimal digits. So
 /// a single `%` can stand for the empty key, and a leading `#` for a digest.
-fn encode_key(name: &mut String, key: &Key) {
+fn encode_key(key: &Key, mut push: impl FnMut(&str)) {
     if key.is_digest() {
-        name.push('#');
-        key.as_bytes().iter().for_each(|&byte| push_hex(name, byte));
+        push("#");
+        key.as_bytes().iter().for_each(|&byte| push(ascii(&hex(byte))));
     } else if key.as_bytes().is_empty() {
-        name.push('%');
+        push("%");
     } else {
-        for &byte in key.as_bytes() {
-            if byte.is_ascii_graphic() && !b"{}%#".contains(&byte) {
-                name.push(byte.into());
-            } else {
-                name.push('%');
-                push_hex(name, byte);
+        for run in key.as_bytes().chunk_by(|&left, &right| is_plain(left) && is_plain(right)) {
+            match run {
+                &[byte] if !is_plain(byte) => {
+                    let [high, low] = hex(byte);
+                    push(ascii(&[b'%', high, low]));
+                }
+                plain => push(ascii(plain)),
             }
         }
     }
 }
 
-fn push_hex(name: &mut String, byte: u8) {
-    // Writing to a string cannot fail.
-    let _ = write!(name, "{byte:02x}");
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"{}%#".contains(&byte)
+}
+
+fn hex(byte: u8) -> [u8; 2] {
+    let digit = |value: u8| if value < 10 { b'0' + value } else { b'a' + (value - 10) };
+    [digit(byte >> 4), digit(byte & 15)]
+}
+
+/// All parts are ASCII, so nothing is lost.
+fn ascii(part: &[u8]) -> &str {
+    std::str::from_utf8(part).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -99,6 +109,14 @@ mod tests {
     fn ordinary_keys_stay_readable() {
         assert_eq!(name(b"203.0.113.7"), "tollgate:{203.0.113.7}:default:t1");
         assert_eq!(name(b"user:7|/search"), "tollgate:{user:7|/search}:default:t1");
+    }
+
+    #[test]
+    fn the_slot_is_the_one_that_redis_computes() {
+        let encoder = KeyEncoder::new("tollgate", "default").unwrap();
+        // As CLUSTER KEYSLOT says.
+        assert_eq!(encoder.slot(&"foo".into()), 12_182);
+        assert_eq!(encoder.slot(&"user:7|/search".into()), 7_411);
     }
 
     #[test]
@@ -150,6 +168,13 @@ mod tests {
             prop_assert_eq!(name.matches(['{', '}']).count(), 2);
             prop_assert_eq!(&name, &format!("tollgate:{{{}}}:default:t1", tag(&name)));
             prop_assert!(name.len() < 3 * 128 + 30);
+        }
+
+        #[test]
+        fn the_slot_is_that_of_the_tag(key: Vec<u8>) {
+            let encoder = KeyEncoder::new("tollgate", "default").unwrap();
+            let crc = crc16::State::<crc16::XMODEM>::calculate(tag(&name(&key)).as_bytes());
+            prop_assert_eq!(encoder.slot(&key.as_slice().into()), crc % 16_384);
         }
 
         #[test]

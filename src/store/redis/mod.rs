@@ -4,18 +4,22 @@
 mod backoff;
 mod batch;
 mod cluster;
+mod cluster_view;
 mod connection;
 mod connector;
 mod flight;
 mod key_encoder;
 mod node_queue;
+mod node;
 mod queue;
 mod reply;
+mod routes;
 mod script;
 mod shared_connection;
 mod silence;
 mod timer;
 mod tls;
+mod slot_map;
 mod topology;
 mod window;
 

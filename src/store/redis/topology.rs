@@ -130,12 +130,13 @@ impl Topology {
         }
     }
 
-    /// Sends the calls of one batch on this connection, each once. Where the server may not know the
+    /// Sends the calls of one batch to this server, each once. Where the server may not know the
     /// script, the first of them brings it along.
     pub(super) async fn send(
         &self,
         calls: &[Call],
         script: &Script,
+        server: &ConnectionSet,
         connection: &Arc<Connection>,
     ) -> Vec<Result<Value, Failure>> {
         let Some((first, rest)) = calls.split_first() else { return Vec::new() };
@@ -164,7 +165,7 @@ impl Topology {
         let replies: Vec<_> = calls
             .iter()
             .zip(replies)
-            .map(|(call, reply)| self.read(call.slot, reply).map_err(|(failure, _)| failure))
+            .map(|(call, reply)| self.read(call.slot, reply, server).map_err(|(failure, _)| failure))
             .collect();
         if replies.iter().any(|reply| matches!(reply, Err(Failure::UnknownScript))) {
             connection.set_knows_script(script.sha(), false);
@@ -180,7 +181,7 @@ impl Topology {
         for _ in 0..MAX_REDIRECTIONS {
             let connection = target.connections.acquire().await.map_err(Failure::Lost)?;
             let reply = connection.call(&call.command, target.asking).await;
-            match self.read(call.slot, reply) {
+            match self.read(call.slot, reply, &target.connections) {
                 Ok(reply) => return Ok(reply),
                 Err((Failure::Redirected, Some(next))) => target = next,
                 Err((failure, _)) => return Err(failure),
@@ -202,43 +203,48 @@ impl Topology {
         &self,
         slot: u16,
         reply: Result<RedisResult<Value>, Error>,
+        answered: &ConnectionSet,
     ) -> Result<Value, (Failure, Option<Target>)> {
         let error = match reply {
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) => error,
             Err(error) => {
-                self.schedule_refresh();
+                self.failed(answered);
                 return Err((Failure::Lost(error), None));
             }
         };
         if error.kind() == RedisErrorKind::Server(ServerErrorKind::NoScript) {
             return Err((Failure::UnknownScript, None));
         }
-        if let Some(target) = self.redirect(slot, &error) {
+        if let Some(target) = self.redirect(slot, &error, answered) {
             return Err((Failure::Redirected, Some(target)));
         }
-        self.schedule_refresh();
+        self.failed(answered);
         let is_lost = error.is_io_error() || error.is_unrecoverable_error();
         let failure = if is_lost { Failure::Lost } else { Failure::Refused };
         Err((failure(to_error(error)), None))
     }
 
-    fn redirect(&self, slot: u16, error: &RedisError) -> Option<Target> {
+    fn redirect(&self, slot: u16, error: &RedisError, answered: &ConnectionSet) -> Option<Target> {
         match self {
             Self::Server { .. } => None,
             Self::Cluster(cluster) => {
                 let (address, _) = error.redirect_node()?;
                 let moved = error.kind() == RedisErrorKind::Server(ServerErrorKind::Moved);
-                let connections = cluster.redirect(slot, address, moved)?;
+                let connections = if moved {
+                    cluster.moved(slot, address, answered)
+                } else {
+                    cluster.asked(address, answered)?
+                };
                 Some(Target { connections, asking: !moved })
             }
         }
     }
 
     /// After a failed call: the slot may have another owner by now.
-    fn schedule_refresh(&self) {
+    fn failed(&self, answered: &ConnectionSet) {
         if let Self::Cluster(cluster) = self {
-            cluster.refresh_slots();
+            cluster.failed(answered);
         }
     }
 }

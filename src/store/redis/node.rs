@@ -1,0 +1,93 @@
+//! The address of a server that another server names.
+
+use std::fmt;
+use std::sync::Arc;
+
+use redis::{ConnectionAddr, ConnectionInfo};
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Node {
+    pub(super) host: Arc<str>,
+    pub(super) port: u16,
+}
+
+impl Node {
+    pub(super) fn new(host: &str, port: u16) -> Self {
+        Self { host: host.into(), port }
+    }
+
+    /// The address of a server, unless it is a Unix socket.
+    pub(super) fn of(info: &ConnectionInfo) -> Option<Self> {
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some(Self::new(host, *port))
+            }
+            _ => None,
+        }
+    }
+
+    /// Parses the address in a redirection. Without a host it is that of the node that `answered`.
+    /// `None` if it is unknown (`?`), which must not be resolved by DNS.
+    pub(super) fn parse(address: &str, answered: Option<&Self>) -> Option<Self> {
+        let (host, port) = address.rsplit_once(':')?;
+        let port = port.parse().ok()?;
+        match host.trim_start_matches('[').trim_end_matches(']') {
+            "?" => None,
+            "" => answered.map(|answered| Self { host: answered.host.clone(), port }),
+            host => Some(Self::new(host, port)),
+        }
+    }
+
+    /// The same user, password, database, TLS and options at this address.
+    pub(super) fn like(&self, other: &ConnectionInfo) -> ConnectionInfo {
+        let (host, port) = (self.host.to_string(), self.port);
+        let address = match other.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        other.clone().set_addr(address)
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_empty_host_is_that_of_the_node_that_answered() {
+        let answered = Node::new("10.0.0.1", 7000);
+        assert_eq!(Node::parse(":7001", Some(&answered)), Some(Node::new("10.0.0.1", 7001)));
+        assert_eq!(Node::parse(":7001", None), None);
+    }
+
+    #[test]
+    fn a_question_mark_is_no_host() {
+        assert_eq!(Node::parse("?:7001", Some(&Node::new("10.0.0.1", 7000))), None);
+    }
+
+    #[test]
+    fn addresses_of_version_6_keep_their_colons() {
+        let node = Some(Node::new("fe80::1", 7001));
+        assert_eq!(Node::parse("fe80::1:7001", None), node);
+        assert_eq!(Node::parse("[fe80::1]:7001", None), node);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(address: String) {
+            let _ = Node::parse(&address, None);
+        }
+    }
+}

@@ -31,9 +31,12 @@ async fn key_on(cluster: &Cluster, node: usize) -> u32 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrating_a_slot_under_load_fails_no_check_and_grants_no_permit_twice() {
-    let cluster = Cluster::start().await;
+    migrate_under_load(&Cluster::start().await).await;
+}
+
+async fn migrate_under_load(cluster: &Cluster) {
     let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
-    let key = key_on(&cluster, 0).await;
+    let key = key_on(cluster, 0).await;
     let slot = cluster.slot_of(&redis_key(key)).await;
     limiter.check(key).await.unwrap().ensure_allowed().unwrap();
 
@@ -253,4 +256,70 @@ async fn the_documented_permissions_are_sufficient_on_a_cluster() {
     cluster.begin_migration(slot, owner, (owner + 1) % 3).await;
     cluster.move_keys(slot, owner, (owner + 1) % 3).await;
     assert!(limiter.check(7u32).await.unwrap().is_allowed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_cut_off_on_the_cluster_bus_does_not_hide_a_promotion() {
+    let cluster = Cluster::with_replica().await;
+    fail_over_behind_an_isolated_node(&cluster, cluster.urls()).await;
+}
+
+/// Without configuration epochs the majority of the nodes decides.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_cut_off_does_not_hide_a_promotion_if_cluster_nodes_is_not_permitted() {
+    let cluster = Cluster::with_replica().await;
+    let commands = [&Server::REQUIRED_COMMANDS[..], &["+cluster|slots", "+asking"]].concat();
+    for node in [cluster.node(0), cluster.node(1), cluster.node(2), cluster.replica()] {
+        node.grant(&commands).await;
+    }
+    let urls = cluster.urls().into_iter();
+    let urls = urls.map(|url| url.replace("redis://", "redis://tollgate:secret@")).collect();
+    fail_over_behind_an_isolated_node(&cluster, urls).await;
+}
+
+/// All nodes of the list are reachable, and the first one still considers itself the owner.
+async fn fail_over_behind_an_isolated_node(cluster: &Cluster, urls: Vec<String>) {
+    let store = RedisStore::open_cluster(urls).unwrap();
+    let limiter = Limiter::builder(store, DAILY)
+        .failure_mode(FailureMode::Closed)
+        .timeout(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    let mut keys = Vec::new();
+    for node in 0..3 {
+        keys.push(key_on(cluster, node).await);
+    }
+    for &key in &keys {
+        wait_until("each shard replies", BOUND, async || limiter.check(key).await.is_ok()).await;
+    }
+    cluster.isolate_first_node().await;
+    let promoted = Instant::now();
+    wait_until("the old owner notices that it is cut off", BOUND, async || {
+        let get = ["GET", &redis_key(keys[0])];
+        cluster.node(0).try_query::<Option<String>>(&get).await.is_err()
+    })
+    .await;
+    wait_until("the promoted replica decides", BOUND, async || {
+        limiter.check(keys[0]).await.is_ok()
+    })
+    .await;
+    assert!(promoted.elapsed() < Duration::from_secs(2), "{:?}", promoted.elapsed());
+    let before = cluster.replica().command_stats().await["evalsha"];
+    for _ in 0..100 {
+        for &key in &keys {
+            assert!(limiter.check(key).await.expect("no shard fails any more").is_allowed());
+        }
+    }
+    assert_eq!(cluster.replica().command_stats().await["evalsha"] - before, 100);
+}
+
+/// As behind NAT: redirections and the slots name ports only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redirections_without_a_host_are_followed() {
+    let cluster = Cluster::start().await;
+    for n in 0..3 {
+        let set = ["CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint"];
+        cluster.node(n).command(&set).await;
+    }
+    migrate_under_load(&cluster).await;
 }

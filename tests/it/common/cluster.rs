@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use redis::Value;
 
+use super::bus::Bus;
 use super::client::fields;
 use super::ports::BUS_PORT_OFFSET;
 use super::proxy::Proxy;
@@ -12,22 +13,57 @@ use super::wait::{BOUND, wait_until};
 const NODES: u16 = 3;
 const SLOTS: u16 = 16_384;
 
-/// A cluster of three primaries without replicas. Each has a third of the slots.
+const CLUSTER: [&str; 4] = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
+
+/// A cluster of three primaries. Each has a third of the slots.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     nodes: Vec<Server>,
     ids: Vec<String>,
     proxies: Vec<Proxy>,
+    /// Of the first node.
+    replica: Option<Server>,
+    bus: Option<Bus>,
 }
 
 impl Cluster {
     pub(crate) async fn start() -> Self {
-        Self::build(Vec::new(), None).await
+        Self::build(Vec::new(), None, None).await
     }
 
     /// Starts a cluster that speaks only TLS, between its nodes too.
     pub(crate) async fn with_tls(tls: &TlsFiles) -> Self {
-        Self::build(Vec::new(), Some(tls)).await
+        Self::build(Vec::new(), Some(tls), None).await
+    }
+
+    /// Starts a cluster whose first node has a replica, and can be cut off from the other nodes.
+    pub(crate) async fn with_replica() -> Self {
+        let mut bus = Bus::new();
+        let (replica, bus_port) = start_on_bus(&mut bus, usize::from(NODES)).await;
+        let mut cluster = Self::build(Vec::new(), None, Some(bus)).await;
+        cluster.meet(&replica, bus_port).await;
+        wait_until("the replica knows its primary", BOUND, async || {
+            replica.try_query::<()>(&["CLUSTER", "REPLICATE", &cluster.ids[0]]).await.is_ok()
+        })
+        .await;
+        wait_until("the replica has the primary's data", BOUND, async || {
+            replica.info("replication").await["master_link_status"] == "up"
+        })
+        .await;
+        let id: String = replica.query(&["CLUSTER", "MYID"]).await;
+        wait_until("all nodes know the replica", BOUND, async || {
+            for node in &cluster.nodes {
+                let nodes: String = node.query(&["CLUSTER", "NODES"]).await;
+                let knows = |line: &str| line.starts_with(&id) && line.contains("slave");
+                if !nodes.lines().any(knows) {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+        cluster.replica = Some(replica);
+        cluster
     }
 
     /// Starts a cluster with a proxy in front of each node. The nodes announce the addresses of the
@@ -38,13 +74,21 @@ impl Cluster {
         for _ in 0..NODES {
             proxies.push(Proxy::start(0).await);
         }
-        Self::build(proxies, None).await
+        Self::build(proxies, None, None).await
     }
 
-    async fn build(proxies: Vec<Proxy>, tls: Option<&TlsFiles>) -> Self {
-        let (mut nodes, mut ids) = (Vec::new(), Vec::new());
+    async fn build(proxies: Vec<Proxy>, tls: Option<&TlsFiles>, mut bus: Option<Bus>) -> Self {
+        let (mut nodes, mut ids, mut bus_ports) = (Vec::new(), Vec::new(), Vec::new());
         for n in 0..usize::from(NODES) {
-            let node = start_node(proxies.get(n), tls).await;
+            let (node, bus_port) = match &mut bus {
+                Some(bus) => start_on_bus(bus, n).await,
+                None => {
+                    let node = start_node(proxies.get(n), tls).await;
+                    let bus_port = node.port() + BUS_PORT_OFFSET;
+                    (node, bus_port)
+                }
+            };
+            bus_ports.push(bus_port);
             // Without distinct epochs the nodes would first have to resolve the conflict.
             let epoch = (n + 1).to_string();
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await;
@@ -52,16 +96,41 @@ impl Cluster {
             ids.push(node.query(&["CLUSTER", "MYID"]).await);
             nodes.push(node);
         }
-        let cluster = Self { nodes, ids, proxies };
-        for (n, node) in cluster.nodes.iter().enumerate() {
-            for other in &cluster.nodes[..n] {
-                let (port, bus) =
-                    (other.port().to_string(), (other.port() + BUS_PORT_OFFSET).to_string());
-                node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
-            }
+        let cluster = Self { nodes, ids, proxies, replica: None, bus };
+        for (n, bus_port) in bus_ports.into_iter().enumerate().skip(1) {
+            cluster.meet(&cluster.nodes[n], bus_port).await;
         }
         cluster.wait_until_consistent().await;
         cluster
+    }
+
+    /// Introduces a node to the cluster.
+    async fn meet(&self, node: &Server, bus_port: u16) {
+        let (port, bus_port) = (node.port().to_string(), bus_port.to_string());
+        self.node(0).command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]).await;
+    }
+
+    /// Cuts the first node off from the others, and waits until its replica is promoted and the
+    /// others know that. Clients still reach the first node, which still considers itself the owner
+    /// of its slots.
+    pub(crate) async fn isolate_first_node(&self) {
+        self.bus.as_ref().expect("the cluster has a bus").isolate(0, &self.ids[0]);
+        let port = self.replica().port();
+        wait_until("the replica is promoted", BOUND, async || {
+            for n in 1..self.nodes.len() {
+                let ranges = self.slot_ranges(n).await;
+                if !ranges.iter().any(|range| range.first == 0 && range.port == port) {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    }
+
+    /// Returns the replica of a cluster [`with_replica`](Self::with_replica).
+    pub(crate) fn replica(&self) -> &Server {
+        self.replica.as_ref().expect("the cluster has a replica")
     }
 
     /// Returns the URLs for clients: those of the proxies, if there are any.
@@ -190,19 +259,29 @@ fn integer(value: Value) -> u16 {
 }
 
 async fn start_node(proxy: Option<&Proxy>, tls: Option<&TlsFiles>) -> Server {
-    let enabled = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
     let announce = ["--cluster-announce-ip", "127.0.0.1"];
     if let Some(tls) = tls {
-        return Server::with_tls(tls, &[enabled.as_slice(), &announce].concat()).await;
+        return Server::with_tls(tls, &[CLUSTER.as_slice(), &announce].concat()).await;
     }
     let Some(proxy) = proxy else {
-        return Server::with_args(&[enabled.as_slice(), &announce].concat()).await;
+        return Server::with_args(&[CLUSTER.as_slice(), &announce].concat()).await;
     };
     let port = proxy.port().to_string();
     let announce = [announce.as_slice(), &["--cluster-announce-port", &port]].concat();
-    let node = Server::with_args(&[enabled.as_slice(), &announce].concat()).await;
+    let node = Server::with_args(&[CLUSTER.as_slice(), &announce].concat()).await;
     proxy.retarget(node.port());
     node
+}
+
+/// Starts a node whose bus port is behind a proxy. Returns the port of the proxy.
+async fn start_on_bus(bus: &mut Bus, n: usize) -> (Server, u16) {
+    let (bus_port, target) = bus.add(n).await;
+    let announce = ["--cluster-announce-ip", "127.0.0.1", "--cluster-announce-bus-port"];
+    let bus_port_option = bus_port.to_string();
+    let announce = [announce.as_slice(), &[&bus_port_option]].concat();
+    let node = Server::with_args(&[CLUSTER.as_slice(), &announce].concat()).await;
+    target.send_replace(Some(node.port()));
+    (node, bus_port)
 }
 
 fn add_slots(n: u16) -> Vec<String> {

@@ -7,6 +7,7 @@
 #![allow(dead_code)]
 
 mod alarm;
+mod bus;
 mod client;
 mod cluster;
 mod ports;

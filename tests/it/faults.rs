@@ -9,7 +9,7 @@ use deadpool_redis::Runtime;
 use tollgate::{Decision, ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Sentinel, Server, start, wait_until};
-use crate::exact::{test_limiter, test_limiter_builder};
+use crate::exact::{test_limiter, test_limiter_builder, uncached};
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -306,6 +306,91 @@ async fn a_dead_primary_is_replaced_by_the_one_that_sentinel_reports() {
     sentinel.primary().stop();
     sentinel.wait_until_promoted().await;
     wait_for_recovery(&limiter).await;
+}
+
+/// After a planned failover the old primary accepts writes for about ten seconds more. Two processes
+/// check: one has a connection to the old primary, and one starts with the new primary.
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_failover_leaves_the_old_primary_within_two_seconds() {
+    const RATE: u32 = 500;
+    const OBSERVED: Duration = Duration::from_secs(5);
+    const BOUND_OF_BOTH: Duration = Duration::from_secs(2);
+    let sentinel = Sentinel::start().await;
+    let limiter = || {
+        let store = RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
+        uncached(store, Quota::per_second(RATE.into()).burst(10))
+    };
+    let count = |limiter: Limiter, stop: Arc<AtomicBool>, duration: Duration| async move {
+        let (started, mut admitted) = (Instant::now(), 0);
+        while !stop.load(Relaxed) && started.elapsed() < duration {
+            let decision = limiter.check("key").await;
+            admitted += u32::from(decision.is_ok_and(|decision| decision.is_allowed()));
+            tokio::task::yield_now().await;
+        }
+        admitted
+    };
+    let (old, stop) = (limiter(), Arc::new(AtomicBool::new(false)));
+    wait_for_recovery(&old).await;
+    let started = Instant::now();
+    let by_old = tokio::spawn(count(old, stop.clone(), BOUND));
+    sentinel.failover().await;
+    let by_new = tokio::spawn(count(limiter(), stop.clone(), OBSERVED)).await.unwrap();
+    stop.store(true, Relaxed);
+    let admitted = by_old.await.unwrap() + by_new;
+    let elapsed = started.elapsed();
+    let at_rate = |duration: Duration| f64::from(RATE) * duration.as_secs_f64();
+    assert!(f64::from(admitted) > at_rate(elapsed) / 2., "the load is large enough: {admitted}");
+    // Each primary has a bucket.
+    assert!(f64::from(admitted) < 2. * 10. + at_rate(elapsed + BOUND_OF_BOTH), "{admitted}");
+    let role: Vec<redis::Value> = sentinel.replica().query(&["ROLE"]).await;
+    assert_eq!(role[0], redis::Value::BulkString(b"master".to_vec()), "nobody has demoted it");
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_sentinel_does_not_delay_a_new_connection() {
+    let sentinel = Sentinel::start().await;
+    let store = RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
+    let limiter = test_limiter(store, Quota::per_hour(1_000_000));
+    wait_for_recovery(&limiter).await;
+    sentinel.sentinel(0).pause();
+    for _ in 0..3 {
+        sentinel.primary().command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        let started = Instant::now();
+        // The first check may notice that the connection is closed.
+        let _ = limiter.check("key").await;
+        wait_for_recovery(&limiter).await;
+        assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+    }
+    sentinel.sentinel(0).resume();
+}
+
+/// A store with several connections watches each sentinel once.
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sentinels_are_watched_once_and_no_longer_than_the_store_lives() {
+    let sentinel = Sentinel::start().await;
+    let store = RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
+    let store = store.connections(std::num::NonZeroUsize::new(3).unwrap());
+    let limiter = test_limiter(store.clone(), Quota::per_hour(1_000_000));
+    assert_eq!(sentinel.subscribers().await, 0, "nothing connects before the first check");
+    // The runtime of the first connection ends, so another one has to watch.
+    let short_lived = limiter.clone();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            wait_for_recovery(&short_lived).await;
+        });
+    })
+    .join()
+    .unwrap();
+    for _ in 0..3 {
+        wait_for_recovery(&limiter).await;
+    }
+    wait_until("each sentinel is watched", BOUND, async || sentinel.subscribers().await == 3).await;
+    drop((limiter, store));
+    wait_until("no sentinel is watched", BOUND, async || sentinel.subscribers().await == 0).await;
 }
 
 #[tokio::test]

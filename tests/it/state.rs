@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{ErrorKind, Limiter, Quota, RedisStore};
 
-use crate::common::{Sentinel, Server, start};
+use crate::common::{BOUND, Sentinel, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
 use crate::oracle::Oracle;
 
@@ -240,10 +240,13 @@ async fn the_documented_permissions_are_sufficient_through_sentinel() {
     let sentinel = Sentinel::start().await;
     sentinel.primary().grant(&[&Server::REQUIRED_COMMANDS[..], &["+role"]].concat()).await;
     for n in 0..3 {
-        sentinel.sentinel(n).grant(&["+sentinel", "+role"]).await;
+        sentinel.sentinel(n).grant(&["+sentinel", "+subscribe", "&+switch-master"]).await;
     }
     let urls =
         sentinel.urls().into_iter().map(|url| url.replace("redis://", "redis://tollgate:secret@"));
     let store = RedisStore::open_sentinel(urls, sentinel.service_name()).unwrap();
-    assert!(test_limiter(store, DAILY).check("key").await.unwrap().is_allowed());
+    let limiter = test_limiter(store, DAILY);
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+    wait_until("the sentinels are watched", BOUND, async || sentinel.subscribers().await == 3)
+        .await;
 }

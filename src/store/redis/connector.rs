@@ -1,6 +1,7 @@
 //! How connections are made, and a connection that many checks share.
 
 use std::fmt;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,10 @@ use redis::{
 };
 
 use super::connection::Disconnection;
+#[cfg(feature = "sentinel")]
+use super::primary_report::Report;
+#[cfg(feature = "sentinel")]
+use super::sentinel::Sentinels;
 use super::tls;
 use crate::{ConfigError, Error, ErrorKind};
 
@@ -36,13 +41,17 @@ enum Source {
     #[cfg(feature = "deadpool-cluster")]
     ClusterPool(deadpool_redis::cluster::Pool),
     #[cfg(feature = "sentinel")]
-    SentinelClient {
-        client: Box<tokio::sync::Mutex<redis::sentinel::SentinelClient>>,
-        /// Of one of the sentinels: whether it uses TLS says the same of all.
-        address: redis::ConnectionAddr,
-    },
+    Sentinels(Arc<Sentinels>),
     #[cfg(all(feature = "sentinel", feature = "deadpool"))]
     SentinelPool(deadpool_redis::sentinel::Pool),
+}
+
+/// Whether a connection that works may lead to the wrong server after a while.
+pub(super) enum Origin {
+    Fixed,
+    /// The primary that a sentinel reported.
+    #[cfg(feature = "sentinel")]
+    Primary(Arc<Sentinels>, Report),
 }
 
 /// A connection that pipelines the calls of everyone who holds a clone of it.
@@ -83,34 +92,9 @@ impl Connector {
         urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
         service: String,
     ) -> Result<Self, ConfigError> {
-        use redis::TlsMode;
-        use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-
-        let sentinels = urls.into_iter().map(parse_server).collect::<Result<Vec<_>, _>>()?;
-        let Some(first) = sentinels.first() else {
-            return Err(ConfigError::new("no sentinel given: name at least one"));
-        };
-        let mut node = SentinelNodeConnectionInfo::default()
-            .set_redis_connection_info(first.redis_settings().clone())
-            .set_tcp_settings(first.tcp_settings().clone());
-        if let redis::ConnectionAddr::TcpTls { insecure, .. } = first.addr() {
-            node = node.set_tls_mode(if *insecure { TlsMode::Insecure } else { TlsMode::Secure });
-        }
-        let (address, server) =
-            (first.addr().clone(), format!("sentinel service {service}").into());
-        let sentinels = sentinels
-            .into_iter()
-            .map(|sentinel| {
-                // A sentinel has no databases.
-                let settings = sentinel.redis_settings().clone().set_db(0);
-                sentinel.set_redis_settings(settings)
-            })
-            .collect();
-        let client =
-            SentinelClient::build(sentinels, service, Some(node), SentinelServerType::Master)
-                .map_err(to_config_error)?;
-        let client = Box::new(client.into());
-        Ok(Self { source: Source::SentinelClient { client, address }, server })
+        let server = format!("sentinel service {service}").into();
+        let sentinels = Sentinels::new(urls, service)?;
+        Ok(Self { source: Source::Sentinels(sentinels.into()), server })
     }
 
     /// Whether its connections reach a whole cluster.
@@ -130,20 +114,21 @@ impl Connector {
     pub(super) fn patience(&self) -> Duration {
         match &self.source {
             Source::Client(_) => PATIENCE,
+            // The sentinels are asked first.
             #[cfg(feature = "sentinel")]
-            Source::SentinelClient { .. } => PATIENCE,
+            Source::Sentinels(_) => 2 * PATIENCE,
             #[cfg(feature = "deadpool")]
             _ => POOL_PATIENCE,
         }
     }
 
-    /// Makes a connection. `disconnection` learns when the server closes it, except for connections
-    /// that speak RESP2 or come from a pool.
+    /// Makes a connection. The origin tells when to replace it. `disconnection` learns when the
+    /// server closes it, except for connections that speak RESP2 or come from a pool.
     pub(super) async fn connect(
         &self,
         disconnection: &Arc<Disconnection>,
-    ) -> Result<Multiplexed, Error> {
-        match &self.source {
+    ) -> Result<(Multiplexed, Origin), Error> {
+        let connection = match &self.source {
             Source::Client(client) => {
                 let info = client.get_connection_info();
                 let (address, protocol) = (info.addr(), info.redis_settings().protocol());
@@ -169,18 +154,12 @@ impl Connector {
                 })
                 .map_err(pool_to_error),
             #[cfg(feature = "sentinel")]
-            Source::SentinelClient { client, address } => {
-                tls::ensure_crypto_provider(address);
-                client
-                    .lock()
-                    .await
-                    .get_async_connection_with_config(&config(
-                        ProtocolVersion::RESP3,
-                        disconnection,
-                    ))
-                    .await
-                    .map(Multiplexed::Server)
-                    .map_err(|error| tls::connect_error(address, error))
+            Source::Sentinels(sentinels) => {
+                tls::ensure_crypto_provider(sentinels.address());
+                let config = config(ProtocolVersion::RESP3, disconnection);
+                let (connection, report) = sentinels.connect(&config).await?;
+                let origin = Origin::Primary(sentinels.clone(), report);
+                return Ok((Multiplexed::Server(connection), origin));
             }
             #[cfg(all(feature = "sentinel", feature = "deadpool"))]
             Source::SentinelPool(pool) => pool
@@ -190,6 +169,18 @@ impl Connector {
                     Multiplexed::Server(deadpool_redis::sentinel::Connection::take(connection))
                 })
                 .map_err(pool_to_error),
+        };
+        connection.map(|connection| (connection, Origin::Fixed))
+    }
+}
+
+impl Origin {
+    /// Waits until another server takes the place of the one that the connection leads to.
+    pub(super) async fn replaced(self) {
+        match self {
+            Self::Fixed => pending().await,
+            #[cfg(feature = "sentinel")]
+            Self::Primary(sentinels, report) => sentinels.replaced(&report).await,
         }
     }
 }
@@ -282,9 +273,12 @@ pub(super) fn parse_server(url: impl IntoConnectionInfo) -> Result<ConnectionInf
 }
 
 /// No timeouts: the store has its own, which need no timer of Tokio.
+pub(super) fn plain_config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
+}
+
 fn config(protocol: ProtocolVersion, disconnection: &Arc<Disconnection>) -> AsyncConnectionConfig {
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let config = plain_config();
     if protocol == ProtocolVersion::RESP2 {
         return config;
     }

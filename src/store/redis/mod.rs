@@ -11,10 +11,14 @@ mod flight;
 mod key_encoder;
 mod node_queue;
 mod node;
+#[cfg(feature = "sentinel")]
+mod primary_report;
 mod queue;
 mod reply;
 mod routes;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod shared_connection;
 mod silence;
 mod timer;

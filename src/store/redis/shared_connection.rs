@@ -1,12 +1,13 @@
 //! A connection that is replaced when it fails, and sets of them.
 
+use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
-use std::hash::BuildHasher;
+use futures_util::future::select;
 use tokio::sync::Notify;
 
 use super::backoff::Backoff;
@@ -89,11 +90,6 @@ impl ConnectionSet {
     /// Whether any connection is established.
     pub(super) fn any_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.established().is_some())
-    }
-
-    /// Replaces the connections, because the server's name leads elsewhere by now.
-    pub(super) fn close(&self, error: &Error) {
-        self.connections.iter().for_each(|connection| connection.close(error));
     }
 
     fn next(&self) -> &Arc<SharedConnection> {
@@ -247,11 +243,18 @@ async fn keep(connector: Arc<Connector>, mut guard: AttemptGuard) {
         result.get_or_insert(Err(error));
     }
     match result {
-        Some(Ok(multiplexed)) => {
+        Some(Ok((multiplexed, origin))) => {
             let connection = Arc::new(Connection::new(multiplexed, disconnection.clone()));
             guard.established = Some(connection.clone());
             guard.set(|state| state.phase = Phase::Up(connection.clone()));
-            connection.keep().await;
+            let replaced = async {
+                origin.replaced().await;
+                connection.close(Error::new(
+                    ErrorKind::Unavailable,
+                    "another server has become the primary",
+                ));
+            };
+            select(pin!(connection.keep()), pin!(replaced)).await;
             guard.established = None;
             let shared = guard.connection.upgrade();
             guard.connection = Weak::new();

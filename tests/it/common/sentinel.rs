@@ -105,6 +105,16 @@ impl Sentinel {
         self.primary.fetch_xor(1, SeqCst);
     }
 
+    /// Returns how many clients of these sentinels are subscribed to something.
+    pub(crate) async fn subscribers(&self) -> usize {
+        let mut count = 0;
+        for sentinel in &self.sentinels {
+            let clients: String = sentinel.query(&["CLIENT", "LIST"]).await;
+            count += clients.lines().filter(|client| client.contains(" sub=1 ")).count();
+        }
+        count
+    }
+
     async fn wait_until_replicated(&self) {
         wait_until("the replica has the primary's data", BOUND, async || {
             has_replication_field(self.replica(), "master_link_status", "up").await

@@ -1,0 +1,213 @@
+//! The primary of a service: sentinels are asked for it, and watched for the next one.
+//!
+//! After a planned failover the old primary accepts writes for about ten more seconds, and closes no
+//! connection. Only the sentinels know that it was replaced.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::select;
+use futures_util::stream::FuturesUnordered;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
+    ProtocolVersion, PushInfo, Role,
+};
+use tokio::sync::{Mutex, Notify, watch};
+
+use super::connector::{plain_config, parse_server, to_config_error, to_error};
+use super::primary_report::{Report, is_majority, newest};
+use super::{timer, tls};
+use crate::{ConfigError, Error, ErrorKind};
+
+/// How long a sentinel may take to reply.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How long the first report waits for those of a majority.
+const MAJORITY_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The pause between two questions to a sentinel, if it publishes nothing meanwhile.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+const SWITCH_CHANNEL: &str = "+switch-master";
+
+pub(super) struct Sentinels {
+    sentinels: Vec<Client>,
+    service: String,
+    /// The primary has the user, password, database and TLS of the first sentinel's URL.
+    first: ConnectionInfo,
+    /// The latest report of each sentinel.
+    reports: watch::Sender<Vec<Option<Report>>>,
+    /// Held by the connection that watches the sentinels for all of them.
+    watching: Mutex<()>,
+}
+
+impl Sentinels {
+    pub(super) fn new(
+        urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
+        service: String,
+    ) -> Result<Self, ConfigError> {
+        let infos = urls.into_iter().map(parse_server).collect::<Result<Vec<_>, _>>()?;
+        let first =
+            infos.first().ok_or(ConfigError::new("no sentinel given: name at least one"))?.clone();
+        let sentinels = infos.into_iter().map(|info| {
+            // A sentinel has no databases, and sends messages besides replies with RESP3 only.
+            let settings = info.redis_settings().clone().set_db(0);
+            let settings = settings.set_protocol(ProtocolVersion::RESP3);
+            Client::open(info.set_redis_settings(settings))
+        });
+        let sentinels = sentinels.collect::<Result<Vec<_>, _>>().map_err(to_config_error)?;
+        let reports = watch::Sender::new(vec![None; sentinels.len()]);
+        Ok(Self { sentinels, service, first, reports, watching: Mutex::default() })
+    }
+
+    /// Whether these use TLS, in which case the primary does too.
+    pub(super) fn address(&self) -> &ConnectionAddr {
+        self.first.addr()
+    }
+
+    /// Connects to the primary, and returns the report that named it.
+    pub(super) async fn connect(
+        &self,
+        config: &AsyncConnectionConfig,
+    ) -> Result<(MultiplexedConnection, Report), Error> {
+        let report = self.primary().await?;
+        let client = Client::open(report.primary.like(&self.first)).map_err(to_error)?;
+        let connection = client.get_multiplexed_async_connection_with_config(config).await;
+        let mut connection =
+            connection.map_err(|error| tls::connect_error(self.address(), error))?;
+        let role = redis::cmd("ROLE");
+        match timeout(REPLY_TIMEOUT, role.query_async::<Role>(&mut connection)).await {
+            Some(Ok(Role::Primary { .. })) => Ok((connection, report)),
+            Some(Ok(_)) => Err(unavailable("the server that the sentinels report is not a primary")),
+            Some(Err(error)) => Err(to_error(error)),
+            None => Err(unavailable("the primary did not reply")),
+        }
+    }
+
+    /// Waits until the sentinels report another primary. Of the connections that wait, one watches
+    /// the sentinels, and another takes over when it ends.
+    pub(super) async fn replaced(&self, current: &Report) {
+        let mut reports = self.reports.subscribe();
+        let replaced = async {
+            let _ = reports.wait_for(|reports| current.is_outdated(reports)).await;
+        };
+        let watch = async {
+            let _watching = self.watching.lock().await;
+            self.watch().await;
+        };
+        select(pin!(replaced), pin!(watch)).await;
+    }
+
+    /// Asks all sentinels for the primary. Waits for a majority, if it replies soon.
+    async fn primary(&self) -> Result<Report, Error> {
+        let mut asked: FuturesUnordered<_> =
+            self.sentinels.iter().map(|sentinel| self.ask_once(sentinel)).collect();
+        let mut reports = Vec::new();
+        let mut failure = unavailable("no sentinel replied");
+        let mut deadline = Instant::now() + 2 * REPLY_TIMEOUT;
+        while let Some(Some(report)) = timer::timeout_at(deadline, asked.next()).await {
+            match report {
+                Ok(report) => reports.push(report),
+                Err(error) => failure = error,
+            }
+            if is_majority(reports.len(), self.sentinels.len()) {
+                break;
+            }
+            if reports.len() == 1 {
+                deadline = deadline.min(Instant::now() + MAJORITY_TIMEOUT);
+            }
+        }
+        newest(reports.iter()).cloned().ok_or(failure)
+    }
+
+    async fn ask_once(&self, sentinel: &Client) -> Result<Report, Error> {
+        let config = plain_config();
+        let connection = sentinel.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = connection.map_err(|error| tls::connect_error(self.address(), error));
+        self.ask(&mut connection?).await
+    }
+
+    async fn ask(&self, sentinel: &mut MultiplexedConnection) -> Result<Report, Error> {
+        let mut questions = Pipeline::with_capacity(2);
+        questions.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
+        questions.cmd("SENTINEL").arg("MASTER").arg(&self.service);
+        let replies = timeout(REPLY_TIMEOUT, sentinel.req_packed_commands(&questions, 0, 2)).await;
+        let replies = replies.ok_or_else(|| unavailable("a sentinel did not reply"))?;
+        let mut replies = replies.map_err(to_error)?.into_iter();
+        let (Some(address), Some(service)) = (replies.next(), replies.next()) else {
+            return Err(unavailable("a sentinel replied to something else"));
+        };
+        let address = address.extract_error().map_err(to_error)?;
+        Report::parse(address, service)
+            .ok_or_else(|| unavailable("the sentinels do not know this service"))
+    }
+
+    /// Watches all sentinels until the future is dropped.
+    async fn watch(&self) {
+        self.reports.send_replace(vec![None; self.sentinels.len()]);
+        let sentinels = self.sentinels.iter().enumerate();
+        let mut all: FuturesUnordered<_> =
+            sentinels.map(|(index, sentinel)| self.watch_one(index, sentinel)).collect();
+        all.next().await;
+    }
+
+    async fn watch_one(&self, index: usize, sentinel: &Client) -> Infallible {
+        loop {
+            // An error ends the connection to the sentinel. The others are still watched.
+            let _ = self.follow(index, sentinel).await;
+            self.report(index, None);
+            timer::sleep_until(Instant::now() + POLL_INTERVAL).await;
+        }
+    }
+
+    /// Asks a sentinel whenever it publishes something, and at least once per interval: it does not
+    /// publish what others decide while it is cut off.
+    async fn follow(&self, index: usize, sentinel: &Client) -> Result<Infallible, Error> {
+        let published = Arc::new(Notify::new());
+        let config = plain_config().set_push_sender({
+            let published = published.clone();
+            move |_: PushInfo| {
+                published.notify_one();
+                Ok::<_, Infallible>(())
+            }
+        });
+        let connection = sentinel.get_multiplexed_async_connection_with_config(&config).await;
+        let mut connection = connection.map_err(to_error)?;
+        // Without the permission to subscribe it is still asked.
+        let _ = timeout(REPLY_TIMEOUT, connection.subscribe(SWITCH_CHANNEL)).await;
+        loop {
+            let report = self.ask(&mut connection).await?;
+            self.report(index, Some(report));
+            let _ = timeout(POLL_INTERVAL, published.notified()).await;
+        }
+    }
+
+    fn report(&self, index: usize, report: Option<Report>) {
+        self.reports.send_if_modified(|reports| match reports.get_mut(index) {
+            Some(latest) if *latest != report => {
+                *latest = report;
+                true
+            }
+            _ => false,
+        });
+    }
+}
+
+impl fmt::Debug for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sentinel service {}", self.service)
+    }
+}
+
+async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
+    timer::timeout_at(Instant::now() + limit, future).await
+}
+
+fn unavailable(message: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, message)
+}

@@ -241,7 +241,8 @@ async fn checks_of_one_key_are_batched_on_a_cluster() {
 async fn the_documented_permissions_are_sufficient_on_a_cluster() {
     let cluster = Cluster::start().await;
     for n in 0..3 {
-        let commands = [&Server::REQUIRED_COMMANDS[..], &["+cluster|slots", "+asking"]].concat();
+        let of_cluster = ["+cluster|slots", "+cluster|nodes", "+asking"];
+        let commands = [&Server::REQUIRED_COMMANDS[..], &of_cluster].concat();
         cluster.node(n).grant(&commands).await;
     }
     let urls =
@@ -322,4 +323,38 @@ async fn redirections_without_a_host_are_followed() {
         cluster.node(n).command(&set).await;
     }
     migrate_under_load(&cluster).await;
+}
+
+/// The nodes are told to announce names, and have none: they name each other `?`.
+#[tokio::test]
+async fn nodes_that_do_not_know_their_names_are_found_by_asking_them() {
+    let cluster = Cluster::start().await;
+    let mut keys = Vec::new();
+    for n in 0..3 {
+        let set = ["CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname"];
+        cluster.node(n).command(&set).await;
+        keys.push(key_on(&cluster, n).await);
+    }
+    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
+    for &key in &keys {
+        assert!(limiter.check(key).await.expect("another node is asked").is_allowed());
+    }
+    let redirections = async || {
+        let mut count = 0;
+        for n in 0..3 {
+            let errors = cluster.node(n).info("errorstats").await;
+            count += errors
+                .get("errorstat_MOVED")
+                .map_or(0, |errors| errors.trim_start_matches("count=").parse::<u64>().unwrap());
+        }
+        count
+    };
+    wait_until("no call is redirected any more", BOUND, async || {
+        let before = redirections().await;
+        for &key in &keys {
+            limiter.check(key).await.expect("the owner decides").ensure_allowed().unwrap();
+        }
+        redirections().await == before
+    })
+    .await;
 }

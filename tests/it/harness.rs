@@ -179,6 +179,15 @@ async fn a_restarted_cluster_node_keeps_its_slots() {
 }
 
 #[tokio::test]
+async fn a_node_that_is_cut_off_on_the_bus_still_replies_and_does_not_learn_of_the_promotion() {
+    let cluster = Cluster::with_replica().await;
+    cluster.isolate_first_node().await;
+    let role: Vec<redis::Value> = cluster.replica().query(&["ROLE"]).await;
+    assert_eq!(role[0], redis::Value::BulkString(b"master".to_vec()));
+    assert_eq!(cluster.slot_owner(0).await, 0, "according to the node that was cut off");
+}
+
+#[tokio::test]
 async fn a_proxied_cluster_redirects_clients_to_its_proxies() {
     let cluster = Cluster::proxied().await;
     let slot = cluster.slot_of("n").await;

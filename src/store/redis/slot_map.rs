@@ -39,6 +39,8 @@ pub(super) struct SlotMap {
     isolated: HashMap<Node, Instant>,
     failed: HashMap<Node, Instant>,
     redirected: HashMap<Node, Instant>,
+    /// The addresses of nodes by their IDs, for replies without an address.
+    addresses: HashMap<Arc<str>, Node>,
     /// Counts the rounds of questions.
     round: u64,
     /// The replies of this round.
@@ -70,6 +72,7 @@ impl SlotMap {
             isolated: HashMap::new(),
             failed: HashMap::new(),
             redirected: HashMap::new(),
+            addresses: HashMap::new(),
             round: 0,
             views: Vec::new(),
             epoch: 0,
@@ -128,13 +131,24 @@ impl SlotMap {
         } else {
             self.isolated.insert(view.from.clone(), now + ISOLATED_FOR);
         }
+        for claim in &view.claims {
+            if let Endpoint::Known(node) = &claim.endpoint {
+                self.addresses.insert(claim.id.clone(), node.clone());
+            }
+        }
         self.views.push(view);
         self.merge(false, now)
     }
 
     /// Ends the round: its result replaces what is older. Returns whether an owner has changed.
     pub(super) fn end(&mut self, now: Instant) -> bool {
-        let changed = !self.views.is_empty() && self.merge(true, now);
+        if self.views.is_empty() {
+            return false;
+        }
+        let changed = self.merge(true, now);
+        let claims = self.views.iter().flat_map(|view| &view.claims);
+        let ids: HashSet<_> = claims.map(|claim| &claim.id).collect();
+        self.addresses.retain(|id, _| ids.contains(id));
         self.views.clear();
         self.epoch = self.slots.iter().map(|slot| slot.rank.epoch).max().unwrap_or(0);
         changed
@@ -171,7 +185,8 @@ impl SlotMap {
     }
 
     fn merge(&mut self, is_final: bool, now: Instant) -> bool {
-        let result = merge(&self.views, &self.slots, |node| is_in(&self.failed, node, now));
+        let has_failed = |node: &Node| is_in(&self.failed, node, now);
+        let result = merge(&self.views, &self.slots, &self.addresses, has_failed);
         let has_majority = self.views.iter().any(|view| view.has_majority);
         let mut changed = false;
         for (slot, (owner, rank)) in self.slots.iter_mut().zip(result) {
@@ -200,6 +215,7 @@ fn is_in(nodes: &HashMap<Node, Instant>, node: &Node, now: Instant) -> bool {
 fn merge(
     views: &[View],
     current: &[Slot],
+    addresses: &HashMap<Arc<str>, Node>,
     has_failed: impl Fn(&Node) -> bool,
 ) -> Vec<(Option<Node>, Rank)> {
     // In each view, the rank and the index of the owner of each slot.
@@ -220,7 +236,10 @@ fn merge(
             }
         }
     }
-    let owners: Vec<_> = endpoints.iter().map(|endpoints| resolve(endpoints)).collect();
+    let mut owners = vec![None; endpoints.len()];
+    for (id, &index) in &indices {
+        owners[index] = addresses.get(id).or_else(|| agreed_guess(&endpoints[index]));
+    }
     let is_up: Vec<_> =
         owners.iter().map(|owner| owner.is_some_and(|owner| !has_failed(owner))).collect();
     let newest = |(claims, current): ([_; ASKED_PER_ROUND], &Slot)| {
@@ -235,20 +254,14 @@ fn merge(
     claims.into_iter().zip(current).map(newest).collect()
 }
 
-/// The address of a node. A guess counts only if no view names the node, and all guess the same.
-fn resolve<'a>(endpoints: &[&'a Endpoint]) -> Option<&'a Node> {
-    let known = endpoints.iter().find_map(|endpoint| match endpoint {
-        Endpoint::Known(node) => Some(node),
-        _ => None,
-    });
+/// The guessed address of a node, if all views guess the same.
+fn agreed_guess<'a>(endpoints: &[&'a Endpoint]) -> Option<&'a Node> {
     let mut guesses = endpoints.iter().filter_map(|endpoint| match endpoint {
         Endpoint::Guess(node) => Some(node),
         _ => None,
     });
-    known.or_else(|| {
-        let guess = guesses.next()?;
-        guesses.all(|other| other == guess).then_some(guess)
-    })
+    let guess = guesses.next()?;
+    guesses.all(|other| other == guess).then_some(guess)
 }
 
 #[cfg(test)]
@@ -427,12 +440,22 @@ mod tests {
     }
 
     #[test]
+    fn an_address_is_kept_while_the_nodes_asked_do_not_know_it() {
+        let mut fixture = Fixture::new();
+        fixture.round([view(2, 2, 3)]);
+        assert_eq!(fixture.round([view_with(1, 2, 3, Endpoint::Unknown)]), Some(2));
+        fixture.round([view(1, 1, 4)]);
+        assert_eq!(fixture.round([view_with(1, 2, 5, Endpoint::Unknown)]), None);
+    }
+
+    #[test]
     fn a_guessed_address_counts_if_nobody_contradicts() {
         let guess = |from, port| view_with(from, 2, 3, Endpoint::Guess(node(port)));
         let mut fixture = Fixture::new();
         assert_eq!(fixture.round([guess(1, 7), guess(2, 7)]), Some(7));
         assert_eq!(fixture.round([guess(1, 7), guess(2, 8)]), None);
         assert_eq!(fixture.round([guess(1, 7), view(2, 2, 3)]), Some(2));
+        assert_eq!(fixture.round([guess(1, 7)]), Some(2));
     }
 
     #[test]

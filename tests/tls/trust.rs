@@ -18,7 +18,7 @@ const HOST: &str = "127.0.0.1";
 const RUSTLS: bool = cfg!(feature = "tls-rustls");
 
 /// A server's address with the only authority to trust, and perhaps a certificate of the client.
-fn trusting(
+pub(crate) fn trusting(
     url: String,
     authority: &Authority,
     client: Option<Certificate>,

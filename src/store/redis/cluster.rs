@@ -108,12 +108,14 @@ impl Cluster {
 
     /// The connections to the node that serves a slot, or to another node, which will redirect.
     pub(super) fn connections(self: &Arc<Self>, slot: u16) -> Arc<ConnectionSet> {
-        self.with_route(slot, Arc::clone)
-    }
-
-    /// Identifies the node that serves a slot.
-    pub(super) fn queue_id(self: &Arc<Self>, slot: u16) -> usize {
-        self.with_route(slot, |connections| Arc::as_ptr(connections).addr())
+        let routes = self.routes.load();
+        match routes.owner(slot) {
+            Some(connections) => connections.clone(),
+            None => {
+                self.refresh_slots();
+                routes.any().clone()
+            }
+        }
     }
 
     /// Where a call goes whose slot has moved to another node.
@@ -168,21 +170,6 @@ impl Cluster {
         }
     }
 
-    fn with_route<T>(
-        self: &Arc<Self>,
-        slot: u16,
-        read: impl FnOnce(&Arc<ConnectionSet>) -> T,
-    ) -> T {
-        let routes = self.routes.load();
-        match routes.owner(slot) {
-            Some(connections) => read(connections),
-            None => {
-                self.refresh_slots();
-                read(routes.any())
-            }
-        }
-    }
-
     fn connections_to(
         &self,
         nodes: &mut HashMap<Node, Arc<ConnectionSet>>,
@@ -224,9 +211,8 @@ impl Cluster {
             questions.cmd("CLUSTER").arg("NODES");
         }
         // In a task of its own, because the reply shows whether the connection works.
-        let replies = tokio::spawn(async move {
-            connections.acquire().await?.call_all(&questions).await
-        });
+        let replies =
+            tokio::spawn(async move { connections.acquire().await?.call_all(&questions).await });
         let replies = timer::timeout_at(Instant::now() + REFRESH_TIMEOUT, replies).await;
         let Some(Ok(Ok(Ok(replies)))) = replies else { return (node, None) };
         let nodes = match replies.get(1).cloned().map(Value::extract_error) {

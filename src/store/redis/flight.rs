@@ -41,7 +41,10 @@ impl Flight {
             self.finish(false);
             return;
         }
-        let replies = policy.topology.send(&calls, &policy.script, &self.queue.connections, &connection).await;
+        let replies = policy
+            .topology
+            .send(&calls, &policy.script, &self.queue.connections, &connection)
+            .await;
         let received = replies.iter().any(|reply| !matches!(reply, Err(Failure::Lost(_))));
         self.finish(received);
         let (mut found, mut again) = (Vec::with_capacity(calls.len()), Vec::new());

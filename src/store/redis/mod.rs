@@ -9,8 +9,8 @@ mod connection;
 mod connector;
 mod flight;
 mod key_encoder;
-mod node_queue;
 mod node;
+mod node_queue;
 #[cfg(feature = "sentinel")]
 mod primary_report;
 mod queue;
@@ -21,9 +21,9 @@ mod script;
 mod sentinel;
 mod shared_connection;
 mod silence;
+mod slot_map;
 mod timer;
 mod tls;
-mod slot_map;
 mod topology;
 mod window;
 

@@ -19,7 +19,7 @@ use redis::{
 };
 use tokio::sync::{Mutex, Notify, watch};
 
-use super::connector::{plain_config, parse_server, to_config_error, to_error};
+use super::connector::{parse_server, plain_config, to_config_error, to_error};
 use super::primary_report::{Report, is_majority, newest};
 use super::{timer, tls};
 use crate::{ConfigError, Error, ErrorKind};
@@ -83,7 +83,9 @@ impl Sentinels {
         let role = redis::cmd("ROLE");
         match timeout(REPLY_TIMEOUT, role.query_async::<Role>(&mut connection)).await {
             Some(Ok(Role::Primary { .. })) => Ok((connection, report)),
-            Some(Ok(_)) => Err(unavailable("the server that the sentinels report is not a primary")),
+            Some(Ok(_)) => {
+                Err(unavailable("the server that the sentinels report is not a primary"))
+            }
             Some(Err(error)) => Err(to_error(error)),
             None => Err(unavailable("the primary did not reply")),
         }

@@ -165,7 +165,9 @@ impl Topology {
         let replies: Vec<_> = calls
             .iter()
             .zip(replies)
-            .map(|(call, reply)| self.read(call.slot, reply, server).map_err(|(failure, _)| failure))
+            .map(|(call, reply)| {
+                self.read(call.slot, reply, server).map_err(|(failure, _)| failure)
+            })
             .collect();
         if replies.iter().any(|reply| matches!(reply, Err(Failure::UnknownScript))) {
             connection.set_knows_script(script.sha(), false);

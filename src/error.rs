@@ -37,6 +37,7 @@ pub struct Error(Arc<Inner>);
 #[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
+    is_transient: bool,
     message: Cow<'static, str>,
     server: Option<Arc<str>>,
     decision: Option<Decision>,
@@ -65,8 +66,16 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        let is_transient = matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable);
         let message = message.into();
-        Self(Arc::new(Inner { kind, message, server: None, decision: None, source: None }))
+        Self(Arc::new(Inner {
+            kind,
+            is_transient,
+            message,
+            server: None,
+            decision: None,
+            source: None,
+        }))
     }
 
     #[cfg(feature = "redis")]
@@ -75,8 +84,9 @@ impl Error {
         message: &'static str,
         source: impl StdError + Send + Sync + 'static,
     ) -> Self {
-        let (message, source) = (message.into(), Some(Arc::new(source) as _));
-        Self(Arc::new(Inner { kind, message, server: None, decision: None, source }))
+        let mut error = Self::new(kind, message);
+        Arc::make_mut(&mut error.0).source = Some(Arc::new(source));
+        error
     }
 
     pub(crate) fn denied(decision: Decision) -> Self {
@@ -85,9 +95,18 @@ impl Error {
         } else {
             "rate limit exceeded"
         };
-        let (kind, message) = (ErrorKind::Denied, message.into());
-        let decision = Some(decision);
-        Self(Arc::new(Inner { kind, message, server: None, decision, source: None }))
+        let mut error = Self::new(ErrorKind::Denied, message);
+        let inner = Arc::make_mut(&mut error.0);
+        inner.is_transient = !decision.exceeds_capacity();
+        inner.decision = Some(decision);
+        error
+    }
+
+    /// The same error, with whether it passes without a change.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_transience(mut self, is_transient: bool) -> Self {
+        Arc::make_mut(&mut self.0).is_transient = is_transient;
+        self
     }
 
     /// The same error, with the server that it came from unless one is known already.
@@ -121,17 +140,16 @@ impl Error {
         self.0.decision.as_ref()
     }
 
-    /// Whether a retry may succeed without a change: true for timeouts, lost connections, and
-    /// denials that a wait resolves. Error replies count as permanent, although some, such as
-    /// `LOADING`, are not.
+    /// Whether a retry may succeed without a change.
+    ///
+    /// It is true for timeouts, lost connections and denials that a wait resolves. It is also true
+    /// for error replies that describe a state which can pass: a failover (`READONLY`,
+    /// `MASTERDOWN`), a start (`LOADING`), an unstable cluster (`CLUSTERDOWN`, `TRYAGAIN`) and a
+    /// server that lacks time, memory, disk or replicas (`BUSY`, `OOM`, `MISCONF`, `NOREPLICAS`).
+    /// It is false for other error replies, such as missing permissions or a key that holds the
+    /// wrong type, and for a cost above the capacity.
     pub fn is_transient(&self) -> bool {
-        match self.kind() {
-            ErrorKind::Timeout | ErrorKind::Unavailable => true,
-            ErrorKind::Denied => {
-                self.decision().is_some_and(|decision| !decision.exceeds_capacity())
-            }
-            ErrorKind::Server | ErrorKind::Rejected => false,
-        }
+        self.0.is_transient
     }
 }
 
@@ -143,9 +161,10 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, message, server, decision, source } = &*self.0;
+        let Inner { kind, is_transient, message, server, decision, source } = &*self.0;
         f.debug_struct("Error")
             .field("kind", kind)
+            .field("is_transient", is_transient)
             .field("message", message)
             .field("server", server)
             .field("decision", decision)

@@ -411,14 +411,3 @@ async fn a_pool_of_one_connection_stays_available_to_the_application() {
     assert_eq!(pong, "PONG");
     assert_eq!(limiter.peek("key").await.unwrap().remaining(), 989);
 }
-
-#[tokio::test]
-async fn a_redis_out_of_memory_is_a_server_error_and_charges_nothing() {
-    let server = Server::with_args(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).await;
-    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), Quota::per_hour(10));
-    let error = limiter.check("key").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Server);
-    assert!(error.to_string().contains("OOM"), "{error}");
-    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    assert_eq!(limiter.check("key").await.unwrap().remaining(), 9);
-}

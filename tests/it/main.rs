@@ -15,6 +15,7 @@ mod layer;
 mod log;
 mod oracle;
 mod queue;
+mod server_errors;
 mod services;
 mod state;
 

@@ -12,10 +12,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
-use redis::{Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 
 use super::backoff;
 use super::connector::{Multiplexed, to_error};
+use super::server_error::{self, ServerError};
 use super::silence::Silence;
 use super::timer::{self, Alarm};
 use crate::{Error, ErrorKind};
@@ -292,40 +293,20 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Why a connection with these replies is useless: it is closed, out of step, or leads to a replica,
-/// which would answer a PING like any other server.
+/// Why a connection with these replies is useless: it is closed, out of step, or leads to a server
+/// that cannot decide checks.
 fn fault(replies: Result<&[Value], &RedisError>) -> Option<Error> {
     match replies {
         Err(error) => {
-            let is_fault =
-                error.is_unrecoverable_error() || error.is_timeout() || is_read_only(error.kind());
+            let is_fault = error.is_unrecoverable_error()
+                || error.is_timeout()
+                || ServerError::of_call(error) == Some(ServerError::NotPrimary);
             is_fault.then(|| to_error(error.clone()))
         }
-        Ok(replies) => replies.iter().find_map(|reply| match reply {
-            Value::ServerError(error) => {
-                let kind = redis::ErrorKind::Server(error.kind()?);
-                is_read_only(kind).then(|| to_error(error.clone().into()))
-            }
-            // The errors of single keys, as the script reports them.
-            Value::Array(found) => found.iter().find_map(read_only),
-            found => read_only(found),
-        }),
+        Ok(replies) => replies.iter().find_map(server_error::departure),
     }
 }
 
 fn disconnected() -> Error {
     Error::new(ErrorKind::Unavailable, "Redis unreachable: the connection was closed")
-}
-
-fn is_read_only(kind: redis::ErrorKind) -> bool {
-    kind == redis::ErrorKind::Server(ServerErrorKind::ReadOnly)
-}
-
-fn read_only(found: &Value) -> Option<Error> {
-    match found {
-        Value::BulkString(text) if text.starts_with(b"READONLY") => {
-            Some(Error::new(ErrorKind::Server, String::from_utf8_lossy(text).into_owned()))
-        }
-        _ => None,
-    }
 }

@@ -16,6 +16,7 @@ use super::connection::Disconnection;
 use super::primary_report::Report;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
+use super::server_error::ServerError;
 use super::tls;
 use crate::{ConfigError, Error, ErrorKind};
 
@@ -235,11 +236,10 @@ impl fmt::Debug for Multiplexed {
 
 /// What a failed call means to its caller.
 pub(super) fn to_error(error: RedisError) -> Error {
-    let server = matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension);
-    if server || error.kind() == redis::ErrorKind::AuthenticationFailed {
-        Error::caused_by(ErrorKind::Server, "Redis replied with an error", error)
-    } else {
-        Error::caused_by(ErrorKind::Unavailable, "Redis unreachable", error)
+    match ServerError::of_call(&error) {
+        Some(class) => Error::caused_by(ErrorKind::Server, "Redis replied with an error", error)
+            .with_transience(class.is_transient()),
+        None => Error::caused_by(ErrorKind::Unavailable, "Redis unreachable", error),
     }
 }
 

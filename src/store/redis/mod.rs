@@ -19,6 +19,7 @@ mod routes;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+mod server_error;
 mod shared_connection;
 mod silence;
 mod slot_map;

@@ -2,6 +2,7 @@
 
 use redis::Value;
 
+use super::server_error;
 use crate::algorithm::{Debt, TokenBucket};
 use crate::{Error, ErrorKind};
 
@@ -30,7 +31,7 @@ pub(super) fn parse(
             _ => Err(unexpected()),
         },
         Value::BulkString(text) => {
-            Ok(Err(Error::new(ErrorKind::Server, String::from_utf8_lossy(&text).into_owned())))
+            Ok(Err(server_error::to_key_error(server_error::message(&text))))
         }
         _ => Err(unexpected()),
     });

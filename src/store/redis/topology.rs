@@ -13,6 +13,7 @@ use super::cluster::Cluster;
 use super::connection::Connection;
 use super::connector::{Connector, to_error};
 use super::script::Script;
+use super::server_error::ServerError;
 use super::shared_connection::ConnectionSet;
 use crate::{Error, ErrorKind, Key};
 
@@ -221,9 +222,11 @@ impl Topology {
         if let Some(target) = self.redirect(slot, &error, answered) {
             return Err((Failure::Redirected, Some(target)));
         }
-        self.failed(answered);
-        let is_lost = error.is_io_error() || error.is_unrecoverable_error();
-        let failure = if is_lost { Failure::Lost } else { Failure::Refused };
+        let reply = ServerError::of_call(&error);
+        if reply.is_none_or(ServerError::may_move_slot) {
+            self.failed(answered);
+        }
+        let failure = if reply.is_some() { Failure::Refused } else { Failure::Lost };
         Err((failure(to_error(error)), None))
     }
 

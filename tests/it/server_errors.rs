@@ -1,0 +1,171 @@
+//! A server that replies with an error: whether a check may be repeated, and whether the store looks
+//! for another server.
+
+use std::error::Error as _;
+use std::fs;
+
+use tollgate::{Error, ErrorKind, Limiter, Quota, RedisStore, Source};
+
+use crate::common::{BOUND, Proxy, Server, wait_until};
+use crate::exact::test_limiter;
+
+const REDIS_KEY: &str = "tollgate:{key}:default:t1";
+
+fn limiter(url: String) -> Limiter {
+    test_limiter(RedisStore::open(url).unwrap(), Quota::per_hour(10))
+}
+
+/// The text of the server. The Redis client writes some codes in its own way: `BusyLoading`.
+fn text(error: &Error) -> String {
+    let source = error.source().map(ToString::to_string).unwrap_or_default();
+    format!("{error}: {source}").to_uppercase()
+}
+
+/// Asserts that the server replied with an error that names `what`.
+async fn assert_fails(limiter: &Limiter, what: &str, is_transient: bool) {
+    let error = limiter.check("key").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Server, "{}", text(&error));
+    assert_eq!(error.is_transient(), is_transient, "{}", text(&error));
+    assert!(text(&error).contains(what), "{}", text(&error));
+    assert!(!text(&error).contains("@USER_SCRIPT: "), "{}", text(&error));
+}
+
+/// Asserts that a check which failed with a transient error succeeds later, and that no check before
+/// it was charged.
+async fn assert_passes(limiter: &Limiter) {
+    wait_until("a check succeeds again", BOUND, async || limiter.check("key").await.is_ok()).await;
+    let decision = limiter.peek("key").await.unwrap();
+    assert_eq!((decision.remaining(), decision.source()), (9, Source::Store));
+}
+
+#[tokio::test]
+async fn out_of_memory_passes_and_charges_nothing() {
+    let server = Server::with_args(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).await;
+    let limiter = limiter(server.url());
+    assert_fails(&limiter, "OOM", true).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_passes(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_failed_snapshot_passes() {
+    let server = Server::with_args(&["--save", "3600", "1000000"]).await;
+    // The snapshot cannot replace a directory.
+    let in_the_way = server.dir().join("dump.rdb");
+    fs::create_dir(&in_the_way).unwrap();
+    fs::write(in_the_way.join("file"), "").unwrap();
+    let save = async |status: &str| {
+        server.command(&["BGSAVE"]).await;
+        wait_until("the snapshot has ended", BOUND, async || {
+            let state = server.info("persistence").await;
+            state["rdb_bgsave_in_progress"] == "0" && state["rdb_last_bgsave_status"] == status
+        })
+        .await;
+    };
+    save("err").await;
+    let limiter = limiter(server.url());
+    assert_fails(&limiter, "MISCONF", true).await;
+    fs::remove_dir_all(&in_the_way).unwrap();
+    save("ok").await;
+    assert_passes(&limiter).await;
+}
+
+#[tokio::test]
+async fn too_few_replicas_pass() {
+    let server = Server::with_args(&["--min-replicas-to-write", "1"]).await;
+    let limiter = limiter(server.url());
+    assert_fails(&limiter, "NOREPLICAS", true).await;
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    assert_passes(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_busy_script_passes() {
+    let server = Server::with_args(&["--lua-time-limit", "1"]).await;
+    let limiter = limiter(server.url());
+    let _ = limiter.peek("key").await.unwrap();
+    let endless = server.try_query::<()>(&["EVAL", "while true do end", "0"]);
+    let test = async {
+        wait_until("the script is too slow", BOUND, async || {
+            let ping = server.try_query::<String>(&["PING"]).await;
+            ping.is_err_and(|error| error.code() == Some("BUSY"))
+        })
+        .await;
+        assert_fails(&limiter, "BUSY", true).await;
+        server.command(&["SCRIPT", "KILL"]).await;
+        assert_passes(&limiter).await;
+    };
+    let (killed, ()) = tokio::join!(endless, test);
+    killed.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_data_passes() {
+    // A load of 4 seconds, during which the server replies after every 2 MB.
+    let slow = ["--key-load-delay", "200000", "--rdbcompression", "no"];
+    let server = Server::with_args(&slow).await;
+    let fill = "for n = 1, 20 do redis.call('SET', n, string.rep('x', 1000000)) end";
+    server.command(&["EVAL", fill, "0"]).await;
+    server.command(&["SAVE"]).await;
+    server.restart().await;
+    let limiter = limiter(server.url());
+    assert_fails(&limiter, "LOADING", true).await;
+    assert_passes(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_cluster_without_the_slot_passes() {
+    let server = Server::with_args(&["--cluster-enabled", "yes"]).await;
+    let limiter = limiter(server.url());
+    assert_fails(&limiter, "CLUSTERDOWN", true).await;
+    let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
+    let add = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+    server.command(&add.collect::<Vec<_>>()).await;
+    assert_passes(&limiter).await;
+}
+
+/// Like a primary after a failover: it replies to PING, so only a new connection leads elsewhere.
+async fn assert_leaves(server: &Server, what: &str) {
+    let proxy = Proxy::start(server.port()).await;
+    let limiter = limiter(proxy.url());
+    let _ = limiter.peek("key").await.unwrap();
+    // A primary that does not exist.
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    assert_fails(&limiter, what, true).await;
+    wait_until("the store connects again", BOUND, async || {
+        assert_fails(&limiter, what, true).await;
+        proxy.accepted() > 1
+    })
+    .await;
+    server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    assert_passes(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_read_only_replica_is_left_and_passes() {
+    assert_leaves(&Server::start().await, "READONLY").await;
+}
+
+#[tokio::test]
+async fn a_stale_replica_is_left_and_passes() {
+    // Redis 6.2 says MASTERDOWN, and later servers `on a stale replica`.
+    let server = Server::with_args(&["--replica-serve-stale-data", "no"]).await;
+    assert_leaves(&server, "").await;
+}
+
+#[tokio::test]
+async fn missing_permissions_and_a_wrong_type_do_not_pass() {
+    let server = Server::start().await;
+    server.command(&["RPUSH", REDIS_KEY, "1"]).await;
+    let url = server.url();
+    assert_fails(&limiter(url.clone()), "WRONGTYPE", false).await;
+
+    let url = url.replace("redis://", "redis://tollgate:secret@");
+    let limited = limiter(url.clone());
+    server.grant(&["+evalsha", "+eval", "+time"]).await;
+    assert_fails(&limited, "", false).await;
+    server.grant(&["+time"]).await;
+    assert_fails(&limited, "", false).await;
+    let wrong_password = limiter(url.replace("secret", "wrong"));
+    assert_fails(&wrong_password, "", false).await;
+}

@@ -4,8 +4,8 @@ use std::time::Duration;
 use super::failure_log::FailureLog;
 use super::revision::{Revision, Revisions};
 use super::{FailureMode, Inner, Limiter};
-use crate::store::{Store, Subscriber};
-use crate::{ConfigError, Policy, Quota};
+use crate::store::Store;
+use crate::{ConfigError, Policy};
 
 /// Longer durations are taken as this one, because not every `Duration` can be added to an
 /// `Instant`.
@@ -52,7 +52,8 @@ impl LimiterBuilder {
     /// After a denial, only time can make the same check succeed, so the process denies it without
     /// asking the store until [`retry_after`](crate::Decision::retry_after) is over. A
     /// [`reset`](Limiter::reset) or a larger quota in another process leaves a stale denial for at
-    /// most `max_ttl`. A [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
+    /// most `max_ttl`. The cache holds at most 65,536 keys, for all limiters on the store and its
+    /// clones together. A [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
     pub fn cache_denials(self, max_ttl: Duration) -> Self {
         Self { cache_denials: max_ttl, ..self }
     }
@@ -78,38 +79,23 @@ impl LimiterBuilder {
         }
         let timeout = timeout.min(MAX_DURATION);
         let cache_denials = cache_denials.min(MAX_DURATION);
-        let revision = Revision::new(&*store, &policy, timeout, cache_denials)?;
-        let inner = Arc::new(Inner {
-            store,
-            timeout,
-            failure_mode,
-            cache_denials,
-            failure_log: FailureLog::default(),
-            revisions: Revisions::new(revision),
-        });
-        let subscriber: Arc<dyn Subscriber> = inner.clone();
-        let (registry, part) = inner.store.registry();
-        registry
-            .register(part, &policy, Arc::downgrade(&subscriber))
-            .map_err(|existing| conflict(&existing, &policy))?;
+        let (registry, part) = store.registry();
+        let inner = registry.register(part, &policy, |id| {
+            Ok(Arc::new(Inner {
+                revisions: Revisions::new(Revision::new(
+                    &*store,
+                    &policy,
+                    id,
+                    timeout,
+                    cache_denials,
+                )?),
+                store: store.clone(),
+                timeout,
+                failure_mode,
+                cache_denials,
+                failure_log: FailureLog::default(),
+            }))
+        })?;
         Ok(Limiter { inner })
     }
-}
-
-fn conflict(existing: &Policy, new: &Policy) -> ConfigError {
-    let describe = |policy: &Policy| {
-        let quota = |(name, quota): (&str, &Quota)| {
-            let (permits, period) = (quota.permits(), quota.period());
-            format!("`{name}` {permits} per {period:?}, burst {}", quota.capacity())
-        };
-        policy.quotas().map(quota).collect::<Vec<_>>().join("; ")
-    };
-    ConfigError::new(format!(
-        "the policy name `{name}` is in use on this store with different quotas ({}, not {}): give each \
-         policy its own name with `Policy::new(\"...\").quota(\"...\", ...)`, or change the running \
-         policy with `Limiter::update`",
-        describe(existing),
-        describe(new),
-        name = new.name(),
-    ))
 }

@@ -3,10 +3,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::denial_cache::SentAt;
 use super::{HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::decision::Verdict;
-use crate::store::{Op, PendingVerdict};
+use crate::store::{Op, PendingVerdict, SentAt};
 use crate::{Decision, Error, Key, Source};
 
 /// The future of a check: see [`Limiter::check`].

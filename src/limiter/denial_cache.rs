@@ -1,69 +1,31 @@
-//! The denials of the store that this process caches.
+//! The denials of the store that a limiter caches, under one revision of its policy.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use foldhash::quality::RandomState;
-use quick_cache::UnitWeighter;
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use tokio::time::Instant;
 
 use crate::Key;
 use crate::algorithm::TokenBucket;
 use crate::decision::Verdict;
+use crate::store::{Denial, Denials, RevisionId, SentAt};
 
-/// The number of cached keys, at about 150 bytes each. The cache prefers keys that are looked up
-/// again, so a flood of fresh keys does not evict one that keeps retrying.
-const MAX_KEYS: usize = 65_536;
-
-/// The keys that were denied last.
+/// The keys that were denied last. The memory is that of the store, which bounds it.
 ///
 /// Only time reduces a bucket's debt, apart from a reset. So a denial bounds what the
 /// store would decide later: denied, for as long as the debt is too large.
 #[derive(Debug)]
 pub(super) struct DenialCache {
-    denials: Cache<Key, Denial, UnitWeighter, RandomState>,
-    max_ttl: Duration,
-    start: Instant,
-    /// The latest expiry of any denial, in microseconds since `start`. While nobody is denied, no
-    /// key is looked up.
+    denials: Arc<Denials>,
+    revision: RevisionId,
+    max_ttl: u64,
+    /// The latest expiry of any denial of this limiter. While nobody is denied, no key is looked up.
     latest_expiry: AtomicU64,
-    /// Counts invalidations, so that a verdict from before one is not cached after it.
-    epoch: AtomicU64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Denial {
-    expires: Instant,
-    /// The bucket is not full before this time. Counted from before the check was sent.
-    full_from: Instant,
-    /// The bucket is full by this time if nothing else is taken. Counted from after the reply, so
-    /// that a client that honors `Retry-After` is never early.
-    full_by: Instant,
-}
-
-/// When a check was sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SentAt {
-    time: Instant,
-    epoch: u64,
 }
 
 impl DenialCache {
-    pub(super) fn new(max_ttl: Duration) -> Self {
-        Self {
-            denials: Cache::with(
-                MAX_KEYS,
-                MAX_KEYS as u64,
-                UnitWeighter,
-                RandomState::default(),
-                DefaultLifecycle::default(),
-            ),
-            max_ttl,
-            start: Instant::now(),
-            latest_expiry: AtomicU64::new(0),
-            epoch: AtomicU64::new(0),
-        }
+    pub(super) fn new(denials: Arc<Denials>, revision: RevisionId, max_ttl: Duration) -> Self {
+        let max_ttl = nanos(max_ttl);
+        Self { denials, revision, max_ttl, latest_expiry: AtomicU64::new(0) }
     }
 
     /// The denial that the store would return. Otherwise the time at which the check is sent.
@@ -73,14 +35,16 @@ impl DenialCache {
         cost: u64,
         bucket: &TokenBucket,
     ) -> Result<Verdict, SentAt> {
-        let now = Instant::now();
-        let sent_at = SentAt { time: now, epoch: self.epoch.load(Ordering::Acquire) };
-        if self.micros(now) >= self.latest_expiry.load(Ordering::Relaxed) {
+        let sent_at = self.denials.sent_now();
+        let now = sent_at.time;
+        if now >= self.latest_expiry.load(Ordering::Relaxed) {
             return Err(sent_at);
         }
-        let denial = self.denials.get(key).filter(|denial| now < denial.expires).ok_or(sent_at)?;
-        let check = |full: Instant| {
-            let left = full.saturating_duration_since(now).as_micros() as u64;
+        let denial = self.denials.get(self.revision, key);
+        let denial =
+            denial.filter(|denial| now < self.expiry(denial.sent_at.time)).ok_or(sent_at)?;
+        let check = |full: u64| {
+            let left = full.saturating_sub(now) / 1_000;
             bucket.check(&mut bucket.debt_of(left), cost)
         };
         if check(denial.full_from).is_allowed() {
@@ -91,45 +55,44 @@ impl DenialCache {
 
     /// Caches a verdict if it is a denial.
     pub(super) fn insert(&self, key: &Key, verdict: &Verdict, sent_at: SentAt) {
-        if verdict.is_allowed() || sent_at.epoch != self.epoch.load(Ordering::Acquire) {
+        if verdict.is_allowed() {
             return;
         }
-        let full_after = Duration::from_micros(verdict.reset_after);
+        let sent = sent_at.time;
         // The store rounded up to the next microsecond.
-        let at_least = full_after.saturating_sub(Duration::from_micros(1));
+        let at_least = nanos(Duration::from_micros(verdict.reset_after.saturating_sub(1)));
+        let at_most = nanos(Duration::from_micros(verdict.reset_after));
         let denial = Denial {
-            expires: sent_at.time + self.max_ttl,
-            full_from: sent_at.time + at_least,
-            full_by: Instant::now() + full_after,
+            sent_at,
+            // Counted from before the check was sent.
+            full_from: sent.saturating_add(at_least),
+            // Counted from after the reply, so that a client that honors `Retry-After` is never
+            // early.
+            full_by: self.denials.now().saturating_add(at_most),
         };
-        self.denials.insert(key.clone(), denial);
-        self.latest_expiry.fetch_max(self.micros(denial.expires), Ordering::Relaxed);
-        // An invalidation between the first look and the insertion.
-        if sent_at.epoch != self.epoch.load(Ordering::Acquire) {
-            self.denials.remove(key);
-        }
+        self.denials.insert(self.revision, key, denial);
+        self.latest_expiry.fetch_max(self.expiry(sent), Ordering::Relaxed);
     }
 
-    pub(super) fn invalidate(&self, key: &Key) {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
-        self.denials.remove(key);
+    fn expiry(&self, sent: u64) -> u64 {
+        sent.saturating_add(self.max_ttl)
     }
+}
 
-    pub(super) fn clear(&self) {
-        self.denials.clear();
-    }
-
-    fn micros(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.start).as_micros() as u64
-    }
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Quota;
-    use std::time::Duration;
+    use crate::store::MAX_DENIALS;
     use tokio::time::advance;
+
+    fn cache(max_ttl: Duration) -> DenialCache {
+        DenialCache::new(Arc::default(), RevisionId(1), max_ttl)
+    }
 
     fn bucket() -> TokenBucket {
         TokenBucket::new("", &Quota::per_second(10)).unwrap()
@@ -145,8 +108,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_cached_denial_ends_no_later_and_reports_no_less_than_the_store() {
-        let (cache, bucket, key) =
-            (DenialCache::new(Duration::from_secs(9)), bucket(), Key::from("a"));
+        let (cache, bucket, key) = (cache(Duration::from_secs(9)), bucket(), Key::from("a"));
         let sent_at = sent_at(&cache);
         advance(Duration::from_millis(7)).await;
         cache.insert(&key, &denial(&bucket), sent_at);
@@ -163,7 +125,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_denial_is_cached_no_longer_than_configured() {
-        let (cache, key) = (DenialCache::new(Duration::from_millis(30)), Key::from("a"));
+        let (cache, key) = (cache(Duration::from_millis(30)), Key::from("a"));
         cache.insert(&key, &denial(&bucket()), sent_at(&cache));
         advance(Duration::from_millis(29)).await;
         assert!(cache.get(&key, 1, &bucket()).is_ok());
@@ -172,26 +134,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_verdict_from_before_a_reset_is_not_cached_after_it() {
-        let (cache, key) = (DenialCache::new(Duration::from_secs(1)), Key::from("a"));
-        let sent_at = sent_at(&cache);
-        cache.invalidate(&key);
-        cache.insert(&key, &denial(&bucket()), sent_at);
-        assert!(cache.get(&key, 1, &bucket()).is_err());
+    async fn each_limiter_of_a_policy_keeps_denials_no_longer_than_itself_allows() {
+        let (denials, key) = (Arc::<Denials>::default(), Key::from("a"));
+        let of_ttl = |millis| {
+            DenialCache::new(denials.clone(), RevisionId(1), Duration::from_millis(millis))
+        };
+        let (short, long) = (of_ttl(10), of_ttl(30));
+        let sent_at = sent_at(&short);
+        for cache in [&short, &long] {
+            cache.insert(&key, &denial(&bucket()), sent_at);
+        }
+        advance(Duration::from_millis(9)).await;
+        assert!(short.get(&key, 1, &bucket()).is_ok());
+        advance(Duration::from_millis(5)).await;
+        assert!(short.get(&key, 1, &bucket()).is_err());
+        assert!(long.get(&key, 1, &bucket()).is_ok());
+        advance(Duration::from_millis(16)).await;
+        assert!(long.get(&key, 1, &bucket()).is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_other_keys_does_not_evict_one_that_keeps_retrying() {
-        let (cache, bucket, key) =
-            (DenialCache::new(Duration::from_secs(1)), bucket(), Key::from("retrying"));
+        let (cache, bucket, key) = (cache(Duration::from_secs(1)), bucket(), Key::from("retrying"));
         let sent_at = sent_at(&cache);
         cache.insert(&key, &denial(&bucket), sent_at);
-        for other in 0..20 * MAX_KEYS {
+        for other in 0..20 * MAX_DENIALS {
             cache.insert(&Key::from(other), &denial(&bucket), sent_at);
             if other % 64 == 0 {
                 assert!(cache.get(&key, 1, &bucket).is_ok(), "after {other} others");
             }
         }
-        assert!(cache.denials.len() <= MAX_KEYS);
+        assert!(cache.denials.len() <= MAX_DENIALS);
     }
 }

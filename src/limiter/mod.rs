@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use self::failure_log::FailureLog;
 use self::revision::Revisions;
-use crate::store::{Op, PendingVerdict, Store, Subscriber};
+use crate::store::{Op, PendingVerdict, RevisionId, Store, Subscriber};
 use crate::{ConfigError, Decision, Error, Key, Policy, Source};
 
 pub use builder::LimiterBuilder;
@@ -131,9 +131,10 @@ impl Limiter {
 
     /// Fills the key's bucket, for every process that shares it.
     ///
-    /// Another process, or another limiter of the same policy, may have cached a denial. It keeps
-    /// denying the key for at most as long as [`cache_denials`](LimiterBuilder::cache_denials)
-    /// allows.
+    /// Another process may have cached a denial, and a limiter on another store of this process too.
+    /// They keep denying the key for at most as long as
+    /// [`cache_denials`](LimiterBuilder::cache_denials) allows. Limiters of the same policy on this
+    /// store and its clones do not.
     ///
     /// # Errors
     ///
@@ -183,8 +184,9 @@ impl Limiter {
             return Ok(());
         }
         let Inner { store, timeout, cache_denials, .. } = &*self.inner;
-        Revision::new(&**store, &policy, *timeout, *cache_denials)?;
-        let (registry, part) = self.inner.store.registry();
+        // Only to see whether the policy is valid.
+        Revision::new(&**store, &policy, self.revision().id, *timeout, *cache_denials)?;
+        let (registry, part) = store.registry();
         registry.update(part, &policy);
         Ok(())
     }
@@ -225,17 +227,16 @@ struct InvalidateOnDrop<'a> {
 
 impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
-        if let Some(cache) = &self.limiter.revision().denial_cache {
-            cache.invalidate(&self.key);
-        }
+        let (registry, _) = self.limiter.inner.store.registry();
+        registry.denials().reset(self.limiter.revision().id, &self.key);
     }
 }
 
 impl Subscriber for Inner {
-    fn policy_changed(&self, policy: &Policy) {
+    fn policy_changed(&self, policy: &Policy, id: RevisionId) {
         // `update` has rejected what is invalid.
         let Self { store, timeout, cache_denials, .. } = self;
-        if let Ok(revision) = Revision::new(&**store, policy, *timeout, *cache_denials) {
+        if let Ok(revision) = Revision::new(&**store, policy, id, *timeout, *cache_denials) {
             self.revisions.replace(revision);
         }
     }

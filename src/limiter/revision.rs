@@ -9,11 +9,12 @@ use arc_swap::{ArcSwap, Guard};
 use super::denial_cache::DenialCache;
 use crate::algorithm::TokenBucket;
 use crate::decision::{QuotaInfo, Verdict};
-use crate::store::{Backend, PolicySpec, Store};
+use crate::store::{Backend, PolicySpec, RevisionId, Store};
 use crate::{ConfigError, Decision, Policy, Source};
 
 /// A policy with its numbers as they are until the next update.
 pub(crate) struct Revision {
+    pub(super) id: RevisionId,
     pub(super) policy: Arc<Policy>,
     pub(super) bucket: TokenBucket,
     pub(super) backend: Arc<dyn Backend>,
@@ -27,6 +28,7 @@ impl Revision {
     pub(super) fn new(
         store: &dyn Store,
         policy: &Policy,
+        id: RevisionId,
         timeout: Duration,
         cache_denials: Duration,
     ) -> Result<Self, ConfigError> {
@@ -36,10 +38,14 @@ impl Revision {
         let backend = store.open(spec)?;
         let use_cache = backend.is_remote() && !cache_denials.is_zero();
         Ok(Self {
+            id,
             policy: Arc::new(policy.clone()),
             bucket,
             backend,
-            denial_cache: use_cache.then(|| DenialCache::new(cache_denials)),
+            denial_cache: use_cache.then(|| {
+                let (registry, _) = store.registry();
+                DenialCache::new(registry.denials().clone(), id, cache_denials)
+            }),
             quota: bucket.info(name),
             precomputed: OnceLock::new(),
         })
@@ -108,10 +114,6 @@ impl Revisions {
     }
 
     pub(super) fn replace(&self, revision: Revision) {
-        if let Some(cache) = &self.first.denial_cache {
-            // The first revision stays, and its memory is not needed.
-            cache.clear();
-        }
         let revision = Arc::new(revision);
         self.latest.get_or_init(|| ArcSwap::new(revision.clone())).store(revision);
     }

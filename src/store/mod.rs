@@ -3,6 +3,7 @@
 // What only a remote store needs.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
+mod denials;
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -19,10 +20,13 @@ use crate::algorithm::{Debt, TokenBucket};
 use crate::decision::Verdict;
 use crate::{ConfigError, Error, Key};
 
+#[cfg(test)]
+pub(crate) use denials::MAX_DENIALS;
+pub(crate) use denials::{Denial, Denials, SentAt};
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
-pub(crate) use registry::{Registry, Subscriber};
+pub(crate) use registry::{Registry, RevisionId, Subscriber};
 
 /// Where buckets are kept: a [`MemoryStore`] or a `RedisStore`.
 ///
@@ -46,7 +50,7 @@ pub(crate) mod sealed {
         /// The buckets of one policy.
         fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError>;
 
-        /// The policies in use on this store, and the part of the store that this handle uses.
+        /// What the limiters on this store share, and the part of the store that this handle uses.
         fn registry(&self) -> (&Registry, &str);
     }
 }

@@ -1,15 +1,29 @@
-//! The policies in use on a store, so that two limiters cannot give one name two meanings.
+//! What the limiters on a store share: the policies in use, so that two limiters cannot give one
+//! name two meanings, and the cached denials.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::Policy;
+use super::Denials;
+use crate::{ConfigError, Policy, Quota};
 
 /// Shared by the clones of a store.
 #[derive(Default)]
 pub struct Registry {
-    policies: Mutex<HashMap<Id, Entry>>,
+    policies: Mutex<Policies>,
+    denials: Arc<Denials>,
+}
+
+/// Identifies a revision on a store. The limiters of a policy have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RevisionId(pub(crate) u64);
+
+#[derive(Default)]
+struct Policies {
+    entries: HashMap<Id, Entry>,
+    /// Counts revisions.
+    revisions: u64,
 }
 
 /// The part of the store (in Redis the prefix of its keys), and the name of a policy.
@@ -17,49 +31,70 @@ type Id = (String, String);
 
 struct Entry {
     policy: Policy,
+    revision: RevisionId,
     subscribers: Vec<Weak<dyn Subscriber>>,
 }
 
 /// Enforces a policy, and follows its changes.
 pub(crate) trait Subscriber: Send + Sync {
     /// `policy` is valid and has the same name as before.
-    fn policy_changed(&self, policy: &Policy);
+    fn policy_changed(&self, policy: &Policy, revision: RevisionId);
 }
 
 impl Registry {
-    /// Registers a subscriber for as long as it lives. Fails with the policy of the same name that
-    /// is in use with different quotas.
-    pub(crate) fn register(
+    /// Makes a subscriber, and registers it for as long as it lives. Fails if it cannot be made, or
+    /// if the policy's name is in use with different quotas.
+    pub(crate) fn register<S: Subscriber + 'static>(
         &self,
         part: &str,
         policy: &Policy,
-        subscriber: Weak<dyn Subscriber>,
-    ) -> Result<(), Policy> {
+        make: impl FnOnce(RevisionId) -> Result<Arc<S>, ConfigError>,
+    ) -> Result<Arc<S>, ConfigError> {
         let mut policies = self.policies();
-        policies.retain(|_, entry| entry.is_alive());
-        let entry = policies
-            .entry(id(part, policy))
-            .or_insert_with(|| Entry { policy: policy.clone(), subscribers: Vec::new() });
-        if entry.policy != *policy {
-            return Err(entry.policy.clone());
+        policies.entries.retain(|_, entry| entry.is_alive());
+        let id = id(part, policy);
+        let next = policies.next_revision();
+        let existing = policies.entries.get_mut(&id);
+        let revision = existing.as_ref().map_or(next, |entry| entry.revision);
+        let subscriber = make(revision)?;
+        let weak: Weak<S> = Arc::downgrade(&subscriber);
+        match existing {
+            Some(entry) if entry.policy != *policy => return Err(conflict(&entry.policy, policy)),
+            Some(entry) => entry.subscribers.push(weak),
+            None => {
+                let entry = Entry { policy: policy.clone(), revision, subscribers: vec![weak] };
+                policies.entries.insert(id, entry);
+            }
         }
-        entry.subscribers.push(subscriber);
-        Ok(())
+        Ok(subscriber)
     }
 
     /// Changes the policy for everyone who enforces it.
     pub(crate) fn update(&self, part: &str, policy: &Policy) {
         let mut policies = self.policies();
-        let Some(entry) = policies.get_mut(&id(part, policy)) else { return };
-        entry.policy = policy.clone();
+        let revision = policies.next_revision();
+        let Some(entry) = policies.entries.get_mut(&id(part, policy)) else { return };
+        (entry.policy, entry.revision) = (policy.clone(), revision);
         for subscriber in entry.subscribers.iter().filter_map(Weak::upgrade) {
-            subscriber.policy_changed(policy);
+            subscriber.policy_changed(policy, revision);
         }
     }
 
-    fn policies(&self) -> MutexGuard<'_, HashMap<Id, Entry>> {
+    /// The denials that are cached for all limiters on the store.
+    pub(crate) fn denials(&self) -> &Arc<Denials> {
+        &self.denials
+    }
+
+    fn policies(&self) -> MutexGuard<'_, Policies> {
         // A panic leaves whole entries behind, so the poison means nothing.
         self.policies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Policies {
+    fn next_revision(&mut self) -> RevisionId {
+        self.revisions += 1;
+        RevisionId(self.revisions)
     }
 }
 
@@ -78,4 +113,22 @@ impl fmt::Debug for Registry {
 
 fn id(part: &str, policy: &Policy) -> Id {
     (part.to_owned(), policy.name().to_owned())
+}
+
+fn conflict(existing: &Policy, new: &Policy) -> ConfigError {
+    let describe = |policy: &Policy| {
+        let quota = |(name, quota): (&str, &Quota)| {
+            let (permits, period) = (quota.permits(), quota.period());
+            format!("`{name}` {permits} per {period:?}, burst {}", quota.capacity())
+        };
+        policy.quotas().map(quota).collect::<Vec<_>>().join("; ")
+    };
+    ConfigError::new(format!(
+        "the policy name `{name}` is in use on this store with different quotas ({}, not {}): give each \
+         policy its own name with `Policy::new(\"...\").quota(\"...\", ...)`, or change the running \
+         policy with `Limiter::update`",
+        describe(existing),
+        describe(new),
+        name = new.name(),
+    ))
 }

@@ -358,3 +358,16 @@ async fn nodes_that_do_not_know_their_names_are_found_by_asking_them() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_debug_output_of_a_cluster_store_is_short_once_the_slots_are_known() {
+    let cluster = Cluster::start().await;
+    let store = RedisStore::open_cluster(cluster.urls()).unwrap();
+    let limiter = test_limiter(store.clone(), Quota::per_hour(10));
+    for key in 0..100u32 {
+        limiter.check(key).await.unwrap().ensure_allowed().unwrap();
+    }
+    for text in [format!("{store:?}"), format!("{limiter:?}")] {
+        assert!(text.len() < 500, "{} bytes", text.len());
+    }
+}

@@ -4,6 +4,7 @@
 mod common;
 
 mod cluster;
+mod denials;
 mod dependency_rules;
 mod exact;
 mod examples;

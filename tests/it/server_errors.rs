@@ -9,8 +9,6 @@ use tollgate::{Error, ErrorKind, Limiter, Quota, RedisStore, Source};
 use crate::common::{BOUND, Proxy, Server, wait_until};
 use crate::exact::test_limiter;
 
-const REDIS_KEY: &str = "tollgate:{key}:default:t1";
-
 fn limiter(url: String) -> Limiter {
     test_limiter(RedisStore::open(url).unwrap(), Quota::per_hour(10))
 }
@@ -156,9 +154,13 @@ async fn a_stale_replica_is_left_and_passes() {
 #[tokio::test]
 async fn missing_permissions_and_a_wrong_type_do_not_pass() {
     let server = Server::start().await;
-    server.command(&["RPUSH", REDIS_KEY, "1"]).await;
     let url = server.url();
-    assert_fails(&limiter(url.clone()), "WRONGTYPE", false).await;
+    let limited = limiter(url.clone());
+    limited.check("key").await.unwrap().ensure_allowed().unwrap();
+    let [redis_key]: [String; 1] = server.query(&["KEYS", "*"]).await;
+    server.command(&["DEL", &redis_key]).await;
+    server.command(&["RPUSH", &redis_key, "1"]).await;
+    assert_fails(&limited, "WRONGTYPE", false).await;
 
     let url = url.replace("redis://", "redis://tollgate:secret@");
     let limited = limiter(url.clone());

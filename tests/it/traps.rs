@@ -629,3 +629,27 @@ fn debug_shows_settings_and_neither_passwords_nor_internals() {
     assert!(format!("{cluster:?}").contains("127.0.0.1:2"));
     assert!(format!("{limiter:?}").contains("50ms"));
 }
+
+#[tokio::test]
+async fn debug_output_of_a_store_is_short_and_has_no_password() {
+    let url = NOWHERE.replace("//", "//tollgate:secret@");
+    let memory = MemoryStore::new();
+    let limiter = Limiter::new(memory.clone(), Quota::per_day(10)).unwrap();
+    for key in 0..1_000u32 {
+        assert!(limiter.check(key).await.unwrap().is_allowed());
+    }
+    let mut stores: Vec<Box<dyn std::fmt::Debug>> = vec![
+        Box::new(memory),
+        Box::new(limiter),
+        Box::new(RedisStore::open(url.as_str()).unwrap()),
+        Box::new(RedisStore::from_client(redis::Client::open(url.as_str()).unwrap())),
+        Box::new(RedisStore::open_cluster([url.as_str()]).unwrap()),
+        Box::new(Limiter::new(RedisStore::open(url.as_str()).unwrap(), Quota::per_day(1)).unwrap()),
+    ];
+    #[cfg(feature = "sentinel")]
+    stores.push(Box::new(RedisStore::open_sentinel([url.as_str()], "service").unwrap()));
+    for store in stores {
+        let text = format!("{store:?}");
+        assert!(text.len() < 500 && !text.contains("secret"), "{text}");
+    }
+}

@@ -58,14 +58,21 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Shard {
-    buckets: HashTable<(Id, FullAt)>,
-    /// Each bucket once, under a time that is usually not later than the one at which it is full:
-    /// that time only grows, and is brought up to date when the entry reaches the top.
-    by_full_at: BinaryHeap<Reverse<(FullAt, Id)>>,
+    buckets: HashTable<Bucket>,
+    /// An entry for each bucket: a time in microseconds, and the hash of the bucket. The time is
+    /// usually not later than the one at which the bucket is full: that time only grows, and is
+    /// brought up to date when the entry reaches the top. The hash takes less memory than the key.
+    /// If two buckets have the same hash, there are two entries, and each removes one of them.
+    by_full_at: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
-/// The index of a policy in the store, and a key.
-type Id = (u32, Key);
+#[derive(Debug)]
+struct Bucket {
+    /// The index of its policy in the store.
+    policy: u32,
+    key: Key,
+    full_at: FullAt,
+}
 
 impl MemoryStore {
     /// A store for at most a million keys, counting all policies that share it. That is about 200 MB
@@ -166,8 +173,8 @@ impl MemoryBackend {
             Some(stored) if debt == bucket.capacity() && full_at < *stored => *stored = full_at,
             Some(stored) if debt > found => *stored = full_at,
             None if debt > found => {
-                let id = (self.policy, key.clone());
-                let evicted = shard.insert(hash, id, full_at, now, &self.shared);
+                let bucket = Bucket { policy: self.policy, key: key.clone(), full_at };
+                let evicted = shard.insert(hash, bucket, now, &self.shared);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
             }
             _ => {}
@@ -226,44 +233,43 @@ impl Shared {
 
 impl Shard {
     fn find(&mut self, hash: u64, policy: u32, key: &Key) -> Option<&mut FullAt> {
-        self.buckets.find_mut(hash, matches(policy, key)).map(|(_, full_at)| full_at)
+        let is_same = |bucket: &Bucket| bucket.policy == policy && bucket.key == *key;
+        self.buckets.find_mut(hash, is_same).map(|bucket| &mut bucket.full_at)
     }
 
     /// Adds a bucket and makes room for it: drops a few that are full by now, and evicts the one
     /// nearest to full if there are still too many. Returns how many of those were not full.
-    fn insert(&mut self, hash: u64, id: Id, full_at: FullAt, now: u64, shared: &Shared) -> u64 {
+    fn insert(&mut self, hash: u64, bucket: Bucket, now: u64, shared: &Shared) -> u64 {
         let mut evicted = 0;
         // Two per insertion, so that full buckets disappear faster than new ones arrive.
         for _ in 0..2 {
-            self.drop_nearest_to_full(shared, |actual| actual.micros < now);
+            self.drop_nearest_to_full(shared, |full_at| full_at < now);
         }
         while self.buckets.len() >= shared.keys_per_shard.max(1) {
             let dropped = self.drop_nearest_to_full(shared, |_| true);
-            evicted += u64::from(dropped.is_some_and(|actual| actual.micros >= now));
+            evicted += u64::from(dropped.is_some_and(|full_at| full_at >= now));
         }
-        self.by_full_at.push(Reverse((full_at, id.clone())));
-        self.buckets
-            .insert_unique(hash, (id, full_at), |((policy, key), _)| shared.hash(*policy, key));
+        self.by_full_at.push(Reverse((bucket.full_at.micros, hash)));
+        self.buckets.insert_unique(hash, bucket, |bucket| shared.hash(bucket.policy, &bucket.key));
         evicted
     }
 
-    /// Drops the bucket nearest to full if it is near enough.
+    /// Drops the bucket nearest to full if it is near enough, and returns when it is full.
     fn drop_nearest_to_full(
         &mut self,
         shared: &Shared,
-        near_enough: impl Fn(FullAt) -> bool,
-    ) -> Option<FullAt> {
-        while let Some(Reverse((known, _))) = self.by_full_at.peek() {
-            if !near_enough(*known) {
+        near_enough: impl Fn(u64) -> bool,
+    ) -> Option<u64> {
+        while let Some(&Reverse((known, hash))) = self.by_full_at.peek() {
+            if !near_enough(known) {
                 return None;
             }
-            let Reverse((known, id)) = self.by_full_at.pop()?;
-            let (policy, key) = &id;
-            let hash = shared.hash(*policy, key);
-            let Ok(bucket) = self.buckets.find_entry(hash, matches(*policy, key)) else { continue };
-            let actual = bucket.get().1;
+            self.by_full_at.pop();
+            let has_hash = |bucket: &Bucket| shared.hash(bucket.policy, &bucket.key) == hash;
+            let Ok(bucket) = self.buckets.find_entry(hash, has_hash) else { continue };
+            let actual = bucket.get().full_at.micros;
             if actual > known {
-                self.by_full_at.push(Reverse((actual, id)));
+                self.by_full_at.push(Reverse((actual, hash)));
             } else {
                 bucket.remove();
                 return Some(actual);
@@ -271,10 +277,6 @@ impl Shard {
         }
         None
     }
-}
-
-fn matches(policy: u32, key: &Key) -> impl Fn(&(Id, FullAt)) -> bool {
-    move |((other_policy, other_key), _)| *other_policy == policy && other_key == key
 }
 
 /// A panic under the lock leaves whole buckets behind, so the poison means nothing.

@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use ::tollgate::MemoryStore;
 
@@ -83,11 +83,18 @@ async fn per_request(
     })
 }
 
+/// The bytes that have been allocated since the first call, and not freed.
+pub(crate) fn live_bytes() -> i64 {
+    COUNTING.store(true, Relaxed);
+    LIVE.load(Relaxed)
+}
+
+static LIVE: AtomicI64 = AtomicI64::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// The system allocator with counters. In the other commands it adds one flag check per allocation.
+/// The system allocator with counters. In the other commands it adds one flag check per call.
 struct CountingAllocator;
 
 #[global_allocator]
@@ -97,6 +104,13 @@ fn count(bytes: usize) {
     if COUNTING.load(Relaxed) {
         ALLOCATIONS.fetch_add(1, Relaxed);
         BYTES.fetch_add(bytes as u64, Relaxed);
+        LIVE.fetch_add(bytes as i64, Relaxed);
+    }
+}
+
+fn free(bytes: usize) {
+    if COUNTING.load(Relaxed) {
+        LIVE.fetch_sub(bytes as i64, Relaxed);
     }
 }
 
@@ -115,10 +129,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
+        free(layout.size());
         unsafe { System.realloc(old, layout, size) }
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        free(layout.size());
         unsafe { System.dealloc(old, layout) }
     }
 }

@@ -14,6 +14,7 @@ mod scale;
 mod script_cost;
 mod settings;
 mod setup;
+mod sizes;
 mod smoke;
 mod subjects;
 mod table;
@@ -32,6 +33,7 @@ Commands:
   scale         measure with growing numbers of keys and of tasks;
                 writes docs/bench-keys.svg and docs/bench-tasks.svg
   allocations   count the heap allocations of a request
+  sizes         measure the memory of a key in Redis and in the process, by its length
   smoke         run every row of the table briefly, to check that the benchmarks work
 
 Options of `table` (`scale` uses only the first two):
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         "scale" => block_on(scale::run(settings)),
         "smoke" => block_on(smoke::run()),
         "allocations" => allocations::run(),
+        "sizes" => block_on(sizes::run()),
         "help" | "--help" => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

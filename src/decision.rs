@@ -100,6 +100,10 @@ pub enum Source {
     /// The limiter's [`FailureMode`](crate::FailureMode), because the store failed. The numbers
     /// say nothing about the key's bucket.
     FailureMode,
+    /// The quota alone, because the cost [exceeds its capacity](Decision::exceeds_capacity). The
+    /// store was not asked. Nothing is known about the key's bucket, so the numbers are those of a
+    /// full one.
+    Quota,
 }
 
 impl Decision {
@@ -134,6 +138,7 @@ impl Decision {
     /// A decision about a cost above the capacity, for tests of code that takes decisions.
     pub fn exceeding_capacity(limit: u64) -> Self {
         Self::made(Outcome::ExceedsCapacity, limit, limit, Duration::ZERO)
+            .with_source(Source::Quota)
     }
 
     /// The same decision from another source, for tests.
@@ -170,8 +175,9 @@ impl Decision {
 
     /// Whether the cost is larger than the quota's capacity, so that no wait is long enough.
     ///
-    /// Such a check is denied, [`retry_after`](Self::retry_after) is `None`, and the response has no
-    /// `Retry-After`. This is false for a key that has used up its permits: that is
+    /// Such a check is denied without asking the store, so its [`source`](Self::source) is
+    /// [`Source::Quota`], also while the store fails. [`retry_after`](Self::retry_after) is `None`,
+    /// and the response has no `Retry-After` and no `RateLimit`. This is false for a key that has used up its permits: that is
     /// [`is_denied`](Self::is_denied).
     #[must_use]
     pub fn exceeds_capacity(&self) -> bool {

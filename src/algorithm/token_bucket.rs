@@ -120,6 +120,11 @@ impl TokenBucket {
         FullAt { micros: now + micros, ticks }
     }
 
+    /// The verdict on a cost above the capacity, which needs no state: that of a full bucket.
+    pub(crate) fn exceeding_capacity(&self, cost: u64) -> Option<Verdict> {
+        (cost > self.limit).then(|| self.check(&mut 0, cost))
+    }
+
     /// Decides a check, and adds its cost to the debt if it is allowed.
     pub(crate) fn check(&self, debt: &mut Debt, cost: u64) -> Verdict {
         let free = self.capacity - *debt;

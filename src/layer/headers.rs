@@ -88,12 +88,14 @@ impl QuotaFields {
 /// The headers for one decision, until there is a response to add them to.
 pub(super) enum RateLimitHeaders {
     None,
+    Policy { policy_field: HeaderValue },
     Ietf { field: HeaderValue, policy_field: HeaderValue, refill_seconds: u64, is_used_up: bool },
     Three { names: &'static [HeaderName; 3], limit: u64, remaining: u64, reset: u64 },
 }
 
 impl RateLimitHeaders {
-    /// None if the store failed, because then nothing is known about the bucket.
+    /// Only the policy if the store did not decide, because then nothing is known about the bucket.
+    /// None if it failed, because then the policy is not enforced.
     pub(super) fn new(
         style: HeaderStyle,
         decision: &Decision,
@@ -107,6 +109,10 @@ impl RateLimitHeaders {
         };
         match style {
             _ if decision.source == Source::FailureMode => Self::None,
+            HeaderStyle::Ietf if decision.source == Source::Quota => {
+                Self::Policy { policy_field: fields.policy.clone() }
+            }
+            _ if decision.source == Source::Quota => Self::None,
             HeaderStyle::Ietf => {
                 let refill_seconds = seconds(verdict.refill_after).min(MAX_INTEGER);
                 Self::Ietf {
@@ -147,6 +153,9 @@ impl RateLimitHeaders {
     pub(super) fn append_to(self, headers: &mut HeaderMap) {
         match self {
             Self::None => {}
+            Self::Policy { policy_field } => {
+                headers.append(RATELIMIT_POLICY, policy_field);
+            }
             Self::Ietf { field, policy_field, .. } => {
                 headers.append(RATELIMIT, field);
                 headers.append(RATELIMIT_POLICY, policy_field);

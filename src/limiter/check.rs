@@ -53,6 +53,9 @@ impl CheckState {
         key: &Key,
         cost: u64,
     ) -> Self {
+        if let Some(verdict) = revision.bucket.exceeding_capacity(cost) {
+            return Self::Ready(Ok(revision.decision(verdict, Source::Quota)));
+        }
         let inner = &*limiter.inner;
         let mut sent_at = None;
         if let Some(cache) = &revision.denial_cache {

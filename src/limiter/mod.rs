@@ -104,7 +104,8 @@ impl Limiter {
     }
 
     /// Checks for `cost` permits, and takes all of them or none. A cost of 0 is always allowed and
-    /// consumes nothing. A cost above the capacity is always denied.
+    /// consumes nothing. A cost above the capacity is always denied, without asking the store: see
+    /// [`Source::Quota`].
     ///
     /// # Errors
     ///

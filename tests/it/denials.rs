@@ -1,12 +1,14 @@
-//! The denials that a process caches: limiters on one store share their memory, and a reset reaches
-//! all that it concerns.
+//! The denials that a process decides itself: those that it caches, which a reset has to reach, and
+//! those of a cost above the capacity.
 
 use std::time::Duration;
 
-use tollgate::{Limiter, Policy, Quota, RedisStore, Source};
+use tollgate::{FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Server};
-use crate::exact::{test_limiter_builder, uncached};
+use crate::exact::{test_limiter, test_limiter_builder, uncached};
+
+const TEN_DAILY: Quota = Quota::per_day(1).burst(10);
 
 fn policy(name: &'static str) -> Policy {
     Policy::new(name).quota("daily", Quota::per_day(1))
@@ -94,4 +96,33 @@ async fn a_denial_by_old_numbers_is_not_used_again_when_they_return() {
     limiter.update(policy("a")).unwrap();
     deny(&limiter, "another").await;
     assert_eq!(check(&limiter, "key").await, ALLOWED);
+}
+
+#[tokio::test]
+async fn a_cost_above_the_capacity_costs_no_round_trip_and_is_denied_in_an_outage_too() {
+    let server = Server::start().await;
+    let redis = test_limiter(RedisStore::open(server.url()).unwrap(), TEN_DAILY);
+    let memory = test_limiter(MemoryStore::new(), TEN_DAILY);
+    let decide = async |limiter: &Limiter, cost| limiter.check_cost("key", cost).await.unwrap();
+    for limiter in [&redis, &memory] {
+        assert!(decide(limiter, 4).await.is_allowed());
+    }
+    let before = server.command_stats().await;
+    for cost in [11, 12, u64::MAX] {
+        let denied = decide(&redis, cost).await;
+        assert!(denied.exceeds_capacity() && denied.source() == Source::Quota, "{denied:?}");
+        assert_eq!((denied.remaining(), denied.retry_after()), (10, None));
+        assert_eq!(denied, decide(&memory, cost).await);
+    }
+    assert_eq!(server.command_stats().await, before);
+    for limiter in [&redis, &memory] {
+        assert_eq!(decide(limiter, 6).await.remaining(), 0, "nothing was charged");
+    }
+    server.stop();
+    for failure_mode in [FailureMode::Open, FailureMode::Closed] {
+        let store = RedisStore::open(server.url()).unwrap();
+        let limiter =
+            Limiter::builder(store, TEN_DAILY).failure_mode(failure_mode).build().unwrap();
+        assert!(decide(&limiter, 11).await.is_denied(), "{failure_mode:?}");
+    }
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::{
-    Decision, FailureMode, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore, Store,
+    Decision, FailureMode, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore, Source, Store,
 };
 
 use crate::common::{Cluster, Server};
@@ -148,6 +148,14 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
     for &cost in &case.costs {
         let decision = limiter.check_cost("key", cost).await.unwrap();
         let after = case.oracle.full_at(server, &redis_key).await.unwrap();
+        assert_eq!(decision.source() == Source::Quota, cost > case.oracle.burst);
+        if decision.source() == Source::Quota {
+            // Redis was not asked, so the decision has no time.
+            assert_eq!(after, full_at);
+            let elapsed = decisions.last().map_or(0, |(elapsed, _)| *elapsed);
+            decisions.push((elapsed, decision));
+            continue;
+        }
         let now = case.oracle.verify(full_at, cost, &decision, after);
         let elapsed = (now - *start.get_or_insert(now)) / case.oracle.micros_to_ticks(1);
         decisions.push((elapsed as u64, decision));

@@ -216,5 +216,6 @@ fn a_test_can_make_any_decision() {
     assert_eq!(denied.response().headers()["retry-after"], "2");
     let never = Decision::exceeding_capacity(10);
     assert!(never.exceeds_capacity() && never.ensure_allowed().is_err());
+    assert_eq!(never.source(), Source::Quota);
     assert!(!never.response().headers().contains_key("retry-after"));
 }

@@ -164,7 +164,7 @@ async fn a_key_over_its_limit_is_denied_and_does_not_exceed_the_capacity() {
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(60)));
     let never = limiter.check_cost("key", 2).await.unwrap();
     assert!(never.is_denied() && never.exceeds_capacity());
-    assert_eq!(never.retry_after(), None);
+    assert_eq!((never.retry_after(), never.source()), (None, Source::Quota));
 }
 
 // Trap 4: see `grpc.rs` for real clients.

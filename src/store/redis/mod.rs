@@ -127,10 +127,15 @@ use crate::{ConfigError, Error, Key};
 ///     -@all +evalsha +eval +time +get +mget +set +pttl +del
 /// ```
 ///
-/// In addition grant `+cluster|slots +asking` on a cluster (before Redis 7 all of `+cluster`),
-/// `+role` on a primary that is found through Sentinel, `+select` for a database other than 0, and
-/// `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs `+sentinel
-/// +role`. `+mget` is optional; it saves the server work.
+/// In addition grant `+cluster|slots +cluster|nodes +asking` on a cluster (before Redis 7 all of
+/// `+cluster`), `+role` on a primary that is found through Sentinel, `+select` for a database other
+/// than 0, and `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs
+/// `+sentinel +subscribe &+switch-master`.
+///
+/// Two of these are optional. `+mget` saves the server work. `+cluster|nodes` tells the store which
+/// owner of a slot is the newest; without it the majority of the nodes decides. A store on a
+/// cluster reads the slots from several nodes, because a node that is cut off from the others does
+/// not know what they decide.
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
 /// `noeviction`, and provide enough memory: about 90 bytes per active key with a short text. When
@@ -203,6 +208,19 @@ impl RedisStore {
     /// The primary's user, password, database and TLS are those of the first URL. If they differ
     /// from the sentinels', use a pool and `from_pool`.
     ///
+    /// # Failovers
+    ///
+    /// While the store has a connection, it watches all sentinels: it subscribes to `+switch-master`
+    /// and asks each once a second. It leaves a primary as soon as a sentinel reports a newer one.
+    ///
+    /// After a planned failover (`SENTINEL FAILOVER`) the old primary accepts writes for about ten
+    /// more seconds. What it admits after the promotion, the new primary does not know. The
+    /// sentinels report a promotion about a second after it, so this is normally at most the burst
+    /// plus the rate times two seconds, for each key. A process that reaches no sentinel stays on
+    /// the old primary until the sentinels demote it. A primary that is cut off together with a
+    /// process and a minority of the sentinels accepts its writes for as long as that lasts: set
+    /// `min-replicas-to-write` on the servers if that matters.
+    ///
     /// # Errors
     ///
     /// If one of the URLs is invalid, or there is none.
@@ -244,11 +262,13 @@ impl RedisStore {
     ///
     /// - `TCP_NODELAY` is off in `redis` 1.x, and the cluster and Sentinel pools of
     ///   `deadpool-redis` cannot turn it on.
+    /// - A Sentinel pool does not watch the sentinels. After a planned failover the store stays on the
+    ///   old primary until that rejects a write or closes the connection, about ten seconds later.
     /// - A cluster pool resends a call after a timeout or a broken connection, up to 16 times,
     ///   whether or not it has run. It can be charged more than once.
     ///
-    /// [`open`](Self::open), [`open_cluster`](Self::open_cluster) and `open_sentinel` have neither
-    /// problem.
+    /// [`open`](Self::open), [`open_cluster`](Self::open_cluster) and `open_sentinel` have none of
+    /// these problems.
     ///
     /// ```
     /// use deadpool_redis::{Config, Runtime};

@@ -83,14 +83,17 @@ impl SlotMap {
         self.slots.get(usize::from(slot))?.owner.as_ref()
     }
 
-    fn owners(&self) -> impl Iterator<Item = Option<&Node>> {
-        self.slots.iter().map(|slot| slot.owner.as_ref())
+    /// The owner of each range of slots.
+    fn owners(&self) -> impl Iterator<Item = &Node> {
+        let mut last = None;
+        let owners = self.slots.iter().filter_map(|slot| slot.owner.as_ref());
+        owners.filter(move |&owner| last.replace(owner) != Some(owner))
     }
 
     /// The nodes that exist, those to ask first at the front.
     pub(super) fn nodes(&self, now: Instant) -> Vec<Node> {
         let mut seen = HashSet::new();
-        let all = self.seeds.iter().chain(self.owners().flatten());
+        let all = self.seeds.iter().chain(self.owners());
         let redirected = self.redirected.iter().filter(|&(_, &until)| until > now);
         let all = all.chain(redirected.map(|(node, _)| node));
         let mut nodes: Vec<_> = all.filter(|node| seen.insert(*node)).cloned().collect();
@@ -125,14 +128,15 @@ impl SlotMap {
     /// Adds a reply of this round. What is newer than the map applies immediately. Returns whether an
     /// owner has changed.
     pub(super) fn add(&mut self, view: View, now: Instant) -> bool {
-        self.failed.remove(&view.from);
         if view.has_majority {
             self.isolated.remove(&view.from);
         } else {
             self.isolated.insert(view.from.clone(), now + ISOLATED_FOR);
         }
         for claim in &view.claims {
-            if let Endpoint::Known(node) = &claim.endpoint {
+            if let Endpoint::Known(node) = &claim.endpoint
+                && (view.has_majority || !self.addresses.contains_key(&claim.id))
+            {
                 self.addresses.insert(claim.id.clone(), node.clone());
             }
         }

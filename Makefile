@@ -17,7 +17,7 @@ $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
 .PHONY: help test fmt fmt-check lint doc features unit integration tls redis msrv deny \
-        bench bench-scale bench-instructions bench-smoke
+        bench bench-scale bench-delay bench-instructions bench-smoke
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench: redis ## Compare with the baseline and other crates
 
 bench-scale: redis ## Measure with growing numbers of keys and tasks, and draw the plots
 	$(BENCH) scale $(ARGS)
+
+bench-delay: redis ## Measure at a distance from Redis, below and above the capacity, and draw the plot
+	$(BENCH) delay $(ARGS)
 
 bench-instructions: ## Count instructions of code that needs no Redis (needs valgrind)
 	@version="$$(sed -n 's/^gungraun = .*"=\([0-9.]*\)".*/\1/p' bench/Cargo.toml)"

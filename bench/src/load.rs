@@ -116,26 +116,26 @@ async fn run_task<O: Operation>(
 }
 
 /// A fixed permutation of the keys. Each task starts at a different position.
-struct KeySequence {
+pub(crate) struct KeySequence {
     keys: u64,
     step: u64,
     current: u64,
 }
 
 impl KeySequence {
-    fn new(keys: u64, start: u64) -> Self {
+    pub(crate) fn new(keys: u64, start: u64) -> Self {
         let step = (keys * 618 / 1000..).find(|step| gcd(*step, keys) == 1).unwrap_or(1);
         Self { keys, step, current: start % keys * step % keys }
     }
 
-    fn next(&mut self) -> u32 {
+    pub(crate) fn next(&mut self) -> u32 {
         self.current = (self.current + self.step) % self.keys;
         self.current as u32
     }
 }
 
 /// Each run starts at a different position: with many keys, a run does not reach all of them.
-fn next_start() -> u64 {
+pub(crate) fn next_start() -> u64 {
     static RUN: AtomicU64 = AtomicU64::new(0);
     RUN.fetch_add(1, Ordering::Relaxed) * 7_919
 }
@@ -144,7 +144,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn quantile(latencies: &mut [u32], fraction: f64) -> u32 {
+pub(crate) fn quantile(latencies: &mut [u32], fraction: f64) -> u32 {
     if latencies.is_empty() {
         return 0;
     }

@@ -6,7 +6,10 @@ mod captured;
 #[allow(unused_imports)]
 #[path = "../../tests/it/common/mod.rs"]
 mod common;
+mod delay;
+mod distance;
 mod load;
+mod paced;
 mod plot;
 mod rows;
 mod runs;
@@ -32,12 +35,14 @@ Commands:
   table         measure all rows of the table, and compare the figures with the targets
   scale         measure with growing numbers of keys and of tasks;
                 writes docs/bench-keys.svg and docs/bench-tasks.svg
+  delay         measure at round trip times of 1 to 30 ms, below and above the capacity;
+                writes docs/delay.svg
   allocations   count the heap allocations of a request
   sizes         measure the memory of a key in Redis and in the process, by its length
-  smoke         run every row of the table briefly, to check that the benchmarks work
+  smoke         run every row of the table and `delay` briefly, to check that the benchmarks work
 
-Options of `table` (`scale` uses only the first two):
-  --rounds N      number of rounds, each with one run of every subject (default 5, scale 3)
+Options of `table` (`scale` and `delay` use only the first two):
+  --rounds N      number of rounds, each with one run of every subject (default 5, others 3)
   --slice S       duration of a run in seconds (default 1, scale 0.5)
   --only TEXT     only the rows whose name starts with TEXT; `script` selects the script costs
   --subject TEXT  only the subjects whose name contains TEXT, for profiling
@@ -57,6 +62,7 @@ fn main() -> ExitCode {
     let result = match command.as_str() {
         "table" => block_on(table::run(settings)),
         "scale" => block_on(scale::run(settings)),
+        "delay" => block_on(delay::run(settings)),
         "smoke" => block_on(smoke::run()),
         "allocations" => allocations::run(),
         "sizes" => block_on(sizes::run()),

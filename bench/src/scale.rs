@@ -14,7 +14,7 @@ use crate::subjects::{Baseline, BoxError, Shared, tollgate};
 
 const KEYS: [u64; 7] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
 const TASKS: [u64; 7] = [1, 4, 16, 64, 256, 1_024, 4_096];
-const COMMAND: &str = "cargo run --release --manifest-path bench/Cargo.toml -- scale";
+pub(crate) const COMMAND: &str = "cargo run --release --manifest-path bench/Cargo.toml --";
 
 /// The legend and the colour of each subject.
 const SERIES: [(&str, &str); 3] = [
@@ -41,10 +41,11 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
     let one_key = TASKS.map(|tasks| (tasks, tasks, 1));
     let one_key = sweep("tasks, 1 key", one_key, &setup, config).await?;
 
-    draw("bench-keys.svg", &[panels("256 tasks", "keys", &keys)])?;
+    let command = format!("{COMMAND} scale");
+    draw("bench-keys.svg", &command, &[panels("256 tasks", "keys", &keys)])?;
     let many_keys = panels("10,000 keys", "tasks", &many_keys);
     let one_key = panels("one key", "tasks", &one_key);
-    draw("bench-tasks.svg", &[many_keys, one_key])?;
+    draw("bench-tasks.svg", &command, &[many_keys, one_key])?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -117,10 +118,11 @@ fn panels(title: &str, x: &'static str, points: &[Point]) -> [Panel; 2] {
     [panel("decisions per second", per_second), panel("Redis CPU µs per decision", redis_cpu)]
 }
 
-fn draw(name: &str, panels: &[[Panel; 2]]) -> Result<(), BoxError> {
+/// Writes a plot to `docs/`, with the command that draws it.
+pub(crate) fn draw(name: &str, command: &str, panels: &[[Panel; 2]]) -> Result<(), BoxError> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     std::fs::create_dir_all(&docs)?;
-    std::fs::write(docs.join(name), plot::svg(COMMAND, panels))?;
+    std::fs::write(docs.join(name), plot::svg(command, panels))?;
     println!("\nwrote docs/{name}");
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::bytes::BytesPerKey;
+use crate::delay;
 use crate::load::Measurement;
 use crate::rows::{self, Row};
 use crate::runs::{self, RunConfig};
@@ -37,5 +38,18 @@ pub(crate) async fn run() -> Result<ExitCode, BoxError> {
         return Err(format!("expected {TARGETS} finite figures, got {measured:?}").into());
     }
     println!("measured the figures of all {TARGETS} targets");
+    smoke_delay().await?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn smoke_delay() -> Result<(), BoxError> {
+    let server = delay::start().await?;
+    let slice = Duration::from_millis(100);
+    let distance = delay::measure(&server, 1, &[256], &[0.5, 2.0], 1, slice).await?;
+    let rates: Vec<_> = distance.points.iter().map(|p| (p.offered, p.answered)).collect();
+    if distance.capacity == 0.0 || rates.iter().any(|(offered, _)| *offered == 0.0) {
+        return Err(format!("no load at a round trip of 1 ms: {rates:?}").into());
+    }
+    println!("delay: offered and answered per second: {rates:?}");
+    Ok(())
 }

@@ -130,7 +130,7 @@ fn micros(nanos: f64) -> String {
 }
 
 /// Formats a number with three significant digits and thousands separators.
-fn thousands(number: f64) -> String {
+pub(crate) fn thousands(number: f64) -> String {
     let unit = 10f64.powf(number.max(1.0).log10().floor() - 2.0).max(1.0);
     let digits = ((number / unit).round() * unit).to_string();
     let mut text = String::new();

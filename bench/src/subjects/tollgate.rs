@@ -25,8 +25,16 @@ pub(crate) fn deny_after_first() -> Policy {
 
 /// Fails closed: an error of the store must not count as an allowed request.
 pub(crate) fn limiter(store: impl Store, policy: Policy) -> Result<Limiter, BoxError> {
+    limiter_with_timeout(store, policy, Duration::from_secs(1))
+}
+
+pub(crate) fn limiter_with_timeout(
+    store: impl Store,
+    policy: Policy,
+    timeout: Duration,
+) -> Result<Limiter, BoxError> {
     let builder = Limiter::builder(store, policy).failure_mode(FailureMode::Closed);
-    Ok(builder.timeout(Duration::from_secs(1)).build()?)
+    Ok(builder.timeout(timeout).build()?)
 }
 
 pub(crate) fn redis_store(server: &Server) -> Result<RedisStore, BoxError> {

@@ -1,0 +1,161 @@
+//! Decisions per second and latency at a distance from Redis, below and above the capacity.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ::tollgate::{Limiter, RedisStore};
+
+use crate::distance::DistantServer;
+use crate::load::{Load, Until};
+use crate::paced::{self, Outcome, Window};
+use crate::plot::{Panel, Series};
+use crate::runs::median;
+use crate::settings::Settings;
+use crate::subjects::{BoxError, DirectCheck, tollgate};
+use crate::table::thousands;
+use crate::{load, scale};
+
+const KEYS: u64 = 100_000;
+const TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Round trip times in milliseconds, with the name and the colour of each in the plot.
+const ROUND_TRIPS: [(u64, &str, &str); 4] = [
+    (1, "round trip of 1 ms", "#1a5fb4"),
+    (5, "5 ms", "#26a269"),
+    (10, "10 ms", "#c64600"),
+    (30, "30 ms", "#813d9c"),
+];
+
+/// Shares of the capacity.
+const LOADS: [f64; 4] = [0.5, 0.9, 1.1, 2.0];
+
+/// Numbers of pending checks with which the capacity is looked for.
+const PENDING: [u64; 8] = [128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
+
+const LEAD_IN: Duration = Duration::from_millis(500);
+
+/// What was measured at one round trip time.
+pub(crate) struct Distance {
+    /// The most checks per second that were answered in time.
+    pub(crate) capacity: f64,
+    /// In the order of the loads.
+    pub(crate) points: Vec<Point>,
+}
+
+/// Figures are per second, `p99` is in milliseconds. Each is the median of the rounds.
+pub(crate) struct Point {
+    pub(crate) load: f64,
+    pub(crate) offered: f64,
+    pub(crate) answered: f64,
+    failed: f64,
+    p99: f64,
+}
+
+pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
+    let (rounds, slice) =
+        (settings.rounds.unwrap_or(3), settings.slice.unwrap_or(Duration::from_secs(1)));
+    let server = start().await?;
+    println!(
+        "Checks with a timeout of {TIMEOUT:?} on {KEYS} keys, at a fixed rate. Medians of {rounds} \
+         rounds of {slice:?}. The capacity is the most that were answered in time with up to {} \
+         checks pending. p99 is of the checks that were answered.\n",
+        PENDING[PENDING.len() - 1]
+    );
+    println!(
+        "| round trip ms | capacity/s | load | offered/s | answered in time/s | of the capacity | p99 ms | failed/s |"
+    );
+    println!("|--:|{}", "--:|".repeat(7));
+    let mut distances = Vec::new();
+    for (millis, _, _) in ROUND_TRIPS {
+        let distance = measure(&server, millis, &PENDING, &LOADS, rounds, slice).await?;
+        print(millis, &distance);
+        distances.push(distance);
+    }
+    scale::draw("delay.svg", &format!("{} delay", scale::COMMAND), &[panels(&distances)])?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a server that has all keys.
+pub(crate) async fn start() -> Result<DistantServer, BoxError> {
+    let server = DistantServer::start().await?;
+    let limiter = tollgate::limiter(tollgate::redis_store(&server.server)?, tollgate::allow_all())?;
+    let load = Load { tasks: 256, keys: KEYS, until: Until::AllKeys };
+    load::run(DirectCheck(limiter), load).await?;
+    Ok(server)
+}
+
+pub(crate) async fn measure(
+    server: &DistantServer,
+    millis: u64,
+    pending: &[u64],
+    loads: &[f64],
+    rounds: usize,
+    slice: Duration,
+) -> Result<Distance, BoxError> {
+    server.round_trip(Duration::from_millis(millis));
+    let window = Window { lead_in: LEAD_IN.min(slice), time: slice };
+    let mut capacity = 0.0_f64;
+    for &pending in pending {
+        let outcome = paced::closed_loop(&limiter(server)?, KEYS, pending, window).await?;
+        capacity = capacity.max(per_second(outcome.answered, slice));
+    }
+    let mut outcomes = vec![Vec::new(); loads.len()];
+    for _ in 0..rounds {
+        for (load, outcomes) in loads.iter().zip(&mut outcomes) {
+            let rate = (load * capacity).max(100.0);
+            outcomes.push(paced::open_loop(&limiter(server)?, KEYS, rate, window).await?);
+        }
+    }
+    let points = loads.iter().zip(&outcomes).map(|(&load, outcomes)| Point {
+        load,
+        offered: median_of(outcomes, |outcome| per_second(outcome.offered, slice)),
+        answered: median_of(outcomes, |outcome| per_second(outcome.answered, slice)),
+        failed: median_of(outcomes, |outcome| per_second(outcome.failed, slice)),
+        p99: median_of(outcomes, |outcome| f64::from(outcome.p99) / 1e6),
+    });
+    Ok(Distance { capacity, points: points.collect() })
+}
+
+/// On a store of its own: no measurement suffers from the one before.
+fn limiter(server: &DistantServer) -> Result<Limiter, BoxError> {
+    let store = RedisStore::open(server.url())?;
+    tollgate::limiter_with_timeout(store, tollgate::allow_all(), TIMEOUT)
+}
+
+fn per_second(count: u64, time: Duration) -> f64 {
+    count as f64 / time.as_secs_f64()
+}
+
+fn median_of(outcomes: &[Outcome], figure: impl Fn(&Outcome) -> f64) -> f64 {
+    median(outcomes.iter().map(figure).collect()).unwrap_or_default()
+}
+
+fn print(millis: u64, distance: &Distance) {
+    let mut first = format!("{millis} | {}", thousands(distance.capacity));
+    for Point { load, offered, answered, failed, p99 } in &distance.points {
+        let share = answered / distance.capacity;
+        let rates = [offered, answered].map(|rate| thousands(*rate)).join(" | ");
+        println!("| {first} | {load} | {rates} | {share:.2} | {p99:.1} | {} |", thousands(*failed));
+        first = " | ".into();
+    }
+}
+
+fn panels(distances: &[Distance]) -> [Panel; 2] {
+    let panel = |title: &str, figure: fn(&Point) -> f64| Panel {
+        title: title.into(),
+        x: "offered load, relative to the capacity",
+        series: distances
+            .iter()
+            .zip(ROUND_TRIPS)
+            .map(|(distance, (_, name, color))| {
+                let points = distance.points.iter().map(|point| (point.load, figure(point)));
+                Series { name, color, points: points.collect() }
+            })
+            .collect(),
+    };
+    [
+        // The axis is logarithmic.
+        panel("decisions in time per second", |point| point.answered.max(1.0)),
+        panel("p99 ms of decisions in time", |point| point.p99.max(0.1)),
+    ]
+}

@@ -5,7 +5,7 @@ use super::failure_log::FailureLog;
 use super::revision::{Revision, Revisions};
 use super::{FailureMode, Inner, Limiter};
 use crate::store::Store;
-use crate::{ConfigError, Policy};
+use crate::{ConfigError, Policy, Quota};
 
 /// Longer durations are taken as this one, because not every `Duration` can be added to an
 /// `Instant`.
@@ -81,7 +81,7 @@ impl LimiterBuilder {
         let timeout = timeout.min(MAX_DURATION);
         let cache_denials = cache_denials.min(MAX_DURATION);
         let (registry, part) = store.registry();
-        let inner = registry.register(part, &policy, |id| {
+        let make = |id| {
             Ok(Arc::new(Inner {
                 revisions: Revisions::new(Revision::new(
                     &*store,
@@ -96,7 +96,27 @@ impl LimiterBuilder {
                 cache_denials,
                 failure_log: FailureLog::default(),
             }))
-        })?;
+        };
+        let inner =
+            registry.register(part, &policy, make, |existing| conflict(existing, &policy))?;
         Ok(Limiter { inner })
     }
+}
+
+fn conflict(existing: &Policy, new: &Policy) -> ConfigError {
+    let describe = |policy: &Policy| {
+        let quota = |(name, quota): (&str, &Quota)| {
+            let (permits, period) = (quota.permits(), quota.period());
+            format!("`{name}` {permits} per {period:?}, burst {}", quota.capacity())
+        };
+        policy.quotas().map(quota).collect::<Vec<_>>().join("; ")
+    };
+    ConfigError::new(format!(
+        "the policy name `{name}` is in use on this store with different quotas ({}, not {}): give each \
+         policy its own name with `Policy::new(\"...\").quota(\"...\", ...)`, or change the running \
+         policy with `Limiter::update`",
+        describe(existing),
+        describe(new),
+        name = new.name(),
+    ))
 }

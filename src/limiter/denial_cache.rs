@@ -87,7 +87,6 @@ fn nanos(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::Quota;
-    use crate::store::MAX_DENIALS;
     use tokio::time::advance;
 
     fn cache(max_ttl: Duration) -> DenialCache {
@@ -158,12 +157,12 @@ mod tests {
         let (cache, bucket, key) = (cache(Duration::from_secs(1)), bucket(), Key::from("retrying"));
         let sent_at = sent_at(&cache);
         cache.insert(&key, &denial(&bucket), sent_at);
-        for other in 0..20 * MAX_DENIALS {
+        for other in 0..20 * Denials::MAX_KEYS {
             cache.insert(&Key::from(other), &denial(&bucket), sent_at);
             if other % 64 == 0 {
                 assert!(cache.get(&key, 1, &bucket).is_ok(), "after {other} others");
             }
         }
-        assert!(cache.denials.len() <= MAX_DENIALS);
+        assert!(cache.denials.len() <= Denials::MAX_KEYS);
     }
 }

@@ -13,10 +13,6 @@ use tokio::time::Instant;
 use super::RevisionId;
 use crate::Key;
 
-/// The number of cached keys, at about 230 bytes each. The cache prefers keys that are looked up again, so a flood of fresh
-/// keys does not evict one that keeps retrying.
-pub(crate) const MAX_DENIALS: usize = 65_536;
-
 /// A reset discards the denials of one in this many keys.
 const RESET_SHARDS: usize = 1_024;
 
@@ -65,6 +61,10 @@ struct IdRef<'a> {
 }
 
 impl Denials {
+    /// The number of cached keys, at about 230 bytes each. The cache prefers keys that are looked up
+    /// again, so a flood of fresh keys does not evict one that keeps retrying.
+    pub(crate) const MAX_KEYS: usize = 65_536;
+
     /// The time, for a check that is sent after this call.
     pub(crate) fn sent_now(&self) -> SentAt {
         SentAt { time: self.now(), resets: self.resets.load(Ordering::Acquire) }
@@ -88,8 +88,8 @@ impl Denials {
     pub(crate) fn insert(&self, revision: RevisionId, key: &Key, denial: Denial) {
         let cache = self.cache.get_or_init(|| {
             Cache::with(
-                MAX_DENIALS,
-                MAX_DENIALS as u64,
+                Self::MAX_KEYS,
+                Self::MAX_KEYS as u64,
                 UnitWeighter,
                 self.hasher.clone(),
                 DefaultLifecycle::default(),
@@ -108,17 +108,6 @@ impl Denials {
         let shards =
             self.last_resets.get_or_init(|| (0..RESET_SHARDS).map(|_| AtomicU64::new(0)).collect());
         &shards[self.hasher.hash_one(id) as usize % RESET_SHARDS]
-    }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.cache.get().map_or(0, Cache::len)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn share_resets(&self, revision: RevisionId, a: &Key, b: &Key) -> bool {
-        let shard = |key| std::ptr::from_ref(self.last_reset(&IdRef { revision, key }));
-        shard(a) == shard(b)
     }
 }
 
@@ -154,6 +143,17 @@ mod tests {
     use super::*;
 
     const REVISION: RevisionId = RevisionId(7);
+
+    impl Denials {
+        pub(crate) fn len(&self) -> usize {
+            self.cache.get().map_or(0, Cache::len)
+        }
+
+        fn share_resets(&self, revision: RevisionId, a: &Key, b: &Key) -> bool {
+            let shard = |key| std::ptr::from_ref(self.last_reset(&IdRef { revision, key }));
+            shard(a) == shard(b)
+        }
+    }
 
     fn denial(sent_at: SentAt) -> Denial {
         Denial { sent_at, full_from: u64::MAX, full_by: u64::MAX }
@@ -238,6 +238,10 @@ mod tests {
                 denials.insert(revision, &key, denial(sent_at));
             }
         }
-        assert!((MAX_DENIALS / 2..=MAX_DENIALS).contains(&denials.len()), "{}", denials.len());
+        assert!(
+            (Denials::MAX_KEYS / 2..=Denials::MAX_KEYS).contains(&denials.len()),
+            "{}",
+            denials.len()
+        );
     }
 }

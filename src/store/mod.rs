@@ -20,8 +20,6 @@ use crate::algorithm::{Debt, TokenBucket};
 use crate::decision::Verdict;
 use crate::{ConfigError, Error, Key};
 
-#[cfg(test)]
-pub(crate) use denials::MAX_DENIALS;
 pub(crate) use denials::{Denial, Denials, SentAt};
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]

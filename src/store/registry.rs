@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Denials;
-use crate::{ConfigError, Policy, Quota};
+use crate::{ConfigError, Policy};
 
 /// Shared by the clones of a store.
 #[derive(Default)]
@@ -43,12 +43,13 @@ pub(crate) trait Subscriber: Send + Sync {
 
 impl Registry {
     /// Makes a subscriber, and registers it for as long as it lives. Fails if it cannot be made, or
-    /// if the policy's name is in use with different quotas.
+    /// with the error for the policy of the same name that is in use with different quotas.
     pub(crate) fn register<S: Subscriber + 'static>(
         &self,
         part: &str,
         policy: &Policy,
         make: impl FnOnce(RevisionId) -> Result<Arc<S>, ConfigError>,
+        conflict: impl FnOnce(&Policy) -> ConfigError,
     ) -> Result<Arc<S>, ConfigError> {
         let mut policies = self.policies();
         policies.entries.retain(|_, entry| entry.is_alive());
@@ -59,7 +60,7 @@ impl Registry {
         let subscriber = make(revision)?;
         let weak: Weak<S> = Arc::downgrade(&subscriber);
         match existing {
-            Some(entry) if entry.policy != *policy => return Err(conflict(&entry.policy, policy)),
+            Some(entry) if entry.policy != *policy => return Err(conflict(&entry.policy)),
             Some(entry) => entry.subscribers.push(weak),
             None => {
                 let entry = Entry { policy: policy.clone(), revision, subscribers: vec![weak] };
@@ -113,22 +114,4 @@ impl fmt::Debug for Registry {
 
 fn id(part: &str, policy: &Policy) -> Id {
     (part.to_owned(), policy.name().to_owned())
-}
-
-fn conflict(existing: &Policy, new: &Policy) -> ConfigError {
-    let describe = |policy: &Policy| {
-        let quota = |(name, quota): (&str, &Quota)| {
-            let (permits, period) = (quota.permits(), quota.period());
-            format!("`{name}` {permits} per {period:?}, burst {}", quota.capacity())
-        };
-        policy.quotas().map(quota).collect::<Vec<_>>().join("; ")
-    };
-    ConfigError::new(format!(
-        "the policy name `{name}` is in use on this store with different quotas ({}, not {}): give each \
-         policy its own name with `Policy::new(\"...\").quota(\"...\", ...)`, or change the running \
-         policy with `Limiter::update`",
-        describe(existing),
-        describe(new),
-        name = new.name(),
-    ))
 }

@@ -25,13 +25,15 @@ pub(crate) struct Window {
     /// What starts before is not counted.
     pub(crate) lead_in: Duration,
     pub(crate) time: Duration,
+    /// A decision that takes longer has failed.
+    pub(crate) max_latency: Duration,
 }
 
 /// The checks that started in the time of a window.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) offered: u64,
-    /// Redis decided them within the timeout.
+    /// Redis decided them in time.
     pub(crate) answered: u64,
     pub(crate) failed: u64,
     /// The latency of those that were answered, in nanoseconds.
@@ -98,7 +100,9 @@ async fn generate(limiter: Limiter, mut keys: KeySequence, rate: f64, window: Wi
                 let due = (elapsed.as_secs_f64() * rate) as u64;
                 let is_counted = elapsed >= window.lead_in;
                 for number in number..due {
-                    pending.push(check(&limiter, keys.next(), number, now, is_counted));
+                    let is_sample = number.is_multiple_of(SAMPLE_INTERVAL);
+                    let kind = Kind { is_counted, is_sample, max_latency: window.max_latency };
+                    pending.push(check(&limiter, keys.next(), now, kind));
                 }
                 number = due;
             }
@@ -118,11 +122,14 @@ async fn generate(limiter: Limiter, mut keys: KeySequence, rate: f64, window: Wi
 async fn saturate(limiter: Limiter, mut keys: KeySequence, pending: u64, window: Window) -> Count {
     let mut count = Count::default();
     let started = Instant::now();
-    let mut number = 0;
     let mut next = || {
         let now = Instant::now();
-        number += 1;
-        check(&limiter, keys.next(), number, now, now - started >= window.lead_in)
+        let kind = Kind {
+            is_counted: now - started >= window.lead_in,
+            is_sample: false,
+            max_latency: window.max_latency,
+        };
+        check(&limiter, keys.next(), now, kind)
     };
     let mut checks: FuturesUnordered<_> = (0..pending).map(|_| next()).collect();
     while started.elapsed() < window.lead_in + window.time
@@ -145,17 +152,20 @@ struct Check {
     latency: Option<Duration>,
 }
 
-async fn check(
-    limiter: &Limiter,
-    key: u32,
-    number: u64,
-    started: Instant,
+#[derive(Clone, Copy)]
+struct Kind {
     is_counted: bool,
-) -> Check {
+    is_sample: bool,
+    max_latency: Duration,
+}
+
+async fn check(limiter: &Limiter, key: u32, started: Instant, kind: Kind) -> Check {
     let decision = limiter.check(address(key)).await;
-    let is_answered = decision.is_ok_and(|decision| decision.source() == Source::Store);
-    let is_sample = is_counted && is_answered && number.is_multiple_of(SAMPLE_INTERVAL);
-    Check { is_counted, is_answered, latency: is_sample.then(|| started.elapsed()) }
+    let is_decided = decision.is_ok_and(|decision| decision.source() == Source::Store);
+    let latency = started.elapsed();
+    let is_answered = is_decided && latency <= kind.max_latency;
+    let is_sample = kind.is_counted && kind.is_sample && is_answered;
+    Check { is_counted: kind.is_counted, is_answered, latency: is_sample.then_some(latency) }
 }
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! The log of a test.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
@@ -12,6 +12,13 @@ pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
     pub(crate) fn capture() -> (Self, DefaultGuard) {
+        // If a thread without a subscriber is the first to reach an event while there is only one
+        // subscriber, `tracing` disables the event for all threads.
+        static GLOBAL: Once = Once::new();
+        GLOBAL.call_once(|| {
+            let sink = tracing_subscriber::fmt().with_writer(io::sink).finish();
+            tracing::subscriber::set_global_default(sink).expect("nobody else has set one");
+        });
         let log = Self::default();
         let subscriber =
             tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();

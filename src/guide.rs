@@ -490,8 +490,8 @@
 //! ```
 //!
 //! This recipe needs `cargo add --dev tokio --features full,test-util` and `cargo add --dev tower
-//! --features util`. Do not pause the clock with a [`RedisStore`]: its docs explain why. Code that
-//! takes a decision can be tested with one made by [`Decision::allowed`] or [`Decision::denied`].
+//! --features util`. The buckets of a [`RedisStore`] follow the server's clock, so only time
+//! refills them. Code that takes a decision can be tested with one made by [`Decision::allowed`] or [`Decision::denied`].
 //! For a resolver by address, use axum's `MockConnectInfo`.
 //!
 //! # Rollout

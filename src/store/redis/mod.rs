@@ -54,27 +54,41 @@ use crate::{ConfigError, Error, Key};
 /// and Redis may start later. Checks share one connection per server
 /// by default ([`connections`](Self::connections)), which is replaced when it fails.
 ///
-/// A check takes at most one round trip, except for the first call of a script and redirections in
-/// a cluster. Checks of a limiter and its clones that arrive while calls are in flight go out
+/// A check takes at most one round trip, except for redirections in a cluster, and when the server
+/// has forgotten its scripts. Checks of a limiter and its clones that arrive while calls are in flight go out
 /// together in the next call. A call is sent again only after a reply that proves it did not run.
 ///
 /// # Runtimes
 ///
-/// Connections, calls and timers run as tasks on the Tokio runtime of the check that starts them,
-/// even when they also serve checks from other runtimes. The runtime needs its timer and I/O
-/// drivers (`enable_all`). Without them Tokio panics in the store's task, and the check fails with
-/// an [`Unavailable`](crate::ErrorKind::Unavailable) error. If several runtimes share a store, keep
-/// all of them running. While a `current_thread` runtime is not inside `block_on`, checks in other
-/// runtimes may wait for its tasks, even beyond their timeout.
+/// Connections and calls run as tasks on the Tokio runtime of the check that starts them, even when
+/// they also serve checks from other runtimes. The runtime needs its I/O driver (`enable_all` or
+/// `enable_io`). Without it Tokio panics in the store's task, and the check fails with an
+/// [`Unavailable`](crate::ErrorKind::Unavailable) error. If several runtimes share a store, keep all
+/// of them running. While a `current_thread` runtime is not inside `block_on`, checks in other
+/// runtimes may have to wait for its tasks, at most until their timeout.
+///
+/// Timeouts ring on a thread of the process, `tollgate-timer`, so no check takes longer than its
+/// timeout because a handler blocks a worker. A worker that blocks (password hashing belongs into
+/// `spawn_blocking`) does not delay the checks of others, with one exception: a task that polls a
+/// check and blocks in another future of the same task, as in `tokio::join!`, can hold up its call
+/// and the connection.
 ///
 /// # Tests with a paused clock
 ///
-/// Do not combine a `RedisStore` with a paused Tokio clock (`start_paused = true`). A runtime that
-/// waits for a socket looks idle to the paused clock, which then jumps to the next timer. That is
-/// the timeout of the check, so the failure mode applies at once, although Redis is up. Use a
-/// [`MemoryStore`](crate::MemoryStore) in such tests: its decisions are the same, and it follows
-/// the paused clock. In a test that needs Redis, call `tokio::time::resume()` before the first
-/// check.
+/// The store does not use the clock of Tokio, so a test with `start_paused = true` can use Redis. The
+/// clock of the buckets is that of the server, and does not follow `tokio::time::advance`. Use a
+/// [`MemoryStore`](crate::MemoryStore) for that: its decisions are the same.
+///
+/// # Connections
+///
+/// A connection is replaced when it breaks, when the server says that it is no primary, and when it
+/// sends nothing for half a second although a reply is outstanding. How long callers wait does not
+/// matter. Attempts to connect are spread out, up to half a second apart, and meanwhile checks fail
+/// immediately.
+///
+/// [`open`](Self::open) and its siblings speak RESP3, which tells them when a server or a load
+/// balancer closes an idle connection, so they connect again before the next check. Connections that
+/// speak RESP2 (a `Client` with that setting, or a pool) learn it from the next check, which fails.
 ///
 /// # TLS
 ///

@@ -4,15 +4,17 @@
 -- ARGV    the numbers of the quota (see the fragment), then for each key its checks in order: a
 --         cost, or runs of equal costs as "count:cost,count:cost,...". If these are left out, each
 --         key has one check of cost 1.
--- Returns for each key the debt in ticks that its checks found: 0 for a full bucket; -1 for a
---         corrupt one, that is a value that no run of this policy could have left, or a key
---         without an expiry (its checks found an empty bucket, which is written back); or the text
---         of an error, which affects only that key. For a single key the result is not in a table,
---         because a table takes the server longer to send.
+-- Returns for each key the debt that its checks found: 0 for a full bucket; a number of ticks; a
+--         text if another revision of the quota wrote it (see the fragment); -1 for a corrupt one,
+--         that is a value that no revision could have left, or a key without an expiry (its checks
+--         found an empty bucket, which is written back); or the text of an error, which affects
+--         only that key. For a single key the result is not in a table, because a table takes the
+--         server longer to send.
 --
 -- The fragment defines the length of a tick. A bucket's debt is the number of ticks until it is
--- full. All numbers are integers below 2^53, where Lua's numbers are exact. They are formatted with
--- %d, because tostring and `..` keep only 14 digits.
+-- full. It exceeds the capacity if a revision with a larger one wrote it. All numbers are integers
+-- below 2^53, where Lua's numbers are exact. They are formatted with %d, because tostring and `..`
+-- keep only 14 digits.
 local pcall, tonumber, format, sub = redis.pcall, tonumber, string.format, string.sub
 local keys, arguments = KEYS, ARGV
 local time = redis.call('TIME')
@@ -24,7 +26,7 @@ local values = #keys > 1 and pcall('MGET', unpack(keys))
 for i = 1, #keys do
   local key = keys[i]
   local value = values and values[i] or pcall('GET', key)
-  local found, debt = 0, 0
+  local found, debt, at = 0, 0
   -- Indexing a string is allowed: its `err` is nil.
   if value and value.err then
     found = value.err
@@ -32,12 +34,12 @@ for i = 1, #keys do
     if value then
       --@ load
       -- Written so that NaN fails the test.
-      if not (at and at >= 0 and at % 1 == 0 and debt <= capacity) then
+      if not (at and at >= 0 and at % 1 == 0 and debt <= MAX_TICKS) then
         found, debt = -1, capacity
-      elseif debt > 0 then
+      elseif debt <= 0 then
+        found, debt = 0, 0
+      elseif found == 0 then
         found = debt
-      else
-        debt = 0
       end
     end
     local before = debt
@@ -49,13 +51,18 @@ for i = 1, #keys do
     else
       for count, each in string.gmatch(checks, '(%d+):(%d+)') do
         each = each * permit
-        if each > 0 then
+        if each > 0 and debt < capacity then
           debt = debt + math.min(count, math.floor((capacity - debt) / each)) * each
         end
       end
     end
-    if value and debt == before and found >= 0 and pcall('PTTL', key) == -1 then
-      found, debt = -1, capacity
+    if value and debt == before and found ~= -1 then
+      local ttl = pcall('PTTL', key)
+      -- A debt above the capacity is only believed if the expiry agrees with it, to a second: the
+      -- script's clock and that of expiries differ slightly on some servers.
+      if ttl == -1 or debt > capacity and tonumber(ttl) and math.abs(at - now - ttl * 1000) > 1000000 then
+        found, debt = -1, capacity
+      end
     end
     if debt > before or found == -1 then
       -- The option GET makes SET reply with a string. A status reply would be a table.

@@ -1,35 +1,18 @@
 //! A token bucket with continuous refill, stored as the generic cell rate algorithm stores it
 //! (ITU-T I.371, annex A): a single number, the time at which the bucket will be full.
 //!
-//! The rate is the fraction permits/period in lowest terms. A tick is a fraction of a microsecond,
-//! chosen so that every number is whole: a permit refills in `permit` ticks, and a microsecond has
-//! `scale` ticks. Nothing is ever rounded.
+//! The state also has the rate at which the bucket refills until then. So revisions of a quota with
+//! different numbers can use a bucket at the same time: each reads how many permits are used, and
+//! writes that number at its own rate.
 
+use super::rate::{Debt, MAX_TICKS, Rate};
 use crate::decision::{Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Quota};
-
-/// Numbers in Lua are exact up to 2^53. The bucket may use half of that range. The clock has the
-/// other half, until the year 2112.
-const MAX_CAPACITY: u128 = 1 << 52;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
     limit: u64,
-    permit: u64,
-    scale: u64,
-    capacity: u64,
-}
-
-/// The ticks until the bucket is full, at the time of the check: 0 for a full bucket, `capacity`
-/// for an empty one.
-pub(crate) type Debt = u64;
-
-/// When the bucket will be full. This is what a store keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct FullAt {
-    pub(crate) micros: u64,
-    /// Ticks after `micros`, less than a microsecond.
-    pub(crate) ticks: u64,
+    rate: Rate,
 }
 
 impl TokenBucket {
@@ -50,105 +33,92 @@ impl TokenBucket {
         let permit = micros / divisor;
         let scale = u128::from(permits) / divisor;
         let capacity = permit.saturating_mul(u128::from(burst));
-        if scale > MAX_CAPACITY {
+        let max = u128::from(MAX_TICKS);
+        if scale > max {
             return error(&format!(
                 "{permits} permits per {period:?} is too large to represent exactly: use fewer \
                  permits, or a number that divides the period"
             ));
         }
-        if capacity > MAX_CAPACITY {
-            let most = MAX_CAPACITY / permit;
-            let advice = if most == 0 {
-                "shorten the period".to_owned()
-            } else {
-                format!("use a burst of {most} or less, or permits that divide the period")
-            };
-            return error(&format!(
-                "{permits} permits per {period:?} with a burst of {burst} is too large to represent \
-                 exactly: {advice}"
-            ));
+        let rate = u64::try_from(permit).ok().zip(u64::try_from(scale).ok());
+        let rate = rate.and_then(|(permit, scale)| Rate::new(permit, scale));
+        match rate {
+            Some(rate) if capacity <= max => Ok(Self { limit: burst, rate }),
+            _ => {
+                let most = max / permit;
+                let advice = if most == 0 {
+                    "shorten the period".to_owned()
+                } else {
+                    format!("use a burst of {most} or less, or permits that divide the period")
+                };
+                error(&format!(
+                    "{permits} permits per {period:?} with a burst of {burst} is too large to \
+                     represent exactly: {advice}"
+                ))
+            }
         }
-        // All three are at most MAX_CAPACITY.
-        Ok(Self {
-            limit: burst,
-            permit: permit as u64,
-            scale: scale as u64,
-            capacity: capacity as u64,
-        })
     }
 
     /// What responses say about a quota of these numbers.
     pub(crate) fn info(&self, name: &str) -> QuotaInfo {
-        let second = u128::from(self.scale) * 1_000_000;
-        let capacity = u128::from(self.capacity);
+        let second = u128::from(self.rate.scale()) * 1_000_000;
+        let capacity = u128::from(self.capacity());
         let window = if capacity.is_multiple_of(second) { capacity / second } else { 0 };
         QuotaInfo::new(name, self.limit, window as u64)
     }
 
-    #[cfg(feature = "redis")]
-    pub(crate) fn permit(&self) -> u64 {
-        self.permit
+    pub(crate) fn rate(&self) -> Rate {
+        self.rate
     }
 
-    #[cfg(feature = "redis")]
-    pub(crate) fn scale(&self) -> u64 {
-        self.scale
-    }
-
+    /// The ticks in which an empty bucket refills.
     pub(crate) fn capacity(&self) -> u64 {
-        self.capacity
+        // At most `MAX_TICKS`: see `new`.
+        self.limit * self.rate.permit()
     }
 
-    /// The debt at `now` (microseconds) of a bucket that will be full at `full_at`. It is at most
-    /// that of an empty bucket, so that after a change of the quota's numbers as much consumption
-    /// as possible survives.
-    pub(crate) fn debt(&self, full_at: FullAt, now: u64) -> Debt {
-        let micros = full_at.micros.saturating_sub(now);
-        if micros == 0 && full_at.micros < now {
-            return 0;
-        }
-        micros.saturating_mul(self.scale).saturating_add(full_at.ticks).min(self.capacity)
-    }
-
-    /// The debt of a bucket that will be full in this many microseconds.
-    pub(crate) fn debt_of(&self, micros: u64) -> Debt {
-        micros.saturating_mul(self.scale).min(self.capacity)
-    }
-
-    pub(crate) fn full_at(&self, debt: Debt, now: u64) -> FullAt {
-        let (micros, ticks) = self.micros(debt);
-        FullAt { micros: now + micros, ticks }
+    pub(crate) fn empty(&self) -> Debt {
+        Debt { ticks: self.capacity(), rate: self.rate }
     }
 
     /// The verdict on a cost above the capacity, which needs no state: that of a full bucket.
     pub(crate) fn exceeding_capacity(&self, cost: u64) -> Option<Verdict> {
-        (cost > self.limit).then(|| self.check(&mut 0, cost))
+        (cost > self.limit).then(|| self.check(&mut self.rate.debt(0), cost))
     }
 
     /// Decides a check, and adds its cost to the debt if it is allowed.
+    ///
+    /// The debt may be another revision's, and exceed the capacity. It is compared at the rate that
+    /// it has, without rounding. Only a charge brings it to the rate of this bucket.
     pub(crate) fn check(&self, debt: &mut Debt, cost: u64) -> Verdict {
-        let free = self.capacity - *debt;
-        let (outcome, retry_after) = if cost > self.limit {
-            (Outcome::ExceedsCapacity, 0)
-        } else {
-            // At most the capacity, which is the price of `limit` permits.
-            let price = cost * self.permit;
-            if price <= free {
-                *debt += price;
-                (Outcome::Allowed, 0)
-            } else {
-                (Outcome::Denied, self.whole_micros(price - free))
+        let (outcome, retry_after) = match self.limit.checked_sub(cost) {
+            None => (Outcome::ExceedsCapacity, 0),
+            Some(_) if cost == 0 => (Outcome::Allowed, 0),
+            Some(others) => {
+                // The debt of a bucket in which exactly `cost` permits are left.
+                let most = others.saturating_mul(debt.rate.permit());
+                if debt.ticks <= most {
+                    *debt = debt.at(self.rate);
+                    // At most the capacity.
+                    debt.ticks += cost * self.rate.permit();
+                    (Outcome::Allowed, 0)
+                } else {
+                    (Outcome::Denied, debt.rate.micros(debt.ticks - most))
+                }
             }
         };
-        let free = self.capacity - *debt;
-        let remaining = free / self.permit;
-        let refill = if *debt == 0 { 0 } else { self.permit - (free - remaining * self.permit) };
+        let Debt { ticks, rate } = *debt;
+        let used = ticks.div_ceil(rate.permit());
+        let remaining = self.limit.saturating_sub(used);
+        // The debt of a bucket in which one more permit is left. Without debt there is no such one.
+        let next = self.limit.saturating_sub(remaining + 1).saturating_mul(rate.permit());
         Verdict {
             outcome,
             remaining,
             retry_after,
-            refill_after: self.whole_micros(refill),
-            reset_after: self.whole_micros(*debt),
+            refill_after: rate.micros(ticks.saturating_sub(next)),
+            reset_after: rate.micros(ticks),
+            other_rate: (rate != self.rate).then_some(rate),
         }
     }
 
@@ -157,21 +127,6 @@ impl TokenBucket {
         let now = self.check(&mut debt.clone(), 0);
         let Verdict { outcome, retry_after, .. } = self.check(&mut debt, 1);
         Verdict { outcome, retry_after, ..now }
-    }
-
-    /// Rounded up.
-    fn whole_micros(&self, ticks: u64) -> u64 {
-        let (micros, rest) = self.micros(ticks);
-        micros + u64::from(rest > 0)
-    }
-
-    /// Whole microseconds, and the ticks after them.
-    fn micros(&self, ticks: u64) -> (u64, u64) {
-        match self.scale {
-            // The most common scale needs no divisions.
-            1 => (ticks, 0),
-            scale => (ticks / scale, ticks % scale),
-        }
     }
 }
 
@@ -186,6 +141,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::algorithm::FullAt;
+
+    impl TokenBucket {
+        fn full(&self) -> Debt {
+            self.rate.debt(0)
+        }
+
+        /// The debt of a bucket with this part of its capacity used.
+        fn used(&self, part: f64) -> Debt {
+            Debt { ticks: (self.capacity() as f64 * part) as u64, rate: self.rate }
+        }
+    }
 
     fn bucket(quota: Quota) -> TokenBucket {
         TokenBucket::new("test", &quota).unwrap()
@@ -207,10 +174,10 @@ mod tests {
         let (mut state, mut now, mut admitted) = (FullAt { micros: 0, ticks: 0 }, 1_000_000u64, 0);
         let end = now + 1_000 * 1_000_000;
         while now < end {
-            let mut debt = bucket.debt(state, now);
+            let mut debt = bucket.rate.debt_at(now, state);
             let verdict = bucket.check(&mut debt, 1);
             admitted += u32::from(verdict.is_allowed());
-            state = bucket.full_at(debt, now);
+            state = debt.full_at(now);
             now += verdict.retry_after.max(verdict.refill_after).max(1);
         }
         // Waits are whole microseconds, up to one too long per permit, so the last permit of the
@@ -248,7 +215,7 @@ mod tests {
     fn bytes_per_month_are_exact() {
         let month = Duration::from_secs(30 * 86_400);
         let terabyte = bucket(Quota::new(1_000_000_000_000, month));
-        let mut debt = 0;
+        let mut debt = terabyte.full();
         assert!(terabyte.check(&mut debt, 999_999_999_999).is_allowed());
         assert_eq!(terabyte.check(&mut debt, 2).outcome, Outcome::Denied);
         assert!(terabyte.check(&mut debt, 1).is_allowed());
@@ -258,10 +225,10 @@ mod tests {
     #[test]
     fn a_cost_above_the_capacity_is_denied_without_a_wait() {
         let bucket = bucket(Quota::per_second(5));
-        let mut debt = 0;
+        let mut debt = bucket.full();
         let verdict = bucket.check(&mut debt, 6);
         assert_eq!(verdict.outcome, Outcome::ExceedsCapacity);
-        assert_eq!((debt, verdict.retry_after, verdict.remaining), (0, 0, 5));
+        assert_eq!((debt, verdict.retry_after, verdict.remaining), (bucket.full(), 0, 5));
         assert_eq!(bucket.check(&mut debt, u64::MAX).outcome, Outcome::ExceedsCapacity);
     }
 
@@ -271,21 +238,21 @@ mod tests {
             quota in any_quota(), used in 0.0..=1.0f64, cost in 1..=1_000_000u64, now in 0..=1u64 << 51,
         ) {
             let bucket = bucket(quota);
-            let debt = (bucket.capacity as f64 * used) as u64;
-            let state = bucket.full_at(debt, now);
+            let debt = bucket.used(used);
+            let state = debt.full_at(now);
             let verdict = bucket.check(&mut debt.clone(), cost);
             prop_assume!(verdict.outcome != Outcome::ExceedsCapacity);
             let at = now + verdict.retry_after;
-            prop_assert!(bucket.check(&mut bucket.debt(state, at), cost).is_allowed());
+            prop_assert!(bucket.check(&mut bucket.rate.debt_at(at, state), cost).is_allowed());
             if !verdict.is_allowed() {
-                prop_assert!(!bucket.check(&mut bucket.debt(state, at - 1), cost).is_allowed());
+                prop_assert!(!bucket.check(&mut bucket.rate.debt_at(at - 1, state), cost).is_allowed());
             }
         }
 
         #[test]
         fn a_denied_check_changes_nothing(quota in any_quota(), used in 0.0..=1.0f64, cost: u64) {
             let bucket = bucket(quota);
-            let before = (bucket.capacity as f64 * used) as u64;
+            let before = bucket.used(used);
             let mut debt = before;
             if !bucket.check(&mut debt, cost).is_allowed() {
                 prop_assert_eq!(debt, before);
@@ -297,12 +264,12 @@ mod tests {
             quota in any_quota(), used in 0.0..=1.0f64, now in 0..=1u64 << 51,
         ) {
             let bucket = bucket(quota);
-            let debt = (bucket.capacity as f64 * used) as u64;
-            let state = bucket.full_at(debt, now);
+            let debt = bucket.used(used);
+            let state = debt.full_at(now);
             let Verdict { remaining, refill_after, reset_after, .. } = bucket.check(&mut debt.clone(), 0);
             prop_assert!(bucket.check(&mut debt.clone(), remaining).is_allowed());
-            let at = |wait| bucket.debt(state, now + wait);
-            prop_assert_eq!(at(reset_after), 0);
+            let at = |wait| bucket.rate.debt_at(now + wait, state);
+            prop_assert_eq!(at(reset_after), bucket.full());
             if remaining < bucket.limit {
                 prop_assert!(!bucket.check(&mut debt.clone(), remaining + 1).is_allowed());
                 prop_assert!(bucket.check(&mut at(refill_after), remaining + 1).is_allowed());
@@ -320,30 +287,24 @@ mod tests {
             let start = now;
             for (wait, cost) in steps {
                 now += wait;
-                let mut debt = bucket.debt(state, now);
+                let mut debt = bucket.rate.debt_at(now, state);
                 if bucket.check(&mut debt, cost).is_allowed() {
                     taken += u128::from(cost);
-                    state = bucket.full_at(debt, now);
+                    state = debt.full_at(now);
                 }
-                let refilled = u128::from(now - start) * u128::from(bucket.scale);
-                prop_assert!(taken * u128::from(bucket.permit) <= u128::from(bucket.capacity) + refilled);
+                let refilled = u128::from(now - start) * u128::from(bucket.rate.scale());
+                let used = taken * u128::from(bucket.rate.permit());
+                prop_assert!(used <= u128::from(bucket.capacity()) + refilled);
             }
-        }
-
-        #[test]
-        fn a_stored_state_is_read_back_unchanged(quota in any_quota(), used in 0.0..=1.0f64, now in 0..=1u64 << 51) {
-            let bucket = bucket(quota);
-            let debt = (bucket.capacity as f64 * used) as u64;
-            prop_assert_eq!(bucket.debt(bucket.full_at(debt, now), now), debt);
         }
 
         #[test]
         fn no_quota_and_no_cost_panics(n: u64, secs: u64, nanos in 0..1_000_000_000u32, burst: u64, cost: u64, micros: u64, ticks: u64, now in 0..=1u64 << 52) {
             if let Ok(bucket) = TokenBucket::new("", &Quota::new(n, Duration::new(secs, nanos)).burst(burst)) {
-                let mut debt = bucket.debt(FullAt { micros, ticks }, now);
+                let mut debt = bucket.rate.debt_at(now, FullAt { micros, ticks });
                 bucket.check(&mut debt, cost);
                 bucket.peek(debt);
-                bucket.full_at(debt, now);
+                debt.full_at(now);
             }
         }
     }

@@ -173,7 +173,7 @@ mod tests {
         for period in [1, 999_999, 1_000_000, 86_400_000_007] {
             let quota = Quota::new(1, Duration::from_micros(period));
             let bucket = TokenBucket::new("", &quota).unwrap();
-            let verdict = bucket.check(&mut bucket.capacity(), 1);
+            let verdict = bucket.check(&mut bucket.empty(), 1);
             let decision = Decision { verdict, source: Source::Store, quota: bucket.info("q") };
             let status = decoded(&denied(&decision, GRPC));
             assert_eq!(status.code(), Code::ResourceExhausted);

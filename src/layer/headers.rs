@@ -237,7 +237,7 @@ mod tests {
 
     fn decision(quota: Quota, taken: u32) -> Decision {
         let bucket = TokenBucket::new("burst", &quota).unwrap();
-        let mut debt = 0;
+        let mut debt = bucket.rate().debt(0);
         let mut verdict = bucket.check(&mut debt, 0);
         for _ in 0..taken {
             verdict = bucket.check(&mut debt, 1);

@@ -43,19 +43,26 @@ impl DenialCache {
         let denial = self.denials.get(self.revision, key);
         let denial =
             denial.filter(|denial| now < self.expiry(denial.sent_at.time)).ok_or(sent_at)?;
-        let check = |full: u64| {
+        let rate = denial.other_rate.unwrap_or(bucket.rate());
+        let check = |full: u64, cost: u64| {
             let left = full.saturating_sub(now) / 1_000;
-            bucket.check(&mut bucket.debt_of(left), cost)
+            bucket.check(&mut rate.debt(left), cost)
         };
-        if check(denial.full_from).is_allowed() {
+        let needed = if denial.other_rate.is_some() { cost.min(1) } else { cost };
+        if check(denial.full_from, needed).is_allowed() {
             return Err(sent_at);
         }
-        Ok(check(denial.full_by))
+        Ok(check(denial.full_by, cost))
     }
 
     /// Caches a verdict if it is a denial.
     pub(super) fn insert(&self, key: &Key, verdict: &Verdict, sent_at: SentAt) {
         if verdict.is_allowed() {
+            return;
+        }
+        // A smaller check that is allowed sets the bucket to this revision's rate, which may be
+        // faster. So a denial at another rate holds until there is a permit.
+        if verdict.other_rate.is_some() && verdict.remaining > 0 {
             return;
         }
         let sent = sent_at.time;
@@ -69,6 +76,7 @@ impl DenialCache {
             // Counted from after the reply, so that a client that honors `Retry-After` is never
             // early.
             full_by: self.denials.now().saturating_add(at_most),
+            other_rate: verdict.other_rate,
         };
         self.denials.insert(self.revision, key, denial);
         self.latest_expiry.fetch_max(self.expiry(sent), Ordering::Relaxed);
@@ -98,7 +106,7 @@ mod tests {
     }
 
     fn denial(bucket: &TokenBucket) -> Verdict {
-        bucket.check(&mut bucket.capacity(), 1)
+        bucket.check(&mut bucket.empty(), 1)
     }
 
     fn sent_at(cache: &DenialCache) -> SentAt {

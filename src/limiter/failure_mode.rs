@@ -47,6 +47,7 @@ impl FailureMode {
                 retry_after: 0,
                 refill_after: 0,
                 reset_after: 0,
+                other_rate: None,
             }),
         }
     }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::RevisionId;
 use crate::Key;
+use crate::algorithm::Rate;
 
 /// A reset discards the denials of one in this many keys.
 const RESET_SHARDS: usize = 1_024;
@@ -37,6 +38,8 @@ pub(crate) struct Denial {
     pub(crate) full_from: u64,
     /// The bucket is full by this time if nothing else is taken.
     pub(crate) full_by: u64,
+    /// The rate at which the bucket refills, if it is another revision's.
+    pub(crate) other_rate: Option<Rate>,
 }
 
 /// When a check was sent.
@@ -156,7 +159,7 @@ mod tests {
     }
 
     fn denial(sent_at: SentAt) -> Denial {
-        Denial { sent_at, full_from: u64::MAX, full_by: u64::MAX }
+        Denial { sent_at, full_from: u64::MAX, full_by: u64::MAX, other_rate: None }
     }
 
     #[test]

@@ -3,6 +3,7 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
+use std::mem;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
-use crate::algorithm::FullAt;
+use crate::algorithm::{FullAt, Rate};
 use crate::decision::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -59,10 +60,11 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Shard {
     buckets: HashTable<Bucket>,
-    /// An entry for each bucket: a time in microseconds, and the hash of the bucket. The time is
-    /// usually not later than the one at which the bucket is full: that time only grows, and is
-    /// brought up to date when the entry reaches the top. The hash takes less memory than the key.
-    /// If two buckets have the same hash, there are two entries, and each removes one of them.
+    /// At least one entry for each bucket: a time in microseconds, and the hash of the bucket. The
+    /// time is not later than the one at which the bucket is full, except after a reset. That time
+    /// grows, and is brought up to date when the entry reaches the top. Only a charge at another
+    /// rate makes it earlier, and adds an entry. The hash takes less memory than the key. If two
+    /// buckets have the same hash, there are entries for both, and each removes one of them.
     by_full_at: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
@@ -72,6 +74,8 @@ struct Bucket {
     policy: u32,
     key: Key,
     full_at: FullAt,
+    /// Shared by the buckets that one revision charged last.
+    rate: Arc<Rate>,
 }
 
 impl MemoryStore {
@@ -140,7 +144,9 @@ impl Open for MemoryStore {
             policies.push(spec.name.clone());
             policies.len() - 1
         });
-        Ok(Arc::new(MemoryBackend { shared: self.shared.clone(), policy: policy as u32, spec }))
+        let rate = Arc::new(spec.bucket.rate());
+        let (shared, policy) = (self.shared.clone(), policy as u32);
+        Ok(Arc::new(MemoryBackend { shared, policy, rate, spec }))
     }
 
     fn registry(&self) -> (&Registry, &str) {
@@ -151,33 +157,44 @@ impl Open for MemoryStore {
 struct MemoryBackend {
     shared: Arc<Shared>,
     policy: u32,
+    rate: Arc<Rate>,
     spec: PolicySpec,
 }
 
 impl MemoryBackend {
-    /// Decides on a bucket's debt, and stores the debt if it has grown.
+    /// Decides on a bucket's debt, and stores the debt if it has changed.
     fn verdict(&self, key: &Key, op: Op) -> Verdict {
-        let bucket = &self.spec.bucket;
         let hash = self.shared.hash(self.policy, key);
         let mut shard = lock(self.shared.shard(hash));
         // Read under the lock, so that time does not go back between two checks of a key.
         let now = self.shared.start.elapsed().as_micros() as u64;
         let stored = shard.find(hash, self.policy, key);
-        let found = stored.as_ref().map_or(0, |full_at| bucket.debt(**full_at, now));
+        let found = match &stored {
+            Some(bucket) => bucket.rate.debt_at(now, bucket.full_at),
+            None => self.rate.debt(0),
+        };
         let mut debt = found;
-        let verdict = op.decide(bucket, &mut debt);
-        let full_at = bucket.full_at(debt, now);
+        let verdict = op.decide(&self.spec.bucket, &mut debt);
+        if debt == found {
+            return verdict;
+        }
+        let full_at = debt.full_at(now);
         match stored {
-            // A state from before the quota was lowered. What is beyond the capacity is dropped, as
-            // in Redis; otherwise the reported wait would never end.
-            Some(stored) if debt == bucket.capacity() && full_at < *stored => *stored = full_at,
-            Some(stored) if debt > found => *stored = full_at,
-            None if debt > found => {
-                let bucket = Bucket { policy: self.policy, key: key.clone(), full_at };
+            Some(bucket) => {
+                if !Arc::ptr_eq(&bucket.rate, &self.rate) {
+                    bucket.rate = self.rate.clone();
+                }
+                let was_full_at = mem::replace(&mut bucket.full_at, full_at);
+                if full_at.micros < was_full_at.micros {
+                    shard.add_earlier(full_at.micros, hash, &self.shared);
+                }
+            }
+            None => {
+                let rate = self.rate.clone();
+                let bucket = Bucket { policy: self.policy, key: key.clone(), full_at, rate };
                 let evicted = shard.insert(hash, bucket, now, &self.shared);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
             }
-            _ => {}
         }
         verdict
     }
@@ -201,9 +218,9 @@ impl Backend for MemoryBackend {
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
         let hash = self.shared.hash(self.policy, key);
         let mut shard = lock(self.shared.shard(hash));
-        // The entry in the heap stays, so that the bucket still has exactly one.
-        if let Some(full_at) = shard.find(hash, self.policy, key) {
-            *full_at = FullAt { micros: 0, ticks: 0 };
+        // The entry in the heap stays, so that resets do not make it grow.
+        if let Some(bucket) = shard.find(hash, self.policy, key) {
+            bucket.full_at = FullAt { micros: 0, ticks: 0 };
         }
         Box::pin(std::future::ready(Ok(())))
     }
@@ -224,6 +241,10 @@ impl Shared {
         self.hasher.hash_one((policy, key))
     }
 
+    fn hash_of(&self, bucket: &Bucket) -> u64 {
+        self.hash(bucket.policy, &bucket.key)
+    }
+
     /// Chosen by bits that the shard's table does not use: it uses the lowest and the highest.
     fn shard(&self, hash: u64) -> &Mutex<Shard> {
         let middle = usize::from((hash >> 32) as u16);
@@ -232,9 +253,19 @@ impl Shared {
 }
 
 impl Shard {
-    fn find(&mut self, hash: u64, policy: u32, key: &Key) -> Option<&mut FullAt> {
+    fn find(&mut self, hash: u64, policy: u32, key: &Key) -> Option<&mut Bucket> {
         let is_same = |bucket: &Bucket| bucket.policy == policy && bucket.key == *key;
-        self.buckets.find_mut(hash, is_same).map(|bucket| &mut bucket.full_at)
+        self.buckets.find_mut(hash, is_same)
+    }
+
+    /// Adds an entry for a bucket that is full earlier than its entry says.
+    fn add_earlier(&mut self, full_at: u64, hash: u64, shared: &Shared) {
+        if self.by_full_at.len() < 2 * self.buckets.len() {
+            self.by_full_at.push(Reverse((full_at, hash)));
+        } else {
+            let entry = |bucket: &Bucket| Reverse((bucket.full_at.micros, shared.hash_of(bucket)));
+            self.by_full_at = self.buckets.iter().map(entry).collect();
+        }
     }
 
     /// Adds a bucket and makes room for it: drops a few that are full by now, and evicts the one
@@ -250,7 +281,7 @@ impl Shard {
             evicted += u64::from(dropped.is_some_and(|full_at| full_at >= now));
         }
         self.by_full_at.push(Reverse((bucket.full_at.micros, hash)));
-        self.buckets.insert_unique(hash, bucket, |bucket| shared.hash(bucket.policy, &bucket.key));
+        self.buckets.insert_unique(hash, bucket, |bucket| shared.hash_of(bucket));
         evicted
     }
 
@@ -265,7 +296,7 @@ impl Shard {
                 return None;
             }
             self.by_full_at.pop();
-            let has_hash = |bucket: &Bucket| shared.hash(bucket.policy, &bucket.key) == hash;
+            let has_hash = |bucket: &Bucket| shared.hash_of(bucket) == hash;
             let Ok(bucket) = self.buckets.find_entry(hash, has_hash) else { continue };
             let actual = bucket.get().full_at.micros;
             if actual > known {

@@ -15,7 +15,7 @@ use crate::exact::test_limiter;
 const DAILY: Quota = Quota::per_day(1).burst(50_000);
 
 fn redis_key(key: impl std::fmt::Display) -> String {
-    format!("tollgate:{{{key}}}:default:t1")
+    format!("tollgate:{{{key}}}:default:t2")
 }
 
 /// Returns a key whose bucket is on the given node.

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::common::{BOUND, Cluster, Server, wait_until};
 use crate::oracle::Oracle;
 
-const BUCKET: &str = "tollgate:{127.0.0.1}:default:t1";
+const BUCKET: &str = "tollgate:{127.0.0.1}:default:t2";
 const BURST: u64 = 10;
 const PER_SECOND: f64 = 5.0;
 

@@ -7,8 +7,8 @@ use tollgate::{Decision, Quota};
 
 use crate::common::Server;
 
-/// `permits` per `micros` microseconds. A tick is a microsecond divided by `permits`, so that a
-/// permit takes exactly `micros` ticks.
+/// `permits` per `micros` microseconds. A tick is the longest time of which a permit and a
+/// microsecond are multiples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Oracle {
     pub(crate) permits: u64,
@@ -16,14 +16,30 @@ pub(crate) struct Oracle {
     pub(crate) burst: u64,
 }
 
+/// When a bucket will be full, in ticks of the server's clock. The lengths of a permit and of a
+/// microsecond in ticks are those of the quota that was charged last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) full_at: i128,
+    pub(crate) permit: i128,
+    pub(crate) micro: i128,
+}
+
 impl Oracle {
     pub(crate) fn quota(self) -> Quota {
         Quota::new(self.permits, Duration::from_micros(self.micros)).burst(self.burst)
     }
 
+    /// The state of a bucket that has always been full.
+    pub(crate) fn full(self) -> State {
+        let divisor = gcd(self.permits, self.micros);
+        let [permit, micro] = [self.micros, self.permits].map(|n| i128::from(n / divisor));
+        State { full_at: 0, permit, micro }
+    }
+
     /// Returns the time that permits take to refill.
     pub(crate) fn permits_to_ticks(self, permits: u64) -> i128 {
-        i128::from(self.micros) * i128::from(permits)
+        self.full().permit * i128::from(permits)
     }
 
     pub(crate) fn capacity(self) -> i128 {
@@ -31,48 +47,84 @@ impl Oracle {
     }
 
     pub(crate) fn micros_to_ticks(self, micros: u64) -> i128 {
-        i128::from(micros) * i128::from(self.permits)
+        self.full().micro * i128::from(micros)
     }
 
     /// Returns when the bucket will be full, in ticks of the server's clock.
+    ///
+    /// # Panics
+    /// If the value was written at another rate.
     pub(crate) async fn full_at(self, server: &Server, redis_key: &str) -> Option<i128> {
-        let value: Option<String> = server.query(&["GET", redis_key]).await;
-        let value = value?;
-        let (micros, fraction) = value.split_once(':').unwrap_or((&value, "0"));
-        // The value is a millisecond later: it is the time at which the key expires.
-        let micros = micros.parse::<u64>().unwrap() - 1_000;
-        // The store reduces the fraction to lowest terms.
-        let divisor = gcd(self.permits, self.micros);
-        Some(self.micros_to_ticks(micros) + fraction.parse::<i128>().unwrap() * i128::from(divisor))
+        let state = State::read(server, redis_key).await?;
+        assert_eq!(State { full_at: 0, ..state }, self.full());
+        Some(state.full_at)
     }
 
-    /// Verifies a decision. Before it, the bucket was to be full at `full_at`; since then, at
-    /// `after`, which must be in the future. Returns the time of the decision, in ticks.
+    /// Verifies a decision, which found the bucket in the state `found` and left it as `after`. That
+    /// must be full in the future. Returns the time of the decision, in microseconds of the server's
+    /// clock.
     ///
     /// # Panics
     /// If the decision is wrong.
-    pub(crate) fn verify(self, full_at: i128, cost: u64, decision: &Decision, after: i128) -> i128 {
-        let to_ticks = |duration: Duration| self.micros_to_ticks(duration.as_micros() as u64);
+    pub(crate) fn verify(self, found: State, cost: u64, decision: &Decision, after: State) -> u64 {
+        let micros = |duration: Duration| duration.as_micros() as i128;
         // `reset_after` is rounded up to microseconds, and the server's clock has whole ones. So
         // the decision was made at the first microsecond that is not earlier than this.
-        let now = after - to_ticks(decision.reset_after());
-        let now = -(-now).div_euclid(self.micros_to_ticks(1)) * self.micros_to_ticks(1);
-        let debt = (full_at - now).max(0);
-        let short = debt + self.permits_to_ticks(cost) - self.capacity();
-        let context = format!("{self:?} cost {cost} debt {debt}: {decision:?}");
-        assert_eq!(decision.is_allowed(), short <= 0, "{context}");
-        let charged = if decision.is_allowed() { self.permits_to_ticks(cost) } else { 0 };
+        let now = after.full_at - micros(decision.reset_after()) * after.micro;
+        let now = -(-now).div_euclid(after.micro);
+        let debt = (found.full_at - now * found.micro).max(0);
+        // In ticks of the state, so that nothing is rounded.
+        let short = debt + (i128::from(cost) - i128::from(self.burst)) * found.permit;
+        let context = format!("{self:?} cost {cost} {found:?} debt {debt}: {decision:?} {after:?}");
+        let exceeds = cost > self.burst;
+        assert_eq!(decision.is_allowed(), cost == 0 || short <= 0, "{context}");
+        assert_eq!(decision.exceeds_capacity(), exceeds, "{context}");
         if decision.is_allowed() && cost > 0 {
-            assert_eq!(after, now + debt + charged, "{context}");
+            let own = self.full();
+            // Rounded up to the next tick.
+            let debt = -(-debt * own.permit).div_euclid(found.permit);
+            let full_at = now * own.micro + debt + self.permits_to_ticks(cost);
+            assert_eq!(after, State { full_at, ..own }, "{context}");
+        } else {
+            assert_eq!(after, found, "{context}");
         }
-        let left = self.capacity() - debt - charged;
-        assert_eq!(i128::from(decision.remaining()), left / self.permits_to_ticks(1), "{context}");
+        let debt = after.full_at - now * after.micro;
+        let left = i128::from(self.burst) - -(-debt).div_euclid(after.permit);
+        assert_eq!(i128::from(decision.remaining()), left.max(0), "{context}");
         assert_eq!(decision.limit(), self.burst);
-        if let Some(wait) = decision.retry_after() {
-            let wait = to_ticks(wait);
-            assert!(wait >= short && wait - self.micros_to_ticks(1) < short, "{context}");
+        // The wait ends at the first microsecond at which it is true that this much is left.
+        let is_first = |wait: i128, permits: i128| {
+            let left_after =
+                |wait: i128| (i128::from(self.burst) - permits) * after.permit + wait * after.micro;
+            assert!(debt <= left_after(wait) && debt > left_after(wait - 1), "{context}");
+        };
+        if decision.is_denied() && !exceeds {
+            is_first(micros(decision.retry_after().unwrap()), i128::from(cost));
         }
-        now
+        is_first(micros(decision.refill_after()), left.max(0) + 1);
+        u64::try_from(now).unwrap()
+    }
+}
+
+impl State {
+    pub(crate) async fn read(server: &Server, redis_key: &str) -> Option<Self> {
+        let value: Option<String> = server.query(&["GET", redis_key]).await;
+        Some(Self::parse(&value?))
+    }
+
+    fn parse(value: &str) -> Self {
+        let number = |text: &str| text.parse::<i128>().unwrap();
+        let (time, ticks, permit, micro) = match *value.split(':').collect::<Vec<_>>() {
+            [time, ticks, permit, micro] => (time, number(ticks), number(permit), number(micro)),
+            _ => {
+                let (time, rate) = value.split_at(value.len() - 3);
+                let (digits, zeros) = rate.split_at(2);
+                let digits = if digits == "00" { 864 } else { number(digits) };
+                (time, 0, digits * 10i128.pow(zeros.parse().unwrap()), 1)
+            }
+        };
+        // The value is a millisecond later: it is the time at which the key expires.
+        Self { full_at: (number(time) - 1_000) * micro + ticks, permit, micro }
     }
 }
 

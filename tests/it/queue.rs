@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{ErrorKind, Limiter, RedisStore};
+use tollgate::{ErrorKind, Limiter, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
-use crate::oracle::Oracle;
+use crate::oracle::{Oracle, State};
 
 /// One permit refills in ten minutes, so that none refills while a test runs.
 const SLOW: Oracle = Oracle { permits: 1, micros: 600_000_000, burst: 300 };
@@ -22,7 +22,7 @@ fn limiter(url: String) -> Limiter {
 }
 
 fn redis_key(key: &str) -> String {
-    format!("tollgate:{{{key}}}:default:t1")
+    format!("tollgate:{{{key}}}:default:t2")
 }
 
 /// Returns how many permits of a key are consumed.
@@ -62,8 +62,14 @@ async fn batched_checks_get_the_same_decisions_as_separate_ones() {
             burst.iter().map(|&(key, cost)| start(limiter.check_cost(&keys[key], cost))).collect();
         for (&(key, cost), check) in burst.iter().zip(checks) {
             let decision = check.await.unwrap();
+            assert_eq!(decision.source() == Source::Quota, cost > SLOW.burst);
+            if decision.source() == Source::Quota {
+                // Redis was not asked.
+                continue;
+            }
             let charged = if decision.is_allowed() { SLOW.permits_to_ticks(cost) } else { 0 };
-            SLOW.verify(full_at[key], cost, &decision, full_at[key] + charged);
+            let state = |full_at| State { full_at, ..SLOW.full() };
+            SLOW.verify(state(full_at[key]), cost, &decision, state(full_at[key] + charged));
             full_at[key] += charged;
         }
         for (key, full_at) in keys.iter().zip(full_at) {
@@ -75,6 +81,44 @@ async fn batched_checks_get_the_same_decisions_as_separate_ones() {
         }
     }
     assert!(calls(&server, "evalsha").await < 60 * 5 + 60 * 8, "the checks are sent in batches");
+}
+
+/// The first check of a batch that is allowed sets the bucket to the rate of its own revision. Less
+/// than a permit refills during the test, so the decisions follow from counting permits.
+#[tokio::test]
+async fn batched_checks_after_another_revision_get_the_same_decisions_as_separate_ones() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let revisions = [
+        SLOW,
+        Oracle { permits: 1, micros: 3_600_000_000, burst: 500 },
+        Oracle { permits: 7, micros: 86_400_000_000, burst: 20 },
+    ];
+    let limiters = revisions.map(|oracle| uncached(store(), oracle.quota()));
+    let cost = prop_oneof![3 => Just(1u64), 1 => 0..40u64, 1 => Just(501u64)];
+    let bursts = prop::collection::vec((0..5usize, cost), 1..300);
+    let mut used = [0; 5];
+    for (round, burst) in samples(bursts, 60).into_iter().enumerate() {
+        if round % 10 == 0 {
+            used = [0; 5];
+        }
+        let (limiter, limit) = (&limiters[round % 3], revisions[round % 3].burst);
+        let key = |key: usize| format!("{}-{key}", round / 10);
+        let checks: Vec<_> =
+            burst.iter().map(|&(n, cost)| start(limiter.check_cost(key(n), cost))).collect();
+        for (&(n, cost), check) in burst.iter().zip(checks) {
+            let decision = check.await.unwrap();
+            assert_eq!(decision.source() == Source::Quota, cost > limit);
+            if decision.source() == Source::Quota {
+                // Redis was not asked.
+                continue;
+            }
+            let is_allowed = cost == 0 || used[n] + cost <= limit;
+            used[n] += if is_allowed { cost } else { 0 };
+            let found = (decision.is_allowed(), decision.remaining());
+            assert_eq!(found, (is_allowed, limit.saturating_sub(used[n])), "{burst:?}");
+        }
+    }
 }
 
 #[tokio::test]

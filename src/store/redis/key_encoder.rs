@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::slot_map::SLOTS;
 use crate::{ConfigError, Key};
 
-/// The format of the value: token bucket, version 1. Another algorithm or version has another name,
+/// The format of the value: token bucket, version 2. Another algorithm or version has another name,
 /// so that none reads a value of another.
-const FORMAT: &str = "t1";
+const FORMAT: &str = "t2";
 
 /// Encodes keys as the names of their buckets under one policy.
 ///
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn ordinary_keys_stay_readable() {
-        assert_eq!(name(b"203.0.113.7"), "tollgate:{203.0.113.7}:default:t1");
-        assert_eq!(name(b"user:7|/search"), "tollgate:{user:7|/search}:default:t1");
+        assert_eq!(name(b"203.0.113.7"), "tollgate:{203.0.113.7}:default:t2");
+        assert_eq!(name(b"user:7|/search"), "tollgate:{user:7|/search}:default:t2");
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
             prop_assert!(name.is_ascii() && !name.bytes().any(|byte| byte.is_ascii_control() || byte == b' '));
             prop_assert!(!tag(&name).is_empty());
             prop_assert_eq!(name.matches(['{', '}']).count(), 2);
-            prop_assert_eq!(&name, &format!("tollgate:{{{}}}:default:t1", tag(&name)));
+            prop_assert_eq!(&name, &format!("tollgate:{{{}}}:default:t2", tag(&name)));
             prop_assert!(name.len() < 3 * 128 + 30);
         }
 

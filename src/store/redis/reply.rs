@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::server_error;
-use crate::algorithm::{Debt, TokenBucket};
+use crate::algorithm::{Debt, MAX_TICKS, Rate, TokenBucket};
 use crate::{Error, ErrorKind};
 
 /// Returns for each key the debt that its checks found, or the error of that key. The reply is not
@@ -25,17 +25,27 @@ pub(super) fn parse(
     }
     let found = values.into_iter().map(|value| match value {
         // The script repaired a corrupt value: the checks found an empty bucket.
-        Value::Int(-1) => Ok(Ok(bucket.capacity())),
-        Value::Int(debt) => match u64::try_from(debt) {
-            Ok(debt) if debt <= bucket.capacity() => Ok(Ok(debt)),
+        Value::Int(-1) => Ok(Ok(bucket.empty())),
+        Value::Int(ticks) => match u64::try_from(ticks) {
+            Ok(ticks) if ticks <= MAX_TICKS => Ok(Ok(Debt { ticks, rate: bucket.rate() })),
             _ => Err(unexpected()),
         },
         Value::BulkString(text) => {
-            Ok(Err(server_error::to_key_error(server_error::message(&text))))
+            let text = server_error::message(&text);
+            Ok(other_revision(&text).ok_or_else(|| server_error::to_key_error(text)))
         }
         _ => Err(unexpected()),
     });
     found.collect()
+}
+
+/// The debt that another revision of the quota left, as "debt:permit:scale". `None` for an error
+/// message.
+fn other_revision(text: &str) -> Option<Debt> {
+    let mut numbers = text.split(':').map(|number| number.parse().ok());
+    let (ticks, permit, scale) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    let rate = Rate::new(permit, scale)?;
+    if numbers.next().is_none() && ticks <= MAX_TICKS { Some(Debt { ticks, rate }) } else { None }
 }
 
 #[cfg(test)]
@@ -72,7 +82,34 @@ mod tests {
         let pair = Value::Array(vec![error.clone(), Value::Int(0)]);
         for found in [parse(error, 1, &bucket).unwrap(), parse(pair, 2, &bucket).unwrap()] {
             assert_eq!(found[0].as_ref().unwrap_err().to_string(), "WRONGTYPE \u{fffd}");
-            assert!(found[1..].iter().all(|found| *found.as_ref().unwrap() == 0));
+            assert!(found[1..].iter().all(|found| found.as_ref().unwrap().ticks == 0));
+        }
+    }
+
+    #[test]
+    fn only_numbers_that_a_quota_can_have_are_a_debt_of_another_revision() {
+        let bucket = TokenBucket::new("", &Quota::per_second(1)).unwrap();
+        let read = |text: &str| {
+            let reply = Value::BulkString(text.into());
+            parse(reply, 1, &bucket).unwrap().pop().unwrap()
+        };
+        let rate = Rate::new(5, 3).unwrap();
+        assert_eq!(read("7:5:3").unwrap(), Debt { ticks: 7, rate });
+        let too_large = MAX_TICKS + 1;
+        for text in [
+            "",
+            "7",
+            "7:5",
+            "7:5:3:1",
+            "7:0:3",
+            "7:5:0",
+            "-7:5:3",
+            "7:5:x",
+            &format!("{too_large}:5:3"),
+            &format!("7:{too_large}:3"),
+            "7:5:99999999999999999999",
+        ] {
+            assert_eq!(read(text).unwrap_err().to_string(), text);
         }
     }
 }

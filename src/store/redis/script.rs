@@ -1,34 +1,38 @@
-//! The script of a policy, assembled once from the frame and the fragment of its algorithm, and the
-//! calls that run it.
+//! The script of a policy, assembled once from the frame and the fragments of its algorithm, and
+//! the calls that run it.
 
 use redis::{Arg, Cmd, Script as Source};
 
 use super::batch::Group;
 use super::key_encoder::KeyEncoder;
 use super::topology::Call;
-use crate::algorithm::TokenBucket;
+use crate::algorithm::{MAX_TICKS, Rate, TokenBucket};
 
 const FRAME: &str = include_str!("../../../lua/frame.lua");
-const INTEGER_RATE: &str = include_str!("../../../lua/token_bucket.lua");
-const FRACTIONAL_RATE: &str = include_str!("../../../lua/token_bucket_fraction.lua");
+/// For rates that fit in three digits, and for all others.
+const SHORT_RATE: &str = include_str!("../../../lua/token_bucket.lua");
+const TEXT_RATE: &str = include_str!("../../../lua/token_bucket_text.lua");
+/// Part of both.
+const OTHER_RATE: &str = include_str!("../../../lua/token_bucket_other.lua");
+/// Starts a line that names a section.
+const MARKER: &str = "--@ ";
 
 #[derive(Debug)]
 pub(super) struct Script {
     source: String,
     sha: String,
-    params: Vec<u64>,
+    params: [String; 2],
 }
 
 impl Script {
     pub(super) fn new(bucket: &TokenBucket) -> Self {
-        let mut params = vec![bucket.permit(), bucket.capacity()];
-        let fragment = if bucket.scale() == 1 {
-            INTEGER_RATE
-        } else {
-            params.push(bucket.scale());
-            FRACTIONAL_RATE
+        let (permit, capacity) = (bucket.rate().permit(), bucket.capacity());
+        let (fragment, rate) = match three_digits(bucket.rate()) {
+            Some(digits) => (SHORT_RATE, format!("{permit}{digits}")),
+            None => (TEXT_RATE, format!(":{permit}:{}", bucket.rate().scale())),
         };
-        let source = assemble(fragment, params.len());
+        let params = [rate, capacity.to_string()];
+        let source = assemble(&[fragment, OTHER_RATE], params.len());
         let sha = Source::new(&source).get_hash().to_owned();
         Self { source, sha, params }
     }
@@ -57,8 +61,8 @@ impl Script {
         for (_, key, _) in groups {
             command.arg(encoder.name(key));
         }
-        for &number in &self.params {
-            command.arg(number);
+        for param in &self.params {
+            command.arg(param);
         }
         if !groups.iter().all(|(_, _, group)| group.costs.is_one()) {
             for (_, _, group) in groups {
@@ -85,33 +89,76 @@ impl Script {
     }
 }
 
-/// Replaces each marker (`--@ name`) of the frame by the fragment's section of that name, and
-/// removes comments.
-fn assemble(fragment: &str, params: usize) -> String {
-    let mut script = String::new();
-    for line in FRAME.lines() {
-        match line.trim_start().strip_prefix("--@ ") {
-            Some(name) => section(fragment, name).for_each(|line| push_code(&mut script, line)),
-            None => push_code(&mut script, line),
-        }
+/// The rate as the script writes it in three digits, if it fits: the first two digits of the
+/// microseconds in which a permit refills, and the number of zeros after them. `00` stands for 864,
+/// so that quotas per day fit, which has 86,400,000,000.
+fn three_digits(rate: Rate) -> Option<String> {
+    let (mut digits, mut zeros) = (rate.permit(), 0);
+    while zeros < 9 && digits % 10 == 0 {
+        digits /= 10;
+        zeros += 1;
     }
-    script.replace("PARAMS", &params.to_string())
+    match digits {
+        _ if rate.scale() > 1 => None,
+        864 => Some(format!("00{zeros}")),
+        1..=99 => Some(format!("{digits:02}{zeros}")),
+        _ => None,
+    }
 }
 
-/// The lines between the marker of this name and the next one.
+/// Replaces each marker (`--@ name`) of the frame by the sections of that name in the fragments,
+/// and removes comments.
+fn assemble(fragments: &[&str], params: usize) -> String {
+    let mut script = String::new();
+    FRAME.lines().for_each(|line| push_code(&mut script, line, fragments));
+    script.replace("PARAMS", &params.to_string()).replace("MAX_TICKS", &MAX_TICKS.to_string())
+}
+
+fn push_code(script: &mut String, line: &str, fragments: &[&str]) {
+    let line = line.trim();
+    if let Some(name) = line.strip_prefix(MARKER) {
+        let lines = fragments.iter().flat_map(|fragment| section(fragment, name));
+        lines.for_each(|line| push_code(script, line, fragments));
+    } else if !line.is_empty() && !line.starts_with("--") {
+        script.push_str(line);
+        script.push('\n');
+    }
+}
+
+/// The lines after the marker of this name, until the next one that is not indented.
 fn section<'a>(fragment: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
-    let is_marker = |line: &&str| line.starts_with("--@ ");
     fragment
         .lines()
-        .skip_while(move |line| line.strip_prefix("--@ ") != Some(name))
+        .skip_while(move |line| line.strip_prefix(MARKER) != Some(name))
         .skip(1)
-        .take_while(move |line| !is_marker(line))
+        .take_while(|line| !line.starts_with(MARKER))
 }
 
-fn push_code(script: &mut String, line: &str) {
-    let code = line.trim();
-    if !code.is_empty() && !code.starts_with("--") {
-        script.push_str(code);
-        script.push('\n');
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_rates_fit_in_three_digits_and_no_two_share_them() {
+        let digits = |permit, scale| three_digits(Rate::new(permit, scale).unwrap());
+        for (micros, expected) in [
+            (1, "010"),
+            (10, "011"),
+            (99, "990"),
+            (100_000, "015"),
+            (36_000_000, "366"),
+            (3_600_000_000, "368"),
+            (1_000_000_000, "019"),
+            (10_000_000_000, "109"),
+            (99_000_000_000, "999"),
+            (86_400_000_000, "008"),
+            (864, "000"),
+        ] {
+            assert_eq!(digits(micros, 1).as_deref(), Some(expected), "{micros}");
+            assert_eq!(digits(micros, 7), None, "{micros}");
+        }
+        for micros in [101, 15_625, 8_641, 100_000_000_000, 8_640_000_000_000, 1 << 52] {
+            assert_eq!(digits(micros, 1), None, "{micros}");
+        }
     }
 }

@@ -1,0 +1,159 @@
+//! The rate at which a bucket refills, and its debt in the ticks of that rate.
+//!
+//! The rate is the fraction permits/period in lowest terms. A tick is a fraction of a microsecond,
+//! chosen so that every number is whole: a permit refills in `permit` ticks, and a microsecond has
+//! `scale` ticks. At one rate nothing is ever rounded.
+
+use std::num::NonZeroU64;
+
+/// Numbers in Lua are exact up to 2^53. A debt may use half of that range. The clock has the other
+/// half, until the year 2112.
+pub(crate) const MAX_TICKS: u64 = 1 << 52;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate {
+    permit: NonZeroU64,
+    scale: NonZeroU64,
+}
+
+/// How long until the bucket is full, at the time of a check: 0 for a full bucket.
+///
+/// The rate is that of the revision that charged the bucket last. Until it is charged again, it
+/// refills at that rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Debt {
+    pub(crate) ticks: u64,
+    pub(crate) rate: Rate,
+}
+
+/// When the bucket will be full. This is what a store keeps, with the rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FullAt {
+    pub(crate) micros: u64,
+    /// Ticks after `micros`, less than a microsecond.
+    pub(crate) ticks: u64,
+}
+
+impl Rate {
+    /// `None` for numbers that no quota has.
+    pub(crate) fn new(permit: u64, scale: u64) -> Option<Self> {
+        let number = |ticks| NonZeroU64::new(ticks).filter(|ticks| ticks.get() <= MAX_TICKS);
+        Some(Self { permit: number(permit)?, scale: number(scale)? })
+    }
+
+    /// The ticks in which a permit refills.
+    pub(crate) fn permit(self) -> u64 {
+        self.permit.get()
+    }
+
+    /// The ticks in a microsecond.
+    pub(crate) fn scale(self) -> u64 {
+        self.scale.get()
+    }
+
+    /// The debt of a bucket that will be full in this many microseconds.
+    pub(crate) fn debt(self, micros: u64) -> Debt {
+        Debt { ticks: micros.saturating_mul(self.scale()), rate: self }
+    }
+
+    /// The debt at `now` (microseconds) of a bucket that will be full at `full_at`.
+    pub(crate) fn debt_at(self, now: u64, full_at: FullAt) -> Debt {
+        match full_at.micros.checked_sub(now) {
+            None => self.debt(0),
+            Some(micros) => {
+                let debt = self.debt(micros);
+                Debt { ticks: debt.ticks.saturating_add(full_at.ticks), ..debt }
+            }
+        }
+    }
+
+    /// Rounded up.
+    pub(crate) fn micros(self, ticks: u64) -> u64 {
+        let (micros, rest) = self.split(ticks);
+        micros + u64::from(rest > 0)
+    }
+
+    /// Whole microseconds, and the ticks after them.
+    fn split(self, ticks: u64) -> (u64, u64) {
+        match self.scale() {
+            // The most common scale needs no divisions.
+            1 => (ticks, 0),
+            scale => (ticks / scale, ticks % scale),
+        }
+    }
+}
+
+impl Debt {
+    pub(crate) fn full_at(self, now: u64) -> FullAt {
+        let (micros, ticks) = self.rate.split(self.ticks);
+        FullAt { micros: now.saturating_add(micros), ticks }
+    }
+
+    /// The same number of permits at another rate, rounded up to a tick. Whole permits stay exact.
+    pub(crate) fn at(self, rate: Rate) -> Self {
+        if rate == self.rate {
+            return self;
+        }
+        let product = u128::from(self.ticks) * u128::from(rate.permit());
+        let ticks = product.div_ceil(u128::from(self.rate.permit()));
+        Self { ticks: ticks.try_into().unwrap_or(u64::MAX), rate }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![1..=100u64, 1..=1_000_000_000u64, 1..=MAX_TICKS, Just(MAX_TICKS)]
+    }
+
+    pub(super) fn any_rate() -> impl Strategy<Value = Rate> {
+        (number(), number()).prop_map(|(permit, scale)| Rate::new(permit, scale).unwrap())
+    }
+
+    proptest! {
+        /// Compares fractions by cross multiplication: ticks of a rate are that many divided by
+        /// `permit` permits.
+        #[test]
+        fn another_rate_loses_no_consumption_and_adds_less_than_a_tick(
+            old in any_rate(), new in any_rate(), ticks in 0..=MAX_TICKS,
+        ) {
+            let debt = Debt { ticks, rate: old }.at(new);
+            prop_assert_eq!(debt.rate, new);
+            prop_assume!(debt.ticks < u64::MAX);
+            let (old_permit, new_permit) = (u128::from(old.permit()), u128::from(new.permit()));
+            let before = u128::from(ticks) * new_permit;
+            let after = u128::from(debt.ticks) * old_permit;
+            prop_assert!(after >= before && after - before < old_permit);
+        }
+
+        #[test]
+        fn whole_permits_are_exact_at_every_rate(
+            old in any_rate(), new in any_rate(), permits in 0..=1_000_000u64,
+        ) {
+            prop_assume!(permits.checked_mul(old.permit()).is_some());
+            prop_assume!(permits.checked_mul(new.permit()).is_some());
+            let debt = Debt { ticks: permits * old.permit(), rate: old };
+            prop_assert_eq!(debt.at(new).ticks, permits * new.permit());
+            prop_assert_eq!(debt.at(new).at(old), debt);
+        }
+
+        #[test]
+        fn a_stored_state_is_read_back_unchanged(
+            rate in any_rate(), ticks in 0..=MAX_TICKS, now in 0..=1u64 << 51,
+        ) {
+            let debt = Debt { ticks, rate };
+            prop_assert_eq!(rate.debt_at(now, debt.full_at(now)), debt);
+        }
+
+        #[test]
+        fn no_state_panics(old in any_rate(), new in any_rate(), ticks: u64, micros: u64, now: u64) {
+            let debt = old.debt_at(now, FullAt { micros, ticks });
+            debt.at(new).full_at(now);
+            new.micros(debt.ticks);
+        }
+    }
+}

@@ -258,7 +258,8 @@
 //! ```
 //!
 //! To change the numbers of a plan while the service runs, call [`Limiter::update`] in every
-//! instance. An account that changes its plan starts with a full bucket, because each policy has
+//! instance. Used permits stay used: after 3 of 3, a limit that is raised to 6 leaves 3 immediately.
+//! An account that changes its plan starts with a full bucket, because each policy has
 //! its own buckets.
 //!
 //! # Cost
@@ -523,9 +524,9 @@
 //!    the service down. Alert on `tracing` events of the target `tollgate` at level WARN, which
 //!    mean that the failure mode decides checks, and ERROR, which means that requests are rejected
 //!    because of a misconfiguration. Count denials with [`on_decision`].
-//! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. While two
-//!    versions of a quota run at once, on a rolling deployment, a key can get more than either
-//!    allows. Keep the overlap short.
+//! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits stay
+//!    used. While two versions of a quota run at once, on a rolling deployment, a key gets at most
+//!    the larger burst and the larger rate.
 //! 4. **Give Redis enough memory**, the eviction policy `volatile-ttl` or `noeviction`, and a user
 //!    with only the permissions that [`RedisStore`] lists. When memory is full, `noeviction` makes
 //!    checks fail, and the failure mode decides; `volatile-ttl` refills the buckets that it evicts.

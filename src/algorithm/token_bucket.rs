@@ -136,8 +136,10 @@ fn gcd(a: u128, b: u128) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::{BuildHasher, Hasher};
     use std::time::Duration;
 
+    use foldhash::quality::FixedState;
     use proptest::prelude::*;
 
     use super::*;
@@ -232,6 +234,63 @@ mod tests {
         assert_eq!(bucket.check(&mut debt, u64::MAX).outcome, Outcome::ExceedsCapacity);
     }
 
+    /// Revisions check in random alternation for ten seconds, on average every `pause` microseconds.
+    /// Returns the permits that they admit.
+    fn admitted(revisions: &[Quota], pause: u64, seed: u64) -> u64 {
+        let buckets: Vec<_> = revisions.iter().copied().map(bucket).collect();
+        let mut random = FixedState::with_seed(seed).build_hasher();
+        let mut random = |below: u64| {
+            random.write_u64(below);
+            random.finish() % below
+        };
+        let mut rate = buckets[0].rate;
+        let (mut state, mut now, mut admitted) = (FullAt { micros: 0, ticks: 0 }, 1 << 50, 0);
+        let end = now + 10_000_000;
+        while now < end {
+            let bucket = buckets[random(buckets.len() as u64) as usize];
+            let mut debt = rate.debt_at(now, state);
+            if bucket.check(&mut debt, 1).is_allowed() {
+                admitted += 1;
+                (rate, state) = (debt.rate, debt.full_at(now));
+            }
+            now += random(2 * pause);
+        }
+        admitted
+    }
+
+    #[test]
+    fn revisions_at_saturation_admit_between_the_smaller_rate_and_the_larger_quota() {
+        let quota = |rate, burst| Quota::per_second(rate).burst(burst);
+        for (revisions, pause) in [
+            (vec![quota(10, 20), quota(20, 20)], 500),
+            (vec![quota(3, 5), quota(7, 5)], 500),
+            (vec![Quota::per_hour(10), quota(10, 10)], 500),
+            (vec![quota(10, 1_000), quota(10, 100)], 500),
+            (vec![quota(1_000, 1_000), quota(1_050, 1_000)], 50),
+            (vec![quota(100, 500), quota(130, 700)], 500),
+            (vec![quota(10, 20), quota(20, 20), quota(15, 40)], 500),
+            (vec![quota(3, 5), quota(7, 9), quota(11, 2)], 500),
+        ] {
+            let numbers: Vec<_> = revisions
+                .iter()
+                .map(|quota| (quota.permits(), quota.period(), quota.capacity()))
+                .collect();
+            let in_span = |(permits, period, _): &(u64, Duration, u64)| {
+                *permits as f64 * 10.0 / period.as_secs_f64()
+            };
+            let rates = numbers.iter().map(in_span);
+            let fastest = rates.clone().fold(0.0, f64::max);
+            let slowest = rates.fold(f64::INFINITY, f64::min);
+            let bursts = numbers.iter().map(|(_, _, burst)| *burst);
+            let least = slowest + bursts.clone().min().unwrap() as f64 - 1.0;
+            let most = fastest + bursts.max().unwrap() as f64;
+            for seed in 0..10 {
+                let admitted = admitted(&revisions, pause, seed) as f64;
+                assert!(least <= admitted && admitted <= most, "{revisions:?}: {admitted}");
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn a_check_is_denied_until_exactly_the_reported_wait(
@@ -295,6 +354,62 @@ mod tests {
                 let refilled = u128::from(now - start) * u128::from(bucket.rate.scale());
                 let used = taken * u128::from(bucket.rate.permit());
                 prop_assert!(used <= u128::from(bucket.capacity()) + refilled);
+            }
+        }
+
+        #[test]
+        fn revisions_in_random_alternation_admit_no_more_than_the_larger_quota(
+            quotas in prop::collection::vec(any_quota(), 2..=3),
+            steps in prop::collection::vec((0..=5_000_000u64, 0..3usize, 0..=2_000u64), 1..100),
+        ) {
+            let buckets: Vec<_> = quotas.into_iter().map(bucket).collect();
+            let burst = buckets.iter().map(|bucket| bucket.limit).max().unwrap();
+            let per_micro = |bucket: &TokenBucket| (bucket.rate.scale(), bucket.rate.permit());
+            let fastest = buckets.iter().map(per_micro).max_by(|(a, b), (c, d)| {
+                (u128::from(*a) * u128::from(*d)).cmp(&(u128::from(*c) * u128::from(*b)))
+            });
+            let (scale, permit) = fastest.unwrap();
+            let mut rate = buckets[0].rate;
+            let (mut state, mut now, mut taken) = (FullAt { micros: 0, ticks: 0 }, 1 << 50, 0u128);
+            let start = now;
+            for (wait, revision, cost) in steps {
+                now += wait;
+                let bucket = buckets[revision % buckets.len()];
+                let found = rate.debt_at(now, state);
+                let mut debt = found;
+                if bucket.check(&mut debt, cost).is_allowed() {
+                    taken += u128::from(cost);
+                    (rate, state) = (debt.rate, debt.full_at(now));
+                } else {
+                    prop_assert_eq!(debt, found);
+                }
+                let refilled = u128::from(now - start) * u128::from(scale);
+                let most = u128::from(burst) * u128::from(permit) + refilled;
+                prop_assert!(taken * u128::from(permit) <= most);
+            }
+        }
+
+        #[test]
+        fn another_revisions_debt_is_denied_until_exactly_the_reported_wait(
+            quotas in [any_quota(), any_quota()], used in 0.0..=1.0f64, cost in 1..=1_000_000u64,
+            now in 0..=1u64 << 51,
+        ) {
+            let [old, new] = quotas.map(bucket);
+            let found = old.used(used);
+            let state = found.full_at(now);
+            let verdict = new.check(&mut found.clone(), cost);
+            prop_assume!(verdict.outcome != Outcome::ExceedsCapacity);
+            let check = |at, cost| new.check(&mut old.rate.debt_at(at, state), cost);
+            prop_assert!(check(now + verdict.retry_after, cost).is_allowed());
+            if !verdict.is_allowed() {
+                prop_assert!(!check(now + verdict.retry_after - 1, cost).is_allowed());
+            }
+            let Verdict { remaining, refill_after, reset_after, .. } = new.peek(found);
+            prop_assert!(check(now, remaining).is_allowed());
+            prop_assert_eq!(check(now + reset_after, 0).remaining, new.limit);
+            if remaining < new.limit {
+                prop_assert!(!check(now + refill_after - 1, remaining + 1).is_allowed());
+                prop_assert!(check(now + refill_after, remaining + 1).is_allowed());
             }
         }
 

@@ -151,10 +151,13 @@ impl Limiter {
     /// Changes the quotas of the running policy, for all limiters of this process that use the
     /// policy's name on the same store.
     ///
-    /// Buckets are not reset. A bucket that would have been full in 10 seconds will still take 10
-    /// seconds to fill, or less if the new quota refills an empty bucket faster than that. The
-    /// number of permits left can therefore change. Only this process is updated: call `update` in
-    /// every process. Until then the others use the old numbers.
+    /// Buckets are not reset. **Used permits stay used**: after 3 of 3, a limit that is raised to 6
+    /// leaves 3 immediately; after 5 of 6, one that is lowered to 3 denies until only 2 are used. A
+    /// bucket refills at the old rate until the next check that is allowed to take permits, and the
+    /// waits of its denials say so.
+    ///
+    /// Only this process is updated: call `update` in every process. Until then the others use the
+    /// old numbers. Meanwhile a key gets at most the larger burst and the larger rate.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Policy, Quota};

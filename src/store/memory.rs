@@ -392,6 +392,57 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn used_permits_stay_used_after_an_update() {
+        for (old, new, used, left) in [
+            (Quota::per_day(1).burst(3), Quota::per_day(1).burst(6), 3, 3),
+            (Quota::per_day(1).burst(6), Quota::per_day(1).burst(3), 3, 0),
+            (Quota::per_day(1).burst(3), Quota::per_second(3).burst(6), 3, 3),
+            (Quota::per_day(7).burst(6), Quota::per_hour(1).burst(3), 2, 1),
+        ] {
+            let limiter = Limiter::new(MemoryStore::new(), old).unwrap();
+            assert!(take(&limiter, "key", used).await);
+            limiter.update(new).unwrap();
+            assert_eq!(limiter.peek("key").await.unwrap().remaining(), left);
+            assert!(!take(&limiter, "key", left + 1).await);
+            assert!(take(&limiter, "key", left).await);
+            assert!(!take(&limiter, "key", 1).await);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bucket_that_an_update_made_faster_is_dropped_when_it_is_full() {
+        let store = MemoryStore::with_max_keys(NonZeroUsize::new(2).unwrap());
+        let limiter = Limiter::new(store.clone(), Quota::per_day(1).burst(10)).unwrap();
+        assert!(take(&limiter, "faster", 5).await);
+        limiter.update(Quota::per_second(1).burst(10)).unwrap();
+        assert!(take(&limiter, "faster", 1).await);
+        assert!(take(&limiter, "denied", 10).await);
+        advance(Duration::from_secs(7)).await;
+        assert!(take(&limiter, "another", 1).await);
+        assert_eq!((store.len(), store.evictions()), (2, 0));
+        assert_eq!(limiter.peek("denied").await.unwrap().remaining(), 7);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn revisions_in_random_alternation_do_not_grow_memory() {
+        let (store, limiter) = limiter(4);
+        for round in 0..1_000u64 {
+            let period = Duration::from_secs([1, 86_400][(round % 2) as usize]);
+            limiter.update(Quota::new(1, period).burst(10_000)).unwrap();
+            assert!(take(&limiter, round % 3, 1).await);
+        }
+        let shard = lock(&store.shared.shards[0]);
+        assert_eq!(shard.buckets.len(), 3);
+        assert!(shard.by_full_at.len() <= 6, "{}", shard.by_full_at.len());
+    }
+
+    #[test]
+    fn a_bucket_takes_few_bytes() {
+        let id = size_of::<(u32, Key)>();
+        assert_eq!(size_of::<Bucket>(), id + size_of::<FullAt>() + size_of::<usize>());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn resetting_a_key_many_times_does_not_grow_memory() {
         let (store, limiter) = limiter(10);
         for _ in 0..1_000 {

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::{
-    Decision, FailureMode, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore, Source, Store,
+    Decision, FailureMode, Limiter, LimiterBuilder, MemoryStore, Policy, Quota, RedisStore, Source,
+    Store,
 };
 
 use crate::common::{Cluster, Server};
@@ -103,6 +104,55 @@ async fn three_instances_on_a_cluster_admit_exactly_the_quota() {
     let slot = cluster.slot_of("tollgate:{hot}:default:t2").await;
     let owner = cluster.node(cluster.slot_owner(slot).await);
     assert_exact_under_load(vec![store(), store(), store()], owner, Duration::from_secs(3)).await;
+}
+
+/// Two revisions of a quota check one key continuously, as during a deployment, until the server's
+/// clock has advanced by two seconds. Returns the granted permits, and that time in seconds.
+async fn saturate(server: &Server, revisions: [Quota; 2]) -> (f64, f64) {
+    let limiters = revisions
+        .map(|quota| uncached(RedisStore::open(server.url()).unwrap(), quota))
+        .map(|limiter| (limiter.clone(), limiter));
+    let admitted = Arc::new(AtomicU32::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    limiters[0].0.reset("hot").await.unwrap();
+    let before = server.time_micros().await;
+    let tasks = limiters.into_iter().flat_map(|(one, other)| [one, other]).map(|limiter| {
+        let (admitted, stop) = (admitted.clone(), stop.clone());
+        tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let decision = limiter.check("hot").await.unwrap();
+                admitted.fetch_add(decision.is_allowed().into(), Ordering::Relaxed);
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    while server.time_micros().await < before + 2_000_000 {}
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let span = (server.time_micros().await - before) as f64 / 1e6;
+    (admitted.load(Ordering::Relaxed).into(), span)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_revisions_in_use_at_once_admit_no_more_than_the_larger_quota() {
+    let server = Server::start().await;
+    for [old, new] in [
+        [Quota::per_second(10).burst(20), Quota::per_second(20).burst(20)],
+        [Quota::per_second(10).burst(1_000), Quota::per_second(10).burst(100)],
+        [Quota::per_second(3).burst(5), Quota::per_second(7).burst(5)],
+    ] {
+        let (admitted, span) = saturate(&server, [old, new]).await;
+        let [least, most] = [u64::min, u64::max];
+        let bound = most(old.capacity(), new.capacity()) as f64
+            + most(old.permits(), new.permits()) as f64 * span;
+        // The quotas are per second. The last permit may be just ahead.
+        let least = least(old.permits(), new.permits()) as f64 * span
+            + least(old.capacity(), new.capacity()) as f64
+            - 1.0;
+        assert!(least <= admitted && admitted <= bound, "{least} {admitted} {bound}");
+    }
 }
 
 /// Quotas that are used in turn on one bucket, and the checks: the index of a quota, and a cost.

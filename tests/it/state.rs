@@ -174,6 +174,117 @@ async fn large_numbers_survive_the_round_trip_through_redis() {
     }
 }
 
+/// Two limiters that were built with other numbers, as two processes are during a deployment.
+fn revisions(server: &Server, old: Quota, new: Quota) -> [Limiter; 2] {
+    [old, new].map(|quota| limiter(server, quota))
+}
+
+#[tokio::test]
+async fn used_permits_stay_used_at_other_numbers() {
+    let server = Server::start().await;
+    let (fast, slow) = (Quota::per_hour(12), Quota::new(7, Duration::from_secs(86_400)));
+    // The old and the new quota, the permits used, and those left.
+    for (old, new, used, left) in [
+        (DAILY.burst(3), DAILY.burst(6), 3, 3),
+        (DAILY.burst(6), DAILY.burst(3), 3, 0),
+        (DAILY.burst(6), DAILY.burst(3), 2, 1),
+        (DAILY.burst(3), fast.burst(6), 3, 3),
+        (fast.burst(6), DAILY.burst(3), 3, 0),
+        (slow.burst(3), fast.burst(6), 3, 3),
+        (fast.burst(6), slow.burst(3), 2, 1),
+        (slow.burst(6), DAILY.burst(6), 5, 1),
+    ] {
+        let [old, new] = revisions(&server, old, new);
+        new.reset("key").await.unwrap();
+        assert!(old.check_cost("key", used).await.unwrap().is_allowed());
+        assert_eq!(new.peek("key").await.unwrap().remaining(), left);
+        assert!(new.check_cost("key", left + 1).await.unwrap().is_denied());
+        assert!(new.check_cost("key", left).await.unwrap().is_allowed());
+        let denied = new.check("key").await.unwrap();
+        assert!(denied.is_denied() && denied.remaining() == 0, "{denied:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lowered_limit_denies_until_the_true_wait_has_passed() {
+    let server = Server::start().await;
+    // 100 ms a permit, then a day.
+    let [old, new] = revisions(&server, Quota::per_second(10).burst(6), DAILY.burst(3));
+    assert!(old.check_cost("key", 5).await.unwrap().is_allowed());
+    let before = server.time_micros().await;
+    let first = new.check("key").await.unwrap();
+    let after = server.time_micros().await;
+    assert!(first.is_denied() && first.remaining() == 0, "{first:?}");
+    // Three permits of the old rate until two are used, and five until none is.
+    let wait = first.retry_after().unwrap();
+    assert_eq!(first.reset_after() - wait, Duration::from_millis(200));
+    assert!(wait <= Duration::from_millis(300), "{wait:?}");
+    assert_eq!(wait, first.refill_after());
+    let mut last_denied = after;
+    loop {
+        let now = server.time_micros().await;
+        if new.check("key").await.unwrap().is_allowed() {
+            break;
+        }
+        last_denied = now;
+    }
+    let wait = wait.as_micros() as u64;
+    assert!(last_denied < after + wait, "the reported wait ended without a permit");
+    assert!(server.time_micros().await >= before + wait, "a permit before the reported wait");
+    // The allowed check is charged at the new rate.
+    assert!(new.check("key").await.unwrap().retry_after().unwrap() > Duration::from_secs(80_000));
+}
+
+#[tokio::test]
+async fn a_denied_check_does_not_change_what_another_revision_wrote() {
+    let server = Server::start().await;
+    for (old, new) in [
+        // The same rate with a larger burst.
+        (DAILY.burst(20), DAILY),
+        (Quota::per_hour(1).burst(20), DAILY),
+        (QUOTAS[1].burst(20), DAILY),
+        (DAILY.burst(20), QUOTAS[1]),
+        (QUOTAS[1].burst(20), QUOTAS[1]),
+    ] {
+        for used in [10, 15] {
+            let [old, new] = revisions(&server, old, new);
+            new.reset("key").await.unwrap();
+            assert!(old.check_cost("key", used).await.unwrap().is_allowed());
+            let expiry = async || server.query::<i64>(&["PEXPIRETIME", REDIS_KEY]).await;
+            let before = (value(&server).await, expiry().await);
+            for cost in [1, 10, 11] {
+                assert!(new.check_cost("key", cost).await.unwrap().is_denied());
+            }
+            assert!(new.check_cost("key", 0).await.unwrap().is_allowed());
+            assert!(new.peek("key").await.unwrap().is_denied());
+            // Together in one call with a key that has no bucket.
+            for check in ["key", "other", "key"].map(|key| start(new.check_cost(key, 0))) {
+                assert!(check.await.unwrap().is_allowed());
+            }
+            for check in ["key", "other"].map(|key| start(new.check(key))) {
+                let _ = check.await.unwrap();
+            }
+            assert_eq!((value(&server).await, expiry().await), before, "{used}");
+            assert_eq!(old.peek("key").await.unwrap().remaining(), 20 - used);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_common_quota_takes_72_bytes_a_key() {
+    let server = Server::start().await;
+    for quota in [Quota::per_second(10), Quota::per_minute(60), Quota::per_hour(100), DAILY] {
+        let store = RedisStore::open(server.url()).unwrap().key_prefix("t");
+        let limiter = uncached(store, tollgate::Policy::new("p").quota("q", quota.burst(1_000)));
+        limiter.check_cost("key", 900).await.unwrap().ensure_allowed().unwrap();
+        let encoding: String = server.query(&["OBJECT", "ENCODING", "t:{key}:p:t2"]).await;
+        assert_eq!(encoding, "int", "{quota:?}");
+        let bytes: u64 = server.query(&["MEMORY", "USAGE", "t:{key}:p:t2"]).await;
+        assert!(bytes <= 72, "{quota:?}: {bytes} bytes");
+        server.command(&["DEL", "t:{key}:p:t2"]).await;
+    }
+}
+
 #[tokio::test]
 async fn limiters_share_buckets_only_with_the_same_policy_name_and_key_prefix() {
     let server = Server::start().await;

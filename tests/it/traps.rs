@@ -120,6 +120,49 @@ async fn a_cached_denial_does_not_outlive_an_update() {
     assert!(denied.is_denied() && denied.source() == Source::Store, "{denied:?}");
 }
 
+#[tokio::test]
+async fn a_raised_quota_helps_an_exhausted_key_at_once() {
+    let server = Server::start().await;
+    for is_cached in [false, true] {
+        let store = RedisStore::open(server.url()).unwrap().key_prefix(format!("p{is_cached}"));
+        let limiter =
+            Limiter::builder(store, Quota::per_day(3)).cache_denials(BOUND).timeout(BOUND);
+        let limiter = limiter.build().unwrap();
+        assert!(limiter.check_cost("key", 3).await.unwrap().is_allowed());
+        if is_cached {
+            assert!(limiter.check("key").await.unwrap().is_denied());
+            assert_eq!(limiter.check("key").await.unwrap().source(), Source::Cached);
+        }
+        limiter.update(Quota::per_day(6)).unwrap();
+        for remaining in [2, 1, 0] {
+            let decision = limiter.check("key").await.unwrap();
+            assert!(decision.is_allowed() && decision.remaining() == remaining, "{decision:?}");
+        }
+        assert!(limiter.check("key").await.unwrap().is_denied());
+    }
+}
+
+#[tokio::test]
+async fn a_denial_at_the_rate_of_another_revision_is_cached_with_its_wait() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = Limiter::builder(store, Quota::per_hour(10)).cache_denials(BOUND).timeout(BOUND);
+    let limiter = limiter.build().unwrap();
+    assert!(limiter.check_cost("key", 10).await.unwrap().is_allowed());
+    limiter.update(Quota::per_second(10)).unwrap();
+    let waits = async |cost| {
+        let denied = limiter.check_cost("key", cost).await.unwrap();
+        (denied.source(), denied.retry_after().unwrap().as_secs_f64())
+    };
+    let (source, wait) = waits(1).await;
+    assert!(source == Source::Store && (359.0..=360.0).contains(&wait), "{wait}");
+    for (cost, seconds) in [(1, 360.0), (2, 720.0), (10, 3_600.0)] {
+        let (source, wait) = waits(cost).await;
+        assert_eq!(source, Source::Cached);
+        assert!((seconds - 1.0..=seconds).contains(&wait), "{cost}: {wait}");
+    }
+}
+
 /// The reply to a check that was sent before an update is read by the numbers that it was sent with.
 #[tokio::test]
 async fn a_check_in_flight_during_an_update_is_decided_by_the_old_numbers() {

@@ -36,7 +36,7 @@ elseif left > 0 then
   found = format('%d:%d:%d', left, other_permit, other_scale)
   local rest = left % theirs
   local part, more = 0, rest * ours
-  if more <= 2 * MAX_TICKS then
+  if more < 2 * MAX_TICKS then
     part = math.ceil(more / theirs)
   else
     -- The product is not exact: multiplies and divides bit by bit.

@@ -170,6 +170,13 @@ mod tests {
             })
     }
 
+    /// A quota that a few checks exhaust.
+    fn small_quota() -> impl Strategy<Value = Quota> {
+        (1..=20u64, 1..=100_000_000_000u64, 1..=40u64).prop_map(|(n, micros, burst)| {
+            Quota::new(n, Duration::from_micros(micros)).burst(burst)
+        })
+    }
+
     #[test]
     fn three_per_second_is_exactly_three_per_second() {
         let bucket = bucket(Quota::per_second(3).burst(1));
@@ -359,8 +366,8 @@ mod tests {
 
         #[test]
         fn revisions_in_random_alternation_admit_no_more_than_the_larger_quota(
-            quotas in prop::collection::vec(any_quota(), 2..=3),
-            steps in prop::collection::vec((0..=5_000_000u64, 0..3usize, 0..=2_000u64), 1..100),
+            quotas in prop::collection::vec(small_quota(), 2..=3),
+            steps in prop::collection::vec((0..=5_000_000u64, 0..3usize, 0..=20u64), 1..100),
         ) {
             let buckets: Vec<_> = quotas.into_iter().map(bucket).collect();
             let burst = buckets.iter().map(|bucket| bucket.limit).max().unwrap();

@@ -398,6 +398,7 @@ mod tests {
             (Quota::per_day(1).burst(6), Quota::per_day(1).burst(3), 3, 0),
             (Quota::per_day(1).burst(3), Quota::per_second(3).burst(6), 3, 3),
             (Quota::per_day(7).burst(6), Quota::per_hour(1).burst(3), 2, 1),
+            (Quota::per_hour(12).burst(6), Quota::per_day(1).burst(3), 2, 1),
         ] {
             let limiter = Limiter::new(MemoryStore::new(), old).unwrap();
             assert!(take(&limiter, "key", used).await);

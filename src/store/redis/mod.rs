@@ -152,9 +152,10 @@ use crate::{ConfigError, Error, Key};
 /// not know what they decide.
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
-/// `noeviction`, and provide enough memory: about 90 bytes per active key with a short text. When
-/// memory is full, `noeviction` makes checks fail, and the failure mode applies; `volatile-ttl`
-/// fills the buckets that it evicts.
+/// `noeviction`, and provide enough memory: about 90 bytes per active key with a short text, or 140
+/// if a permit refills in a number of microseconds with more than two digits before its zeros, as
+/// for 7 per second. When memory is full, `noeviction` makes checks fail, and the failure mode
+/// applies; `volatile-ttl` fills the buckets that it evicts.
 #[derive(Clone)]
 pub struct RedisStore {
     topology: Topology,

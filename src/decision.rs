@@ -3,7 +3,6 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Rate;
 use crate::{Error, Quota};
 
 /// The outcome of a check: whether it was allowed, and the state of the key's bucket.
@@ -71,8 +70,9 @@ pub struct Verdict {
     pub(crate) retry_after: u64,
     pub(crate) refill_after: u64,
     pub(crate) reset_after: u64,
-    /// The rate at which the bucket refills, if another revision of the quota charged it last.
-    pub(crate) other_rate: Option<Rate>,
+    /// Whether another revision of the quota charged the bucket last, so that it refills at the rate
+    /// of that one.
+    pub(crate) is_other_rate: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +157,7 @@ impl Decision {
             retry_after: wait,
             refill_after: wait,
             reset_after: wait,
-            other_rate: None,
+            is_other_rate: false,
         };
         let quota = QuotaInfo::new(Quota::DEFAULT_NAME, limit, 0);
         Self { verdict, source: Source::Store, quota }

@@ -118,7 +118,7 @@ impl TokenBucket {
             retry_after,
             refill_after: rate.micros(ticks.saturating_sub(next)),
             reset_after: rate.micros(ticks),
-            other_rate: (rate != self.rate).then_some(rate),
+            is_other_rate: rate != self.rate,
         }
     }
 

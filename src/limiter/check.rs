@@ -97,7 +97,7 @@ impl PendingCheck {
         if let (Ok(known), Some(cache), Some(sent_at)) =
             (&verdict, &revision.denial_cache, self.sent_at)
         {
-            cache.insert(&self.key, known, sent_at);
+            cache.insert(&self.key, known, sent_at, revision.quota().limit);
         }
         Poll::Ready(limiter.inner.apply_failure_mode(revision, verdict))
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::Key;
-use crate::algorithm::TokenBucket;
+use crate::algorithm::{Rate, TokenBucket};
 use crate::decision::Verdict;
 use crate::store::{Denial, Denials, RevisionId, SentAt};
 
@@ -48,6 +48,8 @@ impl DenialCache {
             let left = full.saturating_sub(now) / 1_000;
             bucket.check(&mut rate.debt(left), cost)
         };
+        // A smaller check that is allowed sets the bucket to this revision's rate, which may be
+        // faster. Until there is a permit, none is.
         let needed = if denial.other_rate.is_some() { cost.min(1) } else { cost };
         if check(denial.full_from, needed).is_allowed() {
             return Err(sent_at);
@@ -55,15 +57,20 @@ impl DenialCache {
         Ok(check(denial.full_by, cost))
     }
 
-    /// Caches a verdict if it is a denial.
-    pub(super) fn insert(&self, key: &Key, verdict: &Verdict, sent_at: SentAt) {
+    /// Caches a verdict if it is a denial. `limit` is the capacity in permits.
+    pub(super) fn insert(&self, key: &Key, verdict: &Verdict, sent_at: SentAt, limit: u64) {
         if verdict.is_allowed() {
             return;
         }
-        // A smaller check that is allowed sets the bucket to this revision's rate, which may be
-        // faster. So a denial at another rate holds until there is a permit.
-        if verdict.other_rate.is_some() && verdict.remaining > 0 {
-            return;
+        let mut other_rate = None;
+        if verdict.is_other_rate {
+            // See `get`.
+            if verdict.remaining > 0 {
+                return;
+            }
+            // All permits but the first refill between these times.
+            let micros = verdict.reset_after.saturating_sub(verdict.refill_after);
+            other_rate = Rate::new(micros, limit.saturating_sub(1));
         }
         let sent = sent_at.time;
         // The store rounded up to the next microsecond.
@@ -76,7 +83,7 @@ impl DenialCache {
             // Counted from after the reply, so that a client that honors `Retry-After` is never
             // early.
             full_by: self.denials.now().saturating_add(at_most),
-            other_rate: verdict.other_rate,
+            other_rate,
         };
         self.denials.insert(self.revision, key, denial);
         self.latest_expiry.fetch_max(self.expiry(sent), Ordering::Relaxed);
@@ -118,7 +125,7 @@ mod tests {
         let (cache, bucket, key) = (cache(Duration::from_secs(9)), bucket(), Key::from("a"));
         let sent_at = sent_at(&cache);
         advance(Duration::from_millis(7)).await;
-        cache.insert(&key, &denial(&bucket), sent_at);
+        cache.insert(&key, &denial(&bucket), sent_at, 10);
 
         assert_eq!(cache.get(&key, 1, &bucket).unwrap().retry_after, 100_000);
         // Ten permits are the whole bucket: the wait is for them, not for the one denied.
@@ -133,7 +140,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_denial_is_cached_no_longer_than_configured() {
         let (cache, key) = (cache(Duration::from_millis(30)), Key::from("a"));
-        cache.insert(&key, &denial(&bucket()), sent_at(&cache));
+        cache.insert(&key, &denial(&bucket()), sent_at(&cache), 10);
         advance(Duration::from_millis(29)).await;
         assert!(cache.get(&key, 1, &bucket()).is_ok());
         advance(Duration::from_millis(1)).await;
@@ -149,7 +156,7 @@ mod tests {
         let (short, long) = (of_ttl(10), of_ttl(30));
         let sent_at = sent_at(&short);
         for cache in [&short, &long] {
-            cache.insert(&key, &denial(&bucket()), sent_at);
+            cache.insert(&key, &denial(&bucket()), sent_at, 10);
         }
         advance(Duration::from_millis(9)).await;
         assert!(short.get(&key, 1, &bucket()).is_ok());
@@ -164,9 +171,9 @@ mod tests {
     async fn a_flood_of_other_keys_does_not_evict_one_that_keeps_retrying() {
         let (cache, bucket, key) = (cache(Duration::from_secs(1)), bucket(), Key::from("retrying"));
         let sent_at = sent_at(&cache);
-        cache.insert(&key, &denial(&bucket), sent_at);
+        cache.insert(&key, &denial(&bucket), sent_at, 10);
         for other in 0..20 * Denials::MAX_KEYS {
-            cache.insert(&Key::from(other), &denial(&bucket), sent_at);
+            cache.insert(&Key::from(other), &denial(&bucket), sent_at, 10);
             if other % 64 == 0 {
                 assert!(cache.get(&key, 1, &bucket).is_ok(), "after {other} others");
             }

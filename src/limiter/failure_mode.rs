@@ -47,7 +47,7 @@ impl FailureMode {
                 retry_after: 0,
                 refill_after: 0,
                 reset_after: 0,
-                other_rate: None,
+                is_other_rate: false,
             }),
         }
     }

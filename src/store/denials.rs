@@ -38,7 +38,8 @@ pub(crate) struct Denial {
     pub(crate) full_from: u64,
     /// The bucket is full by this time if nothing else is taken.
     pub(crate) full_by: u64,
-    /// The rate at which the bucket refills, if it is another revision's.
+    /// The rate at which the bucket refills, if it is another revision's. It is computed from the
+    /// waits, which are exact to a microsecond.
     pub(crate) other_rate: Option<Rate>,
 }
 

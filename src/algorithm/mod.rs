@@ -4,5 +4,7 @@
 mod rate;
 mod token_bucket;
 
-pub(crate) use rate::{Debt, FullAt, MAX_TICKS, Rate};
+#[cfg(feature = "redis")]
+pub(crate) use rate::MAX_TICKS;
+pub(crate) use rate::{Debt, FullAt, Rate};
 pub(crate) use token_bucket::TokenBucket;

@@ -77,6 +77,7 @@ impl TokenBucket {
         self.limit * self.rate.permit()
     }
 
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn empty(&self) -> Debt {
         Debt { ticks: self.capacity(), rate: self.rate }
     }

@@ -167,6 +167,36 @@ mod tests {
         assert!(long.get(&key, 1, &bucket()).is_err());
     }
 
+    /// A permit takes a second at the rate of the other revision, and 100 ms at the own one.
+    fn of_another_revision(seconds: u64) -> (TokenBucket, Verdict) {
+        let other = TokenBucket::new("", &Quota::per_second(1)).unwrap();
+        let verdict = bucket().check(&mut other.rate().debt(seconds * 1_000_000), 10);
+        (bucket(), verdict)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_denial_by_another_revision_is_cached_at_its_rate_and_until_there_is_a_permit() {
+        let (cache, key) = (cache(Duration::from_secs(99)), Key::from("a"));
+        // Used by a revision with a larger capacity.
+        let (bucket, verdict) = of_another_revision(12);
+        cache.insert(&key, &verdict, sent_at(&cache), 10);
+        advance(Duration::from_millis(2_990)).await;
+        assert_eq!(cache.get(&key, 1, &bucket).unwrap().retry_after, 10_000);
+        assert_eq!(cache.get(&key, 3, &bucket).unwrap().retry_after, 2_010_000);
+        // If a check takes the permit, the others refill at the own rate.
+        advance(Duration::from_millis(10)).await;
+        assert!(cache.get(&key, 3, &bucket).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_denial_by_another_revision_is_not_cached_while_a_smaller_check_is_allowed() {
+        let (cache, key) = (cache(Duration::from_secs(99)), Key::from("a"));
+        let (bucket, verdict) = of_another_revision(9);
+        assert!(verdict.remaining == 1 && !verdict.is_allowed());
+        cache.insert(&key, &verdict, sent_at(&cache), 10);
+        assert!(cache.get(&key, 10, &bucket).is_err());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_other_keys_does_not_evict_one_that_keeps_retrying() {
         let (cache, bucket, key) = (cache(Duration::from_secs(1)), bucket(), Key::from("retrying"));

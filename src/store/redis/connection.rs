@@ -9,25 +9,16 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::task::AtomicWaker;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 
-use super::backoff;
 use super::connector::{Multiplexed, to_error};
+use super::health::{Health, NUDGE};
 use super::server_error::{self, ServerError};
-use super::silence::Silence;
 use super::timer::{self, Alarm};
 use crate::{Error, ErrorKind};
-
-/// How long a connection may be silent. With the time to connect it leaves a recovery below a
-/// second.
-const LONGEST_SILENCE: Duration = Duration::from_millis(500);
-
-/// A runtime in which nothing is ready may poll no socket while a worker is blocked. While a reply
-/// is outstanding for longer than this, a task is woken in it, which makes a free worker do so.
-const NUDGE: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -38,11 +29,7 @@ pub(super) struct Connection {
 
 #[derive(Debug, Default)]
 struct State {
-    silence: Silence,
-    /// When the silence was first found to be too long.
-    suspected: Option<Instant>,
-    /// When the first good reply arrived.
-    proven: Option<Instant>,
+    health: Health,
     /// Why it is of no use any more.
     closed: Option<Error>,
     /// Of the calls in flight.
@@ -119,16 +106,16 @@ impl Connection {
 
     /// Whether a good reply has arrived, ever.
     pub(super) fn is_proven(&self) -> bool {
-        self.state().proven.is_some()
+        self.state().health.is_proven()
     }
 
     /// Whether it worked for so long that its end is no sign of a lasting fault.
-    pub(super) fn was_stable(&self) -> bool {
-        self.state().proven.is_some_and(|proven| proven.elapsed() >= backoff::LONGEST)
+    pub(super) fn was_stable(&self, now: Instant) -> bool {
+        self.state().health.was_stable(now)
     }
 
-    pub(super) fn has_calls_in_flight(&self) -> bool {
-        self.state().silence.duration(Instant::now()).is_some()
+    pub(super) fn has_calls_in_flight(&self, now: Instant) -> bool {
+        self.state().health.silence(now).is_some()
     }
 
     /// Why it is of no use any more, if it is not.
@@ -178,7 +165,7 @@ impl Connection {
                 self.close(error);
                 return Poll::Ready(());
             }
-            if self.is_silent(Instant::now()) {
+            if self.state().health.is_silent(Instant::now()) {
                 self.close(Error::new(
                     ErrorKind::Unavailable,
                     "Redis sent nothing for half a second: the connection is replaced",
@@ -190,17 +177,6 @@ impl Connection {
         .await;
     }
 
-    /// Whether it has been silent for too long twice, with time in between to read what has arrived.
-    fn is_silent(&self, now: Instant) -> bool {
-        let mut state = self.state();
-        if state.silence.duration(now).is_none_or(|silence| silence < LONGEST_SILENCE) {
-            state.suspected = None;
-            return false;
-        }
-        let suspected = *state.suspected.get_or_insert(now);
-        now.saturating_duration_since(suspected) >= NUDGE / 2
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that panics runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -210,7 +186,7 @@ impl Connection {
 impl Alarm for Connection {
     fn ring(self: Arc<Self>, now: Instant) -> Option<Instant> {
         let mut state = self.state();
-        let silence = state.silence.duration(now);
+        let silence = state.health.silence(now);
         state.is_alarm_set = silence.is_some();
         drop(state);
         if silence? >= NUDGE {
@@ -234,7 +210,7 @@ impl<'a> InFlight<'a> {
         if let Some(error) = &state.closed {
             return Err(error.clone());
         }
-        state.silence.sent(now);
+        state.health.sent(now);
         let set_alarm = !std::mem::replace(&mut state.is_alarm_set, true);
         drop(state);
         if set_alarm {
@@ -266,14 +242,7 @@ impl<'a> InFlight<'a> {
     fn received(mut self, fault: Option<Error>) {
         self.is_done = true;
         let now = Instant::now();
-        {
-            let mut state = self.connection.state();
-            state.silence.received(now);
-            state.suspected = None;
-            if fault.is_none() {
-                state.proven.get_or_insert(now);
-            }
-        }
+        self.connection.state().health.received(now, fault.is_none());
         if let Some(error) = fault {
             self.connection.close(error);
         }
@@ -284,7 +253,7 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let mut state = self.connection.state();
         if !self.is_done {
-            state.silence.abandoned();
+            state.health.abandoned();
         }
         let waker = self.place.and_then(|place| state.wakers.get_mut(place)?.take());
         drop(state);

@@ -8,12 +8,15 @@ mod cluster_view;
 mod connection;
 mod connector;
 mod flight;
+mod health;
 mod key_encoder;
+mod lifecycle;
 mod node;
 mod node_queue;
 #[cfg(feature = "sentinel")]
 mod primary_report;
 mod queue;
+mod queue_state;
 mod reply;
 mod routes;
 mod script;

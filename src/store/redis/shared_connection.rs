@@ -10,9 +10,9 @@ use foldhash::fast::RandomState;
 use futures_util::future::select;
 use tokio::sync::Notify;
 
-use super::backoff::Backoff;
 use super::connection::{Connection, Disconnection};
 use super::connector::Connector;
+use super::lifecycle::{Established, Lifecycle, Step};
 use super::timer;
 use crate::{Error, ErrorKind};
 
@@ -22,7 +22,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct SharedConnection {
     connector: Arc<Connector>,
-    state: Mutex<State>,
+    lifecycle: Mutex<Lifecycle<Arc<Connection>>>,
     changed: Notify,
 }
 
@@ -32,31 +32,6 @@ pub(super) struct ConnectionSet {
     connections: Box<[Arc<SharedConnection>]>,
     server: Arc<str>,
     next: AtomicUsize,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    phase: Phase,
-    /// Counts the attempts to connect.
-    attempt: u64,
-    backoff: Backoff,
-    /// Why checks fail until a connection has proven itself.
-    failure: Option<Error>,
-}
-
-#[derive(Debug, Default)]
-enum Phase {
-    #[default]
-    Down,
-    Connecting,
-    Up(Arc<Connection>),
-}
-
-enum Step {
-    Use(Arc<Connection>),
-    Fail(Error),
-    Wait,
-    Connect(u64),
 }
 
 impl ConnectionSet {
@@ -106,24 +81,18 @@ impl ConnectionSet {
 
 impl SharedConnection {
     fn new(connector: Arc<Connector>) -> Self {
-        Self { connector, state: Mutex::default(), changed: Notify::new() }
+        Self { connector, lifecycle: Mutex::default(), changed: Notify::new() }
     }
 
     fn established(&self) -> Option<Arc<Connection>> {
-        match &self.state().phase {
-            Phase::Up(connection) if connection.is_proven() && connection.closed().is_none() => {
-                Some(connection.clone())
-            }
-            _ => None,
-        }
+        self.lifecycle().established().cloned()
     }
 
     fn close(&self, error: &Error) {
-        let connection = match &self.state().phase {
-            Phase::Up(connection) => connection.clone(),
-            _ => return,
-        };
-        connection.close(error.clone());
+        let connection = self.lifecycle().current().cloned();
+        if let Some(connection) = connection {
+            connection.close(error.clone());
+        }
     }
 
     /// The connection, made first if there is none. Only the caller that begins an attempt after a
@@ -146,49 +115,8 @@ impl SharedConnection {
         }
     }
 
-    fn step(&self, has_tried: bool) -> Step {
-        let now = Instant::now();
-        let mut state = self.state();
-        if let Phase::Up(connection) = &state.phase {
-            let connection = connection.clone();
-            match connection.closed() {
-                None if connection.is_proven() => {
-                    state.failure = None;
-                    return Step::Use(connection);
-                }
-                // After a failure, one call at a time tries the new connection.
-                None if !connection.has_calls_in_flight() => return Step::Use(connection),
-                None => {
-                    return match &state.failure {
-                        Some(failure) => Step::Fail(failure.clone()),
-                        None => Step::Use(connection),
-                    };
-                }
-                Some(error) => {
-                    state.phase = Phase::Down;
-                    if connection.was_stable() {
-                        state.backoff.reset();
-                        state.failure = None;
-                    } else {
-                        state.failure = Some(error);
-                    }
-                }
-            }
-        }
-        match (&state.phase, &state.failure) {
-            (Phase::Connecting, None) => Step::Wait,
-            (Phase::Connecting, Some(_)) if has_tried => Step::Wait,
-            (Phase::Down, Some(failure)) if has_tried => Step::Fail(failure.clone()),
-            (Phase::Down, failure) if state.backoff.may_try(now) => {
-                let _ = failure;
-                state.attempt += 1;
-                state.phase = Phase::Connecting;
-                state.backoff.tried(now, random());
-                Step::Connect(state.attempt)
-            }
-            (_, Some(failure)) => Step::Fail(failure.clone()),
-            (_, None) => Step::Fail(closed()),
-        }
+    fn step(&self, has_tried: bool) -> Step<Arc<Connection>> {
+        self.lifecycle().step(Instant::now(), has_tried, random())
     }
 
     /// Starts an attempt as a task of the runtime: no check's timeout cuts it short.
@@ -197,13 +125,9 @@ impl SharedConnection {
         tokio::spawn(keep(self.connector.clone(), guard));
     }
 
-    /// Sets what an attempt has led to, unless a later one has begun.
-    fn set(&self, attempt: u64, change: impl FnOnce(&mut State)) {
-        let mut state = self.state();
-        if state.attempt == attempt {
-            change(&mut state);
-        }
-        drop(state);
+    /// Sets what an attempt has led to.
+    fn set(&self, change: impl FnOnce(&mut Lifecycle<Arc<Connection>>)) {
+        change(&mut self.lifecycle());
         self.changed.notify_waiters();
     }
 
@@ -214,9 +138,27 @@ impl SharedConnection {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lifecycle(&self) -> MutexGuard<'_, Lifecycle<Arc<Connection>>> {
         // Nothing that panics runs under the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Established for Arc<Connection> {
+    fn is_proven(&self) -> bool {
+        Connection::is_proven(self)
+    }
+
+    fn was_stable(&self, now: Instant) -> bool {
+        Connection::was_stable(self, now)
+    }
+
+    fn has_calls_in_flight(&self, now: Instant) -> bool {
+        Connection::has_calls_in_flight(self, now)
+    }
+
+    fn closed(&self) -> Option<Error> {
+        Connection::closed(self)
     }
 }
 
@@ -236,7 +178,7 @@ async fn keep(connector: Arc<Connector>, mut guard: AttemptGuard) {
     if result.is_none() {
         let error =
             Error::new(ErrorKind::Unavailable, "no connection to Redis within half a second");
-        guard.set(|state| state.failure = Some(error.clone()));
+        guard.set(|lifecycle, attempt| lifecycle.is_slow(attempt, error.clone()));
         // A busy pool may take longer to hand out a connection, but not for ever.
         let patience = connector.patience().saturating_sub(CONNECT_TIMEOUT);
         result = timer::timeout_at(Instant::now() + patience, attempt.as_mut()).await;
@@ -246,7 +188,7 @@ async fn keep(connector: Arc<Connector>, mut guard: AttemptGuard) {
         Some(Ok((multiplexed, origin))) => {
             let connection = Arc::new(Connection::new(multiplexed, disconnection.clone()));
             guard.established = Some(connection.clone());
-            guard.set(|state| state.phase = Phase::Up(connection.clone()));
+            guard.set(|lifecycle, attempt| lifecycle.connected(attempt, connection.clone()));
             let replaced = async {
                 origin.replaced().await;
                 connection.close(Error::new(
@@ -259,16 +201,13 @@ async fn keep(connector: Arc<Connector>, mut guard: AttemptGuard) {
             let shared = guard.connection.upgrade();
             guard.connection = Weak::new();
             if let Some(shared) = shared
-                && connection.was_stable()
+                && connection.was_stable(Instant::now())
             {
                 shared.reconnect();
             }
         }
         Some(Err(error)) => {
-            guard.set(|state| {
-                state.phase = Phase::Down;
-                state.failure = Some(error);
-            });
+            guard.set(|lifecycle, attempt| lifecycle.failed(attempt, error));
             guard.connection = Weak::new();
         }
         None => {}
@@ -283,9 +222,9 @@ struct AttemptGuard {
 }
 
 impl AttemptGuard {
-    fn set(&self, change: impl FnOnce(&mut State)) {
+    fn set(&self, change: impl FnOnce(&mut Lifecycle<Arc<Connection>>, u64)) {
         if let Some(connection) = self.connection.upgrade() {
-            connection.set(self.attempt, change);
+            connection.set(|lifecycle| change(lifecycle, self.attempt));
         }
     }
 }
@@ -294,10 +233,7 @@ impl Drop for AttemptGuard {
     fn drop(&mut self) {
         match self.established.take() {
             Some(connection) => connection.close(interrupted()),
-            None => self.set(|state| {
-                state.phase = Phase::Down;
-                state.failure = Some(interrupted());
-            }),
+            None => self.set(|lifecycle, attempt| lifecycle.failed(attempt, interrupted())),
         }
     }
 }
@@ -305,10 +241,6 @@ impl Drop for AttemptGuard {
 /// From 0 to 1.
 fn random() -> f64 {
     RandomState::default().hash_one(0) as f64 / u64::MAX as f64
-}
-
-fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the connection to Redis was closed")
 }
 
 fn interrupted() -> Error {

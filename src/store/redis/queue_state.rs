@@ -1,0 +1,240 @@
+//! Which batches wait, which are in flight, and when the next one starts. It does no I/O and reads
+//! no clock.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::batch::Batch;
+use super::window::Window;
+use crate::Key;
+use crate::store::Op;
+
+/// How many batches wait to be used again, at most.
+const MAX_USED: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct QueueState {
+    timeout: Duration,
+    window: Window,
+    /// The batch that the next check joins. It may be empty.
+    open: Arc<Batch>,
+    is_open_empty: bool,
+    /// Batches before it that are full.
+    full: VecDeque<Arc<Batch>>,
+    /// Batches that have been sent, to watch their deadlines.
+    sent: Vec<Arc<Batch>>,
+    /// Batches whose memory is used again once their checks have read their verdicts.
+    used: VecDeque<Arc<Batch>>,
+    alarm: Option<Instant>,
+}
+
+/// What an alarm found.
+#[derive(Debug)]
+pub(super) struct Ringing {
+    /// The batches whose deadlines may have passed.
+    pub(super) batches: Vec<Arc<Batch>>,
+    /// Whether a place in the window is reserved for another flusher.
+    pub(super) starts: bool,
+}
+
+impl QueueState {
+    /// The state of a queue whose checks have this timeout.
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            window: Window::new(timeout),
+            open: Arc::default(),
+            is_open_empty: true,
+            full: VecDeque::new(),
+            sent: Vec::new(),
+            used: VecDeque::new(),
+            alarm: None,
+        }
+    }
+
+    /// Whether no flusher is at work.
+    pub(super) fn is_idle(&self) -> bool {
+        self.window.is_idle()
+    }
+
+    /// Whether a check would be the only one, so that it may be sent at once.
+    pub(super) fn is_alone(&self) -> bool {
+        self.window.is_idle() && self.is_empty()
+    }
+
+    /// Adds the only check, and starts its batch.
+    pub(super) fn start_alone(
+        &mut self,
+        key: &Key,
+        slot: u16,
+        op: Op,
+        now: Instant,
+        waker: &Waker,
+    ) -> (Arc<Batch>, usize) {
+        self.window.reserve(now);
+        let batch = self.empty_batch();
+        let index = batch.push(key, slot, op, now + self.timeout, waker).unwrap_or_default();
+        self.start(batch.clone(), now);
+        (batch, index)
+    }
+
+    /// Adds a check to the last batch. `None` if it would wait for too long.
+    pub(super) fn join(
+        &mut self,
+        key: &Key,
+        slot: u16,
+        op: Op,
+        now: Instant,
+        waker: &Waker,
+    ) -> Option<(Arc<Batch>, usize)> {
+        if self.window.is_overloaded(self.full.len()) {
+            return None;
+        }
+        let deadline = now + self.timeout;
+        let index = match self.open.push(key, slot, op, deadline, waker) {
+            Some(index) => index,
+            None => {
+                let empty = self.empty_batch();
+                let full = mem::replace(&mut self.open, empty);
+                self.full.push_back(full);
+                self.open.push(key, slot, op, deadline, waker).unwrap_or_default()
+            }
+        };
+        self.is_open_empty = false;
+        Some((self.open.clone(), index))
+    }
+
+    /// Whether a batch waits that may start.
+    pub(super) fn may_start(&self, now: Instant) -> bool {
+        !self.is_empty() && self.window.may_start(now, !self.full.is_empty())
+    }
+
+    /// Reserves a place in the window for a flusher.
+    pub(super) fn reserve(&mut self, now: Instant) {
+        self.window.reserve(now);
+    }
+
+    /// Returns a place in the window.
+    pub(super) fn release(&mut self) {
+        self.window.release();
+    }
+
+    /// Starts the batch that has waited longest. A flusher that finds none returns its place.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Arc<Batch>> {
+        let batch = self.pop();
+        match &batch {
+            Some(batch) => self.start(batch.clone(), now),
+            None => self.window.release(),
+        }
+        batch
+    }
+
+    /// Whether the next batch may start in the place of the last one. If not, the place is returned.
+    pub(super) fn may_continue(&mut self, now: Instant) -> bool {
+        self.window.release();
+        let continues = self.may_start(now);
+        if continues {
+            self.window.reserve(now);
+        }
+        continues
+    }
+
+    /// A check with an earlier deadline would be answered too late if it were sent now.
+    pub(super) fn earliest_deadline(&self, now: Instant) -> Instant {
+        self.window.earliest_deadline(now)
+    }
+
+    /// A batch is not in flight any more. `round_trip` is when it was sent and when its reply
+    /// arrived, if one did.
+    pub(super) fn returned(&mut self, round_trip: Option<(Instant, Instant)>) {
+        match round_trip {
+            Some((sent, received)) => {
+                self.window.replied(sent, received, !self.full.is_empty());
+            }
+            None => self.window.abandoned(),
+        }
+    }
+
+    /// Stops watching the deadlines of a batch. The caller drops the result without a lock, because
+    /// that may run code of another crate.
+    #[must_use]
+    pub(super) fn forget(&mut self, batch: &Arc<Batch>) -> Option<Arc<Batch>> {
+        let index = self.sent.iter().position(|sent| Arc::ptr_eq(sent, batch))?;
+        let batch = self.sent.swap_remove(index);
+        self.used.push_back(batch);
+        if self.used.len() > MAX_USED { self.used.pop_front() } else { None }
+    }
+
+    /// Takes all batches that wait.
+    pub(super) fn take_all(&mut self) -> Vec<Arc<Batch>> {
+        let open = mem::take(&mut self.open);
+        self.is_open_empty = true;
+        mem::take(&mut self.full).into_iter().chain([open]).collect()
+    }
+
+    /// When an alarm has to ring at the latest, after a check was added at `now`. `None` if one is
+    /// set for then.
+    pub(super) fn set_alarm(&mut self, now: Instant) -> Option<Instant> {
+        let deadline = now + self.timeout;
+        let at = self.next_start().map_or(deadline, |start| start.min(deadline));
+        if self.alarm.is_some_and(|alarm| alarm <= at) {
+            return None;
+        }
+        self.alarm = Some(at);
+        Some(at)
+    }
+
+    /// An alarm rings. `None` if an earlier one has taken over.
+    pub(super) fn ring(&mut self, now: Instant) -> Option<Ringing> {
+        if self.alarm.is_none_or(|alarm| now < alarm) {
+            return None;
+        }
+        let starts = self.may_start(now);
+        if starts {
+            self.reserve(now);
+        }
+        let waiting = self.full.iter().chain([&self.open]);
+        Some(Ringing { batches: self.sent.iter().chain(waiting).cloned().collect(), starts })
+    }
+
+    /// When to ring again. `next` is the earliest deadline of the batches that an alarm found.
+    pub(super) fn rang(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
+        let is_idle = self.is_empty() && self.sent.is_empty();
+        let next = next.unwrap_or(now + self.timeout);
+        let next = self.next_start().map_or(next, |start| start.max(now).min(next));
+        self.alarm = (!is_idle).then_some(next);
+        self.alarm
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_open_empty && self.full.is_empty()
+    }
+
+    /// When a batch may start without waiting for another to return, if one waits.
+    fn next_start(&self) -> Option<Instant> {
+        if self.is_empty() { None } else { self.window.next_start() }
+    }
+
+    fn pop(&mut self) -> Option<Arc<Batch>> {
+        self.full.pop_front().or_else(|| {
+            if mem::replace(&mut self.is_open_empty, true) {
+                return None;
+            }
+            let empty = self.empty_batch();
+            Some(mem::replace(&mut self.open, empty))
+        })
+    }
+
+    fn empty_batch(&mut self) -> Arc<Batch> {
+        self.used.pop_front().and_then(Batch::recycle).unwrap_or_default()
+    }
+
+    /// A batch that has a place in the window is about to be sent.
+    fn start(&mut self, batch: Arc<Batch>, now: Instant) {
+        self.window.sent(now);
+        self.sent.push(batch);
+    }
+}

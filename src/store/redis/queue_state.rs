@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::batch::Batch;
-use super::window::Window;
+use super::window::{SPACING, Window};
 use crate::Key;
 use crate::store::Op;
 
@@ -179,7 +179,7 @@ impl QueueState {
     /// set for then.
     pub(super) fn set_alarm(&mut self, now: Instant) -> Option<Instant> {
         let deadline = now + self.timeout;
-        let at = self.next_start().map_or(deadline, |start| start.min(deadline));
+        let at = self.next_start(now).map_or(deadline, |start| start.min(deadline));
         if self.alarm.is_some_and(|alarm| alarm <= at) {
             return None;
         }
@@ -204,7 +204,7 @@ impl QueueState {
     pub(super) fn rang(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
         let is_idle = self.is_empty() && self.sent.is_empty();
         let next = next.unwrap_or(now + self.timeout);
-        let next = self.next_start().map_or(next, |start| start.max(now).min(next));
+        let next = self.next_start(now).map_or(next, |start| start.min(next));
         self.alarm = (!is_idle).then_some(next);
         self.alarm
     }
@@ -213,9 +213,14 @@ impl QueueState {
         self.is_open_empty && self.full.is_empty()
     }
 
-    /// When a batch may start without waiting for another to return, if one waits.
-    fn next_start(&self) -> Option<Instant> {
-        if self.is_empty() { None } else { self.window.next_start() }
+    /// When to see whether a batch that waits may start without waiting for another to return. One
+    /// that is overdue is held back for another reason, which takes a while to pass.
+    fn next_start(&self, now: Instant) -> Option<Instant> {
+        if self.is_empty() {
+            return None;
+        }
+        let start = self.window.next_start()?;
+        Some(if start > now { start } else { now + SPACING })
     }
 
     fn pop(&mut self) -> Option<Arc<Batch>> {
@@ -236,5 +241,46 @@ impl QueueState {
     fn start(&mut self, batch: Arc<Batch>, now: Instant) {
         self.window.sent(now);
         self.sent.push(batch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn join(queue: &mut QueueState, now: Instant) {
+        queue.join(&"key".into(), 0, Op::Acquire(1), now, Waker::noop()).unwrap();
+    }
+
+    #[test]
+    fn a_stalled_server_does_not_keep_the_timer_busy() {
+        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
+        queue.start_alone(&"key".into(), 0, Op::Acquire(1), start, Waker::noop());
+        let (mut now, mut alarms) = (start + 100 * MS, 0);
+        join(&mut queue, now);
+        let mut next = queue.set_alarm(now);
+        while let Some(at) = next.filter(|at| *at < start + 140 * MS) {
+            assert!(at > now, "an alarm that rings at once rings for ever");
+            (now, alarms) = (at, alarms + 1);
+            let ringing = queue.ring(now).expect("the alarm is due");
+            assert!(!ringing.starts, "nothing is sent to a server that does not reply");
+            next = queue.rang(now, Some(start + 150 * MS));
+        }
+        assert!((1..=8).contains(&alarms), "{alarms} alarms");
+    }
+
+    #[test]
+    fn a_batch_starts_although_none_returns() {
+        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
+        for _ in 0..2 {
+            // These are reserved by flushers that are stuck on blocked workers.
+            queue.reserve(start);
+        }
+        join(&mut queue, start + MS);
+        assert!(!queue.may_start(start + MS));
+        let at = queue.set_alarm(start + MS).unwrap();
+        assert!(at <= start + 10 * MS && queue.ring(at).unwrap().starts);
     }
 }

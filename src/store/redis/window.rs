@@ -14,7 +14,7 @@ const MOST: usize = 64;
 
 /// A batch may join more than [`ALWAYS`] others this long after the last one started, even if it is
 /// not full and none of them returns.
-const SPACING: Duration = Duration::from_millis(5);
+pub(super) const SPACING: Duration = Duration::from_millis(5);
 
 /// From this round trip on, waiting for another batch to return would take noticeably long.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(4);

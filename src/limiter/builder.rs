@@ -53,7 +53,7 @@ impl LimiterBuilder {
     /// asking the store until [`retry_after`](crate::Decision::retry_after) is over. A
     /// [`reset`](Limiter::reset) or a larger quota in another process leaves a stale denial for at
     /// most `max_ttl`. The cache holds at most 65,536 keys, for all limiters on the store and its
-    /// clones together, which is about 15 MB, or 23 MB with the longest keys. A
+    /// clones together, which is about 17 MB, or 25 MB with the longest keys. A
     /// [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
     pub fn cache_denials(self, max_ttl: Duration) -> Self {
         Self { cache_denials: max_ttl, ..self }

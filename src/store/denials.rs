@@ -65,7 +65,7 @@ struct IdRef<'a> {
 }
 
 impl Denials {
-    /// The number of cached keys, at about 230 bytes each. The cache prefers keys that are looked up
+    /// The number of cached keys, at about 260 bytes each. The cache prefers keys that are looked up
     /// again, so a flood of fresh keys does not evict one that keeps retrying.
     pub(crate) const MAX_KEYS: usize = 65_536;
 

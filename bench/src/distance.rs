@@ -27,6 +27,11 @@ impl DistantServer {
         self.proxy.url()
     }
 
+    /// Returns how many connections were made so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.proxy.accepted()
+    }
+
     /// Sets the round trip time. New connections have it from their start.
     pub(crate) fn round_trip(&self, time: Duration) {
         self.proxy.round_trip(time);

@@ -19,6 +19,7 @@ mod settings;
 mod setup;
 mod sizes;
 mod smoke;
+mod soak;
 mod subjects;
 mod table;
 mod targets;
@@ -37,13 +38,15 @@ Commands:
                 writes docs/bench-keys.svg and docs/bench-tasks.svg
   delay         measure at round trip times of 1 to 30 ms, below and above the capacity;
                 writes docs/delay.svg
+  soak          10 minutes at a round trip of 10 ms, with a stall every few seconds;
+                exits with status 1 if checks are not decided soon after each
   allocations   count the heap allocations of a request
   sizes         measure the memory of a key in Redis and in the process, by its length
   smoke         run every row of the table and `delay` briefly, to check that the benchmarks work
 
 Options of `table` (`scale` and `delay` use only the first two):
   --rounds N      number of rounds, each with one run of every subject (default 5, others 3)
-  --slice S       duration of a run in seconds (default 1, scale 0.5)
+  --slice S       duration of a run in seconds (default 1, scale 0.5, soak 600)
   --only TEXT     only the rows whose name starts with TEXT; `script` selects the script costs
   --subject TEXT  only the subjects whose name contains TEXT, for profiling
   --check         exit with status 1 if a target is missed
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         "table" => block_on(table::run(settings)),
         "scale" => block_on(scale::run(settings)),
         "delay" => block_on(delay::run(settings)),
+        "soak" => block_on(soak::run(settings)),
         "smoke" => block_on(smoke::run()),
         "allocations" => allocations::run(),
         "sizes" => block_on(sizes::run()),

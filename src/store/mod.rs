@@ -110,4 +110,5 @@ pub(crate) type PendingVerdict = redis::QueuedCheck;
 
 /// No store is remote.
 #[cfg(not(feature = "redis"))]
-pub(crate) type PendingVerdict = ();
+#[derive(Debug, Default)]
+pub struct PendingVerdict;

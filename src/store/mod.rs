@@ -111,4 +111,4 @@ pub(crate) type PendingVerdict = redis::QueuedCheck;
 /// No store is remote.
 #[cfg(not(feature = "redis"))]
 #[derive(Debug, Default)]
-pub struct PendingVerdict;
+pub struct PendingVerdict(());

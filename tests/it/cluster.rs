@@ -118,6 +118,52 @@ async fn an_unresponsive_shard_delays_and_fails_only_its_own_keys() {
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
+/// The slot is moving to a node that does not reply, so each check of its key is redirected there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redirected_call_does_not_hold_up_the_node_that_redirects() {
+    let cluster = Cluster::proxied().await;
+    let store = RedisStore::open_cluster(cluster.urls()).unwrap();
+    let timeout = Duration::from_millis(300);
+    let limiter = Limiter::builder(store, DAILY)
+        .failure_mode(FailureMode::Closed)
+        .timeout(timeout)
+        .build()
+        .unwrap();
+    let moving = key_on(&cluster, 0).await;
+    let mut staying = moving + 1;
+    while cluster.slot_owner(cluster.slot_of(&redis_key(staying)).await).await != 0 {
+        staying += 1;
+    }
+    for key in [moving, staying] {
+        wait_until("the shard replies", BOUND, async || limiter.check(key).await.is_ok()).await;
+    }
+    let slot = cluster.slot_of(&redis_key(moving)).await;
+    cluster.begin_migration(slot, 0, 1).await;
+    cluster.move_keys(slot, 0, 1).await;
+    cluster.proxy(1).swallow(true);
+    let stop = Instant::now() + Duration::from_secs(2);
+    let redirected: Vec<_> = (0..8)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let mut failed = 0;
+                while Instant::now() < stop {
+                    failed += u32::from(limiter.check(moving).await.is_err());
+                }
+                failed
+            })
+        })
+        .collect();
+    while Instant::now() < stop {
+        let started = Instant::now();
+        limiter.check(staying).await.expect("its node replies").ensure_allowed().unwrap();
+        assert!(started.elapsed() < timeout / 2, "{:?}", started.elapsed());
+    }
+    for task in redirected {
+        assert!(task.await.unwrap() > 0, "the other node does not reply");
+    }
+}
+
 /// The first calls go to one node, which redirects them to the owners of their slots.
 #[tokio::test]
 async fn an_unresponsive_shard_fails_only_its_own_keys_before_the_slots_are_known() {

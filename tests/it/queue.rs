@@ -359,6 +359,15 @@ async fn a_check_in_steady_state_is_a_single_evalsha() {
 }
 
 #[test]
+fn a_runtime_without_a_timer_is_enough() {
+    let servers = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = servers.block_on(Server::start());
+    let check = limiter(server.url()).check("key");
+    let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+    assert!(runtime.block_on(check).unwrap().is_allowed());
+}
+
+#[test]
 fn a_runtime_without_drivers_is_an_error_and_not_a_panic() {
     let url = "redis://127.0.0.1:1";
     for store in [RedisStore::open(url), RedisStore::open_cluster([url])] {

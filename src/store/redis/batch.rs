@@ -81,6 +81,11 @@ impl Costs {
         *self.0 == [(1, 1)]
     }
 
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().flat_map(|&(count, cost)| std::iter::repeat_n(cost, count as usize))
+    }
+
     /// Writes them as an argument of the script.
     pub(super) fn write(&self, call: &mut Cmd) {
         match self.0.as_slice() {
@@ -275,6 +280,11 @@ impl Batch {
         }
         drop(state);
         wake(wakers);
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.state().checks.len()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -25,6 +25,8 @@ mod sentinel;
 mod server_error;
 mod shared_connection;
 mod silence;
+#[cfg(test)]
+mod sim;
 mod slot_map;
 mod timer;
 mod tls;

@@ -40,6 +40,17 @@ pub(super) struct Ringing {
     pub(super) starts: bool,
 }
 
+/// How much a queue holds.
+#[cfg(test)]
+#[derive(Debug)]
+pub(super) struct Sizes {
+    pub(super) in_flight: usize,
+    /// Batches.
+    pub(super) sent: usize,
+    /// Checks.
+    pub(super) waiting: usize,
+}
+
 impl QueueState {
     /// The state of a queue whose checks have this timeout.
     pub(super) fn new(timeout: Duration) -> Self {
@@ -207,6 +218,12 @@ impl QueueState {
         let next = self.next_start(now).map_or(next, |start| start.min(next));
         self.alarm = (!is_idle).then_some(next);
         self.alarm
+    }
+
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> Sizes {
+        let waiting = self.full.iter().chain([&self.open]).map(|batch| batch.len()).sum();
+        Sizes { in_flight: self.window.in_flight(), sent: self.sent.len(), waiting }
     }
 
     fn is_empty(&self) -> bool {

@@ -66,6 +66,11 @@ impl Window {
         self.in_flight == 0
     }
 
+    #[cfg(test)]
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
     /// Whether another batch may start. `is_full` tells whether a full one waits.
     pub(super) fn may_start(&self, now: Instant, is_full: bool) -> bool {
         if self.is_stalled(now) {

@@ -1,0 +1,187 @@
+//! What happens in a run: the processes, the load and the faults. All of it follows from the seed.
+
+use super::random::Random;
+
+/// Simulated time, in microseconds.
+pub(super) type Micros = u64;
+
+pub(super) const MS: Micros = 1_000;
+pub(super) const SECOND: Micros = 1_000 * MS;
+
+/// The slots of the simulated cluster.
+pub(super) const SLOTS: u16 = 8;
+
+/// How many seeds there are for each that overloads the server.
+const SEEDS_PER_OVERLOAD: u64 = 50;
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// When the last check starts.
+    pub(super) end: Micros,
+    pub(super) processes: usize,
+    pub(super) nodes: usize,
+    /// The timeout of each limiter.
+    pub(super) timeouts: Vec<Micros>,
+    pub(super) round_trip: Micros,
+    pub(super) service_per_call: Micros,
+    pub(super) service_per_key: Micros,
+    pub(super) keys: u64,
+    /// How many checks of each key the burst admits, and how many a second.
+    pub(super) burst: u64,
+    pub(super) rate: u64,
+    /// The time between the checks of a process.
+    pub(super) gap: Micros,
+    pub(super) cancelled_percent: u64,
+    pub(super) is_overload: bool,
+    pub(super) faults: Vec<Fault>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fault {
+    pub(super) at: Micros,
+    pub(super) until: Micros,
+    pub(super) kind: Kind,
+    pub(super) process: usize,
+    pub(super) node: usize,
+    pub(super) slot: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The network between a process and a node delivers nothing.
+    Stall,
+    /// A node decides nothing.
+    Freeze,
+    /// The connections of a process to a node are closed. What is in flight is lost.
+    Cut,
+    /// A connection stays open, but what is sent on it is lost.
+    SwallowCalls,
+    /// The same in the other direction: calls run, and their replies are lost.
+    SwallowReplies,
+    /// A node refuses connections, and closes those it has.
+    Refuse,
+    /// Connections to a node take long to be made.
+    SlowHandshake,
+    /// A node replies READONLY.
+    ReadOnly,
+    /// A worker of a process is blocked with the task that it was about to run.
+    BlockOne,
+    /// All workers of a process are blocked. The thread of the timer is not.
+    BlockAll,
+    /// A slot gets another owner.
+    Move,
+    /// The keys of a slot go to its next owner one after another.
+    Migrate,
+}
+
+const ANYWHERE: [Kind; 10] = [
+    Kind::Stall,
+    Kind::Freeze,
+    Kind::Cut,
+    Kind::SwallowCalls,
+    Kind::SwallowReplies,
+    Kind::Refuse,
+    Kind::SlowHandshake,
+    Kind::ReadOnly,
+    Kind::BlockOne,
+    Kind::BlockAll,
+];
+
+impl Plan {
+    pub(super) fn new(seed: u64, random: &mut Random) -> Self {
+        if seed % SEEDS_PER_OVERLOAD == SEEDS_PER_OVERLOAD - 1 {
+            return Self::overload(random);
+        }
+        let round_trip = match random.index(3) {
+            0 => random.range(100..MS),
+            1 => random.range(MS..10 * MS),
+            _ => random.range(10 * MS..45 * MS),
+        };
+        let (processes, nodes) = (random.range(1..4) as usize, random.range(1..4) as usize);
+        let timeouts = (0..random.range(1..4))
+            .map(|_| match random.index(5) {
+                0 => random.range(2 * MS..30 * MS),
+                1 => round_trip * 5 / 4 + 15 * MS,
+                _ => round_trip + random.range(30 * MS..250 * MS),
+            })
+            .collect();
+        let gap = match random.index(3) {
+            0 => random.range(MS..3 * MS),
+            1 => random.range(3 * MS..10 * MS),
+            _ => random.range(20 * MS..300 * MS),
+        };
+        let end = random.range(2 * SECOND..4 * SECOND);
+        let mut plan = Self {
+            end,
+            processes,
+            nodes,
+            timeouts,
+            round_trip,
+            service_per_call: random.range(10..50),
+            service_per_key: random.range(2..20),
+            keys: random.pick(&[1, 3, 20, 1_000]),
+            burst: random.range(1..100),
+            rate: random.range(1..1_000),
+            gap,
+            cancelled_percent: random.pick(&[0, 5, 50]),
+            is_overload: false,
+            faults: Vec::new(),
+        };
+        for _ in 0..random.range(0..5) {
+            let fault = plan.fault(random);
+            plan.faults.push(fault);
+        }
+        plan
+    }
+
+    /// One process that checks distinct keys, twice as many as the server can.
+    fn overload(random: &mut Random) -> Self {
+        let round_trip = random.range(100..30 * MS);
+        Self {
+            end: SECOND,
+            processes: 1,
+            nodes: 1,
+            timeouts: vec![random.range(50 * MS..100 * MS)],
+            round_trip,
+            service_per_call: 30,
+            service_per_key: 20,
+            keys: 1 << 40,
+            burst: 10,
+            rate: 10,
+            gap: 10,
+            cancelled_percent: 0,
+            is_overload: true,
+            faults: Vec::new(),
+        }
+    }
+
+    fn fault(&self, random: &mut Random) -> Fault {
+        let kind = match random.index(if self.nodes > 1 { 6 } else { 5 }) {
+            5 => random.pick(&[Kind::Move, Kind::Migrate]),
+            _ => random.pick(&ANYWHERE),
+        };
+        let at = random.range(0..self.end - SECOND);
+        let longest = if kind == Kind::BlockOne { 400 } else { 700 };
+        let until = match kind {
+            Kind::Cut | Kind::SwallowCalls | Kind::SwallowReplies | Kind::Move => at,
+            _ => at + random.range(5 * MS..longest * MS),
+        };
+        let (process, node) = (random.index(self.processes), random.index(self.nodes));
+        Fault { at, until, kind, process, node, slot: random.range(0..SLOTS.into()) as u16 }
+    }
+
+    /// Whether checks with this timeout are decided while nothing is wrong.
+    pub(super) fn is_sufficient(&self, timeout: Micros) -> bool {
+        timeout >= self.round_trip * 5 / 4 + 15 * MS
+    }
+
+    /// Whether a connection is used so often that its failure is noticed soon.
+    pub(super) fn is_busy(&self) -> bool {
+        self.gap * self.nodes as u64 <= 10 * MS
+    }
+
+    /// How many checks a second the server decides.
+    pub(super) fn capacity(&self) -> u64 {
+        SECOND * 128 / (self.service_per_call + 128 * self.service_per_key)
+    }
+}

@@ -1,0 +1,53 @@
+//! What a process has: a queue for each limiter and node, and a connection to each node.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::connection::Connection;
+use super::plan::{Micros, Plan, SLOTS};
+use crate::store::redis::batch::Batch;
+use crate::store::redis::lifecycle::Lifecycle;
+use crate::store::redis::queue_state::QueueState;
+
+#[derive(Debug)]
+pub(super) struct Process {
+    /// By limiter and node.
+    pub(super) queues: Vec<Vec<QueueState>>,
+    pub(super) links: Vec<Lifecycle<Rc<Connection>>>,
+    /// The tasks that wait for a connection to a node.
+    pub(super) waiters: Vec<Vec<u64>>,
+    /// The node that serves a slot, as far as the process knows.
+    pub(super) routes: Vec<usize>,
+    /// No worker runs before.
+    pub(super) paused_until: Micros,
+    /// The next task to run is stuck until then.
+    pub(super) block_next: Option<Micros>,
+    /// Batches that wait for a task that is stuck.
+    pub(super) stuck: Vec<(*const Batch, Micros)>,
+    /// Something was wrong until then.
+    pub(super) disturbed_until: Micros,
+    /// The last attempt to connect to each node, and how many there were since a stable connection.
+    pub(super) attempts: Vec<Option<(Micros, u32)>>,
+    /// When its checks started.
+    pub(super) starts: Vec<Micros>,
+}
+
+impl Process {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let queue = |&timeout: &Micros| {
+            (0..plan.nodes).map(|_| QueueState::new(Duration::from_micros(timeout))).collect()
+        };
+        Self {
+            queues: plan.timeouts.iter().map(queue).collect(),
+            links: (0..plan.nodes).map(|_| Lifecycle::default()).collect(),
+            waiters: vec![Vec::new(); plan.nodes],
+            routes: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),
+            paused_until: 0,
+            block_next: None,
+            stuck: Vec::new(),
+            disturbed_until: 0,
+            attempts: vec![None; plan.nodes],
+            starts: Vec::new(),
+        }
+    }
+}

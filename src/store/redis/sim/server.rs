@@ -1,0 +1,160 @@
+//! The servers: they run the specification, one call after another, with a clock of their own.
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::fast::RandomState;
+
+use super::plan::{Micros, Plan, SECOND, SLOTS};
+use crate::Quota;
+use crate::algorithm::{Debt, FullAt, TokenBucket};
+use crate::decision::Verdict;
+
+/// A check of the number `n` has the cost `UNIT + n`, so that the server knows whose cost it is.
+pub(super) const UNIT: u64 = 1 << 24;
+
+/// What the clocks of the servers are ahead of the simulated time.
+const CLOCK: u64 = 1 << 50;
+
+/// The calls of a batch that are still to be answered, with the groups of each.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) slot: u16,
+    pub(super) groups: Vec<Group>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    /// Its index in the batch.
+    pub(super) index: usize,
+    pub(super) bucket: (usize, u64),
+    pub(super) costs: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    Found(Vec<(usize, Debt)>),
+    ReadOnly,
+    Moved(usize),
+    Ask(usize),
+    /// The connection was closed.
+    Broken,
+}
+
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) connection: usize,
+    pub(super) task: u64,
+    pub(super) calls: Vec<Call>,
+    pub(super) asking: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    pub(super) pending: VecDeque<Request>,
+    pub(super) busy_until: Micros,
+    pub(super) frozen_until: Micros,
+    pub(super) refuses_until: Micros,
+    pub(super) is_slow_until: Micros,
+    pub(super) read_only_until: Micros,
+}
+
+/// What all nodes know together. A slot takes its buckets along when it moves.
+#[derive(Debug)]
+pub(super) struct Servers {
+    pub(super) nodes: Vec<Node>,
+    pub(super) bucket: TokenBucket,
+    pub(super) owners: Vec<usize>,
+    /// The slots that are moving: the next owner, since when, and until when.
+    pub(super) migrations: HashMap<u16, (usize, Micros, Micros)>,
+    buckets: HashMap<(usize, u64), Bucket, RandomState>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    full_at: FullAt,
+    /// A bucket of tokens, which is filled and emptied here without the specification.
+    tokens: u128,
+    changed: Micros,
+}
+
+/// A check that ran.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) cost: u64,
+    pub(super) verdict: Verdict,
+    /// Whether its key has been admitted more than the burst and the rate allow.
+    pub(super) is_too_much: bool,
+}
+
+impl Servers {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let quota = Quota::per_second(plan.rate * UNIT).burst(plan.burst * UNIT);
+        Self {
+            nodes: (0..plan.nodes).map(|_| Node::default()).collect(),
+            bucket: TokenBucket::new("simulated", &quota).unwrap(),
+            owners: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),
+            migrations: HashMap::new(),
+            buckets: HashMap::default(),
+        }
+    }
+
+    /// Runs a call on a node, and adds the checks that ran.
+    pub(super) fn run(
+        &mut self,
+        node: usize,
+        call: &Call,
+        asking: bool,
+        now: Micros,
+        ran: &mut Vec<Ran>,
+    ) -> Reply {
+        if self.nodes[node].read_only_until > now {
+            return Reply::ReadOnly;
+        }
+        let owner = self.owners[usize::from(call.slot)];
+        let migration = self.migrations.get(&call.slot);
+        let has_moved = |&(_, since, until): &(usize, Micros, Micros)| {
+            // Keys move one after another.
+            let key = call.groups[0].bucket.1 % 16;
+            now > since && (now - since) * 16 > (until - since) * key
+        };
+        match migration {
+            Some(&(next, ..)) if node == owner && migration.is_some_and(has_moved) => {
+                return Reply::Ask(next);
+            }
+            Some(&(next, ..)) if node == next && asking => {}
+            _ if node != owner => return Reply::Moved(owner),
+            _ => {}
+        }
+        Reply::Found(call.groups.iter().map(|group| self.run_group(group, now, ran)).collect())
+    }
+
+    fn run_group(&mut self, group: &Group, now: Micros, ran: &mut Vec<Ran>) -> (usize, Debt) {
+        let spec = self.bucket;
+        let full = u128::from(spec.capacity());
+        let state = self.buckets.entry(group.bucket).or_insert(Bucket {
+            full_at: FullAt { micros: 0, ticks: 0 },
+            tokens: full,
+            changed: now,
+        });
+        let refilled = u128::from(now - state.changed) * u128::from(spec.scale());
+        state.tokens = full.min(state.tokens + refilled);
+        state.changed = now;
+        let found = spec.debt(state.full_at, CLOCK + now);
+        let mut debt = found;
+        for &cost in &group.costs {
+            let verdict = spec.check(&mut debt, cost);
+            let price = u128::from(cost) * u128::from(spec.permit());
+            let is_too_much = verdict.is_allowed() && price > state.tokens;
+            if verdict.is_allowed() {
+                state.tokens = state.tokens.saturating_sub(price);
+            }
+            ran.push(Ran { cost, verdict, is_too_much });
+        }
+        if debt != found {
+            state.full_at = spec.full_at(debt, CLOCK + now);
+        }
+        (group.index, found)
+    }
+}
+
+const _: () = assert!(CLOCK > SECOND);

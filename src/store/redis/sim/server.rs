@@ -136,14 +136,14 @@ impl Servers {
             tokens: full,
             changed: now,
         });
-        let refilled = u128::from(now - state.changed) * u128::from(spec.scale());
+        let refilled = u128::from(now - state.changed) * u128::from(spec.rate().scale());
         state.tokens = full.min(state.tokens + refilled);
         state.changed = now;
-        let found = spec.debt(state.full_at, CLOCK + now);
+        let found = spec.rate().debt_at(CLOCK + now, state.full_at);
         let mut debt = found;
         for &cost in &group.costs {
             let verdict = spec.check(&mut debt, cost);
-            let price = u128::from(cost) * u128::from(spec.permit());
+            let price = u128::from(cost) * u128::from(spec.rate().permit());
             let is_too_much = verdict.is_allowed() && price > state.tokens;
             if verdict.is_allowed() {
                 state.tokens = state.tokens.saturating_sub(price);
@@ -151,7 +151,7 @@ impl Servers {
             ran.push(Ran { cost, verdict, is_too_much });
         }
         if debt != found {
-            state.full_at = spec.full_at(debt, CLOCK + now);
+            state.full_at = debt.full_at(CLOCK + now);
         }
         (group.index, found)
     }

@@ -14,7 +14,7 @@ const MOST: usize = 64;
 
 /// A batch may join more than [`ALWAYS`] others this long after the last one started, even if it is
 /// not full and none of them returns.
-pub(super) const SPACING: Duration = Duration::from_millis(5);
+const SPACING: Duration = Duration::from_millis(5);
 
 /// From this round trip on, waiting for another batch to return would take noticeably long.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(4);
@@ -73,17 +73,19 @@ impl Window {
 
     /// Whether another batch may start. `is_full` tells whether a full one waits.
     pub(super) fn may_start(&self, now: Instant, is_full: bool) -> bool {
-        if self.is_stalled(now) {
-            return false;
+        let has_come = self.next_start(now).is_none_or(|next| next <= now);
+        if self.is_silent(now) {
+            return has_come && self.in_flight < MOST;
         }
         self.in_flight < ALWAYS
             || (is_full && self.in_flight < self.limit)
-            || (self.in_flight < MOST && self.next_start().is_none_or(|next| next <= now))
+            || (self.in_flight < MOST && has_come)
     }
 
     /// When a batch may start, even if it is not full and none returns.
-    pub(super) fn next_start(&self) -> Option<Instant> {
+    pub(super) fn next_start(&self, now: Instant) -> Option<Instant> {
         let spacing = match self.round_trip {
+            _ if self.is_silent(now) => self.timeout,
             Some(round_trip) if round_trip.smoothed >= LONG_ROUND_TRIP => {
                 round_trip.smoothed / STARTS_PER_ROUND_TRIP
             }
@@ -158,8 +160,9 @@ impl Window {
         wait > self.timeout.saturating_sub(expected).as_nanos() / 2
     }
 
-    /// Whether the server has been silent for so long that more calls would only run too late.
-    fn is_stalled(&self, now: Instant) -> bool {
+    /// Whether no reply has been read for so long that more calls would probably run too late. But the
+    /// reason may be a blocked worker that does not read it, so one batch per timeout still starts.
+    fn is_silent(&self, now: Instant) -> bool {
         self.silence.duration(now).is_some_and(|silence| silence > self.timeout)
     }
 }

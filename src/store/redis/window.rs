@@ -37,6 +37,8 @@ pub(super) struct Window {
     last_start: Option<Instant>,
     round_trip: Option<RoundTrip>,
     shrunk: Option<Instant>,
+    /// When the latest batch was sent whose reply has been read.
+    latest_replied: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +61,7 @@ impl Window {
             last_start: None,
             round_trip: None,
             shrunk: None,
+            latest_replied: None,
         }
     }
 
@@ -114,6 +117,11 @@ impl Window {
     /// batch waits.
     pub(super) fn replied(&mut self, sent: Instant, now: Instant, is_waiting: bool) {
         self.silence.received(now);
+        if self.latest_replied.is_some_and(|latest| sent < latest) {
+            // Replies arrive in order, so this one was only read late, by a worker that was blocked.
+            return;
+        }
+        self.latest_replied = Some(sent);
         let taken = now.saturating_duration_since(sent);
         let round_trip = self.round_trip.get_or_insert(RoundTrip {
             last: taken,

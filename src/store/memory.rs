@@ -2,7 +2,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::mem;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use hashbrown::HashTable;
 use tokio::time::Instant;
 
+use super::key_hasher::{KeyHasher, random_hasher};
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
 use crate::algorithm::{FullAt, Rate};
@@ -48,7 +49,7 @@ pub struct MemoryStore {
 struct Shared {
     start: Instant,
     /// Randomly keyed, because a client that knew the hashes of its keys could make them collide.
-    hasher: RandomState,
+    hasher: KeyHasher,
     shards: Box<[Mutex<Shard>]>,
     max_keys: usize,
     keys_per_shard: usize,
@@ -96,7 +97,7 @@ impl MemoryStore {
         Self {
             shared: Arc::new(Shared {
                 start: Instant::now(),
-                hasher: RandomState::new(),
+                hasher: random_hasher(),
                 shards: (0..shards).map(|_| Mutex::default()).collect(),
                 max_keys: keys.get(),
                 keys_per_shard: keys.get() / shards,

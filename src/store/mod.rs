@@ -4,6 +4,7 @@
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
 mod denials;
+mod key_hasher;
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;

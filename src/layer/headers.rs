@@ -7,6 +7,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::grpc;
+use super::interned::interned;
 use crate::decision::QuotaInfo;
 use crate::{Decision, Source};
 
@@ -16,7 +17,7 @@ use crate::{Decision, Source};
 ///
 /// With several layers around one service:
 ///
-/// - `Ietf`: each layer adds its own item. On a denial, `Retry-After` is the longest wait: an outer
+/// - `Ietf` and `IetfPolicyOnDenial`: each layer adds its own item. On a denial, `Retry-After` is the longest wait: an outer
 ///   layer whose quota is used up raises it to its own `t`. An outer layer whose quota still has
 ///   permits leaves out a `t` that is larger than `Retry-After`, so that the two never contradict
 ///   each other.
@@ -44,6 +45,10 @@ pub enum HeaderStyle {
     /// seconds, omitted unless it is whole. Larger numbers are sent as 999999999999999.
     #[default]
     Ietf,
+    /// Like [`Ietf`](Self::Ietf), but with `RateLimit-Policy` only on the layer's own denials. Allowed
+    /// responses are shorter and take less time. A client that should know the quota before it is
+    /// denied needs `Ietf`.
+    IetfPolicyOnDenial,
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` in seconds from now, as in
     /// draft-ietf-httpapi-ratelimit-headers-03.
     IetfDraft03,
@@ -81,16 +86,33 @@ pub(super) struct QuotaFields {
 
 impl QuotaFields {
     pub(super) fn new(quota: &QuotaInfo) -> Self {
-        Self { policy: policy_field(quota), prefix: field_prefix(quota) }
+        Self { policy: value(policy_field(quota)), prefix: field_prefix(quota) }
+    }
+
+    /// For many responses.
+    pub(super) fn interned(quota: &QuotaInfo) -> Self {
+        Self { policy: value(interned(policy_field(quota))), prefix: field_prefix(quota) }
     }
 }
 
 /// The headers for one decision, until there is a response to add them to.
 pub(super) enum RateLimitHeaders {
     None,
-    Policy { policy_field: HeaderValue },
-    Ietf { field: HeaderValue, policy_field: HeaderValue, refill_seconds: u64, is_used_up: bool },
-    Three { names: &'static [HeaderName; 3], limit: u64, remaining: u64, reset: u64 },
+    Policy {
+        policy_field: HeaderValue,
+    },
+    Ietf {
+        field: HeaderValue,
+        policy_field: Option<HeaderValue>,
+        refill_seconds: u64,
+        is_used_up: bool,
+    },
+    Three {
+        names: &'static [HeaderName; 3],
+        limit: u64,
+        remaining: u64,
+        reset: u64,
+    },
 }
 
 impl RateLimitHeaders {
@@ -109,15 +131,18 @@ impl RateLimitHeaders {
         };
         match style {
             _ if decision.source == Source::FailureMode => Self::None,
-            HeaderStyle::Ietf if decision.source == Source::Quota => {
+            HeaderStyle::Ietf | HeaderStyle::IetfPolicyOnDenial
+                if decision.source == Source::Quota =>
+            {
                 Self::Policy { policy_field: fields.policy.clone() }
             }
             _ if decision.source == Source::Quota => Self::None,
-            HeaderStyle::Ietf => {
+            HeaderStyle::Ietf | HeaderStyle::IetfPolicyOnDenial => {
+                let has_policy = style == HeaderStyle::Ietf || decision.is_denied();
                 let refill_seconds = seconds(verdict.refill_after).min(MAX_INTEGER);
                 Self::Ietf {
                     field: field(&fields.prefix, verdict.remaining, refill_seconds),
-                    policy_field: fields.policy.clone(),
+                    policy_field: has_policy.then(|| fields.policy.clone()),
                     refill_seconds,
                     is_used_up: verdict.remaining == 0,
                 }
@@ -158,7 +183,9 @@ impl RateLimitHeaders {
             }
             Self::Ietf { field, policy_field, .. } => {
                 headers.append(RATELIMIT, field);
-                headers.append(RATELIMIT_POLICY, policy_field);
+                if let Some(policy_field) = policy_field {
+                    headers.append(RATELIMIT_POLICY, policy_field);
+                }
             }
             Self::Three { names, limit, remaining, reset } => {
                 let [_, remaining_name, reset_name] = names;
@@ -184,12 +211,12 @@ pub(super) fn insert_retry_after(decision: &Decision, headers: &mut HeaderMap) {
 }
 
 /// `"name";q=10;w=2`
-fn policy_field(quota: &QuotaInfo) -> HeaderValue {
+fn policy_field(quota: &QuotaInfo) -> Vec<u8> {
     let mut field = format!("\"{}\";q={}", quota.name(), quota.limit.min(MAX_INTEGER));
     if (1..=MAX_INTEGER).contains(&quota.window) {
         field.push_str(&format!(";w={}", quota.window));
     }
-    value(field.into())
+    field.into()
 }
 
 /// `"name";r=`
@@ -214,9 +241,8 @@ fn without_refill_time(field: &HeaderValue) -> Option<HeaderValue> {
 }
 
 /// Names are validated to be plain ASCII. If one were not, the empty field would be ignored.
-fn value(field: Vec<u8>) -> HeaderValue {
-    HeaderValue::from_maybe_shared(Bytes::from(field))
-        .unwrap_or(const { HeaderValue::from_static("") })
+fn value(field: impl Into<Bytes>) -> HeaderValue {
+    HeaderValue::from_maybe_shared(field.into()).unwrap_or(const { HeaderValue::from_static("") })
 }
 
 fn integer(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {

@@ -46,6 +46,7 @@ mod future;
 mod grpc;
 mod headers;
 mod http_options;
+mod interned;
 mod placement;
 mod precomputed;
 mod problem;

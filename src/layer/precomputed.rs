@@ -25,7 +25,7 @@ impl Precomputed {
 
     fn new(quota: &QuotaInfo) -> Self {
         Self {
-            fields: QuotaFields::new(quota),
+            fields: QuotaFields::interned(quota),
             denied: problem::denied_body(quota.name(), false).into(),
             exceeds_capacity: problem::denied_body(quota.name(), true).into(),
         }

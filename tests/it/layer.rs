@@ -307,6 +307,32 @@ async fn each_header_style_uses_only_its_own_names() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_is_denied_learns_the_policy_also_if_allowed_responses_leave_it_out() {
+    let layer = |quota| global(quota).headers(HeaderStyle::IetfPolicyOnDenial);
+    let app = router().layer(layer(Quota::per_minute(1)));
+    let allowed = fetch(&app, "/").await;
+    let rate_limit = ("ratelimit", r#""a";r=0;t=60"#);
+    assert_eq!(rate_limit_headers(allowed.headers()), headers([rate_limit]));
+    let denied = fetch(&app, "/").await;
+    let policy = ("ratelimit-policy", r#""a";q=1;w=60"#);
+    let retry_after = ("retry-after", "60");
+    let expected = headers([rate_limit, policy, retry_after]);
+    assert_eq!(rate_limit_headers(denied.headers()), expected);
+
+    // The outer layer allows what the inner one denies.
+    let app = app.layer(layer(Quota::per_minute(9)));
+    let denied = fetch(&app, "/").await;
+    assert_eq!(values(&denied, "ratelimit"), [r#""a";r=0;t=60"#, r#""a";r=8;t=7"#]);
+    assert_eq!(values(&denied, "ratelimit-policy"), [r#""a";q=1;w=60"#]);
+
+    // Nobody has looked how many permits remain.
+    let app = router().layer(layer(Quota::per_minute(10)).cost(|_| 11));
+    let denied = fetch(&app, "/").await;
+    let policy = ("ratelimit-policy", r#""a";q=10;w=60"#);
+    assert_eq!(rate_limit_headers(denied.headers()), headers([policy]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_epoch_style_sends_the_time_of_the_reset() {
     let epoch = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let app = router().layer(one_per_minute().headers(HeaderStyle::XRateLimitEpoch));

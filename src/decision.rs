@@ -1,7 +1,6 @@
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
-
-use smallvec::SmallVec;
 
 use crate::{Error, Quota};
 
@@ -85,11 +84,18 @@ pub(crate) enum Outcome {
 /// What the responses say about a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QuotaInfo {
-    /// ASCII. Inline up to 24 bytes, so that a decision rarely allocates.
-    name: SmallVec<[u8; 24]>,
+    name: Name,
     pub(crate) limit: u64,
     /// The seconds in which an empty bucket refills, or 0 if they are not whole.
     pub(crate) window: u64,
+}
+
+/// A short name is copied with each decision, which costs less than a reference count that all
+/// threads write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Name {
+    Short { len: u8, bytes: [u8; Name::MAX_SHORT] },
+    Long(Arc<str>),
 }
 
 /// Where a [`Decision`] came from.
@@ -273,11 +279,45 @@ impl Verdict {
 
 impl QuotaInfo {
     pub(crate) fn new(name: &str, limit: u64, window: u64) -> Self {
-        Self { name: SmallVec::from_slice(name.as_bytes()), limit, window }
+        Self { name: Name::new(name), limit, window }
     }
 
     pub(crate) fn name(&self) -> &str {
-        // Made from a `str`, so it is one.
-        std::str::from_utf8(&self.name).unwrap_or_default()
+        match &self.name {
+            // Made from a `str`, so it is one.
+            Name::Short { len, bytes } => bytes
+                .get(..usize::from(*len))
+                .and_then(|bytes| str::from_utf8(bytes).ok())
+                .unwrap_or_default(),
+            Name::Long(name) => name,
+        }
+    }
+}
+
+impl Name {
+    const MAX_SHORT: usize = 22;
+
+    fn new(name: &str) -> Self {
+        let mut bytes = [0; Self::MAX_SHORT];
+        match bytes.get_mut(..name.len()) {
+            Some(start) => {
+                start.copy_from_slice(name.as_bytes());
+                Self::Short { len: name.len() as u8, bytes }
+            }
+            None => Self::Long(name.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_any_length_is_reported_whole() {
+        for len in [0, 1, Name::MAX_SHORT, Name::MAX_SHORT + 1, 1_000] {
+            let name = "n".repeat(len);
+            assert_eq!(QuotaInfo::new(&name, 1, 1).clone().name(), name);
+        }
     }
 }

@@ -68,7 +68,7 @@ where
         let revision = limiter.revision();
         match CheckState::start(limiter, &revision, key, cost) {
             CheckState::Ready(result) => {
-                Self::decide(layer, &revision, key, result, head, body, service)
+                Self::decide(layer, &revision, key, result, &mut Some((head, body)), service)
             }
             CheckState::Pending(check) => {
                 // The clone stays behind and has to become ready itself.
@@ -89,16 +89,20 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
         revision: &Revision,
         key: &Key,
         result: Result<Decision, Error>,
-        mut head: L::Head,
-        body: L::Body,
+        request: &mut Option<(L::Head, L::Body)>,
         service: &mut S,
     ) -> Self {
-        let checking = Checking { head: &head, key, revision };
+        // Taken as a whole, because the head is large to move.
+        let Some((head, _)) = request else { return Self::Responded { response: None } };
+        let checking = Checking { head, key, revision };
         match result {
             Ok(decision) => {
                 layer.observe(&checking, &decision);
                 if decision.is_allowed() {
-                    let context = Some(layer.allow(revision, decision, &mut head));
+                    let context = Some(layer.allow(revision, decision, head));
+                    let Some((head, body)) = request.take() else {
+                        return Self::Responded { response: None };
+                    };
                     Self::Calling { future: service.call(L::from_parts(head, body)), context }
                 } else {
                     Self::respond(layer.deny(&checking, decision), service)
@@ -126,9 +130,8 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                 AdmissionProj::Checking { check, chosen, request, service, layer } => {
                     let limiter = chosen.as_ref().unwrap_or_else(|| layer.limiter());
                     let result = ready!(check.poll(limiter, cx));
-                    let Some((head, body)) = request.take() else { return Poll::Pending };
                     let revision = check.revision(limiter);
-                    Self::decide(layer, revision, check.key(), result, head, body, service)
+                    Self::decide(layer, revision, check.key(), result, request, service)
                 }
                 AdmissionProj::Calling { future, context } => {
                     let result = ready!(future.poll(cx));

@@ -94,6 +94,9 @@ use crate::{Decision, Key, KeyResolver, Limiter, Policy, Rejection};
 /// [`Http`] or [`Errors`].
 ///
 /// [the code]: https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md
+// So that the reference count, which pending requests write, is on another cache line than what
+// every request reads.
+#[repr(align(128))]
 pub struct RateLimitLayer<K, R = Parts, M = Http> {
     pub(super) limiter: Limiter,
     pub(super) resolver: Arc<K>,

@@ -16,6 +16,7 @@ pub(crate) mod names {
     pub(crate) const PING: &str = "PING";
     pub(crate) const BASELINE: &str = "EVALSHA `return 1`";
     pub(crate) const REDIS: &str = "**tollgate, Redis**";
+    pub(crate) const REDIS_POLICY_ON_DENIAL: &str = "tollgate, Redis, policy on denials only";
     pub(crate) const REDIS_NO_LAYER: &str = "tollgate, Redis, no layer";
     pub(crate) const MEMORY: &str = "**tollgate, memory**";
     pub(crate) const MEMORY_NO_LAYER: &str = "tollgate, memory, no layer";
@@ -98,10 +99,14 @@ impl Row {
             Subject::new(names::PING, Baseline::ping(setup).await?),
             Subject::new(names::BASELINE, Baseline::return_one(setup).await?),
             Subject::new(names::REDIS, tollgate::layered(redis.clone())),
-            Subject::new(names::REDIS_NO_LAYER, DirectCheck(redis)),
+            Subject::new(names::REDIS_NO_LAYER, DirectCheck(redis.clone())),
             Subject::new(names::TOWER_RATE_LIMIT_REDIS, tower_rate_limit_redis(setup, self).await?),
             Subject::new(names::POOLED, Pooled::new(setup, call)?),
         ];
+        if self.name == ONE_KEY {
+            let layered = tollgate::layered_with_policy_on_denial(redis);
+            subjects.insert(3, Subject::new(names::REDIS_POLICY_ON_DENIAL, layered));
+        }
         if self.allow_all {
             subjects.push(Subject::new(names::SHARED, Shared::new(setup).await?));
             subjects.push(Subject::new(names::TWO_KEYS, TwoKeys::new(setup).await?));

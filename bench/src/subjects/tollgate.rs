@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tollgate::layer::HeaderStyle;
 use tollgate::resolve::PeerIp;
 use tollgate::{
     FailureMode, Limiter, Policy, Quota, RateLimit, RateLimitLayer, RedisStore, Source, Store,
@@ -48,6 +49,12 @@ pub(crate) fn cluster_store(cluster: &Cluster) -> Result<RedisStore, BoxError> {
 /// A service in tollgate's layer, with the default headers and keys by peer address.
 pub(crate) fn layered(limiter: Limiter) -> Layered {
     ServiceCall(RateLimitLayer::new(limiter, PeerIp::new()).layer(OkService))
+}
+
+/// The same without `RateLimit-Policy` on allowed responses.
+pub(crate) fn layered_with_policy_on_denial(limiter: Limiter) -> Layered {
+    let layer = RateLimitLayer::new(limiter, PeerIp::new());
+    ServiceCall(layer.headers(HeaderStyle::IetfPolicyOnDenial).layer(OkService))
 }
 
 /// A check without the layer.

@@ -16,7 +16,7 @@ $(CARGO) test --locked --no-default-features --features redis,sentinel,tls-nativ
 $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
-.PHONY: help test fmt fmt-check lint doc features unit integration tls redis msrv deny \
+.PHONY: help test fmt fmt-check lint doc features unit sim integration tls redis msrv deny \
         bench bench-scale soak bench-delay bench-instructions bench-smoke
 
 help: ## List the targets
@@ -50,6 +50,12 @@ features: ## Check the library without features, and with each feature alone
 unit: ## Run the unit and doc tests, which need no Redis
 	$(CARGO) test --locked --all-features --lib $(ARGS)
 	$(CARGO) test --locked --all-features --doc $(ARGS)
+
+# SEEDS=1000000 simulates more of them, and TOLLGATE_SIM_SEED=123 a single one.
+SEEDS ?= 100000
+sim: ## Simulate the Redis transport with 100,000 seeds, which takes minutes
+	TOLLGATE_SIM_SEEDS=$(SEEDS) $(CARGO) test --locked --profile sim --no-default-features --features redis \
+	    --lib sim:: -- --nocapture $(ARGS)
 
 # The tests run the examples, which `cargo test --test` does not build.
 integration: redis ## Run the tests on real servers: a single one, a cluster, Sentinel

@@ -177,9 +177,9 @@ impl World {
                     self.push(at, Event::Ring(id));
                 }
             }
-            Event::ToServer(connection) => self.to_server(connection),
+            Event::ToServer(connection) => self.arrive_at_server(connection),
             Event::Run(node) => self.run_request(node),
-            Event::ToClient(connection) => self.to_client(connection),
+            Event::ToClient(connection) => self.arrive_at_client(connection),
             Event::Connected { process, node, attempt, is_good } => {
                 self.connected(process, node, attempt, is_good);
             }
@@ -446,7 +446,7 @@ impl World {
         (until > self.now).then_some(until)
     }
 
-    fn to_server(&mut self, number: usize) {
+    fn arrive_at_server(&mut self, number: usize) {
         let connection = self.connections[number].clone();
         if let Some(until) = self.stalled(&connection) {
             return self.push(until, Event::ToServer(number));
@@ -486,7 +486,7 @@ impl World {
         }
     }
 
-    fn to_client(&mut self, number: usize) {
+    fn arrive_at_client(&mut self, number: usize) {
         let connection = self.connections[number].clone();
         if let Some(until) = self.stalled(&connection) {
             return self.push(until, Event::ToClient(number));

@@ -80,9 +80,14 @@ impl Window {
         if self.is_silent(now) {
             return has_come && self.in_flight < MOST;
         }
-        self.in_flight < ALWAYS
-            || (is_full && self.in_flight < self.limit)
-            || (self.in_flight < MOST && has_come)
+        let limit = if is_full {
+            self.limit
+        } else if has_come {
+            MOST
+        } else {
+            ALWAYS
+        };
+        self.in_flight < limit
     }
 
     /// When a batch may start, even if it is not full and none returns.

@@ -17,7 +17,7 @@ use crate::store::redis::queue_state::QueueState;
 const MOST_IN_FLIGHT: usize = 64;
 
 /// How much of the capacity is answered at twice the capacity. This detects a collapse. The aim is 80,
-/// and many runs miss it: one of 12,000 seeds reaches only 20.
+/// and about a third of the runs miss it.
 const LEAST_ANSWERED_PERCENT: u64 = 10;
 
 #[derive(Debug)]

@@ -31,14 +31,13 @@ mod tests {
     #[test]
     fn keys_that_collide_in_one_store_do_not_collide_in_another() {
         let (one, other) = (random_hasher(), random_hasher());
-        let mut seen = HashSet::new();
         // All end in the same 6 bits, which choose a place in a small table.
         let colliding: Vec<Key> = (0..64_000u32)
             .map(Key::from)
             .filter(|key| one.hash_one(key) % 64 == 0)
             .inspect(|key| assert_ne!(one.hash_one(key), other.hash_one(key)))
             .collect();
-        seen.extend(colliding.iter().map(|key| other.hash_one(key) % 64));
-        assert_eq!(seen.len(), 64);
+        let places: HashSet<u64> = colliding.iter().map(|key| other.hash_one(key) % 64).collect();
+        assert_eq!(places.len(), 64);
     }
 }

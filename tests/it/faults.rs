@@ -71,7 +71,7 @@ async fn an_expired_check_is_not_sent_and_does_not_close_the_connection() {
     let before = evalsha_calls(&server).await;
     // The first check is alone, and sent at once. The second one waits for its turn.
     let expired = [(); 2].map(|()| start(short_timeout.check("key")));
-    // Long enough for the alarm, which rings on another thread.
+    // Long enough for the timer, which fires on another thread.
     std::thread::sleep(50 * timeout);
     for check in expired {
         assert_eq!(check.await.unwrap_err().kind(), ErrorKind::Timeout);

@@ -6,18 +6,21 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Instant;
 
+use futures_util::future::{Either, select};
 use futures_util::task::AtomicWaker;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use tokio::sync::Notify;
 
 use super::connector::{Multiplexed, to_error};
-use super::health::{Health, NUDGE};
+use super::health::{Health, WAKE_INTERVAL};
 use super::server_error::{self, ServerError};
-use super::timer::{self, Alarm};
+use super::timer::{self, Timer};
 use crate::{Error, ErrorKind};
 
 #[derive(Debug)]
@@ -25,6 +28,8 @@ pub(super) struct Connection {
     multiplexed: Multiplexed,
     disconnection: Arc<Disconnection>,
     state: Mutex<State>,
+    /// Notifies the calls in flight.
+    closing: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -32,11 +37,9 @@ struct State {
     health: Health,
     /// Why it is of no use any more.
     closed: Option<Error>,
-    /// Of the calls in flight.
-    wakers: Vec<Option<Waker>>,
     /// The scripts that the server knows.
     scripts: Vec<String>,
-    is_alarm_set: bool,
+    is_timer_armed: bool,
 }
 
 /// Tells the task that keeps the connection that the server has closed it.
@@ -55,7 +58,7 @@ impl Disconnection {
 
 impl Connection {
     pub(super) fn new(multiplexed: Multiplexed, disconnection: Arc<Disconnection>) -> Self {
-        Self { multiplexed, disconnection, state: Mutex::default() }
+        Self { multiplexed, disconnection, state: Mutex::default(), closing: Notify::new() }
     }
 
     /// Sends a command. The inner error is the server's, or says that the connection broke. The
@@ -66,17 +69,14 @@ impl Connection {
         asking: bool,
     ) -> Result<RedisResult<Value>, Error> {
         let connection = self.multiplexed.clone();
-        self.run(
-            async move {
-                if asking {
-                    connection.call_asking(command).await
-                } else {
-                    connection.call(command).await
-                }
-            },
-            |reply| reply.map(std::slice::from_ref),
-        )
-        .await
+        let reply = async move {
+            if asking {
+                connection.call_asking(command).await
+            } else {
+                connection.call(command).await
+            }
+        };
+        self.run(reply, |reply| fault(reply.as_ref().map(slice::from_ref))).await
     }
 
     /// Sends commands together. Like [`call`](Self::call), with a reply or an error in each value.
@@ -84,24 +84,25 @@ impl Connection {
         self: &Arc<Self>,
         commands: &Pipeline,
     ) -> Result<RedisResult<Vec<Value>>, Error> {
-        self.run(self.multiplexed.clone().call_all(commands), |replies| replies.map(Vec::as_slice))
-            .await
+        let replies = self.multiplexed.clone().call_all(commands);
+        self.run(replies, |replies| fault(replies.as_ref().map(Vec::as_slice))).await
     }
 
     async fn run<T>(
         self: &Arc<Self>,
         reply: impl Future<Output = RedisResult<T>>,
-        values: impl for<'a> Fn(Result<&'a T, &'a RedisError>) -> Result<&'a [Value], &'a RedisError>,
+        fault: impl FnOnce(&RedisResult<T>) -> Option<Error>,
     ) -> Result<RedisResult<T>, Error> {
-        let mut in_flight = InFlight::start(self)?;
-        let mut reply = pin!(reply);
-        let reply = poll_fn(|cx| match reply.as_mut().poll(cx) {
-            Poll::Ready(reply) => Poll::Ready(Ok(reply)),
-            Poll::Pending => in_flight.poll_closed(cx).map(Err),
-        })
-        .await?;
-        in_flight.received(fault(values(reply.as_ref())));
-        Ok(reply)
+        let mut closing = pin!(self.closing.notified());
+        closing.as_mut().enable();
+        let in_flight = InFlight::start(self)?;
+        match select(pin!(reply), closing).await {
+            Either::Left((reply, _)) => {
+                in_flight.received(fault(&reply));
+                Ok(reply)
+            }
+            Either::Right(_) => Err(self.closed().unwrap_or_else(disconnected)),
+        }
     }
 
     /// Whether a good reply has arrived, ever.
@@ -133,9 +134,8 @@ impl Connection {
         if state.closed.is_none() {
             state.closed = Some(error);
         }
-        let wakers: Vec<_> = state.wakers.iter_mut().filter_map(Option::take).collect();
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        self.closing.notify_waiters();
         self.disconnection.keeper.wake();
     }
 
@@ -183,23 +183,22 @@ impl Connection {
     }
 }
 
-impl Alarm for Connection {
-    fn ring(self: Arc<Self>, now: Instant) -> Option<Instant> {
+impl Timer for Connection {
+    fn fire(self: Arc<Self>, now: Instant) -> Option<Instant> {
         let mut state = self.state();
         let silence = state.health.silence(now);
-        state.is_alarm_set = silence.is_some();
+        state.is_timer_armed = silence.is_some();
         drop(state);
-        if silence? >= NUDGE {
+        if silence? >= WAKE_INTERVAL {
             self.disconnection.keeper.wake();
         }
-        Some(now + NUDGE)
+        Some(now + WAKE_INTERVAL)
     }
 }
 
 /// A call whose reply is outstanding.
 struct InFlight<'a> {
     connection: &'a Arc<Connection>,
-    place: Option<usize>,
     is_done: bool,
 }
 
@@ -211,31 +210,13 @@ impl<'a> InFlight<'a> {
             return Err(error.clone());
         }
         state.health.sent(now);
-        let set_alarm = !std::mem::replace(&mut state.is_alarm_set, true);
+        let arms_timer = !std::mem::replace(&mut state.is_timer_armed, true);
         drop(state);
-        if set_alarm {
-            let alarm: Arc<dyn Alarm> = connection.clone();
-            timer::set(now + NUDGE, Arc::downgrade(&alarm));
+        if arms_timer {
+            let timer: Arc<dyn Timer> = connection.clone();
+            timer::arm(now + WAKE_INTERVAL, Arc::downgrade(&timer));
         }
-        Ok(Self { connection, place: None, is_done: false })
-    }
-
-    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
-        let mut state = self.connection.state();
-        if let Some(error) = &state.closed {
-            return Poll::Ready(error.clone());
-        }
-        let place = *self.place.get_or_insert_with(|| {
-            state.wakers.iter().position(Option::is_none).unwrap_or_else(|| {
-                state.wakers.push(None);
-                state.wakers.len() - 1
-            })
-        });
-        match &mut state.wakers[place] {
-            Some(waker) => waker.clone_from(cx.waker()),
-            empty => *empty = Some(cx.waker().clone()),
-        }
-        Poll::Pending
+        Ok(Self { connection, is_done: false })
     }
 
     /// A reply arrived. A fault makes the connection useless.
@@ -251,14 +232,9 @@ impl<'a> InFlight<'a> {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        let mut state = self.connection.state();
         if !self.is_done {
-            state.health.abandoned();
+            self.connection.state().health.abandoned();
         }
-        let waker = self.place.and_then(|place| state.wakers.get_mut(place)?.take());
-        drop(state);
-        // Dropping it may run code of another crate.
-        drop(waker);
     }
 }
 
@@ -272,7 +248,7 @@ fn fault(replies: Result<&[Value], &RedisError>) -> Option<Error> {
                 || ServerError::of_call(error) == Some(ServerError::NotPrimary);
             is_fault.then(|| to_error(error.clone()))
         }
-        Ok(replies) => replies.iter().find_map(server_error::departure),
+        Ok(replies) => replies.iter().find_map(server_error::not_primary),
     }
 }
 

@@ -20,13 +20,13 @@ use super::server_error::ServerError;
 use super::tls;
 use crate::{ConfigError, Error, ErrorKind};
 
-/// The longest that making a connection may take. Short enough that an attempt which began during an
-/// outage leaves time for the next one within a second of its end.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// An attempt to connect that takes longer has failed, as far as checks are concerned. Short enough
+/// that one which began during an outage leaves time for the next within a second of its end.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The same for a pool, whose slots may be in use by the application.
+/// The longest that a pool, whose slots may be in use by the application, is waited for.
 #[cfg(feature = "deadpool")]
-const POOL_PATIENCE: Duration = Duration::from_secs(5);
+const POOL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where connections come from.
 pub(super) struct Connector {
@@ -114,12 +114,12 @@ impl Connector {
     /// The longest that [`connect`](Self::connect) may take.
     pub(super) fn patience(&self) -> Duration {
         match &self.source {
-            Source::Client(_) => PATIENCE,
+            Source::Client(_) => CONNECT_TIMEOUT,
             // The sentinels are asked first.
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(_) => 2 * PATIENCE,
+            Source::Sentinels(_) => 2 * CONNECT_TIMEOUT,
             #[cfg(feature = "deadpool")]
-            _ => POOL_PATIENCE,
+            _ => POOL_TIMEOUT,
         }
     }
 

@@ -11,7 +11,7 @@ const LONGEST_SILENCE: Duration = Duration::from_millis(500);
 
 /// A runtime in which nothing is ready may poll no socket while a worker is blocked. While a reply
 /// is outstanding for longer than this, a task is woken in it, which makes a free worker do so.
-pub(super) const NUDGE: Duration = Duration::from_millis(5);
+pub(super) const WAKE_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
 pub(super) struct Health {
@@ -62,6 +62,6 @@ impl Health {
             return false;
         }
         let suspected = *self.suspected.get_or_insert(now);
-        now.saturating_duration_since(suspected) >= NUDGE / 2
+        now.saturating_duration_since(suspected) >= WAKE_INTERVAL / 2
     }
 }

@@ -113,7 +113,7 @@ impl<C: Established> Lifecycle<C> {
     }
 
     /// An attempt takes so long that checks do not wait for it any more.
-    pub(super) fn is_slow(&mut self, attempt: u64, error: Error) {
+    pub(super) fn mark_slow(&mut self, attempt: u64, error: Error) {
         if self.attempt == attempt {
             self.failure = Some(error);
         }

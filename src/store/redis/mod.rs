@@ -72,7 +72,7 @@ use crate::{ConfigError, Error, Key};
 /// of them running. While a `current_thread` runtime is not inside `block_on`, checks in other
 /// runtimes may have to wait for its tasks, at most until their timeout.
 ///
-/// Timeouts ring on a thread of the process, `tollgate-timer`, so no check takes longer than its
+/// Timers fire on a thread of the process, `tollgate-timer`, so no check takes longer than its
 /// timeout because a handler blocks a worker. A worker that blocks (password hashing belongs into
 /// `spawn_blocking`) does not delay the checks of others, with one exception: a task that polls a
 /// check and blocks in another future of the same task, as in `tokio::join!`, can hold up its call

@@ -3,7 +3,7 @@
 //! A lone check is sent at once, by its own future. When more arrive, a flusher task takes the
 //! pending batch, sends it, and ends when nothing is pending. So no timer delays a check, and an
 //! idle queue holds nothing. A check depends neither on the future of another check nor on a single
-//! flusher: the alarm of the queue fails what is late, on a thread of its own, and starts another
+//! flusher: the timer of the queue fails what is late, on another thread, and starts another
 //! flusher if one is stuck on a blocked worker.
 
 use std::future::poll_fn;
@@ -19,7 +19,7 @@ use super::flight::Flight;
 use super::queue::{LoneCall, Place, QueuedPolicy, no_runtime};
 use super::queue_state::QueueState;
 use super::shared_connection::ConnectionSet;
-use super::timer::{self, Alarm};
+use super::timer::{self, Timer};
 use crate::store::Op;
 use crate::{Error, ErrorKind, Key};
 
@@ -65,7 +65,7 @@ impl NodeQueue {
             }
             let (batch, index) = state.queue.start_alone(key, slot, op, now, waker);
             let flight = Flight::new(self.clone(), batch.clone(), now);
-            self.unlock_and_set_alarm(state, now);
+            self.unlock_and_arm(state, now);
             let place = InWindow(self.clone());
             let call = LoneCall::new(self.clone(), async move {
                 let _place = place;
@@ -91,7 +91,7 @@ impl NodeQueue {
             state.queue.reserve(now);
         }
         let runtime = starts.then(|| state.runtime.clone()).flatten();
-        self.unlock_and_set_alarm(state, now);
+        self.unlock_and_arm(state, now);
         if let Some(runtime) = runtime {
             self.spawn_flusher(&runtime);
         }
@@ -158,12 +158,12 @@ impl NodeQueue {
     }
 
     /// After a check was added at `now`.
-    fn unlock_and_set_alarm(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) {
-        let at = state.queue.set_alarm(now);
+    fn unlock_and_arm(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) {
+        let at = state.queue.arm(now);
         drop(state);
         if let Some(at) = at {
-            let alarm: Arc<dyn Alarm> = self.clone();
-            timer::set(at, Arc::downgrade(&alarm));
+            let timer: Arc<dyn Timer> = self.clone();
+            timer::arm(at, Arc::downgrade(&timer));
         }
     }
 
@@ -173,20 +173,20 @@ impl NodeQueue {
     }
 }
 
-impl Alarm for NodeQueue {
-    fn ring(self: Arc<Self>, now: Instant) -> Option<Instant> {
-        let (ringing, runtime) = {
+impl Timer for NodeQueue {
+    fn fire(self: Arc<Self>, now: Instant) -> Option<Instant> {
+        let (fired, runtime) = {
             let mut state = self.state();
-            let ringing = state.queue.ring(now)?;
-            let runtime = ringing.starts.then(|| state.runtime.clone()).flatten();
-            (ringing, runtime)
+            let fired = state.queue.fire(now)?;
+            let runtime = fired.starts.then(|| state.runtime.clone()).flatten();
+            (fired, runtime)
         };
         if let Some(runtime) = runtime {
             self.spawn_flusher(&runtime);
         }
         let timed_out = |slot| self.policy.timed_out(slot);
-        let next = ringing.batches.iter().filter_map(|batch| batch.expire(now, timed_out)).min();
-        self.state().queue.rang(now, next)
+        let next = fired.batches.iter().filter_map(|batch| batch.expire(now, timed_out)).min();
+        self.state().queue.rearm(now, next)
     }
 }
 

@@ -28,12 +28,12 @@ pub(super) struct QueueState {
     sent: Vec<Arc<Batch>>,
     /// Batches whose memory is used again once their checks have read their verdicts.
     used: VecDeque<Arc<Batch>>,
-    alarm: Option<Instant>,
+    timer: Option<Instant>,
 }
 
-/// What an alarm found.
+/// What the timer found.
 #[derive(Debug)]
-pub(super) struct Ringing {
+pub(super) struct Fired {
     /// The batches whose deadlines may have passed.
     pub(super) batches: Vec<Arc<Batch>>,
     /// Whether a place in the window is reserved for another flusher.
@@ -62,7 +62,7 @@ impl QueueState {
             full: VecDeque::new(),
             sent: Vec::new(),
             used: VecDeque::new(),
-            alarm: None,
+            timer: None,
         }
     }
 
@@ -186,21 +186,21 @@ impl QueueState {
         mem::take(&mut self.full).into_iter().chain([open]).collect()
     }
 
-    /// When an alarm has to ring at the latest, after a check was added at `now`. `None` if one is
-    /// set for then.
-    pub(super) fn set_alarm(&mut self, now: Instant) -> Option<Instant> {
+    /// When the timer has to fire at the latest, after a check was added at `now`. `None` if it is
+    /// armed for then.
+    pub(super) fn arm(&mut self, now: Instant) -> Option<Instant> {
         let deadline = now + self.timeout;
         let at = self.next_start(now).map_or(deadline, |start| start.min(deadline));
-        if self.alarm.is_some_and(|alarm| alarm <= at) {
+        if self.timer.is_some_and(|timer| timer <= at) {
             return None;
         }
-        self.alarm = Some(at);
+        self.timer = Some(at);
         Some(at)
     }
 
-    /// An alarm rings. `None` if an earlier one has taken over.
-    pub(super) fn ring(&mut self, now: Instant) -> Option<Ringing> {
-        if self.alarm.is_none_or(|alarm| now < alarm) {
+    /// The timer fires. `None` if it was armed for an earlier time meanwhile.
+    pub(super) fn fire(&mut self, now: Instant) -> Option<Fired> {
+        if self.timer.is_none_or(|timer| now < timer) {
             return None;
         }
         let starts = self.may_start(now);
@@ -208,16 +208,16 @@ impl QueueState {
             self.reserve(now);
         }
         let waiting = self.full.iter().chain([&self.open]);
-        Some(Ringing { batches: self.sent.iter().chain(waiting).cloned().collect(), starts })
+        Some(Fired { batches: self.sent.iter().chain(waiting).cloned().collect(), starts })
     }
 
-    /// When to ring again. `next` is the earliest deadline of the batches that an alarm found.
-    pub(super) fn rang(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
+    /// When to fire again. `next` is the earliest deadline of the batches that the timer found.
+    pub(super) fn rearm(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
         let is_idle = self.is_empty() && self.sent.is_empty();
         let next = next.unwrap_or(now + self.timeout);
         let next = self.next_start(now).map_or(next, |start| start.min(next));
-        self.alarm = (!is_idle).then_some(next);
-        self.alarm
+        self.timer = (!is_idle).then_some(next);
+        self.timer
     }
 
     #[cfg(test)]
@@ -275,17 +275,17 @@ mod tests {
     fn a_stalled_server_does_not_keep_the_timer_busy() {
         let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
         queue.start_alone(&"key".into(), 0, Op::Acquire(1), start, Waker::noop());
-        let (mut now, mut alarms) = (start + 100 * MS, 0);
+        let (mut now, mut times) = (start + 100 * MS, 0);
         join(&mut queue, now);
-        let mut next = queue.set_alarm(now);
+        let mut next = queue.arm(now);
         while let Some(at) = next.filter(|at| *at < start + 140 * MS) {
-            assert!(at > now, "an alarm that rings at once rings for ever");
-            (now, alarms) = (at, alarms + 1);
-            let ringing = queue.ring(now).expect("the alarm is due");
-            assert!(!ringing.starts, "nothing is sent to a server that does not reply");
-            next = queue.rang(now, Some(start + 150 * MS));
+            assert!(at > now, "a timer that fires at once fires for ever");
+            (now, times) = (at, times + 1);
+            let fired = queue.fire(now).expect("the timer is due");
+            assert!(!fired.starts, "nothing is sent to a server that does not reply");
+            next = queue.rearm(now, Some(start + 150 * MS));
         }
-        assert!(alarms <= 8, "{alarms} alarms");
+        assert!(times <= 8, "{times} times");
     }
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
         }
         join(&mut queue, start + MS);
         assert!(!queue.may_start(start + MS));
-        let at = queue.set_alarm(start + MS).unwrap();
-        assert!(at <= start + 10 * MS && queue.ring(at).unwrap().starts);
+        let at = queue.arm(start + MS).unwrap();
+        assert!(at <= start + 10 * MS && queue.fire(at).unwrap().starts);
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn to_key_error(text: Cow<'_, str>) -> Error {
 
 /// The error of a reply which says that this server cannot decide checks, so that the store has to
 /// connect again. Such a server would answer a PING like any other.
-pub(super) fn departure(reply: &Value) -> Option<Error> {
+pub(super) fn not_primary(reply: &Value) -> Option<Error> {
     let of_key = |found: &Value| match found {
         Value::BulkString(text) => {
             let text = message(text);
@@ -247,12 +247,12 @@ mod tests {
         for (class, old, new) in IN_A_SCRIPT {
             for error in [old, new] {
                 let leaves = class == NotPrimary;
-                assert_eq!(departure(&text(error)).is_some(), leaves, "{error}");
+                assert_eq!(not_primary(&text(error)).is_some(), leaves, "{error}");
                 let pair = Value::Array(vec![Value::Int(0), text(error)]);
-                assert_eq!(departure(&pair).is_some(), leaves, "{error}");
+                assert_eq!(not_primary(&pair).is_some(), leaves, "{error}");
             }
         }
-        assert!(departure(&Value::Int(0)).is_none() && departure(&text("\u{fffd}")).is_none());
+        assert!(not_primary(&Value::Int(0)).is_none() && not_primary(&text("\u{fffd}")).is_none());
     }
 
     #[test]

@@ -4,20 +4,17 @@ use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use foldhash::fast::RandomState;
 use futures_util::future::select;
 use tokio::sync::Notify;
 
 use super::connection::{Connection, Disconnection};
-use super::connector::Connector;
+use super::connector::{CONNECT_TIMEOUT, Connector};
 use super::lifecycle::{Established, Lifecycle, Step};
 use super::timer;
 use crate::{Error, ErrorKind};
-
-/// An attempt to connect that takes longer has failed, as far as checks are concerned.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct SharedConnection {
@@ -121,8 +118,9 @@ impl SharedConnection {
 
     /// Starts an attempt as a task of the runtime: no check's timeout cuts it short.
     fn connect(self: &Arc<Self>, attempt: u64) {
-        let guard = AttemptGuard { connection: Arc::downgrade(self), attempt, established: None };
-        tokio::spawn(keep(self.connector.clone(), guard));
+        let shared = Arc::downgrade(self);
+        let end = End::Failed(interrupted());
+        tokio::spawn(keep(self.connector.clone(), Attempt { shared, number: attempt, end }));
     }
 
     /// Sets what an attempt has led to.
@@ -170,25 +168,21 @@ impl Drop for SharedConnection {
 
 /// Makes a connection, and lives as long as it: when the runtime that polls the connection shuts
 /// down, this task ends with it and closes the connection.
-async fn keep(connector: Arc<Connector>, mut guard: AttemptGuard) {
-    let start = Instant::now();
+async fn keep(connector: Arc<Connector>, mut attempt: Attempt) {
     let disconnection = Arc::new(Disconnection::default());
-    let mut attempt = pin!(connector.connect(&disconnection));
-    let mut result = timer::timeout_at(start + CONNECT_TIMEOUT, attempt.as_mut()).await;
+    let mut connecting = pin!(connector.connect(&disconnection));
+    let start = Instant::now();
+    let mut result = timer::timeout_at(start + CONNECT_TIMEOUT, connecting.as_mut()).await;
     if result.is_none() {
-        let error =
-            Error::new(ErrorKind::Unavailable, "no connection to Redis within half a second");
-        guard.set(|lifecycle, attempt| lifecycle.is_slow(attempt, error.clone()));
         // A busy pool may take longer to hand out a connection, but not for ever.
-        let patience = connector.patience().saturating_sub(CONNECT_TIMEOUT);
-        result = timer::timeout_at(Instant::now() + patience, attempt.as_mut()).await;
-        result.get_or_insert(Err(error));
+        attempt.set(|lifecycle, number| lifecycle.mark_slow(number, too_slow()));
+        result = timer::timeout_at(start + connector.patience(), connecting).await;
     }
-    match result {
-        Some(Ok((multiplexed, origin))) => {
+    match result.unwrap_or_else(|| Err(too_slow())) {
+        Ok((multiplexed, origin)) => {
             let connection = Arc::new(Connection::new(multiplexed, disconnection.clone()));
-            guard.established = Some(connection.clone());
-            guard.set(|lifecycle, attempt| lifecycle.connected(attempt, connection.clone()));
+            attempt.end = End::Closed(connection.clone());
+            attempt.set(|lifecycle, number| lifecycle.connected(number, connection.clone()));
             let replaced = async {
                 origin.replaced().await;
                 connection.close(Error::new(
@@ -197,43 +191,44 @@ async fn keep(connector: Arc<Connector>, mut guard: AttemptGuard) {
                 ));
             };
             select(pin!(connection.keep()), pin!(replaced)).await;
-            guard.established = None;
-            let shared = guard.connection.upgrade();
-            guard.connection = Weak::new();
-            if let Some(shared) = shared
-                && connection.was_stable(Instant::now())
+            if connection.was_stable(Instant::now())
+                && let Some(shared) = attempt.shared.upgrade()
             {
                 shared.reconnect();
             }
         }
-        Some(Err(error)) => {
-            guard.set(|lifecycle, attempt| lifecycle.failed(attempt, error));
-            guard.connection = Weak::new();
-        }
-        None => {}
+        Err(error) => attempt.end = End::Failed(error),
     }
 }
 
-/// Ends an attempt that is cut short, and closes its connection.
-struct AttemptGuard {
-    connection: Weak<SharedConnection>,
-    attempt: u64,
-    established: Option<Arc<Connection>>,
+/// An attempt to connect, and the connection that it leads to.
+struct Attempt {
+    shared: Weak<SharedConnection>,
+    number: u64,
+    end: End,
 }
 
-impl AttemptGuard {
+/// What happens when the task of an attempt ends, also if it is cut short.
+enum End {
+    Failed(Error),
+    Closed(Arc<Connection>),
+}
+
+impl Attempt {
     fn set(&self, change: impl FnOnce(&mut Lifecycle<Arc<Connection>>, u64)) {
-        if let Some(connection) = self.connection.upgrade() {
-            connection.set(|lifecycle| change(lifecycle, self.attempt));
+        if let Some(shared) = self.shared.upgrade() {
+            shared.set(|lifecycle| change(lifecycle, self.number));
         }
     }
 }
 
-impl Drop for AttemptGuard {
+impl Drop for Attempt {
     fn drop(&mut self) {
-        match self.established.take() {
-            Some(connection) => connection.close(interrupted()),
-            None => self.set(|lifecycle, attempt| lifecycle.failed(attempt, interrupted())),
+        match &self.end {
+            End::Closed(connection) => connection.close(interrupted()),
+            End::Failed(error) => {
+                self.set(|lifecycle, number| lifecycle.failed(number, error.clone()));
+            }
         }
     }
 }
@@ -241,6 +236,10 @@ impl Drop for AttemptGuard {
 /// From 0 to 1.
 fn random() -> f64 {
     RandomState::default().hash_one(0) as f64 / u64::MAX as f64
+}
+
+fn too_slow() -> Error {
+    Error::new(ErrorKind::Unavailable, "no connection to Redis within half a second")
 }
 
 fn interrupted() -> Error {

@@ -6,7 +6,6 @@
 // The tests and the benchmarks, which include this module too, each use a part of it.
 #![allow(dead_code)]
 
-mod alarm;
 mod bus;
 mod client;
 mod cluster;
@@ -15,6 +14,7 @@ mod proxy;
 mod relay;
 mod sentinel;
 mod server;
+mod sleep;
 mod start;
 mod temp_dir;
 pub(crate) mod tls;

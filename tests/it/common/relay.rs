@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
-use super::alarm::sleep_until;
+use super::sleep::sleep_until;
 
 /// The faults of a proxy. Each connection reads them whenever data arrives.
 #[derive(Debug, Default)]

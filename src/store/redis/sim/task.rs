@@ -236,7 +236,7 @@ impl World {
         connection.health.borrow_mut().sent(self.instant());
         connection.waiting.borrow_mut().push(task);
         if !connection.is_nudging.replace(true) {
-            self.push(self.now + 5 * MS, Event::Nudge(connection.number));
+            self.push(self.now + 5 * MS, Event::Wake(connection.number));
         }
         if connection.is_disconnected.get() {
             return self.reply(task, vec![Reply::Broken]);

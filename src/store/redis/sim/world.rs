@@ -1,7 +1,6 @@
 //! The simulated world: its time, its events, and what they do.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
@@ -17,7 +16,7 @@ use super::random::Random;
 use super::server::{Ran, Reply, Request, Servers, UNIT};
 use super::task::{Flight, Task, Work};
 use crate::store::Op;
-use crate::store::redis::health::NUDGE;
+use crate::store::redis::health::WAKE_INTERVAL;
 use crate::store::redis::lifecycle::Established;
 use crate::{Error, ErrorKind, Key};
 
@@ -37,7 +36,8 @@ pub(super) struct World {
     pub(super) connections: Vec<Rc<Connection>>,
     pub(super) tasks: HashMap<u64, Task, RandomState>,
     next_task: u64,
-    events: BinaryHeap<Reverse<Entry>>,
+    /// By time, and then by a random number, so that the order of events at the same time is random.
+    events: BTreeMap<(Micros, u64), Event>,
     pub(super) checks: Vec<Check>,
     woken: Arc<Mutex<Vec<usize>>>,
     /// Until when the network between a process and a node is stalled.
@@ -63,25 +63,17 @@ pub(super) enum Event {
     Arrive(usize),
     Cancel(usize),
     Task(u64),
-    Ring(QueueId),
-    Rang(QueueId, Option<Instant>),
+    Fire(QueueId),
+    Rearm(QueueId, Option<Instant>),
     ToServer(usize),
     Run(usize),
     ToClient(usize),
     Connected { process: usize, node: usize, attempt: u64, is_good: bool },
     Disconnected(usize),
-    Nudge(usize),
+    Wake(usize),
     Keep(usize),
     Fault(Fault),
     Migrated(u16),
-}
-
-#[derive(Debug)]
-struct Entry {
-    at: Micros,
-    /// Random, so that the order of events at the same time is too.
-    tie: u64,
-    event: Event,
 }
 
 struct CheckWaker {
@@ -101,7 +93,7 @@ impl World {
             connections: Vec::new(),
             tasks: HashMap::default(),
             next_task: 0,
-            events: BinaryHeap::new(),
+            events: BTreeMap::new(),
             checks: Vec::new(),
             woken: Arc::default(),
             stalled_until: vec![vec![0; plan.nodes]; plan.processes],
@@ -122,7 +114,7 @@ impl World {
     /// Runs until nothing is left to happen, or an invariant is violated.
     pub(super) fn run(mut self) -> Result<Stats, String> {
         let mut at_once = 0;
-        while let Some(Reverse(Entry { at, event, .. })) = self.events.pop() {
+        while let Some(((at, _), event)) = self.events.pop_first() {
             at_once = if at == self.now { at_once + 1 } else { 0 };
             if at_once == MOST_AT_ONCE {
                 self.violated(format!("something happens for ever: {event:?}"));
@@ -151,8 +143,8 @@ impl World {
     }
 
     pub(super) fn push(&mut self, at: Micros, event: Event) {
-        let (at, tie) = (at.max(self.now), self.random.next());
-        self.events.push(Reverse(Entry { at, tie, event }));
+        let at = at.max(self.now);
+        self.events.insert((at, self.random.next()), event);
     }
 
     pub(super) fn instant(&self) -> Instant {
@@ -169,12 +161,12 @@ impl World {
             Event::Arrive(process) => self.arrive(process),
             Event::Cancel(check) => self.cancel(check),
             Event::Task(task) => self.step(task),
-            Event::Ring(queue) => self.ring(queue),
-            Event::Rang(id, next) => {
+            Event::Fire(queue) => self.fire(queue),
+            Event::Rearm(id, next) => {
                 let now = self.instant();
-                if let Some(at) = self.queue(id).rang(now, next) {
+                if let Some(at) = self.queue(id).rearm(now, next) {
                     let at = self.micros(at);
-                    self.push(at, Event::Ring(id));
+                    self.push(at, Event::Fire(id));
                 }
             }
             Event::ToServer(connection) => self.arrive_at_server(connection),
@@ -184,7 +176,7 @@ impl World {
                 self.connected(process, node, attempt, is_good);
             }
             Event::Disconnected(connection) => self.disconnected(connection),
-            Event::Nudge(connection) => self.nudge(connection),
+            Event::Wake(connection) => self.wake_keeper(connection),
             Event::Keep(connection) => self.keep(connection),
             Event::Fault(fault) => self.start_fault(fault),
             Event::Migrated(slot) => {
@@ -233,9 +225,9 @@ impl World {
             && let Some(connection) = connection
         {
             let (batch, index) = queue.start_alone(&key, slot, op, now, &waker);
-            let alarm = queue.set_alarm(now);
+            let timer = queue.arm(now);
             self.checks[check].progress = Progress::Waiting(batch.clone(), index);
-            self.set_alarm(id, alarm);
+            self.arm(id, timer);
             let flight = Rc::new(Flight { queue: id, batch, sent: now });
             let task = self.spawn(id, Work::Freeze { flight, connection }, true);
             self.step(task);
@@ -247,9 +239,9 @@ impl World {
             if starts {
                 queue.reserve(now);
             }
-            let alarm = queue.set_alarm(now);
+            let timer = queue.arm(now);
             self.checks[check].progress = Progress::Waiting(batch, index);
-            self.set_alarm(id, alarm);
+            self.arm(id, timer);
             if starts {
                 self.spawn_flusher(id);
             }
@@ -287,30 +279,30 @@ impl World {
         }
     }
 
-    // The alarms.
+    // The timers.
 
-    fn set_alarm(&mut self, id: QueueId, at: Option<Instant>) {
+    fn arm(&mut self, id: QueueId, at: Option<Instant>) {
         if let Some(at) = at {
             let at = self.micros(at);
-            self.push(at, Event::Ring(id));
+            self.push(at, Event::Fire(id));
         }
     }
 
-    fn ring(&mut self, id: QueueId) {
+    fn fire(&mut self, id: QueueId) {
         let now = self.instant();
-        let Some(ringing) = self.queue(id).ring(now) else { return };
-        if ringing.starts {
+        let Some(fired) = self.queue(id).fire(now) else { return };
+        if fired.starts {
             self.spawn_flusher(id);
         }
         let expire =
             |batch: &Arc<_>| crate::store::redis::batch::Batch::expire(batch, now, |_| timed_out());
-        let next = ringing.batches.iter().filter_map(expire).min();
-        drop(ringing);
+        let next = fired.batches.iter().filter_map(expire).min();
+        drop(fired);
         if self.random.chance(10) && self.now < self.plan.end {
-            // Another thread adds a check while the alarm holds no lock.
+            // Another thread adds a check while the timer holds no lock.
             self.check(id.0);
         }
-        self.push(self.now, Event::Rang(id, next));
+        self.push(self.now, Event::Rearm(id, next));
     }
 
     // The tasks.
@@ -420,17 +412,17 @@ impl World {
         }
     }
 
-    fn nudge(&mut self, number: usize) {
+    fn wake_keeper(&mut self, number: usize) {
         let now = self.instant();
         let connection = self.connections[number].clone();
         let silence = connection.health.borrow().silence(now);
         connection.is_nudging.set(silence.is_some());
         let Some(silence) = silence else { return };
-        if silence >= NUDGE {
+        if silence >= WAKE_INTERVAL {
             let at = self.when_polled(connection.process);
             self.push(at, Event::Keep(number));
         }
-        self.push(self.now + NUDGE.as_micros() as Micros, Event::Nudge(number));
+        self.push(self.now + WAKE_INTERVAL.as_micros() as Micros, Event::Wake(number));
     }
 
     // The network and the servers.
@@ -560,7 +552,7 @@ impl World {
                         Kind::SwallowCalls => connection.swallows_calls.set(true),
                         _ => connection.swallows_replies.set(true),
                     }
-                    // Half a second of silence after the next call, and a nudge.
+                    // Half a second of silence after the next call, and a wake-up.
                     let noticed = until + self.plan.gap * self.plan.nodes as u64 * 4 + 510 * MS;
                     self.disturb(Some(process), noticed);
                 }
@@ -608,32 +600,6 @@ impl World {
 impl Wake for CheckWaker {
     fn wake(self: Arc<Self>) {
         self.woken.lock().unwrap().push(self.check);
-    }
-}
-
-impl Entry {
-    fn order(&self) -> (Micros, u64) {
-        (self.at, self.tie)
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.order() == other.order()
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.order().cmp(&other.order())
     }
 }
 

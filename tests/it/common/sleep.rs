@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 /// Waits until a time, with a precision of a tenth of a millisecond on a quiet machine. Tokio's own
 /// timer rounds up to the next millisecond.
 pub(super) async fn sleep_until(time: Instant) {
-    static ALARM: OnceLock<&Alarm> = OnceLock::new();
+    static THREAD: OnceLock<&SleepThread> = OnceLock::new();
     if time > Instant::now() {
         let (sender, receiver) = oneshot::channel();
-        ALARM.get_or_init(Alarm::start).set(time, sender);
+        THREAD.get_or_init(SleepThread::start).insert(time, sender);
         // The thread never ends.
         let _ = receiver.await;
     }
@@ -19,7 +19,7 @@ pub(super) async fn sleep_until(time: Instant) {
 
 /// A thread that waits for the earliest of some times.
 #[derive(Default)]
-struct Alarm {
+struct SleepThread {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -31,14 +31,14 @@ struct State {
     next: u64,
 }
 
-impl Alarm {
+impl SleepThread {
     fn start() -> &'static Self {
-        let alarm: &Self = Box::leak(Box::default());
-        thread::spawn(|| alarm.run());
-        alarm
+        let thread: &Self = Box::leak(Box::default());
+        thread::spawn(|| thread.run());
+        thread
     }
 
-    fn set(&self, time: Instant, sleeper: oneshot::Sender<()>) {
+    fn insert(&self, time: Instant, sleeper: oneshot::Sender<()>) {
         let mut state = self.state.lock().unwrap();
         let key = (time, state.next);
         state.next += 1;

@@ -7,8 +7,8 @@ use ::tollgate::MemoryStore;
 use crate::load::{self, Load, Measurement};
 use crate::setup::Setup;
 use crate::subjects::{
-    Baseline, BoxError, ClusterBaseline, DirectCheck, OkService, Operation, Pooled, ServiceCall,
-    Shared, SharedCluster, TwoKeys, governor, tollgate, tower_rate_limit_redis,
+    Baseline, BoxError, ClusterBaseline, DirectCheck, ManyPolicies, OkService, Operation, Pooled,
+    ServiceCall, Shared, SharedCluster, TwoKeys, governor, tollgate, tower_rate_limit_redis,
 };
 
 pub(crate) mod names {
@@ -18,6 +18,7 @@ pub(crate) mod names {
     pub(crate) const REDIS: &str = "**tollgate, Redis**";
     pub(crate) const REDIS_POLICY_ON_DENIAL: &str = "tollgate, Redis, policy on denials only";
     pub(crate) const REDIS_NO_LAYER: &str = "tollgate, Redis, no layer";
+    pub(crate) const REDIS_POLICIES: &str = "tollgate, Redis, no layer, 1,000 policies";
     pub(crate) const MEMORY: &str = "**tollgate, memory**";
     pub(crate) const MEMORY_NO_LAYER: &str = "tollgate, memory, no layer";
     pub(crate) const GOVERNOR: &str = "tower_governor";
@@ -93,7 +94,8 @@ impl Row {
     async fn on_one_server(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
         let policy = if self.allow_all { tollgate::allow_all } else { tollgate::deny_after_first };
         let call = if self.allow_all { &setup.allow_call } else { &setup.deny_call };
-        let redis = tollgate::limiter(tollgate::redis_store(&setup.server)?, policy())?;
+        let store = tollgate::redis_store(&setup.server)?;
+        let redis = tollgate::limiter(store.clone(), policy())?;
         let memory = tollgate::limiter(MemoryStore::new(), policy())?;
         let mut subjects = vec![
             Subject::new(names::PING, Baseline::ping(setup).await?),
@@ -106,6 +108,10 @@ impl Row {
         if self.name == ONE_KEY {
             let layered = tollgate::layered_with_policy_on_denial(redis);
             subjects.insert(3, Subject::new(names::REDIS_POLICY_ON_DENIAL, layered));
+        }
+        if self.name == MANY_KEYS {
+            let policies = ManyPolicies::new(&store, 1_000)?;
+            subjects.insert(4, Subject::new(names::REDIS_POLICIES, policies));
         }
         if self.allow_all {
             subjects.push(Subject::new(names::SHARED, Shared::new(setup).await?));

@@ -2,7 +2,7 @@
 
 use crate::bytes::BytesPerKey;
 use crate::rows::{self, names};
-use crate::runs::{Figure, Runs, median, p50, per_second, redis_cpu};
+use crate::runs::{Figure, Runs, client_cpu, median, p50, per_second, redis_cpu};
 use crate::script_cost::ScriptCost;
 
 pub(crate) struct Target {
@@ -45,13 +45,19 @@ pub(crate) fn targets(
     let rate = |name: &str, reference: &str| ratio(name, reference, per_second);
     target(
         "1 task: p50 relative to EVALSHA `return 1`",
-        AtMost(1.10),
+        AtMost(1.15),
         ratio(rows::ONE_TASK, names::BASELINE, p50),
     );
     target(
         "256 tasks, 10,000 keys: decisions/s relative to EVALSHA `return 1`",
-        AtLeast(0.85),
+        AtLeast(1.0),
         rate(rows::MANY_KEYS, names::BASELINE),
+    );
+    target(
+        "256 tasks, 10,000 keys: decisions/s with 1,000 policies relative to one",
+        AtLeast(0.6),
+        row(rows::MANY_KEYS)
+            .and_then(|runs| runs.ratio(names::REDIS_POLICIES, names::REDIS_NO_LAYER, per_second)),
     );
     target(
         "256 tasks, 10,000 keys: decisions/s relative to tower-rate-limit-redis",
@@ -89,6 +95,11 @@ pub(crate) fn targets(
         "cluster of 3, 256 tasks, 10,000 keys: decisions/s relative to EVALSHA `return 1`",
         AtLeast(0.7),
         rate(rows::CLUSTER_MANY_KEYS, names::BASELINE),
+    );
+    target(
+        "cluster of 3, 256 tasks, 10,000 keys: client CPU per decision in µs",
+        AtMost(2.0),
+        row(rows::CLUSTER_MANY_KEYS).and_then(|runs| runs.median(names::REDIS, client_cpu)),
     );
     target(
         "1 task, in memory: p50 added by the layer, relative to tower_governor",

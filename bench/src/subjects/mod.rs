@@ -15,7 +15,7 @@ pub(crate) use baseline::{Baseline, ClusterBaseline};
 pub(crate) use governor::governor;
 pub(crate) use per_check::{Pooled, Shared, SharedCluster};
 pub(crate) use service::{OkService, ServiceCall};
-pub(crate) use tollgate::DirectCheck;
+pub(crate) use tollgate::{DirectCheck, ManyPolicies};
 pub(crate) use tower_rate_limit_redis::{tower_rate_limit_redis, tower_rate_limit_redis_key};
 pub(crate) use two_keys::TwoKeys;
 

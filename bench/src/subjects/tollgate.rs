@@ -1,5 +1,6 @@
 //! tollgate, with and without its layer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::layer::HeaderStyle;
@@ -63,10 +64,33 @@ pub(crate) struct DirectCheck(pub(crate) Limiter);
 
 impl Operation for DirectCheck {
     async fn execute(&mut self, key: u32) -> Result<bool, BoxError> {
-        let decision = self.0.check(address(key)).await?;
-        match decision.source() {
-            Source::FailureMode => Err("the store failed".into()),
-            _ => Ok(decision.is_allowed()),
-        }
+        check(&self.0, key).await
+    }
+}
+
+/// Checks without the layer, on one of many policies of a store. The key selects the policy.
+#[derive(Clone)]
+pub(crate) struct ManyPolicies(Arc<[Limiter]>);
+
+impl ManyPolicies {
+    pub(crate) fn new(store: &RedisStore, policies: usize) -> Result<Self, BoxError> {
+        let policy = |n| {
+            Policy::new(format!("policy-{n}")).quota("q", Quota::per_minute(1).burst(BURST.into()))
+        };
+        (0..policies).map(|n| limiter(store.clone(), policy(n))).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl Operation for ManyPolicies {
+    async fn execute(&mut self, key: u32) -> Result<bool, BoxError> {
+        check(&self.0[key as usize % self.0.len()], key).await
+    }
+}
+
+async fn check(limiter: &Limiter, key: u32) -> Result<bool, BoxError> {
+    let decision = limiter.check(address(key)).await?;
+    match decision.source() {
+        Source::FailureMode => Err("the store failed".into()),
+        _ => Ok(decision.is_allowed()),
     }
 }

@@ -12,6 +12,7 @@ use super::connection::Connection;
 use super::node_queue::{NodeQueue, shut_down};
 use super::reply;
 use super::topology::{Call, Failure};
+use super::window::Sent;
 use crate::Error;
 use crate::algorithm::Debt;
 
@@ -20,12 +21,12 @@ use crate::algorithm::Debt;
 pub(super) struct Flight {
     queue: Arc<NodeQueue>,
     batch: Arc<Batch>,
-    sent: Instant,
+    sent: Sent,
     is_finished: bool,
 }
 
 impl Flight {
-    pub(super) fn new(queue: Arc<NodeQueue>, batch: Arc<Batch>, sent: Instant) -> Self {
+    pub(super) fn new(queue: Arc<NodeQueue>, batch: Arc<Batch>, sent: Sent) -> Self {
         Self { queue, batch, sent, is_finished: false }
     }
 

@@ -20,6 +20,7 @@ use super::queue::{LoneCall, Place, QueuedPolicy, no_runtime};
 use super::queue_state::QueueState;
 use super::shared_connection::ConnectionSet;
 use super::timer::{self, Timer};
+use super::window::Sent;
 use crate::store::Op;
 use crate::{Error, ErrorKind, Key};
 
@@ -63,8 +64,8 @@ impl NodeQueue {
             if state.runtime.is_none() {
                 state.runtime = Handle::try_current().ok();
             }
-            let (batch, index) = state.queue.start_alone(key, slot, op, now, waker);
-            let flight = Flight::new(self.clone(), batch.clone(), now);
+            let (batch, index, sent) = state.queue.start_alone(key, slot, op, now, waker);
+            let flight = Flight::new(self.clone(), batch.clone(), sent);
             self.unlock_and_arm(state, now);
             let place = InWindow(self.clone());
             let call = LoneCall::new(self.clone(), async move {
@@ -118,7 +119,7 @@ impl NodeQueue {
 
     /// A batch is not in flight any more. `round_trip` is when it was sent and when its reply
     /// arrived, if one did.
-    pub(super) fn returned(&self, round_trip: Option<(Instant, Instant)>) {
+    pub(super) fn returned(&self, round_trip: Option<(Sent, Instant)>) {
         self.state().queue.returned(round_trip);
     }
 
@@ -227,9 +228,10 @@ impl Flusher {
     /// Takes what is pending and fits in one batch.
     fn take(&mut self) -> Option<Flight> {
         let now = Instant::now();
-        let batch = self.queue.state().queue.take(now);
-        self.is_done = batch.is_none();
-        Some(Flight::new(self.queue.clone(), batch?, now))
+        let taken = self.queue.state().queue.take(now);
+        self.is_done = taken.is_none();
+        let (batch, sent) = taken?;
+        Some(Flight::new(self.queue.clone(), batch, sent))
     }
 
     /// Whether the next batch may start in the place of the last one.

@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::batch::Batch;
-use super::window::Window;
+use super::window::{Sent, Window};
 use crate::Key;
 use crate::store::Op;
 
@@ -84,12 +84,12 @@ impl QueueState {
         op: Op,
         now: Instant,
         waker: &Waker,
-    ) -> (Arc<Batch>, usize) {
+    ) -> (Arc<Batch>, usize, Sent) {
         self.window.reserve(now);
         let batch = self.empty_batch();
         let index = batch.push(key, slot, op, now + self.timeout, waker).unwrap_or_default();
-        self.start(batch.clone(), now);
-        (batch, index)
+        let sent = self.start(batch.clone(), now);
+        (batch, index, sent)
     }
 
     /// Adds a check to the last batch. `None` if it would wait for too long.
@@ -134,13 +134,13 @@ impl QueueState {
     }
 
     /// Starts the batch that has waited longest. A flusher that finds none returns its place.
-    pub(super) fn take(&mut self, now: Instant) -> Option<Arc<Batch>> {
-        let batch = self.pop();
-        match &batch {
-            Some(batch) => self.start(batch.clone(), now),
-            None => self.window.release(),
-        }
-        batch
+    pub(super) fn take(&mut self, now: Instant) -> Option<(Arc<Batch>, Sent)> {
+        let Some(batch) = self.pop() else {
+            self.window.release();
+            return None;
+        };
+        let sent = self.start(batch.clone(), now);
+        Some((batch, sent))
     }
 
     /// Whether the next batch may start in the place of the last one. If not, the place is returned.
@@ -160,10 +160,10 @@ impl QueueState {
 
     /// A batch is not in flight any more. `round_trip` is when it was sent and when its reply
     /// arrived, if one did.
-    pub(super) fn returned(&mut self, round_trip: Option<(Instant, Instant)>) {
+    pub(super) fn returned(&mut self, round_trip: Option<(Sent, Instant)>) {
         match round_trip {
             Some((sent, received)) => {
-                self.window.replied(sent, received, !self.full.is_empty());
+                self.window.replied(sent, received, !self.is_empty());
             }
             None => self.window.abandoned(),
         }
@@ -255,9 +255,9 @@ impl QueueState {
     }
 
     /// A batch that has a place in the window is about to be sent.
-    fn start(&mut self, batch: Arc<Batch>, now: Instant) {
-        self.window.sent(now);
+    fn start(&mut self, batch: Arc<Batch>, now: Instant) -> Sent {
         self.sent.push(batch);
+        self.window.sent(now)
     }
 }
 
@@ -286,6 +286,21 @@ mod tests {
             next = queue.rearm(now, Some(start + 150 * MS));
         }
         assert!(times <= 8, "{times} times");
+    }
+
+    #[test]
+    fn a_reply_that_a_blocked_worker_does_not_read_stops_nobody_else() {
+        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
+        queue.start_alone(&"key".into(), 0, Op::Acquire(1), start, Waker::noop());
+        let now = start + 200 * MS;
+        join(&mut queue, now);
+        assert!(queue.may_start(now));
+        queue.reserve(now);
+        let (_, sent) = queue.take(now).unwrap();
+        join(&mut queue, now + 20 * MS);
+        assert!(!queue.may_start(now + 20 * MS), "the server may be silent");
+        queue.returned(Some((sent, now + 21 * MS)));
+        assert!(queue.may_start(now + 21 * MS), "the server has replied");
     }
 
     #[test]

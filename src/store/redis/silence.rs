@@ -29,6 +29,11 @@ impl Silence {
         }
     }
 
+    /// How many replies are outstanding.
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
     /// `None` if no reply is outstanding.
     pub(super) fn duration(&self, now: Instant) -> Option<Duration> {
         self.since.map(|since| now.saturating_duration_since(since))

@@ -8,7 +8,6 @@ use super::silence::Silence;
 /// other. More would only make batches smaller.
 const ALWAYS: usize = 2;
 
-const LEAST: usize = 4;
 const INITIAL: usize = 16;
 const MOST: usize = 64;
 
@@ -22,7 +21,7 @@ const LONG_ROUND_TRIP: Duration = Duration::from_millis(4);
 /// How many batches that are not full start per round trip, if it is long.
 const STARTS_PER_ROUND_TRIP: u32 = 16;
 
-/// What the server's queue may add to twice the round trip before the window shrinks.
+/// What the server's queue may add to twice the round trip, if the timeout allows.
 const QUEUEING: Duration = Duration::from_millis(5);
 
 /// How long the shortest round trip is remembered, at least.
@@ -36,14 +35,23 @@ pub(super) struct Window {
     silence: Silence,
     last_start: Option<Instant>,
     round_trip: Option<RoundTrip>,
-    shrunk: Option<Instant>,
     /// When the latest batch was sent whose reply has been read.
     latest_replied: Option<Instant>,
+}
+
+/// When a batch was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    at: Instant,
+    /// How many were in flight then, with itself.
+    in_flight: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
     last: Duration,
+    /// How many batches were in flight when the last one was sent, with itself.
+    in_flight: usize,
     smoothed: Duration,
     /// The shortest of the current epoch and of the one before.
     shortest: [Duration; 2],
@@ -60,7 +68,6 @@ impl Window {
             silence: Silence::default(),
             last_start: None,
             round_trip: None,
-            shrunk: None,
             latest_replied: None,
         }
     }
@@ -76,29 +83,23 @@ impl Window {
 
     /// Whether another batch may start. `is_full` tells whether a full one waits.
     pub(super) fn may_start(&self, now: Instant, is_full: bool) -> bool {
-        let has_come = self.next_start(now).is_none_or(|next| next <= now);
-        if self.is_silent(now) {
-            return has_come && self.in_flight < MOST;
-        }
-        let limit = if is_full {
-            self.limit
-        } else if has_come {
+        let has_passed = |time| self.last_start.is_none_or(|start| start + time <= now);
+        let limit = if has_passed(self.timeout) {
+            // Those in flight may be held up by blocked workers.
             MOST
+        } else if self.is_silent(now) {
+            0
+        } else if is_full || has_passed(self.spacing()) {
+            self.limit
         } else {
-            ALWAYS
+            self.limit.min(ALWAYS)
         };
         self.in_flight < limit
     }
 
     /// When a batch may start, even if it is not full and none returns.
     pub(super) fn next_start(&self, now: Instant) -> Option<Instant> {
-        let spacing = match self.round_trip {
-            _ if self.is_silent(now) => self.timeout,
-            Some(round_trip) if round_trip.smoothed >= LONG_ROUND_TRIP => {
-                round_trip.smoothed / STARTS_PER_ROUND_TRIP
-            }
-            _ => SPACING,
-        };
+        let spacing = if self.is_silent(now) { self.timeout } else { self.spacing() };
         self.last_start.map(|start| start + spacing)
     }
 
@@ -113,35 +114,35 @@ impl Window {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    pub(super) fn sent(&mut self, now: Instant) {
+    pub(super) fn sent(&mut self, now: Instant) -> Sent {
         self.last_start = Some(now);
         self.silence.sent(now);
+        Sent { at: now, in_flight: self.silence.outstanding() }
     }
 
-    /// A reply arrived for a batch that was sent at this time. `is_waiting` tells whether a full
-    /// batch waits.
-    pub(super) fn replied(&mut self, sent: Instant, now: Instant, is_waiting: bool) {
+    /// A reply arrived. `is_waiting` tells whether another batch waits.
+    pub(super) fn replied(&mut self, sent: Sent, now: Instant, is_waiting: bool) {
         self.silence.received(now);
-        if self.latest_replied.is_some_and(|latest| sent < latest) {
+        if self.latest_replied.is_some_and(|latest| sent.at < latest) {
             // Replies arrive in order, so this one was only read late, by a worker that was blocked.
             return;
         }
-        self.latest_replied = Some(sent);
-        let taken = now.saturating_duration_since(sent);
+        self.latest_replied = Some(sent.at);
+        let taken = now.saturating_duration_since(sent.at);
         let round_trip = self.round_trip.get_or_insert(RoundTrip {
             last: taken,
+            in_flight: sent.in_flight,
             smoothed: taken,
             shortest: [taken; 2],
             epoch: now,
         });
-        round_trip.add(taken, now);
-        if taken > round_trip.longest_useful(self.timeout) {
-            if self.shrunk.is_none_or(|shrunk| shrunk <= sent) {
-                self.limit = (self.limit * 3 / 4).max(LEAST);
-                self.shrunk = Some(now);
-            }
+        round_trip.add(sent, taken, now);
+        let longest = round_trip.longest_useful(self.timeout);
+        let limit = most_in_flight(sent.in_flight, taken, longest);
+        if taken > longest {
+            self.limit = self.limit.min(limit);
         } else if is_waiting {
-            self.limit = (self.limit + 1).min(MOST);
+            self.limit = self.limit.max(limit);
         }
     }
 
@@ -150,10 +151,19 @@ impl Window {
         self.silence.abandoned();
     }
 
+    fn spacing(&self) -> Duration {
+        match self.round_trip {
+            Some(round_trip) if round_trip.smoothed >= LONG_ROUND_TRIP => {
+                round_trip.smoothed / STARTS_PER_ROUND_TRIP
+            }
+            _ => SPACING,
+        }
+    }
+
     /// How long a batch that is sent now is expected to take.
     fn expected(&self) -> Duration {
-        self.round_trip
-            .map_or(Duration::ZERO, |round_trip| round_trip.last.min(round_trip.smoothed))
+        let in_flight = self.silence.outstanding();
+        self.round_trip.map_or(Duration::ZERO, |round_trip| round_trip.expected(in_flight))
     }
 
     /// A check with an earlier deadline would be answered too late if it were sent now. Without
@@ -162,15 +172,15 @@ impl Window {
         if self.in_flight > 1 { now + self.expected() } else { now }
     }
 
-    /// Whether a check that joins behind this many full batches would wait for too long. Half of
-    /// what the round trip leaves of the timeout is kept in reserve.
+    /// Whether a check that joins behind this many full batches would wait for too long: for more
+    /// than a third of what the round trip leaves of the timeout.
     pub(super) fn is_overloaded(&self, full_batches: usize) -> bool {
-        if full_batches == 0 || self.in_flight < ALWAYS {
+        if full_batches == 0 || self.is_idle() {
             return false;
         }
         let expected = self.expected();
         let wait = expected.as_nanos() * full_batches as u128 / self.limit as u128;
-        wait > self.timeout.saturating_sub(expected).as_nanos() / 2
+        wait > (self.timeout.saturating_sub(expected) / 3).as_nanos()
     }
 
     /// Whether no reply has been read for so long that more calls would probably run too late. But the
@@ -181,20 +191,166 @@ impl Window {
 }
 
 impl RoundTrip {
-    fn add(&mut self, taken: Duration, now: Instant) {
+    fn add(&mut self, sent: Sent, taken: Duration, now: Instant) {
         self.last = taken;
+        self.in_flight = sent.in_flight;
         self.smoothed = (self.smoothed * 7 + taken) / 8;
-        if now.saturating_duration_since(self.epoch) >= EPOCH {
+        // While many are in flight, none may take as little as without the others.
+        if now.saturating_duration_since(self.epoch) >= EPOCH && sent.in_flight <= ALWAYS {
             self.epoch = now;
             self.shortest = [taken, self.shortest[0]];
         }
         self.shortest[0] = self.shortest[0].min(taken);
     }
 
+    /// How long a batch takes if this many are in flight with it. Fewer than before wait for less.
+    fn expected(&self, in_flight: usize) -> Duration {
+        let share = self.last.as_nanos() * in_flight as u128 / self.in_flight.max(1) as u128;
+        let share = Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX));
+        share.min(self.last).max(self.shortest())
+    }
+
     /// A batch that takes longer has mostly waited for others at the server. Fewer in flight would
-    /// be answered as many, and sooner.
+    /// be answered as many, and sooner. Only a third of what the round trip leaves of the timeout
+    /// is spent there, because other queues that share the server add to it.
     fn longest_useful(&self, timeout: Duration) -> Duration {
-        let shortest = self.shortest[0].min(self.shortest[1]);
-        (shortest * 2 + QUEUEING).min((timeout + shortest) / 2)
+        let shortest = self.shortest();
+        (shortest * 2 + QUEUEING).min(shortest + timeout.saturating_sub(shortest) / 3)
+    }
+
+    fn shortest(&self) -> Duration {
+        self.shortest[0].min(self.shortest[1])
+    }
+}
+
+/// How many batches may be in flight so that none takes longer than `longest`, after one of
+/// `in_flight` took `taken`. A server that is always busy takes in proportion to their number
+/// (Little's law); one that is not takes less. The one that is added lets a queue with few in flight
+/// grow faster than one with many, so that queues that share a server tend to equal shares.
+fn most_in_flight(in_flight: usize, taken: Duration, longest: Duration) -> usize {
+    let limit = (in_flight as u128 + 1) * longest.as_nanos();
+    let limit = limit.div_ceil(taken.as_nanos().max(1));
+    usize::try_from(limit).unwrap_or(MOST).clamp(1, MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const SECOND: Duration = Duration::from_secs(1);
+    const BASE: Duration = Duration::from_millis(28);
+    const SERVICE: Duration = Duration::from_micros(2_600);
+
+    fn send(window: &mut Window, now: Instant) -> Sent {
+        window.reserve(now);
+        window.sent(now)
+    }
+
+    /// A reply is read, and its place in the window returned.
+    fn reply(window: &mut Window, sent: Sent, now: Instant) {
+        window.replied(sent, now, true);
+        window.release();
+    }
+
+    /// Full batches always wait for a server that takes them one after another. Returns when each
+    /// reply is read, and how long after its batch was sent.
+    fn overload(window: &mut Window, start: Instant, time: Duration) -> Vec<(Instant, Duration)> {
+        let (mut now, mut idle_at, mut replies) = (start, start, Vec::new());
+        let mut in_flight = VecDeque::new();
+        while now < start + time {
+            while window.may_start(now, true) {
+                idle_at = idle_at.max(now + BASE / 2) + SERVICE;
+                in_flight.push_back((send(window, now), idle_at + BASE / 2));
+            }
+            let (sent, at) = in_flight.pop_front().expect("something may be in flight");
+            now = at;
+            reply(window, sent, now);
+            replies.push((now, now - sent.at));
+        }
+        for (sent, at) in in_flight {
+            reply(window, sent, at);
+        }
+        replies
+    }
+
+    #[test]
+    fn under_lasting_overload_the_server_is_busy_and_answers_in_time() {
+        let (mut window, start) = (Window::new(55 * MS), Instant::now());
+        let replies = overload(&mut window, start, 30 * SECOND);
+        let settled: Vec<_> = replies.iter().filter(|(at, _)| *at > start + 300 * MS).collect();
+        let longest = settled.iter().map(|(_, taken)| *taken).max().unwrap();
+        assert!(longest <= 44 * MS, "a reply takes {longest:?} of 55 ms");
+        let busy = SERVICE * settled.len() as u32;
+        assert!(busy >= (30 * SECOND - 300 * MS) * 95 / 100, "busy for {busy:?}");
+    }
+
+    #[test]
+    fn batches_that_are_not_full_do_not_start_beyond_the_window() {
+        let (mut window, start) = (Window::new(55 * MS), Instant::now());
+        overload(&mut window, start, 500 * MS);
+        let (mut now, limit) = (start + 600 * MS, window.limit);
+        for _ in 0..100 {
+            if window.may_start(now, false) {
+                send(&mut window, now);
+            }
+            now += MS / 2;
+        }
+        assert_eq!(window.in_flight, limit);
+        assert!(limit < 20, "{limit} of them take longer than the timeout");
+    }
+
+    #[test]
+    fn after_a_stall_an_outdated_estimate_holds_nobody_up() {
+        let (mut window, start) = (Window::new(55 * MS), Instant::now());
+        reply(&mut window, Sent { at: start, in_flight: 1 }, start + BASE);
+        let sent: Vec<_> = (0..16).map(|_| send(&mut window, start + BASE)).collect();
+        for sent in &sent[..14] {
+            reply(&mut window, *sent, start + 300 * MS);
+        }
+        let now = start + 300 * MS;
+        assert!(window.earliest_deadline(now) <= now + 55 * MS, "all checks would be given up");
+    }
+
+    #[test]
+    fn a_small_window_grows_again_within_a_few_round_trips() {
+        let (mut window, mut now) = (Window::new(55 * MS), Instant::now());
+        for taken in [BASE, 300 * MS] {
+            let sent = send(&mut window, now);
+            now += taken;
+            reply(&mut window, sent, now);
+        }
+        assert_eq!(window.limit, 1);
+        for _ in 0..5 {
+            let sent: Vec<_> = (0..window.limit).map(|_| send(&mut window, now)).collect();
+            now += BASE;
+            sent.into_iter().for_each(|sent| reply(&mut window, sent, now));
+        }
+        assert!(window.limit >= 12, "{}", window.limit);
+    }
+
+    #[test]
+    fn a_reply_that_a_blocked_worker_read_late_is_no_round_trip() {
+        let (mut window, start) = (Window::new(55 * MS), Instant::now());
+        let [blocked, other] = [0, 1].map(|ms| send(&mut window, start + ms * MS));
+        reply(&mut window, other, start + BASE);
+        let (expected, limit) = (window.expected(), window.limit);
+        reply(&mut window, blocked, start + 300 * MS);
+        assert_eq!((window.expected(), window.limit), (expected, limit));
+    }
+
+    #[test]
+    fn a_batch_held_up_by_a_blocked_worker_does_not_fill_a_small_window_for_ever() {
+        let (mut window, mut now) = (Window::new(55 * MS), Instant::now());
+        for taken in [BASE, 300 * MS] {
+            let sent = send(&mut window, now);
+            now += taken;
+            reply(&mut window, sent, now);
+        }
+        window.reserve(now);
+        assert!(!window.may_start(now + 54 * MS, true));
+        assert!(window.may_start(now + 55 * MS, false));
     }
 }

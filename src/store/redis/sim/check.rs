@@ -16,9 +16,8 @@ use crate::store::redis::queue_state::QueueState;
 /// How many batches may be in flight.
 const MOST_IN_FLIGHT: usize = 64;
 
-/// How much of the capacity is answered at twice the capacity. This detects a collapse. The aim is 80,
-/// and about a third of the runs miss it.
-const LEAST_ANSWERED_PERCENT: u64 = 10;
+/// How much of the capacity is answered at twice the capacity, after the first second.
+const LEAST_ANSWERED_PERCENT: u64 = 80;
 
 #[derive(Debug)]
 pub(super) struct Check {
@@ -204,7 +203,7 @@ impl World {
             }
         }
         if self.plan.is_overload {
-            let from = SECOND / 2;
+            let from = SECOND;
             let is_answered = |check: &&Check| check.start >= from && check.is_decided;
             let answered = self.checks.iter().filter(is_answered).count() as u64;
             let capacity = self.plan.capacity() * (self.plan.end - from) / SECOND;

@@ -134,21 +134,22 @@ impl Plan {
         plan
     }
 
-    /// One process that checks distinct keys, twice as many as the server can.
+    /// Up to nine queues that check distinct keys, together twice as many as the server can.
     fn overload(random: &mut Random) -> Self {
         let round_trip = random.range(100..30 * MS);
+        let (processes, limiters) = (random.range(1..4), random.range(1..4));
         Self {
-            end: SECOND,
-            processes: 1,
+            end: 2 * SECOND,
+            processes: processes as usize,
             nodes: 1,
-            timeouts: vec![random.range(50 * MS..100 * MS)],
+            timeouts: (0..limiters).map(|_| random.range(50 * MS..100 * MS)).collect(),
             round_trip,
             service_per_call: 30,
             service_per_key: 20,
             keys: 1 << 40,
             burst: 10,
             rate: 10,
-            gap: 10,
+            gap: 10 * processes,
             cancelled_percent: 0,
             is_overload: true,
             faults: Vec::new(),

@@ -3,7 +3,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::connection::Connection;
 use super::plan::MS;
@@ -12,6 +11,7 @@ use super::world::{Event, QueueId, World, disconnected, overloaded, unreachable}
 use crate::algorithm::Debt;
 use crate::store::redis::batch::Batch;
 pub(super) use crate::store::redis::lifecycle::Step;
+use crate::store::redis::window::Sent;
 use crate::{Error, ErrorKind};
 
 const MAX_REDIRECTIONS: u32 = 8;
@@ -29,7 +29,7 @@ pub(super) struct Task {
 pub(super) struct Flight {
     pub(super) queue: QueueId,
     pub(super) batch: Arc<Batch>,
-    pub(super) sent: Instant,
+    pub(super) sent: Sent,
 }
 
 /// What a task does next.
@@ -79,8 +79,8 @@ impl World {
         match work {
             Work::Acquire { has_tried } => match self.acquire(id.0, id.2, has_tried) {
                 Step::Use(connection) => {
-                    let Some(batch) = self.queue(id).take(now) else { return };
-                    let flight = Rc::new(Flight { queue: id, batch, sent: now });
+                    let Some((batch, sent)) = self.queue(id).take(now) else { return };
+                    let flight = Rc::new(Flight { queue: id, batch, sent });
                     self.tasks.insert(number, again(Work::Freeze { flight, connection }));
                     self.resume(number);
                 }

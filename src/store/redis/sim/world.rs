@@ -224,11 +224,11 @@ impl World {
         if queue.is_alone()
             && let Some(connection) = connection
         {
-            let (batch, index) = queue.start_alone(&key, slot, op, now, &waker);
+            let (batch, index, sent) = queue.start_alone(&key, slot, op, now, &waker);
             let timer = queue.arm(now);
             self.checks[check].progress = Progress::Waiting(batch.clone(), index);
             self.arm(id, timer);
-            let flight = Rc::new(Flight { queue: id, batch, sent: now });
+            let flight = Rc::new(Flight { queue: id, batch, sent });
             let task = self.spawn(id, Work::Freeze { flight, connection }, true);
             self.step(task);
         } else {

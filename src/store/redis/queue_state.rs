@@ -163,7 +163,7 @@ impl QueueState {
     pub(super) fn returned(&mut self, round_trip: Option<(Sent, Instant)>) {
         match round_trip {
             Some((sent, received)) => {
-                self.window.replied(sent, received, !self.is_empty());
+                self.window.replied(sent, received);
             }
             None => self.window.abandoned(),
         }

@@ -120,8 +120,8 @@ impl Window {
         Sent { at: now, in_flight: self.silence.outstanding() }
     }
 
-    /// A reply arrived. `is_waiting` tells whether another batch waits.
-    pub(super) fn replied(&mut self, sent: Sent, now: Instant, is_waiting: bool) {
+    /// A reply arrived.
+    pub(super) fn replied(&mut self, sent: Sent, now: Instant) {
         self.silence.received(now);
         if self.latest_replied.is_some_and(|latest| sent.at < latest) {
             // Replies arrive in order, so this one was only read late, by a worker that was blocked.
@@ -139,11 +139,7 @@ impl Window {
         round_trip.add(sent, taken, now);
         let longest = round_trip.longest_useful(self.timeout);
         let limit = most_in_flight(sent.in_flight, taken, longest);
-        if taken > longest {
-            self.limit = self.limit.min(limit);
-        } else if is_waiting {
-            self.limit = self.limit.max(limit);
-        }
+        self.limit = if taken > longest { self.limit.min(limit) } else { self.limit.max(limit) };
     }
 
     /// A batch was sent, and its reply will not be noticed.
@@ -251,7 +247,7 @@ mod tests {
 
     /// A reply is read, and its place in the window returned.
     fn reply(window: &mut Window, sent: Sent, now: Instant) {
-        window.replied(sent, now, true);
+        window.replied(sent, now);
         window.release();
     }
 

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use super::silence::Silence;
 
-/// These may be in flight whatever they carry: one is on the network while the server works on the
-/// other. More would only make batches smaller.
-const ALWAYS: usize = 2;
+/// These may be in flight whatever they carry, if the window is not smaller: one is on the network
+/// while the server works on the other. More would only make batches smaller.
+const WHATEVER_SIZE: usize = 2;
 
 const INITIAL: usize = 16;
 const MOST: usize = 64;
 
-/// A batch may join more than [`ALWAYS`] others this long after the last one started, even if it is
+/// A batch may join more than [`WHATEVER_SIZE`] others this long after the last one started, even if it is
 /// not full and none of them returns.
 const SPACING: Duration = Duration::from_millis(5);
 
@@ -92,7 +92,7 @@ impl Window {
         } else if is_full || has_passed(self.spacing()) {
             self.limit
         } else {
-            self.limit.min(ALWAYS)
+            self.limit.min(WHATEVER_SIZE)
         };
         self.in_flight < limit
     }
@@ -192,7 +192,7 @@ impl RoundTrip {
         self.in_flight = sent.in_flight;
         self.smoothed = (self.smoothed * 7 + taken) / 8;
         // While many are in flight, none may take as little as without the others.
-        if now.saturating_duration_since(self.epoch) >= EPOCH && sent.in_flight <= ALWAYS {
+        if now.saturating_duration_since(self.epoch) >= EPOCH && sent.in_flight <= WHATEVER_SIZE {
             self.epoch = now;
             self.shortest = [taken, self.shortest[0]];
         }

@@ -1,9 +1,8 @@
--- Decides checks of many keys under one policy, each exactly as if it had been sent alone.
+-- Decides checks of many keys, each exactly as if it had been sent alone.
 --
 -- KEYS    the names of the buckets, without duplicates.
--- ARGV    the numbers of the quota (see the fragment), then for each key its checks in order: a
---         cost, or runs of equal costs as "count:cost,count:cost,...". If these are left out, each
---         key has one check of cost 1.
+-- ARGV    the numbers of the quotas (see one_policy.lua and many_policies.lua), and for each key its
+--         checks in order: a cost, or runs of equal costs as "count:cost,count:cost,...".
 -- Returns for each key the debt that its checks found: 0 for a full bucket; a number of ticks; a
 --         text if another revision of the quota wrote it (see the fragment); -1 for a corrupt one,
 --         that is a value that no revision could have left, or a key without an expiry (its checks
@@ -19,12 +18,13 @@ local pcall, tonumber, format, sub = redis.pcall, tonumber, string.format, strin
 local keys, arguments = KEYS, ARGV
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
---@ params
+--@ once
 -- MGET does not distinguish a missing key from one of the wrong type or without permission, so GET
 -- reads these again. If MGET itself is not permitted, `values` is an error table without values.
 local values = #keys > 1 and pcall('MGET', unpack(keys))
 for i = 1, #keys do
   local key = keys[i]
+  --@ each
   local value = values and values[i] or pcall('GET', key)
   local found, debt, at = 0, 0
   -- Indexing a string is allowed: its `err` is nil.
@@ -43,7 +43,7 @@ for i = 1, #keys do
       end
     end
     local before = debt
-    local checks = arguments[PARAMS + i]
+    --@ checks
     local cost = not checks and 1 or tonumber(checks)
     if cost then
       local after = debt + cost * permit

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{ErrorKind, Limiter, RedisStore, Source};
+use tollgate::{ErrorKind, Limiter, Policy, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
@@ -119,6 +119,91 @@ async fn batched_checks_after_another_revision_get_the_same_decisions_as_separat
             assert_eq!(found, (is_allowed, limit.saturating_sub(used[n])), "{burst:?}");
         }
     }
+}
+
+/// Policies that share a call are those of one store, at rates of each kind. Two processes use
+/// different revisions of them in turn. As above, the decisions follow from counting permits.
+#[tokio::test]
+async fn a_call_with_many_policies_decides_each_by_its_own_numbers() {
+    let server = Server::start().await;
+    let oracle = |permits, micros, burst| Oracle { permits, micros, burst };
+    let revisions = [
+        [
+            SLOW,
+            oracle(1, 3_600_000_000, 30),
+            oracle(7, 86_400_000_000, 20),
+            oracle(1, 864_000_000, 9),
+        ],
+        [oracle(3, 86_400_000_000, 90), oracle(1, 36_000_000_000, 99), SLOW, SLOW],
+    ];
+    let processes = revisions.map(|oracles| {
+        let store = RedisStore::open(server.url()).unwrap();
+        let limiter = |(n, oracle): (usize, Oracle)| {
+            let policy = Policy::new(format!("policy-{n}")).quota("q", oracle.quota());
+            uncached(store.clone(), policy)
+        };
+        oracles.into_iter().enumerate().map(limiter).collect::<Vec<_>>()
+    });
+    server.query::<()>(&["RPUSH", "tollgate:{list}:policy-2:t2", "x"]).await;
+    let cost = prop_oneof![3 => Just(1u64), 1 => 0..20u64];
+    let bursts = prop::collection::vec((0..4usize, 0..3usize, cost), 1..200);
+    let mut used = [[0; 3]; 4];
+    for (round, burst) in samples(bursts, 60).into_iter().enumerate() {
+        if round % 6 == 0 {
+            used = Default::default();
+        }
+        let (limiters, oracles) = (&processes[round % 2], &revisions[round % 2]);
+        let key = |key: usize| format!("{}-{key}", round / 6);
+        let list = start(limiters[2].check("list"));
+        let check = |&(policy, n, cost): &(usize, usize, u64)| {
+            start(limiters[policy].check_cost(key(n), cost))
+        };
+        let checks: Vec<_> = burst.iter().map(check).collect();
+        for (&(policy, n, cost), check) in burst.iter().zip(checks) {
+            let (decision, limit) = (check.await.unwrap(), oracles[policy].burst);
+            if decision.source() == Source::Quota {
+                assert!(cost > limit);
+                continue;
+            }
+            let used = &mut used[policy][n];
+            let is_allowed = cost == 0 || *used + cost <= limit;
+            *used += if is_allowed { cost } else { 0 };
+            let found = (decision.is_allowed(), decision.remaining());
+            assert_eq!(found, (is_allowed, limit.saturating_sub(*used)), "{burst:?}");
+        }
+        assert_eq!(list.await.unwrap_err().kind(), ErrorKind::Server);
+    }
+}
+
+/// Their checks are in one batch, which must not read the bucket once for both.
+#[tokio::test]
+async fn two_limiters_of_one_policy_name_admit_no_more_than_the_quota() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiters = [(); 2].map(|()| uncached(store.clone(), SLOW.quota()));
+    limiters[0].check("first").await.unwrap().ensure_allowed().unwrap();
+    let checks: Vec<_> = (0..400).map(|n| start(limiters[n % 2].check("key"))).collect();
+    let mut allowed = 0;
+    for check in checks {
+        allowed += u64::from(check.await.unwrap().is_allowed());
+    }
+    assert_eq!(allowed, SLOW.burst);
+}
+
+#[tokio::test]
+async fn checks_of_a_hundred_policies_share_a_few_calls() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let policy = |n| Policy::new(format!("policy-{n}")).quota("q", SLOW.quota());
+    let limiters: Vec<_> = (0..100).map(|n| uncached(store.clone(), policy(n))).collect();
+    limiters[0].check("first").await.unwrap().ensure_allowed().unwrap();
+    let before = calls(&server, "evalsha").await + calls(&server, "eval").await;
+    let checks: Vec<_> = limiters.iter().map(|limiter| start(limiter.check("key"))).collect();
+    for check in checks {
+        assert_eq!(check.await.unwrap().remaining(), SLOW.burst - 1);
+    }
+    let calls = calls(&server, "evalsha").await + calls(&server, "eval").await - before;
+    assert!((1..=5).contains(&calls), "{calls} calls");
 }
 
 #[tokio::test]

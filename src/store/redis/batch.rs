@@ -1,18 +1,21 @@
-//! Checks that go out together, grouped by key, and in order of arrival for each key.
+//! Checks that go out together, grouped by policy and key, and in order of arrival for each key.
 //!
 //! A batch also holds the verdicts until their checks have read them: one allocation for all.
 
 use std::fmt::Write;
+use std::hash::Hash;
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use foldhash::fast::RandomState;
-use indexmap::IndexMap;
+use indexmap::{Equivalent, IndexMap};
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use crate::algorithm::{Debt, TokenBucket};
+use super::policy::RedisPolicy;
+use super::reply::Found;
 use crate::decision::Verdict;
 use crate::store::Op;
 use crate::{Error, Key};
@@ -22,22 +25,64 @@ pub(super) struct Batch(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    policies: Vec<BatchPolicy>,
     /// In order of arrival.
-    groups: IndexMap<Key, KeyGroup, RandomState>,
+    groups: IndexMap<Bucket, KeyGroup, RandomState>,
     /// The index of the latest group. In a batch of one hot key it is the next one too.
     last: usize,
-    /// In order of arrival, which is that of their deadlines.
+    /// In order of arrival.
     checks: Vec<Check>,
     /// How many checks at the front are not pending any more.
     completed: usize,
 }
 
-/// The checks of one key.
 #[derive(Debug)]
-pub(super) struct KeyGroup {
-    /// The slot of its bucket on a cluster.
+struct BatchPolicy {
+    policy: Arc<RedisPolicy>,
+    /// How many policies of the same name precede it: other limiters, or other revisions.
+    namesakes: usize,
+}
+
+/// What a group's checks decide about. The policy is an index.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Bucket {
+    policy: usize,
+    key: Key,
+}
+
+/// Hashes like a [`Bucket`].
+#[derive(Hash)]
+struct BucketRef<'a> {
+    policy: usize,
+    key: &'a Key,
+}
+
+/// The checks of one bucket.
+#[derive(Debug)]
+struct KeyGroup {
+    /// The slot of the bucket on a cluster.
+    slot: u16,
+    costs: Costs,
+}
+
+/// A group that has checks to send.
+#[derive(Debug)]
+pub(super) struct Group<'a> {
+    /// Its index in the batch.
+    pub(super) index: usize,
+    pub(super) policy: &'a Arc<RedisPolicy>,
+    /// Groups of the same bucket, under policies of the same name, have different numbers.
+    pub(super) number: usize,
+    pub(super) key: &'a Key,
     pub(super) slot: u16,
-    pub(super) costs: Costs,
+    pub(super) costs: &'a Costs,
+}
+
+impl Group<'_> {
+    /// In this order, groups that may share a call are next to each other.
+    fn order(&self) -> impl Ord + use<> {
+        (self.number, ptr::from_ref(self.policy.scripts), Arc::as_ptr(self.policy))
+    }
 }
 
 /// The costs of a key's checks, as runs of (count, cost).
@@ -61,9 +106,6 @@ enum Progress {
     /// Its verdict was read, or it was cancelled.
     Gone,
 }
-
-/// A group that has checks to send, with its index in the batch.
-pub(super) type Group<'a> = (usize, &'a Key, &'a KeyGroup);
 
 /// Tasks to wake once no lock is held.
 type Wakers = Vec<Waker>;
@@ -113,6 +155,7 @@ impl Batch {
     pub(super) fn recycle(mut this: Arc<Self>) -> Option<Arc<Self>> {
         let batch = Arc::get_mut(&mut this)?;
         let state = batch.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.policies.clear();
         state.groups.clear();
         state.checks.clear();
         (state.last, state.completed) = (0, 0);
@@ -123,6 +166,7 @@ impl Batch {
     /// no room.
     pub(super) fn push(
         &self,
+        policy: &Arc<RedisPolicy>,
         key: &Key,
         slot: u16,
         op: Op,
@@ -130,22 +174,13 @@ impl Batch {
         waker: &Waker,
     ) -> Option<usize> {
         let mut state = self.state();
-        let state = &mut *state;
         if state.checks.len() >= Self::MAX_CHECKS {
             return None;
         }
-        if state.groups.get_index(state.last).is_none_or(|(last, _)| last != key) {
-            state.last = match state.groups.get_index_of(key) {
-                Some(index) => index,
-                None if state.groups.len() >= Self::MAX_KEYS => return None,
-                None => {
-                    let group = KeyGroup { slot, costs: Costs::default() };
-                    state.groups.insert_full(key.clone(), group).0
-                }
-            };
-        }
+        let group = state.group(policy, key, slot)?;
+        state.last = group;
         let progress = Progress::Pending(waker.clone());
-        state.checks.push(Check { group: state.last, op, deadline, is_sent: false, progress });
+        state.checks.push(Check { group, op, deadline, is_sent: false, progress });
         Some(state.checks.len() - 1)
     }
 
@@ -179,8 +214,8 @@ impl Batch {
     }
 
     /// Fails the checks that would be answered too late, sums up the costs of the others, and
-    /// returns what `encode` makes of the groups that have any. A check that is cancelled from now
-    /// on may be charged.
+    /// returns what `encode` makes of the groups that have any. Those that may share a call are
+    /// next to each other. A check that is cancelled from now on may be charged.
     pub(super) fn freeze<T>(
         &self,
         is_too_late: impl Fn(Instant) -> bool,
@@ -189,7 +224,7 @@ impl Batch {
     ) -> T {
         let mut wakers = Wakers::new();
         let mut state = self.state();
-        let State { groups, checks, .. } = &mut *state;
+        let State { policies, groups, checks, .. } = &mut *state;
         for check in checks.iter_mut().filter(|check| check.is_pending()) {
             let group = &mut groups[check.group];
             if is_too_late(check.deadline) {
@@ -199,14 +234,19 @@ impl Batch {
                 check.is_sent = true;
             }
         }
-        let groups: SmallVec<[_; 4]> = groups
+        let mut to_send: SmallVec<[_; 4]> = groups
             .iter()
             .enumerate()
             .filter(|(_, (_, group))| !group.costs.0.is_empty())
-            .map(|(index, (key, group))| (index, key, group))
+            .map(|(index, (bucket, KeyGroup { slot, costs }))| {
+                let BatchPolicy { policy, namesakes } = &policies[bucket.policy];
+                let number = *namesakes;
+                Group { index, policy, number, key: &bucket.key, slot: *slot, costs }
+            })
             .collect();
-        let encoded = encode(&groups);
-        drop(groups);
+        to_send.sort_by_key(Group::order);
+        let encoded = encode(&to_send);
+        drop(to_send);
         drop(state);
         wake(wakers);
         encoded
@@ -220,31 +260,30 @@ impl Batch {
 
     /// Replays the checks of the groups whose debt is known, and completes those that are pending
     /// with the verdict that the script reached. Each group is completed once.
-    pub(super) fn complete(
-        &self,
-        found: impl IntoIterator<Item = (usize, Result<Debt, Error>)>,
-        bucket: &TokenBucket,
-    ) {
+    pub(super) fn complete(&self, found: impl IntoIterator<Item = (usize, Result<Found, Error>)>) {
         let mut wakers = Wakers::new();
         let mut state = self.state();
-        let State { groups, checks, .. } = &mut *state;
-        let mut debts: SmallVec<[Option<Result<Debt, Error>>; 4]> = SmallVec::new();
-        debts.resize(groups.len(), None);
+        let State { policies, groups, checks, .. } = &mut *state;
+        let mut debts: SmallVec<[_; 4]> = SmallVec::new();
+        debts.resize_with(groups.len(), || None);
         for (group, found) in found {
-            if let Some(debt) = debts.get_mut(group) {
-                *debt = Some(found);
+            if let (Some(debt), Some((bucket, _))) = (debts.get_mut(group), groups.get_index(group))
+            {
+                let bucket = &policies[bucket.policy].policy.bucket;
+                *debt = Some(found.map(|found| (found.debt(bucket), bucket)));
             }
         }
         wakers.reserve(checks.len());
         for check in checks.iter_mut().filter(|check| check.is_sent) {
             // One that was cancelled since has been charged, so it counts for those after it.
             let verdict = match &mut debts[check.group] {
-                Some(Ok(debt)) => Ok(check.op.decide(bucket, debt)),
+                Some(Ok((debt, bucket))) => Ok(check.op.decide(bucket, debt)),
                 Some(Err(error)) => Err(error.clone()),
                 None => continue,
             };
             check.complete(verdict, &mut wakers);
         }
+        drop(debts);
         drop(state);
         wake(wakers);
     }
@@ -255,16 +294,14 @@ impl Batch {
         let mut wakers = Wakers::new();
         let mut state = self.state();
         let State { groups, checks, completed, .. } = &mut *state;
-        let mut next = None;
-        while let Some(check) = checks.get_mut(*completed) {
-            if check.is_pending() {
-                if check.deadline > now {
-                    next = Some(check.deadline);
-                    break;
-                }
+        *completed += checks[*completed..].iter().take_while(|check| !check.is_pending()).count();
+        let mut next: Option<Instant> = None;
+        for check in checks[*completed..].iter_mut().filter(|check| check.is_pending()) {
+            if check.deadline > now {
+                next = Some(next.map_or(check.deadline, |next| next.min(check.deadline)));
+            } else {
                 check.complete(Err(error(groups[check.group].slot)), &mut wakers);
             }
-            *completed += 1;
         }
         drop(state);
         wake(wakers);
@@ -290,6 +327,39 @@ impl Batch {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that panics leaves it half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The index of the group of a bucket. `None` if there is no room for another.
+    fn group(&mut self, policy: &Arc<RedisPolicy>, key: &Key, slot: u16) -> Option<usize> {
+        let is_policy = |index: usize| Arc::ptr_eq(&self.policies[index].policy, policy);
+        if let Some((last, _)) = self.groups.get_index(self.last)
+            && last.key == *key
+            && is_policy(last.policy)
+        {
+            return Some(self.last);
+        }
+        let known = (0..self.policies.len()).find(|&index| is_policy(index));
+        let index = known.and_then(|policy| self.groups.get_index_of(&BucketRef { policy, key }));
+        if index.is_some() || self.groups.len() >= Batch::MAX_KEYS {
+            return index;
+        }
+        let policy = known.unwrap_or_else(|| {
+            let others = self.policies.iter();
+            let namesakes = others.filter(|other| other.policy.encoder == policy.encoder).count();
+            self.policies.push(BatchPolicy { policy: policy.clone(), namesakes });
+            self.policies.len() - 1
+        });
+        let bucket = Bucket { policy, key: key.clone() };
+        let group = KeyGroup { slot, costs: Costs::default() };
+        Some(self.groups.insert_full(bucket, group).0)
+    }
+}
+
+impl Equivalent<Bucket> for BucketRef<'_> {
+    fn equivalent(&self, bucket: &Bucket) -> bool {
+        self.policy == bucket.policy && *self.key == bucket.key
     }
 }
 

@@ -108,12 +108,21 @@ impl Cluster {
 
     /// The connections to the node that serves a slot, or to another node, which will redirect.
     pub(super) fn connections(self: &Arc<Self>, slot: u16) -> Arc<ConnectionSet> {
+        self.route(slot, Arc::clone)
+    }
+
+    /// Reads those connections without a reference count, which all checks would share.
+    pub(super) fn route<T>(
+        self: &Arc<Self>,
+        slot: u16,
+        read: impl FnOnce(&Arc<ConnectionSet>) -> T,
+    ) -> T {
         let routes = self.routes.load();
         match routes.owner(slot) {
-            Some(connections) => connections.clone(),
+            Some(connections) => read(connections),
             None => {
                 self.refresh_slots();
-                routes.any().clone()
+                read(routes.any())
             }
         }
     }

@@ -8,13 +8,13 @@ use futures_util::stream::FuturesUnordered;
 use redis::Value;
 
 use super::batch::Batch;
+use super::call::Call;
 use super::connection::Connection;
 use super::node_queue::{NodeQueue, shut_down};
-use super::reply;
-use super::topology::{Call, Failure};
+use super::reply::{self, Found};
+use super::topology::Failure;
 use super::window::Sent;
 use crate::Error;
-use crate::algorithm::Debt;
 
 /// It stays in flight until its reply arrives or the connection is closed, even if nobody waits for
 /// it any more.
@@ -31,34 +31,29 @@ impl Flight {
     }
 
     pub(super) async fn run(mut self, connection: Arc<Connection>) {
-        let policy = self.queue.policy.clone();
+        let topology = self.queue.topology.clone();
         let earliest_deadline = self.queue.earliest_deadline();
-        let calls = self.batch.freeze(
+        let mut calls = self.batch.freeze(
             |deadline| deadline < earliest_deadline,
             || self.queue.overloaded(),
-            |groups| policy.script.calls(groups, &policy.encoder, policy.topology.is_cluster()),
+            |groups| Call::of_batch(groups, topology.is_cluster()),
         );
         if calls.is_empty() {
             self.finish(false);
             return;
         }
-        let replies = policy
-            .topology
-            .send(&calls, &policy.script, &self.queue.connections, &connection)
-            .await;
+        let replies = topology.send(&mut calls, &self.queue.connections, &connection).await;
         let received = replies.iter().any(|reply| !matches!(reply, Err(Failure::Lost(_))));
         self.finish(received);
         let (mut found, mut again) = (Vec::with_capacity(calls.len()), Vec::new());
         for (call, reply) in calls.into_iter().zip(replies) {
             match reply {
-                Err(Failure::UnknownScript) => {
-                    again.push(policy.script.eval(&call));
-                }
+                Err(Failure::UnknownScript) => again.push(call.with_source()),
                 Err(Failure::Redirected) => again.push(call),
                 reply => found.extend(self.read(reply, call)),
             }
         }
-        self.batch.complete(found, &policy.spec.bucket);
+        self.batch.complete(found);
         if !again.is_empty() {
             // In a task of its own: these may go to another server, and none waits for another.
             let queue = self.queue.clone();
@@ -68,14 +63,13 @@ impl Flight {
 
     /// Sends calls that have not run yet, unless nobody waits for them any more.
     async fn send_again(self, calls: Vec<Call>) {
-        let policy = self.queue.policy.clone();
+        let topology = &self.queue.topology;
         let calls = calls.into_iter().filter(|call| self.batch.any_pending(&call.groups));
         let mut replies: FuturesUnordered<_> = calls
             .map(|call| async {
-                let reply = policy.topology.follow_redirects(&call).await;
-                let reply = match reply {
+                let reply = match topology.follow_redirects(&call).await {
                     Err(Failure::UnknownScript) => {
-                        policy.topology.follow_redirects(&policy.script.eval(&call)).await
+                        topology.follow_redirects(&call.with_source()).await
                     }
                     reply => reply,
                 };
@@ -83,24 +77,21 @@ impl Flight {
             })
             .collect();
         while let Some((reply, call)) = replies.next().await {
-            self.batch.complete(self.read(reply, call), &policy.spec.bucket);
+            self.batch.complete(self.read(reply, call));
         }
     }
 
-    /// The debt that the checks of each group found.
+    /// What the checks of each group found.
     fn read(
         &self,
         reply: Result<Value, Failure>,
         call: Call,
-    ) -> impl Iterator<Item = (usize, Result<Debt, Error>)> + use<> {
-        let policy = &self.queue.policy;
+    ) -> impl Iterator<Item = (usize, Result<Found, Error>)> + use<> {
         let keys = call.groups.len();
-        let found = reply
-            .map_err(Error::from)
-            .and_then(|reply| reply::parse(reply, keys, &policy.spec.bucket));
+        let found = reply.map_err(Error::from).and_then(|reply| reply::parse(reply, keys));
         let mut found = found.unwrap_or_else(|error| vec![Err(error); keys]);
         for error in found.iter_mut().filter_map(|found| found.as_mut().err()) {
-            *error = error.clone().with_server(&policy.topology.server(call.slot));
+            *error = error.clone().with_server(&self.queue.topology.server(call.slot));
         }
         call.groups.into_iter().zip(found)
     }

@@ -1,5 +1,6 @@
 //! The name of a bucket in Redis: `prefix:{key}:policy:format`.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use super::slot_map::SLOTS;
@@ -12,9 +13,11 @@ const FORMAT: &str = "t2";
 /// Encodes keys as the names of their buckets under one policy.
 ///
 /// The key is the hash tag of the name. So on a cluster all buckets of a key are in one slot, and
-/// keys are spread over the slots.
-#[derive(Clone, Debug)]
+/// keys are spread over the slots. Encoders that are equal name the same buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyEncoder {
+    /// Makes comparisons short, because the names of policies are alike.
+    hash: u64,
     prefix: Arc<str>,
     suffix: Arc<str>,
 }
@@ -30,6 +33,7 @@ impl KeyEncoder {
             )));
         }
         Ok(Self {
+            hash: BuildHasherDefault::<DefaultHasher>::default().hash_one((prefix, policy)),
             prefix: format!("{prefix}:{{").into(),
             suffix: format!("}}:{policy}:{FORMAT}").into(),
         })

@@ -1,8 +1,9 @@
-//! Buckets in Redis. A check passes through queue, batch, script, topology, connection and
-//! connector, and its reply comes back through reply and batch.
+//! Buckets in Redis. A check passes through queue, batch, call, topology, connection and connector,
+//! and its reply comes back through reply and batch.
 
 mod backoff;
 mod batch;
+mod call;
 mod cluster;
 mod cluster_view;
 mod connection;
@@ -13,6 +14,7 @@ mod key_encoder;
 mod lifecycle;
 mod node;
 mod node_queue;
+mod policy;
 #[cfg(feature = "sentinel")]
 mod primary_report;
 mod queue;
@@ -43,9 +45,9 @@ use redis::IntoConnectionInfo;
 
 use self::cluster::Cluster;
 use self::connector::Connector;
-use self::key_encoder::KeyEncoder;
-use self::queue::Queue;
+use self::policy::RedisPolicy;
 pub(crate) use self::queue::QueuedCheck;
+use self::queue::Queues;
 use self::topology::Topology;
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
@@ -163,7 +165,7 @@ use crate::{ConfigError, Error, Key};
 /// applies; `volatile-ttl` fills the buckets that it evicts.
 #[derive(Clone)]
 pub struct RedisStore {
-    topology: Topology,
+    queues: Arc<Queues>,
     key_prefix: Arc<str>,
     registry: Arc<Registry>,
 }
@@ -319,7 +321,8 @@ impl RedisStore {
     /// is the bottleneck, as with TLS.
     #[must_use]
     pub fn connections(self, connections: NonZeroUsize) -> Self {
-        Self { topology: self.topology.with_connections(connections.get()), ..self }
+        let topology = self.queues.topology.with_connections(connections.get());
+        Self { queues: Queues::new(topology).into(), ..self }
     }
 
     fn on(connector: Connector) -> Self {
@@ -327,14 +330,15 @@ impl RedisStore {
     }
 
     fn with_topology(topology: Topology) -> Self {
-        Self { topology, key_prefix: "tollgate".into(), registry: Arc::default() }
+        let queues = Queues::new(topology).into();
+        Self { queues, key_prefix: "tollgate".into(), registry: Arc::default() }
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("servers", &self.topology)
+            .field("servers", &self.queues.topology)
             .field("key_prefix", &self.key_prefix)
             .finish()
     }
@@ -344,9 +348,8 @@ impl Store for RedisStore {}
 
 impl Open for RedisStore {
     fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
-        let encoder = KeyEncoder::new(&self.key_prefix, &spec.name)?;
-        let queue = Queue::new(spec, encoder, self.topology.clone());
-        Ok(Arc::new(RedisBackend(Arc::new(queue))))
+        let policy = RedisPolicy::new(&spec, &self.key_prefix)?.into();
+        Ok(Arc::new(RedisBackend { policy, queues: self.queues.clone() }))
     }
 
     fn registry(&self) -> (&Registry, &str) {
@@ -355,7 +358,10 @@ impl Open for RedisStore {
 }
 
 #[derive(Debug)]
-struct RedisBackend(Arc<Queue>);
+struct RedisBackend {
+    policy: Arc<RedisPolicy>,
+    queues: Arc<Queues>,
+}
 
 impl Backend for RedisBackend {
     fn poll_check(
@@ -365,12 +371,12 @@ impl Backend for RedisBackend {
         check: &mut PendingVerdict,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {
-        self.0.poll(key, op, check, cx)
+        self.queues.poll(&self.policy, key, op, check, cx)
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
-        let (queue, key) = (self.0.clone(), key.clone());
-        Box::pin(async move { queue.reset(&key).await })
+        let (queues, policy, key) = (self.queues.clone(), self.policy.clone(), key.clone());
+        Box::pin(async move { queues.reset(policy, &key).await })
     }
 
     fn is_remote(&self) -> bool {

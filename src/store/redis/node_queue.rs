@@ -10,28 +10,30 @@ use std::future::poll_fn;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
 use super::batch::Batch;
 use super::flight::Flight;
-use super::queue::{LoneCall, Place, QueuedPolicy, no_runtime};
+use super::policy::RedisPolicy;
+use super::queue::{LoneCall, Place, no_runtime, timed_out};
 use super::queue_state::QueueState;
 use super::shared_connection::ConnectionSet;
 use super::timer::{self, Timer};
+use super::topology::Topology;
 use super::window::Sent;
 use crate::store::Op;
 use crate::{Error, ErrorKind, Key};
 
 #[derive(Debug)]
 pub(super) struct NodeQueue {
-    pub(super) policy: Arc<QueuedPolicy>,
+    pub(super) topology: Topology,
     pub(super) connections: Arc<ConnectionSet>,
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     queue: QueueState,
     /// Where flushers run.
@@ -39,18 +41,23 @@ struct State {
 }
 
 impl NodeQueue {
-    pub(super) fn new(policy: Arc<QueuedPolicy>, connections: Arc<ConnectionSet>) -> Self {
-        let state = State { queue: QueueState::new(policy.spec.timeout), runtime: None };
-        Self { policy, connections, state: Mutex::new(state) }
+    pub(super) fn new(topology: Topology, connections: Arc<ConnectionSet>) -> Self {
+        Self { topology, connections, state: Mutex::default() }
     }
 
-    /// Whether nothing is in flight, and nobody else uses the connections.
-    pub(super) fn is_abandoned(&self) -> bool {
-        Arc::strong_count(&self.connections) == 1 && self.state().queue.is_idle()
+    /// Whether anything else uses the connections. A node that has left the cluster is not current.
+    pub(super) fn is_current(&self) -> bool {
+        Arc::strong_count(&self.connections) > 1
+    }
+
+    /// Whether no batch is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state().queue.is_idle()
     }
 
     pub(super) fn enqueue(
         self: &Arc<Self>,
+        policy: &Arc<RedisPolicy>,
         key: &Key,
         slot: u16,
         op: Op,
@@ -64,9 +71,9 @@ impl NodeQueue {
             if state.runtime.is_none() {
                 state.runtime = Handle::try_current().ok();
             }
-            let (batch, index, sent) = state.queue.start_alone(key, slot, op, now, waker);
+            let (batch, index, sent) = state.queue.start_alone(policy, key, slot, op, now, waker);
             let flight = Flight::new(self.clone(), batch.clone(), sent);
-            self.unlock_and_arm(state, now);
+            self.unlock_and_arm(state, now, policy.timeout);
             let place = InWindow(self.clone());
             let call = LoneCall::new(self.clone(), async move {
                 let _place = place;
@@ -74,7 +81,7 @@ impl NodeQueue {
             });
             return Ok(Place::new(batch, index, Some(call)));
         }
-        let Some((batch, index)) = state.queue.join(key, slot, op, now, waker) else {
+        let Some((batch, index)) = state.queue.join(policy, key, slot, op, now, waker) else {
             return Err(self.overloaded());
         };
         let starts = state.queue.may_start(now);
@@ -92,7 +99,7 @@ impl NodeQueue {
             state.queue.reserve(now);
         }
         let runtime = starts.then(|| state.runtime.clone()).flatten();
-        self.unlock_and_arm(state, now);
+        self.unlock_and_arm(state, now, policy.timeout);
         if let Some(runtime) = runtime {
             self.spawn_flusher(&runtime);
         }
@@ -158,9 +165,14 @@ impl NodeQueue {
         batches.iter().for_each(|batch| batch.fail(&error));
     }
 
-    /// After a check was added at `now`.
-    fn unlock_and_arm(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) {
-        let at = state.queue.arm(now);
+    /// After a check with this timeout was added at `now`.
+    fn unlock_and_arm(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        now: Instant,
+        timeout: Duration,
+    ) {
+        let at = state.queue.arm(now, timeout);
         drop(state);
         if let Some(at) = at {
             let timer: Arc<dyn Timer> = self.clone();
@@ -185,7 +197,7 @@ impl Timer for NodeQueue {
         if let Some(runtime) = runtime {
             self.spawn_flusher(&runtime);
         }
-        let timed_out = |slot| self.policy.timed_out(slot);
+        let timed_out = |slot| timed_out(&self.topology.server(slot));
         let next = fired.batches.iter().filter_map(|batch| batch.expire(now, timed_out)).min();
         self.state().queue.rearm(now, next)
     }

@@ -3,39 +3,32 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use tokio::runtime::Handle;
 
 use super::batch::Batch;
-use super::key_encoder::KeyEncoder;
+use super::call::Call;
 use super::node_queue::{NodeQueue, shut_down};
-use super::script::Script;
+use super::policy::RedisPolicy;
 use super::timer;
-use super::topology::{Call, QueueKey, Topology};
+use super::topology::{Destination, Topology};
 use crate::decision::Verdict;
-use crate::store::{Op, PolicySpec};
+use crate::store::Op;
 use crate::{Error, ErrorKind, Key};
 
-/// The queues of a policy.
+/// The queues of a store. Its policies share them, so that the checks of many policies share
+/// batches too.
 #[derive(Debug)]
-pub(super) struct Queue {
-    policy: Arc<QueuedPolicy>,
-    /// The queue of a single server, which is found without a hash.
-    all: Option<Arc<NodeQueue>>,
-    others: Mutex<HashMap<QueueKey, Arc<NodeQueue>, RandomState>>,
-}
-
-/// What the queues of a policy share.
-#[derive(Debug)]
-pub(super) struct QueuedPolicy {
-    pub(super) spec: PolicySpec,
-    pub(super) encoder: KeyEncoder,
+pub(super) struct Queues {
     pub(super) topology: Topology,
-    pub(super) script: Script,
+    /// Read without a lock. Few queues are added, and only then the map is copied.
+    queues: ArcSwap<HashMap<Destination, Arc<NodeQueue>, RandomState>>,
+    adding: Mutex<()>,
 }
 
 /// A check that has not been answered yet. It joins a queue at its first poll.
@@ -58,17 +51,14 @@ pub(super) struct LoneCall {
     future: Option<Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>>,
 }
 
-impl Queue {
-    pub(super) fn new(spec: PolicySpec, encoder: KeyEncoder, topology: Topology) -> Self {
-        let script = Script::new(&spec.bucket);
-        let policy = Arc::new(QueuedPolicy { spec, encoder, topology, script });
-        let all = policy.topology.single_server();
-        let all = all.map(|connections| Arc::new(NodeQueue::new(policy.clone(), connections)));
-        Self { policy, all, others: Mutex::default() }
+impl Queues {
+    pub(super) fn new(topology: Topology) -> Self {
+        Self { topology, queues: ArcSwap::default(), adding: Mutex::default() }
     }
 
     pub(super) fn poll(
         &self,
+        policy: &Arc<RedisPolicy>,
         key: &Key,
         op: Op,
         check: &mut QueuedCheck,
@@ -76,7 +66,7 @@ impl Queue {
     ) -> Poll<Result<Verdict, Error>> {
         let place = match &mut check.0 {
             Some(place) => place,
-            None => match self.enqueue(key, op, cx.waker()) {
+            None => match self.enqueue(policy, key, op, cx.waker()) {
                 Ok(place) => {
                     let place = check.0.insert(place);
                     if place.call.is_none() {
@@ -95,58 +85,62 @@ impl Queue {
         Poll::Ready(verdict)
     }
 
-    fn enqueue(&self, key: &Key, op: Op, waker: &Waker) -> Result<Place, Error> {
-        if let Some(queue) = &self.all {
-            return queue.enqueue(key, 0, op, waker);
+    fn enqueue(
+        &self,
+        policy: &Arc<RedisPolicy>,
+        key: &Key,
+        op: Op,
+        waker: &Waker,
+    ) -> Result<Place, Error> {
+        let slot = if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 };
+        let queues = self.queues.load();
+        match queues.get(&self.topology.destination(slot)) {
+            Some(queue) => queue.enqueue(policy, key, slot, op, waker),
+            None => self.add(slot).enqueue(policy, key, slot, op, waker),
         }
-        let slot = self.policy.encoder.slot(key);
-        let (queue_key, connections) = self.policy.topology.node(key, slot);
-        let queue = {
-            let mut others = self.others();
-            match others.get(&queue_key) {
-                Some(queue) => queue.clone(),
-                None => {
-                    // Queues of keys, and of nodes that have left the cluster, come and go.
-                    others.retain(|_, queue| !queue.is_abandoned());
-                    let queue = Arc::new(NodeQueue::new(self.policy.clone(), connections));
-                    others.insert(queue_key, queue.clone());
-                    queue
-                }
-            }
+    }
+
+    /// Adds the queue of a slot's destination, unless there is one now.
+    fn add(&self, slot: u16) -> Arc<NodeQueue> {
+        // Nothing runs under the lock that could panic.
+        let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let connections = self.topology.connections(slot);
+        let destination = self.topology.destination_of(slot, &connections);
+        let queues = self.queues.load();
+        if let Some(queue) = queues.get(&destination) {
+            return queue.clone();
+        }
+        let is_used = |(at, queue): &(&Destination, &Arc<NodeQueue>)| match at {
+            Destination::Slot(_) => !queue.is_idle(),
+            _ => !queue.is_idle() || queue.is_current(),
         };
-        queue.enqueue(key, slot, op, waker)
+        let used = queues.iter().filter(is_used);
+        let mut queues: HashMap<_, _, _> = used.map(|(&at, queue)| (at, queue.clone())).collect();
+        let queue = Arc::new(NodeQueue::new(self.topology.clone(), connections));
+        queues.insert(destination, queue.clone());
+        self.queues.store(queues.into());
+        queue
     }
 
     /// Deletes a bucket.
-    pub(super) async fn reset(&self, key: &Key) -> Result<(), Error> {
+    pub(super) async fn reset(&self, policy: Arc<RedisPolicy>, key: &Key) -> Result<(), Error> {
         let runtime = Handle::try_current().map_err(|_| no_runtime())?;
-        let QueuedPolicy { spec, encoder, topology, .. } = &*self.policy;
-        let slot = if topology.is_cluster() { encoder.slot(key) } else { 0 };
+        let topology = self.topology.clone();
+        let slot = if topology.is_cluster() { policy.encoder.slot(key) } else { 0 };
         let mut command = redis::cmd("DEL");
-        command.arg(encoder.name(key));
-        let call = Call { slot, groups: Default::default(), command };
-        let deadline = Instant::now() + spec.timeout;
+        command.arg(policy.encoder.name(key));
+        let deadline = Instant::now() + policy.timeout;
+        let script = &policy.scripts.one;
+        let call = Call { slot, groups: Default::default(), script, command };
         // In a task of its own, because the reply shows whether the connection works.
-        let policy = self.policy.clone();
-        let reply = runtime.spawn(async move { policy.topology.follow_redirects(&call).await });
+        let reply = runtime.spawn(async move { topology.follow_redirects(&call).await });
+        let server = self.topology.server(slot);
         timer::timeout_at(deadline, reply)
             .await
-            .ok_or_else(|| self.policy.timed_out(slot))?
+            .ok_or_else(|| timed_out(&server))?
             .map_err(|_| shut_down())?
-            .map_err(|failure| Error::from(failure).with_server(&topology.server(slot)))?;
+            .map_err(|failure| Error::from(failure).with_server(&server))?;
         Ok(())
-    }
-
-    fn others(&self) -> MutexGuard<'_, HashMap<QueueKey, Arc<NodeQueue>, RandomState>> {
-        // Nothing that panics runs under the lock.
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl QueuedPolicy {
-    pub(super) fn timed_out(&self, slot: u16) -> Error {
-        Error::new(ErrorKind::Timeout, "Redis did not reply in time")
-            .with_server(&self.topology.server(slot))
     }
 }
 
@@ -194,6 +188,10 @@ impl std::fmt::Debug for QueuedCheck {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("QueuedCheck").finish_non_exhaustive()
     }
+}
+
+pub(super) fn timed_out(server: &Arc<str>) -> Error {
+    Error::new(ErrorKind::Timeout, "Redis did not reply in time").with_server(server)
 }
 
 pub(super) fn no_runtime() -> Error {

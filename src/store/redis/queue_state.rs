@@ -8,6 +8,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::batch::Batch;
+use super::policy::RedisPolicy;
 use super::window::{Sent, Window};
 use crate::Key;
 use crate::store::Op;
@@ -15,9 +16,11 @@ use crate::store::Op;
 /// How many batches wait to be used again, at most.
 const MAX_USED: usize = 4;
 
+/// The timer looks at all checks, so it does not fire for each deadline.
+const LEAST_INTERVAL: Duration = Duration::from_millis(1);
+
 #[derive(Debug)]
 pub(super) struct QueueState {
-    timeout: Duration,
     window: Window,
     /// The batch that the next check joins. It may be empty.
     open: Arc<Batch>,
@@ -51,12 +54,10 @@ pub(super) struct Sizes {
     pub(super) waiting: usize,
 }
 
-impl QueueState {
-    /// The state of a queue whose checks have this timeout.
-    pub(super) fn new(timeout: Duration) -> Self {
+impl Default for QueueState {
+    fn default() -> Self {
         Self {
-            timeout,
-            window: Window::new(timeout),
+            window: Window::default(),
             open: Arc::default(),
             is_open_empty: true,
             full: VecDeque::new(),
@@ -65,7 +66,9 @@ impl QueueState {
             timer: None,
         }
     }
+}
 
+impl QueueState {
     /// Whether no flusher is at work.
     pub(super) fn is_idle(&self) -> bool {
         self.window.is_idle()
@@ -79,15 +82,18 @@ impl QueueState {
     /// Adds the only check, and starts its batch.
     pub(super) fn start_alone(
         &mut self,
+        policy: &Arc<RedisPolicy>,
         key: &Key,
         slot: u16,
         op: Op,
         now: Instant,
         waker: &Waker,
     ) -> (Arc<Batch>, usize, Sent) {
+        self.window.serve(policy.timeout);
         self.window.reserve(now);
         let batch = self.empty_batch();
-        let index = batch.push(key, slot, op, now + self.timeout, waker).unwrap_or_default();
+        let deadline = now + policy.timeout;
+        let index = batch.push(policy, key, slot, op, deadline, waker).unwrap_or_default();
         let sent = self.start(batch.clone(), now);
         (batch, index, sent)
     }
@@ -95,23 +101,25 @@ impl QueueState {
     /// Adds a check to the last batch. `None` if it would wait for too long.
     pub(super) fn join(
         &mut self,
+        policy: &Arc<RedisPolicy>,
         key: &Key,
         slot: u16,
         op: Op,
         now: Instant,
         waker: &Waker,
     ) -> Option<(Arc<Batch>, usize)> {
-        if self.window.is_overloaded(self.full.len()) {
+        self.window.serve(policy.timeout);
+        if self.window.is_overloaded(self.full.len(), policy.timeout) {
             return None;
         }
-        let deadline = now + self.timeout;
-        let index = match self.open.push(key, slot, op, deadline, waker) {
+        let deadline = now + policy.timeout;
+        let index = match self.open.push(policy, key, slot, op, deadline, waker) {
             Some(index) => index,
             None => {
                 let empty = self.empty_batch();
                 let full = mem::replace(&mut self.open, empty);
                 self.full.push_back(full);
-                self.open.push(key, slot, op, deadline, waker).unwrap_or_default()
+                self.open.push(policy, key, slot, op, deadline, waker).unwrap_or_default()
             }
         };
         self.is_open_empty = false;
@@ -186,23 +194,17 @@ impl QueueState {
         mem::take(&mut self.full).into_iter().chain([open]).collect()
     }
 
-    /// When the timer has to fire at the latest, after a check was added at `now`. `None` if it is
-    /// armed for then.
-    pub(super) fn arm(&mut self, now: Instant) -> Option<Instant> {
-        let deadline = now + self.timeout;
+    /// When the timer has to fire at the latest, after a check with this timeout was added at `now`.
+    /// `None` if it is armed for then.
+    pub(super) fn arm(&mut self, now: Instant, timeout: Duration) -> Option<Instant> {
+        let deadline = now + timeout;
         let at = self.next_start(now).map_or(deadline, |start| start.min(deadline));
-        if self.timer.is_some_and(|timer| timer <= at) {
-            return None;
-        }
-        self.timer = Some(at);
-        Some(at)
+        self.arm_for(at)
     }
 
     /// The timer fires. `None` if it was armed for an earlier time meanwhile.
     pub(super) fn fire(&mut self, now: Instant) -> Option<Fired> {
-        if self.timer.is_none_or(|timer| now < timer) {
-            return None;
-        }
+        self.timer.take_if(|timer| *timer <= now)?;
         let starts = self.may_start(now);
         if starts {
             self.reserve(now);
@@ -213,17 +215,23 @@ impl QueueState {
 
     /// When to fire again. `next` is the earliest deadline of the batches that the timer found.
     pub(super) fn rearm(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
-        let is_idle = self.is_empty() && self.sent.is_empty();
-        let next = next.unwrap_or(now + self.timeout);
-        let next = self.next_start(now).map_or(next, |start| start.min(next));
-        self.timer = (!is_idle).then_some(next);
-        self.timer
+        let next = next.map(|next| next.max(now + LEAST_INTERVAL));
+        let at = next.into_iter().chain(self.next_start(now)).min()?;
+        self.arm_for(at)
     }
 
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Sizes {
         let waiting = self.full.iter().chain([&self.open]).map(|batch| batch.len()).sum();
         Sizes { in_flight: self.window.in_flight(), sent: self.sent.len(), waiting }
+    }
+
+    fn arm_for(&mut self, at: Instant) -> Option<Instant> {
+        if self.timer.is_some_and(|timer| timer <= at) {
+            return None;
+        }
+        self.timer = Some(at);
+        Some(at)
     }
 
     fn is_empty(&self) -> bool {
@@ -264,20 +272,29 @@ impl QueueState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Quota;
+    use crate::algorithm::TokenBucket;
+    use crate::store::PolicySpec;
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn policy() -> Arc<RedisPolicy> {
+        let bucket = TokenBucket::new("q", &Quota::per_second(1)).unwrap();
+        let spec = PolicySpec { name: "policy".into(), bucket, timeout: 50 * MS };
+        RedisPolicy::new(&spec, "prefix").unwrap().into()
+    }
+
     fn join(queue: &mut QueueState, now: Instant) {
-        queue.join(&"key".into(), 0, Op::Acquire(1), now, Waker::noop()).unwrap();
+        queue.join(&policy(), &"key".into(), 0, Op::Acquire(1), now, Waker::noop()).unwrap();
     }
 
     #[test]
     fn a_stalled_server_does_not_keep_the_timer_busy() {
-        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
-        queue.start_alone(&"key".into(), 0, Op::Acquire(1), start, Waker::noop());
+        let (mut queue, start) = (QueueState::default(), Instant::now());
+        queue.start_alone(&policy(), &"key".into(), 0, Op::Acquire(1), start, Waker::noop());
         let (mut now, mut times) = (start + 100 * MS, 0);
         join(&mut queue, now);
-        let mut next = queue.arm(now);
+        let mut next = queue.arm(now, 50 * MS);
         while let Some(at) = next.filter(|at| *at < start + 140 * MS) {
             assert!(at > now, "a timer that fires at once fires for ever");
             (now, times) = (at, times + 1);
@@ -290,8 +307,8 @@ mod tests {
 
     #[test]
     fn a_reply_that_a_blocked_worker_does_not_read_stops_nobody_else() {
-        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
-        queue.start_alone(&"key".into(), 0, Op::Acquire(1), start, Waker::noop());
+        let (mut queue, start) = (QueueState::default(), Instant::now());
+        queue.start_alone(&policy(), &"key".into(), 0, Op::Acquire(1), start, Waker::noop());
         let now = start + 200 * MS;
         join(&mut queue, now);
         assert!(queue.may_start(now));
@@ -305,14 +322,14 @@ mod tests {
 
     #[test]
     fn a_batch_starts_although_none_returns() {
-        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
+        let (mut queue, start) = (QueueState::default(), Instant::now());
         for _ in 0..2 {
             // These are reserved by flushers that are stuck on blocked workers.
             queue.reserve(start);
         }
         join(&mut queue, start + MS);
         assert!(!queue.may_start(start + MS));
-        let at = queue.arm(start + MS).unwrap();
+        let at = queue.arm(start + MS, 50 * MS).unwrap();
         assert!(at <= start + 10 * MS && queue.fire(at).unwrap().starts);
     }
 }

@@ -1,91 +1,65 @@
-//! The script of a policy, assembled once from the frame and the fragments of its algorithm, and
-//! the calls that run it.
+//! The scripts, assembled once from the frame and the fragments of an algorithm.
 
-use redis::{Arg, Cmd, Script as Source};
+use std::sync::LazyLock;
 
-use super::batch::Group;
-use super::key_encoder::KeyEncoder;
-use super::topology::Call;
 use crate::algorithm::{MAX_TICKS, Rate, TokenBucket};
 
 const FRAME: &str = include_str!("../../../lua/frame.lua");
+const ONE_POLICY: &str = include_str!("../../../lua/one_policy.lua");
+const MANY_POLICIES: &str = include_str!("../../../lua/many_policies.lua");
 /// For rates that fit in three digits, and for all others.
 const SHORT_RATE: &str = include_str!("../../../lua/token_bucket.lua");
 const TEXT_RATE: &str = include_str!("../../../lua/token_bucket_text.lua");
 /// Part of both.
 const OTHER_RATE: &str = include_str!("../../../lua/token_bucket_other.lua");
+/// How many arguments say what a quota is.
+const PARAMS: usize = 2;
 /// Starts a line that names a section.
 const MARKER: &str = "--@ ";
 
+/// The scripts for policies that are alike.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    /// For keys of one policy.
+    pub(super) one: Script,
+    /// For keys of several, which takes the server longer.
+    pub(super) many: Script,
+}
+
 #[derive(Debug)]
 pub(super) struct Script {
-    source: String,
-    sha: String,
-    params: [String; 2],
+    pub(super) source: String,
+    pub(super) sha: String,
+}
+
+/// What a script needs to know about a quota, as arguments.
+pub(super) type Params = [String; PARAMS];
+
+static SHORT: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(SHORT_RATE));
+static TEXT: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(TEXT_RATE));
+
+impl Scripts {
+    /// The scripts that decide about this bucket, and their arguments.
+    pub(super) fn of(bucket: &TokenBucket) -> (&'static Self, Params) {
+        let (permit, capacity) = (bucket.rate().permit(), bucket.capacity());
+        let (scripts, rate) = match three_digits(bucket.rate()) {
+            Some(digits) => (&*SHORT, format!("{permit}{digits}")),
+            None => (&*TEXT, format!(":{permit}:{}", bucket.rate().scale())),
+        };
+        (scripts, [rate, capacity.to_string()])
+    }
+
+    fn new(rate: &str) -> Self {
+        let script = |policies| Script::new(&[policies, rate, OTHER_RATE]);
+        Self { one: script(ONE_POLICY), many: script(MANY_POLICIES) }
+    }
 }
 
 impl Script {
-    pub(super) fn new(bucket: &TokenBucket) -> Self {
-        let (permit, capacity) = (bucket.rate().permit(), bucket.capacity());
-        let (fragment, rate) = match three_digits(bucket.rate()) {
-            Some(digits) => (SHORT_RATE, format!("{permit}{digits}")),
-            None => (TEXT_RATE, format!(":{permit}:{}", bucket.rate().scale())),
-        };
-        let params = [rate, capacity.to_string()];
-        let source = assemble(&[fragment, OTHER_RATE], params.len());
-        let sha = Source::new(&source).get_hash().to_owned();
-        Self { source, sha, params }
-    }
-
-    pub(super) fn sha(&self) -> &str {
-        &self.sha
-    }
-
-    /// The calls for the groups of a batch, with the hash of the script. A server that does not know
-    /// the script replies NOSCRIPT. One call has all keys, except on a cluster, where a call can
-    /// touch only one slot.
-    pub(super) fn calls(
-        &self,
-        groups: &[Group<'_>],
-        encoder: &KeyEncoder,
-        one_per_key: bool,
-    ) -> Vec<Call> {
-        let size = if one_per_key { 1 } else { groups.len().max(1) };
-        groups.chunks(size).map(|groups| self.evalsha(groups, encoder)).collect()
-    }
-
-    fn evalsha(&self, groups: &[Group<'_>], encoder: &KeyEncoder) -> Call {
-        let keys = groups.len();
-        let mut command = Cmd::with_capacity(3 + self.params.len() + 2 * keys, 64 * (keys + 2));
-        command.arg("EVALSHA").arg(&self.sha).arg(keys);
-        for (_, key, _) in groups {
-            command.arg(encoder.name(key));
-        }
-        for param in &self.params {
-            command.arg(param);
-        }
-        if !groups.iter().all(|(_, _, group)| group.costs.is_one()) {
-            for (_, _, group) in groups {
-                group.costs.write(&mut command);
-            }
-        }
-        Call {
-            slot: groups.first().map_or(0, |(_, _, group)| group.slot),
-            groups: groups.iter().map(|(index, ..)| *index).collect(),
-            command,
-        }
-    }
-
-    /// The same call with the source of the script.
-    pub(super) fn eval(&self, evalsha: &Call) -> Call {
-        let mut command = redis::cmd("EVAL");
-        command.arg(&self.source);
-        for arg in evalsha.command.args_iter().skip(2) {
-            if let Arg::Simple(arg) = arg {
-                command.arg(arg);
-            }
-        }
-        Call { slot: evalsha.slot, groups: evalsha.groups.clone(), command }
+    fn new(fragments: &[&str]) -> Self {
+        let source = assemble(fragments);
+        let sha = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, sha }
     }
 }
 
@@ -108,10 +82,10 @@ fn three_digits(rate: Rate) -> Option<String> {
 
 /// Replaces each marker (`--@ name`) of the frame by the sections of that name in the fragments,
 /// and removes comments.
-fn assemble(fragments: &[&str], params: usize) -> String {
+fn assemble(fragments: &[&str]) -> String {
     let mut script = String::new();
     FRAME.lines().for_each(|line| push_code(&mut script, line, fragments));
-    script.replace("PARAMS", &params.to_string()).replace("MAX_TICKS", &MAX_TICKS.to_string())
+    script.replace("PARAMS", &PARAMS.to_string()).replace("MAX_TICKS", &MAX_TICKS.to_string())
 }
 
 fn push_code(script: &mut String, line: &str, fragments: &[&str]) {

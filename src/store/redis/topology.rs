@@ -1,21 +1,22 @@
 //! Where a call goes: to one server, or to the node of a cluster that serves its slot.
 
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, mem, ptr};
 
 use redis::{
-    Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
+    ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
 };
 
 use smallvec::SmallVec;
 
+use super::call::Call;
 use super::cluster::Cluster;
 use super::connection::Connection;
 use super::connector::{Connector, to_error};
 use super::script::Script;
 use super::server_error::ServerError;
 use super::shared_connection::ConnectionSet;
-use crate::{Error, ErrorKind, Key};
+use crate::{Error, ErrorKind};
 
 /// How many nodes a call visits at most. A migrating slot takes two. More come from nodes that
 /// disagree.
@@ -31,22 +32,15 @@ pub(super) enum Topology {
     Cluster(Arc<Cluster>),
 }
 
-/// Identifies a queue. Checks that go to the same server share one.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum QueueKey {
+/// Identifies what checks share a queue for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Destination {
+    /// The only server.
+    Server,
     /// The node of a cluster, by the address of its connections in memory.
     Node(usize),
-    /// A pool does not say which node a key goes to.
-    Key(Key),
-}
-
-/// A command and the slot that it touches.
-#[derive(Debug)]
-pub(super) struct Call {
-    pub(super) slot: u16,
-    /// The indices of the groups in its batch that it decides.
-    pub(super) groups: SmallVec<[usize; 1]>,
-    pub(super) command: Cmd,
+    /// A slot, because a pool does not say which node serves it.
+    Slot(u16),
 }
 
 /// Why a call has no reply.
@@ -110,54 +104,49 @@ impl Topology {
         }
     }
 
-    /// The connections to the only server there is.
-    pub(super) fn single_server(&self) -> Option<Arc<ConnectionSet>> {
+    /// Where the checks of a slot go.
+    pub(super) fn destination(&self, slot: u16) -> Destination {
         match self {
-            Self::Server { connections, connector } if !connector.is_cluster() => {
-                Some(connections.clone())
-            }
-            _ => None,
-        }
-    }
-
-    /// The node that serves a key whose bucket is in this slot.
-    pub(super) fn node(&self, key: &Key, slot: u16) -> (QueueKey, Arc<ConnectionSet>) {
-        match self {
-            Self::Server { connections, .. } => (QueueKey::Key(key.clone()), connections.clone()),
+            Self::Server { connections, .. } => self.destination_of(slot, connections),
             Self::Cluster(cluster) => {
-                let connections = cluster.connections(slot);
-                (QueueKey::Node(Arc::as_ptr(&connections).addr()), connections)
+                cluster.route(slot, |connections| self.destination_of(slot, connections))
             }
         }
     }
 
-    /// Sends the calls of one batch to this server, each once. Where the server may not know the
-    /// script, the first of them brings it along.
+    /// The same, if these connections lead there.
+    pub(super) fn destination_of(
+        &self,
+        slot: u16,
+        connections: &Arc<ConnectionSet>,
+    ) -> Destination {
+        match self {
+            Self::Server { connector, .. } if connector.is_cluster() => Destination::Slot(slot),
+            Self::Server { .. } => Destination::Server,
+            Self::Cluster(_) => Destination::Node(Arc::as_ptr(connections).addr()),
+        }
+    }
+
+    pub(super) fn connections(&self, slot: u16) -> Arc<ConnectionSet> {
+        match self {
+            Self::Server { connections, .. } => connections.clone(),
+            Self::Cluster(cluster) => cluster.connections(slot),
+        }
+    }
+
+    /// Sends the calls of one batch to this server, each once. Where the server may not know a
+    /// script, the first call of it brings it along.
     pub(super) async fn send(
         &self,
-        calls: &[Call],
-        script: &Script,
+        calls: &mut [Call],
         server: &ConnectionSet,
         connection: &Arc<Connection>,
     ) -> Vec<Result<Value, Failure>> {
-        let Some((first, rest)) = calls.split_first() else { return Vec::new() };
-        let eval = (!connection.knows_script(script.sha())).then(|| script.eval(first));
-        let first_command = &eval.as_ref().unwrap_or(first).command;
-        let replies: Vec<_> = if rest.is_empty() {
-            vec![connection.call(first_command, false).await]
-        } else {
-            let mut pipeline = Pipeline::with_capacity(calls.len());
-            pipeline.add_command(first_command.clone());
-            for call in rest {
-                pipeline.add_command(call.command.clone());
-            }
-            match connection.call_all(&pipeline).await {
-                Ok(Ok(replies)) => {
-                    replies.into_iter().map(|reply| Ok(reply.extract_error())).collect()
-                }
-                Ok(Err(error)) => calls.iter().map(|_| Ok(Err(error.clone()))).collect(),
-                Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
-            }
+        let loading = loading(calls, connection);
+        let replies = match (&mut *calls, loading.as_slice()) {
+            ([call], []) => vec![connection.call(&call.command, false).await],
+            ([_], [(_, eval)]) => vec![connection.call(&eval.command, false).await],
+            _ => call_all(calls, &loading, connection).await,
         };
         if replies.len() != calls.len() {
             let error = Error::new(ErrorKind::Server, "unexpected reply: the number of replies");
@@ -170,17 +159,22 @@ impl Topology {
                 self.read(call.slot, reply, server).map_err(|(failure, _)| failure)
             })
             .collect();
-        if replies.iter().any(|reply| matches!(reply, Err(Failure::UnknownScript))) {
-            connection.set_knows_script(script.sha(), false);
-        } else if eval.is_some() && matches!(replies.first(), Some(Ok(_))) {
-            connection.set_knows_script(script.sha(), true);
+        for (index, eval) in &loading {
+            if matches!(replies.get(*index), Some(Ok(_))) {
+                connection.set_knows_script(&eval.script.sha, true);
+            }
+        }
+        for (call, reply) in calls.iter().zip(&replies) {
+            if matches!(reply, Err(Failure::UnknownScript)) {
+                connection.set_knows_script(&call.script.sha, false);
+            }
         }
         replies
     }
 
     /// Sends a call to the node that serves its slot, and again only after a redirection.
     pub(super) async fn follow_redirects(&self, call: &Call) -> Result<Value, Failure> {
-        let mut target = self.start(call.slot);
+        let mut target = Target { connections: self.connections(call.slot), asking: false };
         for _ in 0..MAX_REDIRECTIONS {
             let connection = target.connections.acquire().await.map_err(Failure::Lost)?;
             let reply = connection.call(&call.command, target.asking).await;
@@ -191,14 +185,6 @@ impl Topology {
             }
         }
         Err(Failure::Redirected)
-    }
-
-    fn start(&self, slot: u16) -> Target {
-        let connections = match self {
-            Self::Server { connections, .. } => connections.clone(),
-            Self::Cluster(cluster) => cluster.connections(slot),
-        };
-        Target { connections, asking: false }
     }
 
     /// What a reply means, and where the call goes next if it was redirected.
@@ -252,6 +238,50 @@ impl Topology {
             cluster.failed(answered);
         }
     }
+}
+
+/// The calls that bring their script along, by their index: the first of each script that the server
+/// may not know.
+fn loading(calls: &[Call], connection: &Connection) -> SmallVec<[(usize, Call); 1]> {
+    let mut scripts = SmallVec::<[&Script; 2]>::new();
+    let mut loading = SmallVec::new();
+    for (index, call) in calls.iter().enumerate() {
+        if scripts.iter().any(|script| ptr::eq(*script, call.script)) {
+            continue;
+        }
+        scripts.push(call.script);
+        if !connection.knows_script(&call.script.sha) {
+            loading.push((index, call.with_source()));
+        }
+    }
+    loading
+}
+
+/// Sends several calls at once. Their commands are not copied, unless they have to be sent again.
+async fn call_all(
+    calls: &mut [Call],
+    loading: &[(usize, Call)],
+    connection: &Arc<Connection>,
+) -> Vec<Result<RedisResult<Value>, Error>> {
+    let mut pipeline = Pipeline::with_capacity(calls.len());
+    let mut loading = loading.iter().peekable();
+    for (index, call) in calls.iter_mut().enumerate() {
+        pipeline.add_command(match loading.next_if(|(loads, _)| *loads == index) {
+            Some((_, eval)) => eval.command.clone(),
+            None => mem::take(&mut call.command),
+        });
+    }
+    let replies: Vec<_> = match connection.call_all(&pipeline).await {
+        Ok(Ok(replies)) => replies.into_iter().map(|reply| Ok(reply.extract_error())).collect(),
+        Ok(Err(error)) => calls.iter().map(|_| Ok(Err(error.clone()))).collect(),
+        Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
+    };
+    for ((call, command), reply) in calls.iter_mut().zip(pipeline.cmd_iter()).zip(&replies) {
+        if matches!(reply, Ok(Err(_))) && call.command.args_iter().next().is_none() {
+            call.command = command.clone();
+        }
+    }
+    replies
 }
 
 impl From<Failure> for Error {

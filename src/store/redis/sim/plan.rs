@@ -101,7 +101,7 @@ impl Plan {
         let timeouts = (0..random.range(1..4))
             .map(|_| match random.index(5) {
                 0 => random.range(2 * MS..30 * MS),
-                1 => round_trip * 5 / 4 + 15 * MS,
+                1 => least_timeout(round_trip),
                 _ => round_trip + random.range(30 * MS..250 * MS),
             })
             .collect();
@@ -134,10 +134,10 @@ impl Plan {
         plan
     }
 
-    /// Up to nine queues that check distinct keys, together twice as many as the server can.
+    /// Up to six processes that check distinct keys, together twice as many as the server can.
     fn overload(random: &mut Random) -> Self {
         let round_trip = random.range(100..30 * MS);
-        let (processes, limiters) = (random.range(1..4), random.range(1..4));
+        let (processes, limiters) = (random.range(1..7), random.range(1..4));
         Self {
             end: 2 * SECOND,
             processes: processes as usize,
@@ -173,7 +173,7 @@ impl Plan {
 
     /// Whether checks with this timeout are decided while nothing is wrong.
     pub(super) fn is_sufficient(&self, timeout: Micros) -> bool {
-        timeout >= self.round_trip * 5 / 4 + 15 * MS
+        timeout >= least_timeout(self.round_trip)
     }
 
     /// Whether a connection is used so often that its failure is noticed soon.
@@ -185,4 +185,9 @@ impl Plan {
     pub(super) fn capacity(&self) -> u64 {
         SECOND * 128 / (self.service_per_call + 128 * self.service_per_key)
     }
+}
+
+/// The rest is for a worker that reads a reply late.
+fn least_timeout(round_trip: Micros) -> Micros {
+    round_trip * 5 / 4 + 20 * MS
 }

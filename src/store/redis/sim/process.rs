@@ -1,7 +1,6 @@
-//! What a process has: a queue for each limiter and node, and a connection to each node.
+//! What a process has: a queue for each node, and a connection to it.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use super::connection::Connection;
 use super::plan::{Micros, Plan, SLOTS};
@@ -11,8 +10,8 @@ use crate::store::redis::queue_state::QueueState;
 
 #[derive(Debug)]
 pub(super) struct Process {
-    /// By limiter and node.
-    pub(super) queues: Vec<Vec<QueueState>>,
+    /// By node. The limiters share them.
+    pub(super) queues: Vec<QueueState>,
     pub(super) links: Vec<Lifecycle<Rc<Connection>>>,
     /// The tasks that wait for a connection to a node.
     pub(super) waiters: Vec<Vec<u64>>,
@@ -34,11 +33,8 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(plan: &Plan) -> Self {
-        let queue = |&timeout: &Micros| {
-            (0..plan.nodes).map(|_| QueueState::new(Duration::from_micros(timeout))).collect()
-        };
         Self {
-            queues: plan.timeouts.iter().map(queue).collect(),
+            queues: (0..plan.nodes).map(|_| QueueState::default()).collect(),
             links: (0..plan.nodes).map(|_| Lifecycle::default()).collect(),
             waiters: vec![Vec::new(); plan.nodes],
             routes: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),

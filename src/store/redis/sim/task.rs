@@ -8,9 +8,9 @@ use super::connection::Connection;
 use super::plan::MS;
 use super::server::{Call, Group, Reply, UNIT};
 use super::world::{Event, QueueId, World, disconnected, overloaded, unreachable};
-use crate::algorithm::Debt;
 use crate::store::redis::batch::Batch;
 pub(super) use crate::store::redis::lifecycle::Step;
+use crate::store::redis::reply::Found;
 use crate::store::redis::window::Sent;
 use crate::{Error, ErrorKind};
 
@@ -77,7 +77,7 @@ impl World {
         let again = |work| Task { queue: id, work, reply: None, is_lone };
         let now = self.instant();
         match work {
-            Work::Acquire { has_tried } => match self.acquire(id.0, id.2, has_tried) {
+            Work::Acquire { has_tried } => match self.acquire(id.0, id.1, has_tried) {
                 Step::Use(connection) => {
                     let Some((batch, sent)) = self.queue(id).take(now) else { return };
                     let flight = Rc::new(Flight { queue: id, batch, sent });
@@ -91,7 +91,7 @@ impl World {
                 step => {
                     let has_tried = has_tried || matches!(step, Step::Connect(_));
                     self.tasks.insert(number, again(Work::Acquire { has_tried }));
-                    self.await_connection(id.0, id.2, number, step);
+                    self.await_connection(id.0, id.1, number, step);
                 }
             },
             Work::Freeze { flight, connection } => {
@@ -203,17 +203,20 @@ impl World {
     fn freeze(&mut self, flight: &Flight) -> Vec<Call> {
         let now = self.instant();
         let earliest = self.queue(flight.queue).earliest_deadline(now);
-        let limiter = flight.queue.1;
+        let policies = &self.policies;
         let calls = flight.batch.freeze(
             |deadline| deadline < earliest,
             overloaded,
             |groups| {
                 let groups: Vec<_> = groups
                     .iter()
-                    .map(|&(index, key, group)| {
-                        let number = std::str::from_utf8(key.as_bytes()).unwrap().parse().unwrap();
+                    .map(|group| {
+                        let is_its = |policy: &_| Arc::ptr_eq(policy, group.policy);
+                        let limiter = policies.iter().position(is_its).unwrap();
+                        let number = std::str::from_utf8(group.key.as_bytes()).unwrap();
+                        let bucket = (limiter, number.parse().unwrap());
                         let costs = group.costs.iter().collect();
-                        (group.slot, Group { index, bucket: (limiter, number), costs })
+                        (group.slot, Group { index: group.index, bucket, costs })
                     })
                     .collect();
                 groups
@@ -298,7 +301,7 @@ impl World {
                 reply => found.extend(read(&call, reply)),
             }
         }
-        flight.batch.complete(found, &self.servers.bucket);
+        flight.batch.complete(found);
         for call in again {
             for &cost in call.groups.iter().flat_map(|group| &group.costs) {
                 self.checks[(cost - UNIT) as usize].is_redirected = true;
@@ -320,7 +323,7 @@ impl World {
 
     fn finish_again(&mut self, redirected: Redirected, reply: Reply) {
         let Redirected { flight, call, .. } = redirected;
-        flight.batch.complete(read(&call, reply), &self.servers.bucket);
+        flight.batch.complete(read(&call, reply));
         self.forget(flight);
     }
 
@@ -361,9 +364,11 @@ impl World {
     }
 }
 
-fn read(call: &Call, reply: Reply) -> Vec<(usize, Result<Debt, Error>)> {
+fn read(call: &Call, reply: Reply) -> Vec<(usize, Result<Found, Error>)> {
     let error = match reply {
-        Reply::Found(found) => return found.into_iter().map(|(i, debt)| (i, Ok(debt))).collect(),
+        Reply::Found(found) => {
+            return found.into_iter().map(|(i, debt)| (i, Ok(Found::Ticks(debt.ticks)))).collect();
+        }
         Reply::ReadOnly => Error::new(ErrorKind::Server, "READONLY"),
         _ => disconnected(),
     };

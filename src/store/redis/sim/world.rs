@@ -15,16 +15,17 @@ use super::process::Process;
 use super::random::Random;
 use super::server::{Ran, Reply, Request, Servers, UNIT};
 use super::task::{Flight, Task, Work};
-use crate::store::Op;
 use crate::store::redis::health::WAKE_INTERVAL;
 use crate::store::redis::lifecycle::Established;
+use crate::store::redis::policy::RedisPolicy;
+use crate::store::{Op, PolicySpec};
 use crate::{Error, ErrorKind, Key};
 
 /// How many events may happen at the same time.
 const MOST_AT_ONCE: u64 = 10_000;
 
-/// A queue: its process, limiter and node.
-pub(super) type QueueId = (usize, usize, usize);
+/// A queue: its process and node.
+pub(super) type QueueId = (usize, usize);
 
 pub(super) struct World {
     pub(super) now: Micros,
@@ -32,6 +33,8 @@ pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) random: Random,
     pub(super) servers: Servers,
+    /// Of each limiter.
+    pub(super) policies: Vec<Arc<RedisPolicy>>,
     pub(super) processes: Vec<Process>,
     pub(super) connections: Vec<Rc<Connection>>,
     pub(super) tasks: HashMap<u64, Task, RandomState>,
@@ -85,10 +88,18 @@ impl World {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::new(seed, &mut random);
+        let servers = Servers::new(&plan);
+        let policy = |(limiter, &timeout): (usize, &Micros)| {
+            let (name, timeout) = (limiter.to_string().into(), Duration::from_micros(timeout));
+            let spec = PolicySpec { name, bucket: servers.bucket, timeout };
+            RedisPolicy::new(&spec, "simulated").unwrap().into()
+        };
+        let policies = plan.timeouts.iter().enumerate().map(policy).collect();
         let mut world = Self {
             now: 0,
             base: Instant::now(),
-            servers: Servers::new(&plan),
+            servers,
+            policies,
             processes: (0..plan.processes).map(|_| Process::new(&plan)).collect(),
             connections: Vec::new(),
             tasks: HashMap::default(),
@@ -210,11 +221,12 @@ impl World {
         let slot = (number % u64::from(SLOTS)) as u16;
         let slot = if self.plan.nodes == 1 { 0 } else { slot };
         let node = self.processes[process].routes[usize::from(slot)];
-        let id = (process, limiter, node);
+        let (id, policy) = ((process, node), self.policies[limiter].clone());
+        let timeout = self.plan.timeouts[limiter];
         let check = self.checks.len();
-        let deadline = self.now + self.plan.timeouts[limiter];
+        let deadline = self.now + timeout;
         let connection = self.processes[process].links[node].established().cloned();
-        let is_owed = self.is_owed(id, connection.as_ref());
+        let is_owed = self.is_owed(process, timeout, connection.as_ref());
         self.stats.checks += 1;
         self.processes[process].starts.push(self.now);
         self.checks.push(Check::new(id, self.now, deadline, is_owed));
@@ -224,22 +236,22 @@ impl World {
         if queue.is_alone()
             && let Some(connection) = connection
         {
-            let (batch, index, sent) = queue.start_alone(&key, slot, op, now, &waker);
-            let timer = queue.arm(now);
+            let (batch, index, sent) = queue.start_alone(&policy, &key, slot, op, now, &waker);
+            let timer = queue.arm(now, policy.timeout);
             self.checks[check].progress = Progress::Waiting(batch.clone(), index);
             self.arm(id, timer);
             let flight = Rc::new(Flight { queue: id, batch, sent });
             let task = self.spawn(id, Work::Freeze { flight, connection }, true);
             self.step(task);
         } else {
-            let Some((batch, index)) = queue.join(&key, slot, op, now, &waker) else {
+            let Some((batch, index)) = queue.join(&policy, &key, slot, op, now, &waker) else {
                 return self.judge(check, Err(overloaded()));
             };
             let starts = queue.may_start(now);
             if starts {
                 queue.reserve(now);
             }
-            let timer = queue.arm(now);
+            let timer = queue.arm(now, policy.timeout);
             self.checks[check].progress = Progress::Waiting(batch, index);
             self.arm(id, timer);
             if starts {

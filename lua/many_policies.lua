@@ -1,6 +1,7 @@
--- Each key may be of another policy.
+-- The keys may belong to different policies.
 --
--- ARGV    for each key the numbers of its quota (see the fragment of the algorithm), then its checks.
+-- ARGV    for each key the numbers of its quota (see the fragment of the algorithm), and then its
+--         checks.
 
 --@ each
   local first = (i - 1) * (PARAMS + 1)

@@ -1,4 +1,4 @@
--- All keys are of one policy.
+-- All keys belong to one policy.
 --
 -- ARGV    the numbers of the quota (see the fragment of the algorithm), then for each key its
 --         checks. If these are left out, each key has one check of cost 1.

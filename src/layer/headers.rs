@@ -17,10 +17,10 @@ use crate::{Decision, Source};
 ///
 /// With several layers around one service:
 ///
-/// - `Ietf` and `IetfPolicyOnDenial`: each layer adds its own item. On a denial, `Retry-After` is the longest wait: an outer
-///   layer whose quota is used up raises it to its own `t`. An outer layer whose quota still has
-///   permits leaves out a `t` that is larger than `Retry-After`, so that the two never contradict
-///   each other.
+/// - `Ietf` and `IetfPolicyOnDenial`: each layer adds its own item. On a denial, `Retry-After` is the
+///   longest wait: an outer layer whose quota is used up raises it to its own `t`. An outer layer
+///   whose quota still has permits omits a `t` that is larger than `Retry-After`, so that the two
+///   never contradict each other.
 /// - Other styles have room for one limit and report the strictest: the one with the fewest permits
 ///   left or, if those are equal, the later reset.
 ///
@@ -116,8 +116,9 @@ pub(super) enum RateLimitHeaders {
 }
 
 impl RateLimitHeaders {
-    /// Only the policy if the store did not decide, because then nothing is known about the bucket.
-    /// None if it failed, because then the policy is not enforced.
+    /// If the cost exceeds the capacity, the bucket was not read, so there is only the policy, and
+    /// nothing in the legacy styles. If the failure mode decided, there are no headers, because the
+    /// policy is not enforced.
     pub(super) fn new(
         style: HeaderStyle,
         decision: &Decision,
@@ -203,7 +204,7 @@ impl RateLimitHeaders {
     }
 }
 
-/// Adds `Retry-After` to a denial, unless no wait is long enough.
+/// Adds `Retry-After` to a denial, unless the cost exceeds the capacity, so that waiting cannot help.
 pub(super) fn insert_retry_after(decision: &Decision, headers: &mut HeaderMap) {
     if decision.retry_after().is_some() {
         headers.insert(RETRY_AFTER, seconds(decision.verdict.retry_after).into());

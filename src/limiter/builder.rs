@@ -49,10 +49,10 @@ impl LimiterBuilder {
     /// Sets the maximum time that this process caches a denial: 1 second by default. Zero disables
     /// the cache. The time is clamped to a year.
     ///
-    /// After a denial, only time can make the same check succeed, so the process denies it without
-    /// asking the store until [`retry_after`](crate::Decision::retry_after) is over. A
-    /// [`reset`](Limiter::reset) or a larger quota in another process leaves a stale denial for at
-    /// most `max_ttl`. The cache holds at most 65,536 keys, for all limiters on the store and its
+    /// The process denies the same check again, without asking the store, until
+    /// [`retry_after`](crate::Decision::retry_after) has passed, but for at most `max_ttl`. A
+    /// [`reset`](Limiter::reset) or a larger quota in this process takes effect at once; one in
+    /// another process can go unnoticed for up to `max_ttl`. The cache holds at most 65,536 keys, for all limiters on the store and its
     /// clones together, which is about 17 MB, or 25 MB with the longest keys. A
     /// [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
     pub fn cache_denials(self, max_ttl: Duration) -> Self {

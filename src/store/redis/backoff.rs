@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_millis(50);
 
-/// Short enough that checks are decided again within a second of the end of an outage.
+/// Short enough that checks are decided again within a second after an outage.
 pub(super) const LONGEST: Duration = Duration::from_millis(500);
 
 /// Allows one attempt per period. The period grows until a connection proves stable.

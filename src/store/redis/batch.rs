@@ -28,7 +28,8 @@ struct State {
     policies: Vec<BatchPolicy>,
     /// In order of arrival.
     groups: IndexMap<Bucket, KeyGroup, RandomState>,
-    /// The index of the latest group. In a batch of one hot key it is the next one too.
+    /// The index of the group that got the last check. With one hot key, the next check belongs to
+    /// it too.
     last: usize,
     /// In order of arrival.
     checks: Vec<Check>,
@@ -39,7 +40,8 @@ struct State {
 #[derive(Debug)]
 struct BatchPolicy {
     policy: Arc<RedisPolicy>,
-    /// How many policies of the same name precede it: other limiters, or other revisions.
+    /// How many policies before it in this batch have the same name. They belong to other limiters
+    /// or revisions.
     namesakes: usize,
 }
 
@@ -71,7 +73,7 @@ pub(super) struct Group<'a> {
     /// Its index in the batch.
     pub(super) index: usize,
     pub(super) policy: &'a Arc<RedisPolicy>,
-    /// Groups of the same bucket, under policies of the same name, have different numbers.
+    /// Separates groups that may name the same bucket. They must not share a call.
     pub(super) number: usize,
     pub(super) key: &'a Key,
     pub(super) slot: u16,
@@ -79,7 +81,7 @@ pub(super) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// In this order, groups that may share a call are next to each other.
+    /// The sort order that puts groups that may share a call next to each other.
     fn order(&self) -> impl Ord + use<> {
         (self.number, ptr::from_ref(self.policy.scripts), Arc::as_ptr(self.policy))
     }

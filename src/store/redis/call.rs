@@ -1,5 +1,5 @@
-//! The calls of a batch: as few as the scripts allow, or one for each key on a cluster, where a call
-//! can touch only one slot.
+//! The calls of a batch: as few as the scripts allow, or one for each key on a cluster, where a
+//! call can touch only one slot.
 
 use std::ptr;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// The calls for the groups of a batch. They name the script by its hash. A server that does not
-    /// know it replies NOSCRIPT.
+    /// The calls for the groups of a batch. They name the script by its hash. A server that does
+    /// not know it replies NOSCRIPT.
     pub(super) fn of_batch(groups: &[Group<'_>], one_per_key: bool) -> Vec<Self> {
         let share_a_call = |left: &Group<'_>, right: &Group<'_>| {
             !one_per_key

@@ -2,8 +2,8 @@
 //!
 //! The cluster connection of `redis` resends calls that may have run, never replaces a silent
 //! connection, and blocks all shards while it reconnects to one. Here every node has its own
-//! connections and fails alone. MOVED and ASK, which prove that a call did not run, say where it
-//! goes instead.
+//! connections, so a failure of one does not affect the others. MOVED and ASK prove that a call did
+//! not run, and name the node to send it to.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -171,7 +171,8 @@ impl Cluster {
         self.refresh_slots();
     }
 
-    /// Requests the slots soon, in a task, unless one is running. Outside a runtime it does nothing.
+    /// Requests the slots soon, in a task, unless one is running. Outside a runtime it does
+    /// nothing.
     fn refresh_slots(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
         if !self.is_refreshing.swap(true, Ordering::AcqRel) {
@@ -258,7 +259,8 @@ impl Cluster {
         state.refreshed = Some(now);
     }
 
-    /// Makes the slot map visible to checks. Drops nodes that no longer exist, and their connections.
+    /// Makes the slot map visible to checks. Drops nodes that no longer exist, and their
+    /// connections.
     fn publish(&self, state: &mut State, now: Instant) {
         let nodes = state.map.nodes(now);
         let others = nodes.iter().filter_map(|node| self.find(&state.nodes, node).cloned());

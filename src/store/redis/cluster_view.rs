@@ -25,8 +25,8 @@ pub(super) struct Claim {
     /// The ID of the primary.
     pub(super) id: Arc<str>,
     pub(super) endpoint: Endpoint,
-    /// The configuration epoch of the primary: a newer owner of a slot has a greater one. It is 0 if
-    /// the node may not be asked for it.
+    /// The configuration epoch of the primary: a newer owner of a slot has a greater one. It is 0
+    /// if the node may not be asked for it.
     pub(super) epoch: u64,
 }
 

@@ -1,8 +1,8 @@
 //! An established connection that many calls share, and its health.
 //!
-//! A connection is replaced when it breaks, or when it has been silent for a period of its own while
-//! a reply was outstanding. What callers do, such as giving up at their own timeouts, does not
-//! matter: a call that was sent late proves nothing.
+//! A connection is replaced when it breaks, or when it has been silent for a period of its own
+//! while a reply was outstanding. What callers do, such as giving up at their own timeouts, does
+//! not matter: a call that was sent late proves nothing.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -35,14 +35,14 @@ pub(super) struct Connection {
 #[derive(Debug, Default)]
 struct State {
     health: Health,
-    /// Why it is of no use any more.
+    /// Why it was closed, if it was.
     closed: Option<Error>,
     /// The scripts that the server knows.
     scripts: Vec<String>,
     is_timer_armed: bool,
 }
 
-/// Tells the task that keeps the connection that the server has closed it.
+/// Notifies the connection's task that the server has closed the connection.
 #[derive(Debug, Default)]
 pub(super) struct Disconnection {
     has_happened: AtomicBool,
@@ -105,12 +105,12 @@ impl Connection {
         }
     }
 
-    /// Whether a good reply has arrived, ever.
+    /// Whether a good reply has ever arrived.
     pub(super) fn is_proven(&self) -> bool {
         self.state().health.is_proven()
     }
 
-    /// Whether it worked for so long that its end is no sign of a lasting fault.
+    /// Whether it worked long enough that losing it does not suggest a lasting fault.
     pub(super) fn was_stable(&self, now: Instant) -> bool {
         self.state().health.was_stable(now)
     }
@@ -119,7 +119,7 @@ impl Connection {
         self.state().health.silence(now).is_some()
     }
 
-    /// Why it is of no use any more, if it is not.
+    /// Why it was closed, if it was.
     pub(super) fn closed(&self) -> Option<Error> {
         let closed = self.state().closed.clone();
         closed.or_else(|| {

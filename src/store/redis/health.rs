@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use super::backoff;
 use super::silence::Silence;
 
-/// How long a connection may be silent. With the time to connect it leaves a recovery below a
-/// second.
+/// How long a connection may be silent. Together with the time to connect it bounds the recovery to
+/// about a second.
 const LONGEST_SILENCE: Duration = Duration::from_millis(500);
 
-/// A runtime in which nothing is ready may poll no socket while a worker is blocked. While a reply
-/// is outstanding for longer than this, a task is woken in it, which makes a free worker do so.
+/// A runtime with no ready task may not poll its sockets while a worker is blocked. When a reply
+/// has been outstanding for this long, a task is woken in that runtime, so that a free worker polls
+/// them.
 pub(super) const WAKE_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
@@ -55,7 +56,8 @@ impl Health {
         self.silence.duration(now)
     }
 
-    /// Whether it has been silent for too long twice, with time in between to read what has arrived.
+    /// Whether it has been silent for too long twice, with time in between to read what has
+    /// arrived.
     pub(super) fn is_silent(&mut self, now: Instant) -> bool {
         if self.silence.duration(now).is_none_or(|silence| silence < LONGEST_SILENCE) {
             self.suspected = None;

@@ -58,44 +58,48 @@ use crate::{ConfigError, Error, Key};
 /// server and [`key_prefix`](Self::key_prefix).
 ///
 /// Cloning is cheap, and clones share their connections. Nothing connects before the first check,
-/// and Redis may start later. Checks share one connection per server
-/// by default ([`connections`](Self::connections)), which is replaced when it fails.
+/// and Redis may start later. Checks share one connection per server by default
+/// ([`connections`](Self::connections)), which is replaced when it fails.
 ///
 /// A check takes at most one round trip, except for redirections in a cluster, and when the server
-/// has forgotten its scripts. Checks of a limiter and its clones that arrive while calls are in flight go out
-/// together in the next call. A call is sent again only after a reply that proves it did not run.
+/// has forgotten its scripts. Checks that arrive while calls are in flight go out together,
+/// whichever limiter on this store or its clones they come from. So beyond the capacity of Redis,
+/// checks of all its policies are rejected alike. To isolate a policy, open a second store for it.
+/// A call is sent again only after a reply that proves that it did not run.
 ///
 /// # Runtimes
 ///
 /// Connections and calls run as tasks on the Tokio runtime of the check that starts them, even when
 /// they also serve checks from other runtimes. The runtime needs its I/O driver (`enable_all` or
 /// `enable_io`). Without it Tokio panics in the store's task, and the check fails with an
-/// [`Unavailable`](crate::ErrorKind::Unavailable) error. If several runtimes share a store, keep all
-/// of them running. While a `current_thread` runtime is not inside `block_on`, checks in other
+/// [`Unavailable`](crate::ErrorKind::Unavailable) error. If several runtimes share a store, keep
+/// all of them running. While a `current_thread` runtime is not inside `block_on`, checks in other
 /// runtimes may have to wait for its tasks, at most until their timeout.
 ///
-/// Timers fire on a thread of the process, `tollgate-timer`, so no check takes longer than its
-/// timeout because a handler blocks a worker. A worker that blocks (password hashing belongs into
-/// `spawn_blocking`) does not delay the checks of others, with one exception: a task that polls a
-/// check and blocks in another future of the same task, as in `tokio::join!`, can hold up its call
-/// and the connection.
+/// Timers fire on a separate thread, `tollgate-timer`, so a handler that blocks a worker does not
+/// make a check exceed its timeout. (Password hashing, for example, belongs in `spawn_blocking`.) A
+/// blocked worker does not delay other checks, with one exception: if a task polls a check and
+/// another future together, as in `tokio::join!`, and that other future blocks, the check's call
+/// and the connection can be held up.
 ///
 /// # Tests with a paused clock
 ///
-/// The store does not use the clock of Tokio, so a test with `start_paused = true` can use Redis. The
-/// clock of the buckets is that of the server, and does not follow `tokio::time::advance`. Use a
-/// [`MemoryStore`](crate::MemoryStore) for that: its decisions are the same.
+/// The store does not use Tokio's clock, so a test with `start_paused = true` can use Redis. Its
+/// buckets follow the server's clock, not `tokio::time::advance`. Cached denials do follow Tokio's
+/// clock: disable them with `cache_denials(Duration::ZERO)`, or use a
+/// [`MemoryStore`](crate::MemoryStore), which makes the same decisions.
 ///
 /// # Connections
 ///
-/// A connection is replaced when it breaks, when the server says that it is no primary, and when it
-/// sends nothing for half a second although a reply is outstanding. How long callers wait does not
-/// matter. Attempts to connect are spread out, up to half a second apart, and meanwhile checks fail
-/// immediately.
+/// A connection is replaced when it breaks, when a reply shows that the server is not a primary,
+/// and when nothing has arrived for half a second while a reply was outstanding. A check that times
+/// out is no reason to replace it. After a failed attempt to connect, the store waits for up to
+/// half a second, with jitter, before the next one. Meanwhile checks fail immediately.
 ///
 /// [`open`](Self::open) and its siblings speak RESP3, which tells them when a server or a load
-/// balancer closes an idle connection, so they connect again before the next check. Connections that
-/// speak RESP2 (a `Client` with that setting, or a pool) learn it from the next check, which fails.
+/// balancer closes an idle connection, so they connect again before the next check. Connections
+/// that speak RESP2 (a `Client` with that setting, or a pool) notice it only when the next check
+/// fails.
 ///
 /// # TLS
 ///
@@ -103,9 +107,9 @@ use crate::{ConfigError, Error, Key};
 /// both, `redis` uses rustls, and trusts no certificate unless `tls-rustls-webpki-roots` is enabled
 /// too. Settings with which no connection could be made are a [`ConfigError`].
 ///
-/// For a private certificate authority or client certificates, build the address with them. `open`
-/// accepts it. `open_cluster` and `open_sentinel` use those of the first address for all nodes, and
-/// for the primary:
+/// For a private certificate authority or client certificates, build the connection info with them.
+/// `open` accepts it. `open_cluster` and `open_sentinel` use the certificates of the first URL for all
+/// nodes, and for the primary:
 ///
 /// ```no_run
 /// # #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
@@ -125,12 +129,12 @@ use crate::{ConfigError, Error, Key};
 /// `rediss://host:6379/#insecure` accepts every certificate, for tests. The store logs a warning
 /// when it is built.
 ///
-/// With rustls, the first TLS connection uses the process-wide `CryptoProvider` that the application
-/// installed. If none is installed, the store installs *ring*, because rustls would otherwise
-/// install a default itself, or panic if several providers are compiled in. An application that
-/// wants another provider has to call `install_default()` before the first check. A `redis://` store
-/// never installs a provider. A pool makes its own connections: there rustls alone decides, and it
-/// panics if several providers are compiled in and none is installed.
+/// With rustls, the first TLS connection uses the process-wide `CryptoProvider` that the
+/// application installed. If none is installed, the store installs *ring*, because rustls would
+/// otherwise install a default itself, or panic if several providers are compiled in. An
+/// application that wants another provider has to call `install_default()` before the first check.
+/// A `redis://` store never installs a provider. A pool makes its own connections: there rustls
+/// alone decides, and it panics if several providers are compiled in and none is installed.
 ///
 /// # Public dependencies
 ///
@@ -159,10 +163,11 @@ use crate::{ConfigError, Error, Key};
 /// not know what they decide.
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
-/// `noeviction`, and provide enough memory: about 90 bytes per active key with a short text, or 140
-/// if a permit refills in a number of microseconds with more than two digits before its zeros, as
-/// for 7 per second. When memory is full, `noeviction` makes checks fail, and the failure mode
-/// applies; `volatile-ttl` fills the buckets that it evicts.
+/// `noeviction`, and provide enough memory: in total about 150 bytes per active key of up to 16
+/// bytes, or 200 if the rate is not short. A rate is short if one permit refills in a number of
+/// microseconds with at most two digits before its zeros (5 per second: 200,000), or 864 and zeros.
+/// 7 per second is not. When memory is full, checks fail with `noeviction`, and the failure mode
+/// applies. With `volatile-ttl`, Redis evicts buckets, and their keys can use a full burst again.
 #[derive(Clone)]
 pub struct RedisStore {
     queues: Arc<Queues>,
@@ -201,7 +206,7 @@ impl From<deadpool_redis::sentinel::Pool> for RedisPool {
 
 impl RedisStore {
     /// A store on one server, such as `redis://user:secret@host:6379/0`. `rediss://` needs one of
-    /// the `tls-*` features. It does no I/O.
+    /// the `tls-*` features. Opening does no I/O.
     ///
     /// # Errors
     ///
@@ -211,9 +216,9 @@ impl RedisStore {
         Connector::url(url).map(Self::on)
     }
 
-    /// A store on a cluster. It finds the other nodes through these, and connects to them with the
-    /// user, password and TLS of the first URL. At least one of these has to be up when the first
-    /// check arrives.
+    /// A store on a cluster. The given nodes are used to find the others. The user, password and
+    /// TLS of the first URL apply to all nodes. At least one of the given nodes must be up when the
+    /// first check arrives.
     ///
     /// # Errors
     ///
@@ -232,16 +237,17 @@ impl RedisStore {
     ///
     /// # Failovers
     ///
-    /// While the store has a connection, it watches all sentinels: it subscribes to `+switch-master`
-    /// and asks each once a second. It leaves a primary as soon as a sentinel reports a newer one.
+    /// While the store has a connection, it watches all sentinels: it subscribes to
+    /// `+switch-master` and asks each once a second. It leaves a primary as soon as a sentinel
+    /// reports a newer one.
     ///
     /// After a planned failover (`SENTINEL FAILOVER`) the old primary accepts writes for about ten
-    /// more seconds. What it admits after the promotion, the new primary does not know. The
+    /// more seconds. The new primary does not know what the old one admits after the promotion. The
     /// sentinels report a promotion about a second after it, so this is normally at most the burst
     /// plus the rate times two seconds, for each key. A process that reaches no sentinel stays on
     /// the old primary until the sentinels demote it. A primary that is cut off together with a
-    /// process and a minority of the sentinels accepts its writes for as long as that lasts: set
-    /// `min-replicas-to-write` on the servers if that matters.
+    /// process and a minority of the sentinels keeps accepting that process's writes. To prevent
+    /// this, set `min-replicas-to-write` on the servers.
     ///
     /// # Errors
     ///
@@ -259,8 +265,8 @@ impl RedisStore {
     /// cannot express. Certificates do not need it: see [TLS](Self#tls).
     ///
     /// The client's settings are used as they are. `TCP_NODELAY` is off in `redis` 1.x: turn it on
-    /// with `ConnectionInfo::set_tcp_settings`, or every lone check may wait for a delayed
-    /// acknowledgement.
+    /// with `ConnectionInfo::set_tcp_settings`, or a check that is sent while an earlier call is
+    /// unacknowledged may wait for a delayed acknowledgement.
     ///
     /// ```
     /// use redis::{Client, IntoConnectionInfo};
@@ -287,7 +293,7 @@ impl RedisStore {
     /// - A Sentinel pool does not watch the sentinels. After a planned failover the store stays on the
     ///   old primary until that rejects a write or closes the connection, about ten seconds later.
     /// - A cluster pool resends a call after a timeout or a broken connection, up to 16 times,
-    ///   whether or not it has run. It can be charged more than once.
+    ///   whether or not it has run, so a check can be charged more than once.
     ///
     /// [`open`](Self::open), [`open_cluster`](Self::open_cluster) and `open_sentinel` have none of
     /// these problems.
@@ -308,8 +314,8 @@ impl RedisStore {
         Self::on(pool.into().0)
     }
 
-    /// Sets the prefix of all key names in Redis: `tollgate` by default. It must be
-    /// visible ASCII without braces; anything else is a [`ConfigError`] from
+    /// Sets the prefix of all key names in Redis: `tollgate` by default. It must be visible ASCII
+    /// without braces; anything else is a [`ConfigError`] from
     /// [`Limiter::new`](crate::Limiter::new).
     #[must_use]
     pub fn key_prefix(self, prefix: impl Into<Arc<str>>) -> Self {

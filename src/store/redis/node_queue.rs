@@ -1,10 +1,10 @@
 //! The queue of one server: a batch is whatever has arrived while others were in flight.
 //!
 //! A lone check is sent at once, by its own future. When more arrive, a flusher task takes the
-//! pending batch, sends it, and ends when nothing is pending. So no timer delays a check, and an
-//! idle queue holds nothing. A check depends neither on the future of another check nor on a single
-//! flusher: the timer of the queue fails what is late, on another thread, and starts another
-//! flusher if one is stuck on a blocked worker.
+//! pending batch, sends it, and ends when nothing is pending. So no check waits for a timer to fill
+//! its batch, and an idle queue holds nothing. A check depends neither on the future of another
+//! check nor on a single flusher: the timer of the queue fails what is late, on another thread, and
+//! starts another flusher if one is stuck on a blocked worker.
 
 use std::future::poll_fn;
 use std::mem;

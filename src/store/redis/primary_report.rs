@@ -15,8 +15,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Parses the replies to `SENTINEL GET-MASTER-ADDR-BY-NAME` and `SENTINEL MASTER`. `None` if the
-    /// sentinel does not know the service.
+    /// Parses the replies to `SENTINEL GET-MASTER-ADDR-BY-NAME` and `SENTINEL MASTER`. `None` if
+    /// the sentinel does not know the service.
     pub(super) fn parse(address: Value, service: Value) -> Option<Self> {
         let (host, port) = redis::from_redis_value::<(String, u16)>(address).ok()?;
         let fields = service.extract_error().ok();

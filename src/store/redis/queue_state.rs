@@ -13,10 +13,10 @@ use super::window::{Sent, Window};
 use crate::Key;
 use crate::store::Op;
 
-/// How many batches wait to be used again, at most.
+/// How many completed batches are kept for reuse.
 const MAX_USED: usize = 4;
 
-/// The timer looks at all checks, so it does not fire for each deadline.
+/// The timer scans all checks when it fires, so it fires at most this often, not once per deadline.
 const LEAST_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct QueueState {
     /// The batch that the next check joins. It may be empty.
     open: Arc<Batch>,
     is_open_empty: bool,
-    /// Batches before it that are full.
+    /// Full batches, which go before it.
     full: VecDeque<Arc<Batch>>,
     /// Batches that have been sent, to watch their deadlines.
     sent: Vec<Arc<Batch>>,
@@ -151,7 +151,8 @@ impl QueueState {
         Some((batch, sent))
     }
 
-    /// Whether the next batch may start in the place of the last one. If not, the place is returned.
+    /// Whether the next batch may start in the place of the last one. If not, the place is
+    /// returned.
     pub(super) fn may_continue(&mut self, now: Instant) -> bool {
         self.window.release();
         let continues = self.may_start(now);
@@ -194,7 +195,8 @@ impl QueueState {
         mem::take(&mut self.full).into_iter().chain([open]).collect()
     }
 
-    /// When the timer has to fire at the latest, after a check with this timeout was added at `now`.
+    /// When the timer has to fire at the latest, after a check with this timeout was added at
+    /// `now`.
     /// `None` if it is armed for then.
     pub(super) fn arm(&mut self, now: Instant, timeout: Duration) -> Option<Instant> {
         let deadline = now + timeout;

@@ -7,17 +7,17 @@ use crate::algorithm::{MAX_TICKS, Rate, TokenBucket};
 const FRAME: &str = include_str!("../../../lua/frame.lua");
 const ONE_POLICY: &str = include_str!("../../../lua/one_policy.lua");
 const MANY_POLICIES: &str = include_str!("../../../lua/many_policies.lua");
-/// For rates that fit in three digits, and for all others.
+/// The fragment for rates that fit in three digits, and the one for all other rates.
 const SHORT_RATE: &str = include_str!("../../../lua/token_bucket.lua");
 const TEXT_RATE: &str = include_str!("../../../lua/token_bucket_text.lua");
-/// Part of both.
+/// Included in both.
 const OTHER_RATE: &str = include_str!("../../../lua/token_bucket_other.lua");
-/// How many arguments say what a quota is.
+/// The number of arguments per quota.
 const PARAMS: usize = 2;
 /// Starts a line that names a section.
 const MARKER: &str = "--@ ";
 
-/// The scripts for policies that are alike.
+/// The scripts for all policies whose rate has the same form.
 #[derive(Debug)]
 pub(super) struct Scripts {
     /// For keys of one policy.

@@ -1,7 +1,7 @@
 //! The primary of a service: sentinels are asked for it, and watched for the next one.
 //!
-//! After a planned failover the old primary accepts writes for about ten more seconds, and closes no
-//! connection. Only the sentinels know that it was replaced.
+//! After a planned failover the old primary accepts writes for about ten more seconds, and closes
+//! no connection. Only the sentinels know that it was replaced.
 
 use std::convert::Infallible;
 use std::fmt;

@@ -64,8 +64,8 @@ impl ServerError {
     }
 }
 
-/// The text of an error inside of a script, the same on every server. Redis 6.2 adds the line of the
-/// script, as in `@user_script: 25: -READONLY You can't write ...`.
+/// The text of an error inside of a script, the same on every server. Redis 6.2 adds the line of
+/// the script, as in `@user_script: 25: -READONLY You can't write ...`.
 pub(super) fn message(text: &[u8]) -> Cow<'_, str> {
     match String::from_utf8_lossy(text) {
         Cow::Borrowed(text) => unwrapped(text).into(),

@@ -34,8 +34,8 @@ const REDIRECTED_FOR: Duration = Duration::from_secs(60);
 pub(super) struct SlotMap {
     slots: Vec<Slot>,
     seeds: Vec<Node>,
-    /// Until when these nodes are not asked while there are others: those that are cut off from most
-    /// primaries, and those that failed.
+    /// Until when these nodes are not asked while there are others: those that are cut off from
+    /// most primaries, and those that failed.
     isolated: HashMap<Node, Instant>,
     failed: HashMap<Node, Instant>,
     redirected: HashMap<Node, Instant>,
@@ -125,8 +125,8 @@ impl SlotMap {
         nodes
     }
 
-    /// Adds a reply of this round. What is newer than the map applies immediately. Returns whether an
-    /// owner has changed.
+    /// Adds a reply of this round. What is newer than the map applies immediately. Returns whether
+    /// an owner has changed.
     pub(super) fn add(&mut self, view: View, now: Instant) -> bool {
         if view.has_majority {
             self.isolated.remove(&view.from);

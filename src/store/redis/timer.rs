@@ -1,7 +1,7 @@
 //! Timers that fire on a thread of their own, so that no busy worker of a runtime delays them.
 //!
-//! A timer of Tokio is only as punctual as the worker that polls its driver. When that worker runs a
-//! handler that blocks, the timers of the whole runtime wait.
+//! A timer of Tokio is only as punctual as the worker that polls its driver. When that worker runs
+//! a handler that blocks, the timers of the whole runtime wait.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};

@@ -32,7 +32,7 @@ pub(super) enum Topology {
     Cluster(Arc<Cluster>),
 }
 
-/// Identifies what checks share a queue for.
+/// Checks with the same destination share a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Destination {
     /// The only server.
@@ -240,8 +240,8 @@ impl Topology {
     }
 }
 
-/// The calls that bring their script along, by their index: the first of each script that the server
-/// may not know.
+/// The calls that bring their script along, by their index: the first of each script that the
+/// server may not know.
 fn loading(calls: &[Call], connection: &Connection) -> SmallVec<[(usize, Call); 1]> {
     let mut scripts = SmallVec::<[&Script; 2]>::new();
     let mut loading = SmallVec::new();

@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use super::silence::Silence;
 
-/// These may be in flight whatever they carry, if the window is not smaller: one is on the network
-/// while the server works on the other. More would only make batches smaller.
-const WHATEVER_SIZE: usize = 2;
+/// This many batches may be in flight without being full: one is on the network while the server
+/// works on the other. More would only make batches smaller.
+const ANY_SIZE: usize = 2;
 
 const INITIAL: usize = 16;
 const MOST: usize = 64;
 
-/// A batch may join more than [`WHATEVER_SIZE`] others this long after the last one started, even if it is
-/// not full and none of them returns.
+/// While [`ANY_SIZE`] or more are in flight, a batch that is not full starts this long after the
+/// last one, even if no reply has arrived.
 const SPACING: Duration = Duration::from_millis(5);
 
 /// From this round trip on, waiting for another batch to return would take noticeably long.
@@ -21,7 +21,8 @@ const LONG_ROUND_TRIP: Duration = Duration::from_millis(4);
 /// How many batches that are not full start per round trip, if it is long.
 const STARTS_PER_ROUND_TRIP: u32 = 16;
 
-/// What the server's queue may add to twice the round trip, if the timeout allows.
+/// How long a batch may wait at the server, in addition to twice the round trip, if the timeout
+/// allows.
 const QUEUEING: Duration = Duration::from_millis(5);
 
 /// How long the shortest round trip is remembered, at least.
@@ -99,7 +100,7 @@ impl Window {
         } else if is_full || has_passed(self.spacing()) {
             self.limit
         } else {
-            self.limit.min(WHATEVER_SIZE)
+            self.limit.min(ANY_SIZE)
         };
         self.in_flight < limit
     }
@@ -131,7 +132,8 @@ impl Window {
     pub(super) fn replied(&mut self, sent: Sent, now: Instant) {
         self.silence.received(now);
         if self.latest_replied.is_some_and(|latest| sent.at < latest) {
-            // Replies arrive in order, so this one was only read late, by a worker that was blocked.
+            // Replies arrive in order, so this one was only read late, by a worker that was
+            // blocked.
             return;
         }
         self.latest_replied = Some(sent.at);
@@ -170,13 +172,13 @@ impl Window {
     }
 
     /// A check with an earlier deadline would be answered too late if it were sent now. Without
-    /// other batches in flight the estimate may be outdated, so then it is not believed.
+    /// other batches in flight the estimate may be outdated, so it is ignored.
     pub(super) fn earliest_deadline(&self, now: Instant) -> Instant {
         if self.in_flight > 1 { now + self.expected() } else { now }
     }
 
-    /// Whether a check with this timeout that joins behind this many full batches would wait for too
-    /// long: for more than a third of what the round trip leaves of the timeout.
+    /// Whether a check with this timeout that joins behind this many full batches would wait for
+    /// too long: for more than a third of the timeout that remains after one round trip.
     pub(super) fn is_overloaded(&self, full_batches: usize, timeout: Duration) -> bool {
         if full_batches == 0 || self.is_idle() {
             return false;
@@ -186,8 +188,9 @@ impl Window {
         wait > (timeout.saturating_sub(expected) / 3).as_nanos()
     }
 
-    /// Whether no reply has been read for so long that more calls would probably run too late. But the
-    /// reason may be a blocked worker that does not read it, so one batch per timeout still starts.
+    /// Whether no reply has been read for so long that more calls would probably run too late. But
+    /// the reason may be a blocked worker that does not read it, so one batch per timeout still
+    /// starts.
     fn is_silent(&self, now: Instant) -> bool {
         self.silence.duration(now).is_some_and(|silence| silence > self.timeout)
     }
@@ -198,8 +201,8 @@ impl RoundTrip {
         self.last = taken;
         self.in_flight = sent.in_flight;
         self.smoothed = (self.smoothed * 7 + taken) / 8;
-        // While many are in flight, none may take as little as without the others.
-        if now.saturating_duration_since(self.epoch) >= EPOCH && sent.in_flight <= WHATEVER_SIZE {
+        // With many batches in flight, every round trip includes a wait.
+        if now.saturating_duration_since(self.epoch) >= EPOCH && sent.in_flight <= ANY_SIZE {
             self.epoch = now;
             self.shortest = [taken, self.shortest[0]];
         }
@@ -213,9 +216,9 @@ impl RoundTrip {
         share.min(self.last).max(self.shortest())
     }
 
-    /// A batch that takes longer has mostly waited for others at the server. Fewer in flight would
-    /// be answered as many, and sooner. Only a third of what the round trip leaves of the timeout
-    /// is spent there, because other queues that share the server add to it.
+    /// A batch that takes longer has mostly waited for others at the server. With fewer in flight
+    /// the server would answer as many, and each sooner. At most a third of the timeout that
+    /// remains after one round trip is spent waiting, because other processes add to the wait.
     fn longest_useful(&self, timeout: Duration) -> Duration {
         let shortest = self.shortest();
         (shortest * 2 + QUEUEING).min(shortest + timeout.saturating_sub(shortest) / 3)
@@ -228,8 +231,9 @@ impl RoundTrip {
 
 /// How many batches may be in flight so that none takes longer than `longest`, after one of
 /// `in_flight` took `taken`. A server that is always busy takes in proportion to their number
-/// (Little's law); one that is not takes less. The one that is added lets a queue with few in flight
-/// grow faster than one with many, so that queues that share a server tend to equal shares.
+/// (Little's law); one that is not takes less. Counting one more batch than there were lets a queue
+/// with few in flight grow faster than one with many, so that queues that share a server tend to
+/// equal shares.
 fn most_in_flight(in_flight: usize, taken: Duration, longest: Duration) -> usize {
     let limit = (in_flight as u128 + 1) * longest.as_nanos();
     let limit = limit.div_ceil(taken.as_nanos().max(1));

@@ -19,8 +19,9 @@ const MOST_LATE: Micros = MS;
 /// How many batches may be in flight.
 const MOST_IN_FLIGHT: usize = 64;
 
-/// How much of the capacity is answered at twice the capacity, after the first second. The aim is 80.
-/// One of 100 runs misses it, with limiters of different timeouts at a long round trip.
+/// The least percentage of the capacity that is decided at twice the capacity, after the first
+/// second. The aim is 80. About one run in 100 misses it: with limiters of different timeouts, at a
+/// round trip of about half of the shortest.
 const LEAST_ANSWERED_PERCENT: u64 = 70;
 
 #[derive(Debug)]
@@ -34,7 +35,7 @@ pub(super) struct Check {
     ran: Option<Verdict>,
     pub(super) is_redirected: bool,
     is_decided: bool,
-    /// Whether nothing was wrong when it started.
+    /// Whether it must be decided, because nothing was wrong when it started.
     is_owed: bool,
 }
 

@@ -1,9 +1,8 @@
 //! Deterministic simulation of the transport.
 //!
-//! The state machines of this module's parent run in a world of their own: its time, network,
-//! servers and scheduler are simulated, and everything follows from a seed. After every event the
-//! invariants are checked. What is not simulated are the shells around the state machines: locks,
-//! tasks and wakers, and the real connections.
+//! The state machines of the parent module run in a simulated environment: time, network, servers
+//! and scheduler follow from a seed. The invariants are checked after every event. The code around
+//! the state machines (locks, tasks, wakers, real connections) is not simulated.
 
 mod check;
 mod connection;

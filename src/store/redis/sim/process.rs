@@ -17,13 +17,13 @@ pub(super) struct Process {
     pub(super) waiters: Vec<Vec<u64>>,
     /// The node that serves a slot, as far as the process knows.
     pub(super) routes: Vec<usize>,
-    /// No worker runs before.
+    /// All workers are blocked until this time.
     pub(super) paused_until: Micros,
-    /// The next task to run is stuck until then.
+    /// If set, the next task that runs is blocked until this time.
     pub(super) block_next: Option<Micros>,
     /// Batches that wait for a task that is stuck.
     pub(super) stuck: Vec<(*const Batch, Micros)>,
-    /// Something was wrong until then.
+    /// A fault affects the process until this time.
     pub(super) disturbed_until: Micros,
     /// The last attempt to connect to each node, and how many there were since a stable connection.
     pub(super) attempts: Vec<Option<(Micros, u32)>>,

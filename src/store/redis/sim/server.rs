@@ -12,7 +12,7 @@ use crate::decision::Verdict;
 /// A check of the number `n` has the cost `UNIT + n`, so that the server knows whose cost it is.
 pub(super) const UNIT: u64 = 1 << 24;
 
-/// What the clocks of the servers are ahead of the simulated time.
+/// How far the servers' clocks are ahead of simulated time.
 const CLOCK: u64 = 1 << 50;
 
 /// The calls of a batch that are still to be answered, with the groups of each.

@@ -39,7 +39,8 @@ pub(super) struct World {
     pub(super) connections: Vec<Rc<Connection>>,
     pub(super) tasks: HashMap<u64, Task, RandomState>,
     next_task: u64,
-    /// By time, and then by a random number, so that the order of events at the same time is random.
+    /// By time, and then by a random number, so that the order of events at the same time is
+    /// random.
     events: BTreeMap<(Micros, u64), Event>,
     pub(super) checks: Vec<Check>,
     woken: Arc<Mutex<Vec<usize>>>,

@@ -29,7 +29,7 @@ const ROUND_TRIPS: [(u64, &str, &str); 4] = [
 /// Shares of the capacity.
 const LOADS: [f64; 4] = [0.5, 0.9, 1.1, 2.0];
 
-/// Numbers of pending checks with which the capacity is looked for.
+/// Numbers of pending checks with which the capacity is first looked for.
 const PENDING: [u64; 8] = [128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
 
 const LEAD_IN: Duration = Duration::from_millis(500);
@@ -102,6 +102,16 @@ pub(crate) async fn measure(
     for &pending in pending {
         let outcome = paced::closed_loop(&limiter(server)?, KEYS, pending, window).await?;
         capacity = capacity.max(per_second(outcome.answered, slice));
+    }
+    // A closed loop starts many checks at once, and so finds less of a distant server's capacity.
+    loop {
+        let rate = (2.0 * capacity).max(100.0);
+        let outcome = paced::open_loop(&limiter(server)?, KEYS, rate, window).await?;
+        let answered = per_second(outcome.answered, slice);
+        if answered <= 1.05 * capacity {
+            break;
+        }
+        capacity = answered;
     }
     let mut outcomes = vec![Vec::new(); loads.len()];
     for _ in 0..rounds {

@@ -32,6 +32,13 @@ impl DistantServer {
         self.proxy.accepted()
     }
 
+    /// Returns how many connections the server has, besides the one that asks.
+    pub(crate) async fn open_connections(&self) -> usize {
+        let clients = self.server.info("clients").await;
+        let count = clients.get("connected_clients").and_then(|count| count.trim().parse().ok());
+        count.map_or(0, |count: usize| count.saturating_sub(1))
+    }
+
     /// Sets the round trip time. New connections have it from their start.
     pub(crate) fn round_trip(&self, time: Duration) {
         self.proxy.round_trip(time);

@@ -190,6 +190,45 @@ async fn two_limiters_of_one_policy_name_admit_no_more_than_the_quota() {
     assert_eq!(allowed, SLOW.burst);
 }
 
+/// As above, but the numbers differ, so one call has to follow the other.
+#[tokio::test]
+async fn checks_before_and_after_an_update_in_one_batch_admit_no_more_than_the_larger_quota() {
+    let server = Server::start().await;
+    let limiter = limiter(server.url());
+    limiter.check("first").await.unwrap().ensure_allowed().unwrap();
+    let larger = Oracle { burst: 310, ..SLOW };
+    let mut checks: Vec<_> = (0..200).map(|_| start(limiter.check("key"))).collect();
+    limiter.update(larger.quota()).unwrap();
+    checks.extend((0..200).map(|_| start(limiter.check("key"))));
+    let mut allowed = 0;
+    for check in checks {
+        allowed += u64::from(check.await.unwrap().is_allowed());
+    }
+    assert_eq!(allowed, larger.burst);
+}
+
+/// A call that did not run is sent again, with the source of its own script.
+#[tokio::test]
+async fn a_server_that_forgets_its_scripts_decides_the_checks_of_all_policies() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    // Rates of both forms, so that a batch needs several scripts.
+    let rates = [SLOW, SLOW, Oracle { permits: 7, micros: 86_400_000_000, burst: 300 }];
+    let limiters: Vec<_> = (0..3)
+        .map(|n| {
+            let policy = Policy::new(format!("policy-{n}")).quota("q", rates[n].quota());
+            uncached(store.clone(), policy)
+        })
+        .collect();
+    for used in 1..=20 {
+        let checks: Vec<_> = limiters.iter().map(|limiter| start(limiter.check("key"))).collect();
+        for check in checks {
+            assert_eq!(check.await.unwrap().remaining(), SLOW.burst - used);
+        }
+        server.command(&["SCRIPT", "FLUSH"]).await;
+    }
+}
+
 #[tokio::test]
 async fn checks_of_a_hundred_policies_share_a_few_calls() {
     let server = Server::start().await;

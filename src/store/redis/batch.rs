@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 use std::hash::Hash;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -31,7 +32,7 @@ struct State {
     /// The index of the group that got the last check. With one hot key, the next check belongs to
     /// it too.
     last: usize,
-    /// In order of arrival.
+    /// In order of arrival, which is that of their deadlines.
     checks: Vec<Check>,
     /// How many checks at the front are not pending any more.
     completed: usize,
@@ -190,18 +191,18 @@ impl Batch {
     pub(super) fn poll(&self, index: usize, cx: &mut Context<'_>) -> Poll<Result<Verdict, Error>> {
         let mut state = self.state();
         let Some(check) = state.checks.get_mut(index) else { return Poll::Pending };
-        match &mut check.progress {
-            Progress::Pending(waker) => waker.clone_from(cx.waker()),
-            Progress::Gone => {}
-            Progress::Done(_) => {
-                if let Progress::Done(verdict) =
-                    std::mem::replace(&mut check.progress, Progress::Gone)
-                {
-                    return Poll::Ready(verdict);
-                }
-            }
+        let progress = match &check.progress {
+            Progress::Pending(waker) if waker.will_wake(cx.waker()) => return Poll::Pending,
+            Progress::Pending(_) => Progress::Pending(cx.waker().clone()),
+            Progress::Done(_) | Progress::Gone => Progress::Gone,
+        };
+        let progress = std::mem::replace(&mut check.progress, progress);
+        // Dropping a waker may run code of another crate.
+        drop(state);
+        match progress {
+            Progress::Done(verdict) => Poll::Ready(verdict),
+            Progress::Pending(_) | Progress::Gone => Poll::Pending,
         }
-        Poll::Pending
     }
 
     /// Nobody waits for this check any more.
@@ -296,14 +297,16 @@ impl Batch {
         let mut wakers = Wakers::new();
         let mut state = self.state();
         let State { groups, checks, completed, .. } = &mut *state;
-        *completed += checks[*completed..].iter().take_while(|check| !check.is_pending()).count();
-        let mut next: Option<Instant> = None;
-        for check in checks[*completed..].iter_mut().filter(|check| check.is_pending()) {
-            if check.deadline > now {
-                next = Some(next.map_or(check.deadline, |next| next.min(check.deadline)));
-            } else {
+        let mut next = None;
+        while let Some(check) = checks.get_mut(*completed) {
+            if check.is_pending() {
+                if check.deadline > now {
+                    next = Some(check.deadline);
+                    break;
+                }
                 check.complete(Err(error(groups[check.group].slot)), &mut wakers);
             }
+            *completed += 1;
         }
         drop(state);
         wake(wakers);
@@ -335,7 +338,7 @@ impl Batch {
 impl State {
     /// The index of the group of a bucket. `None` if there is no room for another.
     fn group(&mut self, policy: &Arc<RedisPolicy>, key: &Key, slot: u16) -> Option<usize> {
-        let is_policy = |index: usize| Arc::ptr_eq(&self.policies[index].policy, policy);
+        let is_policy = |index: usize| self.policies[index].policy.is_same(policy);
         if let Some((last, _)) = self.groups.get_index(self.last)
             && last.key == *key
             && is_policy(last.policy)
@@ -381,5 +384,8 @@ impl Check {
 }
 
 fn wake(wakers: Wakers) {
-    wakers.into_iter().for_each(Waker::wake);
+    for waker in wakers {
+        // A waker of another crate may panic. The other checks must be woken all the same.
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
 }

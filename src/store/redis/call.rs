@@ -33,9 +33,9 @@ impl Call {
     }
 
     fn evalsha(groups: &[Group<'_>]) -> Option<Self> {
-        let (first, last) = (groups.first()?, groups.last()?);
+        let first = groups.first()?;
         let (scripts, params) = (first.policy.scripts, &first.policy.params);
-        let is_one_policy = Arc::ptr_eq(first.policy, last.policy);
+        let is_one_policy = groups.iter().all(|group| Arc::ptr_eq(group.policy, first.policy));
         let script = if is_one_policy { &scripts.one } else { &scripts.many };
         let keys = groups.len();
         let args = 3 + keys + keys * (1 + params.len());
@@ -44,15 +44,15 @@ impl Call {
         for group in groups {
             command.arg(group.policy.encoder.name(group.key));
         }
-        if !is_one_policy {
-            for group in groups {
-                command.arg(&group.policy.params);
-                group.costs.write(&mut command);
-            }
-        } else {
+        if is_one_policy {
             command.arg(params);
             if !groups.iter().all(|group| group.costs.is_one()) {
                 groups.iter().for_each(|group| group.costs.write(&mut command));
+            }
+        } else {
+            for group in groups {
+                command.arg(&group.policy.params);
+                group.costs.write(&mut command);
             }
         }
         let indices = groups.iter().map(|group| group.index).collect();

@@ -67,9 +67,10 @@ impl Flight {
         let calls = calls.into_iter().filter(|call| self.batch.any_pending(&call.groups));
         let mut replies: FuturesUnordered<_> = calls
             .map(|call| async {
-                let reply = match topology.follow_redirects(&call).await {
+                let reply = match topology.follow_redirects(call.slot, &call.command).await {
                     Err(Failure::UnknownScript) => {
-                        topology.follow_redirects(&call.with_source()).await
+                        let call = call.with_source();
+                        topology.follow_redirects(call.slot, &call.command).await
                     }
                     reply => reply,
                 };
@@ -105,10 +106,9 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
+        self.finish(false);
+        // Checks are pending only if the runtime has shut down, maybe while calls were sent again.
+        self.batch.fail(&shut_down());
         self.queue.forget(&self.batch);
-        if !self.is_finished {
-            self.finish(false);
-            self.batch.fail(&shut_down());
-        }
     }
 }

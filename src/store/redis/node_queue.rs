@@ -33,7 +33,7 @@ pub(super) struct NodeQueue {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     queue: QueueState,
     /// Where flushers run.
@@ -41,18 +41,20 @@ struct State {
 }
 
 impl NodeQueue {
-    pub(super) fn new(topology: Topology, connections: Arc<ConnectionSet>) -> Self {
-        Self { topology, connections, state: Mutex::default() }
+    /// The queue of the checks with this timeout.
+    pub(super) fn new(
+        topology: Topology,
+        connections: Arc<ConnectionSet>,
+        timeout: Duration,
+    ) -> Self {
+        let state = State { queue: QueueState::new(timeout), runtime: None };
+        Self { topology, connections, state: Mutex::new(state) }
     }
 
-    /// Whether anything else uses the connections. A node that has left the cluster is not current.
-    pub(super) fn is_current(&self) -> bool {
-        Arc::strong_count(&self.connections) > 1
-    }
-
-    /// Whether no batch is in flight.
-    pub(super) fn is_idle(&self) -> bool {
-        self.state().queue.is_idle()
+    /// Whether a batch is in flight, or anything else uses the connections: not if the node has left
+    /// the cluster.
+    pub(super) fn is_used(&self) -> bool {
+        Arc::strong_count(&self.connections) > 1 || !self.state().queue.is_idle()
     }
 
     pub(super) fn enqueue(
@@ -73,7 +75,7 @@ impl NodeQueue {
             }
             let (batch, index, sent) = state.queue.start_alone(policy, key, slot, op, now, waker);
             let flight = Flight::new(self.clone(), batch.clone(), sent);
-            self.unlock_and_arm(state, now, policy.timeout);
+            self.unlock_and_arm(state, now);
             let place = InWindow(self.clone());
             let call = LoneCall::new(self.clone(), async move {
                 let _place = place;
@@ -99,7 +101,7 @@ impl NodeQueue {
             state.queue.reserve(now);
         }
         let runtime = starts.then(|| state.runtime.clone()).flatten();
-        self.unlock_and_arm(state, now, policy.timeout);
+        self.unlock_and_arm(state, now);
         if let Some(runtime) = runtime {
             self.spawn_flusher(&runtime);
         }
@@ -165,14 +167,9 @@ impl NodeQueue {
         batches.iter().for_each(|batch| batch.fail(&error));
     }
 
-    /// After a check with this timeout was added at `now`.
-    fn unlock_and_arm(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
-        now: Instant,
-        timeout: Duration,
-    ) {
-        let at = state.queue.arm(now, timeout);
+    /// After a check was added at `now`.
+    fn unlock_and_arm(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) {
+        let at = state.queue.arm(now);
         drop(state);
         if let Some(at) = at {
             let timer: Arc<dyn Timer> = self.clone();

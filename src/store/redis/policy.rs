@@ -1,5 +1,6 @@
 //! What the Redis store computes once for a policy.
 
+use std::ptr;
 use std::time::Duration;
 
 use super::key_encoder::KeyEncoder;
@@ -19,6 +20,14 @@ pub(super) struct RedisPolicy {
 }
 
 impl RedisPolicy {
+    /// Whether checks under both policies have the same bucket and the same numbers.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        ptr::eq(self, other)
+            || self.encoder == other.encoder
+                && ptr::eq(self.scripts, other.scripts)
+                && self.params == other.params
+    }
+
     pub(super) fn new(spec: &PolicySpec, key_prefix: &str) -> Result<Self, ConfigError> {
         let (scripts, params) = Scripts::of(&spec.bucket);
         Ok(Self {

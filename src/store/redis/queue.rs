@@ -5,14 +5,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use tokio::runtime::Handle;
 
 use super::batch::Batch;
-use super::call::Call;
 use super::node_queue::{NodeQueue, shut_down};
 use super::policy::RedisPolicy;
 use super::timer;
@@ -21,15 +20,17 @@ use crate::decision::Verdict;
 use crate::store::Op;
 use crate::{Error, ErrorKind, Key};
 
-/// The queues of a store. Its policies share them, so that the checks of many policies share
-/// batches too.
+/// The queues of a store: one for each server and timeout. Policies with the same timeout share them,
+/// and so share batches too.
 #[derive(Debug)]
 pub(super) struct Queues {
     pub(super) topology: Topology,
     /// Read without a lock. Few queues are added, and only then the map is copied.
-    queues: ArcSwap<HashMap<Destination, Arc<NodeQueue>, RandomState>>,
+    queues: ArcSwap<QueueMap>,
     adding: Mutex<()>,
 }
+
+type QueueMap = HashMap<(Destination, Duration), Arc<NodeQueue>, RandomState>;
 
 /// A check that has not been answered yet. It joins a queue at its first poll.
 #[derive(Default)]
@@ -94,30 +95,26 @@ impl Queues {
     ) -> Result<Place, Error> {
         let slot = if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 };
         let queues = self.queues.load();
-        match queues.get(&self.topology.destination(slot)) {
+        match queues.get(&(self.topology.destination(slot), policy.timeout)) {
             Some(queue) => queue.enqueue(policy, key, slot, op, waker),
-            None => self.add(slot).enqueue(policy, key, slot, op, waker),
+            None => self.add(slot, policy.timeout).enqueue(policy, key, slot, op, waker),
         }
     }
 
     /// Adds the queue of a slot's destination, unless there is one now.
-    fn add(&self, slot: u16) -> Arc<NodeQueue> {
+    fn add(&self, slot: u16, timeout: Duration) -> Arc<NodeQueue> {
         // Nothing runs under the lock that could panic.
         let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = self.topology.connections(slot);
-        let destination = self.topology.destination_of(slot, &connections);
+        let id = (self.topology.destination_of(slot, &connections), timeout);
         let queues = self.queues.load();
-        if let Some(queue) = queues.get(&destination) {
+        if let Some(queue) = queues.get(&id) {
             return queue.clone();
         }
-        let is_used = |(at, queue): &(&Destination, &Arc<NodeQueue>)| match at {
-            Destination::Slot(_) => !queue.is_idle(),
-            _ => !queue.is_idle() || queue.is_current(),
-        };
-        let used = queues.iter().filter(is_used);
-        let mut queues: HashMap<_, _, _> = used.map(|(&at, queue)| (at, queue.clone())).collect();
-        let queue = Arc::new(NodeQueue::new(self.topology.clone(), connections));
-        queues.insert(destination, queue.clone());
+        let used = queues.iter().filter(|(_, queue)| queue.is_used());
+        let mut queues: QueueMap = used.map(|(&id, queue)| (id, queue.clone())).collect();
+        let queue = Arc::new(NodeQueue::new(self.topology.clone(), connections, timeout));
+        queues.insert(id, queue.clone());
         self.queues.store(queues.into());
         queue
     }
@@ -130,16 +127,14 @@ impl Queues {
         let mut command = redis::cmd("DEL");
         command.arg(policy.encoder.name(key));
         let deadline = Instant::now() + policy.timeout;
-        let script = &policy.scripts.one;
-        let call = Call { slot, groups: Default::default(), script, command };
         // In a task of its own, because the reply shows whether the connection works.
-        let reply = runtime.spawn(async move { topology.follow_redirects(&call).await });
-        let server = self.topology.server(slot);
+        let reply = runtime.spawn(async move { topology.follow_redirects(slot, &command).await });
+        let server = || self.topology.server(slot);
         timer::timeout_at(deadline, reply)
             .await
-            .ok_or_else(|| timed_out(&server))?
+            .ok_or_else(|| timed_out(&server()))?
             .map_err(|_| shut_down())?
-            .map_err(|failure| Error::from(failure).with_server(&server))?;
+            .map_err(|failure| Error::from(failure).with_server(&server()))?;
         Ok(())
     }
 }

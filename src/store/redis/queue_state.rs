@@ -16,11 +16,9 @@ use crate::store::Op;
 /// How many completed batches are kept for reuse.
 const MAX_USED: usize = 4;
 
-/// The timer scans all checks when it fires, so it fires at most this often, not once per deadline.
-const LEAST_INTERVAL: Duration = Duration::from_millis(1);
-
 #[derive(Debug)]
 pub(super) struct QueueState {
+    timeout: Duration,
     window: Window,
     /// The batch that the next check joins. It may be empty.
     open: Arc<Batch>,
@@ -54,10 +52,12 @@ pub(super) struct Sizes {
     pub(super) waiting: usize,
 }
 
-impl Default for QueueState {
-    fn default() -> Self {
+impl QueueState {
+    /// The state of a queue whose checks have this timeout.
+    pub(super) fn new(timeout: Duration) -> Self {
         Self {
-            window: Window::default(),
+            timeout,
+            window: Window::new(timeout),
             open: Arc::default(),
             is_open_empty: true,
             full: VecDeque::new(),
@@ -66,9 +66,7 @@ impl Default for QueueState {
             timer: None,
         }
     }
-}
 
-impl QueueState {
     /// Whether no flusher is at work.
     pub(super) fn is_idle(&self) -> bool {
         self.window.is_idle()
@@ -89,10 +87,9 @@ impl QueueState {
         now: Instant,
         waker: &Waker,
     ) -> (Arc<Batch>, usize, Sent) {
-        self.window.serve(policy.timeout);
         self.window.reserve(now);
         let batch = self.empty_batch();
-        let deadline = now + policy.timeout;
+        let deadline = now + self.timeout;
         let index = batch.push(policy, key, slot, op, deadline, waker).unwrap_or_default();
         let sent = self.start(batch.clone(), now);
         (batch, index, sent)
@@ -108,11 +105,10 @@ impl QueueState {
         now: Instant,
         waker: &Waker,
     ) -> Option<(Arc<Batch>, usize)> {
-        self.window.serve(policy.timeout);
-        if self.window.is_overloaded(self.full.len(), policy.timeout) {
+        if self.window.is_overloaded(self.full.len()) {
             return None;
         }
-        let deadline = now + policy.timeout;
+        let deadline = now + self.timeout;
         let index = match self.open.push(policy, key, slot, op, deadline, waker) {
             Some(index) => index,
             None => {
@@ -195,11 +191,10 @@ impl QueueState {
         mem::take(&mut self.full).into_iter().chain([open]).collect()
     }
 
-    /// When the timer has to fire at the latest, after a check with this timeout was added at
-    /// `now`.
-    /// `None` if it is armed for then.
-    pub(super) fn arm(&mut self, now: Instant, timeout: Duration) -> Option<Instant> {
-        let deadline = now + timeout;
+    /// When the timer has to fire at the latest, after a check was added at `now`. `None` if it is
+    /// already armed for that time or earlier.
+    pub(super) fn arm(&mut self, now: Instant) -> Option<Instant> {
+        let deadline = now + self.timeout;
         let at = self.next_start(now).map_or(deadline, |start| start.min(deadline));
         self.arm_for(at)
     }
@@ -217,7 +212,6 @@ impl QueueState {
 
     /// When to fire again. `next` is the earliest deadline of the batches that the timer found.
     pub(super) fn rearm(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
-        let next = next.map(|next| next.max(now + LEAST_INTERVAL));
         let at = next.into_iter().chain(self.next_start(now)).min()?;
         self.arm_for(at)
     }
@@ -292,11 +286,11 @@ mod tests {
 
     #[test]
     fn a_stalled_server_does_not_keep_the_timer_busy() {
-        let (mut queue, start) = (QueueState::default(), Instant::now());
+        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
         queue.start_alone(&policy(), &"key".into(), 0, Op::Acquire(1), start, Waker::noop());
         let (mut now, mut times) = (start + 100 * MS, 0);
         join(&mut queue, now);
-        let mut next = queue.arm(now, 50 * MS);
+        let mut next = queue.arm(now);
         while let Some(at) = next.filter(|at| *at < start + 140 * MS) {
             assert!(at > now, "a timer that fires at once fires for ever");
             (now, times) = (at, times + 1);
@@ -309,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_a_blocked_worker_does_not_read_stops_nobody_else() {
-        let (mut queue, start) = (QueueState::default(), Instant::now());
+        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
         queue.start_alone(&policy(), &"key".into(), 0, Op::Acquire(1), start, Waker::noop());
         let now = start + 200 * MS;
         join(&mut queue, now);
@@ -324,14 +318,26 @@ mod tests {
 
     #[test]
     fn a_batch_starts_although_none_returns() {
-        let (mut queue, start) = (QueueState::default(), Instant::now());
+        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
         for _ in 0..2 {
             // These are reserved by flushers that are stuck on blocked workers.
             queue.reserve(start);
         }
         join(&mut queue, start + MS);
         assert!(!queue.may_start(start + MS));
-        let at = queue.arm(start + MS, 50 * MS).unwrap();
+        let at = queue.arm(start + MS).unwrap();
         assert!(at <= start + 10 * MS && queue.fire(at).unwrap().starts);
+    }
+
+    #[test]
+    fn a_batch_starts_after_a_timeout_although_the_window_is_full() {
+        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
+        while queue.window.may_start(start, true) {
+            queue.reserve(start);
+        }
+        join(&mut queue, start + 30 * MS);
+        let at = queue.arm(start + 30 * MS).unwrap();
+        assert_eq!(at, start + 50 * MS);
+        assert!(queue.fire(at).unwrap().starts);
     }
 }

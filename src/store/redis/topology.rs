@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::{fmt, mem, ptr};
 
 use redis::{
-    ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
+    Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
 };
 
 use smallvec::SmallVec;
@@ -173,12 +173,16 @@ impl Topology {
     }
 
     /// Sends a call to the node that serves its slot, and again only after a redirection.
-    pub(super) async fn follow_redirects(&self, call: &Call) -> Result<Value, Failure> {
-        let mut target = Target { connections: self.connections(call.slot), asking: false };
+    pub(super) async fn follow_redirects(
+        &self,
+        slot: u16,
+        command: &Cmd,
+    ) -> Result<Value, Failure> {
+        let mut target = Target { connections: self.connections(slot), asking: false };
         for _ in 0..MAX_REDIRECTIONS {
             let connection = target.connections.acquire().await.map_err(Failure::Lost)?;
-            let reply = connection.call(&call.command, target.asking).await;
-            match self.read(call.slot, reply, &target.connections) {
+            let reply = connection.call(command, target.asking).await;
+            match self.read(slot, reply, &target.connections) {
                 Ok(reply) => return Ok(reply),
                 Err((Failure::Redirected, Some(next))) => target = next,
                 Err((failure, _)) => return Err(failure),

@@ -30,7 +30,6 @@ const EPOCH: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The longest of any check so far.
     timeout: Duration,
     in_flight: usize,
     limit: usize,
@@ -60,10 +59,11 @@ struct RoundTrip {
     epoch: Instant,
 }
 
-impl Default for Window {
-    fn default() -> Self {
+impl Window {
+    /// The window of a queue whose checks have this timeout.
+    pub(super) fn new(timeout: Duration) -> Self {
         Self {
-            timeout: Duration::ZERO,
+            timeout,
             in_flight: 0,
             limit: INITIAL,
             silence: Silence::default(),
@@ -71,13 +71,6 @@ impl Default for Window {
             round_trip: None,
             latest_replied: None,
         }
-    }
-}
-
-impl Window {
-    /// A check with this timeout arrives.
-    pub(super) fn serve(&mut self, timeout: Duration) {
-        self.timeout = self.timeout.max(timeout);
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -107,7 +100,8 @@ impl Window {
 
     /// When a batch may start, even if it is not full and none returns.
     pub(super) fn next_start(&self, now: Instant) -> Option<Instant> {
-        let spacing = if self.is_silent(now) { self.timeout } else { self.spacing() };
+        let is_stuck = self.is_silent(now) || self.in_flight >= self.limit;
+        let spacing = if is_stuck { self.timeout } else { self.spacing() };
         self.last_start.map(|start| start + spacing)
     }
 
@@ -177,15 +171,15 @@ impl Window {
         if self.in_flight > 1 { now + self.expected() } else { now }
     }
 
-    /// Whether a check with this timeout that joins behind this many full batches would wait for
-    /// too long: for more than a third of the timeout that remains after one round trip.
-    pub(super) fn is_overloaded(&self, full_batches: usize, timeout: Duration) -> bool {
+    /// Whether a check that joins behind this many full batches would wait for too long: for more than
+    /// a third of the timeout that remains after one round trip.
+    pub(super) fn is_overloaded(&self, full_batches: usize) -> bool {
         if full_batches == 0 || self.is_idle() {
             return false;
         }
         let expected = self.expected();
         let wait = expected.as_nanos() * full_batches as u128 / self.limit as u128;
-        wait > (timeout.saturating_sub(expected) / 3).as_nanos()
+        wait > (self.timeout.saturating_sub(expected) / 3).as_nanos()
     }
 
     /// Whether no reply has been read for so long that more calls would probably run too late. But
@@ -247,12 +241,6 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-
-    fn window(timeout: Duration) -> Window {
-        let mut window = Window::default();
-        window.serve(timeout);
-        window
-    }
     const SECOND: Duration = Duration::from_secs(1);
     const BASE: Duration = Duration::from_millis(28);
     const SERVICE: Duration = Duration::from_micros(2_600);
@@ -291,7 +279,7 @@ mod tests {
 
     #[test]
     fn under_lasting_overload_the_server_is_busy_and_answers_in_time() {
-        let (mut window, start) = (window(55 * MS), Instant::now());
+        let (mut window, start) = (Window::new(55 * MS), Instant::now());
         let replies = overload(&mut window, start, 30 * SECOND);
         let settled: Vec<_> = replies.iter().filter(|(at, _)| *at > start + 300 * MS).collect();
         let longest = settled.iter().map(|(_, taken)| *taken).max().unwrap();
@@ -302,7 +290,7 @@ mod tests {
 
     #[test]
     fn batches_that_are_not_full_do_not_start_beyond_the_window() {
-        let (mut window, start) = (window(55 * MS), Instant::now());
+        let (mut window, start) = (Window::new(55 * MS), Instant::now());
         overload(&mut window, start, 500 * MS);
         let (mut now, limit) = (start + 600 * MS, window.limit);
         for _ in 0..100 {
@@ -317,7 +305,7 @@ mod tests {
 
     #[test]
     fn after_a_stall_an_outdated_estimate_holds_nobody_up() {
-        let (mut window, start) = (window(55 * MS), Instant::now());
+        let (mut window, start) = (Window::new(55 * MS), Instant::now());
         reply(&mut window, Sent { at: start, in_flight: 1 }, start + BASE);
         let sent: Vec<_> = (0..16).map(|_| send(&mut window, start + BASE)).collect();
         for sent in &sent[..14] {
@@ -329,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_small_window_grows_again_within_a_few_round_trips() {
-        let (mut window, mut now) = (window(55 * MS), Instant::now());
+        let (mut window, mut now) = (Window::new(55 * MS), Instant::now());
         for taken in [BASE, 300 * MS] {
             let sent = send(&mut window, now);
             now += taken;
@@ -346,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_a_blocked_worker_read_late_is_no_round_trip() {
-        let (mut window, start) = (window(55 * MS), Instant::now());
+        let (mut window, start) = (Window::new(55 * MS), Instant::now());
         let [blocked, other] = [0, 1].map(|ms| send(&mut window, start + ms * MS));
         reply(&mut window, other, start + BASE);
         let (expected, limit) = (window.expected(), window.limit);
@@ -356,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_batch_held_up_by_a_blocked_worker_does_not_fill_a_small_window_for_ever() {
-        let (mut window, mut now) = (window(55 * MS), Instant::now());
+        let (mut window, mut now) = (Window::new(55 * MS), Instant::now());
         for taken in [BASE, 300 * MS] {
             let sent = send(&mut window, now);
             now += taken;

@@ -20,7 +20,7 @@ pub(super) struct Plan {
     pub(super) end: Micros,
     pub(super) processes: usize,
     pub(super) nodes: usize,
-    /// The timeout of each limiter.
+    /// The timeouts of the limiters.
     pub(super) timeouts: Vec<Micros>,
     pub(super) round_trip: Micros,
     pub(super) service_per_call: Micros,
@@ -134,15 +134,15 @@ impl Plan {
         plan
     }
 
-    /// Up to six processes that check distinct keys, together twice as many as the server can.
+    /// Up to nine queues that check distinct keys, together twice as many as the server can.
     fn overload(random: &mut Random) -> Self {
         let round_trip = random.range(100..30 * MS);
-        let (processes, limiters) = (random.range(1..7), random.range(1..4));
+        let (processes, timeouts) = (random.range(1..4), random.range(1..4));
         Self {
             end: 2 * SECOND,
             processes: processes as usize,
             nodes: 1,
-            timeouts: (0..limiters).map(|_| random.range(50 * MS..100 * MS)).collect(),
+            timeouts: (0..timeouts).map(|_| random.range(50 * MS..100 * MS)).collect(),
             round_trip,
             service_per_call: 30,
             service_per_key: 20,

@@ -1,6 +1,7 @@
-//! What a process has: a queue for each node, and a connection to it.
+//! What a process has: a connection to each node, and for each timeout a queue.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::connection::Connection;
 use super::plan::{Micros, Plan, SLOTS};
@@ -10,8 +11,8 @@ use crate::store::redis::queue_state::QueueState;
 
 #[derive(Debug)]
 pub(super) struct Process {
-    /// By node. The limiters share them.
-    pub(super) queues: Vec<QueueState>,
+    /// By timeout and node.
+    pub(super) queues: Vec<Vec<QueueState>>,
     pub(super) links: Vec<Lifecycle<Rc<Connection>>>,
     /// The tasks that wait for a connection to a node.
     pub(super) waiters: Vec<Vec<u64>>,
@@ -33,8 +34,11 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(plan: &Plan) -> Self {
+        let queue = |&timeout: &Micros| {
+            (0..plan.nodes).map(|_| QueueState::new(Duration::from_micros(timeout))).collect()
+        };
         Self {
-            queues: (0..plan.nodes).map(|_| QueueState::default()).collect(),
+            queues: plan.timeouts.iter().map(queue).collect(),
             links: (0..plan.nodes).map(|_| Lifecycle::default()).collect(),
             waiters: vec![Vec::new(); plan.nodes],
             routes: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),

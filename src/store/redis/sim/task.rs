@@ -77,7 +77,7 @@ impl World {
         let again = |work| Task { queue: id, work, reply: None, is_lone };
         let now = self.instant();
         match work {
-            Work::Acquire { has_tried } => match self.acquire(id.0, id.1, has_tried) {
+            Work::Acquire { has_tried } => match self.acquire(id.0, id.2, has_tried) {
                 Step::Use(connection) => {
                     let Some((batch, sent)) = self.queue(id).take(now) else { return };
                     let flight = Rc::new(Flight { queue: id, batch, sent });
@@ -91,7 +91,7 @@ impl World {
                 step => {
                     let has_tried = has_tried || matches!(step, Step::Connect(_));
                     self.tasks.insert(number, again(Work::Acquire { has_tried }));
-                    self.await_connection(id.0, id.1, number, step);
+                    self.await_connection(id.0, id.2, number, step);
                 }
             },
             Work::Freeze { flight, connection } => {

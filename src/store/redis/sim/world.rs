@@ -24,8 +24,11 @@ use crate::{Error, ErrorKind, Key};
 /// How many events may happen at the same time.
 const MOST_AT_ONCE: u64 = 10_000;
 
-/// A queue: its process and node.
-pub(super) type QueueId = (usize, usize);
+/// These share queues.
+const LIMITERS_PER_TIMEOUT: usize = 2;
+
+/// A queue: its process, timeout and node.
+pub(super) type QueueId = (usize, usize, usize);
 
 pub(super) struct World {
     pub(super) now: Micros,
@@ -33,7 +36,7 @@ pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) random: Random,
     pub(super) servers: Servers,
-    /// Of each limiter.
+    /// By limiter.
     pub(super) policies: Vec<Arc<RedisPolicy>>,
     pub(super) processes: Vec<Process>,
     pub(super) connections: Vec<Rc<Connection>>,
@@ -90,12 +93,13 @@ impl World {
         let mut random = Random::new(seed);
         let plan = Plan::new(seed, &mut random);
         let servers = Servers::new(&plan);
-        let policy = |(limiter, &timeout): (usize, &Micros)| {
-            let (name, timeout) = (limiter.to_string().into(), Duration::from_micros(timeout));
+        let policy = |limiter: usize| {
+            let timeout = Duration::from_micros(plan.timeouts[limiter / LIMITERS_PER_TIMEOUT]);
+            let name = limiter.to_string().into();
             let spec = PolicySpec { name, bucket: servers.bucket, timeout };
             RedisPolicy::new(&spec, "simulated").unwrap().into()
         };
-        let policies = plan.timeouts.iter().enumerate().map(policy).collect();
+        let policies = (0..LIMITERS_PER_TIMEOUT * plan.timeouts.len()).map(policy).collect();
         let mut world = Self {
             now: 0,
             base: Instant::now(),
@@ -217,13 +221,14 @@ impl World {
     /// Starts a check, as `NodeQueue::enqueue` does.
     fn check(&mut self, process: usize) {
         let now = self.instant();
-        let limiter = self.random.index(self.plan.timeouts.len());
+        let limiter = self.random.index(self.policies.len());
+        let timeout = limiter / LIMITERS_PER_TIMEOUT;
         let number = self.random.range(0..self.plan.keys);
         let slot = (number % u64::from(SLOTS)) as u16;
         let slot = if self.plan.nodes == 1 { 0 } else { slot };
         let node = self.processes[process].routes[usize::from(slot)];
-        let (id, policy) = ((process, node), self.policies[limiter].clone());
-        let timeout = self.plan.timeouts[limiter];
+        let (id, policy) = ((process, timeout, node), self.policies[limiter].clone());
+        let timeout = self.plan.timeouts[timeout];
         let check = self.checks.len();
         let deadline = self.now + timeout;
         let connection = self.processes[process].links[node].established().cloned();
@@ -238,7 +243,7 @@ impl World {
             && let Some(connection) = connection
         {
             let (batch, index, sent) = queue.start_alone(&policy, &key, slot, op, now, &waker);
-            let timer = queue.arm(now, policy.timeout);
+            let timer = queue.arm(now);
             self.checks[check].progress = Progress::Waiting(batch.clone(), index);
             self.arm(id, timer);
             let flight = Rc::new(Flight { queue: id, batch, sent });
@@ -252,7 +257,7 @@ impl World {
             if starts {
                 queue.reserve(now);
             }
-            let timer = queue.arm(now, policy.timeout);
+            let timer = queue.arm(now);
             self.checks[check].progress = Progress::Waiting(batch, index);
             self.arm(id, timer);
             if starts {

@@ -233,7 +233,11 @@ async fn a_server_that_forgets_its_scripts_decides_the_checks_of_all_policies() 
 async fn checks_of_a_hundred_policies_share_a_few_calls() {
     let server = Server::start().await;
     let store = RedisStore::open(server.url()).unwrap();
-    let policy = |n| Policy::new(format!("policy-{n}")).quota("q", SLOW.quota());
+    let other_form = Oracle { permits: 7, micros: 86_400_000_000, burst: SLOW.burst };
+    let policy = |n| {
+        let oracle = if n % 2 == 0 { SLOW } else { other_form };
+        Policy::new(format!("policy-{n}")).quota("q", oracle.quota())
+    };
     let limiters: Vec<_> = (0..100).map(|n| uncached(store.clone(), policy(n))).collect();
     limiters[0].check("first").await.unwrap().ensure_allowed().unwrap();
     let before = calls(&server, "evalsha").await + calls(&server, "eval").await;

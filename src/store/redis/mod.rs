@@ -62,9 +62,9 @@ use crate::{ConfigError, Error, Key};
 /// ([`connections`](Self::connections)), which is replaced when it fails.
 ///
 /// A check takes at most one round trip, except for redirections in a cluster, and when the server
-/// has forgotten its scripts. Checks that arrive while calls are in flight go out together,
-/// whichever limiter on this store or its clones they come from. So beyond the capacity of Redis,
-/// checks of all its policies are rejected alike. To isolate a policy, open a second store for it.
+/// has forgotten its scripts. Checks that arrive while calls are in flight go out together, whichever
+/// limiter on this store or its clones they come from, if the limiters have the same timeout. Beyond
+/// the capacity of Redis, these are rejected alike. To isolate a policy, open a second store for it.
 /// A call is sent again only after a reply that proves that it did not run.
 ///
 /// # Runtimes

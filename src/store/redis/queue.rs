@@ -1,4 +1,4 @@
-//! Where checks wait: each server has its own queue.
+//! Where checks wait: each server has its own queues.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -26,7 +26,7 @@ const STARTS_PER_ROUND_TRIP: u32 = 16;
 const QUEUEING: Duration = Duration::from_millis(5);
 
 /// How long the shortest round trip is remembered, at least.
-const EPOCH: Duration = Duration::from_secs(5);
+const EPOCH: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Window {
@@ -330,6 +330,20 @@ mod tests {
             sent.into_iter().for_each(|sent| reply(&mut window, sent, now));
         }
         assert!(window.limit >= 12, "{}", window.limit);
+    }
+
+    #[test]
+    fn a_server_that_is_farther_away_than_before_has_a_full_window_within_three_seconds() {
+        let (mut window, mut now) = (Window::new(55 * MS), Instant::now());
+        let sent = send(&mut window, now);
+        reply(&mut window, sent, now + MS);
+        let end = now + 3 * SECOND;
+        while now < end {
+            let sent = send(&mut window, now);
+            now += BASE;
+            reply(&mut window, sent, now);
+        }
+        assert!(window.limit >= ANY_SIZE, "{}", window.limit);
     }
 
     #[test]

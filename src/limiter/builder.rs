@@ -36,7 +36,8 @@ impl LimiterBuilder {
     /// Sets the maximum time that a check may take: 50 ms by default. It covers queueing,
     /// connecting and the reply of the store. After that the failure mode applies. A check that was
     /// already sent may still be charged. The timeout also applies to `peek` and `reset`. It is
-    /// clamped to a year.
+    /// clamped to a year. Limiters with the same timeout on one `RedisStore` share their calls, so
+    /// few different timeouts are best.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }

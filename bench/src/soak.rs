@@ -53,7 +53,7 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
     let store = RedisStore::open(server.url())?;
     let limiter = tollgate::limiter_with_timeout(store, tollgate::allow_all(), TIMEOUT)?;
     let start = Instant::now();
-    let load = tokio::spawn(load(limiter, start, time));
+    let load = tokio::spawn(load(limiter.clone(), start, time));
     let (stalls, sizes) = tokio::join!(stall(&server, start, time), watch_size(start, time));
     let slots = load.await?;
 
@@ -73,6 +73,7 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
     }
     let (early, late) = sizes;
     let open = server.open_connections().await;
+    drop(limiter);
     println!(
         "{time:?} at a round trip of {ROUND_TRIP:?}, {CHECKS_PER_SECOND} checks/s, {} stalls:\n\
          decided by Redis: {:.4} of all {} checks; {:.5} of the {} outside of the stalls and the \

@@ -38,7 +38,8 @@ impl Call {
         let is_one_policy = groups.iter().all(|group| Arc::ptr_eq(group.policy, first.policy));
         let script = if is_one_policy { &scripts.one } else { &scripts.many };
         let keys = groups.len();
-        let args = 3 + keys + keys * (1 + params.len());
+        let quotas = if is_one_policy { 1 } else { keys };
+        let args = 3 + 2 * keys + quotas * params.len();
         let mut command = Cmd::with_capacity(args, 64 * (keys + 2));
         command.arg("EVALSHA").arg(&script.sha).arg(keys);
         for group in groups {

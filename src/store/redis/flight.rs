@@ -112,3 +112,33 @@ impl Drop for Flight {
         self.queue.forget(&self.batch);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use super::super::connector::Connector;
+    use super::super::policy::RedisPolicy;
+    use super::super::queue_state::QueueState;
+    use super::super::topology::Topology;
+    use super::*;
+    use crate::store::Op;
+
+    /// As when the runtime shuts down before the call is sent again.
+    #[test]
+    fn checks_whose_call_is_never_sent_again_do_not_wait_forever() {
+        let topology = Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
+        let (timeout, waker) = (Duration::from_secs(9), Waker::noop());
+        let queue = NodeQueue::new(topology.clone(), topology.connections(0), timeout);
+        let (policy, op) = (RedisPolicy::for_tests(timeout), Op::Acquire(1));
+        let mut state = QueueState::new(timeout);
+        let (batch, index, sent) =
+            state.start_alone(&policy, &"key".into(), 0, op, Instant::now(), waker);
+        let mut flight = Flight::new(queue.into(), batch.clone(), sent);
+        flight.finish(true);
+        drop(flight);
+        let verdict = batch.poll(index, &mut Context::from_waker(waker));
+        assert!(matches!(verdict, Poll::Ready(Err(_))), "{verdict:?}");
+    }
+}

@@ -20,14 +20,6 @@ pub(super) struct RedisPolicy {
 }
 
 impl RedisPolicy {
-    /// Whether checks under both policies have the same bucket and the same numbers.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        ptr::eq(self, other)
-            || self.encoder == other.encoder
-                && ptr::eq(self.scripts, other.scripts)
-                && self.params == other.params
-    }
-
     pub(super) fn new(spec: &PolicySpec, key_prefix: &str) -> Result<Self, ConfigError> {
         let (scripts, params) = Scripts::of(&spec.bucket);
         Ok(Self {
@@ -37,5 +29,22 @@ impl RedisPolicy {
             scripts,
             params,
         })
+    }
+
+    /// Whether checks under both policies have the same bucket and the same numbers.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        ptr::eq(self, other)
+            || self.encoder == other.encoder
+                && ptr::eq(self.scripts, other.scripts)
+                && self.params == other.params
+    }
+}
+
+#[cfg(test)]
+impl RedisPolicy {
+    pub(super) fn for_tests(timeout: Duration) -> std::sync::Arc<Self> {
+        let bucket = TokenBucket::new("quota", &crate::Quota::per_second(1)).unwrap();
+        let spec = PolicySpec { name: "policy".into(), bucket, timeout };
+        Self::new(&spec, "tests").unwrap().into()
     }
 }

@@ -268,26 +268,33 @@ impl QueueState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quota;
-    use crate::algorithm::TokenBucket;
-    use crate::store::PolicySpec;
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn policy() -> Arc<RedisPolicy> {
-        let bucket = TokenBucket::new("q", &Quota::per_second(1)).unwrap();
-        let spec = PolicySpec { name: "policy".into(), bucket, timeout: 50 * MS };
-        RedisPolicy::new(&spec, "prefix").unwrap().into()
-    }
-
     fn join(queue: &mut QueueState, now: Instant) {
-        queue.join(&policy(), &"key".into(), 0, Op::Acquire(1), now, Waker::noop()).unwrap();
+        queue
+            .join(
+                &RedisPolicy::for_tests(50 * MS),
+                &"key".into(),
+                0,
+                Op::Acquire(1),
+                now,
+                Waker::noop(),
+            )
+            .unwrap();
     }
 
     #[test]
     fn a_stalled_server_does_not_keep_the_timer_busy() {
         let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
-        queue.start_alone(&policy(), &"key".into(), 0, Op::Acquire(1), start, Waker::noop());
+        queue.start_alone(
+            &RedisPolicy::for_tests(50 * MS),
+            &"key".into(),
+            0,
+            Op::Acquire(1),
+            start,
+            Waker::noop(),
+        );
         let (mut now, mut times) = (start + 100 * MS, 0);
         join(&mut queue, now);
         let mut next = queue.arm(now);
@@ -304,7 +311,14 @@ mod tests {
     #[test]
     fn a_reply_that_a_blocked_worker_does_not_read_stops_nobody_else() {
         let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
-        queue.start_alone(&policy(), &"key".into(), 0, Op::Acquire(1), start, Waker::noop());
+        queue.start_alone(
+            &RedisPolicy::for_tests(50 * MS),
+            &"key".into(),
+            0,
+            Op::Acquire(1),
+            start,
+            Waker::noop(),
+        );
         let now = start + 200 * MS;
         join(&mut queue, now);
         assert!(queue.may_start(now));

@@ -588,7 +588,11 @@ impl World {
                 server.read_only_until = until;
                 self.disturb(None, until + self.plan.round_trip);
             }
-            Kind::BlockOne => self.processes[process].block_next = Some(until),
+            Kind::BlockOne => {
+                let process = &mut self.processes[process];
+                process.block_next = Some(until);
+                process.may_fail += 1;
+            }
             Kind::BlockAll => {
                 let paused_until = &mut self.processes[process].paused_until;
                 *paused_until = until.max(*paused_until);

@@ -50,9 +50,9 @@ pub(super) struct Sent {
 
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
-    last: Duration,
-    /// How many batches were in flight when the last one was sent, with itself.
-    in_flight: usize,
+    /// How long the latest two batches took, and how many were in flight when each was sent, with
+    /// itself. A single one may have been read late by a worker that was blocked.
+    latest: [(Duration, usize); 2],
     smoothed: Duration,
     /// The shortest of the current epoch and of the one before.
     shortest: [Duration; 2],
@@ -133,8 +133,7 @@ impl Window {
         self.latest_replied = Some(sent.at);
         let taken = now.saturating_duration_since(sent.at);
         let round_trip = self.round_trip.get_or_insert(RoundTrip {
-            last: taken,
-            in_flight: sent.in_flight,
+            latest: [(taken, sent.in_flight); 2],
             smoothed: taken,
             shortest: [taken; 2],
             epoch: now,
@@ -192,8 +191,7 @@ impl Window {
 
 impl RoundTrip {
     fn add(&mut self, sent: Sent, taken: Duration, now: Instant) {
-        self.last = taken;
-        self.in_flight = sent.in_flight;
+        self.latest = [(taken, sent.in_flight), self.latest[0]];
         self.smoothed = (self.smoothed * 7 + taken) / 8;
         // With many batches in flight, every round trip includes a wait.
         if now.saturating_duration_since(self.epoch) >= EPOCH && sent.in_flight <= ANY_SIZE {
@@ -205,9 +203,11 @@ impl RoundTrip {
 
     /// How long a batch takes if this many are in flight with it. Fewer than before wait for less.
     fn expected(&self, in_flight: usize) -> Duration {
-        let share = self.last.as_nanos() * in_flight as u128 / self.in_flight.max(1) as u128;
-        let share = Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX));
-        share.min(self.last).max(self.shortest())
+        let estimates = self.latest.map(|(taken, with)| {
+            let share = taken.as_nanos() * in_flight as u128 / with.max(1) as u128;
+            Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX)).min(taken)
+        });
+        estimates[0].min(estimates[1]).max(self.shortest())
     }
 
     /// A batch that takes longer has mostly waited for others at the server. With fewer in flight

@@ -76,9 +76,9 @@ impl NodeQueue {
             let (batch, index, sent) = state.queue.start_alone(policy, key, slot, op, now, waker);
             let flight = Flight::new(self.clone(), batch.clone(), sent);
             self.unlock_and_arm(state, now);
-            let place = InWindow(self.clone());
+            let in_flight = AloneInFlight(self.clone());
             let call = LoneCall::new(self.clone(), async move {
-                let _place = place;
+                let _in_flight = in_flight;
                 flight.run(connection).await;
             });
             return Ok(Place::new(batch, index, Some(call)));
@@ -108,11 +108,16 @@ impl NodeQueue {
         Ok(Place::new(batch, index, None))
     }
 
-    /// Returns a place in the window, and gives it to a flusher if checks wait for one.
-    pub(super) fn release(self: &Arc<Self>) {
+    /// Returns a place in the window.
+    fn release(self: &Arc<Self>) {
+        self.start_next(QueueState::release);
+    }
+
+    /// A batch has ended, so that checks that wait may start.
+    fn start_next(self: &Arc<Self>, end: impl FnOnce(&mut QueueState)) {
         let now = Instant::now();
         let mut state = self.state();
-        state.queue.release();
+        end(&mut state.queue);
         if !state.queue.may_start(now) {
             return;
         }
@@ -200,12 +205,12 @@ impl Timer for NodeQueue {
     }
 }
 
-/// A place in the window, returned on drop.
-struct InWindow(Arc<NodeQueue>);
+/// The call of a lone check, until it ends or is dropped.
+struct AloneInFlight(Arc<NodeQueue>);
 
-impl Drop for InWindow {
+impl Drop for AloneInFlight {
     fn drop(&mut self) {
-        self.0.release();
+        self.0.start_next(QueueState::end_alone);
     }
 }
 

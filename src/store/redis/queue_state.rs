@@ -87,7 +87,7 @@ impl QueueState {
         now: Instant,
         waker: &Waker,
     ) -> (Arc<Batch>, usize, Sent) {
-        self.window.reserve(now);
+        self.window.set_lone_call(true);
         let batch = self.empty_batch();
         let deadline = now + self.timeout;
         let index = batch.push(policy, key, slot, op, deadline, waker).unwrap_or_default();
@@ -120,6 +120,11 @@ impl QueueState {
         };
         self.is_open_empty = false;
         Some((self.open.clone(), index))
+    }
+
+    /// The call of the only check has ended.
+    pub(super) fn end_alone(&mut self) {
+        self.window.set_lone_call(false);
     }
 
     /// Whether a batch waits that may start.
@@ -219,7 +224,7 @@ impl QueueState {
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Sizes {
         let waiting = self.full.iter().chain([&self.open]).map(|batch| batch.len()).sum();
-        Sizes { in_flight: self.window.in_flight(), sent: self.sent.len(), waiting }
+        Sizes { in_flight: self.window.all_in_flight(), sent: self.sent.len(), waiting }
     }
 
     fn arm_for(&mut self, at: Instant) -> Option<Instant> {
@@ -341,6 +346,24 @@ mod tests {
         assert!(!queue.may_start(start + MS));
         let at = queue.arm(start + MS).unwrap();
         assert!(at <= start + 10 * MS && queue.fire(at).unwrap().starts);
+    }
+
+    #[test]
+    fn a_lone_check_that_is_not_polled_holds_up_nobody() {
+        let (mut queue, policy) = (QueueState::new(50 * MS), RedisPolicy::for_tests(50 * MS));
+        let (key, op, mut now) = ("key".into(), Op::Acquire(1), Instant::now());
+        // After a slow reply the window has a single place.
+        for taken in [MS, 300 * MS] {
+            let (_, _, sent) = queue.start_alone(&policy, &key, 0, op, now, Waker::noop());
+            now += taken;
+            queue.returned(Some((sent, now)));
+            queue.end_alone();
+        }
+        queue.start_alone(&policy, &key, 0, op, now, Waker::noop());
+        join(&mut queue, now);
+        assert!(queue.may_start(now));
+        queue.reserve(now);
+        assert!(!queue.may_start(now), "the window is full");
     }
 
     #[test]

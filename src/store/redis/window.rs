@@ -31,7 +31,10 @@ const EPOCH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Window {
     timeout: Duration,
+    /// How many batches are in flight, without a lone call.
     in_flight: usize,
+    /// A lone call depends on a check that may not be polled, so it takes no place from others.
+    has_lone_call: bool,
     limit: usize,
     silence: Silence,
     last_start: Option<Instant>,
@@ -65,6 +68,7 @@ impl Window {
         Self {
             timeout,
             in_flight: 0,
+            has_lone_call: false,
             limit: INITIAL,
             silence: Silence::default(),
             last_start: None,
@@ -74,12 +78,11 @@ impl Window {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.in_flight == 0
+        self.all_in_flight() == 0
     }
 
-    #[cfg(test)]
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight
+    pub(super) fn all_in_flight(&self) -> usize {
+        self.in_flight + usize::from(self.has_lone_call)
     }
 
     /// Whether another batch may start. `is_full` tells whether a full one waits.
@@ -114,6 +117,11 @@ impl Window {
     /// Returns a place.
     pub(super) fn release(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// A lone call starts, or ends.
+    pub(super) fn set_lone_call(&mut self, is_in_flight: bool) {
+        self.has_lone_call = is_in_flight;
     }
 
     pub(super) fn sent(&mut self, now: Instant) -> Sent {
@@ -167,7 +175,7 @@ impl Window {
     /// A check with an earlier deadline would be answered too late if it were sent now. Without
     /// other batches in flight the estimate may be outdated, so it is ignored.
     pub(super) fn earliest_deadline(&self, now: Instant) -> Instant {
-        if self.in_flight > 1 { now + self.expected() } else { now }
+        if self.all_in_flight() > 1 { now + self.expected() } else { now }
     }
 
     /// Whether a check that joins behind this many full batches would wait for too long: for more than

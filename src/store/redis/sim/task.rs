@@ -10,6 +10,7 @@ use super::server::{Call, Group, Reply, UNIT};
 use super::world::{Event, QueueId, World, disconnected, overloaded, unreachable};
 use crate::store::redis::batch::Batch;
 pub(super) use crate::store::redis::lifecycle::Step;
+use crate::store::redis::queue_state::QueueState;
 use crate::store::redis::reply::Found;
 use crate::store::redis::window::Sent;
 use crate::{Error, ErrorKind};
@@ -86,7 +87,7 @@ impl World {
                 }
                 Step::Fail(error) => {
                     self.queue(id).take_all().iter().for_each(|batch| batch.fail(&error));
-                    self.release(id);
+                    self.start_next(id, QueueState::release);
                 }
                 step => {
                     let has_tried = has_tried || matches!(step, Step::Connect(_));
@@ -330,7 +331,7 @@ impl World {
     /// The task has carried its batch.
     fn carried(&mut self, number: u64, task: Task) {
         if task.is_lone {
-            self.release(task.queue);
+            self.start_next(task.queue, QueueState::end_alone);
         } else {
             self.tasks.insert(number, task);
             self.resume(number);
@@ -344,10 +345,10 @@ impl World {
         }
     }
 
-    fn release(&mut self, id: QueueId) {
+    fn start_next(&mut self, id: QueueId, end: impl FnOnce(&mut QueueState)) {
         let now = self.instant();
         let queue = self.queue(id);
-        queue.release();
+        end(queue);
         if queue.may_start(now) {
             queue.reserve(now);
             self.spawn_flusher(id);

@@ -378,7 +378,7 @@ async fn redirections_without_a_host_are_followed() {
     migrate_under_load(&cluster).await;
 }
 
-/// The nodes are told to announce names, and have none: they name each other `?`.
+/// The nodes are configured to announce host names but have none, so they name each other `?`.
 #[tokio::test]
 async fn nodes_that_do_not_know_their_names_are_found_by_asking_them() {
     let cluster = Cluster::start().await;

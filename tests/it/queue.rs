@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{ErrorKind, Limiter, Policy, RedisStore, Source};
+use tollgate::{Decision, Error, ErrorKind, Limiter, Policy, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
@@ -36,6 +36,14 @@ async fn consumed(server: &Server, key: &str) -> i128 {
 
 async fn calls(server: &Server, command: &str) -> u64 {
     server.command_stats().await.get(command).copied().unwrap_or(0)
+}
+
+async fn allowed(checks: Vec<impl Future<Output = Result<Decision, Error>>>) -> u64 {
+    let mut allowed = 0;
+    for check in checks {
+        allowed += u64::from(check.await.unwrap().is_allowed());
+    }
+    allowed
 }
 
 fn samples<S: Strategy>(strategy: S, count: usize) -> Vec<S::Value> {
@@ -183,11 +191,7 @@ async fn two_limiters_of_one_policy_name_admit_no_more_than_the_quota() {
     let limiters = [(); 2].map(|()| uncached(store.clone(), SLOW.quota()));
     limiters[0].check("first").await.unwrap().ensure_allowed().unwrap();
     let checks: Vec<_> = (0..400).map(|n| start(limiters[n % 2].check("key"))).collect();
-    let mut allowed = 0;
-    for check in checks {
-        allowed += u64::from(check.await.unwrap().is_allowed());
-    }
-    assert_eq!(allowed, SLOW.burst);
+    assert_eq!(allowed(checks).await, SLOW.burst);
 }
 
 /// As above, but the numbers differ, so one call has to follow the other.
@@ -200,11 +204,7 @@ async fn checks_before_and_after_an_update_in_one_batch_admit_no_more_than_the_l
     let mut checks: Vec<_> = (0..200).map(|_| start(limiter.check("key"))).collect();
     limiter.update(larger.quota()).unwrap();
     checks.extend((0..200).map(|_| start(limiter.check("key"))));
-    let mut allowed = 0;
-    for check in checks {
-        allowed += u64::from(check.await.unwrap().is_allowed());
-    }
-    assert_eq!(allowed, larger.burst);
+    assert_eq!(allowed(checks).await, larger.burst);
 }
 
 /// A call that did not run is sent again, with the source of its own script.

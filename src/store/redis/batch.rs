@@ -314,11 +314,11 @@ impl Batch {
     }
 
     /// Fails the checks that are pending.
-    pub(super) fn fail(&self, error: &Error) {
+    pub(super) fn fail(&self, error: impl Fn() -> Error) {
         let mut wakers = Wakers::new();
         let mut state = self.state();
-        for check in &mut state.checks {
-            check.complete(Err(error.clone()), &mut wakers);
+        for check in state.checks.iter_mut().filter(|check| check.is_pending()) {
+            check.complete(Err(error()), &mut wakers);
         }
         drop(state);
         wake(wakers);

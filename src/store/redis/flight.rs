@@ -108,7 +108,7 @@ impl Drop for Flight {
     fn drop(&mut self) {
         self.finish(false);
         // Checks are pending only if the runtime has shut down, maybe while calls were sent again.
-        self.batch.fail(&shut_down());
+        self.batch.fail(shut_down);
         self.queue.forget(&self.batch);
     }
 }

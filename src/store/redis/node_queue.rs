@@ -169,7 +169,7 @@ impl NodeQueue {
     fn fail_all(&self, error: &Error) {
         let error = error.clone().with_server(self.connections.server());
         let batches = self.state().queue.take_all();
-        batches.iter().for_each(|batch| batch.fail(&error));
+        batches.iter().for_each(|batch| batch.fail(|| error.clone()));
     }
 
     /// After a check was added at `now`.
@@ -275,7 +275,7 @@ pub(super) fn shut_down() -> Error {
 }
 
 /// Goes to the end of the thread's run queue. Tokio's `yield_now` also waits until the worker polls
-/// I/O, and so for ever if a handler blocks the worker.
+/// I/O, and so forever if a handler blocks the worker.
 async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|cx| {

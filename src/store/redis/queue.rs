@@ -25,7 +25,7 @@ use crate::{Error, ErrorKind, Key};
 #[derive(Debug)]
 pub(super) struct Queues {
     pub(super) topology: Topology,
-    /// Read without a lock. Few queues are added, and only then the map is copied.
+    /// Read without a lock, and copied when a queue is added.
     queues: ArcSwap<QueueMap>,
     adding: Mutex<()>,
 }

@@ -277,34 +277,24 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn join(queue: &mut QueueState, now: Instant) {
-        queue
-            .join(
-                &RedisPolicy::for_tests(50 * MS),
-                &"key".into(),
-                0,
-                Op::Acquire(1),
-                now,
-                Waker::noop(),
-            )
-            .unwrap();
+        let policy = RedisPolicy::for_tests(50 * MS);
+        queue.join(&policy, &"key".into(), 0, Op::Acquire(1), now, Waker::noop()).unwrap();
+    }
+
+    fn start_alone(queue: &mut QueueState, now: Instant) -> Sent {
+        let policy = RedisPolicy::for_tests(50 * MS);
+        queue.start_alone(&policy, &"key".into(), 0, Op::Acquire(1), now, Waker::noop()).2
     }
 
     #[test]
     fn a_stalled_server_does_not_keep_the_timer_busy() {
         let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
-        queue.start_alone(
-            &RedisPolicy::for_tests(50 * MS),
-            &"key".into(),
-            0,
-            Op::Acquire(1),
-            start,
-            Waker::noop(),
-        );
+        start_alone(&mut queue, start);
         let (mut now, mut times) = (start + 100 * MS, 0);
         join(&mut queue, now);
         let mut next = queue.arm(now);
         while let Some(at) = next.filter(|at| *at < start + 140 * MS) {
-            assert!(at > now, "a timer that fires at once fires for ever");
+            assert!(at > now, "a timer that fires at once fires forever");
             (now, times) = (at, times + 1);
             let fired = queue.fire(now).expect("the timer is due");
             assert!(!fired.starts, "nothing is sent to a server that does not reply");
@@ -316,14 +306,7 @@ mod tests {
     #[test]
     fn a_reply_that_a_blocked_worker_does_not_read_stops_nobody_else() {
         let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
-        queue.start_alone(
-            &RedisPolicy::for_tests(50 * MS),
-            &"key".into(),
-            0,
-            Op::Acquire(1),
-            start,
-            Waker::noop(),
-        );
+        start_alone(&mut queue, start);
         let now = start + 200 * MS;
         join(&mut queue, now);
         assert!(queue.may_start(now));
@@ -350,16 +333,15 @@ mod tests {
 
     #[test]
     fn a_lone_check_that_is_not_polled_holds_up_nobody() {
-        let (mut queue, policy) = (QueueState::new(50 * MS), RedisPolicy::for_tests(50 * MS));
-        let (key, op, mut now) = ("key".into(), Op::Acquire(1), Instant::now());
+        let (mut queue, mut now) = (QueueState::new(50 * MS), Instant::now());
         // After a slow reply the window has a single place.
         for taken in [MS, 300 * MS] {
-            let (_, _, sent) = queue.start_alone(&policy, &key, 0, op, now, Waker::noop());
+            let sent = start_alone(&mut queue, now);
             now += taken;
             queue.returned(Some((sent, now)));
             queue.end_alone();
         }
-        queue.start_alone(&policy, &key, 0, op, now, Waker::noop());
+        start_alone(&mut queue, now);
         join(&mut queue, now);
         assert!(queue.may_start(now));
         queue.reserve(now);

@@ -174,7 +174,7 @@ async fn keep(connector: Arc<Connector>, mut attempt: Attempt) {
     let start = Instant::now();
     let mut result = timer::timeout_at(start + CONNECT_TIMEOUT, connecting.as_mut()).await;
     if result.is_none() {
-        // A busy pool may take longer to hand out a connection, but not for ever.
+        // A busy pool may take longer to hand out a connection, but not forever.
         attempt.set(|lifecycle, number| lifecycle.mark_slow(number, too_slow()));
         result = timer::timeout_at(start + connector.patience(), connecting).await;
     }

@@ -10,9 +10,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use std::time::Instant;
+use indexmap::IndexSet;
 
 use super::cluster_view::{Endpoint, View};
 use super::node::Node;
@@ -92,11 +92,11 @@ impl SlotMap {
 
     /// The nodes that exist, those to ask first at the front.
     pub(super) fn nodes(&self, now: Instant) -> Vec<Node> {
-        let mut seen = HashSet::new();
         let all = self.seeds.iter().chain(self.owners());
         let redirected = self.redirected.iter().filter(|&(_, &until)| until > now);
         let all = all.chain(redirected.map(|(node, _)| node));
-        let mut nodes: Vec<_> = all.filter(|node| seen.insert(*node)).cloned().collect();
+        let all: IndexSet<_> = all.collect();
+        let mut nodes: Vec<_> = all.into_iter().cloned().collect();
         nodes.sort_by_key(|node| self.is_avoided(node, now));
         nodes
     }

@@ -178,8 +178,8 @@ impl Window {
         if self.all_in_flight() > 1 { now + self.expected() } else { now }
     }
 
-    /// Whether a check that joins behind this many full batches would wait for too long: for more than
-    /// a third of the timeout that remains after one round trip.
+    /// Whether a check that joins behind this many full batches would wait for too long: for more
+    /// than a third of the timeout that remains after one round trip.
     pub(super) fn is_overloaded(&self, full_batches: usize) -> bool {
         if full_batches == 0 || self.is_idle() {
             return false;

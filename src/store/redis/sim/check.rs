@@ -19,7 +19,7 @@ const MOST_IN_FLIGHT: usize = 64 + 1;
 /// The least percentage of the capacity that is decided at twice the capacity, after the first
 /// second. The aim is 80. About one run in 400 misses it, with nine queues, of which a batch each
 /// takes nearly all of the timeout that remains after one round trip.
-const LEAST_ANSWERED_PERCENT: u64 = 60;
+const LEAST_ANSWERED_PERCENT: u64 = 70;
 
 #[derive(Debug)]
 pub(super) struct Check {
@@ -114,13 +114,13 @@ impl World {
     pub(super) fn judge(&mut self, number: usize, result: Result<Verdict, Error>) {
         let check = &mut self.checks[number];
         let progress = std::mem::replace(&mut check.progress, Progress::Done);
-        let (process_number, _, node) = check.queue;
+        let (process, _, node) = check.queue;
         if self.now > check.deadline {
             let late = self.now - check.deadline;
             self.violated(format!("the check {number} was {late} us late"));
             return;
         }
-        let process = &self.processes[process_number];
+        let process = &self.processes[process];
         let is_stuck = match &progress {
             Progress::Waiting(batch, _) => {
                 let is_its = |&(stuck, _): &(_, Micros)| stuck == Arc::as_ptr(batch);
@@ -141,10 +141,7 @@ impl World {
             }
             Err(error) => {
                 self.stats.failed += 1;
-                let may_fail = &mut self.processes[process_number].may_fail;
-                if is_owed && *may_fail > 0 {
-                    *may_fail -= 1;
-                } else if is_owed {
+                if is_owed {
                     let start = check.start as f64 / MS as f64;
                     self.violated(format!(
                         "the check {number} of {start} ms on node {node} had to be decided: {error}"

@@ -22,8 +22,6 @@ pub(super) struct Process {
     pub(super) paused_until: Micros,
     /// If set, the next task that runs is blocked until this time.
     pub(super) block_next: Option<Micros>,
-    /// How many checks of other tasks may still fail, because a worker was blocked.
-    pub(super) may_fail: u32,
     /// Batches that wait for a task that is stuck.
     pub(super) stuck: Vec<(*const Batch, Micros)>,
     /// A fault affects the process until this time.
@@ -46,7 +44,6 @@ impl Process {
             routes: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),
             paused_until: 0,
             block_next: None,
-            may_fail: 0,
             stuck: Vec::new(),
             disturbed_until: 0,
             attempts: vec![None; plan.nodes],

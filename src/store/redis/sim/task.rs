@@ -86,7 +86,7 @@ impl World {
                     self.resume(number);
                 }
                 Step::Fail(error) => {
-                    self.queue(id).take_all().iter().for_each(|batch| batch.fail(&error));
+                    self.queue(id).take_all().iter().for_each(|batch| batch.fail(|| error.clone()));
                     self.start_next(id, QueueState::release);
                 }
                 step => {

@@ -133,7 +133,7 @@ impl World {
         while let Some(((at, _), event)) = self.events.pop_first() {
             at_once = if at == self.now { at_once + 1 } else { 0 };
             if at_once == MOST_AT_ONCE {
-                self.violated(format!("something happens for ever: {event:?}"));
+                self.violated(format!("something happens forever: {event:?}"));
             }
             self.now = at;
             self.stats.events += 1;
@@ -588,11 +588,7 @@ impl World {
                 server.read_only_until = until;
                 self.disturb(None, until + self.plan.round_trip);
             }
-            Kind::BlockOne => {
-                let process = &mut self.processes[process];
-                process.block_next = Some(until);
-                process.may_fail += 1;
-            }
+            Kind::BlockOne => self.processes[process].block_next = Some(until),
             Kind::BlockAll => {
                 let paused_until = &mut self.processes[process].paused_until;
                 *paused_until = until.max(*paused_until);

@@ -10,6 +10,7 @@ mod two_keys;
 
 use std::error::Error;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 pub(crate) use baseline::{Baseline, ClusterBaseline};
 pub(crate) use governor::governor;
@@ -35,3 +36,10 @@ pub(crate) fn address(key: u32) -> Ipv4Addr {
 
 /// Large enough that no row exhausts it, even with one key.
 pub(crate) const BURST: u32 = 70_000_000;
+
+/// A permit refills in this time, where all requests are allowed. With 256 tasks no bucket is full
+/// at the next check of its key.
+pub(crate) const REFILL: Duration = Duration::from_millis(100);
+
+/// A permit refills in this time, where requests are denied.
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);

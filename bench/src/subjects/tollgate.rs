@@ -10,19 +10,22 @@ use tollgate::{
 };
 use tower::Layer;
 
-use super::{BURST, BoxError, OkService, Operation, ServiceCall, address};
+use super::{BURST, BoxError, DAY, OkService, Operation, REFILL, ServiceCall, address};
 use crate::common::{Cluster, Server};
 
 type Layered = ServiceCall<RateLimit<OkService, PeerIp>>;
 
-/// Refills slowly, so that the bucket of a key still exists at its next check.
 pub(crate) fn allow_all() -> Policy {
-    Quota::per_minute(1).burst(BURST.into()).into()
+    quota().into()
+}
+
+fn quota() -> Quota {
+    Quota::new(1, REFILL).burst(BURST.into())
 }
 
 /// Allows the first request of a key and denies all others.
 pub(crate) fn deny_after_first() -> Policy {
-    Policy::new("deny").quota("deny", Quota::per_day(1))
+    Policy::new("deny").quota("deny", Quota::new(1, DAY))
 }
 
 /// Fails closed: an error of the store must not count as an allowed request.
@@ -74,9 +77,7 @@ pub(crate) struct ManyPolicies(Arc<[Limiter]>);
 
 impl ManyPolicies {
     pub(crate) fn new(store: &RedisStore, policies: usize) -> Result<Self, BoxError> {
-        let policy = |n| {
-            Policy::new(format!("policy-{n}")).quota("q", Quota::per_minute(1).burst(BURST.into()))
-        };
+        let policy = |n| Policy::new(format!("policy-{n}")).quota("q", quota());
         (0..policies).map(|n| limiter(store.clone(), policy(n))).collect::<Result<_, _>>().map(Self)
     }
 }

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -13,7 +12,7 @@ use redis_0_32::io::tcp::TcpSettings;
 use tower::Layer;
 use tower_rate_limit_redis::{KeyResolver, RateLimitLayer};
 
-use super::{BoxError, OkService, Operation, ServiceCall};
+use super::{BoxError, DAY, OkService, Operation, REFILL, ServiceCall};
 use crate::rows::Row;
 use crate::setup::Setup;
 
@@ -34,13 +33,13 @@ pub(crate) async fn tower_rate_limit_redis(
             &AsyncConnectionConfig::new().set_tcp_settings(tcp),
         )
         .await?;
-    let (burst, seconds) = if row.allow_all { (BURST, 60) } else { (1, 86_400) };
+    let (burst, refill) = if row.allow_all { (BURST, REFILL) } else { (1, DAY) };
     let requests = (row.allow_all && row.keys == 1).then(Arc::default);
     let layer = RateLimitLayer::builder()
         .conn(connection)
         .key_resolver(ByAddress { allow_all: row.allow_all, requests })
         .capacity(burst)
-        .emission_interval(Duration::from_secs(seconds))
+        .emission_interval(refill)
         .build();
     Ok(ServiceCall(layer.layer(OkService)))
 }

@@ -58,9 +58,10 @@ for i = 1, #keys do
     end
     if value and debt == before and found ~= -1 then
       local ttl = pcall('PTTL', key)
-      -- A debt above the capacity is only believed if the expiry agrees with it, to a second: the
-      -- script's clock and that of expiries differ slightly on some servers.
-      if ttl == -1 or debt > capacity and tonumber(ttl) and math.abs(at - now - ttl * 1000) > 1000000 then
+      -- A debt above the capacity is only believed if the expiry agrees with it, to two seconds:
+      -- the expiry may be rounded up to a second, and on some servers its clock differs slightly
+      -- from the script's.
+      if ttl == -1 or debt > capacity and tonumber(ttl) and math.abs(at - now - ttl * 1000) > 2000000 then
         found, debt = -1, capacity
       end
     end

@@ -5,10 +5,10 @@
 -- ARGV    the refill time of a permit, followed by the three digits of the rate; and the refill time
 --         of the whole bucket. A separate argument for the digits would cost more than they do.
 -- Value   the time at which the bucket is full, plus one millisecond, in microseconds, and the rate
---         at which it refills until then: the two digits, 00 for 864, and the number of zeros.
---         Without its last six digits it is the time in milliseconds at which the key expires, which
---         is never before the bucket is full. It takes Redis the least memory, because it is an
---         integer below 2^63. For Lua it is too large to be one number.
+--         at which it refills until then: the two digits, 00 for 864, and the number of zeros. It
+--         takes Redis the least memory, because it is an integer below 2^63. For Lua it is too large
+--         to be one number.
+-- Expiry  the end of the second in which the bucket is full.
 
 --@ params
 local permit, rate = sub(arguments[1], 1, -4) + 0, sub(arguments[1], -3)
@@ -22,5 +22,13 @@ else
   --@ other
 end
 --@ save
-local text = format('%d%s', now + debt + 1000, rate)
-local saved = pcall('SET', key, text, 'PXAT', sub(text, 1, -7), 'GET')
+local full, saved = now + debt + 1000
+local second = full - full % 1000000
+-- INCRBY takes the server less than half as long as SET, but it keeps the expiry.
+if not (
+  at and at - at % 1000000 == second and found ~= -1 and sub(value, -3) == rate
+  and type(pcall('INCRBY', key, format('%d000', full - at))) == 'number'
+) then
+  local expiry = format('%d', second / 1000 + 1000)
+  saved = pcall('SET', key, format('%d%s', full, rate), 'PXAT', expiry, 'GET')
+end

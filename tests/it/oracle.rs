@@ -123,7 +123,7 @@ impl State {
                 (time, 0, digits * 10i128.pow(zeros.parse().unwrap()), 1)
             }
         };
-        // The value is a millisecond later: it is the time at which the key expires.
+        // The value is a millisecond later, so that its expiry in milliseconds is never too early.
         Self { full_at: (number(time) - 1_000) * micro + ticks, permit, micro }
     }
 }

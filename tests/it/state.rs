@@ -28,7 +28,7 @@ async fn value(server: &Server) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_key_expires_when_its_bucket_is_full_and_not_before() {
+async fn a_key_expires_within_a_second_after_its_bucket_is_full_and_not_before() {
     let server = Server::start().await;
     for (permits, micros, burst) in [
         (1, 1, 1),
@@ -52,10 +52,45 @@ async fn a_key_expires_when_its_bucket_is_full_and_not_before() {
             let Some(full_at) = full_at else { continue };
             let expires = oracle.micros_to_ticks(expires as u64 * 1_000);
             assert!(
-                full_at <= expires && expires < full_at + oracle.micros_to_ticks(1_001),
+                full_at <= expires && expires < full_at + oracle.micros_to_ticks(1_001_001),
                 "{oracle:?}"
             );
         }
+    }
+}
+
+/// `INCRBY` keeps the expiry, and works only on what Redis reads as an integer.
+#[tokio::test]
+async fn a_key_that_is_changed_by_incrby_never_expires_before_its_bucket_is_full() {
+    let server = Server::start().await;
+    let oracle = Oracle { permits: 10, micros: 1_000, burst: 20_000 };
+    let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
+    let has_incremented = async || {
+        let commands = server.info("commandstats").await;
+        commands.get("cmdstat_incrby").is_some_and(|counts| !counts.starts_with("calls=0,"))
+    };
+    for (permission, is_granted) in [("-incrby", false), ("+incrby", true)] {
+        server.grant(&[&Server::REQUIRED_COMMANDS[..], &[permission]].concat()).await;
+        let limiter = uncached(RedisStore::open(url.as_str()).unwrap(), oracle.quota());
+        server.command(&["CONFIG", "RESETSTAT"]).await;
+        limiter.reset("key").await.unwrap();
+        let mut found = oracle.full();
+        // From less than a second to more than one.
+        for remaining in (0..100).rev() {
+            let decision = limiter.check_cost("key", 190).await.unwrap();
+            let after = State::read(&server, REDIS_KEY).await.unwrap();
+            oracle.verify(found, 190, &decision, after);
+            let expires: i64 = server.query(&["PEXPIRETIME", REDIS_KEY]).await;
+            let second = (after.full_at as i64 + 1_000) / 1_000_000;
+            assert_eq!(expires, (second + 1) * 1_000, "{remaining} to go");
+            found = after;
+        }
+        let text = value(&server).await.unwrap();
+        let expiry: String = server.query(&["PEXPIRETIME", REDIS_KEY]).await;
+        server.command(&["SET", REDIS_KEY, &format!("+{text}"), "PXAT", &expiry]).await;
+        let decision = limiter.check("key").await.unwrap();
+        oracle.verify(found, 1, &decision, State::read(&server, REDIS_KEY).await.unwrap());
+        assert_eq!(has_incremented().await, is_granted);
     }
 }
 
@@ -153,6 +188,20 @@ async fn a_missing_ttl_is_restored_whether_the_check_is_allowed_or_denied() {
         limiter.check_cost("key", 0).await.unwrap().ensure_allowed().unwrap();
         server.command(&["PERSIST", REDIS_KEY]).await;
         let _ = limiter.peek("key").await.unwrap();
+        assert!(ttl(&server).await > 0);
+    }
+}
+
+/// Also if the bucket is full in the same second as before.
+#[tokio::test]
+async fn a_denied_check_restores_a_missing_ttl_at_any_rate() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, Quota::per_second(20).burst(10));
+    for _ in 0..5 {
+        limiter.reset("key").await.unwrap();
+        limiter.check_cost("key", 9).await.unwrap().ensure_allowed().unwrap();
+        server.command(&["PERSIST", REDIS_KEY]).await;
+        assert!(limiter.check_cost("key", 10).await.unwrap().is_denied());
         assert!(ttl(&server).await > 0);
     }
 }

@@ -149,7 +149,7 @@ use crate::{ConfigError, Error, Key};
 ///
 /// ```text
 /// ACL SETUSER tollgate on >secret resetkeys ~tollgate:* resetchannels
-///     -@all +evalsha +eval +time +get +mget +set +pttl +del
+///     -@all +evalsha +eval +time +get +mget +set +incrby +pttl +del
 /// ```
 ///
 /// In addition grant `+cluster|slots +cluster|nodes +asking` on a cluster (before Redis 7 all of
@@ -157,7 +157,7 @@ use crate::{ConfigError, Error, Key};
 /// than 0, and `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs
 /// `+sentinel +subscribe &+switch-master`.
 ///
-/// Two of these are optional. `+mget` saves the server work. `+cluster|nodes` tells the store which
+/// Three of these are optional. `+mget` and `+incrby` save the server work. `+cluster|nodes` tells the store which
 /// owner of a slot is the newest; without it the majority of the nodes decides. A store on a
 /// cluster reads the slots from several nodes, because a node that is cut off from the others does
 /// not know what they decide.

@@ -59,8 +59,8 @@ for i = 1, #keys do
     if value and debt == before and found ~= -1 then
       local ttl = pcall('PTTL', key)
       -- A debt above the capacity is only believed if the expiry agrees with it, to two seconds:
-      -- the expiry may be rounded up to a second, and on some servers its clock differs slightly
-      -- from the script's.
+      -- the key may exist for a second longer than needed, and on some servers the clock of expiries
+      -- differs slightly from the script's.
       if ttl == -1 or debt > capacity and tonumber(ttl) and math.abs(at - now - ttl * 1000) > 2000000 then
         found, debt = -1, capacity
       end

@@ -8,7 +8,8 @@
 --         at which it refills until then: the two digits, 00 for 864, and the number of zeros. It
 --         takes Redis the least memory, because it is an integer below 2^63. For Lua it is too large
 --         to be one number.
--- Expiry  the end of the second in which the bucket is full.
+-- Expiry  one second after the bucket is full. So it is not before the end of that second, and checks
+--         that leave the bucket to be full in the same second need not change it.
 
 --@ params
 local permit, rate = sub(arguments[1], 1, -4) + 0, sub(arguments[1], -3)
@@ -23,12 +24,11 @@ else
 end
 --@ save
 local full, saved = now + debt + 1000
-local second = full - full % 1000000
 -- INCRBY takes the server less than half as long as SET, but it keeps the expiry.
 if not (
-  at and at - at % 1000000 == second and found ~= -1 and sub(value, -3) == rate
+  at and at - at % 1000000 == full - full % 1000000 and found ~= -1 and sub(value, -3) == rate
   and type(pcall('INCRBY', key, format('%d000', full - at))) == 'number'
 ) then
-  local expiry = format('%d', second / 1000 + 1000)
+  local expiry = format('%d', full / 1000 + 1000)
   saved = pcall('SET', key, format('%d%s', full, rate), 'PXAT', expiry, 'GET')
 end

@@ -53,9 +53,9 @@ pub(super) struct Sent {
 
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
-    /// How long the latest two batches took, and how many were in flight when each was sent, with
-    /// itself. A single one may have been read late by a worker that was blocked.
-    latest: [(Duration, usize); 2],
+    /// How long the latest two batches took. A single one may have been read late by a worker that
+    /// was blocked.
+    latest: [Duration; 2],
     smoothed: Duration,
     /// The shortest of the current epoch and of the one before.
     shortest: [Duration; 2],
@@ -141,7 +141,7 @@ impl Window {
         self.latest_replied = Some(sent.at);
         let taken = now.saturating_duration_since(sent.at);
         let round_trip = self.round_trip.get_or_insert(RoundTrip {
-            latest: [(taken, sent.in_flight); 2],
+            latest: [taken; 2],
             smoothed: taken,
             shortest: [taken; 2],
             epoch: now,
@@ -149,7 +149,11 @@ impl Window {
         round_trip.add(sent, taken, now);
         let longest = round_trip.longest_useful(self.timeout);
         let limit = most_in_flight(sent.in_flight, taken, longest);
-        self.limit = if taken > longest { self.limit.min(limit) } else { self.limit.max(limit) };
+        // A single late reply may have been read late by a worker that was blocked. A window of one
+        // batch would then wait for whatever that worker holds up next.
+        let least = if round_trip.latest[1] > longest { 1 } else { ANY_SIZE };
+        self.limit =
+            if taken > longest { self.limit.min(limit.max(least)) } else { self.limit.max(limit) };
     }
 
     /// A batch was sent, and its reply will not be noticed.
@@ -166,16 +170,19 @@ impl Window {
         }
     }
 
-    /// How long a batch that is sent now is expected to take.
+    /// How long a batch that is sent now is expected to take. A third of the time that remains after
+    /// one round trip is left for the wait before: checks that have waited for less are always sent,
+    /// so an outdated estimate corrects itself.
     fn expected(&self) -> Duration {
-        let in_flight = self.silence.outstanding();
-        self.round_trip.map_or(Duration::ZERO, |round_trip| round_trip.expected(in_flight))
+        self.round_trip.map_or(Duration::ZERO, |round_trip| {
+            let [latest, earlier] = round_trip.latest;
+            latest.min(earlier).min(self.timeout - round_trip.spare(self.timeout))
+        })
     }
 
-    /// A check with an earlier deadline would be answered too late if it were sent now. Without
-    /// other batches in flight the estimate may be outdated, so it is ignored.
+    /// A check with an earlier deadline would be answered too late if it were sent now.
     pub(super) fn earliest_deadline(&self, now: Instant) -> Instant {
-        if self.all_in_flight() > 1 { now + self.expected() } else { now }
+        now + self.expected()
     }
 
     /// Whether a check that joins behind this many full batches would wait for too long: for more
@@ -199,7 +206,7 @@ impl Window {
 
 impl RoundTrip {
     fn add(&mut self, sent: Sent, taken: Duration, now: Instant) {
-        self.latest = [(taken, sent.in_flight), self.latest[0]];
+        self.latest = [taken, self.latest[0]];
         self.smoothed = (self.smoothed * 7 + taken) / 8;
         // With many batches in flight, every round trip includes a wait.
         if now.saturating_duration_since(self.epoch) >= EPOCH && sent.in_flight <= ANY_SIZE {
@@ -209,13 +216,9 @@ impl RoundTrip {
         self.shortest[0] = self.shortest[0].min(taken);
     }
 
-    /// How long a batch takes if this many are in flight with it. Fewer than before wait for less.
-    fn expected(&self, in_flight: usize) -> Duration {
-        let estimates = self.latest.map(|(taken, with)| {
-            let share = taken.as_nanos() * in_flight as u128 / with.max(1) as u128;
-            Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX)).min(taken)
-        });
-        estimates[0].min(estimates[1]).max(self.shortest())
+    /// A third of the timeout that remains after one round trip.
+    fn spare(&self, timeout: Duration) -> Duration {
+        timeout.saturating_sub(self.shortest()) / 3
     }
 
     /// A batch that takes longer has mostly waited for others at the server. With fewer in flight
@@ -223,7 +226,7 @@ impl RoundTrip {
     /// remains after one round trip is spent waiting, because other processes add to the wait.
     fn longest_useful(&self, timeout: Duration) -> Duration {
         let shortest = self.shortest();
-        (shortest * 2 + QUEUEING).min(shortest + timeout.saturating_sub(shortest) / 3)
+        (shortest * 2 + QUEUEING).min(shortest + self.spare(timeout))
     }
 
     fn shortest(&self) -> Duration {
@@ -237,8 +240,7 @@ impl RoundTrip {
 /// with few in flight grow faster than one with many, so that queues that share a server tend to
 /// equal shares.
 fn most_in_flight(in_flight: usize, taken: Duration, longest: Duration) -> usize {
-    let limit = (in_flight as u128 + 1) * longest.as_nanos();
-    let limit = limit.div_ceil(taken.as_nanos().max(1));
+    let limit = (in_flight as u128 + 1) * longest.as_nanos() / taken.as_nanos().max(1);
     usize::try_from(limit).unwrap_or(MOST).clamp(1, MOST)
 }
 
@@ -331,7 +333,7 @@ mod tests {
             now += taken;
             reply(&mut window, sent, now);
         }
-        assert_eq!(window.limit, 1);
+        assert_eq!(window.limit, ANY_SIZE);
         for _ in 0..5 {
             let sent: Vec<_> = (0..window.limit).map(|_| send(&mut window, now)).collect();
             now += BASE;
@@ -372,6 +374,8 @@ mod tests {
             now += taken;
             reply(&mut window, sent, now);
         }
+        window.reserve(now);
+        assert!(window.may_start(now + 6 * MS, false), "a single one may be held up");
         window.reserve(now);
         assert!(!window.may_start(now + 54 * MS, true));
         assert!(window.may_start(now + 55 * MS, false));

@@ -149,11 +149,15 @@ impl Window {
         round_trip.add(sent, taken, now);
         let longest = round_trip.longest_useful(self.timeout);
         let limit = most_in_flight(sent.in_flight, taken, longest);
-        // A single late reply may have been read late by a worker that was blocked. A window of one
-        // batch would then wait for whatever that worker holds up next.
-        let least = if round_trip.latest[1] > longest { 1 } else { ANY_SIZE };
-        self.limit =
-            if taken > longest { self.limit.min(limit.max(least)) } else { self.limit.max(limit) };
+        self.limit = if taken <= longest {
+            self.limit.max(limit)
+        } else if round_trip.latest[1] <= longest {
+            // It may have been read late by a worker that was blocked. A window of one batch would
+            // then wait for whatever that worker holds up next.
+            self.limit.min(limit.max(ANY_SIZE))
+        } else {
+            self.limit.min(limit)
+        };
     }
 
     /// A batch was sent, and its reply will not be noticed.

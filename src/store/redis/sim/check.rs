@@ -17,8 +17,8 @@ use crate::store::redis::queue_state::QueueState;
 const MOST_IN_FLIGHT: usize = 64 + 1;
 
 /// The least percentage of the capacity that is decided at twice the capacity, after the first
-/// second. The aim is 80. About one run in 400 misses it, with nine queues, of which a batch each
-/// takes nearly all of the timeout that remains after one round trip.
+/// second. The aim is 80. A few runs miss it, with nine queues, of which a batch each takes nearly all
+/// of the timeout that remains after one round trip.
 const LEAST_ANSWERED_PERCENT: u64 = 70;
 
 #[derive(Debug)]

@@ -308,13 +308,16 @@ mod tests {
         let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
         start_alone(&mut queue, start);
         let now = start + 200 * MS;
-        join(&mut queue, now);
-        assert!(queue.may_start(now));
-        queue.reserve(now);
-        let (_, sent) = queue.take(now).unwrap();
+        let sent = [now, now + 10 * MS].map(|now| {
+            join(&mut queue, now);
+            assert!(queue.may_start(now));
+            queue.reserve(now);
+            queue.take(now).unwrap().1
+        });
         join(&mut queue, now + 20 * MS);
         assert!(!queue.may_start(now + 20 * MS), "the server may be silent");
-        queue.returned(Some((sent, now + 21 * MS)));
+        queue.returned(Some((sent[0], now + 21 * MS)));
+        queue.release();
         assert!(queue.may_start(now + 21 * MS), "the server has replied");
     }
 

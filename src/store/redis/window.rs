@@ -18,7 +18,8 @@ const SPACING: Duration = Duration::from_millis(5);
 /// From this round trip on, waiting for another batch to return would take noticeably long.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(4);
 
-/// How many batches that are not full start per round trip, if it is long.
+/// How many batches that are not full start per round trip, if it is long and nothing waits at the
+/// server.
 const STARTS_PER_ROUND_TRIP: u32 = 16;
 
 /// How long a batch may wait at the server, in addition to twice the round trip, if the timeout
@@ -92,7 +93,7 @@ impl Window {
             // Those in flight may be held up by blocked workers.
             MOST
         } else if self.is_silent(now) {
-            0
+            self.limit.min(ANY_SIZE)
         } else if is_full || has_passed(self.spacing()) {
             self.limit
         } else {
@@ -165,10 +166,16 @@ impl Window {
         self.silence.abandoned();
     }
 
+    /// Small batches take the server longer per check. So the longer batches wait at the server, the
+    /// longer they wait for more checks before they start: half as long, which leaves [`ANY_SIZE`]
+    /// at the server, and at most a small part of the timeout.
     fn spacing(&self) -> Duration {
         match self.round_trip {
-            Some(round_trip) if round_trip.smoothed >= LONG_ROUND_TRIP => {
-                round_trip.smoothed / STARTS_PER_ROUND_TRIP
+            Some(round_trip) if round_trip.shortest() >= LONG_ROUND_TRIP => {
+                let queueing = round_trip.smoothed.saturating_sub(round_trip.shortest());
+                let longest = round_trip.spare(self.timeout) / 4;
+                let filling = (queueing / ANY_SIZE as u32).min(longest);
+                round_trip.shortest() / STARTS_PER_ROUND_TRIP + filling
             }
             _ => SPACING,
         }
@@ -201,8 +208,7 @@ impl Window {
     }
 
     /// Whether no reply has been read for so long that more calls would probably run too late. But
-    /// the reason may be a blocked worker that does not read it, so one batch per timeout still
-    /// starts.
+    /// the reason may be a blocked worker that does not read it, so a few still start.
     fn is_silent(&self, now: Instant) -> bool {
         self.silence.duration(now).is_some_and(|silence| silence > self.timeout)
     }
@@ -307,7 +313,7 @@ mod tests {
         let (mut window, start) = (Window::new(55 * MS), Instant::now());
         overload(&mut window, start, 500 * MS);
         let (mut now, limit) = (start + 600 * MS, window.limit);
-        for _ in 0..100 {
+        for _ in 0..200 {
             if window.may_start(now, false) {
                 send(&mut window, now);
             }
@@ -315,6 +321,35 @@ mod tests {
         }
         assert_eq!(window.in_flight, limit);
         assert!(limit < 20, "{limit} of them take longer than the timeout");
+    }
+
+    /// Each small batch takes the server nearly as long as a larger one.
+    #[test]
+    fn fewer_small_batches_start_while_others_wait_at_the_server() {
+        let starts = |window: &mut Window, start: Instant| {
+            let times = (0..280).map(|tenths| start + tenths * MS / 10);
+            let started = times.filter(|&now| {
+                let starts = window.may_start(now, false);
+                if starts {
+                    send(window, now);
+                }
+                starts
+            });
+            started.count()
+        };
+        let (mut window, start) = (Window::new(100 * MS), Instant::now());
+        let sent = send(&mut window, start);
+        reply(&mut window, sent, start + BASE);
+        let mut now = start + BASE;
+        assert!(starts(&mut window, now) >= 14, "nothing waits");
+        for _ in 0..30 {
+            let sent = send(&mut window, now);
+            now += BASE + 8 * MS;
+            reply(&mut window, sent, now);
+        }
+        window.in_flight = 0;
+        let starts = starts(&mut window, now);
+        assert!((4..=6).contains(&starts), "{starts} start in one round trip");
     }
 
     #[test]

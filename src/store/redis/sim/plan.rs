@@ -11,8 +11,9 @@ pub(super) const SECOND: Micros = 1_000 * MS;
 /// The slots of the simulated cluster.
 pub(super) const SLOTS: u16 = 8;
 
-/// How many seeds there are for each that overloads the server.
-const SEEDS_PER_OVERLOAD: u64 = 50;
+/// How many seeds there are for each that uses most of the server's capacity, and for each that
+/// overloads it.
+const SEEDS_PER_LARGE_LOAD: u64 = 100;
 
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -32,8 +33,18 @@ pub(super) struct Plan {
     /// The time between the checks of a process.
     pub(super) gap: Micros,
     pub(super) cancelled_percent: u64,
-    pub(super) is_overload: bool,
+    pub(super) load: Load,
     pub(super) faults: Vec<Fault>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// A small part of the server's capacity.
+    Light,
+    /// Half of it and more.
+    BelowCapacity,
+    /// Twice as much.
+    Overload,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +100,10 @@ const ANYWHERE: [Kind; 10] = [
 
 impl Plan {
     pub(super) fn new(seed: u64, random: &mut Random) -> Self {
-        if seed % SEEDS_PER_OVERLOAD == SEEDS_PER_OVERLOAD - 1 {
-            return Self::overload(random);
+        match SEEDS_PER_LARGE_LOAD - seed % SEEDS_PER_LARGE_LOAD {
+            1 => return Self::overload(random),
+            51 => return Self::below_capacity(random),
+            _ => {}
         }
         let round_trip = match random.index(3) {
             0 => random.range(100..MS),
@@ -124,7 +137,7 @@ impl Plan {
             rate: random.range(1..1_000),
             gap,
             cancelled_percent: random.pick(&[0, 5, 50]),
-            is_overload: false,
+            load: Load::Light,
             faults: Vec::new(),
         };
         for _ in 0..random.range(0..5) {
@@ -151,9 +164,26 @@ impl Plan {
             rate: 10,
             gap: 10 * processes,
             cancelled_percent: 0,
-            is_overload: true,
+            load: Load::Overload,
             faults: Vec::new(),
         }
+    }
+
+    /// The same at half of the capacity and more, and up to the longest round trip that a timeout of
+    /// 50 ms allows for. Some runs start with a stall.
+    fn below_capacity(random: &mut Random) -> Self {
+        let mut plan = Self::overload(random);
+        plan.round_trip = random.range(100..41 * MS);
+        plan.load = Load::BelowCapacity;
+        let (percent, processes) = (random.range(50..96), plan.processes as u64);
+        plan.gap = (processes * SECOND * 100).div_ceil(plan.capacity() * percent);
+        if random.chance(50) {
+            let (kind, at) = (Kind::Stall, random.range(0..100 * MS));
+            let until = at + random.range(20 * MS..500 * MS);
+            plan.end += SECOND;
+            plan.faults.push(Fault { at, until, kind, process: 0, node: 0, slot: 0 });
+        }
+        plan
     }
 
     fn fault(&self, random: &mut Random) -> Fault {

@@ -114,6 +114,13 @@ pub(crate) async fn measure(
         }
     }
     let (mut capacity, pending) = best;
+    loop {
+        let last = capacity;
+        capacity = measure_capacity(server, pending, last, window).await?;
+        if capacity <= 1.05 * last {
+            break;
+        }
+    }
     let mut samples: Vec<Vec<Sample>> = loads.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         for (load, samples) in loads.iter().zip(&mut samples) {
@@ -129,7 +136,8 @@ pub(crate) async fn measure(
         offered: median_of(samples, |sample| per_second(sample.outcome.offered, slice)),
         answered: median_of(samples, |sample| per_second(sample.outcome.answered, slice)),
         share: median_of(samples, |Sample { capacity, outcome }| {
-            per_second(outcome.answered, slice) / per_second(outcome.offered, slice).min(*capacity)
+            let most = per_second(outcome.offered, slice).min(*capacity);
+            per_second(outcome.answered, slice) / most.max(1.0)
         }),
         p99: median_of(samples, |sample| f64::from(sample.outcome.p99) / 1e6),
     });

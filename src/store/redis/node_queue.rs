@@ -18,7 +18,7 @@ use super::batch::Batch;
 use super::flight::Flight;
 use super::policy::RedisPolicy;
 use super::queue::{LoneCall, Place, no_runtime, timed_out};
-use super::queue_state::QueueState;
+use super::queue_state::{Next, QueueState};
 use super::shared_connection::ConnectionSet;
 use super::timer::{self, Timer};
 use super::topology::Topology;
@@ -75,7 +75,8 @@ impl NodeQueue {
             }
             let (batch, index, sent) = state.queue.start_alone(policy, key, slot, op, now, waker);
             let flight = Flight::new(self.clone(), batch.clone(), sent);
-            self.unlock_and_arm(state, now);
+            let at = state.queue.arm(now);
+            self.unlock_and_arm(state, at);
             let in_flight = AloneInFlight(self.clone());
             let call = LoneCall::new(self.clone(), async move {
                 let _in_flight = in_flight;
@@ -101,7 +102,8 @@ impl NodeQueue {
             state.queue.reserve(now);
         }
         let runtime = starts.then(|| state.runtime.clone()).flatten();
-        self.unlock_and_arm(state, now);
+        let at = state.queue.arm(now);
+        self.unlock_and_arm(state, at);
         if let Some(runtime) = runtime {
             self.spawn_flusher(&runtime);
         }
@@ -118,13 +120,14 @@ impl NodeQueue {
         let now = Instant::now();
         let mut state = self.state();
         end(&mut state.queue);
-        if !state.queue.may_start(now) {
-            return;
-        }
         let Some(runtime) = state.runtime.clone() else { return };
-        state.queue.reserve(now);
-        drop(state);
-        self.spawn_flusher(&runtime);
+        match state.queue.start_next(now) {
+            Next::Starts => {
+                drop(state);
+                self.spawn_flusher(&runtime);
+            }
+            Next::Waits(at) => self.unlock_and_arm(state, at),
+        }
     }
 
     fn spawn_flusher(self: &Arc<Self>, runtime: &Handle) {
@@ -172,9 +175,7 @@ impl NodeQueue {
         batches.iter().for_each(|batch| batch.fail(|| error.clone()));
     }
 
-    /// After a check was added at `now`.
-    fn unlock_and_arm(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) {
-        let at = state.queue.arm(now);
+    fn unlock_and_arm(self: &Arc<Self>, state: MutexGuard<'_, State>, at: Option<Instant>) {
         drop(state);
         if let Some(at) = at {
             let timer: Arc<dyn Timer> = self.clone();
@@ -250,9 +251,15 @@ impl Flusher {
 
     /// Whether the next batch may start in the place of the last one.
     fn may_continue(&mut self) -> bool {
-        let continues = self.queue.state().queue.may_continue(Instant::now());
-        self.is_done = !continues;
-        continues
+        let now = Instant::now();
+        let mut state = self.queue.state();
+        state.queue.release();
+        let next = state.queue.start_next(now);
+        self.is_done = next != Next::Starts;
+        if let Next::Waits(at) = next {
+            self.queue.unlock_and_arm(state, at);
+        }
+        !self.is_done
     }
 
     fn give_up(&mut self, error: &Error) {

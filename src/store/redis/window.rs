@@ -166,9 +166,9 @@ impl Window {
         self.silence.abandoned();
     }
 
-    /// Small batches take the server longer per check. So the longer batches wait at the server, the
-    /// longer they wait for more checks before they start: half as long, which leaves [`ANY_SIZE`]
-    /// at the server, and at most a small part of the timeout.
+    /// Small batches take the server longer per check. So while batches wait at the server, one that is
+    /// not full waits half as long for more checks, which leaves [`ANY_SIZE`] at the server. This is
+    /// limited to a small part of the timeout.
     fn spacing(&self) -> Duration {
         match self.round_trip {
             Some(round_trip) if round_trip.shortest() >= LONG_ROUND_TRIP => {

@@ -10,7 +10,7 @@ use super::server::{Call, Group, Reply, UNIT};
 use super::world::{Event, QueueId, World, disconnected, overloaded, unreachable};
 use crate::store::redis::batch::Batch;
 pub(super) use crate::store::redis::lifecycle::Step;
-use crate::store::redis::queue_state::QueueState;
+use crate::store::redis::queue_state::{Next, QueueState};
 use crate::store::redis::reply::Found;
 use crate::store::redis::window::Sent;
 use crate::{Error, ErrorKind};
@@ -129,9 +129,14 @@ impl World {
                 }
             }
             Work::Continue => {
-                if self.queue(id).may_continue(now) {
-                    self.tasks.insert(number, again(Work::Acquire { has_tried: false }));
-                    self.resume(number);
+                let queue = self.queue(id);
+                queue.release();
+                match queue.start_next(now) {
+                    Next::Starts => {
+                        self.tasks.insert(number, again(Work::Acquire { has_tried: false }));
+                        self.resume(number);
+                    }
+                    Next::Waits(at) => self.arm(id, at),
                 }
             }
             Work::AcquireAgain { redirected, has_tried } => {
@@ -349,9 +354,9 @@ impl World {
         let now = self.instant();
         let queue = self.queue(id);
         end(queue);
-        if queue.may_start(now) {
-            queue.reserve(now);
-            self.spawn_flusher(id);
+        match queue.start_next(now) {
+            Next::Starts => self.spawn_flusher(id),
+            Next::Waits(at) => self.arm(id, at),
         }
     }
 

@@ -299,7 +299,7 @@ impl World {
 
     // The timers.
 
-    fn arm(&mut self, id: QueueId, at: Option<Instant>) {
+    pub(super) fn arm(&mut self, id: QueueId, at: Option<Instant>) {
         if let Some(at) = at {
             let at = self.micros(at);
             self.push(at, Event::Fire(id));

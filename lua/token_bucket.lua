@@ -26,7 +26,7 @@ end
 local full, saved = now + debt + 1000
 -- INCRBY takes the server less than half as long as SET, but it keeps the expiry.
 if not (
-  at and at - at % 1000000 == full - full % 1000000 and found ~= -1 and sub(value, -3) == rate
+  at and at - at % 1000000 == full - full % 1000000 and found ~= '-' and sub(value, -3) == rate
   and type(pcall('INCRBY', key, format('%d000', full - at))) == 'number'
 ) then
   local expiry = format('%d', full / 1000 + 1000)

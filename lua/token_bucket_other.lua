@@ -1,8 +1,5 @@
 -- Reads a value that another revision of the quota wrote at another rate. Used permits stay used:
 -- the debt is the same number of permits, rounded up to a tick.
---
--- Found   "debt:permit:scale": the debt and the rate, in ticks of that rate. The client computes
---         waits from it, because the bucket refills at that rate until a check is allowed.
 
 --@ params
 -- The other rate that was read last, and the prices of a permit at the two rates in lowest terms.
@@ -33,7 +30,6 @@ local left = at and (at - 1000 - now) * other_scale + (ticks or 0)
 if not left or left > MAX_TICKS then
   at = nil
 elseif left > 0 then
-  found = format('%d:%d:%d', left, other_permit, other_scale)
   local rest = left % theirs
   local part, more = 0, rest * ours
   if more < 2 * MAX_TICKS then

@@ -1,3 +1,4 @@
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,18 +61,31 @@ pub struct Decision {
     pub(crate) quota: QuotaInfo,
 }
 
-/// The numbers of a decision, as an algorithm returns them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The result of a check, as the algorithms return it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub(crate) outcome: Outcome,
+    /// Of the quota that restricts the client most.
+    pub(crate) numbers: Numbers,
+    /// If the policy has several quotas.
+    pub(crate) several: Option<Box<Several>>,
+}
+
+/// The numbers of a quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Numbers {
     pub(crate) remaining: u64,
     /// In microseconds, like the other two: half the size of a `Duration`, and cheaper to make.
     pub(crate) retry_after: u64,
     pub(crate) refill_after: u64,
     pub(crate) reset_after: u64,
-    /// Whether another revision of the quota charged the bucket last, so that it refills at the rate
-    /// of that one.
-    pub(crate) is_other_rate: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Several {
+    /// The quota that restricts the client most.
+    pub(crate) tightest: usize,
+    pub(crate) numbers: Box<[Numbers]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,14 +171,9 @@ impl Decision {
 
     fn made(outcome: Outcome, limit: u64, remaining: u64, wait: Duration) -> Self {
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let verdict = Verdict {
-            outcome,
-            remaining,
-            retry_after: wait,
-            refill_after: wait,
-            reset_after: wait,
-            is_other_rate: false,
-        };
+        let numbers =
+            Numbers { remaining, retry_after: wait, refill_after: wait, reset_after: wait };
+        let verdict = Verdict::new(outcome, numbers);
         let quota = QuotaInfo::new(Quota::DEFAULT_NAME, limit, 0);
         Self { verdict, source: Source::Store, quota }
     }
@@ -220,27 +229,27 @@ impl Decision {
     /// The number of whole permits left.
     #[must_use]
     pub fn remaining(&self) -> u64 {
-        self.verdict.remaining
+        self.verdict.numbers.remaining
     }
 
     /// How long until a check of the same cost can be allowed. `None` if the check was allowed,
     /// or if its cost [exceeds the capacity](Self::exceeds_capacity).
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        let wait = Duration::from_micros(self.verdict.retry_after);
+        let wait = Duration::from_micros(self.verdict.numbers.retry_after);
         (self.verdict.outcome == Outcome::Denied).then_some(wait)
     }
 
     /// How long until [`remaining`](Self::remaining) grows by one. Zero when the bucket is full.
     #[must_use]
     pub fn refill_after(&self) -> Duration {
-        Duration::from_micros(self.verdict.refill_after)
+        Duration::from_micros(self.verdict.numbers.refill_after)
     }
 
     /// How long until the bucket is full.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
-        Duration::from_micros(self.verdict.reset_after)
+        Duration::from_micros(self.verdict.numbers.reset_after)
     }
 
     /// Where the decision came from.
@@ -272,6 +281,22 @@ impl fmt::Debug for Decision {
 }
 
 impl Verdict {
+    pub(crate) fn new(outcome: Outcome, numbers: Numbers) -> Self {
+        Self { outcome, numbers, several: None }
+    }
+
+    /// The quota that restricts the client most is the one with the longest wait or, if the check was
+    /// allowed, the fewest permits left.
+    pub(crate) fn of_several(outcome: Outcome, all: Box<[Numbers]>) -> Self {
+        let restricts = |&index: &usize| {
+            let Numbers { remaining, retry_after, reset_after, .. } = all[index];
+            (retry_after, Reverse(remaining), reset_after)
+        };
+        let tightest = (0..all.len()).max_by_key(restricts).unwrap_or(0);
+        let numbers = all.get(tightest).copied().unwrap_or_default();
+        Self { outcome, numbers, several: Some(Several { tightest, numbers: all }.into()) }
+    }
+
     pub(crate) fn is_allowed(&self) -> bool {
         self.outcome == Outcome::Allowed
     }

@@ -54,18 +54,17 @@ impl Policy {
         self.quotas.iter().map(|(name, quota)| (&**name, quota))
     }
 
-    /// The only quota of a valid policy.
-    pub(crate) fn single_quota(&self) -> Result<(&str, &Quota), ConfigError> {
+    /// Whether the names are valid, and there is one quota.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         check_name("policy", &self.name)?;
-        let [(name, quota)] = self.quotas.as_slice() else {
+        let [(name, _)] = self.quotas.as_slice() else {
             return Err(ConfigError::new(format!(
                 "policy `{}` has {} quotas: give it exactly one",
                 self.name,
                 self.quotas.len()
             )));
         };
-        check_name("quota", name)?;
-        Ok((name, quota))
+        check_name("quota", name)
     }
 }
 

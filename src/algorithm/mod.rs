@@ -1,10 +1,15 @@
 //! The algorithms as pure integer functions of a state, a time and a cost. They are the executable
 //! specification: the memory store runs them, and the Lua fragments must agree with them.
 
+mod limit;
+mod limits;
 mod rate;
+mod state;
 mod token_bucket;
 
+pub(crate) use limits::{Limits, Standing};
 #[cfg(feature = "redis")]
-pub(crate) use rate::MAX_TICKS;
-pub(crate) use rate::{Debt, FullAt, Rate};
+pub(crate) use rate::{BucketState, FullAt, MAX_TICKS, Rate};
+pub(crate) use state::State;
+#[cfg(any(feature = "redis", test))]
 pub(crate) use token_bucket::TokenBucket;

@@ -26,7 +26,15 @@ pub(crate) struct Debt {
     pub(crate) rate: Rate,
 }
 
-/// When the bucket will be full. This is what a store keeps, with the rate.
+/// What a store keeps of a bucket: when it will be full, at the rate of the revision that charged it
+/// last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BucketState {
+    pub(crate) full_at: FullAt,
+    pub(crate) rate: Rate,
+}
+
+/// When the bucket will be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FullAt {
     pub(crate) micros: u64,
@@ -83,7 +91,22 @@ impl Rate {
     }
 }
 
+impl BucketState {
+    /// When the bucket is full, in microseconds, rounded up.
+    pub(crate) fn until(self) -> u64 {
+        self.full_at.micros.saturating_add(u64::from(self.full_at.ticks > 0))
+    }
+
+    pub(crate) fn debt(self, now: u64) -> Debt {
+        self.rate.debt_at(now, self.full_at)
+    }
+}
+
 impl Debt {
+    pub(crate) fn state(self, now: u64) -> BucketState {
+        BucketState { full_at: self.full_at(now), rate: self.rate }
+    }
+
     pub(crate) fn full_at(self, now: u64) -> FullAt {
         let (micros, ticks) = self.rate.split(self.ticks);
         FullAt { micros: now.saturating_add(micros), ticks }

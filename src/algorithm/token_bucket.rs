@@ -6,7 +6,7 @@
 //! writes that number at its own rate.
 
 use super::rate::{Debt, MAX_TICKS, Rate};
-use crate::decision::{Outcome, QuotaInfo, Verdict};
+use crate::decision::{Numbers, QuotaInfo};
 use crate::{ConfigError, Quota};
 
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +71,11 @@ impl TokenBucket {
         self.rate
     }
 
+    /// The permits that a full bucket has.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// The ticks in which an empty bucket refills.
     pub(crate) fn capacity(&self) -> u64 {
         // At most `MAX_TICKS`: see `new`.
@@ -82,57 +87,57 @@ impl TokenBucket {
         Debt { ticks: self.capacity(), rate: self.rate }
     }
 
-    /// The verdict on a cost above the capacity, which needs no state: that of a full bucket.
-    pub(crate) fn exceeding_capacity(&self, cost: u64) -> Option<Verdict> {
-        (cost > self.limit).then(|| self.check(&mut self.rate.debt(0), cost))
+    /// Whether a cost fits. The debt may be another revision's, and exceed the capacity. It is compared
+    /// at the rate that it has, without rounding.
+    pub(crate) fn fits(&self, debt: &Debt, cost: u64) -> bool {
+        self.limit >= cost && debt.ticks <= self.most(debt, cost)
     }
 
-    /// Decides a check, and adds its cost to the debt if it is allowed.
-    ///
-    /// The debt may be another revision's, and exceed the capacity. It is compared at the rate that
-    /// it has, without rounding. Only a charge brings it to the rate of this bucket.
-    pub(crate) fn check(&self, debt: &mut Debt, cost: u64) -> Verdict {
-        let (outcome, retry_after) = match self.limit.checked_sub(cost) {
-            None => (Outcome::ExceedsCapacity, 0),
-            Some(_) if cost == 0 => (Outcome::Allowed, 0),
-            Some(others) => {
-                // The debt of a bucket in which exactly `cost` permits are left.
-                let most = others.saturating_mul(debt.rate.permit());
-                if debt.ticks <= most {
-                    *debt = debt.at(self.rate);
-                    // At most the capacity.
-                    debt.ticks += cost * self.rate.permit();
-                    (Outcome::Allowed, 0)
-                } else {
-                    (Outcome::Denied, debt.rate.micros(debt.ticks - most))
-                }
-            }
-        };
+    /// Charges a cost that fits, and brings the debt to the rate of this bucket.
+    pub(crate) fn charge(&self, debt: &mut Debt, cost: u64) {
+        *debt = debt.at(self.rate);
+        // At most the capacity.
+        debt.ticks += cost * self.rate.permit();
+    }
+
+    /// The microseconds until a cost fits that is not above the capacity. 0 if it does.
+    pub(crate) fn wait(&self, debt: &Debt, cost: u64) -> u64 {
+        debt.rate.micros(debt.ticks.saturating_sub(self.most(debt, cost)))
+    }
+
+    pub(crate) fn numbers(&self, debt: &Debt) -> Numbers {
         let Debt { ticks, rate } = *debt;
         let used = ticks.div_ceil(rate.permit());
         let remaining = self.limit.saturating_sub(used);
         // The debt of a bucket in which one more permit is left. Without debt there is no such one.
         let next = self.limit.saturating_sub(remaining + 1).saturating_mul(rate.permit());
-        Verdict {
-            outcome,
+        Numbers {
             remaining,
-            retry_after,
+            retry_after: 0,
             refill_after: rate.micros(ticks.saturating_sub(next)),
             reset_after: rate.micros(ticks),
-            is_other_rate: rate != self.rate,
         }
     }
 
-    /// The verdict on a check of cost 1, without charging it.
-    pub(crate) fn peek(&self, mut debt: Debt) -> Verdict {
-        let now = self.check(&mut debt.clone(), 0);
-        let Verdict { outcome, retry_after, .. } = self.check(&mut debt, 1);
-        Verdict { outcome, retry_after, ..now }
+    /// The debt of a bucket in which exactly `cost` permits are left, at the rate of `debt`.
+    fn most(&self, debt: &Debt, cost: u64) -> u64 {
+        self.limit.saturating_sub(cost).saturating_mul(debt.rate.permit())
     }
 }
 
 fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+impl TokenBucket {
+    pub(crate) fn check(&self, debt: &mut Debt, cost: u64) -> crate::decision::Verdict {
+        super::limits::check_bucket(*self, debt, cost)
+    }
+
+    pub(crate) fn peek(&self, debt: Debt) -> crate::decision::Verdict {
+        super::limits::peek_bucket(*self, debt)
+    }
 }
 
 #[cfg(test)]
@@ -144,7 +149,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::FullAt;
+    use crate::algorithm::rate::FullAt;
+    use crate::decision::Outcome;
 
     impl TokenBucket {
         fn full(&self) -> Debt {
@@ -188,7 +194,7 @@ mod tests {
             let verdict = bucket.check(&mut debt, 1);
             admitted += u32::from(verdict.is_allowed());
             state = debt.full_at(now);
-            now += verdict.retry_after.max(verdict.refill_after).max(1);
+            now += verdict.numbers.retry_after.max(verdict.numbers.refill_after).max(1);
         }
         // Waits are whole microseconds, up to one too long per permit, so the last permit of the
         // span may fall just after it.
@@ -238,7 +244,10 @@ mod tests {
         let mut debt = bucket.full();
         let verdict = bucket.check(&mut debt, 6);
         assert_eq!(verdict.outcome, Outcome::ExceedsCapacity);
-        assert_eq!((debt, verdict.retry_after, verdict.remaining), (bucket.full(), 0, 5));
+        assert_eq!(
+            (debt, verdict.numbers.retry_after, verdict.numbers.remaining),
+            (bucket.full(), 0, 5)
+        );
         assert_eq!(bucket.check(&mut debt, u64::MAX).outcome, Outcome::ExceedsCapacity);
     }
 
@@ -309,7 +318,7 @@ mod tests {
             let state = debt.full_at(now);
             let verdict = bucket.check(&mut debt.clone(), cost);
             prop_assume!(verdict.outcome != Outcome::ExceedsCapacity);
-            let at = now + verdict.retry_after;
+            let at = now + verdict.numbers.retry_after;
             prop_assert!(bucket.check(&mut bucket.rate.debt_at(at, state), cost).is_allowed());
             if !verdict.is_allowed() {
                 prop_assert!(!bucket.check(&mut bucket.rate.debt_at(at - 1, state), cost).is_allowed());
@@ -333,7 +342,7 @@ mod tests {
             let bucket = bucket(quota);
             let debt = bucket.used(used);
             let state = debt.full_at(now);
-            let Verdict { remaining, refill_after, reset_after, .. } = bucket.check(&mut debt.clone(), 0);
+            let Numbers { remaining, refill_after, reset_after, .. } = bucket.check(&mut debt.clone(), 0).numbers;
             prop_assert!(bucket.check(&mut debt.clone(), remaining).is_allowed());
             let at = |wait| bucket.rate.debt_at(now + wait, state);
             prop_assert_eq!(at(reset_after), bucket.full());
@@ -408,13 +417,13 @@ mod tests {
             let verdict = new.check(&mut found.clone(), cost);
             prop_assume!(verdict.outcome != Outcome::ExceedsCapacity);
             let check = |at, cost| new.check(&mut old.rate.debt_at(at, state), cost);
-            prop_assert!(check(now + verdict.retry_after, cost).is_allowed());
+            prop_assert!(check(now + verdict.numbers.retry_after, cost).is_allowed());
             if !verdict.is_allowed() {
-                prop_assert!(!check(now + verdict.retry_after - 1, cost).is_allowed());
+                prop_assert!(!check(now + verdict.numbers.retry_after - 1, cost).is_allowed());
             }
-            let Verdict { remaining, refill_after, reset_after, .. } = new.peek(found);
+            let Numbers { remaining, refill_after, reset_after, .. } = new.peek(found).numbers;
             prop_assert!(check(now, remaining).is_allowed());
-            prop_assert_eq!(check(now + reset_after, 0).remaining, new.limit);
+            prop_assert_eq!(check(now + reset_after, 0).numbers.remaining, new.limit);
             if remaining < new.limit {
                 prop_assert!(!check(now + refill_after - 1, remaining + 1).is_allowed());
                 prop_assert!(check(now + refill_after, remaining + 1).is_allowed());

@@ -124,10 +124,10 @@ impl RateLimitHeaders {
         decision: &Decision,
         fields: &QuotaFields,
     ) -> RateLimitHeaders {
-        let verdict = &decision.verdict;
+        let numbers = &decision.verdict.numbers;
         let three = |names, since| {
-            let (limit, remaining) = (decision.limit(), verdict.remaining);
-            let reset = seconds(verdict.reset_after.saturating_add(since));
+            let (limit, remaining) = (decision.limit(), numbers.remaining);
+            let reset = seconds(numbers.reset_after.saturating_add(since));
             Self::Three { names, limit, remaining, reset }
         };
         match style {
@@ -140,12 +140,12 @@ impl RateLimitHeaders {
             _ if decision.source == Source::Quota => Self::None,
             HeaderStyle::Ietf | HeaderStyle::IetfPolicyOnDenial => {
                 let has_policy = style == HeaderStyle::Ietf || decision.is_denied();
-                let refill_seconds = seconds(verdict.refill_after).min(MAX_INTEGER);
+                let refill_seconds = seconds(numbers.refill_after).min(MAX_INTEGER);
                 Self::Ietf {
-                    field: field(&fields.prefix, verdict.remaining, refill_seconds),
+                    field: field(&fields.prefix, numbers.remaining, refill_seconds),
                     policy_field: has_policy.then(|| fields.policy.clone()),
                     refill_seconds,
-                    is_used_up: verdict.remaining == 0,
+                    is_used_up: numbers.remaining == 0,
                 }
             }
             HeaderStyle::IetfDraft03 => three(&IETF_DRAFT_03, 0),
@@ -207,7 +207,7 @@ impl RateLimitHeaders {
 /// Adds `Retry-After` to a denial, unless the cost exceeds the capacity, so that waiting cannot help.
 pub(super) fn insert_retry_after(decision: &Decision, headers: &mut HeaderMap) {
     if decision.retry_after().is_some() {
-        headers.insert(RETRY_AFTER, seconds(decision.verdict.retry_after).into());
+        headers.insert(RETRY_AFTER, seconds(decision.verdict.numbers.retry_after).into());
     }
 }
 

@@ -53,9 +53,9 @@ impl LimiterBuilder {
     /// The process denies the same check again, without asking the store, until
     /// [`retry_after`](crate::Decision::retry_after) has passed, but for at most `max_ttl`. A
     /// [`reset`](Limiter::reset) or a larger quota in this process takes effect at once; one in
-    /// another process can go unnoticed for up to `max_ttl`. The cache holds at most 65,536 keys, for all limiters on the store and its
-    /// clones together, which is about 17 MB, or 25 MB with the longest keys. A
-    /// [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
+    /// another process can go unnoticed for up to `max_ttl`. The cache holds at most 65,536 keys, for
+    /// all limiters on the store and its clones together, which is about 19 MB, or 27 MB with the
+    /// longest keys. A [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
     pub fn cache_denials(self, max_ttl: Duration) -> Self {
         Self { cache_denials: max_ttl, ..self }
     }
@@ -82,12 +82,12 @@ impl LimiterBuilder {
         let timeout = timeout.min(MAX_DURATION);
         let cache_denials = cache_denials.min(MAX_DURATION);
         let (registry, part) = store.registry();
-        let make = |id| {
+        let make = |denials| {
             Ok(Arc::new(Inner {
                 revisions: Revisions::new(Revision::new(
                     &*store,
                     &policy,
-                    id,
+                    denials,
                     timeout,
                     cache_denials,
                 )?),

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use super::{HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::decision::Verdict;
-use crate::store::{Op, PendingVerdict, SentAt};
+use crate::store::{Op, PendingVerdict};
 use crate::{Decision, Error, Key, Source};
 
 /// The future of a check: see [`Limiter::check`].
@@ -36,7 +36,6 @@ pub(crate) struct PendingCheck {
     verdict: PendingVerdict,
     key: Key,
     cost: u64,
-    sent_at: Option<SentAt>,
     revision: HeldRevision,
 }
 
@@ -53,23 +52,20 @@ impl CheckState {
         key: &Key,
         cost: u64,
     ) -> Self {
-        if let Some(verdict) = revision.bucket.exceeding_capacity(cost) {
+        if let Some(verdict) = revision.limits.exceeding_capacity(cost) {
             return Self::Ready(Ok(revision.decision(verdict, Source::Quota)));
         }
         let inner = &*limiter.inner;
-        let mut sent_at = None;
-        if let Some(cache) = &revision.denial_cache {
-            match cache.get(key, cost, &revision.bucket) {
-                Ok(verdict) => return Self::Ready(Ok(revision.decision(verdict, Source::Cached))),
-                Err(now) => sent_at = Some(now),
-            }
+        let cache = revision.denial_cache.as_ref();
+        if let Some(verdict) = cache.and_then(|cache| cache.get(key, cost, &revision.limits)) {
+            return Self::Ready(Ok(revision.decision(verdict, Source::Cached)));
         }
         match revision.backend.decide(key, Op::Acquire(cost)) {
             Some(verdict) => Self::Ready(inner.apply_failure_mode(revision, verdict)),
             None => {
                 let (key, revision) = (key.clone(), revision.hold());
                 let verdict = PendingVerdict::default();
-                Self::Pending(PendingCheck { verdict, key, cost, sent_at, revision })
+                Self::Pending(PendingCheck { verdict, key, cost, revision })
             }
         }
     }
@@ -94,11 +90,6 @@ impl PendingCheck {
         let revision = limiter.held(&self.revision);
         let (backend, op) = (&revision.backend, Op::Acquire(self.cost));
         let verdict = ready!(backend.poll_check(&self.key, op, &mut self.verdict, cx));
-        if let (Ok(known), Some(cache), Some(sent_at)) =
-            (&verdict, &revision.denial_cache, self.sent_at)
-        {
-            cache.insert(&self.key, known, sent_at, revision.quota().limit);
-        }
         Poll::Ready(limiter.inner.apply_failure_mode(revision, verdict))
     }
 }

@@ -1,5 +1,5 @@
 use crate::Error;
-use crate::decision::{Outcome, Verdict};
+use crate::decision::{Numbers, Outcome, Verdict};
 
 /// What happens to a check when the store fails: it is unreachable, does not reply within the
 /// timeout, or replies with an error.
@@ -41,14 +41,10 @@ impl FailureMode {
     pub(super) fn verdict(self, error: Error, limit: u64) -> Result<Verdict, Error> {
         match self {
             Self::Closed => Err(error),
-            Self::Open => Ok(Verdict {
-                outcome: Outcome::Allowed,
-                remaining: limit,
-                retry_after: 0,
-                refill_after: 0,
-                reset_after: 0,
-                is_other_rate: false,
-            }),
+            Self::Open => {
+                let numbers = Numbers { remaining: limit, ..Numbers::default() };
+                Ok(Verdict::new(Outcome::Allowed, numbers))
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use self::failure_log::FailureLog;
 use self::revision::Revisions;
-use crate::store::{Op, PendingVerdict, RevisionId, Store, Subscriber};
+use crate::store::{Op, PendingVerdict, RevisionDenials, Store, Subscriber};
 use crate::{ConfigError, Decision, Error, Key, Policy, Source};
 
 pub use builder::LimiterBuilder;
@@ -189,7 +189,8 @@ impl Limiter {
         }
         let Inner { store, timeout, cache_denials, .. } = &*self.inner;
         // Only to see whether the policy is valid.
-        Revision::new(&**store, &policy, self.revision().id, *timeout, *cache_denials)?;
+        let denials = self.revision().denials.clone();
+        Revision::new(&**store, &policy, denials, *timeout, *cache_denials)?;
         let (registry, part) = store.registry();
         registry.update(part, &policy);
         Ok(())
@@ -231,16 +232,15 @@ struct InvalidateOnDrop<'a> {
 
 impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
-        let (registry, _) = self.limiter.inner.store.registry();
-        registry.denials().reset(self.limiter.revision().id, &self.key);
+        self.limiter.revision().denials.reset(&self.key);
     }
 }
 
 impl Subscriber for Inner {
-    fn policy_changed(&self, policy: &Policy, id: RevisionId) {
+    fn policy_changed(&self, policy: &Policy, denials: Arc<RevisionDenials>) {
         // `update` has rejected what is invalid.
         let Self { store, timeout, cache_denials, .. } = self;
-        if let Ok(revision) = Revision::new(&**store, policy, id, *timeout, *cache_denials) {
+        if let Ok(revision) = Revision::new(&**store, policy, denials, *timeout, *cache_denials) {
             self.revisions.replace(revision);
         }
     }

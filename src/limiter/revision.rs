@@ -7,18 +7,18 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 
 use super::denial_cache::DenialCache;
-use crate::algorithm::TokenBucket;
+use crate::algorithm::Limits;
 use crate::decision::{QuotaInfo, Verdict};
-use crate::store::{Backend, PolicySpec, RevisionId, Store};
+use crate::store::{Backend, PolicySpec, RevisionDenials, Store};
 use crate::{ConfigError, Decision, Policy, Source};
 
 /// A policy with its numbers as they are until the next update.
 pub(crate) struct Revision {
-    pub(super) id: RevisionId,
     pub(super) policy: Arc<Policy>,
-    pub(super) bucket: TokenBucket,
+    pub(super) limits: Limits,
     pub(super) backend: Arc<dyn Backend>,
     /// Of this revision, because a denial by other numbers says nothing about these.
+    pub(super) denials: Arc<RevisionDenials>,
     pub(super) denial_cache: Option<DenialCache>,
     quota: QuotaInfo,
     precomputed: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -28,25 +28,22 @@ impl Revision {
     pub(super) fn new(
         store: &dyn Store,
         policy: &Policy,
-        id: RevisionId,
+        denials: Arc<RevisionDenials>,
         timeout: Duration,
         cache_denials: Duration,
     ) -> Result<Self, ConfigError> {
-        let (name, quota) = policy.single_quota()?;
-        let bucket = TokenBucket::new(name, quota)?;
-        let spec = PolicySpec { name: policy.name().into(), bucket, timeout };
+        policy.validate()?;
+        let (name, limits) = (policy.name().into(), Limits::new(policy)?);
+        let spec = PolicySpec { name, limits: limits.clone(), timeout, denials: denials.clone() };
         let backend = store.open(spec)?;
         let use_cache = backend.is_remote() && !cache_denials.is_zero();
         Ok(Self {
-            id,
             policy: Arc::new(policy.clone()),
-            bucket,
+            quota: limits.info().clone(),
+            limits,
             backend,
-            denial_cache: use_cache.then(|| {
-                let (registry, _) = store.registry();
-                DenialCache::new(registry.denials().clone(), id, cache_denials)
-            }),
-            quota: bucket.info(name),
+            denial_cache: use_cache.then(|| DenialCache::new(denials.clone(), cache_denials)),
+            denials,
             precomputed: OnceLock::new(),
         })
     }

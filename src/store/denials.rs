@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::RevisionId;
 use crate::Key;
-use crate::algorithm::Rate;
+use crate::algorithm::State;
 
 /// A reset discards the denials of one in this many keys.
 const RESET_SHARDS: usize = 1_024;
@@ -30,20 +30,18 @@ pub(crate) struct Denials {
     last_resets: OnceLock<Box<[AtomicU64]>>,
 }
 
-/// A denial by the store. Times are nanoseconds since the start of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A denial by the store. Times of this process are nanoseconds since the start of [`Denials`].
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denial {
     pub(crate) sent_at: SentAt,
-    /// The bucket is not full before this time.
-    pub(crate) full_from: u64,
-    /// The bucket is full by this time if nothing else is taken.
-    pub(crate) full_by: u64,
-    /// The rate at which the bucket refills, if it is another revision's. It is computed from the
-    /// waits, which are exact to a microsecond.
-    pub(crate) other_rate: Option<Rate>,
+    pub(crate) received: u64,
+    /// The state in which the checks of the call left the key.
+    pub(crate) state: State,
+    /// When the check was decided, in microseconds of the store's clock.
+    pub(crate) decided: u64,
 }
 
-/// When a check was sent.
+/// When a check was sent, in nanoseconds of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SentAt {
     pub(crate) time: u64,
@@ -65,7 +63,7 @@ struct IdRef<'a> {
 }
 
 impl Denials {
-    /// The number of cached keys, at about 260 bytes each. The cache prefers keys that are looked up
+    /// The number of cached keys, at about 290 bytes each. The cache prefers keys that are looked up
     /// again, so a flood of fresh keys does not evict one that keeps retrying.
     pub(crate) const MAX_KEYS: usize = 65_536;
 
@@ -160,7 +158,7 @@ mod tests {
     }
 
     fn denial(sent_at: SentAt) -> Denial {
-        Denial { sent_at, full_from: u64::MAX, full_by: u64::MAX, other_rate: None }
+        Denial { sent_at, received: 0, state: State::unused(), decided: 0 }
     }
 
     #[test]

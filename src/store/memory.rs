@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::key_hasher::{KeyHasher, random_hasher};
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
-use crate::algorithm::{FullAt, Rate};
+use crate::algorithm::State;
 use crate::decision::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -74,19 +74,17 @@ struct Bucket {
     /// The index of its policy in the store.
     policy: u32,
     key: Key,
-    full_at: FullAt,
-    /// Shared by the buckets that one revision charged last.
-    rate: Arc<Rate>,
+    state: State,
 }
 
 impl MemoryStore {
-    /// A store for at most a million keys, counting all policies that share it. That is about 190 MB
-    /// when full of keys of up to 32 bytes, and 320 MB with the longest keys.
+    /// A store for at most a million keys, counting all policies that share it. That is about 205 MB
+    /// when full of keys of up to 32 bytes, and 335 MB with the longest keys.
     pub fn new() -> Self {
         Self::with_max_keys(const { NonZeroUsize::new(1_000_000).unwrap() })
     }
 
-    /// A store for at most `keys` keys, counting all policies that share it. A key takes about 190
+    /// A store for at most `keys` keys, counting all policies that share it. A key takes about 205
     /// bytes. One longer than 32 bytes takes its length in addition.
     ///
     /// Keys are spread over up to 64 shards by a random hash. Each shard evicts when it is full, so
@@ -145,9 +143,8 @@ impl Open for MemoryStore {
             policies.push(spec.name.clone());
             policies.len() - 1
         });
-        let rate = Arc::new(spec.bucket.rate());
         let (shared, policy) = (self.shared.clone(), policy as u32);
-        Ok(Arc::new(MemoryBackend { shared, policy, rate, spec }))
+        Ok(Arc::new(MemoryBackend { shared, policy, spec }))
     }
 
     fn registry(&self) -> (&Registry, &str) {
@@ -158,41 +155,35 @@ impl Open for MemoryStore {
 struct MemoryBackend {
     shared: Arc<Shared>,
     policy: u32,
-    rate: Arc<Rate>,
     spec: PolicySpec,
 }
 
 impl MemoryBackend {
-    /// Decides on a bucket's debt, and stores the debt if it has changed.
+    /// Decides on a bucket's state, and stores it if it has changed.
     fn verdict(&self, key: &Key, op: Op) -> Verdict {
         let hash = self.shared.hash(self.policy, key);
         let mut shard = lock(self.shared.shard(hash));
         // Read under the lock, so that time does not go back between two checks of a key.
         let now = self.shared.start.elapsed().as_micros() as u64;
         let stored = shard.find(hash, self.policy, key);
-        let found = match &stored {
-            Some(bucket) => bucket.rate.debt_at(now, bucket.full_at),
-            None => self.rate.debt(0),
-        };
-        let mut debt = found;
-        let verdict = op.decide(&self.spec.bucket, &mut debt);
-        if debt == found {
+        let found = stored.as_ref().map(|bucket| &bucket.state);
+        let limits = &self.spec.limits;
+        let mut standing = limits.standing(found, now);
+        let verdict = op.decide(limits, &mut standing);
+        if op.cost() == 0 || !verdict.is_allowed() {
             return verdict;
         }
-        let full_at = debt.full_at(now);
+        let state = limits.state(&standing, found, now);
         match stored {
             Some(bucket) => {
-                if !Arc::ptr_eq(&bucket.rate, &self.rate) {
-                    bucket.rate = self.rate.clone();
-                }
-                let was_full_at = mem::replace(&mut bucket.full_at, full_at);
-                if full_at.micros < was_full_at.micros {
-                    shard.add_earlier(full_at.micros, hash, &self.shared);
+                let full_at = state.until();
+                let was_full_at = mem::replace(&mut bucket.state, state).until();
+                if full_at < was_full_at {
+                    shard.add_earlier(full_at, hash, &self.shared);
                 }
             }
             None => {
-                let rate = self.rate.clone();
-                let bucket = Bucket { policy: self.policy, key: key.clone(), full_at, rate };
+                let bucket = Bucket { policy: self.policy, key: key.clone(), state };
                 let evicted = shard.insert(hash, bucket, now, &self.shared);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
             }
@@ -221,7 +212,7 @@ impl Backend for MemoryBackend {
         let mut shard = lock(self.shared.shard(hash));
         // The entry in the heap stays, so that resets do not make it grow.
         if let Some(bucket) = shard.find(hash, self.policy, key) {
-            bucket.full_at = FullAt { micros: 0, ticks: 0 };
+            bucket.state = State::unused();
         }
         Box::pin(std::future::ready(Ok(())))
     }
@@ -264,7 +255,7 @@ impl Shard {
         if self.by_full_at.len() < 2 * self.buckets.len() {
             self.by_full_at.push(Reverse((full_at, hash)));
         } else {
-            let entry = |bucket: &Bucket| Reverse((bucket.full_at.micros, shared.hash_of(bucket)));
+            let entry = |bucket: &Bucket| Reverse((bucket.state.until(), shared.hash_of(bucket)));
             self.by_full_at = self.buckets.iter().map(entry).collect();
         }
     }
@@ -281,7 +272,7 @@ impl Shard {
             let dropped = self.drop_nearest_to_full(shared, |_| true);
             evicted += u64::from(dropped.is_some_and(|full_at| full_at >= now));
         }
-        self.by_full_at.push(Reverse((bucket.full_at.micros, hash)));
+        self.by_full_at.push(Reverse((bucket.state.until(), hash)));
         self.buckets.insert_unique(hash, bucket, |bucket| shared.hash_of(bucket));
         evicted
     }
@@ -299,7 +290,7 @@ impl Shard {
             self.by_full_at.pop();
             let has_hash = |bucket: &Bucket| shared.hash_of(bucket) == hash;
             let Ok(bucket) = self.buckets.find_entry(hash, has_hash) else { continue };
-            let actual = bucket.get().full_at.micros;
+            let actual = bucket.get().state.until();
             if actual > known {
                 self.by_full_at.push(Reverse((actual, hash)));
             } else {
@@ -441,7 +432,7 @@ mod tests {
     #[test]
     fn a_bucket_takes_few_bytes() {
         let id = size_of::<(u32, Key)>();
-        assert_eq!(size_of::<Bucket>(), id + size_of::<FullAt>() + size_of::<usize>());
+        assert_eq!(size_of::<Bucket>(), id + 32);
     }
 
     #[tokio::test(start_paused = true)]

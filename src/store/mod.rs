@@ -9,6 +9,7 @@ mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod registry;
+mod revision_denials;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::algorithm::{Debt, TokenBucket};
+use crate::algorithm::{Limits, Standing};
 use crate::decision::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -26,6 +27,7 @@ pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 pub(crate) use registry::{Registry, RevisionId, Subscriber};
+pub(crate) use revision_denials::RevisionDenials;
 
 /// Where buckets are kept: a [`MemoryStore`] or a `RedisStore`.
 ///
@@ -37,9 +39,11 @@ pub trait Store: sealed::Open + Debug + Send + Sync + 'static {}
 #[derive(Clone, Debug)]
 pub struct PolicySpec {
     pub(crate) name: Arc<str>,
-    pub(crate) bucket: TokenBucket,
+    pub(crate) limits: Limits,
     /// The longest that a check may take.
     pub(crate) timeout: Duration,
+    /// Where the store reports its denials.
+    pub(crate) denials: Arc<RevisionDenials>,
 }
 
 pub(crate) mod sealed {
@@ -97,10 +101,10 @@ impl Op {
     }
 
     /// The verdict, for a peek on a check of cost 1.
-    pub(crate) fn decide(self, bucket: &TokenBucket, debt: &mut Debt) -> Verdict {
+    pub(crate) fn decide(self, limits: &Limits, standing: &mut Standing) -> Verdict {
         match self {
-            Self::Acquire(cost) => bucket.check(debt, cost),
-            Self::Peek => bucket.peek(*debt),
+            Self::Acquire(cost) => limits.check(standing, cost),
+            Self::Peek => limits.peek(standing),
         }
     }
 }

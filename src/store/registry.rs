@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::Denials;
+use super::{Denials, RevisionDenials};
 use crate::{ConfigError, Policy};
 
 /// Shared by the clones of a store.
@@ -31,39 +31,43 @@ type Id = (String, String);
 
 struct Entry {
     policy: Policy,
-    revision: RevisionId,
+    denials: Arc<RevisionDenials>,
     subscribers: Vec<Weak<dyn Subscriber>>,
 }
 
 /// Enforces a policy, and follows its changes.
 pub(crate) trait Subscriber: Send + Sync {
     /// `policy` is valid and has the same name as before.
-    fn policy_changed(&self, policy: &Policy, revision: RevisionId);
+    fn policy_changed(&self, policy: &Policy, denials: Arc<RevisionDenials>);
 }
 
 impl Registry {
-    /// Makes a subscriber, and registers it for as long as it lives. Fails if it cannot be made, or
-    /// with the error for the policy of the same name that is in use with different quotas.
+    /// Makes a subscriber, and registers it for as long as it lives. Fails with the error for the
+    /// policy of the same name that is in use with different quotas, or if it cannot be made.
     pub(crate) fn register<S: Subscriber + 'static>(
         &self,
         part: &str,
         policy: &Policy,
-        make: impl FnOnce(RevisionId) -> Result<Arc<S>, ConfigError>,
+        make: impl FnOnce(Arc<RevisionDenials>) -> Result<Arc<S>, ConfigError>,
         conflict: impl FnOnce(&Policy) -> ConfigError,
     ) -> Result<Arc<S>, ConfigError> {
         let mut policies = self.policies();
         policies.entries.retain(|_, entry| entry.is_alive());
         let id = id(part, policy);
-        let next = policies.next_revision();
+        let next = self.next_revision(&mut policies);
         let existing = policies.entries.get_mut(&id);
-        let revision = existing.as_ref().map_or(next, |entry| entry.revision);
-        let subscriber = make(revision)?;
+        if let Some(entry) = &existing
+            && entry.policy != *policy
+        {
+            return Err(conflict(&entry.policy));
+        }
+        let denials = existing.as_ref().map_or(next, |entry| entry.denials.clone());
+        let subscriber = make(denials.clone())?;
         let weak: Weak<S> = Arc::downgrade(&subscriber);
         match existing {
-            Some(entry) if entry.policy != *policy => return Err(conflict(&entry.policy)),
             Some(entry) => entry.subscribers.push(weak),
             None => {
-                let entry = Entry { policy: policy.clone(), revision, subscribers: vec![weak] };
+                let entry = Entry { policy: policy.clone(), denials, subscribers: vec![weak] };
                 policies.entries.insert(id, entry);
             }
         }
@@ -73,29 +77,22 @@ impl Registry {
     /// Changes the policy for everyone who enforces it.
     pub(crate) fn update(&self, part: &str, policy: &Policy) {
         let mut policies = self.policies();
-        let revision = policies.next_revision();
+        let denials = self.next_revision(&mut policies);
         let Some(entry) = policies.entries.get_mut(&id(part, policy)) else { return };
-        (entry.policy, entry.revision) = (policy.clone(), revision);
+        (entry.policy, entry.denials) = (policy.clone(), denials.clone());
         for subscriber in entry.subscribers.iter().filter_map(Weak::upgrade) {
-            subscriber.policy_changed(policy, revision);
+            subscriber.policy_changed(policy, denials.clone());
         }
     }
 
-    /// The denials that are cached for all limiters on the store.
-    pub(crate) fn denials(&self) -> &Arc<Denials> {
-        &self.denials
+    fn next_revision(&self, policies: &mut Policies) -> Arc<RevisionDenials> {
+        policies.revisions += 1;
+        RevisionDenials::new(self.denials.clone(), RevisionId(policies.revisions)).into()
     }
 
     fn policies(&self) -> MutexGuard<'_, Policies> {
         // A panic leaves whole entries behind, so the poison means nothing.
         self.policies.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Policies {
-    fn next_revision(&mut self) -> RevisionId {
-        self.revisions += 1;
-        RevisionId(self.revisions)
     }
 }
 

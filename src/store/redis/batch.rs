@@ -17,8 +17,9 @@ use smallvec::SmallVec;
 
 use super::policy::RedisPolicy;
 use super::reply::Found;
+use crate::algorithm::{self, Standing};
 use crate::decision::Verdict;
-use crate::store::Op;
+use crate::store::{Op, SentAt};
 use crate::{Error, Key};
 
 #[derive(Debug, Default)]
@@ -36,6 +37,8 @@ struct State {
     checks: Vec<Check>,
     /// How many checks at the front are not pending any more.
     completed: usize,
+    /// If denials are cached.
+    sent_at: Option<SentAt>,
 }
 
 #[derive(Debug)]
@@ -161,7 +164,7 @@ impl Batch {
         state.policies.clear();
         state.groups.clear();
         state.checks.clear();
-        (state.last, state.completed) = (0, 0);
+        (state.last, state.completed, state.sent_at) = (0, 0, None);
         Some(this)
     }
 
@@ -227,7 +230,8 @@ impl Batch {
     ) -> T {
         let mut wakers = Wakers::new();
         let mut state = self.state();
-        let State { policies, groups, checks, .. } = &mut *state;
+        let State { policies, groups, checks, sent_at, .. } = &mut *state;
+        *sent_at = policies.iter().find_map(|policy| policy.policy.denials.sent_now());
         for check in checks.iter_mut().filter(|check| check.is_pending()) {
             let group = &mut groups[check.group];
             if is_too_late(check.deadline) {
@@ -261,33 +265,43 @@ impl Batch {
         state.checks.iter().any(|check| check.is_pending() && groups.contains(&check.group))
     }
 
-    /// Replays the checks of the groups whose debt is known, and completes those that are pending
-    /// with the verdict that the script reached. Each group is completed once.
+    /// Replays the checks of the groups whose state is known, and completes those that are pending
+    /// with the verdict that the script reached. Each group is completed once. Denials are reported
+    /// once for each group.
     pub(super) fn complete(&self, found: impl IntoIterator<Item = (usize, Result<Found, Error>)>) {
         let mut wakers = Wakers::new();
         let mut state = self.state();
-        let State { policies, groups, checks, .. } = &mut *state;
-        let mut debts: SmallVec<[_; 4]> = SmallVec::new();
-        debts.resize_with(groups.len(), || None);
+        let State { policies, groups, checks, sent_at, .. } = &mut *state;
+        let mut replays: SmallVec<[_; 4]> = SmallVec::new();
+        replays.resize_with(groups.len(), || None);
         for (group, found) in found {
-            if let (Some(debt), Some((bucket, _))) = (debts.get_mut(group), groups.get_index(group))
+            if let (Some(replay), Some((bucket, _))) =
+                (replays.get_mut(group), groups.get_index(group))
             {
-                let bucket = &policies[bucket.policy].policy.bucket;
-                *debt = Some(found.map(|found| (found.debt(bucket), bucket)));
+                let policy = &policies[bucket.policy].policy;
+                *replay = Some(found.map(|found| Replay::new(policy, &bucket.key, found)));
             }
         }
         wakers.reserve(checks.len());
         for check in checks.iter_mut().filter(|check| check.is_sent) {
             // One that was cancelled since has been charged, so it counts for those after it.
-            let verdict = match &mut debts[check.group] {
-                Some(Ok((debt, bucket))) => Ok(check.op.decide(bucket, debt)),
+            let verdict = match &mut replays[check.group] {
+                Some(Ok(replay)) => Ok(replay.decide(check.op)),
                 Some(Err(error)) => Err(error.clone()),
                 None => continue,
             };
             check.complete(verdict, &mut wakers);
         }
-        drop(debts);
+        let denied = replays.into_iter().flatten().flatten().filter(|replay| replay.has_denied);
+        let denials: Vec<_> = denied.map(Replay::into_denial).collect();
+        let sent_at = *sent_at;
         drop(state);
+        // Before the callers are woken, so that their next checks find them.
+        for Denied { policy, key, state, now } in denials {
+            if let Some(sent_at) = sent_at {
+                policy.denials.report(&key, state, now, sent_at);
+            }
+        }
         wake(wakers);
     }
 
@@ -359,6 +373,43 @@ impl State {
         let bucket = Bucket { policy, key: key.clone() };
         let group = KeyGroup { slot, costs: Costs::default() };
         Some(self.groups.insert_full(bucket, group).0)
+    }
+}
+
+/// The decisions about a bucket, as the script made them.
+struct Replay<'a> {
+    policy: &'a Arc<RedisPolicy>,
+    key: &'a Key,
+    standing: Standing,
+    /// When they were made, in microseconds of the server's clock.
+    now: u64,
+    has_denied: bool,
+}
+
+/// A key of which a check was denied, and the state in which the checks left it.
+struct Denied {
+    policy: Arc<RedisPolicy>,
+    key: Key,
+    state: algorithm::State,
+    now: u64,
+}
+
+impl<'a> Replay<'a> {
+    fn new(policy: &'a Arc<RedisPolicy>, key: &'a Key, found: Found) -> Self {
+        let standing = found.standing(&policy.limits);
+        Self { policy, key, standing, now: found.now, has_denied: false }
+    }
+
+    fn decide(&mut self, op: Op) -> Verdict {
+        let verdict = op.decide(&self.policy.limits, &mut self.standing);
+        self.has_denied |= !verdict.is_allowed();
+        verdict
+    }
+
+    fn into_denial(self) -> Denied {
+        let Self { policy, key, standing, now, .. } = self;
+        let state = policy.limits.state(&standing, None, now);
+        Denied { policy: policy.clone(), key: key.clone(), state, now }
     }
 }
 

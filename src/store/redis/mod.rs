@@ -33,6 +33,7 @@ mod slot_map;
 mod timer;
 mod tls;
 mod topology;
+mod value;
 mod window;
 
 use std::fmt;

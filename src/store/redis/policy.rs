@@ -1,33 +1,36 @@
 //! What the Redis store computes once for a policy.
 
 use std::ptr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::key_encoder::KeyEncoder;
 use super::script::{Params, Scripts};
 use crate::ConfigError;
-use crate::algorithm::TokenBucket;
-use crate::store::PolicySpec;
+use crate::algorithm::Limits;
+use crate::store::{PolicySpec, RevisionDenials};
 
 #[derive(Debug)]
 pub(super) struct RedisPolicy {
-    pub(super) bucket: TokenBucket,
+    pub(super) limits: Limits,
     /// The longest that a check may take.
     pub(super) timeout: Duration,
     pub(super) encoder: KeyEncoder,
     pub(super) scripts: &'static Scripts,
     pub(super) params: Params,
+    pub(super) denials: Arc<RevisionDenials>,
 }
 
 impl RedisPolicy {
     pub(super) fn new(spec: &PolicySpec, key_prefix: &str) -> Result<Self, ConfigError> {
-        let (scripts, params) = Scripts::of(&spec.bucket);
+        let (scripts, params) = Scripts::of(&spec.limits);
         Ok(Self {
-            bucket: spec.bucket,
+            limits: spec.limits.clone(),
             timeout: spec.timeout,
             encoder: KeyEncoder::new(key_prefix, &spec.name)?,
             scripts,
             params,
+            denials: spec.denials.clone(),
         })
     }
 
@@ -41,10 +44,18 @@ impl RedisPolicy {
 }
 
 #[cfg(test)]
+use crate::store::RevisionId;
+
+#[cfg(test)]
 impl RedisPolicy {
-    pub(super) fn for_tests(timeout: Duration) -> std::sync::Arc<Self> {
-        let bucket = TokenBucket::new("quota", &crate::Quota::per_second(1)).unwrap();
-        let spec = PolicySpec { name: "policy".into(), bucket, timeout };
+    pub(super) fn for_tests(timeout: Duration) -> Arc<Self> {
+        let limits = Limits::new(&crate::Quota::per_second(1).into()).unwrap();
+        Self::of_limits("policy", limits, timeout)
+    }
+
+    pub(super) fn of_limits(name: &str, limits: Limits, timeout: Duration) -> Arc<Self> {
+        let denials = RevisionDenials::new(Arc::default(), RevisionId(0)).into();
+        let spec = PolicySpec { name: name.into(), limits, timeout, denials };
         Self::new(&spec, "tests").unwrap().into()
     }
 }

@@ -2,126 +2,156 @@
 
 use redis::Value;
 
-use super::server_error;
-use crate::algorithm::{Debt, MAX_TICKS, Rate, TokenBucket};
+use super::{server_error, value};
+use crate::algorithm::{Limits, Standing, State};
 use crate::{Error, ErrorKind};
 
 /// What the checks of a key found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// A debt in ticks of the bucket's own rate.
-    Ticks(u64),
-    /// A debt that another revision of the quota left.
-    OtherRevision(Debt),
-    /// A corrupt value, which the script replaced by an empty bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// When the checks were decided, in microseconds of the server's clock.
+    pub(super) now: u64,
+    pub(super) stored: Stored,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    Nothing,
+    State(State),
+    /// A corrupt value, which the script replaced by one that has no permits left.
     Corrupt,
 }
 
 impl Found {
-    pub(super) fn debt(self, bucket: &TokenBucket) -> Debt {
-        match self {
-            Self::Ticks(ticks) => Debt { ticks, rate: bucket.rate() },
-            Self::OtherRevision(debt) => debt,
-            Self::Corrupt => bucket.empty(),
+    pub(super) fn standing(&self, limits: &Limits) -> Standing {
+        match &self.stored {
+            Stored::Nothing => limits.standing(None, self.now),
+            Stored::State(state) => limits.standing(Some(state), self.now),
+            Stored::Corrupt => limits.empty(),
         }
     }
 }
 
 /// Returns for each key what its checks found, or the error of that key. The reply is not trusted.
 pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error>>, Error> {
-    let unexpected =
-        || Error::new(ErrorKind::Server, "unexpected reply: not one that the script makes");
-    let values = match reply {
-        Value::Array(values) if keys > 1 => values,
-        // The reply for a single key is not in an array.
-        value => vec![value],
-    };
-    if values.len() != keys {
-        return Err(unexpected());
-    }
-    let found = values.into_iter().map(|value| match value {
-        Value::Int(-1) => Ok(Ok(Found::Corrupt)),
-        Value::Int(ticks) => match u64::try_from(ticks) {
-            Ok(ticks) if ticks <= MAX_TICKS => Ok(Ok(Found::Ticks(ticks))),
-            _ => Err(unexpected()),
-        },
-        Value::BulkString(text) => {
-            let text = server_error::message(&text);
-            let found = other_revision(&text).map(Found::OtherRevision);
-            Ok(found.ok_or_else(|| server_error::to_key_error(text)))
+    match reply {
+        Value::Array(mut values) if keys > 1 => {
+            let Some(Value::BulkString(text)) = values.pop() else { return Err(unexpected()) };
+            let Some((now, b"")) = clock(&text) else { return Err(unexpected()) };
+            if values.len() != keys {
+                return Err(unexpected());
+            }
+            let found = values.into_iter().map(|value| match value {
+                Value::BulkString(text) => Ok(found(&text, now)),
+                _ => Err(unexpected()),
+            });
+            found.collect()
         }
+        Value::BulkString(text) if keys == 1 => match server_error::of_key(&text) {
+            Some(error) => Ok(vec![Err(server_error::to_key_error(error))]),
+            None => {
+                let (now, rest) = clock(&text).ok_or_else(unexpected)?;
+                Ok(vec![found(rest, now)])
+            }
+        },
         _ => Err(unexpected()),
-    });
-    found.collect()
+    }
 }
 
-/// The debt that another revision of the quota left, as "debt:permit:scale". `None` for an error
-/// message.
-fn other_revision(text: &str) -> Option<Debt> {
-    let mut numbers = text.split(':').map(|number| number.parse().ok());
-    let (ticks, permit, scale) = (numbers.next()??, numbers.next()??, numbers.next()??);
-    let rate = Rate::new(permit, scale)?;
-    if numbers.next().is_none() && ticks <= MAX_TICKS { Some(Debt { ticks, rate }) } else { None }
+/// What one key held.
+fn found(text: &[u8], now: u64) -> Result<Found, Error> {
+    if let Some(error) = server_error::of_key(text) {
+        return Err(server_error::to_key_error(error));
+    }
+    let stored = match text {
+        b"" => Stored::Nothing,
+        // A text that the script takes for a value and this does not is corrupt too.
+        text => match value::parse(text) {
+            Some(state) if !state.is_too_far(now) => Stored::State(state),
+            _ => Stored::Corrupt,
+        },
+    };
+    Ok(Found { now, stored })
+}
+
+/// The time at the start of a text, and what follows it.
+fn clock(text: &[u8]) -> Option<(u64, &[u8])> {
+    let mut parts = text.splitn(3, |&byte| byte == b' ');
+    let mut number = || str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
+    let (seconds, micros) = (number()?, number()?);
+    Some((seconds.checked_mul(1_000_000)?.checked_add(micros)?, parts.next()?))
+}
+
+fn unexpected() -> Error {
+    Error::new(ErrorKind::Server, "unexpected reply: not one that the script makes")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn bulk(text: impl AsRef<[u8]>) -> Value {
+        Value::BulkString(text.as_ref().into())
+    }
+
     #[test]
     fn a_malformed_reply_is_an_error_and_not_a_panic() {
-        let int = Value::Int;
-        for found in [
+        let now = || bulk("7 5 ");
+        for reply in [
             Value::Nil,
             Value::Okay,
+            Value::Int(0),
+            bulk(""),
+            bulk("7"),
+            bulk("7 5"),
+            bulk("7 x "),
+            bulk("-7 5 "),
+            bulk("99999999999999 5 "),
+            bulk("\u{e9} 5 "),
             Value::Array(vec![]),
-            Value::Array(vec![int(0)]),
-            int(-2),
-            int(i64::MAX),
-            int(i64::MIN),
+            Value::Array(vec![now()]),
+            Value::Array(vec![bulk(""), now()]),
         ] {
-            assert!(parse(found.clone(), 1).is_err(), "{found:?}");
-            let pair = Value::Array(vec![int(0), found]);
-            assert!(parse(pair.clone(), 2).is_err(), "{pair:?}");
+            assert!(parse(reply.clone(), 1).is_err(), "{reply:?}");
+            assert!(parse(reply.clone(), 2).is_err(), "{reply:?}");
         }
-        for other in [int(0), Value::Array(vec![int(0)]), Value::Array(vec![int(0); 3])] {
-            assert!(parse(other.clone(), 2).is_err(), "{other:?}");
+        for values in [
+            vec![bulk(""), bulk(""), bulk("")],
+            vec![bulk(""), bulk(""), bulk(""), now()],
+            vec![bulk(""), Value::Int(0), now()],
+            vec![bulk(""), bulk(""), bulk("7 5 1")],
+            vec![bulk(""), bulk(""), Value::Int(7)],
+        ] {
+            assert!(parse(Value::Array(values.clone()), 2).is_err(), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_has_the_same_result_alone_and_among_others() {
+        let state = value::parse(b"9000000015").unwrap();
+        for (text, stored) in
+            [("", Stored::Nothing), ("-", Stored::Corrupt), ("9000000015", Stored::State(state))]
+        {
+            let found = Found { now: 7_000_005, stored };
+            let alone = parse(bulk(format!("7 5 {text}")), 1).unwrap();
+            let pair = parse(Value::Array(vec![bulk(text), bulk(text), bulk("7 5 ")]), 2).unwrap();
+            for result in alone.into_iter().chain(pair) {
+                assert_eq!(result.unwrap(), found.clone());
+            }
         }
     }
 
     #[test]
     fn an_error_affects_only_its_key_whatever_bytes_it_contains() {
-        let error = Value::BulkString(b"WRONGTYPE \xff".into());
-        let pair = Value::Array(vec![error.clone(), Value::Int(0)]);
+        let error = bulk(b"!WRONGTYPE \xff");
+        let pair = Value::Array(vec![error.clone(), bulk(""), bulk("7 5 ")]);
         for found in [parse(error, 1).unwrap(), parse(pair, 2).unwrap()] {
             assert_eq!(found[0].as_ref().unwrap_err().to_string(), "WRONGTYPE \u{fffd}");
-            assert!(found[1..].iter().all(|found| found.as_ref().unwrap() == &Found::Ticks(0)));
-        }
-    }
-
-    #[test]
-    fn only_numbers_that_a_quota_can_have_are_a_debt_of_another_revision() {
-        let read = |text: &str| {
-            let reply = Value::BulkString(text.into());
-            parse(reply, 1).unwrap().pop().unwrap()
-        };
-        let rate = Rate::new(5, 3).unwrap();
-        assert_eq!(read("7:5:3").unwrap(), Found::OtherRevision(Debt { ticks: 7, rate }));
-        let too_large = MAX_TICKS + 1;
-        for text in [
-            "",
-            "7",
-            "7:5",
-            "7:5:3:1",
-            "7:0:3",
-            "7:5:0",
-            "-7:5:3",
-            "7:5:x",
-            &format!("{too_large}:5:3"),
-            &format!("7:{too_large}:3"),
-            "7:5:99999999999999999999",
-        ] {
-            assert_eq!(read(text).unwrap_err().to_string(), text);
+            let is_full = |found: &Result<Found, _>| match found {
+                Ok(found) => found.stored == Stored::Nothing,
+                Err(_) => false,
+            };
+            assert!(found[1..].iter().all(is_full));
         }
     }
 }

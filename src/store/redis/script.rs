@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use crate::algorithm::{MAX_TICKS, Rate, TokenBucket};
+use super::value;
+use crate::algorithm::{Limits, MAX_TICKS};
 
 const FRAME: &str = include_str!("../../../lua/frame.lua");
 const ONE_POLICY: &str = include_str!("../../../lua/one_policy.lua");
@@ -39,10 +40,11 @@ static SHORT: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(SHORT_RATE));
 static TEXT: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(TEXT_RATE));
 
 impl Scripts {
-    /// The scripts that decide about this bucket, and their arguments.
-    pub(super) fn of(bucket: &TokenBucket) -> (&'static Self, Params) {
+    /// The scripts that decide about these quotas, and their arguments.
+    pub(super) fn of(limits: &Limits) -> (&'static Self, Params) {
+        let bucket = limits.bucket();
         let (permit, capacity) = (bucket.rate().permit(), bucket.capacity());
-        let (scripts, rate) = match three_digits(bucket.rate()) {
+        let (scripts, rate) = match value::three_digits(bucket.rate()) {
             Some(digits) => (&*SHORT, format!("{permit}{digits}")),
             None => (&*TEXT, format!(":{permit}:{}", bucket.rate().scale())),
         };
@@ -60,23 +62,6 @@ impl Script {
         let source = assemble(fragments);
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Self { source, sha }
-    }
-}
-
-/// The rate as the script writes it in three digits, if it fits: the first two digits of the
-/// microseconds in which a permit refills, and the number of zeros after them. `00` stands for 864,
-/// so that quotas per day fit, which has 86,400,000,000.
-fn three_digits(rate: Rate) -> Option<String> {
-    let (mut digits, mut zeros) = (rate.permit(), 0);
-    while zeros < 9 && digits % 10 == 0 {
-        digits /= 10;
-        zeros += 1;
-    }
-    match digits {
-        _ if rate.scale() > 1 => None,
-        864 => Some(format!("00{zeros}")),
-        1..=99 => Some(format!("{digits:02}{zeros}")),
-        _ => None,
     }
 }
 
@@ -106,33 +91,4 @@ fn section<'a>(fragment: &'a str, name: &'a str) -> impl Iterator<Item = &'a str
         .skip_while(move |line| line.strip_prefix(MARKER) != Some(name))
         .skip(1)
         .take_while(|line| !line.starts_with(MARKER))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn common_rates_fit_in_three_digits_and_no_two_share_them() {
-        let digits = |permit, scale| three_digits(Rate::new(permit, scale).unwrap());
-        for (micros, expected) in [
-            (1, "010"),
-            (10, "011"),
-            (99, "990"),
-            (100_000, "015"),
-            (36_000_000, "366"),
-            (3_600_000_000, "368"),
-            (1_000_000_000, "019"),
-            (10_000_000_000, "109"),
-            (99_000_000_000, "999"),
-            (86_400_000_000, "008"),
-            (864, "000"),
-        ] {
-            assert_eq!(digits(micros, 1).as_deref(), Some(expected), "{micros}");
-            assert_eq!(digits(micros, 7), None, "{micros}");
-        }
-        for micros in [101, 15_625, 8_641, 100_000_000_000, 8_640_000_000_000, 1 << 52] {
-            assert_eq!(digits(micros, 1), None, "{micros}");
-        }
-    }
 }

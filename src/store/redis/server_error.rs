@@ -64,16 +64,16 @@ impl ServerError {
     }
 }
 
-/// The text of an error inside of a script, the same on every server. Redis 6.2 adds the line of
-/// the script, as in `@user_script: 25: -READONLY You can't write ...`.
-pub(super) fn message(text: &[u8]) -> Cow<'_, str> {
-    match String::from_utf8_lossy(text) {
+/// The text of an error, if a script found one for a key. It is the same on every server: Redis 6.2
+/// adds the line of the script, as in `@user_script: 25: -READONLY You can't write ...`.
+pub(super) fn of_key(found: &[u8]) -> Option<Cow<'_, str>> {
+    Some(match String::from_utf8_lossy(found.strip_prefix(b"!")?) {
         Cow::Borrowed(text) => unwrapped(text).into(),
         Cow::Owned(text) => unwrapped(&text).to_owned().into(),
-    }
+    })
 }
 
-/// The error of a key with this [`message`].
+/// The error of a key with this text.
 pub(super) fn to_key_error(text: Cow<'_, str>) -> Error {
     let is_transient = ServerError::of(&text).is_transient();
     Error::new(ErrorKind::Server, text.into_owned()).with_transience(is_transient)
@@ -82,11 +82,10 @@ pub(super) fn to_key_error(text: Cow<'_, str>) -> Error {
 /// The error of a reply which says that this server cannot decide checks, so that the store has to
 /// connect again. Such a server would answer a PING like any other.
 pub(super) fn not_primary(reply: &Value) -> Option<Error> {
-    let of_key = |found: &Value| match found {
-        Value::BulkString(text) => {
-            let text = message(text);
-            (ServerError::of(&text) == ServerError::NotPrimary).then(|| to_key_error(text))
-        }
+    let of_found = |found: &Value| match found {
+        Value::BulkString(text) => of_key(text)
+            .filter(|text| ServerError::of(text) == ServerError::NotPrimary)
+            .map(to_key_error),
         _ => None,
     };
     match reply {
@@ -95,8 +94,8 @@ pub(super) fn not_primary(reply: &Value) -> Option<Error> {
             leaves.then(|| to_error(error.clone().into()))
         }
         // The errors of single keys, as the script reports them.
-        Value::Array(found) => found.iter().find_map(of_key),
-        found => of_key(found),
+        Value::Array(found) => found.iter().find_map(of_found),
+        found => of_found(found),
     }
 }
 
@@ -206,14 +205,15 @@ mod tests {
         for (class, old, new) in IN_A_SCRIPT {
             for text in [old, new] {
                 assert_eq!(ServerError::of(text), class, "{text}");
-                assert!(!message(text.as_bytes()).starts_with('@'), "{text}");
+                let of_key = of_key(format!("!{text}").as_bytes()).unwrap().into_owned();
+                assert!(!of_key.starts_with('@'), "{text}");
                 let raised =
                     format!("ERR Error running script (call to f_5a): @user_script:25: {text}");
                 assert_eq!(ServerError::of(&raised), class, "{raised}");
             }
         }
         let (_, old, new) = IN_A_SCRIPT[0];
-        assert_eq!(message(old.as_bytes()), new);
+        assert_eq!(of_key(format!("!{old}").as_bytes()).unwrap(), new);
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_server_that_cannot_write_is_left_however_it_says_so() {
-        let text = |text: &str| Value::BulkString(text.into());
+        let text = |text: &str| Value::BulkString(format!("!{text}").into());
         for (class, old, new) in IN_A_SCRIPT {
             for error in [old, new] {
                 let leaves = class == NotPrimary;
@@ -262,6 +262,6 @@ mod tests {
         {
             assert_eq!(ServerError::of(text), Permanent, "{text}");
         }
-        assert_eq!(message(b"@user_script: 1: WRONGTYPE \xff"), "WRONGTYPE \u{fffd}");
+        assert_eq!(of_key(b"!@user_script: 1: WRONGTYPE \xff").unwrap(), "WRONGTYPE \u{fffd}");
     }
 }

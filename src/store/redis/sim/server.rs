@@ -6,8 +6,9 @@ use foldhash::fast::RandomState;
 
 use super::plan::{Micros, Plan, SECOND, SLOTS};
 use crate::Quota;
-use crate::algorithm::{Debt, FullAt, TokenBucket};
+use crate::algorithm::{Limits, State};
 use crate::decision::Verdict;
+use crate::store::redis::reply::{Found, Stored};
 
 /// A check of the number `n` has the cost `UNIT + n`, so that the server knows whose cost it is.
 pub(super) const UNIT: u64 = 1 << 24;
@@ -32,7 +33,7 @@ pub(super) struct Group {
 
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
-    Found(Vec<(usize, Debt)>),
+    Found(Vec<(usize, Found)>),
     ReadOnly,
     Moved(usize),
     Ask(usize),
@@ -62,7 +63,7 @@ pub(super) struct Node {
 #[derive(Debug)]
 pub(super) struct Servers {
     pub(super) nodes: Vec<Node>,
-    pub(super) bucket: TokenBucket,
+    pub(super) limits: Limits,
     pub(super) owners: Vec<usize>,
     /// The slots that are moving: the next owner, since when, and until when.
     pub(super) migrations: HashMap<u16, (usize, Micros, Micros)>,
@@ -71,7 +72,7 @@ pub(super) struct Servers {
 
 #[derive(Debug)]
 struct Bucket {
-    full_at: FullAt,
+    state: State,
     /// A bucket of tokens, which is filled and emptied here without the specification.
     tokens: u128,
     changed: Micros,
@@ -91,7 +92,7 @@ impl Servers {
         let quota = Quota::per_second(plan.rate * UNIT).burst(plan.burst * UNIT);
         Self {
             nodes: (0..plan.nodes).map(|_| Node::default()).collect(),
-            bucket: TokenBucket::new("simulated", &quota).unwrap(),
+            limits: Limits::new(&quota.into()).unwrap(),
             owners: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),
             migrations: HashMap::new(),
             buckets: HashMap::default(),
@@ -128,21 +129,22 @@ impl Servers {
         Reply::Found(call.groups.iter().map(|group| self.run_group(group, now, ran)).collect())
     }
 
-    fn run_group(&mut self, group: &Group, now: Micros, ran: &mut Vec<Ran>) -> (usize, Debt) {
-        let spec = self.bucket;
+    fn run_group(&mut self, group: &Group, now: Micros, ran: &mut Vec<Ran>) -> (usize, Found) {
+        let limits = &self.limits;
+        let spec = limits.bucket();
         let full = u128::from(spec.capacity());
         let state = self.buckets.entry(group.bucket).or_insert(Bucket {
-            full_at: FullAt { micros: 0, ticks: 0 },
+            state: State::unused(),
             tokens: full,
             changed: now,
         });
         let refilled = u128::from(now - state.changed) * u128::from(spec.rate().scale());
         state.tokens = full.min(state.tokens + refilled);
         state.changed = now;
-        let found = spec.rate().debt_at(CLOCK + now, state.full_at);
-        let mut debt = found;
+        let stored = Stored::State(state.state.clone());
+        let mut standing = limits.standing(Some(&state.state), CLOCK + now);
         for &cost in &group.costs {
-            let verdict = spec.check(&mut debt, cost);
+            let verdict = limits.check(&mut standing, cost);
             let price = u128::from(cost) * u128::from(spec.rate().permit());
             let is_too_much = verdict.is_allowed() && price > state.tokens;
             if verdict.is_allowed() {
@@ -150,10 +152,8 @@ impl Servers {
             }
             ran.push(Ran { cost, verdict, is_too_much });
         }
-        if debt != found {
-            state.full_at = debt.full_at(CLOCK + now);
-        }
-        (group.index, found)
+        state.state = limits.state(&standing, None, CLOCK + now);
+        (group.index, Found { now: CLOCK + now, stored })
     }
 }
 

@@ -373,7 +373,7 @@ impl World {
 fn read(call: &Call, reply: Reply) -> Vec<(usize, Result<Found, Error>)> {
     let error = match reply {
         Reply::Found(found) => {
-            return found.into_iter().map(|(i, debt)| (i, Ok(Found::Ticks(debt.ticks)))).collect();
+            return found.into_iter().map(|(i, found)| (i, Ok(found))).collect();
         }
         Reply::ReadOnly => Error::new(ErrorKind::Server, "READONLY"),
         _ => disconnected(),

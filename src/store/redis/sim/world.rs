@@ -15,10 +15,10 @@ use super::process::Process;
 use super::random::Random;
 use super::server::{Ran, Reply, Request, Servers, UNIT};
 use super::task::{Flight, Task, Work};
+use crate::store::Op;
 use crate::store::redis::health::WAKE_INTERVAL;
 use crate::store::redis::lifecycle::Established;
 use crate::store::redis::policy::RedisPolicy;
-use crate::store::{Op, PolicySpec};
 use crate::{Error, ErrorKind, Key};
 
 /// How many events may happen at the same time.
@@ -95,9 +95,7 @@ impl World {
         let servers = Servers::new(&plan);
         let policy = |limiter: usize| {
             let timeout = Duration::from_micros(plan.timeouts[limiter / LIMITERS_PER_TIMEOUT]);
-            let name = limiter.to_string().into();
-            let spec = PolicySpec { name, bucket: servers.bucket, timeout };
-            RedisPolicy::new(&spec, "simulated").unwrap().into()
+            RedisPolicy::of_limits(&limiter.to_string(), servers.limits.clone(), timeout)
         };
         let policies = (0..LIMITERS_PER_TIMEOUT * plan.timeouts.len()).map(policy).collect();
         let mut world = Self {

@@ -1,0 +1,353 @@
+//! The quotas of a policy. A check takes from all of them, or from none.
+//!
+//! All checks of a call are decided at one time. At that time each quota is a level between 0 and its
+//! capacity: an allowed check raises it, and time lowers it. The algorithm says how.
+
+use smallvec::SmallVec;
+
+#[cfg(any(feature = "redis", test))]
+use super::TokenBucket;
+use super::limit::{Level, Limit};
+#[cfg(test)]
+use super::rate::Debt;
+use super::state::{Entry, QuotaId, State};
+use crate::decision::{Outcome, QuotaInfo, Verdict};
+use crate::{ConfigError, Policy};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Limits(SmallVec<[Named; 1]>);
+
+#[derive(Clone, Debug)]
+struct Named {
+    id: QuotaId,
+    limit: Limit,
+    info: QuotaInfo,
+}
+
+/// The levels of the quotas at one time, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Standing(SmallVec<[Level; 1]>);
+
+impl Limits {
+    /// Of a policy that has quotas.
+    pub(crate) fn new(policy: &Policy) -> Result<Self, ConfigError> {
+        let quotas = policy.quotas().map(|(name, quota)| {
+            let limit = Limit::new(name, quota)?;
+            Ok(Named { id: QuotaId::of(name), info: limit.info(name), limit })
+        });
+        quotas.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// What responses say about the first quota.
+    pub(crate) fn info(&self) -> &QuotaInfo {
+        &self.0[0].info
+    }
+
+    /// The only quota.
+    #[cfg(feature = "redis")]
+    pub(crate) fn bucket(&self) -> TokenBucket {
+        let Limit::TokenBucket(bucket) = self.0[0].limit;
+        bucket
+    }
+
+    /// The levels at `now` (microseconds) of a key in this state. `None` if nothing is stored.
+    pub(crate) fn standing(&self, state: Option<&State>, now: u64) -> Standing {
+        if let [quota] = &*self.0 {
+            let state = state.and_then(|state| state.find(quota.id, quota.limit.is_bucket()));
+            return Standing(SmallVec::from_buf([quota.limit.level(state, now)]));
+        }
+        let lone = self.lone();
+        let level = |(index, quota): (usize, &Named)| {
+            let state = state.and_then(|state| state.find(quota.id, lone == Some(index)));
+            quota.limit.level(state, now)
+        };
+        Standing(self.0.iter().enumerate().map(level).collect())
+    }
+
+    /// The levels of a key of which all permits are taken.
+    #[cfg(feature = "redis")]
+    pub(crate) fn empty(&self) -> Standing {
+        Standing(self.0.iter().map(|quota| quota.limit.empty()).collect())
+    }
+
+    /// What to store after a check. Quotas that only another revision of the policy has stay as they
+    /// were found, until they are full.
+    pub(crate) fn state(&self, standing: &Standing, found: Option<&State>, now: u64) -> State {
+        if let ([level], None | Some(State::Lone(_))) = (&*standing.0, found)
+            && let Some(state) = level.lone(now)
+        {
+            return State::Lone(state);
+        }
+        let lone = self.lone();
+        let is_other = |entry: &&Entry| {
+            let is_lone = entry.quota == QuotaId::LONE && lone.is_some();
+            let is_own = is_lone || self.0.iter().any(|quota| quota.id == entry.quota);
+            !is_own && entry.until() > now
+        };
+        let others = found.into_iter().flat_map(State::entries).filter(|entry| is_other(&entry));
+        let own = self.0.iter().zip(&standing.0);
+        let own = own.map(|(quota, level)| Entry { quota: quota.id, state: level.state(now) });
+        State::new(own.chain(others).collect(), found)
+    }
+
+    /// The verdict on a cost above the capacity of a quota, which needs no state.
+    pub(crate) fn exceeding_capacity(&self, cost: u64) -> Option<Verdict> {
+        let exceeds = self.0.iter().any(|quota| quota.limit.capacity() < cost);
+        exceeds.then(|| self.check(&mut self.standing(None, 0), cost))
+    }
+
+    /// Decides a check, and charges its cost if it is allowed.
+    pub(crate) fn check(&self, standing: &mut Standing, cost: u64) -> Verdict {
+        let outcome = if self.is_allowed(standing, cost) {
+            if cost > 0 {
+                for (quota, level) in self.0.iter().zip(&mut standing.0) {
+                    quota.limit.charge(level, cost);
+                }
+            }
+            Outcome::Allowed
+        } else if self.0.iter().any(|quota| quota.limit.capacity() < cost) {
+            Outcome::ExceedsCapacity
+        } else {
+            Outcome::Denied
+        };
+        self.verdict(standing, outcome, cost)
+    }
+
+    /// Whether a check is allowed.
+    pub(crate) fn is_allowed(&self, standing: &Standing, cost: u64) -> bool {
+        let mut quotas = self.0.iter().zip(&standing.0);
+        cost == 0 || quotas.all(|(quota, level)| quota.limit.fits(level, cost))
+    }
+
+    /// The verdict on a check of cost 1, without charging it.
+    pub(crate) fn peek(&self, standing: &Standing) -> Verdict {
+        let is_allowed = self.is_allowed(standing, 1);
+        self.verdict(standing, if is_allowed { Outcome::Allowed } else { Outcome::Denied }, 1)
+    }
+
+    fn verdict(&self, standing: &Standing, outcome: Outcome, cost: u64) -> Verdict {
+        let numbers = |(quota, level): (&Named, &Level)| {
+            let mut numbers = quota.limit.numbers(level);
+            if outcome == Outcome::Denied {
+                numbers.retry_after = quota.limit.wait(level, cost);
+            }
+            numbers
+        };
+        if let ([quota], [level]) = (&*self.0, &*standing.0) {
+            return Verdict::new(outcome, numbers((quota, level)));
+        }
+        Verdict::of_several(outcome, self.0.iter().zip(&standing.0).map(numbers).collect())
+    }
+
+    /// Whether time and checks change these levels as they would change those that this revision of
+    /// the policy has left.
+    pub(crate) fn is_own(&self, standing: &Standing) -> bool {
+        self.0.iter().zip(&standing.0).all(|(quota, level)| quota.limit.is_own(level))
+    }
+
+    /// The index of the quota to which a lone token bucket belongs, whatever its name.
+    fn lone(&self) -> Option<usize> {
+        self.0.iter().position(|quota| quota.limit.is_bucket())
+    }
+}
+
+#[cfg(test)]
+impl Limits {
+    pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
+        let (id, limit) = (QuotaId::LONE, Limit::TokenBucket(bucket));
+        Self([Named { id, info: limit.info("q"), limit }].into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+pub(super) fn check_bucket(bucket: TokenBucket, debt: &mut Debt, cost: u64) -> Verdict {
+    let mut standing = Standing(SmallVec::from([Level::TokenBucket(*debt)]));
+    let verdict = Limits::of_bucket(bucket).check(&mut standing, cost);
+    let Level::TokenBucket(after) = standing.0[0];
+    *debt = after;
+    verdict
+}
+
+#[cfg(test)]
+pub(super) fn peek_bucket(bucket: TokenBucket, debt: Debt) -> Verdict {
+    let standing = Standing(SmallVec::from([Level::TokenBucket(debt)]));
+    Limits::of_bucket(bucket).peek(&standing)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Quota;
+    use crate::decision::Numbers;
+
+    const NOW: u64 = 1 << 50;
+
+    /// The quotas are named `a`, `b` and so on.
+    fn limits(quotas: &[Quota]) -> Limits {
+        let named = quotas.iter().zip('a'..);
+        let policy = named.fold(Policy::new("test"), |policy, (quota, name)| {
+            policy.quota(name.to_string(), *quota)
+        });
+        Limits::new(&policy).unwrap()
+    }
+
+    fn of_names(quotas: &[(&'static str, Quota)]) -> Limits {
+        let policy = quotas
+            .iter()
+            .fold(Policy::new("test"), |policy, &(name, quota)| policy.quota(name, quota));
+        Limits::new(&policy).unwrap()
+    }
+
+    fn quotas() -> impl Strategy<Value = Vec<Quota>> {
+        let quota = (1..=20u64, 1..=10_000_000u64, 1..=20u64);
+        let quota = quota.prop_map(|(permits, micros, burst)| {
+            Quota::new(permits, Duration::from_micros(micros)).burst(burst)
+        });
+        prop::collection::vec(quota, 1..=4)
+    }
+
+    /// Pauses in microseconds, and costs.
+    fn checks() -> impl Strategy<Value = Vec<(u64, u64)>> {
+        prop::collection::vec((0..=3_000_000u64, 0..=21u64), 1..60)
+    }
+
+    fn numbers(verdict: &Verdict) -> &[Numbers] {
+        match &verdict.several {
+            Some(several) => &several.numbers,
+            None => std::slice::from_ref(&verdict.numbers),
+        }
+    }
+
+    proptest! {
+        /// Compared with policies of one quota each, which are charged only if all of them allow the
+        /// check.
+        #[test]
+        fn a_check_takes_from_all_quotas_or_from_none(quotas in quotas(), checks in checks()) {
+            let limits = limits(&quotas);
+            let alone: Vec<_> = quotas.iter().map(|quota| self::limits(&[*quota])).collect();
+            let (mut state, mut now) = (None, NOW);
+            let mut states = vec![None; quotas.len()];
+            for (pause, cost) in checks {
+                now += pause;
+                let mut standing = limits.standing(state.as_ref(), now);
+                let verdict = limits.check(&mut standing, cost);
+                state = Some(limits.state(&standing, state.as_ref(), now));
+                let separate: Vec<_> = alone
+                    .iter()
+                    .zip(&states)
+                    .map(|(alone, state): (&Limits, &Option<State>)| {
+                        let mut standing = alone.standing(state.as_ref(), now);
+                        (alone.check(&mut standing, cost), alone.state(&standing, None, now))
+                    })
+                    .collect();
+                let is_allowed = separate.iter().all(|(verdict, _)| verdict.is_allowed());
+                prop_assert_eq!(verdict.is_allowed(), is_allowed);
+                if is_allowed {
+                    states = separate.into_iter().map(|(_, state)| Some(state)).collect();
+                }
+                let remaining = |(alone, state): (&Limits, &Option<State>)| {
+                    alone.peek(&alone.standing(state.as_ref(), now)).numbers.remaining
+                };
+                let remaining: Vec<_> = alone.iter().zip(&states).map(remaining).collect();
+                let listed: Vec<_> = numbers(&verdict).iter().map(|n| n.remaining).collect();
+                prop_assert_eq!(listed, remaining);
+            }
+        }
+
+        #[test]
+        fn a_denied_check_is_allowed_after_exactly_the_reported_wait(
+            quotas in quotas(), checks in checks(), cost in 1..=20u64,
+        ) {
+            let limits = limits(&quotas);
+            prop_assume!(limits.exceeding_capacity(cost).is_none());
+            let (mut state, mut now) = (None, NOW);
+            for (pause, cost) in checks {
+                now += pause;
+                let mut standing = limits.standing(state.as_ref(), now);
+                let _ = limits.check(&mut standing, cost);
+                state = Some(limits.state(&standing, state.as_ref(), now));
+            }
+            let check = |at| limits.check(&mut limits.standing(state.as_ref(), at), cost);
+            let verdict = check(now);
+            let wait = verdict.numbers.retry_after;
+            prop_assert!(check(now + wait).is_allowed());
+            prop_assert!(verdict.is_allowed() || !check(now + wait - 1).is_allowed());
+        }
+
+        /// Only time lowers a level, however it passes.
+        #[test]
+        fn time_in_two_steps_is_time_in_one(quotas in quotas(), cost in 1..=20u64, a in 0..=3_000_000u64, b in 0..=3_000_000u64) {
+            let limits = limits(&quotas);
+            let mut standing = limits.standing(None, NOW);
+            let _ = limits.check(&mut standing, cost);
+            let state = limits.state(&standing, None, NOW);
+            let between = limits.standing(Some(&state), NOW + a);
+            let state_between = limits.state(&between, Some(&state), NOW + a);
+            let end = NOW + a + b;
+            prop_assert_eq!(
+                limits.standing(Some(&state_between), end),
+                limits.standing(Some(&state), end)
+            );
+        }
+    }
+
+    #[test]
+    fn a_quota_that_is_added_or_removed_leaves_the_others_as_they_are() {
+        let (slow, other) = (Quota::per_day(5), Quota::per_day(9));
+        let both = of_names(&[("a", slow), ("b", other)]);
+        let mut standing = both.standing(None, NOW);
+        assert!(both.check(&mut standing, 3).is_allowed());
+        let state = both.state(&standing, None, NOW);
+        let remaining = |limits: &Limits, state: &State| {
+            let verdict = limits.peek(&limits.standing(Some(state), NOW));
+            numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>()
+        };
+        let more = of_names(&[("b", other), ("c", slow), ("a", slow)]);
+        assert_eq!(remaining(&more, &state), [6, 5, 2]);
+        // Without `a`, which stays in the state for those that have it.
+        let less = of_names(&[("b", other)]);
+        let mut standing = less.standing(Some(&state), NOW);
+        assert!(less.check(&mut standing, 1).is_allowed());
+        let state = less.state(&standing, Some(&state), NOW);
+        assert_eq!(remaining(&both, &state), [2, 5]);
+        // Until it is full again. What is left still belongs to `b`.
+        let later = NOW + 2 * 86_400_000_000;
+        let mut standing = less.standing(Some(&state), later);
+        assert!(less.check(&mut standing, 4).is_allowed());
+        let state = less.state(&standing, Some(&state), later);
+        assert!(state.entries().count() == 1, "{state:?}");
+        let verdict = both.peek(&both.standing(Some(&state), later));
+        assert_eq!(numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>(), [5, 5]);
+    }
+
+    #[test]
+    fn a_lone_bucket_belongs_to_the_first_one() {
+        let lone = of_names(&[("any", Quota::per_day(5))]);
+        let mut standing = lone.standing(None, NOW);
+        assert!(lone.check(&mut standing, 3).is_allowed());
+        let state = lone.state(&standing, None, NOW);
+        let two = of_names(&[("a", Quota::per_day(5)), ("b", Quota::per_day(9))]);
+        let standing = two.standing(Some(&state), NOW);
+        let verdict = two.peek(&standing);
+        assert_eq!(numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>(), [2, 9]);
+        let State::Several(entries) = two.state(&standing, Some(&state), NOW) else {
+            panic!("two quotas are not a lone one");
+        };
+        assert_eq!(entries.len(), 2, "the lone one is now the first: {entries:?}");
+    }
+
+    #[test]
+    fn the_quota_with_the_longest_wait_or_the_fewest_permits_matters_most() {
+        let limits = of_names(&[("a", Quota::per_second(10)), ("b", Quota::per_minute(15))]);
+        let mut standing = limits.standing(None, NOW);
+        let tightest = |verdict: Verdict| verdict.several.unwrap().tightest;
+        assert_eq!(tightest(limits.check(&mut standing, 9)), 0);
+        assert_eq!(tightest(limits.check(&mut standing, 7)), 1);
+        let exceeds = limits.exceeding_capacity(11).unwrap();
+        assert_eq!((exceeds.numbers.remaining, tightest(exceeds)), (10, 0));
+    }
+}

@@ -1,0 +1,97 @@
+//! What a store keeps of a key.
+
+use smallvec::SmallVec;
+
+use super::limit::QuotaState;
+use super::rate::BucketState;
+
+/// Identifies a quota among those of a policy, by a hash of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QuotaId(u32);
+
+/// The states of the quotas of a key. Revisions of a policy may have different quotas, so each is
+/// stored with the identity of its quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// A single token bucket. It belongs to the first token bucket of a policy.
+    Lone(BucketState),
+    Several(Box<[Entry]>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) quota: QuotaId,
+    pub(crate) state: QuotaState,
+}
+
+impl QuotaId {
+    /// A [lone](State::Lone) token bucket.
+    pub(crate) const LONE: Self = Self(0);
+
+    /// The 32-bit FNV-1a hash of a name.
+    pub(crate) fn of(name: &str) -> Self {
+        let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        Self(name.bytes().fold(0x811c_9dc5, hash))
+    }
+}
+
+impl State {
+    /// Of a key that was never used.
+    pub(crate) fn unused() -> Self {
+        Self::Several(Box::default())
+    }
+
+    /// `found` is the state before. If it has identities, so has this one: the other quotas may be
+    /// unused at the moment.
+    pub(crate) fn new(entries: SmallVec<[Entry; 1]>, found: Option<&Self>) -> Self {
+        match *entries {
+            [Entry { state: QuotaState::TokenBucket(state), .. }] if !matches!(found, Some(Self::Several(entries)) if !entries.is_empty()) => {
+                Self::Lone(state)
+            }
+            _ => Self::Several(entries.into_boxed_slice()),
+        }
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
+        let (lone, several) = match self {
+            Self::Lone(state) => {
+                let state = QuotaState::TokenBucket(*state);
+                (Some(Entry { quota: QuotaId::LONE, state }), &[][..])
+            }
+            Self::Several(entries) => (None, &**entries),
+        };
+        lone.into_iter().chain(several.iter().copied())
+    }
+
+    /// The state of a quota. `is_first_bucket` says whether it is the first token bucket of its policy.
+    pub(crate) fn find(&self, quota: QuotaId, is_first_bucket: bool) -> Option<QuotaState> {
+        match self {
+            Self::Lone(state) => is_first_bucket.then_some(QuotaState::TokenBucket(*state)),
+            Self::Several(entries) => {
+                let of = |id| entries.iter().find(move |entry| entry.quota == id);
+                let found = of(quota).or_else(|| of(QuotaId::LONE).filter(|_| is_first_bucket));
+                found.map(|entry| entry.state)
+            }
+        }
+    }
+
+    /// Whether this state is one that no check before `now` can have left.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_too_far(&self, now: u64) -> bool {
+        self.entries().any(|entry| entry.state.is_too_far(now))
+    }
+
+    /// When all quotas are as if the key had never been used, in microseconds.
+    pub(crate) fn until(&self) -> u64 {
+        match self {
+            Self::Lone(state) => state.until(),
+            Self::Several(entries) => entries.iter().map(Entry::until).max().unwrap_or(0),
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn until(&self) -> u64 {
+        self.state.until()
+    }
+}

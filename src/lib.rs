@@ -18,6 +18,7 @@ pub mod layer;
 mod limiter;
 mod policy;
 mod quota;
+mod quota_text;
 pub mod resolve;
 mod store;
 

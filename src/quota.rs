@@ -13,6 +13,35 @@ use std::time::Duration;
 /// factors with the period: 1,000,000,000,000 permits per 30 days fit, 1 TiB (2^40) per 30 days
 /// does not. Count KiB instead. The error says what to reduce.
 ///
+/// # Text
+///
+/// A quota can be written as text and read from it, for configuration files: `10/s burst 20`. The
+/// grammar, in EBNF (ISO/IEC 14977):
+///
+/// ```text
+/// quota  = number, "/", period, [ space, "burst", space, number ] ;
+/// period = [ number ], unit ;
+/// unit   = "day" | "h" | "hour" | "min" | "minute" | "s" | "second" | "ms" | "us" | "ns" ;
+/// number = digit, { digit } ;
+/// digit  = "0" | "1" | "2" | "3" | "4" | "5" | "6" | "7" | "8" | "9" ;
+/// space  = " ", { " " } ;
+/// ```
+///
+/// Without `burst`, the burst is the number of permits. The error for any other text is a
+/// [`ConfigError`](crate::ConfigError) that says what was expected, and at which character. Numbers
+/// that cannot work are an error from [`Limiter::new`](crate::Limiter::new), as above.
+///
+/// ```
+/// use tollgate::Quota;
+///
+/// let quota: Quota = "100/15min burst 20".parse()?;
+/// assert_eq!((quota.permits(), quota.period().as_secs(), quota.capacity()), (100, 900, 20));
+/// assert_eq!(Quota::per_day(1_000).to_string(), "1000/day");
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+///
+/// # Examples
+///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Quota;

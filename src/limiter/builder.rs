@@ -106,10 +106,7 @@ impl LimiterBuilder {
 
 fn conflict(existing: &Policy, new: &Policy) -> ConfigError {
     let describe = |policy: &Policy| {
-        let quota = |(name, quota): (&str, &Quota)| {
-            let (permits, period) = (quota.permits(), quota.period());
-            format!("`{name}` {permits} per {period:?}, burst {}", quota.capacity())
-        };
+        let quota = |(name, quota): (&str, &Quota)| format!("`{name}` {quota}");
         policy.quotas().map(quota).collect::<Vec<_>>().join("; ")
     };
     ConfigError::new(format!(

@@ -1,0 +1,205 @@
+//! Quotas as text: see [`Quota`].
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::{ConfigError, Quota};
+
+/// The units of a period and their nanoseconds, from the longest to the shortest. The first name of a
+/// unit is the one that is written.
+const UNITS: [(&str, u128); 10] = [
+    ("day", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("hour", 3_600_000_000_000),
+    ("min", 60_000_000_000),
+    ("minute", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("second", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+impl FromStr for Quota {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let mut parser = Parser { text, rest: text };
+        let permits = parser.number("the number of permits")?;
+        parser.expect("/")?;
+        let mut quota = Self::new(permits, parser.period()?);
+        if !parser.rest.is_empty() {
+            parser.space()?;
+            parser.expect("burst")?;
+            parser.space()?;
+            quota = quota.burst(parser.number("the burst")?);
+        }
+        if parser.rest.is_empty() { Ok(quota) } else { Err(parser.error("the end")) }
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.period().as_nanos();
+        // Every number is a multiple of the last unit, and zero of the first.
+        let unit = UNITS.into_iter().find(|(_, unit)| nanos.is_multiple_of(*unit));
+        let (name, unit) = unit.unwrap_or(("ns", 1));
+        write!(f, "{}/", self.permits())?;
+        match nanos / unit {
+            1 => write!(f, "{name}")?,
+            count => write!(f, "{count}{name}")?,
+        }
+        if self.capacity() != self.permits() {
+            write!(f, " burst {}", self.capacity())?;
+        }
+        Ok(())
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Parser<'a> {
+    fn number<N: FromStr>(&mut self, what: &str) -> Result<N, ConfigError> {
+        let (digits, rest) = self.split(|c| c.is_ascii_digit());
+        let number = digits.parse().map_err(|_| match digits {
+            "" => self.error(what),
+            _ => self.error("a smaller number"),
+        })?;
+        self.rest = rest;
+        Ok(number)
+    }
+
+    /// A unit, maybe with a number of them.
+    fn period(&mut self) -> Result<Duration, ConfigError> {
+        let start = self.rest;
+        let count = match start.starts_with(|c: char| c.is_ascii_digit()) {
+            true => self.number("a number")?,
+            false => 1u128,
+        };
+        let (name, rest) = self.split(|c| c.is_ascii_alphabetic());
+        let Some((_, unit)) = UNITS.into_iter().find(|(unit, _)| *unit == name) else {
+            return Err(self.error("one of the units day, h, min, s, ms, us, ns"));
+        };
+        let too_long = |parser: &mut Self| {
+            parser.rest = start;
+            parser.error("a shorter period")
+        };
+        let nanos = count.checked_mul(unit).ok_or_else(|| too_long(self))?;
+        let seconds = u64::try_from(nanos / 1_000_000_000).map_err(|_| too_long(self))?;
+        self.rest = rest;
+        Ok(Duration::new(seconds, (nanos % 1_000_000_000) as u32))
+    }
+
+    fn space(&mut self) -> Result<(), ConfigError> {
+        let (spaces, rest) = self.split(|c| c == ' ');
+        if spaces.is_empty() {
+            return Err(self.error("a space"));
+        }
+        self.rest = rest;
+        Ok(())
+    }
+
+    fn expect(&mut self, word: &str) -> Result<(), ConfigError> {
+        self.rest = self.rest.strip_prefix(word).ok_or_else(|| self.error(&format!("`{word}`")))?;
+        Ok(())
+    }
+
+    /// The characters at the start that are of this kind, and the rest.
+    fn split(&self, is_part: impl Fn(char) -> bool) -> (&'a str, &'a str) {
+        self.rest.split_at(self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len()))
+    }
+
+    fn error(&self, expected: &str) -> ConfigError {
+        let position = self.text.len() - self.rest.len();
+        let column = self.text[..position].chars().count() + 1;
+        ConfigError::new(format!(
+            "invalid quota {:?}: expected {expected} at column {column}; write it like `10/s burst 20`",
+            self.text
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn each_form_of_the_grammar_is_the_quota_that_it_says() {
+        for (text, quota) in [
+            ("10/s", Quota::per_second(10)),
+            ("10/s burst 20", Quota::per_second(10).burst(20)),
+            ("1000/day", Quota::per_day(1_000)),
+            ("100/min", Quota::per_minute(100)),
+            ("100/minute", Quota::per_minute(100)),
+            ("7/hour", Quota::per_hour(7)),
+            ("7/2second", Quota::new(7, Duration::from_secs(2))),
+            ("7/h  burst  1", Quota::per_hour(7).burst(1)),
+            ("3/15min", Quota::new(3, Duration::from_secs(900))),
+            ("1/250ms", Quota::new(1, Duration::from_millis(250))),
+            ("1/5us", Quota::new(1, Duration::from_micros(5))),
+            ("0/0s burst 0", Quota::new(0, Duration::ZERO)),
+        ] {
+            assert_eq!(text.parse::<Quota>().unwrap(), quota, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_quota_is_written_in_its_shortest_form() {
+        for (quota, text) in [
+            (Quota::per_second(10).burst(10), "10/s"),
+            (Quota::per_minute(10).burst(20), "10/min burst 20"),
+            (Quota::new(3, Duration::from_secs(900)), "3/15min"),
+            (Quota::new(3, Duration::from_secs(14 * 86_400)), "3/14day"),
+            (Quota::new(1, Duration::from_micros(1_500)), "1/1500us"),
+        ] {
+            assert_eq!(quota.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn an_error_says_what_is_expected_and_where() {
+        for (text, expected, column) in [
+            ("", "the number of permits", 1),
+            ("ten/s", "the number of permits", 1),
+            ("-1/s", "the number of permits", 1),
+            ("99999999999999999999/s", "a smaller number", 1),
+            ("10", "`/`", 3),
+            ("10 /s", "`/`", 3),
+            ("10/", "one of the units", 4),
+            ("10/fortnight", "one of the units", 4),
+            ("10/5", "one of the units", 5),
+            ("10/99999999999999999999day", "a shorter period", 4),
+            ("10/s, burst 20", "a space", 5),
+            ("10/s 20", "`burst`", 6),
+            ("10/s burst", "a space", 11),
+            ("10/s burst x", "the burst", 12),
+            ("10/s burst 20 ", "the end", 14),
+            ("10/s b\u{fc}rst 20", "`burst`", 6),
+            ("10/\u{fc}", "one of the units", 4),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            let says = format!("expected {expected}");
+            assert!(error.contains(&says), "{text}: {error}");
+            assert!(error.contains(&format!("at column {column};")), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_quota_is_read_back_from_its_text(permits: u64, seconds: u64, nanos in 0..1_000_000_000u32, burst: u64) {
+            let quota = Quota::new(permits, Duration::new(seconds, nanos)).burst(burst);
+            prop_assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);
+        }
+
+        #[test]
+        fn no_text_panics(text in "[0-9/a-z \u{e4}]{0,20}") {
+            let _ = text.parse::<Quota>();
+        }
+    }
+}

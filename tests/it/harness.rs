@@ -323,7 +323,7 @@ async fn a_round_trip_takes_its_time_and_hardly_more_and_keeps_the_order() {
         assert!(started.elapsed() >= round_trip, "{:?}", started.elapsed());
         shortest = shortest.min(started.elapsed());
     }
-    assert!(shortest < round_trip + Duration::from_micros(700), "{shortest:?}");
+    assert!(shortest < round_trip + Duration::from_micros(900), "{shortest:?}");
 
     let started = Instant::now();
     let calls = (0..50).map(|_| {

@@ -114,8 +114,8 @@ impl<'a> Parser<'a> {
     }
 
     fn error(&self, expected: &str) -> ConfigError {
-        let position = self.text.len() - self.rest.len();
-        let column = self.text[..position].chars().count() + 1;
+        // All characters before an error are ASCII.
+        let column = self.text.len() - self.rest.len() + 1;
         ConfigError::new(format!(
             "invalid quota {:?}: expected {expected} at column {column}; write it like `10/s burst 20`",
             self.text

@@ -315,7 +315,8 @@ async fn a_round_trip_takes_its_time_and_hardly_more_and_keeps_the_order() {
     assert_eq!(increment(&mut connection).await.unwrap(), 1);
     assert!(started.elapsed() >= 2 * round_trip, "the connection was made at once");
 
-    // On a busy machine some take longer, but not all.
+    // On a busy machine some take longer, but not all. Timers of whole milliseconds would add at
+    // least 2 ms.
     let mut shortest = Duration::MAX;
     for n in 2..22 {
         let started = Instant::now();
@@ -323,7 +324,7 @@ async fn a_round_trip_takes_its_time_and_hardly_more_and_keeps_the_order() {
         assert!(started.elapsed() >= round_trip, "{:?}", started.elapsed());
         shortest = shortest.min(started.elapsed());
     }
-    assert!(shortest < round_trip + Duration::from_micros(900), "{shortest:?}");
+    assert!(shortest < round_trip + Duration::from_micros(1_800), "{shortest:?}");
 
     let started = Instant::now();
     let calls = (0..50).map(|_| {

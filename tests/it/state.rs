@@ -88,7 +88,12 @@ async fn a_key_that_is_changed_by_incrby_never_expires_before_its_bucket_is_full
         let expiry: String = server.query(&["PEXPIRETIME", REDIS_KEY]).await;
         server.command(&["SET", REDIS_KEY, &format!("0{text}"), "PXAT", &expiry]).await;
         let decision = limiter.check("key").await.unwrap();
-        oracle.verify(found, 1, &decision, State::read(&server, REDIS_KEY).await.unwrap());
+        let after = State::read(&server, REDIS_KEY).await.unwrap();
+        oracle.verify(found, 1, &decision, after);
+        // A number in a form that tollgate never writes admits nothing.
+        let text = value(&server).await.unwrap();
+        server.command(&["SET", REDIS_KEY, &format!("+{text}"), "PXAT", &expiry]).await;
+        assert!(limiter.check("key").await.unwrap().is_denied());
         assert_eq!(has_incremented().await, is_granted);
     }
 }

@@ -292,15 +292,14 @@ impl Batch {
             };
             check.complete(verdict, &mut wakers);
         }
-        let denied = replays.into_iter().flatten().flatten().filter(|replay| replay.has_denied);
-        let denials: Vec<_> = denied.map(Replay::into_denial).collect();
         let sent_at = *sent_at;
+        let denied = replays.into_iter().flatten().flatten().filter(|replay| replay.has_denied);
+        let denials: Vec<_> =
+            denied.filter_map(|replay| Some(replay.into_denial(sent_at?))).collect();
         drop(state);
         // Before the callers are woken, so that their next checks find them.
-        for Denied { policy, key, state, now } in denials {
-            if let Some(sent_at) = sent_at {
-                policy.denials.report(&key, state, now, sent_at);
-            }
+        for Denied { policy, key, state, now, sent_at } in denials {
+            policy.denials.report(&key, state, now, sent_at);
         }
         wake(wakers);
     }
@@ -392,6 +391,7 @@ struct Denied {
     key: Key,
     state: algorithm::State,
     now: u64,
+    sent_at: SentAt,
 }
 
 impl<'a> Replay<'a> {
@@ -406,10 +406,10 @@ impl<'a> Replay<'a> {
         verdict
     }
 
-    fn into_denial(self) -> Denied {
+    fn into_denial(self, sent_at: SentAt) -> Denied {
         let Self { policy, key, standing, now, .. } = self;
         let state = policy.limits.state(&standing, None, now);
-        Denied { policy: policy.clone(), key: key.clone(), state, now }
+        Denied { policy: policy.clone(), key: key.clone(), state, now, sent_at }
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Found {
 pub(super) enum Stored {
     Nothing,
     State(State),
-    /// A corrupt value, which the script replaced by one that has no permits left.
+    /// A corrupt value: the checks find no permits.
     Corrupt,
 }
 

@@ -1,34 +1,67 @@
--- A token bucket whose rate fits in three digits: a permit takes a number of microseconds with up to
--- two digits and then up to nine zeros, or 864 and then zeros, as in the microseconds of a day. A
--- tick is a microsecond.
+-- A token bucket. Its level is its debt: the ticks until it is full.
 --
--- ARGV    the refill time of a permit, followed by the three digits of the rate; and the refill time
---         of the whole bucket. A separate argument for the digits would cost more than they do.
--- Value   the time at which the bucket is full, plus one millisecond, in microseconds, and the rate
---         at which it refills until then: the two digits, 00 for 864, and the number of zeros. It
---         takes Redis the least memory, because it is an integer below 2^63. For Lua it is too large
---         to be one number.
--- Expiry  one second after the bucket is full. So it is not before the end of that second, and checks
---         that leave the bucket to be full in the same second need not change it.
+-- Numbers  the refill time of a permit in ticks, the ticks in a microsecond, and the refill time of
+--          the whole bucket in ticks.
+-- Entry    the first two of the numbers; in the cells the time at which the bucket is full, in whole
+--          microseconds, and the ticks after it.
 
---@ params
-local permit, rate = sub(arguments[1], 1, -4) + 0, sub(arguments[1], -3)
-local capacity = arguments[2] + 0
---@ load
-local written = sub(value, -3)
-at = tonumber(sub(value, 1, -4))
-if written == rate and at then
-  debt = at - 1000 - now
-else
-  --@ other
+--@ numbers@
+permit@, scale@, capacity@
+--@ cells@
+full@, ticks@
+--@ valid@
+full@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS
+--@ above@
+level@ > capacity@
+--@ price@
+* permit@
+--@ fresh@
+full@, ticks@, level@ = now, 0, 0
+--@ empty@
+level@ = capacity@
+--@ level@
+level@ = (full@ - now) * scale@ + ticks@
+if level@ < 0 then level@ = 0 end
+--@ store@
+ticks@ = level@ % scale@
+full@ = now + (level@ - ticks@) / scale@
+--@ adopt@
+-- Used permits stay used: the debt is the same number of permits at the own rate, rounded up to a
+-- tick.
+local theirs, scale = 0, 0
+if #numbers == 16 and #cells == 16 then
+  theirs, scale = read('>dd', numbers)
+  full@, ticks@ = read('>dd', cells)
 end
---@ save
-local full, saved = now + debt + 1000
--- INCRBY takes the server less than half as long as SET, but it keeps the expiry.
-if not (
-  at and at - at % 1000000 == full - full % 1000000 and found ~= '-' and sub(value, -3) == rate
-  and type(pcall('INCRBY', key, format('%d000', full - at))) == 'number'
-) then
-  local expiry = format('%d', full / 1000 + 1000)
-  saved = pcall('SET', key, format('%d%s', full, rate), 'PXAT', expiry, 'GET')
+if not (theirs >= 1 and scale >= 1 and theirs <= MAX_TICKS and scale <= MAX_TICKS and ticks@ < scale) then
+  found = '-'
+else
+  level@ = (full@ - now) * scale + ticks@
+  if level@ < 0 then level@ = 0 end
+  if level@ > 0 and level@ <= MAX_TICKS and theirs ~= permit@ then
+    local divisor, rest, ours = theirs, permit@, permit@
+    while rest > 0 do
+      divisor, rest = rest, divisor % rest
+    end
+    theirs, ours = theirs / divisor, ours / divisor
+    rest = level@ % theirs
+    local part, over = 0, rest * ours
+    if over < 2 * MAX_TICKS then
+      part = math.ceil(over / theirs)
+    else
+      -- The product is not exact: multiplies and divides bit by bit.
+      local bit = MAX_TICKS
+      over = 0
+      while bit >= 1 do
+        part, over = part * 2, over * 2
+        if over >= theirs then part, over = part + 1, over - theirs end
+        if ours % (bit * 2) >= bit then over = over + rest end
+        if over >= theirs then part, over = part + 1, over - theirs end
+        bit = bit / 2
+      end
+      if over > 0 then part = part + 1 end
+    end
+    -- A debt above the capacity is as good as any other.
+    level@ = math.min((level@ - rest) / theirs * ours + part, MAX_TICKS)
+  end
 end

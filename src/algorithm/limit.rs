@@ -62,7 +62,7 @@ impl Limit {
 
     /// The level if all permits are taken.
     #[cfg(any(feature = "redis", test))]
-    pub(crate) fn empty(&self) -> Level {
+    pub(crate) fn empty(&self, _now: u64) -> Level {
         match self {
             Self::TokenBucket(bucket) => Level::TokenBucket(bucket.empty()),
         }
@@ -93,6 +93,15 @@ impl Limit {
     pub(crate) fn is_own(&self, level: &Level) -> bool {
         match (self, level) {
             (Self::TokenBucket(bucket), Level::TokenBucket(debt)) => debt.rate == bucket.rate(),
+        }
+    }
+
+    /// The microseconds in which the quota, if all permits are taken, becomes as if it had never been
+    /// used. Rounded down.
+    #[cfg(feature = "redis")]
+    pub(crate) fn longest(&self) -> u64 {
+        match self {
+            Self::TokenBucket(bucket) => bucket.capacity() / bucket.rate().scale(),
         }
     }
 

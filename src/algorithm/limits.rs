@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-#[cfg(any(feature = "redis", test))]
+#[cfg(test)]
 use super::TokenBucket;
 use super::limit::{Level, Limit};
 #[cfg(test)]
@@ -43,11 +43,14 @@ impl Limits {
         &self.0[0].info
     }
 
-    /// The only quota.
     #[cfg(feature = "redis")]
-    pub(crate) fn bucket(&self) -> TokenBucket {
-        let Limit::TokenBucket(bucket) = self.0[0].limit;
-        bucket
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (QuotaId, &Limit)> {
+        self.0.iter().map(|quota| (quota.id, &quota.limit))
     }
 
     /// The levels at `now` (microseconds) of a key in this state. `None` if nothing is stored.
@@ -66,8 +69,8 @@ impl Limits {
 
     /// The levels of a key of which all permits are taken.
     #[cfg(feature = "redis")]
-    pub(crate) fn empty(&self) -> Standing {
-        Standing(self.0.iter().map(|quota| quota.limit.empty()).collect())
+    pub(crate) fn empty(&self, now: u64) -> Standing {
+        Standing(self.0.iter().map(|quota| quota.limit.empty(now)).collect())
     }
 
     /// What to store after a check. Quotas that only another revision of the policy has stay as they

@@ -7,9 +7,13 @@ mod rate;
 mod state;
 mod token_bucket;
 
+#[cfg(feature = "redis")]
+pub(crate) use limit::{Limit, QuotaState};
 pub(crate) use limits::{Limits, Standing};
 #[cfg(feature = "redis")]
 pub(crate) use rate::{BucketState, FullAt, MAX_TICKS, Rate};
 pub(crate) use state::State;
-#[cfg(any(feature = "redis", test))]
+#[cfg(feature = "redis")]
+pub(crate) use state::{Entry, QuotaId};
+#[cfg(test)]
 pub(crate) use token_bucket::TokenBucket;

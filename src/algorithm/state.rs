@@ -33,6 +33,16 @@ impl QuotaId {
         let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
         Self(name.bytes().fold(0x811c_9dc5, hash))
     }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_u32(id: u32) -> Self {
+        Self(id)
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn to_u32(self) -> u32 {
+        self.0
+    }
 }
 
 impl State {
@@ -73,12 +83,6 @@ impl State {
                 found.map(|entry| entry.state)
             }
         }
-    }
-
-    /// Whether this state is one that no check before `now` can have left.
-    #[cfg(feature = "redis")]
-    pub(crate) fn is_too_far(&self, now: u64) -> bool {
-        self.entries().any(|entry| entry.state.is_too_far(now))
     }
 
     /// When all quotas are as if the key had never been used, in microseconds.

@@ -108,23 +108,33 @@ impl Oracle {
 
 impl State {
     pub(crate) async fn read(server: &Server, redis_key: &str) -> Option<Self> {
-        let value: Option<String> = server.query(&["GET", redis_key]).await;
+        let value: Option<Vec<u8>> = server.query(&["GET", redis_key]).await;
         Some(Self::parse(&value?))
     }
 
-    fn parse(value: &str) -> Self {
-        let number = |text: &str| text.parse::<i128>().unwrap();
-        let (time, ticks, permit, micro) = match *value.split(':').collect::<Vec<_>>() {
-            [time, ticks, permit, micro] => (time, number(ticks), number(permit), number(micro)),
+    fn parse(value: &[u8]) -> Self {
+        match value {
+            // One entry of a token bucket: see `lua/packed.lua`.
+            [1, 1, _, _, _, _, _, 1, 16, 0, 16, numbers @ ..] => {
+                let numbers: Vec<i128> = numbers
+                    .chunks(8)
+                    .map(|bytes| f64::from_be_bytes(bytes.try_into().unwrap()) as i128)
+                    .collect();
+                let [permit, micro, micros, ticks] = numbers.try_into().unwrap();
+                Self { full_at: micros * micro + ticks, permit, micro }
+            }
             _ => {
+                let value = str::from_utf8(value).unwrap();
+                let number = |text: &str| text.parse::<i128>().unwrap();
                 let (time, rate) = value.split_at(value.len() - 3);
                 let (digits, zeros) = rate.split_at(2);
                 let digits = if digits == "00" { 864 } else { number(digits) };
-                (time, 0, digits * 10i128.pow(zeros.parse().unwrap()), 1)
+                let permit = digits * 10i128.pow(zeros.parse().unwrap());
+                // The value is a millisecond later, so that its expiry in milliseconds is never too
+                // early.
+                Self { full_at: number(time) - 1_000, permit, micro: 1 }
             }
-        };
-        // The value is a millisecond later, so that its expiry in milliseconds is never too early.
-        Self { full_at: (number(time) - 1_000) * micro + ticks, permit, micro }
+        }
     }
 }
 

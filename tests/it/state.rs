@@ -23,7 +23,12 @@ async fn ttl(server: &Server) -> i64 {
     server.query(&["PTTL", REDIS_KEY]).await
 }
 
-async fn value(server: &Server) -> Option<String> {
+async fn value(server: &Server) -> Option<Vec<u8>> {
+    server.query(&["GET", REDIS_KEY]).await
+}
+
+/// The value of a single token bucket with a common rate.
+async fn text(server: &Server) -> String {
     server.query(&["GET", REDIS_KEY]).await
 }
 
@@ -84,14 +89,14 @@ async fn a_key_that_is_changed_by_incrby_never_expires_before_its_bucket_is_full
             assert!((end..end + 1_000).contains(&expires), "{remaining} to go");
             found = after;
         }
-        let text = value(&server).await.unwrap();
+        let text = self::text(&server).await;
         let expiry: String = server.query(&["PEXPIRETIME", REDIS_KEY]).await;
         server.command(&["SET", REDIS_KEY, &format!("0{text}"), "PXAT", &expiry]).await;
         let decision = limiter.check("key").await.unwrap();
         let after = State::read(&server, REDIS_KEY).await.unwrap();
         oracle.verify(found, 1, &decision, after);
         // A number in a form that tollgate never writes admits nothing.
-        let text = value(&server).await.unwrap();
+        let text = self::text(&server).await;
         server.command(&["SET", REDIS_KEY, &format!("+{text}"), "PXAT", &expiry]).await;
         assert!(limiter.check("key").await.unwrap().is_denied());
         assert_eq!(has_incremented().await, is_granted);

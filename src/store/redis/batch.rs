@@ -89,6 +89,11 @@ impl Group<'_> {
     fn order(&self) -> impl Ord + use<> {
         (self.number, ptr::from_ref(self.policy.scripts), Arc::as_ptr(self.policy))
     }
+
+    /// Writes the checks as an argument of the script.
+    pub(super) fn write_costs(&self, call: &mut Cmd) {
+        self.costs.write(call, self.policy.limits.len());
+    }
 }
 
 /// The costs of a key's checks, as runs of (count, cost).
@@ -134,8 +139,7 @@ impl Costs {
         self.0.iter().flat_map(|&(count, cost)| std::iter::repeat_n(cost, count as usize))
     }
 
-    /// Writes them as an argument of the script.
-    pub(super) fn write(&self, call: &mut Cmd) {
+    fn write(&self, call: &mut Cmd, quotas: usize) {
         match self.0.as_slice() {
             [(1, cost)] => {
                 call.arg(cost);
@@ -144,7 +148,11 @@ impl Costs {
                 let mut text = String::with_capacity(8 * runs.len());
                 for (count, cost) in runs {
                     // Writing to a string cannot fail.
-                    let _ = write!(text, "{count}:{cost},");
+                    let _ = write!(text, "{count}");
+                    for _ in 0..quotas {
+                        let _ = write!(text, ":{cost}");
+                    }
+                    text.push(',');
                 }
                 call.arg(text);
             }

@@ -48,12 +48,12 @@ impl Call {
         if is_one_policy {
             command.arg(params);
             if !groups.iter().all(|group| group.costs.is_one()) {
-                groups.iter().for_each(|group| group.costs.write(&mut command));
+                groups.iter().for_each(|group| group.write_costs(&mut command));
             }
         } else {
             for group in groups {
                 command.arg(&group.policy.params);
-                group.costs.write(&mut command);
+                group.write_costs(&mut command);
             }
         }
         let indices = groups.iter().map(|group| group.index).collect();

@@ -1,6 +1,7 @@
 //! Buckets in Redis. A check passes through queue, batch, call, topology, connection and connector,
 //! and its reply comes back through reply and batch.
 
+mod assembly;
 mod backoff;
 mod batch;
 mod call;
@@ -9,11 +10,13 @@ mod cluster_view;
 mod connection;
 mod connector;
 mod flight;
+mod fragment;
 mod health;
 mod key_encoder;
 mod lifecycle;
 mod node;
 mod node_queue;
+mod packed;
 mod policy;
 #[cfg(feature = "sentinel")]
 mod primary_report;
@@ -26,6 +29,7 @@ mod script;
 mod sentinel;
 mod server_error;
 mod shared_connection;
+mod short;
 mod silence;
 #[cfg(test)]
 mod sim;

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::{server_error, value};
-use crate::algorithm::{Limits, Standing, State};
+use crate::algorithm::{Limits, Standing};
 use crate::{Error, ErrorKind};
 
 /// What the checks of a key found.
@@ -17,7 +17,7 @@ pub(super) struct Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     Nothing,
-    State(State),
+    Value(Vec<u8>),
     /// A corrupt value: the checks find no permits.
     Corrupt,
 }
@@ -26,8 +26,12 @@ impl Found {
     pub(super) fn standing(&self, limits: &Limits) -> Standing {
         match &self.stored {
             Stored::Nothing => limits.standing(None, self.now),
-            Stored::State(state) => limits.standing(Some(state), self.now),
-            Stored::Corrupt => limits.empty(),
+            // A value that the script takes for valid and this does not is corrupt too.
+            Stored::Value(value) => match value::parse(value, limits, self.now) {
+                Some(state) => limits.standing(Some(&state), self.now),
+                None => limits.empty(self.now),
+            },
+            Stored::Corrupt => limits.empty(self.now),
         }
     }
 }
@@ -42,16 +46,18 @@ pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error
                 return Err(unexpected());
             }
             let found = values.into_iter().map(|value| match value {
-                Value::BulkString(text) => Ok(found(&text, now)),
+                Value::BulkString(text) => Ok(found(text, now)),
                 _ => Err(unexpected()),
             });
             found.collect()
         }
-        Value::BulkString(text) if keys == 1 => match server_error::of_key(&text) {
+        Value::BulkString(mut text) if keys == 1 => match server_error::of_key(&text) {
             Some(error) => Ok(vec![Err(server_error::to_key_error(error))]),
             None => {
                 let (now, rest) = clock(&text).ok_or_else(unexpected)?;
-                Ok(vec![found(rest, now)])
+                let start = text.len() - rest.len();
+                text.drain(..start);
+                Ok(vec![found(text, now)])
             }
         },
         _ => Err(unexpected()),
@@ -59,17 +65,14 @@ pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error
 }
 
 /// What one key held.
-fn found(text: &[u8], now: u64) -> Result<Found, Error> {
-    if let Some(error) = server_error::of_key(text) {
+fn found(text: Vec<u8>, now: u64) -> Result<Found, Error> {
+    if let Some(error) = server_error::of_key(&text) {
         return Err(server_error::to_key_error(error));
     }
-    let stored = match text {
+    let stored = match text.as_slice() {
         b"" => Stored::Nothing,
-        // A text that the script takes for a value and this does not is corrupt too.
-        text => match value::parse(text) {
-            Some(state) if !state.is_too_far(now) => Stored::State(state),
-            _ => Stored::Corrupt,
-        },
+        b"-" => Stored::Corrupt,
+        _ => Stored::Value(text),
     };
     Ok(Found { now, stored })
 }
@@ -128,10 +131,11 @@ mod tests {
 
     #[test]
     fn a_key_has_the_same_result_alone_and_among_others() {
-        let state = value::parse(b"9000000015").unwrap();
-        for (text, stored) in
-            [("", Stored::Nothing), ("-", Stored::Corrupt), ("9000000015", Stored::State(state))]
-        {
+        for (text, stored) in [
+            ("", Stored::Nothing),
+            ("-", Stored::Corrupt),
+            ("9000000015", Stored::Value(b"9000000015".into())),
+        ] {
             let found = Found { now: 7_000_005, stored };
             let alone = parse(bulk(format!("7 5 {text}")), 1).unwrap();
             let pair = parse(Value::Array(vec![bulk(text), bulk(text), bulk("7 5 ")]), 2).unwrap();

@@ -1,132 +1,93 @@
-//! The values of keys in Redis: see the fragments of the scripts for the format.
+//! What a value in Redis says about the quotas of a policy.
 
-use crate::algorithm::{BucketState, FullAt, MAX_TICKS, Rate, State};
+use smallvec::SmallVec;
 
-/// How much later than the bucket is full the time in a value is, in microseconds. A key that
-/// expires at that time, which Redis rounds down to milliseconds, does not expire too early.
-const MARGIN: u64 = 1_000;
+use super::fragment::{self, Fragment};
+use super::{packed, short};
+use crate::algorithm::{Entry, Limits, QuotaId, QuotaState, State};
 
-/// The rate as the script writes it in three digits, if it fits: the first two digits of the
-/// microseconds in which a permit refills, and the number of zeros after them. `00` stands for 864,
-/// so that quotas per day fit, which has 86,400,000,000.
-pub(super) fn three_digits(rate: Rate) -> Option<String> {
-    let (mut digits, mut zeros) = (rate.permit(), 0);
-    while zeros < 9 && digits % 10 == 0 {
-        digits /= 10;
-        zeros += 1;
+/// The state of a key at `now` (microseconds). `None` if no revision can have left it.
+pub(super) fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<State> {
+    let is_possible = |state: &QuotaState| !state.is_too_far(now);
+    if let Some(bucket) = short::parse(value) {
+        let state = QuotaState::TokenBucket(bucket);
+        let is_read = is_read(limits, QuotaId::LONE, fragment::BUCKET_TAG);
+        return (!is_read || is_possible(&state)).then_some(State::Lone(bucket));
     }
-    match digits {
-        _ if rate.scale() > 1 => None,
-        864 => Some(format!("00{zeros}")),
-        1..=99 => Some(format!("{digits:02}{zeros}")),
-        _ => None,
+    let mut entries = SmallVec::<[Entry; 4]>::new();
+    for packed::Entry { quota, tag, numbers, cells } in packed::entries(value)? {
+        match fragment::state(tag, &numbers, &cells).filter(is_possible) {
+            Some(state) => entries.push(Entry { quota, state }),
+            None if is_read(limits, quota, tag) => return None,
+            // It has another algorithm, which this version may not know.
+            None => {}
+        }
     }
+    Some(State::Several(entries.into_boxed_slice()))
 }
 
-/// The state that a value describes. `None` for one that no revision of a quota can have written.
-pub(super) fn parse(value: &[u8]) -> Option<State> {
-    let value = str::from_utf8(value).ok()?;
-    let (micros, ticks, rate) = match value.split_once(':') {
-        None => {
-            let (micros, rate) = value.split_at_checked(value.len().checked_sub(3)?)?;
-            (micros, 0, of_three_digits(rate)?)
-        }
-        Some((micros, rest)) => {
-            let mut numbers = rest.split(':').map(number);
-            let (ticks, permit, scale) = (numbers.next()??, numbers.next()??, numbers.next()??);
-            if numbers.next().is_some() {
-                return None;
-            }
-            (micros, ticks, Rate::new(permit, scale)?)
-        }
-    };
-    let micros = number(micros)?.saturating_sub(MARGIN);
-    let is_possible = micros <= 2 * MAX_TICKS && ticks < rate.scale();
-    is_possible.then_some(State::Lone(BucketState { full_at: FullAt { micros, ticks }, rate }))
-}
-
-fn of_three_digits(text: &str) -> Option<Rate> {
-    let (digits, zeros) = text.split_at_checked(2)?;
-    let digits = if digits == "00" { 864 } else { number(digits)? };
-    Rate::new(digits * 10u64.pow(u32::try_from(number(zeros)?).ok()?), 1)
-}
-
-/// Unlike `parse`, without a sign.
-fn number(text: &str) -> Option<u64> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+/// Whether a quota of the policy reads an entry.
+fn is_read(limits: &Limits, quota: QuotaId, tag: u8) -> bool {
+    let is_lone = quota == QuotaId::LONE;
+    limits.iter().any(|(id, limit)| {
+        Fragment::of(limit).tag == tag && (id == quota || is_lone && tag == fragment::BUCKET_TAG)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Policy, Quota};
+
+    fn limits(names: &[&'static str]) -> Limits {
+        let quota = Quota::per_second(10);
+        let add = |policy: Policy, name: &&'static str| policy.quota(*name, quota);
+        Limits::new(&names.iter().fold(Policy::new("test"), add)).unwrap()
+    }
+
+    /// A value of buckets that are full at this time.
+    fn packed(names: &[&'static str], full_at: f64) -> Vec<u8> {
+        let mut value = packed::header(&limits(names));
+        names.iter().for_each(|_| value.extend(packed::pack(&[full_at, 0.0])));
+        value
+    }
 
     #[test]
-    fn common_rates_fit_in_three_digits_and_no_two_share_them() {
-        for (micros, expected) in [
-            (1, "010"),
-            (10, "011"),
-            (99, "990"),
-            (100_000, "015"),
-            (36_000_000, "366"),
-            (3_600_000_000, "368"),
-            (1_000_000_000, "019"),
-            (10_000_000_000, "109"),
-            (99_000_000_000, "999"),
-            (86_400_000_000, "008"),
-            (864, "000"),
-        ] {
-            let rate = Rate::new(micros, 1).unwrap();
-            assert_eq!(three_digits(rate).as_deref(), Some(expected), "{micros}");
-            assert_eq!(of_three_digits(expected), Some(rate));
-            assert_eq!(three_digits(Rate::new(micros, 7).unwrap()), None, "{micros}");
+    fn a_packed_value_is_read_by_name() {
+        let state = parse(&packed(&["a", "b"], 9e6), &limits(&["b"]), 8_900_000).unwrap();
+        let State::Several(entries) = &state else { panic!("{state:?}") };
+        assert_eq!(entries.len(), 2);
+        let now = 8_900_000;
+        let of = |names| limits(names).standing(Some(&state), now);
+        let lone = parse(b"9001000015", &limits(&["b"]), now).unwrap();
+        assert_eq!(of(&["b"]), limits(&["b"]).standing(Some(&lone), now));
+        assert_eq!(of(&["c"]), limits(&["c"]).standing(None, now));
+    }
+
+    #[test]
+    fn a_malformed_value_is_none_and_not_a_panic() {
+        let value = packed(&["a", "b"], 9e6);
+        let limits = limits(&["a"]);
+        assert!(parse(&value, &limits, 0).is_some());
+        for end in 0..value.len() {
+            assert_eq!(parse(&value[..end], &limits, 0), None, "{end}");
         }
-        for micros in [101, 15_625, 8_641, 100_000_000_000, 8_640_000_000_000, 1 << 52] {
-            assert_eq!(three_digits(Rate::new(micros, 1).unwrap()), None, "{micros}");
+        assert_eq!(parse(&[&value[..], &[0]].concat(), &limits, 0), None);
+        for (index, _) in value.iter().enumerate() {
+            for byte in [0, 1, 127, 128, 255] {
+                let mut value = value.clone();
+                value[index] = byte;
+                let _ = parse(&value, &limits, 0);
+            }
         }
     }
 
     #[test]
-    fn a_value_is_the_time_at_which_the_bucket_is_full_and_its_rate() {
-        let state = |micros, ticks, permit, scale| {
-            let rate = Rate::new(permit, scale).unwrap();
-            State::Lone(BucketState { full_at: FullAt { micros, ticks }, rate })
-        };
-        assert_eq!(parse(b"5000015"), Some(state(4_000, 0, 100_000, 1)));
-        assert_eq!(
-            parse(b"1763780000123456008"),
-            Some(state(1_763_780_000_122_456, 0, 86_400_000_000, 1))
-        );
-        assert_eq!(parse(b"5000:2:7:3"), Some(state(4_000, 2, 7, 3)));
-    }
-
-    #[test]
-    fn a_value_that_no_quota_can_have_written_is_none_and_not_a_panic() {
-        let too_large = MAX_TICKS + 1;
-        for value in [
-            "",
-            "7",
-            "015",
-            "x015",
-            "+5000015",
-            "-5000015",
-            "99999999999999999999015",
-            "9007199254742000015",
-            "50000\u{e9}5",
-            "\u{e9}15",
-            "5000:2",
-            "5000:2:7",
-            "5000:2:7:3:1",
-            "5000:2:0:3",
-            "5000:3:7:3",
-            "5000:2:7:0",
-            "5000:-2:7:3",
-            "5000:2:x:3",
-            ":2:7:3",
-            &format!("5000:2:{too_large}:3"),
-            "5000:2:7:99999999999999999999",
-        ] {
-            assert_eq!(parse(value.as_bytes()), None, "{value}");
+    fn an_impossible_entry_matters_only_to_the_quota_that_reads_it() {
+        for full_at in [f64::NAN, -1.0, 0.5, f64::INFINITY, 1e300, (1u64 << 53) as f64] {
+            let value = packed(&["a"], full_at);
+            assert_eq!(parse(&value, &limits(&["a"]), 0), None, "{full_at}");
+            assert!(parse(&value, &limits(&["b"]), 0).is_some(), "{full_at}");
         }
-        assert_eq!(parse(b"\xff\xff015"), None);
     }
 }

@@ -6,9 +6,10 @@ use foldhash::fast::RandomState;
 
 use super::plan::{Micros, Plan, SECOND, SLOTS};
 use crate::Quota;
-use crate::algorithm::{Limits, State};
+use crate::algorithm::{BucketState, FullAt, Limit, Limits, State};
 use crate::decision::Verdict;
 use crate::store::redis::reply::{Found, Stored};
+use crate::store::redis::packed;
 
 /// A check of the number `n` has the cost `UNIT + n`, so that the server knows whose cost it is.
 pub(super) const UNIT: u64 = 1 << 24;
@@ -131,7 +132,7 @@ impl Servers {
 
     fn run_group(&mut self, group: &Group, now: Micros, ran: &mut Vec<Ran>) -> (usize, Found) {
         let limits = &self.limits;
-        let spec = limits.bucket();
+        let Some((_, Limit::TokenBucket(spec))) = limits.iter().next() else { unreachable!() };
         let full = u128::from(spec.capacity());
         let state = self.buckets.entry(group.bucket).or_insert(Bucket {
             state: State::unused(),
@@ -141,7 +142,13 @@ impl Servers {
         let refilled = u128::from(now - state.changed) * u128::from(spec.rate().scale());
         state.tokens = full.min(state.tokens + refilled);
         state.changed = now;
-        let stored = Stored::State(state.state.clone());
+        let stored = match &state.state {
+            State::Lone(BucketState { full_at: FullAt { micros, ticks }, .. }) => {
+                let cells = packed::pack(&[*micros as f64, *ticks as f64]);
+                Stored::Value([packed::header(limits), cells].concat())
+            }
+            State::Several(_) => Stored::Nothing,
+        };
         let mut standing = limits.standing(Some(&state.state), CLOCK + now);
         for &cost in &group.costs {
             let verdict = limits.check(&mut standing, cost);

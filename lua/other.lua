@@ -1,0 +1,67 @@
+-- Reads and writes the values of keys that revisions of the policy with other quotas use, or with
+-- other numbers. Entries of other quotas are kept until their time is over.
+
+--@ other
+local entries, by_id, mine = {}, {}, {}
+local form, count, first = string.byte(value, 1, 2)
+if form == 1 and count then
+  first = 4
+  for n = 1, count do
+    if first + 7 > #value then break end
+    local id, tag, size, cells = read('>I4BBI2', value, first)
+    local last = first + 7 + size
+    local numbers = sub(value, first + 8, last)
+    entries[n] = { id = id, tag = tag, head = sub(value, first, last), numbers = numbers, cells = cells }
+    first = last + 1
+  end
+  for _, entry in ipairs(entries) do
+    local last = first + entry.cells - 1
+    entry.cells = sub(value, first, last)
+    first = last + 1
+  end
+  if #entries < count or first ~= #value + 1 then found = '-' end
+else
+  local micros, digits, zeros = string.match(value, '^(%d+)(%d%d)(%d)$')
+  if micros then
+    local numbers = pack('>dd', (digits == '00' and 864 or digits) * 10 ^ zeros, 1)
+    local head = pack('>I4BBI2', 0, 1, 16, 16) .. numbers
+    local cells = pack('>dd', micros - 1000, 0)
+    entries[1] = { id = 0, tag = 1, head = head, numbers = numbers, cells = cells }
+  else
+    found = '-'
+  end
+end
+for n = #entries, 1, -1 do
+  by_id[entries[n].id] = entries[n]
+end
+  --@ entry@
+if found ~= '-' then
+  more = { count = 0, heads = '', cells = '', till = 0 }
+  for _, entry in ipairs(entries) do
+    local last = #entry.cells >= 8 and read('>d', entry.cells) or 0
+    if not mine[entry.id] and last >= now and last <= 2 * MAX_TICKS and more.count + QUOTAS < 255 then
+      more.count, more.till = more.count + 1, math.max(more.till, last)
+      more.heads, more.cells = more.heads .. entry.head, more.cells .. entry.cells
+    end
+  end
+  if form ~= 1 and more.count == 0 then more = nil end
+end
+--@ entry@
+-- An entry of identity 0 is a single token bucket whose quota is not known. It belongs to the first
+-- token bucket of the policy.
+do
+  local entry = by_id[id@] or TAG == 1 and not mine[0] and by_id[0]
+  mine[id@] = true
+  if TAG == 1 then mine[0] = true end
+  if entry and entry.tag == TAG then
+    local numbers, cells = entry.numbers, entry.cells
+    --@ adopt@
+  else
+    --@ fresh@
+  end
+end
+--@ save_more
+local start = '\1' .. string.char(QUOTAS + more.count) .. sub(header, 3) .. more.heads
+local last = math.max(TILL, more.till)
+local expiry = format('%d', (last - last % granule + granule) / 1000)
+saved = pcall('SET', key, start .. pack('CELL_FORMAT', CELLS) .. more.cells, 'PXAT', expiry, 'GET')

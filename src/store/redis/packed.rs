@@ -1,0 +1,86 @@
+//! The packed form of values: see `lua/packed.lua`.
+
+use std::iter;
+
+use smallvec::SmallVec;
+
+use super::fragment::{self, Fragment, Numbers};
+use crate::algorithm::{Limits, QuotaId};
+
+const FORM: u8 = 1;
+/// The form, the number of entries, and the logarithm of the granule.
+const START: usize = 3;
+/// The identity and the tag of an entry, and the sizes of its numbers and its cells.
+const HEAD: usize = 8;
+
+/// What a value keeps of a quota.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) quota: QuotaId,
+    pub(super) tag: u8,
+    pub(super) numbers: Numbers,
+    pub(super) cells: Numbers,
+}
+
+/// Everything before the cells of a value that has only these quotas.
+pub(super) fn header(limits: &Limits) -> Vec<u8> {
+    let mut header = vec![FORM, limits.len() as u8, granule_exponent(limits)];
+    for (id, limit) in limits.iter() {
+        let fragment = Fragment::of(limit);
+        let numbers = &fragment::numbers(limit)[..fragment.stored];
+        header.extend(id.to_u32().to_be_bytes());
+        header.push(fragment.tag);
+        header.push(8 * numbers.len() as u8);
+        header.extend((8 * fragment.names("cells@").count() as u16).to_be_bytes());
+        header.extend(pack(numbers));
+    }
+    header
+}
+
+/// The position of the entry after these in the header. Positions in Lua start at 1.
+pub(super) fn offset(before: &[&Fragment]) -> usize {
+    1 + START + before.iter().map(|fragment| HEAD + 8 * fragment.stored).sum::<usize>()
+}
+
+/// The numbers of the quotas, and the granule.
+pub(super) fn numbers(limits: &Limits) -> Vec<u8> {
+    let granule = (1_000_000u64 << granule_exponent(limits)) as f64;
+    let numbers = limits.iter().flat_map(|(_, limit)| fragment::numbers(limit));
+    pack(&numbers.chain(iter::once(granule)).collect::<SmallVec<[f64; 16]>>())
+}
+
+/// The entries of a value in this form. `None` if it is malformed.
+pub(super) fn entries(value: &[u8]) -> Option<SmallVec<[Entry; 4]>> {
+    let (&[FORM, count, _], mut rest) = value.split_first_chunk::<START>()? else { return None };
+    let mut entries = SmallVec::<[Entry; 4]>::new();
+    let mut sizes = SmallVec::<[usize; 4]>::new();
+    for _ in 0..count {
+        let (&[a, b, c, d, tag, size, high, low], after) = rest.split_first_chunk::<HEAD>()?;
+        let (numbers, after) = after.split_at_checked(size.into())?;
+        let quota = QuotaId::from_u32(u32::from_be_bytes([a, b, c, d]));
+        let numbers = doubles(numbers);
+        entries.push(Entry { quota, tag, numbers, cells: Numbers::new() });
+        sizes.push(u16::from_be_bytes([high, low]).into());
+        rest = after;
+    }
+    for (entry, size) in entries.iter_mut().zip(sizes) {
+        let (cells, after) = rest.split_at_checked(size)?;
+        (entry.cells, rest) = (doubles(cells), after);
+    }
+    rest.is_empty().then_some(entries)
+}
+
+/// The granule is at most 1/16 of the time in which the slowest quota becomes unused.
+fn granule_exponent(limits: &Limits) -> u8 {
+    let slowest = limits.iter().map(|(_, limit)| limit.longest()).max();
+    let granules = slowest.unwrap_or(0) / 16_000_000;
+    granules.checked_ilog2().unwrap_or(0) as u8
+}
+
+pub(super) fn pack(numbers: &[f64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
+}
+
+fn doubles(bytes: &[u8]) -> Numbers {
+    bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_be_bytes(*bytes)).collect()
+}

@@ -4,6 +4,8 @@
 --@ other
 local entries, by_id, mine = {}, {}, {}
 local form, count, first = string.byte(value, 1, 2)
+local has_identities = false
+till = 0
 if form == 1 and count then
   first = 4
   for n = 1, count do
@@ -13,6 +15,7 @@ if form == 1 and count then
     local numbers = sub(value, first + 8, last)
     entries[n] = { id = id, tag = tag, head = sub(value, first, last), numbers = numbers, cells = cells }
     first = last + 1
+    has_identities = has_identities or id ~= 0
   end
   for _, entry in ipairs(entries) do
     local last = first + entry.cells - 1
@@ -44,11 +47,11 @@ if found ~= '-' then
       more.heads, more.cells = more.heads .. entry.head, more.cells .. entry.cells
     end
   end
-  if form ~= 1 and more.count == 0 then more = nil end
+  if not has_identities and more.count == 0 then more = nil end
 end
 --@ entry@
--- An entry of identity 0 is a single token bucket whose quota is not known. It belongs to the first
--- token bucket of the policy.
+-- An entry of identity 0 is a token bucket that was the only quota of its policy. It belongs to the
+-- first token bucket of any other.
 do
   local entry = by_id[id@] or TAG == 1 and not mine[0] and by_id[0]
   mine[id@] = true
@@ -56,12 +59,15 @@ do
   if entry and entry.tag == TAG then
     local numbers, cells = entry.numbers, entry.cells
     --@ adopt@
+    if found ~= '-' then till = math.max(till, read('>d', cells)) end
   else
     --@ fresh@
   end
 end
 --@ save_more
-local start = '\1' .. string.char(QUOTAS + more.count) .. sub(header, 3) .. more.heads
+  --@ id@
+local start = '\1' .. string.char(QUOTAS + more.count) .. sub(header, 3, 3)
+local heads = pack('>I4', id1) .. sub(header, 8) .. more.heads
 local last = math.max(TILL, more.till)
 local expiry = format('%d', (last - last % granule + granule) / 1000)
-saved = pcall('SET', key, start .. pack('CELL_FORMAT', CELLS) .. more.cells, 'PXAT', expiry, 'GET')
+saved = pcall('SET', key, start .. heads .. pack('CELL_FORMAT', CELLS) .. more.cells, 'PXAT', expiry, 'GET')

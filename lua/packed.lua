@@ -1,10 +1,11 @@
 -- The value of several quotas, or of one for which short.lua has no form. All numbers are big-endian.
 --
 -- ARGV    the start of the value, which has the same bytes for all keys: everything before the cells;
---         and the numbers of each quota in order, as doubles, and then the granule of the expiry in
---         microseconds.
+--         and the numbers of each quota in order and the granule of the expiry in microseconds, as
+--         doubles, and then the identities of the quotas (4 bytes each).
 -- Value   1; the number of entries; and the logarithm of the granule in seconds (a byte each). Then
---         for each entry the identity of its quota (4 bytes), the tag of its algorithm (1 byte), the
+--         for each entry the identity of its quota (4 bytes; 0 for a token bucket that is the only
+--         quota of its policy), the tag of its algorithm (1 byte), the
 --         bytes of its numbers (1 byte) and of its cells (2 bytes), and the numbers that tell another
 --         revision how to read its cells. Then the cells of all entries. Numbers and cells are
 --         doubles. The first cell is the time in microseconds at which the quota is as if it had
@@ -25,10 +26,9 @@ if #value == #header + CELL_BYTES and sub(value, 1, #header) == header then
 else
   --@ id@
   --@ other
-  till = found ~= '-' and TILL
 end
 --@ id@
-local id@ = read('>I4', header, OFFSET)
+local id@ = read('>I4', arguments[2], IDENTITY)
 --@ save
   --@ store@
 if more then

@@ -20,17 +20,17 @@ full1 = tonumber(sub(value, 1, -4))
 if full1 and sub(value, -3) == rate then
   own = true
   full1 = full1 - 1000
-  level1 = full1 - now
+  till, level1 = full1, full1 - now
   if level1 < 0 then level1 = 0 end
 else
-  local id1 = tonumber(sub(arguments[1], 1, 8), 16)
+  --@ id@
   --@ other
 end
-till = full1
+--@ id@
+local id@ = tonumber(sub(arguments[1], 1, 8), 16)
 --@ save
 if more then
-  local header = '\1\1\0'
-    .. pack('>I4BBI2dd', tonumber(sub(arguments[1], 1, 8), 16), 1, 16, 16, permit1, 1)
+  local header = '\1\1\0' .. pack('>I4BBI2dd', 0, 1, 16, 16, permit1, 1)
   local granule = 1000000
   --@ store@
   --@ save_more

@@ -1,5 +1,6 @@
 use std::cmp::Reverse;
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +59,16 @@ use crate::{Error, Quota};
 pub struct Decision {
     pub(crate) verdict: Verdict,
     pub(crate) source: Source,
+    /// The quota that restricts the client most.
     pub(crate) quota: QuotaInfo,
+}
+
+/// A quota in a [`Decision`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct QuotaStatus<'a> {
+    info: &'a QuotaInfo,
+    numbers: &'a Numbers,
+    is_violated: bool,
 }
 
 /// The result of a check, as the algorithms return it.
@@ -75,7 +85,8 @@ pub struct Verdict {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Numbers {
     pub(crate) remaining: u64,
-    /// In microseconds, like the other two: half the size of a `Duration`, and cheaper to make.
+    /// In microseconds, like the other two: half the size of a `Duration`, and cheaper to make. 0 if
+    /// this quota does not deny the check. `u64::MAX` if no wait is long enough.
     pub(crate) retry_after: u64,
     pub(crate) refill_after: u64,
     pub(crate) reset_after: u64,
@@ -83,9 +94,10 @@ pub(crate) struct Numbers {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Several {
-    /// The quota that restricts the client most.
-    pub(crate) tightest: usize,
+    pub(crate) quotas: Arc<[QuotaInfo]>,
     pub(crate) numbers: Box<[Numbers]>,
+    /// The index of the quota that restricts the client most.
+    pub(crate) tightest: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,6 +232,41 @@ impl Decision {
         if self.is_allowed() { Ok(()) } else { Err(Error::denied(self.clone())) }
     }
 
+    /// The quotas of the policy, in its order.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = Policy::new("search")
+    ///     .quota("burst", Quota::per_second(2))
+    ///     .quota("daily", Quota::per_day(1_000));
+    /// let limiter = Limiter::new(MemoryStore::new(), policy)?;
+    ///
+    /// let decision = limiter.check_cost("user:7", 2).await?;
+    /// let left: Vec<_> = decision.quotas().map(|quota| (quota.name(), quota.remaining())).collect();
+    /// assert_eq!(left, [("burst", 0), ("daily", 998)]);
+    ///
+    /// let decision = limiter.check("user:7").await?;
+    /// let violated = decision.quotas().filter(|quota| quota.is_violated());
+    /// assert_eq!(violated.map(|quota| quota.name()).collect::<Vec<_>>(), ["burst"]);
+    /// # Ok(()) }
+    /// ```
+    pub fn quotas(&self) -> impl Iterator<Item = QuotaStatus<'_>> {
+        let Verdict { numbers, several, .. } = &self.verdict;
+        let is_denied = self.is_denied();
+        let (quotas, numbers) = match several {
+            None => (slice::from_ref(&self.quota), slice::from_ref(numbers)),
+            Some(several) => (&*several.quotas, &*several.numbers),
+        };
+        let is_only = quotas.len() == 1;
+        quotas.iter().zip(numbers).map(move |(info, numbers)| {
+            let is_violated = is_denied && (is_only || numbers.retry_after > 0);
+            QuotaStatus { info, numbers, is_violated }
+        })
+    }
+
     /// The [capacity](Quota::capacity) of the quota: the most permits that can be taken at once.
     #[must_use]
     pub fn limit(&self) -> u64 {
@@ -265,6 +312,60 @@ impl Decision {
     }
 }
 
+impl<'a> QuotaStatus<'a> {
+    /// The name of the quota, as in the `RateLimit` field.
+    pub fn name(&self) -> &'a str {
+        self.info.name()
+    }
+
+    /// The [capacity](Quota::capacity) of the quota: the most permits that can be taken at once.
+    pub fn limit(&self) -> u64 {
+        self.info.limit
+    }
+
+    /// The number of whole permits left.
+    pub fn remaining(&self) -> u64 {
+        self.numbers.remaining
+    }
+
+    /// Whether the check was denied because of this quota. More than one can be violated.
+    pub fn is_violated(&self) -> bool {
+        self.is_violated
+    }
+
+    /// How long until [`remaining`](Self::remaining) grows. Zero if nothing is used.
+    pub fn refill_after(&self) -> Duration {
+        Duration::from_micros(self.numbers.refill_after)
+    }
+
+    /// How long until the quota is as if it had never been used.
+    pub fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.numbers.reset_after)
+    }
+
+    pub(crate) fn info(&self) -> &'a QuotaInfo {
+        self.info
+    }
+
+    /// In microseconds.
+    pub(crate) fn refill_micros(&self) -> u64 {
+        self.numbers.refill_after
+    }
+}
+
+impl fmt::Debug for QuotaStatus<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuotaStatus")
+            .field("name", &self.name())
+            .field("limit", &self.limit())
+            .field("remaining", &self.remaining())
+            .field("is_violated", &self.is_violated)
+            .field("refill_after", &self.refill_after())
+            .field("reset_after", &self.reset_after())
+            .finish()
+    }
+}
+
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
@@ -287,14 +388,19 @@ impl Verdict {
 
     /// The quota that restricts the client most is the one with the longest wait or, if the check was
     /// allowed, the fewest permits left.
-    pub(crate) fn of_several(outcome: Outcome, all: Box<[Numbers]>) -> Self {
+    pub(crate) fn of_several(
+        outcome: Outcome,
+        quotas: Arc<[QuotaInfo]>,
+        numbers: Box<[Numbers]>,
+    ) -> Self {
         let restricts = |&index: &usize| {
-            let Numbers { remaining, retry_after, reset_after, .. } = all[index];
+            let Numbers { remaining, retry_after, reset_after, .. } = numbers[index];
             (retry_after, Reverse(remaining), reset_after)
         };
-        let tightest = (0..all.len()).max_by_key(restricts).unwrap_or(0);
-        let numbers = all.get(tightest).copied().unwrap_or_default();
-        Self { outcome, numbers, several: Some(Several { tightest, numbers: all }.into()) }
+        let tightest = (0..numbers.len()).max_by_key(restricts).unwrap_or(0);
+        let tightest_numbers = numbers.get(tightest).copied().unwrap_or_default();
+        let several = Some(Several { quotas, numbers, tightest }.into());
+        Self { outcome, numbers: tightest_numbers, several }
     }
 
     pub(crate) fn is_allowed(&self) -> bool {

@@ -22,7 +22,7 @@ mod quota_text;
 pub mod resolve;
 mod store;
 
-pub use decision::{Decision, Source};
+pub use decision::{Decision, QuotaStatus, Source};
 pub use error::{ConfigError, Error, ErrorKind};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-/// A rate and a burst: a token bucket with continuous refill.
+/// How many permits there are, and when there are more: by default a rate and a burst, which is a token
+/// bucket with continuous refill.
 ///
 /// The bucket is full at first and holds at most `burst` permits. It refills at exactly `n` permits
 /// per period, evenly: `per_second(3)` gains a permit every third of a second, and nothing is
@@ -19,7 +20,8 @@ use std::time::Duration;
 /// grammar, in EBNF (ISO/IEC 14977):
 ///
 /// ```text
-/// quota  = number, "/", period, [ space, "burst", space, number ] ;
+/// quota  = number, "/", period, [ space, option ] ;
+/// option = "burst", space, number | "fixed" | "calendar" ;
 /// period = [ number ], unit ;
 /// unit   = "day" | "h" | "hour" | "min" | "minute" | "s" | "second" | "ms" | "us" | "ns" ;
 /// number = digit, { digit } ;
@@ -27,7 +29,8 @@ use std::time::Duration;
 /// space  = " ", { " " } ;
 /// ```
 ///
-/// Without `burst`, the burst is the number of permits. The error for any other text is a
+/// Without `burst`, the burst is the number of permits. `fixed` is a
+/// [`fixed_window`](Self::fixed_window), and `calendar` one [on the clock](Self::calendar). The error for any other text is a
 /// [`ConfigError`](crate::ConfigError) that says what was expected, and at which character. Numbers
 /// that cannot work are an error from [`Limiter::new`](crate::Limiter::new), as above.
 ///
@@ -56,6 +59,21 @@ pub struct Quota {
     permits: u64,
     period: Duration,
     burst: u64,
+    algorithm: Algorithm,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Algorithm {
+    TokenBucket,
+    FixedWindow(WindowStart),
+}
+
+/// When a fixed window starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum WindowStart {
+    FirstCheck,
+    /// At a multiple of the period on the clock.
+    Clock,
 }
 
 impl Quota {
@@ -64,7 +82,7 @@ impl Quota {
 
     /// `n` permits per `period`, with a burst of `n`.
     pub const fn new(n: u64, period: Duration) -> Self {
-        Self { permits: n, period, burst: n }
+        Self { permits: n, period, burst: n, algorithm: Algorithm::TokenBucket }
     }
 
     /// `n` permits per second, with a burst of `n`.
@@ -87,10 +105,50 @@ impl Quota {
         Self::new(n, Duration::from_secs(24 * 60 * 60))
     }
 
-    /// Sets the capacity of the bucket: the most permits that can be taken at once.
+    /// Sets the capacity of the bucket: the most permits that can be taken at once. Only for token
+    /// buckets.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         Self { burst, ..self }
+    }
+
+    /// Counts permits in windows of the period instead of refilling a bucket. A window starts with the
+    /// first check that takes a permit, and ends a period later.
+    ///
+    /// See [the guide](crate::guide#algorithms) for when to use it. Around the end of a window up to
+    /// twice the permits are admitted in a moment: see [the guide](crate::guide#fixed-window).
+    /// A window is 1 ms to 142 years long, and has no [`burst`](Self::burst).
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// let quota = Quota::per_minute(100).fixed_window();
+    /// assert_eq!(quota.to_string(), "100/min fixed");
+    /// ```
+    #[must_use]
+    pub const fn fixed_window(self) -> Self {
+        Self { algorithm: Algorithm::FixedWindow(WindowStart::FirstCheck), ..self }
+    }
+
+    /// Like [`fixed_window`](Self::fixed_window), in windows that start at whole multiples of the
+    /// period on the clock, in UTC: a day at midnight, and a week on Monday.
+    ///
+    /// The clock is that of Redis, or that of the system when a
+    /// [`MemoryStore`](crate::MemoryStore) was created.
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// let quota = Quota::per_day(1_000).calendar();
+    /// assert_eq!(quota.to_string(), "1000/day calendar");
+    /// ```
+    #[must_use]
+    pub const fn calendar(self) -> Self {
+        Self { algorithm: Algorithm::FixedWindow(WindowStart::Clock), ..self }
+    }
+
+    pub(crate) const fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 
     /// The permits that the bucket gains per [`period`](Self::period).

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::quota::{Algorithm, WindowStart};
 use crate::{ConfigError, Quota};
 
 /// The units of a period and their nanoseconds, from the longest to the shortest. The first name of a
@@ -31,9 +32,15 @@ impl FromStr for Quota {
         let mut quota = Self::new(permits, parser.period()?);
         if !parser.rest.is_empty() {
             parser.space()?;
-            parser.expect("burst")?;
-            parser.space()?;
-            quota = quota.burst(parser.number("the burst")?);
+            quota = match parser.word() {
+                Some("burst") => {
+                    parser.space()?;
+                    quota.burst(parser.number("the burst")?)
+                }
+                Some("fixed") => quota.fixed_window(),
+                Some("calendar") => quota.calendar(),
+                _ => return Err(parser.error("`burst`, `fixed` or `calendar`")),
+            };
         }
         if parser.rest.is_empty() { Ok(quota) } else { Err(parser.error("the end")) }
     }
@@ -53,7 +60,11 @@ impl fmt::Display for Quota {
         if self.capacity() != self.permits() {
             write!(f, " burst {}", self.capacity())?;
         }
-        Ok(())
+        match self.algorithm() {
+            Algorithm::TokenBucket => Ok(()),
+            Algorithm::FixedWindow(WindowStart::FirstCheck) => f.write_str(" fixed"),
+            Algorithm::FixedWindow(WindowStart::Clock) => f.write_str(" calendar"),
+        }
     }
 }
 
@@ -92,6 +103,15 @@ impl<'a> Parser<'a> {
         let seconds = u64::try_from(nanos / 1_000_000_000).map_err(|_| too_long(self))?;
         self.rest = rest;
         Ok(Duration::new(seconds, (nanos % 1_000_000_000) as u32))
+    }
+
+    /// One of the words after the period.
+    fn word(&mut self) -> Option<&'static str> {
+        let words = ["burst", "fixed", "calendar"];
+        let (word, rest) = self.split(|c| c.is_ascii_alphabetic());
+        let known = words.into_iter().find(|known| *known == word)?;
+        self.rest = rest;
+        Some(known)
     }
 
     fn space(&mut self) -> Result<(), ConfigError> {
@@ -176,11 +196,11 @@ mod tests {
             ("10/5", "one of the units", 5),
             ("10/99999999999999999999day", "a shorter period", 4),
             ("10/s, burst 20", "a space", 5),
-            ("10/s 20", "`burst`", 6),
+            ("10/s 20", "`burst`, `fixed` or `calendar`", 6),
             ("10/s burst", "a space", 11),
             ("10/s burst x", "the burst", 12),
             ("10/s burst 20 ", "the end", 14),
-            ("10/s b\u{fc}rst 20", "`burst`", 6),
+            ("10/s b\u{fc}rst 20", "`burst`, `fixed` or `calendar`", 6),
             ("10/\u{fc}", "one of the units", 4),
         ] {
             let error = text.parse::<Quota>().unwrap_err().to_string();

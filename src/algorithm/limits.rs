@@ -3,6 +3,8 @@
 //! All checks of a call are decided at one time. At that time each quota is a level between 0 and its
 //! capacity: an allowed check raises it, and time lowers it. The algorithm says how.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 #[cfg(test)]
@@ -15,13 +17,15 @@ use crate::decision::{Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Policy};
 
 #[derive(Clone, Debug)]
-pub(crate) struct Limits(SmallVec<[Named; 1]>);
+pub(crate) struct Limits {
+    quotas: SmallVec<[Named; 1]>,
+    infos: Arc<[QuotaInfo]>,
+}
 
 #[derive(Clone, Debug)]
 struct Named {
     id: QuotaId,
     limit: Limit,
-    info: QuotaInfo,
 }
 
 /// The levels of the quotas at one time, in their order.
@@ -31,31 +35,47 @@ pub(crate) struct Standing(SmallVec<[Level; 1]>);
 impl Limits {
     /// Of a policy that has quotas.
     pub(crate) fn new(policy: &Policy) -> Result<Self, ConfigError> {
-        let quotas = policy.quotas().map(|(name, quota)| {
-            let limit = Limit::new(name, quota)?;
-            Ok(Named { id: QuotaId::of(name), info: limit.info(name), limit })
-        });
-        quotas.collect::<Result<_, _>>().map(Self)
+        let mut quotas = SmallVec::<[Named; 1]>::new();
+        for (name, quota) in policy.quotas() {
+            let id = QuotaId::of(name);
+            if id == QuotaId::LONE || quotas.iter().any(|other| other.id == id) {
+                return Err(ConfigError::new(format!(
+                    "quota `{name}` of policy `{}`: another has the same name, or one with the same \
+                     hash: choose another name",
+                    policy.name()
+                )));
+            }
+            quotas.push(Named { id, limit: Limit::new(name, quota)? });
+        }
+        let infos = policy.quotas().zip(&quotas);
+        let infos = infos.map(|((name, _), quota)| quota.limit.info(name)).collect();
+        Ok(Self { quotas, infos })
     }
 
-    /// What responses say about the first quota.
-    pub(crate) fn info(&self) -> &QuotaInfo {
-        &self.0[0].info
+    /// What responses say about the quotas.
+    pub(crate) fn infos(&self) -> &[QuotaInfo] {
+        &self.infos
+    }
+
+    /// Whether a token bucket is the only quota.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_lone_bucket(&self) -> bool {
+        matches!(&*self.quotas, [quota] if quota.limit.is_bucket())
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.quotas.len()
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (QuotaId, &Limit)> {
-        self.0.iter().map(|quota| (quota.id, &quota.limit))
+        self.quotas.iter().map(|quota| (quota.id, &quota.limit))
     }
 
     /// The levels at `now` (microseconds) of a key in this state. `None` if nothing is stored.
     pub(crate) fn standing(&self, state: Option<&State>, now: u64) -> Standing {
-        if let [quota] = &*self.0 {
+        if let [quota] = &*self.quotas {
             let state = state.and_then(|state| state.find(quota.id, quota.limit.is_bucket()));
             return Standing(SmallVec::from_buf([quota.limit.level(state, now)]));
         }
@@ -64,13 +84,13 @@ impl Limits {
             let state = state.and_then(|state| state.find(quota.id, lone == Some(index)));
             quota.limit.level(state, now)
         };
-        Standing(self.0.iter().enumerate().map(level).collect())
+        Standing(self.quotas.iter().enumerate().map(level).collect())
     }
 
     /// The levels of a key of which all permits are taken.
     #[cfg(feature = "redis")]
     pub(crate) fn empty(&self, now: u64) -> Standing {
-        Standing(self.0.iter().map(|quota| quota.limit.empty(now)).collect())
+        Standing(self.quotas.iter().map(|quota| quota.limit.empty(now)).collect())
     }
 
     /// What to store after a check. Quotas that only another revision of the policy has stay as they
@@ -84,18 +104,18 @@ impl Limits {
         let lone = self.lone();
         let is_other = |entry: &&Entry| {
             let is_lone = entry.quota == QuotaId::LONE && lone.is_some();
-            let is_own = is_lone || self.0.iter().any(|quota| quota.id == entry.quota);
+            let is_own = is_lone || self.quotas.iter().any(|quota| quota.id == entry.quota);
             !is_own && entry.until() > now
         };
         let others = found.into_iter().flat_map(State::entries).filter(|entry| is_other(&entry));
-        let own = self.0.iter().zip(&standing.0);
+        let own = self.quotas.iter().zip(&standing.0);
         let own = own.map(|(quota, level)| Entry { quota: quota.id, state: level.state(now) });
         State::new(own.chain(others).collect(), found)
     }
 
     /// The verdict on a cost above the capacity of a quota, which needs no state.
     pub(crate) fn exceeding_capacity(&self, cost: u64) -> Option<Verdict> {
-        let exceeds = self.0.iter().any(|quota| quota.limit.capacity() < cost);
+        let exceeds = self.quotas.iter().any(|quota| quota.limit.capacity() < cost);
         exceeds.then(|| self.check(&mut self.standing(None, 0), cost))
     }
 
@@ -103,12 +123,12 @@ impl Limits {
     pub(crate) fn check(&self, standing: &mut Standing, cost: u64) -> Verdict {
         let outcome = if self.is_allowed(standing, cost) {
             if cost > 0 {
-                for (quota, level) in self.0.iter().zip(&mut standing.0) {
+                for (quota, level) in self.quotas.iter().zip(&mut standing.0) {
                     quota.limit.charge(level, cost);
                 }
             }
             Outcome::Allowed
-        } else if self.0.iter().any(|quota| quota.limit.capacity() < cost) {
+        } else if self.quotas.iter().any(|quota| quota.limit.capacity() < cost) {
             Outcome::ExceedsCapacity
         } else {
             Outcome::Denied
@@ -118,7 +138,7 @@ impl Limits {
 
     /// Whether a check is allowed.
     pub(crate) fn is_allowed(&self, standing: &Standing, cost: u64) -> bool {
-        let mut quotas = self.0.iter().zip(&standing.0);
+        let mut quotas = self.quotas.iter().zip(&standing.0);
         cost == 0 || quotas.all(|(quota, level)| quota.limit.fits(level, cost))
     }
 
@@ -131,26 +151,30 @@ impl Limits {
     fn verdict(&self, standing: &Standing, outcome: Outcome, cost: u64) -> Verdict {
         let numbers = |(quota, level): (&Named, &Level)| {
             let mut numbers = quota.limit.numbers(level);
-            if outcome == Outcome::Denied {
-                numbers.retry_after = quota.limit.wait(level, cost);
-            }
+            numbers.retry_after = match outcome {
+                Outcome::Allowed => 0,
+                Outcome::Denied => quota.limit.wait(level, cost),
+                Outcome::ExceedsCapacity if quota.limit.capacity() < cost => u64::MAX,
+                Outcome::ExceedsCapacity => 0,
+            };
             numbers
         };
-        if let ([quota], [level]) = (&*self.0, &*standing.0) {
+        if let ([quota], [level]) = (&*self.quotas, &*standing.0) {
             return Verdict::new(outcome, numbers((quota, level)));
         }
-        Verdict::of_several(outcome, self.0.iter().zip(&standing.0).map(numbers).collect())
+        let all = self.quotas.iter().zip(&standing.0).map(numbers).collect();
+        Verdict::of_several(outcome, self.infos.clone(), all)
     }
 
     /// Whether time and checks change these levels as they would change those that this revision of
     /// the policy has left.
     pub(crate) fn is_own(&self, standing: &Standing) -> bool {
-        self.0.iter().zip(&standing.0).all(|(quota, level)| quota.limit.is_own(level))
+        self.quotas.iter().zip(&standing.0).all(|(quota, level)| quota.limit.is_own(level))
     }
 
     /// The index of the quota to which a lone token bucket belongs, whatever its name.
     fn lone(&self) -> Option<usize> {
-        self.0.iter().position(|quota| quota.limit.is_bucket())
+        self.quotas.iter().position(|quota| quota.limit.is_bucket())
     }
 }
 
@@ -158,7 +182,7 @@ impl Limits {
 impl Limits {
     pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
         let (id, limit) = (QuotaId::LONE, Limit::TokenBucket(bucket));
-        Self([Named { id, info: limit.info("q"), limit }].into_iter().collect())
+        Self { quotas: [Named { id, limit }].into(), infos: [limit.info("q")].into() }
     }
 }
 
@@ -166,8 +190,9 @@ impl Limits {
 pub(super) fn check_bucket(bucket: TokenBucket, debt: &mut Debt, cost: u64) -> Verdict {
     let mut standing = Standing(SmallVec::from([Level::TokenBucket(*debt)]));
     let verdict = Limits::of_bucket(bucket).check(&mut standing, cost);
-    let Level::TokenBucket(after) = standing.0[0];
-    *debt = after;
+    if let Level::TokenBucket(after) = standing.0[0] {
+        *debt = after;
+    }
     verdict
 }
 

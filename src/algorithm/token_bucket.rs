@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(verdict.outcome, Outcome::ExceedsCapacity);
         assert_eq!(
             (debt, verdict.numbers.retry_after, verdict.numbers.remaining),
-            (bucket.full(), 0, 5)
+            (bucket.full(), u64::MAX, 5)
         );
         assert_eq!(bucket.check(&mut debt, u64::MAX).outcome, Outcome::ExceedsCapacity);
     }

@@ -26,7 +26,7 @@ impl Decision {
     #[must_use]
     pub fn headers(&self, style: HeaderStyle) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        RateLimitHeaders::new(style, self, &QuotaFields::new(&self.quota)).append_to(&mut headers);
+        RateLimitHeaders::new(style, self, &QuotaFields::of(self)).append_to(&mut headers);
         insert_retry_after(self, &mut headers);
         headers
     }
@@ -38,7 +38,7 @@ impl Decision {
         let mut response = if self.is_allowed() {
             Response::new(Bytes::new())
         } else {
-            problem::denied(problem::denied_body(self.quota_name(), self.exceeds_capacity()))
+            problem::denied(problem::denied_body(self))
         };
         response.headers_mut().extend(self.headers(HeaderStyle::Ietf));
         response
@@ -86,7 +86,7 @@ mod axum_impls {
             self,
             mut parts: ResponseParts,
         ) -> Result<ResponseParts, Self::Error> {
-            RateLimitHeaders::new(HeaderStyle::Ietf, &self, &QuotaFields::new(&self.quota))
+            RateLimitHeaders::new(HeaderStyle::Ietf, &self, &QuotaFields::of(&self))
                 .insert_into(parts.headers_mut());
             Ok(parts)
         }

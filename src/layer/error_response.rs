@@ -82,12 +82,7 @@ impl<'a> ErrorContext<'a> {
             },
             None => match self.cause {
                 Cause::Denied(decision) => {
-                    let precomputed = Precomputed::of(self.revision);
-                    problem::denied(if decision.exceeds_capacity() {
-                        precomputed.exceeds_capacity.clone()
-                    } else {
-                        precomputed.denied.clone()
-                    })
+                    problem::denied(Precomputed::of(self.revision).denied_body(decision))
                 }
                 Cause::MissingKey(rejection) | Cause::Rejected(rejection) => {
                     problem::rejected(rejection)

@@ -5,15 +5,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
 
 use super::grpc;
 use super::interned::interned;
-use crate::decision::QuotaInfo;
+use crate::decision::{QuotaInfo, Verdict};
 use crate::{Decision, Source};
 
 /// Which rate limit headers to send.
 ///
-/// Seconds are whole and rounded up, so a client that honors them is never early.
+/// Seconds are whole and rounded up, so a client that honors them is never early. If a policy has
+/// several quotas, styles other than `Ietf` and `IetfPolicyOnDenial` report the one that restricts the
+/// client most: see [`Decision::limit`].
 ///
 /// With several layers around one service:
 ///
@@ -42,7 +45,8 @@ pub enum HeaderStyle {
     ///
     /// `r` is the number of remaining permits, and `t` the seconds until there are more, omitted
     /// when the bucket is full. `q` is the capacity, and `w` the refill time of an empty bucket in
-    /// seconds, omitted unless it is whole. Larger numbers are sent as 999999999999999.
+    /// seconds, omitted unless it is whole. Larger numbers are sent as 999999999999999. All quotas of
+    /// a policy are listed, separated by commas.
     #[default]
     Ietf,
     /// Like [`Ietf`](Self::Ietf), but with `RateLimit-Policy` only on the layer's own denials. Allowed
@@ -76,43 +80,36 @@ static X_RATELIMIT: [HeaderName; 3] = [
 /// The largest integer of a structured field (RFC 9651).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// What the headers say about a quota, whatever the decision.
+/// Between the items of a list. Names have no commas.
+const SEPARATOR: &str = ", ";
+
+/// What the headers say about the quotas, whatever the decision.
 #[derive(Clone, Debug)]
 pub(super) struct QuotaFields {
     policy: HeaderValue,
-    /// The `RateLimit` field up to the number of remaining permits.
-    prefix: Box<[u8]>,
+    /// The items of the `RateLimit` field up to the number of remaining permits.
+    prefixes: SmallVec<[Box<[u8]>; 1]>,
 }
 
 impl QuotaFields {
-    pub(super) fn new(quota: &QuotaInfo) -> Self {
-        Self { policy: value(policy_field(quota)), prefix: field_prefix(quota) }
+    pub(super) fn of(decision: &Decision) -> Self {
+        let quotas = || decision.quotas().map(|quota| quota.info());
+        Self { policy: value(policy_field(quotas())), prefixes: quotas().map(prefix).collect() }
     }
 
     /// For many responses.
-    pub(super) fn interned(quota: &QuotaInfo) -> Self {
-        Self { policy: value(interned(policy_field(quota))), prefix: field_prefix(quota) }
+    pub(super) fn interned(quotas: &[QuotaInfo]) -> Self {
+        let policy = value(interned(policy_field(quotas)));
+        Self { policy, prefixes: quotas.iter().map(prefix).collect() }
     }
 }
 
 /// The headers for one decision, until there is a response to add them to.
 pub(super) enum RateLimitHeaders {
     None,
-    Policy {
-        policy_field: HeaderValue,
-    },
-    Ietf {
-        field: HeaderValue,
-        policy_field: Option<HeaderValue>,
-        refill_seconds: u64,
-        is_used_up: bool,
-    },
-    Three {
-        names: &'static [HeaderName; 3],
-        limit: u64,
-        remaining: u64,
-        reset: u64,
-    },
+    Policy { policy_field: HeaderValue },
+    Ietf { field: HeaderValue, policy_field: Option<HeaderValue> },
+    Three { names: &'static [HeaderName; 3], limit: u64, remaining: u64, reset: u64 },
 }
 
 impl RateLimitHeaders {
@@ -140,13 +137,8 @@ impl RateLimitHeaders {
             _ if decision.source == Source::Quota => Self::None,
             HeaderStyle::Ietf | HeaderStyle::IetfPolicyOnDenial => {
                 let has_policy = style == HeaderStyle::Ietf || decision.is_denied();
-                let refill_seconds = seconds(numbers.refill_after).min(MAX_INTEGER);
-                Self::Ietf {
-                    field: field(&fields.prefix, numbers.remaining, refill_seconds),
-                    policy_field: has_policy.then(|| fields.policy.clone()),
-                    refill_seconds,
-                    is_used_up: numbers.remaining == 0,
-                }
+                let policy_field = has_policy.then(|| fields.policy.clone());
+                Self::Ietf { field: field(&fields.prefixes, decision), policy_field }
             }
             HeaderStyle::IetfDraft03 => three(&IETF_DRAFT_03, 0),
             HeaderStyle::XRateLimit => three(&X_RATELIMIT, 0),
@@ -160,17 +152,17 @@ impl RateLimitHeaders {
 
     /// Adds the headers to the response of the service, which may be the denial of an inner layer.
     pub(super) fn insert_into(mut self, headers: &mut HeaderMap) {
-        if let Self::Ietf { field, refill_seconds, is_used_up, .. } = &mut self
-            && integer(headers, &RETRY_AFTER).is_some_and(|wait| wait < *refill_seconds)
+        if let Self::Ietf { field, .. } = &mut self
+            && let Some(wait) = integer(headers, &RETRY_AFTER)
         {
-            if *is_used_up {
-                headers.insert(RETRY_AFTER, (*refill_seconds).into());
+            let longer = longest_refill(field).max(wait);
+            if longer > wait {
+                headers.insert(RETRY_AFTER, longer.into());
                 if let Some(millis) = headers.get_mut(grpc::RETRY_PUSHBACK_MS) {
-                    *millis = refill_seconds.saturating_mul(1_000).into();
+                    *millis = longer.saturating_mul(1_000).into();
                 }
-            } else if let Some(without) = without_refill_time(field) {
-                *field = without;
             }
+            *field = without_longer_refills(field, longer);
         }
         self.append_to(headers);
     }
@@ -211,34 +203,68 @@ pub(super) fn insert_retry_after(decision: &Decision, headers: &mut HeaderMap) {
     }
 }
 
-/// `"name";q=10;w=2`
-fn policy_field(quota: &QuotaInfo) -> Vec<u8> {
-    let mut field = format!("\"{}\";q={}", quota.name(), quota.limit.min(MAX_INTEGER));
-    if (1..=MAX_INTEGER).contains(&quota.window) {
-        field.push_str(&format!(";w={}", quota.window));
-    }
-    field.into()
+/// `"name";q=10;w=2, "other";q=100`
+fn policy_field<'a>(quotas: impl IntoIterator<Item = &'a QuotaInfo>) -> Vec<u8> {
+    let items = quotas.into_iter().map(|quota| {
+        let item = format!("\"{}\";q={}", quota.name(), quota.limit.min(MAX_INTEGER));
+        match quota.window {
+            window @ 1..=MAX_INTEGER => format!("{item};w={window}"),
+            _ => item,
+        }
+    });
+    items.collect::<Vec<_>>().join(SEPARATOR).into()
 }
 
 /// `"name";r=`
-fn field_prefix(quota: &QuotaInfo) -> Box<[u8]> {
+fn prefix(quota: &QuotaInfo) -> Box<[u8]> {
     format!("\"{}\";r=", quota.name()).into_bytes().into()
 }
 
+/// `"name";r=5;t=1, "other";r=0;t=30`
+fn field(prefixes: &[Box<[u8]>], decision: &Decision) -> HeaderValue {
+    if let ([prefix], Verdict { numbers, several: None, .. }) = (prefixes, &decision.verdict) {
+        return value(item(prefix, numbers.remaining, numbers.refill_after));
+    }
+    let items = prefixes.iter().zip(decision.quotas());
+    let items = items.map(|(prefix, quota)| item(prefix, quota.remaining(), quota.refill_micros()));
+    value(items.collect::<Vec<_>>().join(SEPARATOR.as_bytes()))
+}
+
 /// `"name";r=5;t=1`
-fn field(prefix: &[u8], remaining: u64, refill_seconds: u64) -> HeaderValue {
+fn item(prefix: &[u8], remaining: u64, refill_after: u64) -> Vec<u8> {
     let (mut remaining_digits, mut refill_digits) = (itoa::Buffer::new(), itoa::Buffer::new());
     let remaining = remaining_digits.format(remaining.min(MAX_INTEGER)).as_bytes();
     // One allocation of the right size, which becomes `Bytes` without a copy.
-    value(match refill_seconds {
+    match seconds(refill_after).min(MAX_INTEGER) {
         0 => [prefix, remaining].concat(),
-        _ => [prefix, remaining, b";t=", refill_digits.format(refill_seconds).as_bytes()].concat(),
-    })
+        seconds => [prefix, remaining, b";t=", refill_digits.format(seconds).as_bytes()].concat(),
+    }
 }
 
-fn without_refill_time(field: &HeaderValue) -> Option<HeaderValue> {
-    let end = field.as_bytes().iter().rposition(|&byte| byte == b';')?;
-    HeaderValue::from_bytes(&field.as_bytes()[..end]).ok()
+/// The longest `t` of the quotas in a field that are used up.
+fn longest_refill(field: &HeaderValue) -> u64 {
+    let used_up = items(field).filter(|(item, _)| item.ends_with(";r=0"));
+    used_up.filter_map(|(_, refill)| refill?.parse().ok()).max().unwrap_or(0)
+}
+
+/// The field with no `t` above this one.
+fn without_longer_refills(field: &HeaderValue, longest: u64) -> HeaderValue {
+    let items = items(field).map(|(item, refill)| match refill {
+        Some(refill) if refill.parse().is_ok_and(|refill: u64| refill <= longest) => {
+            format!("{item};t={refill}")
+        }
+        _ => item.to_owned(),
+    });
+    value(items.collect::<Vec<_>>().join(SEPARATOR))
+}
+
+/// The items of a field, each without its `t`, and that.
+fn items(field: &HeaderValue) -> impl Iterator<Item = (&str, Option<&str>)> {
+    let items = field.to_str().unwrap_or_default().split(SEPARATOR);
+    items.map(|item| match item.split_once(";t=") {
+        Some((item, refill)) => (item, Some(refill)),
+        None => (item, None),
+    })
 }
 
 /// Names are validated to be plain ASCII. If one were not, the empty field would be ignored.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::headers::QuotaFields;
 use super::problem;
+use crate::Decision;
 use crate::decision::QuotaInfo;
 use crate::limiter::Revision;
 
@@ -11,23 +12,33 @@ use crate::limiter::Revision;
 #[derive(Clone, Debug)]
 pub(super) struct Precomputed {
     pub(super) fields: QuotaFields,
-    pub(super) denied: Bytes,
-    pub(super) exceeds_capacity: Bytes,
+    /// The bodies of denials, unless they depend on which quotas denied.
+    denied: Option<[Bytes; 2]>,
 }
 
 impl Precomputed {
     pub(super) fn of(revision: &Revision) -> Cow<'_, Self> {
         match revision.precomputed(Self::new) {
             Some(precomputed) => Cow::Borrowed(precomputed),
-            None => Cow::Owned(Self::new(revision.quota())),
+            None => Cow::Owned(Self::new(revision.quotas())),
         }
     }
 
-    fn new(quota: &QuotaInfo) -> Self {
-        Self {
-            fields: QuotaFields::interned(quota),
-            denied: problem::denied_body(quota.name(), false).into(),
-            exceeds_capacity: problem::denied_body(quota.name(), true).into(),
+    pub(super) fn denied_body(&self, decision: &Decision) -> Bytes {
+        match &self.denied {
+            Some(bodies) => bodies[usize::from(decision.exceeds_capacity())].clone(),
+            None => problem::denied_body(decision).into(),
         }
+    }
+
+    fn new(quotas: &[QuotaInfo]) -> Self {
+        let denied = match quotas {
+            [quota] => Some(
+                [false, true]
+                    .map(|exceeds_capacity| problem::body_of_quota(quota, exceeds_capacity).into()),
+            ),
+            _ => None,
+        };
+        Self { fields: QuotaFields::interned(quotas), denied }
     }
 }

@@ -5,17 +5,30 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
-use crate::Rejection;
+use crate::decision::QuotaInfo;
+use crate::{Decision, Rejection};
 
-/// The body for a denial. A quota's name needs no escaping: its characters are validated.
-pub(super) fn denied_body(quota: &str, exceeds_capacity: bool) -> String {
+/// The body for a denial. The names of quotas need no escaping: their characters are validated.
+pub(super) fn denied_body(decision: &Decision) -> String {
+    let violated = decision.quotas().filter(|quota| quota.is_violated());
+    body(decision.exceeds_capacity(), violated.map(|quota| quota.name()))
+}
+
+/// The body for all denials by a policy that has one quota.
+pub(super) fn body_of_quota(quota: &QuotaInfo, exceeds_capacity: bool) -> String {
+    body(exceeds_capacity, [quota.name()])
+}
+
+fn body<'a>(exceeds_capacity: bool, violated: impl IntoIterator<Item = &'a str>) -> String {
+    let violated: Vec<_> = violated.into_iter().map(|name| format!("\"{name}\"")).collect();
+    let violated = violated.join(",");
     let detail = if exceeds_capacity {
         r#","detail":"The request costs more than the rate limit can ever allow.""#
     } else {
         ""
     };
     format!(
-        r#"{{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Rate limit exceeded","status":429{detail},"violated-policies":["{quota}"]}}"#
+        r#"{{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Rate limit exceeded","status":429{detail},"violated-policies":[{violated}]}}"#
     )
 }
 

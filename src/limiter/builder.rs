@@ -64,7 +64,7 @@ impl LimiterBuilder {
     ///
     /// # Errors
     ///
-    /// - The policy is invalid: a bad name, no quota or several, or numbers that are zero or too
+    /// - The policy is invalid: a bad name, no quota or too many, or numbers that are zero or too
     ///   large to represent exactly.
     /// - The timeout is zero, so the failure mode would apply to every check.
     /// - The store cannot hold the policy, for instance because its key prefix is invalid.

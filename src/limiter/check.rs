@@ -109,7 +109,7 @@ impl Inner {
             }
             Err(error) => {
                 self.failure_log.failed(policy, self.failure_mode, &error);
-                let verdict = self.failure_mode.verdict(error, revision.quota().limit)?;
+                let verdict = self.failure_mode.verdict(error, revision.quotas()[0].limit)?;
                 Ok(revision.decision(verdict, Source::FailureMode))
             }
         }

@@ -20,7 +20,6 @@ pub(crate) struct Revision {
     /// Of this revision, because a denial by other numbers says nothing about these.
     pub(super) denials: Arc<RevisionDenials>,
     pub(super) denial_cache: Option<DenialCache>,
-    quota: QuotaInfo,
     precomputed: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -39,7 +38,6 @@ impl Revision {
         let use_cache = backend.is_remote() && !cache_denials.is_zero();
         Ok(Self {
             policy: Arc::new(policy.clone()),
-            quota: limits.info().clone(),
             limits,
             backend,
             denial_cache: use_cache.then(|| DenialCache::new(denials.clone(), cache_denials)),
@@ -52,21 +50,22 @@ impl Revision {
         &self.policy
     }
 
-    pub(crate) fn quota(&self) -> &QuotaInfo {
-        &self.quota
+    pub(crate) fn quotas(&self) -> &[QuotaInfo] {
+        self.limits.infos()
     }
 
     pub(crate) fn decision(&self, verdict: Verdict, source: Source) -> Decision {
-        Decision { verdict, source, quota: self.quota.clone() }
+        let tightest = verdict.several.as_ref().map_or(0, |several| several.tightest);
+        Decision { verdict, source, quota: self.quotas()[tightest].clone() }
     }
 
     /// Data of the layer, computed once per revision. The limiter knows nothing about it. Only one
     /// type can be kept; `None` for any other.
     pub(crate) fn precomputed<T: Any + Send + Sync>(
         &self,
-        compute: impl FnOnce(&QuotaInfo) -> T,
+        compute: impl FnOnce(&[QuotaInfo]) -> T,
     ) -> Option<&T> {
-        self.precomputed.get_or_init(|| Box::new(compute(&self.quota))).downcast_ref()
+        self.precomputed.get_or_init(|| Box::new(compute(self.quotas()))).downcast_ref()
     }
 }
 

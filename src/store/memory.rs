@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashTable;
 use tokio::time::Instant;
@@ -48,6 +49,8 @@ pub struct MemoryStore {
 
 struct Shared {
     start: Instant,
+    /// What the clock said then, in microseconds since 1970.
+    started_at: u64,
     /// Randomly keyed, because a client that knew the hashes of its keys could make them collide.
     hasher: KeyHasher,
     shards: Box<[Mutex<Shard>]>,
@@ -78,10 +81,12 @@ struct Bucket {
 }
 
 impl MemoryStore {
+    const DEFAULT_KEYS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
+
     /// A store for at most a million keys, counting all policies that share it. That is about 205 MB
     /// when full of keys of up to 32 bytes, and 335 MB with the longest keys.
     pub fn new() -> Self {
-        Self::with_max_keys(const { NonZeroUsize::new(1_000_000).unwrap() })
+        Self::with_max_keys(Self::DEFAULT_KEYS)
     }
 
     /// A store for at most `keys` keys, counting all policies that share it. A key takes about 205
@@ -91,10 +96,23 @@ impl MemoryStore {
     /// eviction can begin a few percent below the maximum. Below 4,096 keys there is one shard, and
     /// the maximum is exact.
     pub fn with_max_keys(keys: NonZeroUsize) -> Self {
+        Self::build(keys, SystemTime::now())
+    }
+
+    /// Like [`new`](Self::new), with another time than that of the system clock, for tests of quotas
+    /// in [windows on the clock](crate::Quota::calendar). Time goes on from there with Tokio's clock,
+    /// which a test can [pause](tokio::time::pause). A time before 1970 is taken for 1970.
+    pub fn starting_at(time: SystemTime) -> Self {
+        Self::build(Self::DEFAULT_KEYS, time)
+    }
+
+    fn build(keys: NonZeroUsize, time: SystemTime) -> Self {
+        let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let shards = (keys.get() / 2_048).clamp(1, 64);
         Self {
             shared: Arc::new(Shared {
                 start: Instant::now(),
+                started_at: since_1970.as_micros() as u64,
                 hasher: random_hasher(),
                 shards: (0..shards).map(|_| Mutex::default()).collect(),
                 max_keys: keys.get(),
@@ -164,7 +182,7 @@ impl MemoryBackend {
         let hash = self.shared.hash(self.policy, key);
         let mut shard = lock(self.shared.shard(hash));
         // Read under the lock, so that time does not go back between two checks of a key.
-        let now = self.shared.start.elapsed().as_micros() as u64;
+        let now = self.shared.now();
         let stored = shard.find(hash, self.policy, key);
         let found = stored.as_ref().map(|bucket| &bucket.state);
         let limits = &self.spec.limits;
@@ -229,6 +247,11 @@ impl fmt::Debug for MemoryBackend {
 }
 
 impl Shared {
+    /// In microseconds since 1970.
+    fn now(&self) -> u64 {
+        self.started_at.saturating_add(self.start.elapsed().as_micros() as u64)
+    }
+
     fn hash(&self, policy: u32, key: &Key) -> u64 {
         self.hasher.hash_one((policy, key))
     }

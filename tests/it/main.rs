@@ -14,6 +14,7 @@ mod harness;
 mod hooks;
 mod layer;
 mod log;
+mod mixes;
 mod oracle;
 mod queue;
 mod server_errors;

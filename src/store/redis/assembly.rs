@@ -42,7 +42,8 @@ impl Assembly<'_> {
                     Some(quota) => of_quota(line, self.quotas, quota),
                     None => line.to_owned(),
                 };
-                let fill_in = |line: String, (word, code): &(&str, String)| line.replace(word, code);
+                let fill_in =
+                    |line: String, (word, code): &(&str, String)| line.replace(word, code);
                 self.script.push_str(&self.words.iter().fold(line, fill_in));
                 self.script.push('\n');
             }
@@ -78,10 +79,13 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
         ("CELLS", cells),
         ("VALID", lines("valid@", " and ")),
         ("ABOVE", lines("above@", " or ")),
-        ("TILL", match quotas {
-            [quota] => of_quota(&first_cell(quota), quotas, 0),
-            _ => format!("math.max({})", join(&first_cell, ", ")),
-        }),
+        (
+            "TILL",
+            match quotas {
+                [quota] => of_quota(&first_cell(quota), quotas, 0),
+                _ => format!("math.max({})", join(&first_cell, ", ")),
+            },
+        ),
         ("FITS", each("level@ + cost PRICE <= capacity@", " and ")),
         ("COSTS", each("cost@", ", ")),
         ("ANY_COST", each("cost@ > 0", " or ")),
@@ -95,8 +99,9 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
 /// Fills in what belongs to a quota.
 fn of_quota(line: &str, quotas: &[&Fragment], quota: usize) -> String {
     let fragment = quotas[quota];
+    let numbers = quotas.iter().map(|fragment| fragment.names("numbers@").count()).sum();
     line.replace("PRICE", fragment.line("price@"))
-        .replace("OFFSET", &packed::offset(&quotas[..quota]).to_string())
+        .replace("IDENTITY", &packed::identity_position(numbers, quota).to_string())
         .replace("TAG", &fragment.tag.to_string())
         .replace('@', &(quota + 1).to_string())
 }

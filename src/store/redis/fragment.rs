@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::assembly;
-use crate::algorithm::{BucketState, FullAt, Limit, MAX_TICKS, QuotaState, Rate};
+use crate::algorithm::{BucketState, FullAt, Limit, MAX_TICKS, QuotaState, Rate, WindowState};
 
 /// The part of a script for one algorithm.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub(super) struct Fragment {
     pub(super) source: &'static str,
 }
 
-/// All are integers of at most 2^53.
+/// All are integers of at most 2^53, in their amount.
 pub(super) type Numbers = SmallVec<[f64; 4]>;
 
 /// Of a token bucket, also if it is the only quota of a key in the short form.
@@ -25,10 +25,14 @@ pub(super) const BUCKET_TAG: u8 = 1;
 static TOKEN_BUCKET: Fragment =
     Fragment { tag: BUCKET_TAG, stored: 2, source: include_str!("../../../lua/token_bucket.lua") };
 
+static FIXED_WINDOW: Fragment =
+    Fragment { tag: 2, stored: 0, source: include_str!("../../../lua/fixed_window.lua") };
+
 impl Fragment {
     pub(super) fn of(limit: &Limit) -> &'static Self {
         match limit {
             Limit::TokenBucket(_) => &TOKEN_BUCKET,
+            Limit::FixedWindow(_) => &FIXED_WINDOW,
         }
     }
 
@@ -48,10 +52,14 @@ pub(super) fn numbers(limit: &Limit) -> Numbers {
     let numbers = match limit {
         Limit::TokenBucket(bucket) => {
             let rate = bucket.rate();
-            [rate.permit(), rate.scale(), bucket.capacity()]
+            [rate.permit(), rate.scale(), bucket.capacity()].map(|number| number as f64)
+        }
+        Limit::FixedWindow(window) => {
+            let start = window.start().map_or(-1.0, |start| start as f64);
+            [window.limit() as f64, window.span() as f64, start]
         }
     };
-    numbers.into_iter().map(|number| number as f64).collect()
+    Numbers::from_slice(&numbers)
 }
 
 /// The state of a quota in a value. `None` if no revision can have written it, or if the algorithm is
@@ -63,6 +71,10 @@ pub(super) fn state(tag: u8, numbers: &[f64], cells: &[f64]) -> Option<QuotaStat
             let full_at = FullAt { micros: integer(micros)?, ticks: integer(ticks)? };
             let is_possible = full_at.micros <= 2 * MAX_TICKS && full_at.ticks < rate.scale();
             is_possible.then_some(QuotaState::TokenBucket(BucketState { full_at, rate }))
+        }
+        (2, [], &[ends_at, used]) => {
+            let (used, ends_at) = (integer(used)?, integer(ends_at)?);
+            Some(QuotaState::FixedWindow(WindowState { used, ends_at }))
         }
         _ => None,
     }

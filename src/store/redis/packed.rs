@@ -1,7 +1,5 @@
 //! The packed form of values: see `lua/packed.lua`.
 
-use std::iter;
-
 use smallvec::SmallVec;
 
 use super::fragment::{self, Fragment, Numbers};
@@ -26,6 +24,7 @@ pub(super) struct Entry {
 pub(super) fn header(limits: &Limits) -> Vec<u8> {
     let mut header = vec![FORM, limits.len() as u8, granule_exponent(limits)];
     for (id, limit) in limits.iter() {
+        let id = if limits.is_lone_bucket() { QuotaId::LONE } else { id };
         let fragment = Fragment::of(limit);
         let numbers = &fragment::numbers(limit)[..fragment.stored];
         header.extend(id.to_u32().to_be_bytes());
@@ -37,16 +36,18 @@ pub(super) fn header(limits: &Limits) -> Vec<u8> {
     header
 }
 
-/// The position of the entry after these in the header. Positions in Lua start at 1.
-pub(super) fn offset(before: &[&Fragment]) -> usize {
-    1 + START + before.iter().map(|fragment| HEAD + 8 * fragment.stored).sum::<usize>()
-}
-
-/// The numbers of the quotas, and the granule.
+/// The numbers of the quotas, the granule, and the identities of the quotas.
 pub(super) fn numbers(limits: &Limits) -> Vec<u8> {
     let granule = (1_000_000u64 << granule_exponent(limits)) as f64;
     let numbers = limits.iter().flat_map(|(_, limit)| fragment::numbers(limit));
-    pack(&numbers.chain(iter::once(granule)).collect::<SmallVec<[f64; 16]>>())
+    let mut packed = pack(&numbers.chain([granule]).collect::<SmallVec<[f64; 16]>>());
+    packed.extend(limits.iter().flat_map(|(id, _)| id.to_u32().to_be_bytes()));
+    packed
+}
+
+/// The position of the identity of a quota in [`numbers`]. Positions in Lua start at 1.
+pub(super) fn identity_position(numbers: usize, quota: usize) -> usize {
+    8 * (numbers + 1) + 4 * quota + 1
 }
 
 /// The entries of a value in this form. `None` if it is malformed.

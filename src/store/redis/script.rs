@@ -70,9 +70,12 @@ impl Script {
 mod dump {
     #[test]
     fn dump() {
-        for (name, quota) in [("short", crate::Quota::per_second(10)), ("packed", crate::Quota::per_second(7))] {
+        for (name, quota) in
+            [("short", crate::Quota::per_second(10)), ("packed", crate::Quota::per_second(7))]
+        {
             let limits = crate::algorithm::Limits::new(&quota.into()).unwrap();
-            std::fs::write(format!("/tmp/{name}.lua"), &super::Scripts::of(&limits).0.one.source).unwrap();
+            std::fs::write(format!("/tmp/{name}.lua"), &super::Scripts::of(&limits).0.one.source)
+                .unwrap();
         }
     }
 }

@@ -91,10 +91,7 @@ mod tests {
             Some(BucketState { full_at: FullAt { micros, ticks: 0 }, rate })
         };
         assert_eq!(parse(b"5000015"), state(4_000, 100_000));
-        assert_eq!(
-            parse(b"1763780000123456008"),
-            state(1_763_780_000_122_456, 86_400_000_000)
-        );
+        assert_eq!(parse(b"1763780000123456008"), state(1_763_780_000_122_456, 86_400_000_000));
     }
 
     #[test]

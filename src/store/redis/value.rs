@@ -23,7 +23,12 @@ pub(super) fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<State> {
             None => {}
         }
     }
-    Some(State::Several(entries.into_boxed_slice()))
+    Some(match entries.as_slice() {
+        &[Entry { quota: QuotaId::LONE, state: QuotaState::TokenBucket(bucket) }] => {
+            State::Lone(bucket)
+        }
+        _ => State::Several(entries.into_boxed_slice()),
+    })
 }
 
 /// Whether a quota of the policy reads an entry.
@@ -85,7 +90,7 @@ mod tests {
     #[test]
     fn an_impossible_entry_matters_only_to_the_quota_that_reads_it() {
         for full_at in [f64::NAN, -1.0, 0.5, f64::INFINITY, 1e300, (1u64 << 53) as f64] {
-            let value = packed(&["a"], full_at);
+            let value = packed(&["a", "c"], full_at);
             assert_eq!(parse(&value, &limits(&["a"]), 0), None, "{full_at}");
             assert!(parse(&value, &limits(&["b"]), 0).is_some(), "{full_at}");
         }

@@ -1,0 +1,278 @@
+//! A fixed window: at most so many permits in each window of time. What is stored is the end of the
+//! window and the permits used in it, so revisions with windows of other lengths read it too.
+
+use super::rate::MAX_TICKS;
+use crate::decision::{Numbers, QuotaInfo};
+use crate::quota::WindowStart;
+use crate::{ConfigError, Quota};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FixedWindow {
+    limit: u64,
+    /// In microseconds.
+    span: u64,
+    /// The start of any window, in microseconds since 1970. `None` if a window starts with the first
+    /// check.
+    start: Option<u64>,
+}
+
+/// The permits used in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowLevel {
+    pub(crate) used: u64,
+    /// The microseconds until the window ends.
+    pub(crate) left: u64,
+}
+
+/// What a store keeps of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowState {
+    pub(crate) used: u64,
+    /// In microseconds.
+    pub(crate) ends_at: u64,
+}
+
+impl FixedWindow {
+    /// Windows of whole weeks start on Mondays. 1970 began on a Thursday.
+    const MONDAY: u64 = 4 * 86_400_000_000;
+    const WEEK: u64 = 7 * 86_400_000_000;
+
+    pub(crate) fn new(name: &str, quota: &Quota, start: WindowStart) -> Result<Self, ConfigError> {
+        let error = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
+        let (limit, period) = (quota.permits(), quota.period());
+        if limit == 0 {
+            return error("0 permits per window would deny everything: use 1 or more");
+        }
+        if limit > MAX_TICKS {
+            return error(&format!("a window has at most {MAX_TICKS} permits"));
+        }
+        if quota.capacity() != limit {
+            return error(
+                "a fixed window has no burst, because all its permits can be taken at once: remove \
+                 the burst",
+            );
+        }
+        if period.subsec_nanos() % 1_000 != 0 || period.as_micros() < 1_000 {
+            return error("a window is a whole number of microseconds, and at least 1 ms long");
+        }
+        let Some(span) = u64::try_from(period.as_micros()).ok().filter(|span| *span <= MAX_TICKS)
+        else {
+            return error("a window is at most 142 years long");
+        };
+        let start = match start {
+            WindowStart::FirstCheck => None,
+            WindowStart::Clock if span.is_multiple_of(Self::WEEK) => Some(Self::MONDAY),
+            WindowStart::Clock => Some(0),
+        };
+        Ok(Self { limit, span, start })
+    }
+
+    pub(crate) fn info(&self, name: &str) -> QuotaInfo {
+        let second = 1_000_000;
+        let window = if self.span.is_multiple_of(second) { self.span / second } else { 0 };
+        QuotaInfo::new(name, self.limit, window)
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn span(&self) -> u64 {
+        self.span
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn start(&self) -> Option<u64> {
+        self.start
+    }
+
+    /// A window without permits used does not start before the next check.
+    pub(crate) fn level(&self, state: Option<WindowState>, now: u64) -> WindowLevel {
+        match state {
+            Some(WindowState { used: used @ 1.., ends_at }) if ends_at > now => {
+                WindowLevel { used, left: ends_at - now }
+            }
+            _ => self.used_at(0, now),
+        }
+    }
+
+    #[cfg(any(feature = "redis", test))]
+    pub(crate) fn empty(&self, now: u64) -> WindowLevel {
+        self.used_at(self.limit, now)
+    }
+
+    pub(crate) fn fits(&self, level: &WindowLevel, cost: u64) -> bool {
+        level.used.saturating_add(cost) <= self.limit
+    }
+
+    /// The microseconds until a cost fits that is not above the limit. 0 if it does.
+    pub(crate) fn wait(&self, level: &WindowLevel, cost: u64) -> u64 {
+        if self.fits(level, cost) { 0 } else { level.left }
+    }
+
+    pub(crate) fn numbers(&self, level: &WindowLevel) -> Numbers {
+        let until_end = if level.used > 0 { level.left } else { 0 };
+        Numbers {
+            remaining: self.limit.saturating_sub(level.used),
+            retry_after: 0,
+            refill_after: until_end,
+            reset_after: until_end,
+        }
+    }
+
+    /// The level of a window that has `now` in it or starts then.
+    fn used_at(&self, used: u64, now: u64) -> WindowLevel {
+        let since_start = match self.start {
+            None => 0,
+            Some(start) => (now % self.span + self.span - start % self.span) % self.span,
+        };
+        WindowLevel { used, left: self.span - since_start }
+    }
+}
+
+impl WindowLevel {
+    pub(crate) fn state(self, now: u64) -> WindowState {
+        let ends_at = if self.used > 0 { now.saturating_add(self.left) } else { 0 };
+        WindowState { used: self.used, ends_at }
+    }
+}
+
+impl WindowState {
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_too_far(self, now: u64) -> bool {
+        self.used > MAX_TICKS || self.ends_at.saturating_sub(now) > MAX_TICKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: u64 = 1_795_000_000_000_000;
+
+    fn any_window() -> impl Strategy<Value = FixedWindow> {
+        let start = prop_oneof![Just(WindowStart::FirstCheck), Just(WindowStart::Clock)];
+        (1..=20u64, 1_000..=1_000_000u64, start).prop_map(|(limit, micros, start)| {
+            let quota = Quota::new(limit, Duration::from_micros(micros));
+            FixedWindow::new("test", &quota, start).unwrap()
+        })
+    }
+
+    /// Takes a cost if it fits.
+    fn check(window: &FixedWindow, state: &mut Option<WindowState>, now: u64, cost: u64) -> bool {
+        let mut level = window.level(*state, now);
+        let fits = window.fits(&level, cost);
+        if fits {
+            level.used += cost;
+            *state = Some(level.state(now));
+        }
+        fits
+    }
+
+    proptest! {
+        /// A span that is shorter than a window touches at most two of them.
+        #[test]
+        fn no_span_up_to_a_window_admits_more_than_twice_the_limit(
+            window in any_window(), pauses in prop::collection::vec((0..=100_000u64, 1..=5u64), 1..200),
+        ) {
+            let (mut state, mut now, mut admitted) = (None, NOW, Vec::new());
+            for (pause, cost) in pauses {
+                now += pause;
+                if check(&window, &mut state, now, cost) {
+                    admitted.push((now, cost));
+                }
+            }
+            for (index, (first, _)) in admitted.iter().enumerate() {
+                let span = admitted[index..].iter().take_while(|(at, _)| at - first < window.span);
+                prop_assert!(span.map(|(_, cost)| cost).sum::<u64>() <= 2 * window.limit);
+            }
+        }
+
+        /// Between the start of a window and its end.
+        #[test]
+        fn no_window_on_the_clock_admits_more_than_the_limit(
+            limit in 1..=9u64, micros in 1_000..=100_000u64,
+            pauses in prop::collection::vec((0..=50_000u64, 1..=5u64), 1..200),
+        ) {
+            let quota = Quota::new(limit, Duration::from_micros(micros));
+            let window = FixedWindow::new("test", &quota, WindowStart::Clock).unwrap();
+            let (mut state, mut now) = (None, NOW);
+            let mut admitted = std::collections::HashMap::<u64, u64>::new();
+            for (pause, cost) in pauses {
+                now += pause;
+                let used = admitted.entry(now / micros).or_default();
+                let is_allowed = check(&window, &mut state, now, cost);
+                prop_assert_eq!(is_allowed, *used + cost <= limit);
+                *used += if is_allowed { cost } else { 0 };
+            }
+        }
+
+        #[test]
+        fn a_denied_check_is_allowed_after_exactly_the_reported_wait(
+            window in any_window(), pauses in prop::collection::vec((0..=100_000u64, 1..=5u64), 1..50),
+        ) {
+            let (mut state, mut now) = (None, NOW);
+            for (pause, cost) in pauses {
+                now += pause;
+                let cost = cost.min(window.limit);
+                let wait = window.wait(&window.level(state, now), cost);
+                if wait == 0 {
+                    prop_assert!(check(&window, &mut state, now, cost));
+                } else {
+                    prop_assert!(!check(&window, &mut state.clone(), now + wait - 1, cost));
+                    prop_assert!(check(&window, &mut state.clone(), now + wait, cost));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_week_starts_on_monday_and_a_day_at_midnight() {
+        // 2026-11-22 is a Sunday.
+        let sunday = 1_795_305_600_000_000;
+        let left = |quota: Quota, now| {
+            FixedWindow::new("test", &quota, WindowStart::Clock).unwrap().level(None, now).left
+        };
+        let days = |days: u64| Duration::from_secs(days * 86_400);
+        assert_eq!(left(Quota::new(1, days(1)), sunday), 86_400_000_000);
+        assert_eq!(left(Quota::new(1, days(1)), sunday - 1), 1);
+        assert_eq!(left(Quota::new(1, days(7)), sunday), 86_400_000_000);
+        assert_eq!(left(Quota::new(1, days(7)), sunday + 86_400_000_000), 7 * 86_400_000_000);
+        assert_eq!(left(Quota::per_hour(1), sunday + 1), 3_599_999_999);
+    }
+
+    #[test]
+    fn used_permits_stay_used_until_the_window_ends_in_which_they_were() {
+        let window = |limit, seconds| {
+            let quota = Quota::new(limit, Duration::from_secs(seconds));
+            FixedWindow::new("test", &quota, WindowStart::FirstCheck).unwrap()
+        };
+        let mut state = None;
+        assert!(check(&window(5, 100), &mut state, NOW, 5));
+        let level = window(8, 10).level(state, NOW + 1_000_000);
+        assert_eq!(level, WindowLevel { used: 5, left: 99_000_000 });
+        assert_eq!(window(8, 10).numbers(&level).remaining, 3);
+        assert_eq!(window(3, 10).numbers(&level).remaining, 0);
+        assert_eq!(window(3, 10).wait(&level, 1), 99_000_000);
+    }
+
+    #[test]
+    fn a_window_that_cannot_work_is_an_error_that_says_what_to_change() {
+        for (quota, says) in [
+            (Quota::per_second(0), "1 or more"),
+            (Quota::per_second(1 << 53), "at most 4503599627370496"),
+            (Quota::per_second(10).burst(20), "remove the burst"),
+            (Quota::new(1, Duration::from_micros(999)), "at least 1 ms"),
+            (Quota::new(1, Duration::from_nanos(1_000_001)), "whole number of microseconds"),
+            (Quota::new(1, Duration::from_secs(1 << 40)), "142 years"),
+        ] {
+            let error = FixedWindow::new("q", &quota, WindowStart::Clock).unwrap_err().to_string();
+            assert!(error.contains(says) && error.contains("`q`"), "{quota:?}: {error}");
+        }
+    }
+}

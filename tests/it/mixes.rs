@@ -1,0 +1,158 @@
+//! Policies of several quotas: on Redis and in memory they decide as if nothing else were in the key,
+//! also while revisions with other quotas use it.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, TestRunner};
+use tollgate::{Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
+
+use crate::common::Server;
+use crate::exact::uncached;
+
+const REDIS_KEY: &str = "tollgate:{key}:test:t2";
+
+/// Policies that are used in turn on one key, and the checks: the index of a policy, and a cost.
+#[derive(Clone, Debug)]
+struct Case {
+    revisions: Vec<Policy>,
+    checks: Vec<(usize, u64)>,
+}
+
+/// Every policy has this quota first. It tells the time: a permit refills in at least ten minutes.
+const CLOCK: &str = "clock";
+
+fn clock() -> impl Strategy<Value = Quota> {
+    (1..=7u64, 4_200_000_000..=100_000_000_000u64, 1..=40u64).prop_map(
+        |(permits, micros, burst)| Quota::new(permits, Duration::from_micros(micros)).burst(burst),
+    )
+}
+
+fn bucket() -> impl Strategy<Value = Quota> {
+    let permits = prop_oneof![Just(1u64), Just(3), Just(7), 1..=1_000_000u64];
+    let micros = prop_oneof![1..=100_000u64, Just(3_600_000_000), 1..=1u64 << 52];
+    let burst = prop_oneof![1..=20u64, 1_000..=2_000_000u64];
+    let quota = (permits, micros, burst).prop_map(|(permits, micros, burst)| {
+        Quota::new(permits, Duration::from_micros(micros)).burst(burst)
+    });
+    quota.prop_filter("too large to represent exactly", |quota| {
+        Limiter::new(MemoryStore::new(), *quota).is_ok()
+    })
+}
+
+fn quota() -> impl Strategy<Value = Quota> {
+    let limit = prop_oneof![1..=20u64, 1_000..=1u64 << 52];
+    let micros = prop_oneof![1_000..=100_000u64, Just(604_800_000_000), 1_000..=1u64 << 52];
+    let window = (limit, micros, any::<bool>()).prop_map(|(limit, micros, is_on_clock)| {
+        let quota = Quota::new(limit, Duration::from_micros(micros));
+        if is_on_clock { quota.calendar() } else { quota.fixed_window() }
+    });
+    prop_oneof![bucket(), window]
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    let others = prop::collection::vec((0..5usize, quota()), 0..=3);
+    (clock(), others).prop_map(|(clock, mut others)| {
+        others.sort_by_key(|(name, _)| *name);
+        others.dedup_by_key(|(name, _)| *name);
+        let add =
+            |policy: Policy, (name, quota)| policy.quota(["a", "b", "c", "d", "e"][name], quota);
+        others.into_iter().fold(Policy::new("test").quota(CLOCK, clock), add)
+    })
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    prop::collection::vec(policy(), 1..=3).prop_flat_map(|revisions| {
+        let cost = prop_oneof![8 => 0..=3u64, 2 => 1..=41u64, 1 => Just(u32::MAX.into())];
+        let checks = prop::collection::vec((0..revisions.len(), cost), 1..20);
+        checks.prop_map(move |checks| Case { revisions: revisions.clone(), checks })
+    })
+}
+
+/// The 32-bit FNV-1a hash of a name.
+fn identity(name: &str) -> [u8; 4] {
+    let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
+    name.bytes().fold(2_166_136_261, hash).to_be_bytes()
+}
+
+/// When the clock will be full, in ticks, and the ticks in a microsecond.
+fn clock_of(value: &[u8]) -> (i128, i128) {
+    if value[0] != 1 {
+        let digits = str::from_utf8(&value[..value.len() - 3]).unwrap();
+        return (digits.parse::<i128>().unwrap() - 1_000, 1);
+    }
+    let (mut rest, mut entries) = (&value[3..], Vec::new());
+    for _ in 0..value[1] {
+        let (numbers, cells) = (usize::from(rest[5]), usize::from(rest[7]));
+        entries.push((&rest[..4], &rest[8..8 + numbers], cells));
+        rest = &rest[8 + numbers..];
+    }
+    let number = |bytes: &[u8]| f64::from_be_bytes(bytes.try_into().unwrap()) as i128;
+    // A value that a policy with a single bucket wrote may have an entry without an identity.
+    let of = |id: [u8; 4]| entries.iter().position(|(other, ..)| **other == id);
+    let index = of(identity(CLOCK)).or_else(|| of([0; 4])).unwrap();
+    let start: usize = entries[..index].iter().map(|(_, _, cells)| cells).sum();
+    let scale = number(&entries[index].1[8..]);
+    let cells = &rest[start..];
+    (number(&cells[..8]) * scale + number(&cells[8..16]), scale)
+}
+
+/// Runs a case on Redis. Returns the decisions, each with its time on the server's clock in
+/// microseconds. A decision for which the server was not asked has the time of the one before.
+async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64, Decision)> {
+    let limiters = case.revisions.iter().map(|policy| {
+        // A store of its own, as in another process.
+        let store = RedisStore::open(server.url()).unwrap().key_prefix(prefix.to_owned());
+        uncached(store, policy.clone())
+    });
+    let limiters: Vec<Limiter> = limiters.collect();
+    let redis_key = REDIS_KEY.replace("tollgate", prefix);
+    let (mut last, mut decisions) = (0, Vec::new());
+    for &(revision, cost) in &case.checks {
+        let decision = limiters[revision].check_cost("key", cost).await.unwrap();
+        let value: Option<Vec<u8>> = server.query(&["GET", &redis_key]).await;
+        if let (Some(value), Source::Store) = (value, decision.source()) {
+            let (full_at, scale) = clock_of(&value);
+            let clock = decision.quotas().find(|quota| quota.name() == CLOCK).unwrap();
+            let now = full_at - clock.reset_after().as_micros() as i128 * scale;
+            last = -(-now).div_euclid(scale) as u64;
+        }
+        decisions.push((last, decision));
+    }
+    decisions
+}
+
+#[test]
+fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
+    let mut runner = TestRunner::new(Config::default());
+    let cases: Vec<Case> =
+        (0..300).map(|_| cases().new_tree(&mut runner).unwrap().current()).collect();
+    let real = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = real.block_on(Server::start());
+    for (n, case) in cases.iter().enumerate() {
+        let decisions = real.block_on(decide_on_redis(&server, &format!("case{n}"), case));
+        let paused = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        paused.block_on(async {
+            let first = decisions.iter().map(|(at, _)| *at).find(|at| *at > 0).unwrap_or(0);
+            let store = MemoryStore::starting_at(UNIX_EPOCH + Duration::from_micros(first));
+            let limiter = Limiter::new(store, case.revisions[0].clone()).unwrap();
+            let start = tokio::time::Instant::now();
+            for (&(revision, cost), (at, expected)) in case.checks.iter().zip(decisions) {
+                // Unlike a timer, which has milliseconds, `advance` is exact to the microsecond.
+                let elapsed = Duration::from_micros(at.saturating_sub(first));
+                tokio::time::advance(elapsed - start.elapsed()).await;
+                limiter.update(case.revisions[revision].clone()).unwrap();
+                assert_eq!(
+                    limiter.check_cost("key", cost).await.unwrap(),
+                    expected,
+                    "{at} {revision} {cost} {case:?}"
+                );
+            }
+        });
+    }
+}

@@ -59,11 +59,11 @@ pub struct Quota {
     permits: u64,
     period: Duration,
     burst: u64,
-    algorithm: Algorithm,
+    kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Algorithm {
+pub(crate) enum Kind {
     TokenBucket,
     FixedWindow(WindowStart),
 }
@@ -82,7 +82,7 @@ impl Quota {
 
     /// `n` permits per `period`, with a burst of `n`.
     pub const fn new(n: u64, period: Duration) -> Self {
-        Self { permits: n, period, burst: n, algorithm: Algorithm::TokenBucket }
+        Self { permits: n, period, burst: n, kind: Kind::TokenBucket }
     }
 
     /// `n` permits per second, with a burst of `n`.
@@ -127,7 +127,7 @@ impl Quota {
     /// ```
     #[must_use]
     pub const fn fixed_window(self) -> Self {
-        Self { algorithm: Algorithm::FixedWindow(WindowStart::FirstCheck), ..self }
+        Self { kind: Kind::FixedWindow(WindowStart::FirstCheck), ..self }
     }
 
     /// Like [`fixed_window`](Self::fixed_window), in windows that start at whole multiples of the
@@ -144,11 +144,11 @@ impl Quota {
     /// ```
     #[must_use]
     pub const fn calendar(self) -> Self {
-        Self { algorithm: Algorithm::FixedWindow(WindowStart::Clock), ..self }
+        Self { kind: Kind::FixedWindow(WindowStart::Clock), ..self }
     }
 
-    pub(crate) const fn algorithm(&self) -> Algorithm {
-        self.algorithm
+    pub(crate) const fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// The permits that the bucket gains per [`period`](Self::period).

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::quota::{Algorithm, WindowStart};
+use crate::quota::{Kind, WindowStart};
 use crate::{ConfigError, Quota};
 
 /// The units of a period and their nanoseconds, from the longest to the shortest. The first name of a
@@ -60,10 +60,10 @@ impl fmt::Display for Quota {
         if self.capacity() != self.permits() {
             write!(f, " burst {}", self.capacity())?;
         }
-        match self.algorithm() {
-            Algorithm::TokenBucket => Ok(()),
-            Algorithm::FixedWindow(WindowStart::FirstCheck) => f.write_str(" fixed"),
-            Algorithm::FixedWindow(WindowStart::Clock) => f.write_str(" calendar"),
+        match self.kind() {
+            Kind::TokenBucket => Ok(()),
+            Kind::FixedWindow(WindowStart::FirstCheck) => f.write_str(" fixed"),
+            Kind::FixedWindow(WindowStart::Clock) => f.write_str(" calendar"),
         }
     }
 }

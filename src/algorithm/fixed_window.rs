@@ -1,6 +1,7 @@
 //! A fixed window: at most so many permits in each window of time. What is stored is the end of the
 //! window and the permits used in it, so revisions with windows of other lengths read it too.
 
+use super::Algorithm;
 use super::rate::MAX_TICKS;
 use crate::decision::{Numbers, QuotaInfo};
 use crate::quota::WindowStart;
@@ -67,16 +68,6 @@ impl FixedWindow {
         Ok(Self { limit, span, start })
     }
 
-    pub(crate) fn info(&self, name: &str) -> QuotaInfo {
-        let second = 1_000_000;
-        let window = if self.span.is_multiple_of(second) { self.span / second } else { 0 };
-        QuotaInfo::new(name, self.limit, window)
-    }
-
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit
-    }
-
     #[cfg(feature = "redis")]
     pub(crate) fn span(&self) -> u64 {
         self.span
@@ -85,40 +76,6 @@ impl FixedWindow {
     #[cfg(feature = "redis")]
     pub(crate) fn start(&self) -> Option<u64> {
         self.start
-    }
-
-    /// A window without permits used does not start before the next check.
-    pub(crate) fn level(&self, state: Option<WindowState>, now: u64) -> WindowLevel {
-        match state {
-            Some(WindowState { used: used @ 1.., ends_at }) if ends_at > now => {
-                WindowLevel { used, left: ends_at - now }
-            }
-            _ => self.used_at(0, now),
-        }
-    }
-
-    #[cfg(any(feature = "redis", test))]
-    pub(crate) fn empty(&self, now: u64) -> WindowLevel {
-        self.used_at(self.limit, now)
-    }
-
-    pub(crate) fn fits(&self, level: &WindowLevel, cost: u64) -> bool {
-        level.used.saturating_add(cost) <= self.limit
-    }
-
-    /// The microseconds until a cost fits that is not above the limit. 0 if it does.
-    pub(crate) fn wait(&self, level: &WindowLevel, cost: u64) -> u64 {
-        if self.fits(level, cost) { 0 } else { level.left }
-    }
-
-    pub(crate) fn numbers(&self, level: &WindowLevel) -> Numbers {
-        let until_end = if level.used > 0 { level.left } else { 0 };
-        Numbers {
-            remaining: self.limit.saturating_sub(level.used),
-            retry_after: 0,
-            refill_after: until_end,
-            reset_after: until_end,
-        }
     }
 
     /// The level of a window that has `now` in it or starts then.
@@ -131,17 +88,79 @@ impl FixedWindow {
     }
 }
 
-impl WindowLevel {
-    pub(crate) fn state(self, now: u64) -> WindowState {
-        let ends_at = if self.used > 0 { now.saturating_add(self.left) } else { 0 };
-        WindowState { used: self.used, ends_at }
-    }
-}
+impl Algorithm for FixedWindow {
+    type Level = WindowLevel;
+    type State = WindowState;
 
-impl WindowState {
+    fn info(&self, name: &str) -> QuotaInfo {
+        let second = 1_000_000;
+        let window = if self.span.is_multiple_of(second) { self.span / second } else { 0 };
+        QuotaInfo::new(name, self.limit, window)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    /// A window without permits used does not start before the next check.
+    fn level(&self, state: Option<WindowState>, now: u64) -> WindowLevel {
+        match state {
+            Some(WindowState { used: used @ 1.., ends_at }) if ends_at > now => {
+                WindowLevel { used, left: ends_at - now }
+            }
+            _ => self.used_at(0, now),
+        }
+    }
+
+    #[cfg(any(feature = "redis", test))]
+    fn empty(&self, now: u64) -> WindowLevel {
+        self.used_at(self.limit, now)
+    }
+
+    fn fits(&self, level: &WindowLevel, cost: u64) -> bool {
+        level.used.saturating_add(cost) <= self.limit
+    }
+
+    fn charge(&self, level: &mut WindowLevel, cost: u64) {
+        level.used += cost;
+    }
+
+    fn wait(&self, level: &WindowLevel, cost: u64) -> u64 {
+        if self.fits(level, cost) { 0 } else { level.left }
+    }
+
+    fn numbers(&self, level: &WindowLevel) -> Numbers {
+        let until_end = if level.used > 0 { level.left } else { 0 };
+        Numbers {
+            remaining: self.limit.saturating_sub(level.used),
+            retry_after: 0,
+            refill_after: until_end,
+            reset_after: until_end,
+        }
+    }
+
+    /// A window ends when it ends, whatever the length of the next.
+    fn is_own(&self, _: &WindowLevel) -> bool {
+        true
+    }
+
     #[cfg(feature = "redis")]
-    pub(crate) fn is_too_far(self, now: u64) -> bool {
-        self.used > MAX_TICKS || self.ends_at.saturating_sub(now) > MAX_TICKS
+    fn longest(&self) -> u64 {
+        self.span
+    }
+
+    fn state(level: &WindowLevel, now: u64) -> WindowState {
+        let ends_at = if level.used > 0 { now.saturating_add(level.left) } else { 0 };
+        WindowState { used: level.used, ends_at }
+    }
+
+    fn until(state: &WindowState) -> u64 {
+        state.ends_at
+    }
+
+    #[cfg(feature = "redis")]
+    fn is_too_far(state: &WindowState, now: u64) -> bool {
+        state.used > MAX_TICKS || state.ends_at.saturating_sub(now) > MAX_TICKS
     }
 }
 
@@ -169,7 +188,7 @@ mod tests {
         let fits = window.fits(&level, cost);
         if fits {
             level.used += cost;
-            *state = Some(level.state(now));
+            *state = Some(FixedWindow::state(&level, now));
         }
         fits
     }

@@ -5,7 +5,8 @@
 //! different numbers can use a bucket at the same time: each reads how many permits are used, and
 //! writes that number at its own rate.
 
-use super::rate::{Debt, MAX_TICKS, Rate};
+use super::Algorithm;
+use super::rate::{BucketState, Debt, MAX_TICKS, Rate};
 use crate::decision::{Numbers, QuotaInfo};
 use crate::{ConfigError, Quota};
 
@@ -59,53 +60,64 @@ impl TokenBucket {
         }
     }
 
-    /// What responses say about a quota of these numbers.
-    pub(crate) fn info(&self, name: &str) -> QuotaInfo {
-        let second = u128::from(self.rate.scale()) * 1_000_000;
-        let capacity = u128::from(self.capacity());
-        let window = if capacity.is_multiple_of(second) { capacity / second } else { 0 };
-        QuotaInfo::new(name, self.limit, window as u64)
-    }
-
     pub(crate) fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// The permits that a full bucket has.
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit
-    }
-
     /// The ticks in which an empty bucket refills.
-    pub(crate) fn capacity(&self) -> u64 {
+    pub(crate) fn refill_ticks(&self) -> u64 {
         // At most `MAX_TICKS`: see `new`.
         self.limit * self.rate.permit()
     }
 
-    #[cfg(any(feature = "redis", test))]
-    pub(crate) fn empty(&self) -> Debt {
-        Debt { ticks: self.capacity(), rate: self.rate }
+    /// The debt of a bucket in which exactly `cost` permits are left, at the rate of `debt`.
+    fn most(&self, debt: &Debt, cost: u64) -> u64 {
+        self.limit.saturating_sub(cost).saturating_mul(debt.rate.permit())
+    }
+}
+
+impl Algorithm for TokenBucket {
+    type Level = Debt;
+    type State = BucketState;
+
+    fn info(&self, name: &str) -> QuotaInfo {
+        let second = u128::from(self.rate.scale()) * 1_000_000;
+        let capacity = u128::from(self.refill_ticks());
+        let window = if capacity.is_multiple_of(second) { capacity / second } else { 0 };
+        QuotaInfo::new(name, self.limit, window as u64)
     }
 
-    /// Whether a cost fits. The debt may be another revision's, and exceed the capacity. It is compared
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn level(&self, state: Option<BucketState>, now: u64) -> Debt {
+        state.map_or(self.rate.debt(0), |state| state.debt(now))
+    }
+
+    #[cfg(any(feature = "redis", test))]
+    fn empty(&self, _: u64) -> Debt {
+        Debt { ticks: self.refill_ticks(), rate: self.rate }
+    }
+
+    /// The debt may be another revision's, and exceed the capacity. It is compared
     /// at the rate that it has, without rounding.
-    pub(crate) fn fits(&self, debt: &Debt, cost: u64) -> bool {
+    fn fits(&self, debt: &Debt, cost: u64) -> bool {
         self.limit >= cost && debt.ticks <= self.most(debt, cost)
     }
 
-    /// Charges a cost that fits, and brings the debt to the rate of this bucket.
-    pub(crate) fn charge(&self, debt: &mut Debt, cost: u64) {
+    /// Brings the debt to the rate of this bucket.
+    fn charge(&self, debt: &mut Debt, cost: u64) {
         *debt = debt.at(self.rate);
         // At most the capacity.
         debt.ticks += cost * self.rate.permit();
     }
 
-    /// The microseconds until a cost fits that is not above the capacity. 0 if it does.
-    pub(crate) fn wait(&self, debt: &Debt, cost: u64) -> u64 {
+    fn wait(&self, debt: &Debt, cost: u64) -> u64 {
         debt.rate.micros(debt.ticks.saturating_sub(self.most(debt, cost)))
     }
 
-    pub(crate) fn numbers(&self, debt: &Debt) -> Numbers {
+    fn numbers(&self, debt: &Debt) -> Numbers {
         let Debt { ticks, rate } = *debt;
         let used = ticks.div_ceil(rate.permit());
         let remaining = self.limit.saturating_sub(used);
@@ -119,9 +131,26 @@ impl TokenBucket {
         }
     }
 
-    /// The debt of a bucket in which exactly `cost` permits are left, at the rate of `debt`.
-    fn most(&self, debt: &Debt, cost: u64) -> u64 {
-        self.limit.saturating_sub(cost).saturating_mul(debt.rate.permit())
+    fn is_own(&self, debt: &Debt) -> bool {
+        debt.rate == self.rate
+    }
+
+    #[cfg(feature = "redis")]
+    fn longest(&self) -> u64 {
+        self.refill_ticks() / self.rate.scale()
+    }
+
+    fn state(debt: &Debt, now: u64) -> BucketState {
+        debt.state(now)
+    }
+
+    fn until(state: &BucketState) -> u64 {
+        state.until()
+    }
+
+    #[cfg(feature = "redis")]
+    fn is_too_far(state: &BucketState, now: u64) -> bool {
+        state.debt(now).ticks > MAX_TICKS
     }
 }
 
@@ -159,7 +188,7 @@ mod tests {
 
         /// The debt of a bucket with this part of its capacity used.
         fn used(&self, part: f64) -> Debt {
-            Debt { ticks: (self.capacity() as f64 * part) as u64, rate: self.rate }
+            Debt { ticks: (self.refill_ticks() as f64 * part) as u64, rate: self.rate }
         }
     }
 
@@ -370,7 +399,7 @@ mod tests {
                 }
                 let refilled = u128::from(now - start) * u128::from(bucket.rate.scale());
                 let used = taken * u128::from(bucket.rate.permit());
-                prop_assert!(used <= u128::from(bucket.capacity()) + refilled);
+                prop_assert!(used <= u128::from(bucket.refill_ticks()) + refilled);
             }
         }
 

@@ -286,7 +286,7 @@ mod tests {
 
     use super::*;
     use crate::Quota;
-    use crate::algorithm::TokenBucket;
+    use crate::algorithm::{Algorithm, TokenBucket};
 
     fn decision(quota: Quota, taken: u32) -> Decision {
         let bucket = TokenBucket::new("burst", &quota).unwrap();

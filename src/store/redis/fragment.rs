@@ -4,7 +4,9 @@
 use smallvec::SmallVec;
 
 use super::assembly;
-use crate::algorithm::{BucketState, FullAt, Limit, MAX_TICKS, QuotaState, Rate, WindowState};
+use crate::algorithm::{
+    Algorithm, BucketState, FullAt, Limit, MAX_TICKS, QuotaState, Rate, WindowState,
+};
 
 /// The part of a script for one algorithm.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -52,11 +54,11 @@ pub(super) fn numbers(limit: &Limit) -> Numbers {
     let numbers = match limit {
         Limit::TokenBucket(bucket) => {
             let rate = bucket.rate();
-            [rate.permit(), rate.scale(), bucket.capacity()].map(|number| number as f64)
+            [rate.permit(), rate.scale(), bucket.refill_ticks()].map(|number| number as f64)
         }
         Limit::FixedWindow(window) => {
             let start = window.start().map_or(-1.0, |start| start as f64);
-            [window.limit() as f64, window.span() as f64, start]
+            [window.capacity() as f64, window.span() as f64, start]
         }
     };
     Numbers::from_slice(&numbers)

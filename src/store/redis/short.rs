@@ -32,7 +32,7 @@ pub(super) fn params(limits: &Limits) -> Option<Params> {
     };
     let (permit, digits) = (bucket.rate().permit(), three_digits(bucket.rate())?);
     let first = format!("{:08x}{permit}{digits}", id.to_u32());
-    Some([first.into(), bucket.capacity().to_string().into()])
+    Some([first.into(), bucket.refill_ticks().to_string().into()])
 }
 
 /// The state that a value in this form describes. `None` for one that no quota can have left.

@@ -133,7 +133,7 @@ impl Servers {
     fn run_group(&mut self, group: &Group, now: Micros, ran: &mut Vec<Ran>) -> (usize, Found) {
         let limits = &self.limits;
         let Some((_, Limit::TokenBucket(spec))) = limits.iter().next() else { unreachable!() };
-        let full = u128::from(spec.capacity());
+        let full = u128::from(spec.refill_ticks());
         let state = self.buckets.entry(group.bucket).or_insert(Bucket {
             state: State::unused(),
             tokens: full,

@@ -17,6 +17,8 @@ else
     end
   end
 end
+--@ fits@
+level@ + cost PRICE <= capacity@
 --@ charge@
 level@ = level@ + cost PRICE
 --@ count@

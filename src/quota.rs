@@ -20,8 +20,9 @@ use std::time::Duration;
 /// grammar, in EBNF (ISO/IEC 14977):
 ///
 /// ```text
-/// quota  = number, "/", period, [ space, option ] ;
-/// option = "burst", space, number | "fixed" | "calendar" ;
+/// quota  = number, "/", period, [ space, "burst", space, number ], [ space, "borrow", space, number ],
+///          [ space, kind ] ;
+/// kind   = "interval" | "fixed" | "calendar" | "sliding" ;
 /// period = [ number ], unit ;
 /// unit   = "day" | "h" | "hour" | "min" | "minute" | "s" | "second" | "ms" | "us" | "ns" ;
 /// number = digit, { digit } ;
@@ -29,8 +30,10 @@ use std::time::Duration;
 /// space  = " ", { " " } ;
 /// ```
 ///
-/// Without `burst`, the burst is the number of permits. `fixed` is a
-/// [`fixed_window`](Self::fixed_window), and `calendar` one [on the clock](Self::calendar). The error for any other text is a
+/// Without `burst`, the burst is the number of permits. The other words are the methods
+/// [`borrow_up_to`](Self::borrow_up_to), [`interval_refill`](Self::interval_refill),
+/// [`fixed_window`](Self::fixed_window), [`calendar`](Self::calendar) and
+/// [`sliding_window`](Self::sliding_window). The error for any other text is a
 /// [`ConfigError`](crate::ConfigError) that says what was expected, and at which character. Numbers
 /// that cannot work are an error from [`Limiter::new`](crate::Limiter::new), as above.
 ///
@@ -59,13 +62,16 @@ pub struct Quota {
     permits: u64,
     period: Duration,
     burst: u64,
+    borrow: u64,
     kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     TokenBucket,
+    IntervalRefill,
     FixedWindow(WindowStart),
+    SlidingCounters,
 }
 
 /// When a fixed window starts.
@@ -82,7 +88,7 @@ impl Quota {
 
     /// `n` permits per `period`, with a burst of `n`.
     pub const fn new(n: u64, period: Duration) -> Self {
-        Self { permits: n, period, burst: n, kind: Kind::TokenBucket }
+        Self { permits: n, period, burst: n, borrow: 0, kind: Kind::TokenBucket }
     }
 
     /// `n` permits per second, with a burst of `n`.
@@ -110,6 +116,67 @@ impl Quota {
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         Self { burst, ..self }
+    }
+
+    /// Lets a check that finds at least one permit take up to `permits` more than there are. Later checks
+    /// wait until the bucket has refilled. So a costly request starts at once, and pays afterwards.
+    ///
+    /// Any span admits at most `burst + permits` and what refills in it. Only for token buckets with
+    /// continuous refill.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let quota = Quota::per_second(1).burst(10).borrow_up_to(50);
+    /// let limiter = Limiter::new(MemoryStore::new(), quota)?;
+    /// assert!(limiter.check_cost("user:7", 60).await?.is_allowed());
+    ///
+    /// // 50 seconds until nothing is owed, and one for the next permit.
+    /// let wait = limiter.check("user:7").await?.retry_after().unwrap();
+    /// assert!(wait > Duration::from_secs(50) && wait <= Duration::from_secs(51));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn borrow_up_to(self, permits: u64) -> Self {
+        Self { borrow: permits, ..self }
+    }
+
+    /// Refills the bucket with all permits of a period at the end of each period, instead of evenly.
+    /// The first period starts with the first check that takes from a full bucket.
+    ///
+    /// A period is at least 1 ms long.
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// let quota = Quota::per_minute(10).burst(30).interval_refill();
+    /// assert_eq!(quota.to_string(), "10/min burst 30 interval");
+    /// ```
+    #[must_use]
+    pub const fn interval_refill(self) -> Self {
+        Self { kind: Kind::IntervalRefill, ..self }
+    }
+
+    /// Counts permits in a window that slides: those of the current period, and of the period before
+    /// the share that is still in the window, as if they had been taken evenly.
+    ///
+    /// The share is an estimate: a window admits up to twice the permits if all of those before were
+    /// taken at the end of their period. It takes as little memory as a
+    /// [`fixed_window`](Self::fixed_window), and has no burst at its edges if requests come evenly. A
+    /// window is 1 ms to 71 years long, and has at most 4,294,967,295 permits.
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// let quota = Quota::per_minute(100).sliding_window();
+    /// assert_eq!(quota.to_string(), "100/min sliding");
+    /// ```
+    #[must_use]
+    pub const fn sliding_window(self) -> Self {
+        Self { kind: Kind::SlidingCounters, ..self }
     }
 
     /// Counts permits in windows of the period instead of refilling a bucket. A window starts with the
@@ -145,6 +212,14 @@ impl Quota {
     #[must_use]
     pub const fn calendar(self) -> Self {
         Self { kind: Kind::FixedWindow(WindowStart::Clock), ..self }
+    }
+
+    pub(crate) const fn borrowed(&self) -> u64 {
+        self.borrow
+    }
+
+    pub(crate) const fn with_kind(self, kind: Kind) -> Self {
+        Self { kind, ..self }
     }
 
     pub(crate) const fn kind(&self) -> Kind {

@@ -22,6 +22,14 @@ const UNITS: [(&str, u128); 10] = [
     ("ns", 1),
 ];
 
+/// The words for all kinds except the default.
+const KINDS: [(&str, Kind); 4] = [
+    ("interval", Kind::IntervalRefill),
+    ("fixed", Kind::FixedWindow(WindowStart::FirstCheck)),
+    ("calendar", Kind::FixedWindow(WindowStart::Clock)),
+    ("sliding", Kind::SlidingCounters),
+];
+
 impl FromStr for Quota {
     type Err = ConfigError;
 
@@ -30,17 +38,14 @@ impl FromStr for Quota {
         let permits = parser.number("the number of permits")?;
         parser.expect("/")?;
         let mut quota = Self::new(permits, parser.period()?);
-        if !parser.rest.is_empty() {
-            parser.space()?;
-            quota = match parser.word() {
-                Some("burst") => {
-                    parser.space()?;
-                    quota.burst(parser.number("the burst")?)
-                }
-                Some("fixed") => quota.fixed_window(),
-                Some("calendar") => quota.calendar(),
-                _ => return Err(parser.error("`burst`, `fixed` or `calendar`")),
-            };
+        if let Some(burst) = parser.option("burst", "the burst")? {
+            quota = quota.burst(burst);
+        }
+        if let Some(permits) = parser.option("borrow", "the number of permits")? {
+            quota = quota.borrow_up_to(permits);
+        }
+        if let Some(kind) = parser.kind()? {
+            quota = quota.with_kind(kind);
         }
         if parser.rest.is_empty() { Ok(quota) } else { Err(parser.error("the end")) }
     }
@@ -60,10 +65,12 @@ impl fmt::Display for Quota {
         if self.capacity() != self.permits() {
             write!(f, " burst {}", self.capacity())?;
         }
-        match self.kind() {
-            Kind::TokenBucket => Ok(()),
-            Kind::FixedWindow(WindowStart::FirstCheck) => f.write_str(" fixed"),
-            Kind::FixedWindow(WindowStart::Clock) => f.write_str(" calendar"),
+        if self.borrowed() > 0 {
+            write!(f, " borrow {}", self.borrowed())?;
+        }
+        match KINDS.into_iter().find(|(_, kind)| *kind == self.kind()) {
+            Some((name, _)) => write!(f, " {name}"),
+            None => Ok(()),
         }
     }
 }
@@ -105,13 +112,31 @@ impl<'a> Parser<'a> {
         Ok(Duration::new(seconds, (nanos % 1_000_000_000) as u32))
     }
 
-    /// One of the words after the period.
-    fn word(&mut self) -> Option<&'static str> {
-        let words = ["burst", "fixed", "calendar"];
+    /// A word and a number, if this word is next.
+    fn option(&mut self, word: &str, number: &str) -> Result<Option<u64>, ConfigError> {
+        let rest = self.rest.trim_start_matches(' ');
+        if rest.len() == self.rest.len() || !rest.starts_with(word) {
+            return Ok(None);
+        }
+        self.rest = &rest[word.len()..];
+        self.space()?;
+        self.number(number).map(Some)
+    }
+
+    /// The last word, if there is one.
+    fn kind(&mut self) -> Result<Option<Kind>, ConfigError> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        self.space()?;
         let (word, rest) = self.split(|c| c.is_ascii_alphabetic());
-        let known = words.into_iter().find(|known| *known == word)?;
+        let Some((_, kind)) = KINDS.into_iter().find(|(name, _)| *name == word) else {
+            return Err(
+                self.error("`burst`, `borrow`, `interval`, `fixed`, `calendar` or `sliding`")
+            );
+        };
         self.rest = rest;
-        Some(known)
+        Ok(Some(kind))
     }
 
     fn space(&mut self) -> Result<(), ConfigError> {
@@ -196,11 +221,11 @@ mod tests {
             ("10/5", "one of the units", 5),
             ("10/99999999999999999999day", "a shorter period", 4),
             ("10/s, burst 20", "a space", 5),
-            ("10/s 20", "`burst`, `fixed` or `calendar`", 6),
+            ("10/s 20", "`burst`, `borrow`, `interval`", 6),
             ("10/s burst", "a space", 11),
             ("10/s burst x", "the burst", 12),
-            ("10/s burst 20 ", "the end", 14),
-            ("10/s b\u{fc}rst 20", "`burst`, `fixed` or `calendar`", 6),
+            ("10/s burst 20 ", "`burst`, `borrow`, `interval`", 15),
+            ("10/s b\u{fc}rst 20", "`burst`, `borrow`, `interval`", 6),
             ("10/\u{fc}", "one of the units", 4),
         ] {
             let error = text.parse::<Quota>().unwrap_err().to_string();

@@ -47,10 +47,10 @@ impl FixedWindow {
         if limit > MAX_TICKS {
             return error(&format!("a window has at most {MAX_TICKS} permits"));
         }
-        if quota.capacity() != limit {
+        if quota.capacity() != limit || quota.borrowed() > 0 {
             return error(
                 "a fixed window has no burst, because all its permits can be taken at once: remove \
-                 the burst",
+                 `burst` and `borrow`",
             );
         }
         if period.subsec_nanos() % 1_000 != 0 || period.as_micros() < 1_000 {
@@ -285,7 +285,7 @@ mod tests {
         for (quota, says) in [
             (Quota::per_second(0), "1 or more"),
             (Quota::per_second(1 << 53), "at most 4503599627370496"),
-            (Quota::per_second(10).burst(20), "remove the burst"),
+            (Quota::per_second(10).burst(20), "remove `burst`"),
             (Quota::new(1, Duration::from_micros(999)), "at least 1 ms"),
             (Quota::new(1, Duration::from_nanos(1_000_001)), "whole number of microseconds"),
             (Quota::new(1, Duration::from_secs(1 << 40)), "142 years"),

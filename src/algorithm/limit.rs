@@ -2,7 +2,9 @@
 
 use super::Algorithm;
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
+use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
 use super::rate::{BucketState, Debt};
+use super::sliding_counters::{CountersLevel, CountersState, SlidingCounters};
 use super::token_bucket::TokenBucket;
 use crate::decision::{Numbers, QuotaInfo};
 use crate::quota::Kind;
@@ -110,13 +112,17 @@ macro_rules! algorithms {
 
 algorithms! {
     TokenBucket: Debt, BucketState;
+    IntervalRefill: IntervalLevel, IntervalState;
     FixedWindow: WindowLevel, WindowState;
+    SlidingCounters: CountersLevel, CountersState;
 }
 
 impl Limit {
     pub(crate) fn new(name: &str, quota: &Quota) -> Result<Self, ConfigError> {
         match quota.kind() {
             Kind::TokenBucket => TokenBucket::new(name, quota).map(Self::TokenBucket),
+            Kind::IntervalRefill => IntervalRefill::new(name, quota).map(Self::IntervalRefill),
+            Kind::SlidingCounters => SlidingCounters::new(name, quota).map(Self::SlidingCounters),
             Kind::FixedWindow(start) => FixedWindow::new(name, quota, start).map(Self::FixedWindow),
         }
     }

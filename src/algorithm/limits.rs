@@ -230,12 +230,25 @@ mod tests {
         Limits::new(&policy).unwrap()
     }
 
+    /// Of any kind.
+    fn quota() -> impl Strategy<Value = Quota> {
+        (1..=20u64, 1_000..=10_000_000u64, 1..=20u64, 1..=20u64, 0..6).prop_map(
+            |(permits, micros, burst, borrow, kind)| {
+                let quota = Quota::new(permits, Duration::from_micros(micros));
+                match kind {
+                    0 => quota.burst(burst),
+                    1 => quota.burst(burst).borrow_up_to(borrow),
+                    2 => quota.burst(burst).interval_refill(),
+                    3 => quota.fixed_window(),
+                    4 => quota.calendar(),
+                    _ => quota.sliding_window(),
+                }
+            },
+        )
+    }
+
     fn quotas() -> impl Strategy<Value = Vec<Quota>> {
-        let quota = (1..=20u64, 1..=10_000_000u64, 1..=20u64);
-        let quota = quota.prop_map(|(permits, micros, burst)| {
-            Quota::new(permits, Duration::from_micros(micros)).burst(burst)
-        });
-        prop::collection::vec(quota, 1..=4)
+        prop::collection::vec(quota(), 1..=4)
     }
 
     /// Pauses in microseconds, and costs.

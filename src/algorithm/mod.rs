@@ -2,19 +2,25 @@
 //! specification: the memory store runs them, and the Lua fragments must agree with them.
 
 mod fixed_window;
+mod interval_refill;
 mod limit;
 mod limits;
 mod rate;
+mod sliding_counters;
 mod state;
 mod token_bucket;
 
 #[cfg(feature = "redis")]
 pub(crate) use fixed_window::WindowState;
 #[cfg(feature = "redis")]
+pub(crate) use interval_refill::{IntervalState, Refills};
+#[cfg(feature = "redis")]
 pub(crate) use limit::{Limit, QuotaState};
 pub(crate) use limits::{Limits, Standing};
 #[cfg(feature = "redis")]
 pub(crate) use rate::{BucketState, FullAt, MAX_TICKS, Rate};
+#[cfg(feature = "redis")]
+pub(crate) use sliding_counters::{CountersState, Span};
 pub(crate) use state::State;
 #[cfg(feature = "redis")]
 pub(crate) use state::{Entry, QuotaId};

@@ -13,6 +13,8 @@ use crate::{ConfigError, Quota};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
     limit: u64,
+    /// The permits that may be missing in addition after a check that finds at least one.
+    borrow: u64,
     rate: Rate,
 }
 
@@ -33,7 +35,7 @@ impl TokenBucket {
         let divisor = gcd(micros, u128::from(permits));
         let permit = micros / divisor;
         let scale = u128::from(permits) / divisor;
-        let capacity = permit.saturating_mul(u128::from(burst));
+        let capacity = permit.saturating_mul(u128::from(burst) + u128::from(quota.borrowed()));
         let max = u128::from(MAX_TICKS);
         if scale > max {
             return error(&format!(
@@ -44,13 +46,16 @@ impl TokenBucket {
         let rate = u64::try_from(permit).ok().zip(u64::try_from(scale).ok());
         let rate = rate.and_then(|(permit, scale)| Rate::new(permit, scale));
         match rate {
-            Some(rate) if capacity <= max => Ok(Self { limit: burst, rate }),
+            Some(rate) if capacity <= max => {
+                Ok(Self { limit: burst, borrow: quota.borrowed(), rate })
+            }
             _ => {
                 let most = max / permit;
                 let advice = if most == 0 {
                     "shorten the period".to_owned()
                 } else {
-                    format!("use a burst of {most} or less, or permits that divide the period")
+                    let of = if quota.borrowed() > 0 { " with what may be borrowed" } else { "" };
+                    format!("use a burst of {most} or less{of}, or permits that divide the period")
                 };
                 error(&format!(
                     "{permits} permits per {period:?} with a burst of {burst} is too large to \
@@ -70,9 +75,27 @@ impl TokenBucket {
         self.limit * self.rate.permit()
     }
 
-    /// The debt of a bucket in which exactly `cost` permits are left, at the rate of `debt`.
+    /// The highest debt in ticks.
+    #[cfg(feature = "redis")]
+    pub(crate) fn ceiling(&self) -> u64 {
+        // At most `MAX_TICKS`: see `new`.
+        self.most_permits() * self.rate.permit()
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn borrows(&self) -> bool {
+        self.borrow > 0
+    }
+
+    /// The permits that can be taken at once.
+    fn most_permits(&self) -> u64 {
+        self.limit + self.borrow
+    }
+
+    /// The highest debt at which a cost fits, at the rate of `debt`. There is at least one permit.
     fn most(&self, debt: &Debt, cost: u64) -> u64 {
-        self.limit.saturating_sub(cost).saturating_mul(debt.rate.permit())
+        let used = self.most_permits().saturating_sub(cost).min(self.limit - 1);
+        used.saturating_mul(debt.rate.permit())
     }
 }
 
@@ -88,7 +111,7 @@ impl Algorithm for TokenBucket {
     }
 
     fn capacity(&self) -> u64 {
-        self.limit
+        self.most_permits()
     }
 
     fn level(&self, state: Option<BucketState>, now: u64) -> Debt {
@@ -103,13 +126,13 @@ impl Algorithm for TokenBucket {
     /// The debt may be another revision's, and exceed the capacity. It is compared
     /// at the rate that it has, without rounding.
     fn fits(&self, debt: &Debt, cost: u64) -> bool {
-        self.limit >= cost && debt.ticks <= self.most(debt, cost)
+        self.most_permits() >= cost && debt.ticks <= self.most(debt, cost)
     }
 
     /// Brings the debt to the rate of this bucket.
     fn charge(&self, debt: &mut Debt, cost: u64) {
         *debt = debt.at(self.rate);
-        // At most the capacity.
+        // At most `MAX_TICKS`: see `new`.
         debt.ticks += cost * self.rate.permit();
     }
 
@@ -137,7 +160,7 @@ impl Algorithm for TokenBucket {
 
     #[cfg(feature = "redis")]
     fn longest(&self) -> u64 {
-        self.refill_ticks() / self.rate.scale()
+        self.ceiling() / self.rate.scale()
     }
 
     fn state(debt: &Debt, now: u64) -> BucketState {

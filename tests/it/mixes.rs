@@ -48,7 +48,19 @@ fn quota() -> impl Strategy<Value = Quota> {
         let quota = Quota::new(limit, Duration::from_micros(micros));
         if is_on_clock { quota.calendar() } else { quota.fixed_window() }
     });
-    prop_oneof![bucket(), window]
+    let borrowing =
+        (bucket(), 1..=40u64).prop_map(|(bucket, permits)| bucket.borrow_up_to(permits));
+    let interval = (1..=50u64, prop_oneof![1_000..=100_000u64, Just(3_600_000_000)], 1..=50u64);
+    let interval = interval.prop_map(|(permits, micros, burst)| {
+        Quota::new(permits, Duration::from_micros(micros)).burst(burst).interval_refill()
+    });
+    let limit = prop_oneof![1..=20u64, 1..=u64::from(u32::MAX)];
+    let micros = prop_oneof![1_000..=100_000u64, Just(86_400_000_000), 1_000..=1u64 << 51];
+    let sliding = (limit, micros).prop_map(|(limit, micros)| {
+        Quota::new(limit, Duration::from_micros(micros)).sliding_window()
+    });
+    let quota = prop_oneof![bucket(), borrowing, interval, window, sliding];
+    quota.prop_filter("too large", |quota| Limiter::new(MemoryStore::new(), *quota).is_ok())
 }
 
 fn policy() -> impl Strategy<Value = Policy> {

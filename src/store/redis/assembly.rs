@@ -51,10 +51,12 @@ impl Assembly<'_> {
     }
 
     fn push_sections(&mut self, name: &str, quota: Option<usize>) {
-        let fragment = quota.map(|quota| self.quotas[quota].source);
-        let files: Vec<_> = self.files.iter().copied().chain(fragment).collect();
-        let lines = files.into_iter().flat_map(|file| section(file, name));
-        lines.for_each(|line| self.push(line, quota));
+        let of_quota = quota.and_then(|quota| self.quotas[quota].section(name));
+        let lines: Vec<_> = match of_quota {
+            Some(lines) => lines.collect(),
+            None => self.files.iter().filter_map(|file| section(file, name)).flatten().collect(),
+        };
+        lines.into_iter().for_each(|line| self.push(line, quota));
     }
 }
 
@@ -64,7 +66,11 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
         let of_quota = |n: usize| of_quota(&text(quotas[n]), quotas, n);
         (0..quotas.len()).map(of_quota).collect::<Vec<_>>().join(separator)
     };
-    let lines = |name, separator| join(&|fragment| fragment.line(name).to_owned(), separator);
+    let line = |fragment: &Fragment, name| {
+        let default = || section(DECIDE, name)?.next();
+        fragment.line(name).or_else(default).unwrap_or_default().to_owned()
+    };
+    let lines = |name, separator| join(&|fragment| line(fragment, name), separator);
     let each = |text: &str, separator| join(&|_| text.to_owned(), separator);
     let first_cell = |fragment: &Fragment| fragment.names("cells@").next().unwrap_or("").to_owned();
     let doubles = |names: &str| "d".repeat(names.split(", ").count());
@@ -86,7 +92,7 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
                 _ => format!("math.max({})", join(&first_cell, ", ")),
             },
         ),
-        ("FITS", each("level@ + cost PRICE <= capacity@", " and ")),
+        ("FITS", lines("fits@", " and ")),
         ("COSTS", each("cost@", ", ")),
         ("ANY_COST", each("cost@ > 0", " or ")),
         ("PATTERN", format!("(%d+){}", ":(%d+)".repeat(quotas.len()))),
@@ -100,16 +106,18 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
 fn of_quota(line: &str, quotas: &[&Fragment], quota: usize) -> String {
     let fragment = quotas[quota];
     let numbers = quotas.iter().map(|fragment| fragment.names("numbers@").count()).sum();
-    line.replace("PRICE", fragment.line("price@"))
+    line.replace("PRICE", fragment.line("price@").unwrap_or_default())
         .replace("IDENTITY", &packed::identity_position(numbers, quota).to_string())
         .replace("TAG", &fragment.tag.to_string())
         .replace('@', &(quota + 1).to_string())
 }
 
 /// The lines after the marker of this name, until the next one that is not indented.
-pub(super) fn section<'a>(file: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
-    file.lines()
-        .skip_while(move |line| line.strip_prefix(MARKER) != Some(name))
-        .skip(1)
-        .take_while(|line| !line.starts_with(MARKER))
+pub(super) fn section<'a, 'b>(
+    file: &'a str,
+    name: &'b str,
+) -> Option<impl Iterator<Item = &'a str> + use<'a, 'b>> {
+    let mut lines = file.lines();
+    lines.find(|line| line.strip_prefix(MARKER) == Some(name))?;
+    Some(lines.take_while(|line| !line.starts_with(MARKER)))
 }

@@ -1,11 +1,12 @@
 //! The algorithms as the scripts know them: the fragment of each, the numbers that it takes, and what
 //! it keeps in a value.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::assembly;
 use crate::algorithm::{
-    Algorithm, BucketState, FullAt, Limit, MAX_TICKS, QuotaState, Rate, WindowState,
+    Algorithm, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS, QuotaState,
+    Rate, Refills, Span, WindowState,
 };
 
 /// The part of a script for one algorithm.
@@ -15,7 +16,8 @@ pub(super) struct Fragment {
     pub(super) tag: u8,
     /// How many of the numbers a value keeps, so that another revision can read its cells.
     pub(super) stored: usize,
-    pub(super) source: &'static str,
+    /// A section is that of the first file that has it.
+    pub(super) files: &'static [&'static str],
 }
 
 /// All are integers of at most 2^53, in their amount.
@@ -24,44 +26,77 @@ pub(super) type Numbers = SmallVec<[f64; 4]>;
 /// Of a token bucket, also if it is the only quota of a key in the short form.
 pub(super) const BUCKET_TAG: u8 = 1;
 
-static TOKEN_BUCKET: Fragment =
-    Fragment { tag: BUCKET_TAG, stored: 2, source: include_str!("../../../lua/token_bucket.lua") };
+macro_rules! fragment {
+    ($tag:expr, $stored:expr, $($file:literal),+) => {
+        Fragment {
+            tag: $tag,
+            stored: $stored,
+            files: &[$(include_str!(concat!("../../../lua/", $file, ".lua"))),+],
+        }
+    };
+}
 
-static FIXED_WINDOW: Fragment =
-    Fragment { tag: 2, stored: 0, source: include_str!("../../../lua/fixed_window.lua") };
+static TOKEN_BUCKET: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket");
+static BORROWING: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_borrowing", "token_bucket");
+static FIXED_WINDOW: Fragment = fragment!(2, 0, "fixed_window");
+static INTERVAL_REFILL: Fragment = fragment!(3, 2, "interval_refill");
+static SLIDING_COUNTERS: Fragment = fragment!(4, 1, "sliding_counters");
 
 impl Fragment {
     pub(super) fn of(limit: &Limit) -> &'static Self {
         match limit {
+            Limit::TokenBucket(bucket) if bucket.borrows() => &BORROWING,
             Limit::TokenBucket(_) => &TOKEN_BUCKET,
+            Limit::IntervalRefill(_) => &INTERVAL_REFILL,
+            Limit::SlidingCounters(_) => &SLIDING_COUNTERS,
             Limit::FixedWindow(_) => &FIXED_WINDOW,
         }
     }
 
     /// The names in a section that is a list.
     pub(super) fn names(&self, section: &str) -> impl Iterator<Item = &'static str> {
-        self.line(section).split(", ")
+        self.line(section).unwrap_or_default().split(", ")
     }
 
     /// The only line of a section.
-    pub(super) fn line(&self, section: &str) -> &'static str {
-        assembly::section(self.source, section).next().unwrap_or_default()
+    pub(super) fn line(&self, section: &str) -> Option<&'static str> {
+        self.section(section)?.next()
+    }
+
+    /// The lines of a section.
+    pub(super) fn section<'a>(
+        &self,
+        name: &'a str,
+    ) -> Option<impl Iterator<Item = &'static str> + use<'a>> {
+        let files = self.files.iter();
+        files.copied().find_map(|file| assembly::section(file, name))
     }
 }
 
 /// The numbers of a quota that are arguments of the script, in the order of the fragment.
 pub(super) fn numbers(limit: &Limit) -> Numbers {
-    let numbers = match limit {
+    let integers: SmallVec<[u64; 4]> = match limit {
         Limit::TokenBucket(bucket) => {
             let rate = bucket.rate();
-            [rate.permit(), rate.scale(), bucket.refill_ticks()].map(|number| number as f64)
+            let mut numbers =
+                smallvec![rate.permit(), rate.scale(), bucket.refill_ticks(), bucket.ceiling()];
+            numbers.truncate(if bucket.borrows() { 4 } else { 3 });
+            numbers
+        }
+        Limit::IntervalRefill(bucket) => {
+            let rate = bucket.rate();
+            smallvec![rate.permits, rate.interval, bucket.capacity()]
         }
         Limit::FixedWindow(window) => {
             let start = window.start().map_or(-1.0, |start| start as f64);
-            [window.capacity() as f64, window.span() as f64, start]
+            return smallvec![window.capacity() as f64, window.span() as f64, start];
+        }
+        Limit::SlidingCounters(window) => {
+            let span = window.span();
+            smallvec![span.micros(), span.unit(), span.units(), window.capacity()]
         }
     };
-    Numbers::from_slice(&numbers)
+    integers.into_iter().map(|number| number as f64).collect()
 }
 
 /// The state of a quota in a value. `None` if no revision can have written it, or if the algorithm is
@@ -77,6 +112,21 @@ pub(super) fn state(tag: u8, numbers: &[f64], cells: &[f64]) -> Option<QuotaStat
         (2, [], &[ends_at, used]) => {
             let (used, ends_at) = (integer(used)?, integer(ends_at)?);
             Some(QuotaState::FixedWindow(WindowState { used, ends_at }))
+        }
+        (3, &[permits, interval], &[_, missing, refills_at]) => {
+            let (permits, interval) = (integer(permits)?, integer(interval)?);
+            let (missing, refills_at) = (integer(missing)?, integer(refills_at)?);
+            let rate = Refills { permits, interval };
+            let is_possible = permits > 0 && interval > 0;
+            let state = IntervalState { missing, refills_at, rate };
+            is_possible.then_some(QuotaState::IntervalRefill(state))
+        }
+        (4, &[span], &[_, starts_at, current, previous]) => {
+            let span = Span::new(integer(span)?)?;
+            let (current, previous) = (integer(current)?, integer(previous)?);
+            let starts_at = integer(starts_at)?;
+            let state = CountersState { current, previous, starts_at, span };
+            Some(QuotaState::SlidingCounters(state))
         }
         _ => None,
     }

@@ -1,0 +1,232 @@
+//! A sliding window of two counters: the permits used in the current window, and a share of those used
+//! in the one before. The share is the part of the window before that is still in the span of a window
+//! that ends now, as if its permits had been used evenly.
+//!
+//! The share is counted in units of up to 1/2^20 of a window, and rounded up to a unit, so that all
+//! numbers are exact.
+
+use super::Algorithm;
+use super::rate::MAX_TICKS;
+use crate::decision::{Numbers, QuotaInfo};
+use crate::{ConfigError, Quota};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlidingCounters {
+    limit: u64,
+    span: Span,
+}
+
+/// The length of a window in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span(u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CountersLevel {
+    state: CountersState,
+    now: u64,
+}
+
+/// What a store keeps of the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CountersState {
+    pub(crate) current: u64,
+    pub(crate) previous: u64,
+    /// The start of the current window.
+    pub(crate) starts_at: u64,
+    pub(crate) span: Span,
+}
+
+impl Span {
+    const UNITS: u64 = 1 << 20;
+
+    /// `None` for a length that no quota has.
+    pub(crate) fn new(micros: u64) -> Option<Self> {
+        (1..=MAX_TICKS / 2).contains(&micros).then_some(Self(micros))
+    }
+
+    pub(crate) fn micros(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn unit(self) -> u64 {
+        self.0.div_ceil(Self::UNITS)
+    }
+
+    pub(crate) fn units(self) -> u64 {
+        self.0.div_ceil(self.unit())
+    }
+
+    /// What counts of a previous window, when so much of the current one has elapsed.
+    fn share(self, previous: u64, elapsed: u64) -> u64 {
+        let units = (self.0 - elapsed).div_ceil(self.unit());
+        (u128::from(previous) * u128::from(units) / u128::from(self.units())) as u64
+    }
+
+    /// The first time since the start of a window at which at most `most` of the previous window
+    /// counts. The length of the window if there is none.
+    fn share_falls_to(self, previous: u64, most: u64) -> u64 {
+        if previous <= most {
+            return 0;
+        }
+        let product = (u128::from(most) + 1) * u128::from(self.units());
+        let units = product.div_ceil(previous.into()) as u64 - 1;
+        self.0.saturating_sub(units * self.unit())
+    }
+}
+
+impl SlidingCounters {
+    pub(crate) fn new(name: &str, quota: &Quota) -> Result<Self, ConfigError> {
+        let error = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
+        let (limit, period) = (quota.permits(), quota.period());
+        if limit == 0 {
+            return error("0 permits per window would deny everything: use 1 or more");
+        }
+        if limit > u32::MAX.into() {
+            return error("a sliding window has at most 4294967295 permits");
+        }
+        if quota.capacity() != limit || quota.borrowed() > 0 {
+            return error(
+                "a sliding window has no burst, because all its permits can be taken at once: remove \
+                 `burst` and `borrow`",
+            );
+        }
+        if period.subsec_nanos() % 1_000 != 0 || period.as_micros() < 1_000 {
+            return error("a window is a whole number of microseconds, and at least 1 ms long");
+        }
+        let span = u64::try_from(period.as_micros()).ok().and_then(Span::new);
+        let Some(span) = span else { return error("a sliding window is at most 71 years long") };
+        Ok(Self { limit, span })
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn span(&self) -> Span {
+        self.span
+    }
+
+    fn of(&self, current: u64, now: u64) -> CountersLevel {
+        let starts_at = now - now % self.span.0;
+        CountersLevel {
+            state: CountersState { current, previous: 0, starts_at, span: self.span },
+            now,
+        }
+    }
+}
+
+impl CountersLevel {
+    fn used(&self) -> u64 {
+        let CountersState { current, previous, starts_at, span } = self.state;
+        current + span.share(previous, self.now.saturating_sub(starts_at))
+    }
+
+    /// The time until at most so much is used.
+    fn wait(&self, most: u64) -> u64 {
+        if self.used() <= most {
+            return 0;
+        }
+        let CountersState { current, previous, starts_at, span } = self.state;
+        let in_this_window =
+            most.checked_sub(current).map(|most| span.share_falls_to(previous, most));
+        let at = match in_this_window {
+            Some(at) if at < span.0 || current == 0 => at,
+            // In the next window the current one is the previous.
+            _ => span.0 + span.share_falls_to(current, most),
+        };
+        starts_at.saturating_add(at).saturating_sub(self.now)
+    }
+}
+
+impl Algorithm for SlidingCounters {
+    type Level = CountersLevel;
+    type State = CountersState;
+
+    fn info(&self, name: &str) -> QuotaInfo {
+        let micros = self.span.0;
+        let window = if micros.is_multiple_of(1_000_000) { micros / 1_000_000 } else { 0 };
+        QuotaInfo::new(name, self.limit, window)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn level(&self, state: Option<CountersState>, now: u64) -> CountersLevel {
+        let Some(mut state) = state else { return self.of(0, now) };
+        let CountersState { current, starts_at, span, .. } = state;
+        match now.saturating_sub(starts_at) / span.0 {
+            0 => {}
+            1 => {
+                let starts_at = starts_at + span.0;
+                state = CountersState { current: 0, previous: current, starts_at, span };
+            }
+            _ => return self.of(0, now),
+        }
+        if (state.current, state.previous) == (0, 0) {
+            self.of(0, now)
+        } else {
+            CountersLevel { state, now }
+        }
+    }
+
+    #[cfg(any(feature = "redis", test))]
+    fn empty(&self, now: u64) -> CountersLevel {
+        self.of(self.limit, now)
+    }
+
+    fn fits(&self, level: &CountersLevel, cost: u64) -> bool {
+        level.used().saturating_add(cost) <= self.limit
+    }
+
+    /// What was used in windows of another length counts as used in the current window.
+    fn charge(&self, level: &mut CountersLevel, cost: u64) {
+        if !self.is_own(level) {
+            *level = self.of(level.used(), level.now);
+        }
+        level.state.current += cost;
+    }
+
+    fn wait(&self, level: &CountersLevel, cost: u64) -> u64 {
+        level.wait(self.limit.saturating_sub(cost))
+    }
+
+    fn is_own(&self, level: &CountersLevel) -> bool {
+        level.state.span == self.span
+    }
+
+    fn numbers(&self, level: &CountersLevel) -> Numbers {
+        let used = level.used();
+        let remaining = self.limit.saturating_sub(used);
+        let next = self.limit.saturating_sub(remaining + 1);
+        Numbers {
+            remaining,
+            retry_after: 0,
+            refill_after: level.wait(next),
+            reset_after: level.wait(0),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn longest(&self) -> u64 {
+        2 * self.span.0
+    }
+
+    fn state(level: &CountersLevel, _: u64) -> CountersState {
+        level.state
+    }
+
+    fn until(state: &CountersState) -> u64 {
+        let CountersState { current, previous, starts_at, span } = *state;
+        match (current, previous) {
+            (0, 0) => 0,
+            (0, _) => starts_at.saturating_add(span.0),
+            _ => starts_at.saturating_add(2 * span.0),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn is_too_far(state: &CountersState, now: u64) -> bool {
+        let most = 2 * u64::from(u32::MAX);
+        state.current > most
+            || state.previous > most
+            || state.starts_at > now.saturating_add(MAX_TICKS)
+    }
+}

@@ -70,4 +70,4 @@ local start = '\1' .. string.char(QUOTAS + more.count) .. sub(header, 3, 3)
 local heads = pack('>I4', id1) .. sub(header, 8) .. more.heads
 local last = math.max(TILL, more.till)
 local expiry = format('%d', (last - last % granule + granule) / 1000)
-saved = pcall('SET', key, start .. heads .. pack('CELL_FORMAT', CELLS) .. more.cells, 'PXAT', expiry, 'GET')
+saved = pcall('SET', key, start .. heads .. pack(cell_format, CELLS) .. more.cells, 'PXAT', expiry, 'GET')

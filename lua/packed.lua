@@ -8,7 +8,7 @@
 --         quota of its policy), the tag of its algorithm (1 byte), the
 --         bytes of its numbers (1 byte) and of its cells (2 bytes), and the numbers that tell another
 --         revision how to read its cells. Then the cells of all entries. Numbers and cells are
---         doubles. The first cell is the time in microseconds at which the quota is as if it had
+--         doubles, but for the ring of some algorithms at the end of the cells. The first cell is the time in microseconds at which the quota is as if it had
 --         never been used.
 -- Expiry  the end of the granule in which the last quota becomes so. A key that keeps its expiry is
 --         changed in place, which takes the server about half as long as SET. The granule is up to
@@ -17,10 +17,11 @@
 --@ params
 local header = arguments[1]
 local NUMBERS, granule = read('NUMBER_FORMAT', arguments[2])
+local cell_format, own_format, cell_bytes = CELL_FORMAT, OWN_FORMAT, CELL_BYTES
 --@ load
-if #value == #header + CELL_BYTES and sub(value, 1, #header) == header then
+if #value == #header + cell_bytes and sub(value, 1, #header) == header then
   own = true
-  CELLS = read('CELL_FORMAT', value, #header + 1)
+  OWN_CELLS = read(own_format, value, #header + 1)
   till = TILL
   --@ level@
 else
@@ -35,12 +36,14 @@ if more then
   --@ save_more
 else
   local last = TILL
-  local expiry, cells = last - last % granule + granule, pack('CELL_FORMAT', CELLS)
+  local expiry = last - last % granule + granule
   if not (
     own and found ~= '-'
     and till - till % granule + granule == expiry
-    and type(pcall('SETRANGE', key, #header, cells)) == 'number'
+    and type(pcall('SETRANGE', key, #header, CHANGED)) == 'number'
   ) then
+    --@ read_ring@
+    local cells = pack(cell_format, CELLS)
     saved = pcall('SET', key, header .. cells, 'PXAT', format('%d', expiry / 1000), 'GET')
   end
 end

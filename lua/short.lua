@@ -31,7 +31,7 @@ local id@ = tonumber(sub(arguments[1], 1, 8), 16)
 --@ save
 if more then
   local header = '\1\1\0' .. pack('>I4BBI2dd', 0, 1, 16, 16, permit1, 1)
-  local granule = 1000000
+  local granule, cell_format = 1000000, CELL_FORMAT
   --@ store@
   --@ save_more
 else

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// ```text
 /// quota  = number, "/", period, [ space, "burst", space, number ], [ space, "borrow", space, number ],
 ///          [ space, kind ] ;
-/// kind   = "interval" | "fixed" | "calendar" | "sliding" ;
+/// kind   = "interval" | "fixed" | "calendar" | "sliding", [ space, number ] ;
 /// period = [ number ], unit ;
 /// unit   = "day" | "h" | "hour" | "min" | "minute" | "s" | "second" | "ms" | "us" | "ns" ;
 /// number = digit, { digit } ;
@@ -32,8 +32,8 @@ use std::time::Duration;
 ///
 /// Without `burst`, the burst is the number of permits. The other words are the methods
 /// [`borrow_up_to`](Self::borrow_up_to), [`interval_refill`](Self::interval_refill),
-/// [`fixed_window`](Self::fixed_window), [`calendar`](Self::calendar) and
-/// [`sliding_window`](Self::sliding_window). The error for any other text is a
+/// [`fixed_window`](Self::fixed_window), [`calendar`](Self::calendar),
+/// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error for any other text is a
 /// [`ConfigError`](crate::ConfigError) that says what was expected, and at which character. Numbers
 /// that cannot work are an error from [`Limiter::new`](crate::Limiter::new), as above.
 ///
@@ -72,6 +72,8 @@ pub(crate) enum Kind {
     IntervalRefill,
     FixedWindow(WindowStart),
     SlidingCounters,
+    /// In so many blocks.
+    SlidingBlocks(u32),
 }
 
 /// When a fixed window starts.
@@ -177,6 +179,23 @@ impl Quota {
     #[must_use]
     pub const fn sliding_window(self) -> Self {
         Self { kind: Kind::SlidingCounters, ..self }
+    }
+
+    /// Like [`sliding_window`](Self::sliding_window), but exact to a block: no span of the period admits
+    /// more than the permits, and a permit comes back up to a block late.
+    ///
+    /// There are 1 to 60 blocks, which divide the period. A block is at least 1 ms long. Each takes 4
+    /// bytes per key.
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// let quota = Quota::per_minute(100).sliding_blocks(12);
+    /// assert_eq!(quota.to_string(), "100/min sliding 12");
+    /// ```
+    #[must_use]
+    pub const fn sliding_blocks(self, blocks: u32) -> Self {
+        Self { kind: Kind::SlidingBlocks(blocks), ..self }
     }
 
     /// Counts permits in windows of the period instead of refilling a bucket. A window starts with the

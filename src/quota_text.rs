@@ -68,6 +68,9 @@ impl fmt::Display for Quota {
         if self.borrowed() > 0 {
             write!(f, " borrow {}", self.borrowed())?;
         }
+        if let Kind::SlidingBlocks(blocks) = self.kind() {
+            return write!(f, " sliding {blocks}");
+        }
         match KINDS.into_iter().find(|(_, kind)| *kind == self.kind()) {
             Some((name, _)) => write!(f, " {name}"),
             None => Ok(()),
@@ -136,6 +139,10 @@ impl<'a> Parser<'a> {
             );
         };
         self.rest = rest;
+        if kind == Kind::SlidingCounters && !self.rest.is_empty() {
+            self.space()?;
+            return self.number("the number of blocks").map(Kind::SlidingBlocks).map(Some);
+        }
         Ok(Some(kind))
     }
 

@@ -4,6 +4,7 @@ use super::Algorithm;
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
 use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
 use super::rate::{BucketState, Debt};
+use super::sliding_blocks::{BlocksLevel, BlocksState, SlidingBlocks};
 use super::sliding_counters::{CountersLevel, CountersState, SlidingCounters};
 use super::token_bucket::TokenBucket;
 use crate::decision::{Numbers, QuotaInfo};
@@ -17,10 +18,10 @@ macro_rules! algorithms {
         #[derive(Clone, Copy, Debug)]
         pub(crate) enum Limit { $($name($name)),+ }
 
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Debug, PartialEq, Eq)]
         pub(crate) enum Level { $($name($level)),+ }
 
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Debug, PartialEq, Eq)]
         pub(crate) enum QuotaState { $($name($state)),+ }
 
         impl Limit {
@@ -115,6 +116,7 @@ algorithms! {
     IntervalRefill: IntervalLevel, IntervalState;
     FixedWindow: WindowLevel, WindowState;
     SlidingCounters: CountersLevel, CountersState;
+    SlidingBlocks: BlocksLevel, BlocksState;
 }
 
 impl Limit {
@@ -123,6 +125,9 @@ impl Limit {
             Kind::TokenBucket => TokenBucket::new(name, quota).map(Self::TokenBucket),
             Kind::IntervalRefill => IntervalRefill::new(name, quota).map(Self::IntervalRefill),
             Kind::SlidingCounters => SlidingCounters::new(name, quota).map(Self::SlidingCounters),
+            Kind::SlidingBlocks(blocks) => {
+                SlidingBlocks::new(name, quota, blocks).map(Self::SlidingBlocks)
+            }
             Kind::FixedWindow(start) => FixedWindow::new(name, quota, start).map(Self::FixedWindow),
         }
     }

@@ -232,7 +232,7 @@ mod tests {
 
     /// Of any kind.
     fn quota() -> impl Strategy<Value = Quota> {
-        (1..=20u64, 1_000..=10_000_000u64, 1..=20u64, 1..=20u64, 0..6).prop_map(
+        (1..=20u64, 1_000..=10_000_000u64, 1..=20u64, 1..=20u64, 0..7).prop_map(
             |(permits, micros, burst, borrow, kind)| {
                 let quota = Quota::new(permits, Duration::from_micros(micros));
                 match kind {
@@ -241,7 +241,11 @@ mod tests {
                     2 => quota.burst(burst).interval_refill(),
                     3 => quota.fixed_window(),
                     4 => quota.calendar(),
-                    _ => quota.sliding_window(),
+                    5 => quota.sliding_window(),
+                    _ => {
+                        let period = Duration::from_micros(micros * burst);
+                        Quota::new(permits, period).sliding_blocks(burst as u32)
+                    }
                 }
             },
         )

@@ -6,6 +6,7 @@ mod interval_refill;
 mod limit;
 mod limits;
 mod rate;
+mod sliding_blocks;
 mod sliding_counters;
 mod state;
 mod token_bucket;
@@ -19,6 +20,8 @@ pub(crate) use limit::{Limit, QuotaState};
 pub(crate) use limits::{Limits, Standing};
 #[cfg(feature = "redis")]
 pub(crate) use rate::{BucketState, FullAt, MAX_TICKS, Rate};
+#[cfg(feature = "redis")]
+pub(crate) use sliding_blocks::BlocksState;
 #[cfg(feature = "redis")]
 pub(crate) use sliding_counters::{CountersState, Span};
 pub(crate) use state::State;

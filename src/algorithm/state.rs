@@ -18,7 +18,7 @@ pub(crate) enum State {
     Several(Box<[Entry]>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) quota: QuotaId,
     pub(crate) state: QuotaState,
@@ -70,7 +70,7 @@ impl State {
             }
             Self::Several(entries) => (None, &**entries),
         };
-        lone.into_iter().chain(several.iter().copied())
+        lone.into_iter().chain(several.iter().cloned())
     }
 
     /// The state of a quota. `is_first_bucket` says whether it is the first token bucket of its policy.
@@ -80,7 +80,7 @@ impl State {
             Self::Several(entries) => {
                 let of = |id| entries.iter().find(move |entry| entry.quota == id);
                 let found = of(quota).or_else(|| of(QuotaId::LONE).filter(|_| is_first_bucket));
-                found.map(|entry| entry.state)
+                found.map(|entry| entry.state.clone())
             }
         }
     }

@@ -59,7 +59,13 @@ fn quota() -> impl Strategy<Value = Quota> {
     let sliding = (limit, micros).prop_map(|(limit, micros)| {
         Quota::new(limit, Duration::from_micros(micros)).sliding_window()
     });
-    let quota = prop_oneof![bucket(), borrowing, interval, window, sliding];
+    let width = prop_oneof![1_000..=20_000u64, Just(3_600_000_000)];
+    let blocks = (1..=20u64, width, prop_oneof![Just(1u32), 2..=5u32, Just(60)]);
+    let blocks = blocks.prop_map(|(limit, width, blocks)| {
+        let micros = width * u64::from(blocks);
+        Quota::new(limit, Duration::from_micros(micros)).sliding_blocks(blocks)
+    });
+    let quota = prop_oneof![bucket(), borrowing, interval, window, sliding, blocks];
     quota.prop_filter("too large", |quota| Limiter::new(MemoryStore::new(), *quota).is_ok())
 }
 

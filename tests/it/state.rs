@@ -12,8 +12,18 @@ use crate::oracle::{Oracle, State};
 const REDIS_KEY: &str = "tollgate:{key}:default:t2";
 const DAILY: Quota = Quota::per_day(1).burst(10);
 
-/// One quota for each fragment of the script: with a rate that fits in three digits, and another.
-const QUOTAS: [Quota; 2] = [DAILY, Quota::new(7, Duration::from_secs(86_400)).burst(10)];
+/// Of each form of the value and each algorithm, all with 10 permits.
+const QUOTAS: [Quota; 8] = [
+    DAILY,
+    Quota::new(7, Duration::from_secs(86_400)).burst(10),
+    DAILY.borrow_up_to(1),
+    DAILY.interval_refill(),
+    Quota::new(10, WEEKS).fixed_window(),
+    Quota::new(10, WEEKS).calendar(),
+    Quota::new(10, WEEKS).sliding_window(),
+    Quota::new(10, WEEKS).sliding_blocks(60),
+];
+const WEEKS: Duration = Duration::from_secs(60 * 86_400);
 
 fn limiter(server: &Server, quota: Quota) -> Limiter {
     uncached(RedisStore::open(server.url()).unwrap(), quota)

@@ -62,44 +62,85 @@ impl Assembly<'_> {
 
 /// The words in capital letters, and the code that they stand for.
 fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
-    let join = |text: &dyn Fn(&Fragment) -> String, separator| {
-        let of_quota = |n: usize| of_quota(&text(quotas[n]), quotas, n);
-        (0..quotas.len()).map(of_quota).collect::<Vec<_>>().join(separator)
+    let each = |text: &dyn Fn(&Fragment) -> Option<&'static str>| -> Vec<String> {
+        let of_quota = |(n, fragment)| Some(of_quota(text(fragment)?, quotas, n));
+        quotas.iter().copied().enumerate().filter_map(of_quota).collect()
     };
-    let line = |fragment: &Fragment, name| {
+    let lines = |name: &str, separator| {
         let default = || section(DECIDE, name)?.next();
-        fragment.line(name).or_else(default).unwrap_or_default().to_owned()
+        each(&|fragment| fragment.line(name).or_else(default)).join(separator)
     };
-    let lines = |name, separator| join(&|fragment| line(fragment, name), separator);
-    let each = |text: &str, separator| join(&|_| text.to_owned(), separator);
-    let first_cell = |fragment: &Fragment| fragment.names("cells@").next().unwrap_or("").to_owned();
-    let doubles = |names: &str| "d".repeat(names.split(", ").count());
-    let (numbers, cells) = (lines("numbers@", ", "), lines("cells@", ", "));
+    let same = |text, separator| each(&|_| Some(text)).join(separator);
+    let first_cells = each(&|fragment| fragment.names("cells@").next());
+    let numbers = lines("numbers@", ", ");
+    let (cells, own_cells) = (Cells::new(quotas, true), Cells::new(quotas, false));
     vec![
-        ("LEVELS", each("level@", ", ")),
         // And the granule.
-        ("NUMBER_FORMAT", format!(">{}d", doubles(&numbers))),
-        ("CELL_FORMAT", format!(">{}", doubles(&cells))),
-        ("CELL_BYTES", (8 * doubles(&cells).len()).to_string()),
+        ("NUMBER_FORMAT", format!(">{}", "d".repeat(numbers.split(", ").count() + 1))),
         ("NUMBERS", numbers),
-        ("CELLS", cells),
-        ("VALID", lines("valid@", " and ")),
-        ("ABOVE", lines("above@", " or ")),
         (
-            "TILL",
-            match quotas {
-                [quota] => of_quota(&first_cell(quota), quotas, 0),
-                _ => format!("math.max({})", join(&first_cell, ", ")),
+            "CHANGED",
+            match lines("ring@", ", ").rsplit(", ").next() {
+                Some(ring) if own_cells.names != cells.names => {
+                    format!("{ring} and pack(cell_format, CELLS) or pack(own_format, OWN_CELLS)")
+                }
+                _ => "pack(cell_format, CELLS)".to_owned(),
             },
         ),
+        ("OWN_FORMAT", own_cells.format),
+        ("OWN_CELLS", own_cells.names),
+        ("CELL_FORMAT", cells.format),
+        ("CELL_BYTES", cells.bytes),
+        ("CELLS", cells.names),
+        ("LEVELS", same("level@", ", ")),
+        ("VALID", lines("valid@", " and ")),
+        ("ABOVE", lines("above@", " or ")),
         ("FITS", lines("fits@", " and ")),
-        ("COSTS", each("cost@", ", ")),
-        ("ANY_COST", each("cost@ > 0", " or ")),
+        (
+            "TILL",
+            match first_cells.as_slice() {
+                [cell] => cell.clone(),
+                cells => format!("math.max({})", cells.join(", ")),
+            },
+        ),
+        ("COSTS", same("cost@", ", ")),
+        ("ANY_COST", same("cost@ > 0", " or ")),
         ("PATTERN", format!("(%d+){}", ":(%d+)".repeat(quotas.len()))),
         ("QUOTAS", quotas.len().to_string()),
         ("PARAMS", PARAMS.to_string()),
         ("MAX_TICKS", MAX_TICKS.to_string()),
     ]
+}
+
+/// The variables of all cells, and Lua expressions for their format and their size.
+struct Cells {
+    names: String,
+    format: String,
+    bytes: String,
+}
+
+impl Cells {
+    /// A ring at the end is read and written only if it is needed.
+    fn new(quotas: &[&'static Fragment], has_last_ring: bool) -> Self {
+        let (mut names, mut format, mut bytes) = (Vec::new(), vec!["'>'".to_owned()], Vec::new());
+        for (n, fragment) in quotas.iter().enumerate() {
+            let count = fragment.names("cells@").count();
+            names.extend(fragment.line("cells@").map(|cells| of_quota(cells, quotas, n)));
+            format.push(format!("'{}'", "d".repeat(count)));
+            bytes.push((8 * count).to_string());
+            if let (Some(ring), Some(size)) = (fragment.line("ring@"), fragment.line("ring_bytes@"))
+                && (has_last_ring || n + 1 < quotas.len())
+            {
+                let size = of_quota(size, quotas, n);
+                names.push(of_quota(ring, quotas, n));
+                format.push(format!("'c' .. {size}"));
+                bytes.push(size);
+            }
+        }
+        // Adjacent strings are one.
+        let format = format.join(" .. ").replace("' .. '", "");
+        Self { names: names.join(", "), format, bytes: bytes.join(" + ") }
+    }
 }
 
 /// Fills in what belongs to a quota.

@@ -3,10 +3,10 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::assembly;
+use super::{assembly, packed};
 use crate::algorithm::{
-    Algorithm, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS, QuotaState,
-    Rate, Refills, Span, WindowState,
+    Algorithm, BlocksState, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS,
+    QuotaState, Rate, Refills, Span, WindowState,
 };
 
 /// The part of a script for one algorithm.
@@ -41,6 +41,7 @@ static BORROWING: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_borrowing", 
 static FIXED_WINDOW: Fragment = fragment!(2, 0, "fixed_window");
 static INTERVAL_REFILL: Fragment = fragment!(3, 2, "interval_refill");
 static SLIDING_COUNTERS: Fragment = fragment!(4, 1, "sliding_counters");
+static SLIDING_BLOCKS: Fragment = fragment!(5, 2, "sliding_blocks");
 
 impl Fragment {
     pub(super) fn of(limit: &Limit) -> &'static Self {
@@ -49,6 +50,7 @@ impl Fragment {
             Limit::TokenBucket(_) => &TOKEN_BUCKET,
             Limit::IntervalRefill(_) => &INTERVAL_REFILL,
             Limit::SlidingCounters(_) => &SLIDING_COUNTERS,
+            Limit::SlidingBlocks(_) => &SLIDING_BLOCKS,
             Limit::FixedWindow(_) => &FIXED_WINDOW,
         }
     }
@@ -95,14 +97,29 @@ pub(super) fn numbers(limit: &Limit) -> Numbers {
             let span = window.span();
             smallvec![span.micros(), span.unit(), span.units(), window.capacity()]
         }
+        Limit::SlidingBlocks(window) => {
+            smallvec![window.width(), window.blocks() as u64, window.capacity()]
+        }
     };
     integers.into_iter().map(|number| number as f64).collect()
 }
 
+/// The size of the cells of a quota.
+pub(super) fn cell_bytes(limit: &Limit) -> usize {
+    let cells = 8 * Fragment::of(limit).names("cells@").count();
+    match limit {
+        Limit::SlidingBlocks(window) => cells + 4 * window.blocks(),
+        _ => cells,
+    }
+}
+
 /// The state of a quota in a value. `None` if no revision can have written it, or if the algorithm is
 /// not known.
-pub(super) fn state(tag: u8, numbers: &[f64], cells: &[f64]) -> Option<QuotaState> {
-    match (tag, numbers, cells) {
+pub(super) fn state(tag: u8, numbers: &[f64], cells: &[u8]) -> Option<QuotaState> {
+    if tag == SLIDING_BLOCKS.tag {
+        return blocks_state(numbers, cells).map(QuotaState::SlidingBlocks);
+    }
+    match (tag, numbers, &*packed::doubles(cells)?) {
         (BUCKET_TAG, &[permit, scale], &[micros, ticks]) => {
             let rate = Rate::new(integer(permit)?, integer(scale)?)?;
             let full_at = FullAt { micros: integer(micros)?, ticks: integer(ticks)? };
@@ -130,6 +147,20 @@ pub(super) fn state(tag: u8, numbers: &[f64], cells: &[f64]) -> Option<QuotaStat
         }
         _ => None,
     }
+}
+
+fn blocks_state(numbers: &[f64], cells: &[u8]) -> Option<BlocksState> {
+    let (start, ring) = cells.split_first_chunk::<32>()?;
+    let (&[width, blocks], &[_, newest, sum, head]) = (numbers, &*packed::doubles(start)?) else {
+        return None;
+    };
+    let (ring, rest) = ring.as_chunks::<4>();
+    let ring = ring.iter().map(|bytes| u32::from_be_bytes(*bytes));
+    let used: Box<[u32]> = [integer(head)?.try_into().ok()?].into_iter().chain(ring).collect();
+    let (width, newest, blocks) = (integer(width)?, integer(newest)?, integer(blocks)?);
+    let is_whole = rest.is_empty() && used.len() as u64 == blocks + 1;
+    let is_sum = used.iter().copied().map(u64::from).sum::<u64>() == integer(sum)?;
+    (width > 0 && blocks > 0 && is_whole && is_sum).then_some(BlocksState { width, newest, used })
 }
 
 fn integer(number: f64) -> Option<u64> {

@@ -13,11 +13,11 @@ const HEAD: usize = 8;
 
 /// What a value keeps of a quota.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct Entry<'a> {
     pub(super) quota: QuotaId,
     pub(super) tag: u8,
     pub(super) numbers: Numbers,
-    pub(super) cells: Numbers,
+    pub(super) cells: &'a [u8],
 }
 
 /// Everything before the cells of a value that has only these quotas.
@@ -30,7 +30,7 @@ pub(super) fn header(limits: &Limits) -> Vec<u8> {
         header.extend(id.to_u32().to_be_bytes());
         header.push(fragment.tag);
         header.push(8 * numbers.len() as u8);
-        header.extend((8 * fragment.names("cells@").count() as u16).to_be_bytes());
+        header.extend((fragment::cell_bytes(limit) as u16).to_be_bytes());
         header.extend(pack(numbers));
     }
     header
@@ -51,22 +51,21 @@ pub(super) fn identity_position(numbers: usize, quota: usize) -> usize {
 }
 
 /// The entries of a value in this form. `None` if it is malformed.
-pub(super) fn entries(value: &[u8]) -> Option<SmallVec<[Entry; 4]>> {
+pub(super) fn entries(value: &[u8]) -> Option<SmallVec<[Entry<'_>; 4]>> {
     let (&[FORM, count, _], mut rest) = value.split_first_chunk::<START>()? else { return None };
-    let mut entries = SmallVec::<[Entry; 4]>::new();
+    let mut entries = SmallVec::<[Entry<'_>; 4]>::new();
     let mut sizes = SmallVec::<[usize; 4]>::new();
     for _ in 0..count {
         let (&[a, b, c, d, tag, size, high, low], after) = rest.split_first_chunk::<HEAD>()?;
         let (numbers, after) = after.split_at_checked(size.into())?;
         let quota = QuotaId::from_u32(u32::from_be_bytes([a, b, c, d]));
-        let numbers = doubles(numbers);
-        entries.push(Entry { quota, tag, numbers, cells: Numbers::new() });
+        let numbers = doubles(numbers)?;
+        entries.push(Entry { quota, tag, numbers, cells: &[] });
         sizes.push(u16::from_be_bytes([high, low]).into());
         rest = after;
     }
     for (entry, size) in entries.iter_mut().zip(sizes) {
-        let (cells, after) = rest.split_at_checked(size)?;
-        (entry.cells, rest) = (doubles(cells), after);
+        (entry.cells, rest) = rest.split_at_checked(size)?;
     }
     rest.is_empty().then_some(entries)
 }
@@ -82,6 +81,8 @@ pub(super) fn pack(numbers: &[f64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
 }
 
-fn doubles(bytes: &[u8]) -> Numbers {
-    bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_be_bytes(*bytes)).collect()
+/// `None` if there is a part of one.
+pub(super) fn doubles(bytes: &[u8]) -> Option<Numbers> {
+    let (doubles, rest) = bytes.as_chunks::<8>();
+    rest.is_empty().then(|| doubles.iter().map(|bytes| f64::from_be_bytes(*bytes)).collect())
 }

@@ -70,12 +70,40 @@ impl Script {
 mod dump {
     #[test]
     fn dump() {
-        for (name, quota) in
-            [("short", crate::Quota::per_second(10)), ("packed", crate::Quota::per_second(7))]
-        {
-            let limits = crate::algorithm::Limits::new(&quota.into()).unwrap();
-            std::fs::write(format!("/tmp/{name}.lua"), &super::Scripts::of(&limits).0.one.source)
-                .unwrap();
+        let m = |list: &[&str]| {
+            let p = crate::Policy::new("default");
+            list.iter()
+                .zip(["a", "b", "c", "d"])
+                .fold(p, |p, (q, n)| p.quota(n, q.parse().unwrap()))
+        };
+        for (name, list) in [
+            ("one", &["10/s"][..]),
+            ("packed", &["7/s"]),
+            ("three", &["10/s", "100/min", "1000/day"]),
+            ("borrow", &["10/s borrow 5"]),
+            ("interval", &["10/s interval"]),
+            ("fixed", &["10/s fixed"]),
+            ("calendar", &["10/s calendar"]),
+            ("sliding", &["10/s sliding"]),
+            ("blocks12", &["10/1200ms sliding 12"]),
+            ("blocks60", &["10/s300ms sliding 60"]),
+            ("slow60", &["600/min sliding 60"]),
+            ("slow12", &["600/min sliding 12"]),
+            ("slowfixed", &["600/min fixed"]),
+            ("slowsliding", &["600/min sliding"]),
+            ("slowinterval", &["600/min interval"]),
+            ("slowborrow", &["10/s burst 600 borrow 5"]),
+            ("slowone", &["10/s burst 600"]),
+            ("slowthree", &["10/s burst 600", "100/min burst 600", "1000/day burst 800"]),
+        ] {
+            let list: Vec<_> = list.iter().map(|t| t.replace("s300ms", "1200ms")).collect();
+            let list: Vec<_> = list.iter().map(|t| &**t).collect();
+            let limits = crate::algorithm::Limits::new(&m(&list)).unwrap();
+            let (scripts, params) = super::Scripts::of(&limits);
+            std::fs::write(format!("/tmp/proto/{name}.lua"), &scripts.one.source).unwrap();
+            for n in 0..2 {
+                std::fs::write(format!("/tmp/proto/{name}.{n}"), &params[n]).unwrap();
+            }
         }
     }
 }

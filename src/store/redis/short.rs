@@ -30,6 +30,9 @@ pub(super) fn params(limits: &Limits) -> Option<Params> {
     let (Some((id, Limit::TokenBucket(bucket))), None) = (quotas.next(), quotas.next()) else {
         return None;
     };
+    if bucket.borrows() {
+        return None;
+    }
     let (permit, digits) = (bucket.rate().permit(), three_digits(bucket.rate())?);
     let first = format!("{:08x}{permit}{digits}", id.to_u32());
     Some([first.into(), bucket.refill_ticks().to_string().into()])

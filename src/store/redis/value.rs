@@ -16,7 +16,7 @@ pub(super) fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<State> {
     }
     let mut entries = SmallVec::<[Entry; 4]>::new();
     for packed::Entry { quota, tag, numbers, cells } in packed::entries(value)? {
-        match fragment::state(tag, &numbers, &cells).filter(is_possible) {
+        match fragment::state(tag, &numbers, cells).filter(is_possible) {
             Some(state) => entries.push(Entry { quota, state }),
             None if is_read(limits, quota, tag) => return None,
             // It has another algorithm, which this version may not know.

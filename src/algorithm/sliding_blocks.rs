@@ -1,0 +1,201 @@
+//! A sliding window that is counted in blocks. What was used in a block counts until the whole block
+//! is older than the window, so no span of a window admits more than the limit, and a permit comes
+//! back at most one block late.
+
+use super::Algorithm;
+use super::rate::MAX_TICKS;
+use crate::decision::{Numbers, QuotaInfo};
+use crate::{ConfigError, Quota};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlidingBlocks {
+    limit: u64,
+    /// The length of a block in microseconds.
+    width: u64,
+    /// In a window.
+    blocks: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BlocksLevel {
+    state: BlocksState,
+    now: u64,
+}
+
+/// What a store keeps of a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BlocksState {
+    pub(crate) width: u64,
+    /// The number of the newest block, counted from 1970.
+    pub(crate) newest: u64,
+    /// The permits used in each block of a window and in the one before, the newest first.
+    pub(crate) used: Box<[u32]>,
+}
+
+impl SlidingBlocks {
+    pub(crate) const MAX_BLOCKS: u32 = 60;
+
+    pub(crate) fn new(name: &str, quota: &Quota, blocks: u32) -> Result<Self, ConfigError> {
+        let error = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
+        let (limit, period) = (quota.permits(), quota.period());
+        if limit == 0 {
+            return error("0 permits per window would deny everything: use 1 or more");
+        }
+        if limit > u32::MAX.into() {
+            return error("a sliding window has at most 4294967295 permits");
+        }
+        if quota.capacity() != limit || quota.borrowed() > 0 {
+            return error(
+                "a sliding window has no burst, because all its permits can be taken at once: remove \
+                 `burst` and `borrow`",
+            );
+        }
+        if !(1..=Self::MAX_BLOCKS).contains(&blocks) {
+            return error("a window has 1 to 60 blocks");
+        }
+        let micros = period.as_micros();
+        let is_whole = period.subsec_nanos() % 1_000 == 0 && micros.is_multiple_of(blocks.into());
+        if !is_whole || micros < 1_000 * u128::from(blocks) {
+            return error(
+                "a block is a whole number of microseconds, and at least 1 ms long: use a number of \
+                 blocks that divides the window",
+            );
+        }
+        if micros > u128::from(MAX_TICKS / 2) {
+            return error("a sliding window is at most 71 years long");
+        }
+        let width = (micros / u128::from(blocks)) as u64;
+        Ok(Self { limit, width, blocks: blocks as usize })
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn width(&self) -> u64 {
+        self.width
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// With all permits in the block of `now`.
+    fn of(&self, used: u64, now: u64) -> BlocksLevel {
+        let mut blocks = vec![0; self.blocks + 1];
+        blocks[0] = used.try_into().unwrap_or(u32::MAX);
+        let (width, newest, used) = (self.width, now / self.width, blocks.into());
+        BlocksLevel { state: BlocksState { width, newest, used }, now }
+    }
+}
+
+impl BlocksState {
+    /// When the block of this index counts no more.
+    fn ends_at(&self, index: usize) -> u64 {
+        let end = self.newest.saturating_add(self.used.len() as u64).saturating_sub(index as u64);
+        end.saturating_mul(self.width)
+    }
+
+    /// The state at a later time.
+    fn at(mut self, now: u64) -> Self {
+        let newest = (now / self.width).max(self.newest);
+        let turns = usize::try_from(newest - self.newest).unwrap_or(usize::MAX);
+        let turns = turns.min(self.used.len());
+        self.used.rotate_right(turns);
+        self.used[..turns].fill(0);
+        Self { newest, ..self }
+    }
+}
+
+impl BlocksLevel {
+    fn used(&self) -> u64 {
+        self.state.used.iter().copied().map(u64::from).sum()
+    }
+
+    /// The time until at most so much is used.
+    fn wait(&self, most: u64) -> u64 {
+        let mut used = self.used();
+        let mut wait = 0;
+        for (index, in_block) in self.state.used.iter().enumerate().rev() {
+            if used <= most {
+                break;
+            }
+            used -= u64::from(*in_block);
+            wait = self.state.ends_at(index).saturating_sub(self.now);
+        }
+        wait
+    }
+}
+
+impl Algorithm for SlidingBlocks {
+    type Level = BlocksLevel;
+    type State = BlocksState;
+
+    fn info(&self, name: &str) -> QuotaInfo {
+        let micros = self.width * self.blocks as u64;
+        let window = if micros.is_multiple_of(1_000_000) { micros / 1_000_000 } else { 0 };
+        QuotaInfo::new(name, self.limit, window)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn level(&self, state: Option<BlocksState>, now: u64) -> BlocksLevel {
+        let level = state.map(|state| BlocksLevel { state: state.at(now), now });
+        level.filter(|level| level.used() > 0).unwrap_or_else(|| self.of(0, now))
+    }
+
+    #[cfg(any(feature = "redis", test))]
+    fn empty(&self, now: u64) -> BlocksLevel {
+        self.of(self.limit, now)
+    }
+
+    fn fits(&self, level: &BlocksLevel, cost: u64) -> bool {
+        level.used().saturating_add(cost) <= self.limit
+    }
+
+    /// What was used in blocks of another length counts as used in the current block.
+    fn charge(&self, level: &mut BlocksLevel, cost: u64) {
+        if !self.is_own(level) {
+            *level = self.of(level.used(), level.now);
+        }
+        // At most the limit.
+        level.state.used[0] += cost as u32;
+    }
+
+    fn wait(&self, level: &BlocksLevel, cost: u64) -> u64 {
+        level.wait(self.limit.saturating_sub(cost))
+    }
+
+    fn is_own(&self, level: &BlocksLevel) -> bool {
+        level.state.width == self.width && level.state.used.len() == self.blocks + 1
+    }
+
+    fn numbers(&self, level: &BlocksLevel) -> Numbers {
+        let remaining = self.limit.saturating_sub(level.used());
+        Numbers {
+            remaining,
+            retry_after: 0,
+            refill_after: level.wait(self.limit.saturating_sub(remaining + 1)),
+            reset_after: level.wait(0),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn longest(&self) -> u64 {
+        self.width * (self.blocks as u64 + 1)
+    }
+
+    fn state(level: &BlocksLevel, _: u64) -> BlocksState {
+        level.state.clone()
+    }
+
+    fn until(state: &BlocksState) -> u64 {
+        let newest = state.used.iter().position(|used| *used > 0);
+        newest.map_or(0, |index| state.ends_at(index))
+    }
+
+    #[cfg(feature = "redis")]
+    fn is_too_far(state: &BlocksState, now: u64) -> bool {
+        state.newest.saturating_mul(state.width) > now.saturating_add(MAX_TICKS)
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate::{ErrorKind, Limiter, Quota, RedisStore};
+use tollgate::{ErrorKind, Limiter, Policy, Quota, RedisStore};
 
 use crate::common::{BOUND, Sentinel, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
@@ -12,11 +12,10 @@ use crate::oracle::{Oracle, State};
 const REDIS_KEY: &str = "tollgate:{key}:default:t2";
 const DAILY: Quota = Quota::per_day(1).burst(10);
 
-/// Of each form of the value and each algorithm, all with 10 permits.
-const QUOTAS: [Quota; 8] = [
+/// Of each form of the value and each algorithm, all with 10 permits. The first two are token buckets.
+const QUOTAS: [Quota; 7] = [
     DAILY,
     Quota::new(7, Duration::from_secs(86_400)).burst(10),
-    DAILY.borrow_up_to(1),
     DAILY.interval_refill(),
     Quota::new(10, WEEKS).fixed_window(),
     Quota::new(10, WEEKS).calendar(),
@@ -70,6 +69,34 @@ async fn a_key_expires_within_a_second_after_its_bucket_is_full_and_not_before()
                 full_at <= expires && expires < full_at + oracle.micros_to_ticks(1_001_001),
                 "{oracle:?}"
             );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_any_algorithm_expires_after_all_its_quotas_are_unused_and_soon() {
+    let server = Server::start().await;
+    let mut policies: Vec<Policy> = QUOTAS.map(Policy::from).into();
+    let add = |policy: Policy, (name, quota): (&'static str, _)| policy.quota(name, quota);
+    policies.push(
+        ["a", "b", "c", "d", "e", "f", "g"]
+            .into_iter()
+            .zip(QUOTAS)
+            .fold(Policy::new("default"), add),
+    );
+    for policy in policies {
+        let limiter = uncached(RedisStore::open(server.url()).unwrap(), policy.clone());
+        limiter.reset("key").await.unwrap();
+        for _ in 0..10 {
+            let before = server.time_micros().await;
+            let decision = limiter.check("key").await.unwrap();
+            decision.ensure_allowed().unwrap();
+            let resets = decision.quotas().map(|quota| quota.reset_after().as_micros() as u64);
+            let expires: u64 = server.query(&["PEXPIRETIME", REDIS_KEY]).await;
+            let needed = before + resets.max().unwrap();
+            // A sliding window of counters keeps what it used for two windows.
+            let latest = needed + 62 * 86_400_000_000;
+            assert!((needed..latest).contains(&(expires * 1_000)), "{policy:?}");
         }
     }
 }
@@ -174,9 +201,13 @@ async fn an_invalid_value_becomes_an_empty_bucket_with_a_ttl() {
     let invalid: Vec<&str> =
         [&of_daily[..], &of_others, &no_quota].concat().leak().iter().map(String::as_str).collect();
     let invalid: Vec<&str> = invalid.into_iter().chain(unparsable).collect();
+    // A number is a token bucket, which means nothing to other algorithms.
+    let malformed =
+        ["", "x", "nan008", "1:2:3", "\u{1}", "\u{1}\u{1}", "\u{1}\u{1}\u{0}"].as_slice();
     for quota in QUOTAS {
         let limiter = limiter(&server, quota);
-        for &value in &invalid {
+        let is_bucket = QUOTAS[..2].contains(&quota);
+        for &value in if is_bucket { &invalid } else { malformed } {
             server.command(&["SET", REDIS_KEY, value, "PX", "100000"]).await;
             let decision = limiter.check("key").await.unwrap();
             assert!(!decision.is_allowed(), "{value:?}: {decision:?}");
@@ -193,8 +224,8 @@ async fn an_invalid_value_becomes_an_empty_bucket_with_a_ttl() {
 #[tokio::test]
 async fn a_missing_ttl_is_restored_whether_the_check_is_allowed_or_denied() {
     let server = Server::start().await;
-    for quota in QUOTAS {
-        let limiter = limiter(&server, quota);
+    for quota in &QUOTAS[..2] {
+        let limiter = limiter(&server, *quota);
         for consumed in [1, 10] {
             limiter.reset("key").await.unwrap();
             limiter.check_cost("key", consumed).await.unwrap().ensure_allowed().unwrap();
@@ -208,6 +239,23 @@ async fn a_missing_ttl_is_restored_whether_the_check_is_allowed_or_denied() {
         server.command(&["PERSIST", REDIS_KEY]).await;
         let _ = limiter.peek("key").await.unwrap();
         assert!(ttl(&server).await > 0);
+    }
+}
+
+/// An allowed check may keep the expiry, and does not look whether there is one.
+#[tokio::test]
+async fn a_denied_check_or_a_peek_restores_a_missing_ttl_for_every_algorithm() {
+    let server = Server::start().await;
+    for quota in QUOTAS {
+        let limiter = limiter(&server, quota);
+        limiter.reset("key").await.unwrap();
+        limiter.check_cost("key", 9).await.unwrap().ensure_allowed().unwrap();
+        server.command(&["PERSIST", REDIS_KEY]).await;
+        assert!(limiter.check_cost("key", 2).await.unwrap().is_denied());
+        assert!(ttl(&server).await > 0, "{quota}");
+        server.command(&["PERSIST", REDIS_KEY]).await;
+        let _ = limiter.peek("key").await.unwrap();
+        assert!(ttl(&server).await > 0, "{quota}");
     }
 }
 
@@ -271,6 +319,56 @@ async fn used_permits_stay_used_at_other_numbers() {
         let denied = new.check("key").await.unwrap();
         assert!(denied.is_denied() && denied.remaining() == 0, "{denied:?}");
     }
+}
+
+/// While a revision uses the key that has other quotas than those that are asked about here.
+#[tokio::test]
+async fn quotas_that_are_added_or_removed_leave_the_others_as_they_are() {
+    let server = Server::start().await;
+    let limiter = |names: &[&'static str]| {
+        let quotas = names.iter().zip([Quota::new(10, WEEKS).fixed_window(), DAILY]);
+        let add = |policy: Policy, (name, quota): (&&'static str, _)| policy.quota(*name, quota);
+        let policy = quotas.fold(Policy::new("default"), add);
+        uncached(RedisStore::open(server.url()).unwrap(), policy)
+    };
+    let (window, both, other) = (limiter(&["a"]), limiter(&["a", "b"]), limiter(&["c", "b"]));
+    let left = async |limiter: &Limiter| {
+        let decision = limiter.peek("key").await.unwrap();
+        decision.quotas().map(|quota| quota.remaining()).collect::<Vec<_>>()
+    };
+    both.check_cost("key", 3).await.unwrap().ensure_allowed().unwrap();
+    assert_eq!(left(&other).await, [10, 7]);
+    other.check_cost("key", 2).await.unwrap().ensure_allowed().unwrap();
+    assert_eq!((left(&both).await, left(&window).await), (vec![7, 5], vec![7]));
+    window.check_cost("key", 4).await.unwrap().ensure_allowed().unwrap();
+    assert_eq!((left(&both).await, left(&other).await), (vec![3, 5], vec![8, 5]));
+    // An algorithm that changes starts full.
+    let changed = Policy::new("default").quota("a", DAILY).quota("b", DAILY);
+    let changed = uncached(RedisStore::open(server.url()).unwrap(), changed);
+    assert_eq!(left(&changed).await, [10, 5]);
+}
+
+#[tokio::test]
+async fn a_debt_is_paid_before_the_next_check_is_allowed() {
+    let server = Server::start().await;
+    let limiter = limiter(&server, Quota::per_second(10).burst(10).borrow_up_to(20));
+    let before = server.time_micros().await;
+    let exceeding = limiter.check_cost("key", 31).await.unwrap();
+    assert!(exceeding.exceeds_capacity());
+    assert!(limiter.check_cost("key", 30).await.unwrap().is_allowed());
+    let denied = limiter.check("key").await.unwrap();
+    assert_eq!((denied.limit(), denied.remaining()), (10, 0));
+    // 20 permits that are owed, and one for the check.
+    let wait = denied.retry_after().unwrap().as_micros() as u64;
+    let after = server.time_micros().await;
+    assert!(wait <= 2_100_000 && wait + (after - before) >= 2_100_000, "{wait}");
+    // With one permit left, all that may be owed can be taken again.
+    wait_until("a permit", BOUND, async || {
+        limiter.check_cost("key", 21).await.unwrap().is_allowed()
+    })
+    .await;
+    assert!(server.time_micros().await >= before + 2_100_000);
+    assert!(limiter.check("key").await.unwrap().retry_after().unwrap() > Duration::from_secs(1));
 }
 
 #[tokio::test]

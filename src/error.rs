@@ -62,6 +62,8 @@ pub enum ErrorKind {
     /// The resolver found no key, or rejected the request. Only from a layer made by
     /// [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors).
     Rejected,
+    /// The [costs](crate::Costs) of a check name a quota that the policy does not have.
+    UnknownQuota,
 }
 
 impl Error {

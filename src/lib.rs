@@ -10,6 +10,7 @@
 
 mod address;
 mod algorithm;
+mod costs;
 mod decision;
 mod error;
 pub mod guide;
@@ -22,6 +23,7 @@ mod quota_text;
 pub mod resolve;
 mod store;
 
+pub use costs::Costs;
 pub use decision::{Decision, QuotaStatus, Source};
 pub use error::{ConfigError, Error, ErrorKind};
 pub use key::Key;

@@ -3,18 +3,20 @@
 //! All checks of a call are decided at one time. At that time each quota is a level between 0 and its
 //! capacity: an allowed check raises it, and time lowers it. The algorithm says how.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 #[cfg(test)]
 use super::TokenBucket;
+use super::charge::{Charge, Cost};
 use super::limit::{Level, Limit};
 #[cfg(test)]
 use super::rate::Debt;
 use super::state::{Entry, QuotaId, State};
 use crate::decision::{Outcome, QuotaInfo, Verdict};
-use crate::{ConfigError, Policy};
+use crate::{ConfigError, Costs, Policy};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
@@ -113,22 +115,38 @@ impl Limits {
         State::new(own.chain(others).collect(), found)
     }
 
+    /// What a check takes from each quota. The error is a name that no quota has.
+    pub(crate) fn charge(&self, costs: &Costs) -> Result<Charge, Cow<'static, str>> {
+        if costs.named.is_empty() {
+            return Ok(Charge::Same(costs.others));
+        }
+        let mut each: Arc<[u64]> = vec![costs.others; self.quotas.len()].into();
+        for (name, cost) in &costs.named {
+            let index = self.infos.iter().position(|info| info.name() == name);
+            match index.and_then(|index| Arc::get_mut(&mut each)?.get_mut(index)) {
+                Some(of_quota) => *of_quota = *cost,
+                None => return Err(name.clone()),
+            }
+        }
+        Ok(Charge::Each(each))
+    }
+
     /// The verdict on a cost above the capacity of a quota, which needs no state.
-    pub(crate) fn exceeding_capacity(&self, cost: u64) -> Option<Verdict> {
-        let exceeds = self.quotas.iter().any(|quota| quota.limit.capacity() < cost);
-        exceeds.then(|| self.check(&mut self.standing(None, 0), cost))
+    pub(crate) fn exceeding_capacity(&self, cost: &impl Cost) -> Option<Verdict> {
+        self.exceeds_capacity(cost).then(|| self.check(&mut self.standing(None, 0), cost))
     }
 
     /// Decides a check, and charges its cost if it is allowed.
-    pub(crate) fn check(&self, standing: &mut Standing, cost: u64) -> Verdict {
+    pub(crate) fn check(&self, standing: &mut Standing, cost: &impl Cost) -> Verdict {
         let outcome = if self.is_allowed(standing, cost) {
-            if cost > 0 {
-                for (quota, level) in self.quotas.iter().zip(&mut standing.0) {
+            for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
+                let cost = cost.of(index);
+                if cost > 0 {
                     quota.limit.charge(level, cost);
                 }
             }
             Outcome::Allowed
-        } else if self.quotas.iter().any(|quota| quota.limit.capacity() < cost) {
+        } else if self.exceeds_capacity(cost) {
             Outcome::ExceedsCapacity
         } else {
             Outcome::Denied
@@ -137,33 +155,41 @@ impl Limits {
     }
 
     /// Whether a check is allowed.
-    pub(crate) fn is_allowed(&self, standing: &Standing, cost: u64) -> bool {
-        let mut quotas = self.quotas.iter().zip(&standing.0);
-        cost == 0 || quotas.all(|(quota, level)| quota.limit.fits(level, cost))
+    pub(crate) fn is_allowed(&self, standing: &Standing, cost: &impl Cost) -> bool {
+        let mut quotas = self.quotas.iter().zip(&standing.0).enumerate();
+        quotas.all(|(index, (quota, level))| {
+            let cost = cost.of(index);
+            cost == 0 || quota.limit.fits(level, cost)
+        })
     }
 
     /// The verdict on a check of cost 1, without charging it.
     pub(crate) fn peek(&self, standing: &Standing) -> Verdict {
-        let is_allowed = self.is_allowed(standing, 1);
-        self.verdict(standing, if is_allowed { Outcome::Allowed } else { Outcome::Denied }, 1)
+        let is_allowed = self.is_allowed(standing, &1);
+        self.verdict(standing, if is_allowed { Outcome::Allowed } else { Outcome::Denied }, &1)
     }
 
-    fn verdict(&self, standing: &Standing, outcome: Outcome, cost: u64) -> Verdict {
-        let numbers = |(quota, level): (&Named, &Level)| {
+    fn exceeds_capacity(&self, cost: &impl Cost) -> bool {
+        let mut quotas = self.quotas.iter().enumerate();
+        quotas.any(|(index, quota)| quota.limit.capacity() < cost.of(index))
+    }
+
+    fn verdict(&self, standing: &Standing, outcome: Outcome, cost: &impl Cost) -> Verdict {
+        let numbers = |(index, (quota, level)): (usize, (&Named, &Level))| {
             let mut numbers = quota.limit.numbers(level);
+            let cost = cost.of(index);
             numbers.retry_after = match outcome {
-                Outcome::Allowed => 0,
-                Outcome::Denied => quota.limit.wait(level, cost),
+                Outcome::Denied if cost > 0 => quota.limit.wait(level, cost),
                 Outcome::ExceedsCapacity if quota.limit.capacity() < cost => u64::MAX,
-                Outcome::ExceedsCapacity => 0,
+                _ => 0,
             };
             numbers
         };
         if let ([quota], [level]) = (&*self.quotas, &*standing.0) {
-            return Verdict::new(outcome, numbers((quota, level)));
+            return Verdict::new(outcome, numbers((0, (quota, level))));
         }
-        let all = self.quotas.iter().zip(&standing.0).map(numbers).collect();
-        Verdict::of_several(outcome, self.infos.clone(), all)
+        let quotas = self.quotas.iter().zip(&standing.0).enumerate();
+        Verdict::of_several(outcome, self.infos.clone(), quotas.map(numbers).collect())
     }
 
     /// Whether time and checks change these levels as they would change those that this revision of
@@ -189,7 +215,7 @@ impl Limits {
 #[cfg(test)]
 pub(super) fn check_bucket(bucket: TokenBucket, debt: &mut Debt, cost: u64) -> Verdict {
     let mut standing = Standing(SmallVec::from([Level::TokenBucket(*debt)]));
-    let verdict = Limits::of_bucket(bucket).check(&mut standing, cost);
+    let verdict = Limits::of_bucket(bucket).check(&mut standing, &cost);
     if let Level::TokenBucket(after) = standing.0[0] {
         *debt = after;
     }
@@ -279,14 +305,14 @@ mod tests {
             for (pause, cost) in checks {
                 now += pause;
                 let mut standing = limits.standing(state.as_ref(), now);
-                let verdict = limits.check(&mut standing, cost);
+                let verdict = limits.check(&mut standing, &cost);
                 state = Some(limits.state(&standing, state.as_ref(), now));
                 let separate: Vec<_> = alone
                     .iter()
                     .zip(&states)
                     .map(|(alone, state): (&Limits, &Option<State>)| {
                         let mut standing = alone.standing(state.as_ref(), now);
-                        (alone.check(&mut standing, cost), alone.state(&standing, None, now))
+                        (alone.check(&mut standing, &cost), alone.state(&standing, None, now))
                     })
                     .collect();
                 let is_allowed = separate.iter().all(|(verdict, _)| verdict.is_allowed());
@@ -308,15 +334,15 @@ mod tests {
             quotas in quotas(), checks in checks(), cost in 1..=20u64,
         ) {
             let limits = limits(&quotas);
-            prop_assume!(limits.exceeding_capacity(cost).is_none());
+            prop_assume!(limits.exceeding_capacity(&cost).is_none());
             let (mut state, mut now) = (None, NOW);
             for (pause, cost) in checks {
                 now += pause;
                 let mut standing = limits.standing(state.as_ref(), now);
-                let _ = limits.check(&mut standing, cost);
+                let _ = limits.check(&mut standing, &cost);
                 state = Some(limits.state(&standing, state.as_ref(), now));
             }
-            let check = |at| limits.check(&mut limits.standing(state.as_ref(), at), cost);
+            let check = |at| limits.check(&mut limits.standing(state.as_ref(), at), &cost);
             let verdict = check(now);
             let wait = verdict.numbers.retry_after;
             prop_assert!(check(now + wait).is_allowed());
@@ -328,7 +354,7 @@ mod tests {
         fn time_in_two_steps_is_time_in_one(quotas in quotas(), cost in 1..=20u64, a in 0..=3_000_000u64, b in 0..=3_000_000u64) {
             let limits = limits(&quotas);
             let mut standing = limits.standing(None, NOW);
-            let _ = limits.check(&mut standing, cost);
+            let _ = limits.check(&mut standing, &cost);
             let state = limits.state(&standing, None, NOW);
             let between = limits.standing(Some(&state), NOW + a);
             let state_between = limits.state(&between, Some(&state), NOW + a);
@@ -345,7 +371,7 @@ mod tests {
         let (slow, other) = (Quota::per_day(5), Quota::per_day(9));
         let both = of_names(&[("a", slow), ("b", other)]);
         let mut standing = both.standing(None, NOW);
-        assert!(both.check(&mut standing, 3).is_allowed());
+        assert!(both.check(&mut standing, &3).is_allowed());
         let state = both.state(&standing, None, NOW);
         let remaining = |limits: &Limits, state: &State| {
             let verdict = limits.peek(&limits.standing(Some(state), NOW));
@@ -356,13 +382,13 @@ mod tests {
         // Without `a`, which stays in the state for those that have it.
         let less = of_names(&[("b", other)]);
         let mut standing = less.standing(Some(&state), NOW);
-        assert!(less.check(&mut standing, 1).is_allowed());
+        assert!(less.check(&mut standing, &1).is_allowed());
         let state = less.state(&standing, Some(&state), NOW);
         assert_eq!(remaining(&both, &state), [2, 5]);
         // Until it is full again. What is left still belongs to `b`.
         let later = NOW + 2 * 86_400_000_000;
         let mut standing = less.standing(Some(&state), later);
-        assert!(less.check(&mut standing, 4).is_allowed());
+        assert!(less.check(&mut standing, &4).is_allowed());
         let state = less.state(&standing, Some(&state), later);
         assert!(state.entries().count() == 1, "{state:?}");
         let verdict = both.peek(&both.standing(Some(&state), later));
@@ -373,7 +399,7 @@ mod tests {
     fn a_lone_bucket_belongs_to_the_first_one() {
         let lone = of_names(&[("any", Quota::per_day(5))]);
         let mut standing = lone.standing(None, NOW);
-        assert!(lone.check(&mut standing, 3).is_allowed());
+        assert!(lone.check(&mut standing, &3).is_allowed());
         let state = lone.state(&standing, None, NOW);
         let two = of_names(&[("a", Quota::per_day(5)), ("b", Quota::per_day(9))]);
         let standing = two.standing(Some(&state), NOW);
@@ -390,9 +416,9 @@ mod tests {
         let limits = of_names(&[("a", Quota::per_second(10)), ("b", Quota::per_minute(15))]);
         let mut standing = limits.standing(None, NOW);
         let tightest = |verdict: Verdict| verdict.several.unwrap().tightest;
-        assert_eq!(tightest(limits.check(&mut standing, 9)), 0);
-        assert_eq!(tightest(limits.check(&mut standing, 7)), 1);
-        let exceeds = limits.exceeding_capacity(11).unwrap();
+        assert_eq!(tightest(limits.check(&mut standing, &9)), 0);
+        assert_eq!(tightest(limits.check(&mut standing, &7)), 1);
+        let exceeds = limits.exceeding_capacity(&11).unwrap();
         assert_eq!((exceeds.numbers.remaining, tightest(exceeds)), (10, 0));
     }
 }

@@ -1,6 +1,7 @@
 //! The algorithms as pure integer functions of a state, a time and a cost. They are the executable
 //! specification: the memory store runs them, and the Lua fragments must agree with them.
 
+mod charge;
 mod fixed_window;
 mod interval_refill;
 mod limit;
@@ -11,6 +12,7 @@ mod sliding_counters;
 mod state;
 mod token_bucket;
 
+pub(crate) use charge::{AtMostOne, Charge, Cost};
 #[cfg(feature = "redis")]
 pub(crate) use fixed_window::WindowState;
 #[cfg(feature = "redis")]

@@ -11,7 +11,7 @@ use tower_service::Service;
 use super::RateLimitLayer;
 use super::protocol::{Checking, Protocol};
 use crate::limiter::{CheckState, PendingCheck, Revision};
-use crate::{Decision, Error, Key, KeyResolver, Limiter, Resolution};
+use crate::{Costs, Decision, Error, Key, KeyResolver, Limiter, Resolution};
 
 pin_project! {
     #[project = AdmissionProj]
@@ -62,11 +62,11 @@ where
                 return Self::respond(layer.reject(&head, rejection, false), service);
             }
         };
-        let cost = layer.cost.as_ref().map_or(1, |cost| cost(&head));
+        let costs = layer.costs.as_ref().map_or(Costs::new(1), |costs| costs(&head));
         let chosen = layer.limiter_for.as_ref().and_then(|limiter_for| limiter_for(&head));
         let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
         let revision = limiter.revision();
-        match CheckState::start(limiter, &revision, key, cost) {
+        match CheckState::start(limiter, &revision, key, &costs) {
             CheckState::Ready(result) => {
                 Self::decide(layer, &revision, key, result, &mut Some((head, body)), service)
             }

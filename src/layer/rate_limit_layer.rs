@@ -5,7 +5,7 @@ use http::request::Parts;
 use tower_layer::Layer;
 
 use super::{Http, RateLimit};
-use crate::{Decision, Key, KeyResolver, Limiter, Policy, Rejection};
+use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Rejection};
 
 /// Limits the requests to a service: a tower [`Layer`] for axum, hyper, tonic and any other tower
 /// service.
@@ -100,7 +100,7 @@ use crate::{Decision, Key, KeyResolver, Limiter, Policy, Rejection};
 pub struct RateLimitLayer<K, R = Parts, M = Http> {
     pub(super) limiter: Limiter,
     pub(super) resolver: Arc<K>,
-    pub(super) cost: Option<Arc<Cost<R>>>,
+    pub(super) costs: Option<Arc<CostsOf<R>>>,
     pub(super) limiter_for: Option<Arc<LimiterFor<R>>>,
     pub(super) on_decision: Option<Arc<OnDecision<R>>>,
     pub(super) mode: M,
@@ -110,7 +110,7 @@ pub struct RateLimitLayer<K, R = Parts, M = Http> {
 /// How many different pieces of advice a layer logs. Each comes from a resolver, not from a request.
 const MAX_ADVICE: usize = 16;
 
-type Cost<R> = dyn Fn(&R) -> u64 + Send + Sync;
+type CostsOf<R> = dyn Fn(&R) -> Costs + Send + Sync;
 type LimiterFor<R> = dyn Fn(&R) -> Option<Limiter> + Send + Sync;
 type OnDecision<R> = dyn Fn(&Checked<'_, R>) + Send + Sync;
 
@@ -204,7 +204,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         Self {
             limiter,
             resolver: Arc::new(resolver),
-            cost: None,
+            costs: None,
             limiter_for: None,
             on_decision: None,
             mode,
@@ -225,7 +225,28 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     /// ```
     #[must_use]
     pub fn cost(self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
-        Self { cost: Some(Arc::new(cost)), ..self }
+        self.costs(move |head| Costs::new(cost(head)))
+    }
+
+    /// Like [`cost`](Self::cost), with another cost for some quotas of the policy: see [`Costs`].
+    ///
+    /// Costs for a quota that the policy does not have are an error for which the layer responds with
+    /// 503, whatever the failure mode.
+    ///
+    /// ```
+    /// # use http::request::Parts;
+    /// # use tollgate::{Costs, Limiter, RateLimitLayer, resolve::PeerIp};
+    /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
+    /// RateLimitLayer::new(limiter, PeerIp::new()).costs(|parts: &Parts| {
+    ///     let length = parts.headers.get("content-length");
+    ///     let bytes = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    ///     Costs::new(1).with("bytes", bytes.unwrap_or(0))
+    /// })
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn costs(self, costs: impl Fn(&R) -> Costs + Send + Sync + 'static) -> Self {
+        Self { costs: Some(Arc::new(costs)), ..self }
     }
 
     /// Chooses the limiter by request, for example by what the account has paid for. `None` means
@@ -316,7 +337,7 @@ impl<K, R, M: Clone> Clone for RateLimitLayer<K, R, M> {
         Self {
             limiter: self.limiter.clone(),
             resolver: self.resolver.clone(),
-            cost: self.cost.clone(),
+            costs: self.costs.clone(),
             limiter_for: self.limiter_for.clone(),
             on_decision: self.on_decision.clone(),
             mode: self.mode.clone(),

@@ -3,10 +3,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::{HeldRevision, Inner, Limiter, Revision, RevisionRef};
+use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::decision::Verdict;
 use crate::store::{Op, PendingVerdict};
-use crate::{Decision, Error, Key, Source};
+use crate::{Costs, Decision, Error, ErrorKind, Key, Source};
 
 /// The future of a check: see [`Limiter::check`].
 ///
@@ -19,7 +19,7 @@ pub struct Check {
 }
 
 enum Progress {
-    New { key: Key, cost: u64 },
+    New { key: Key, costs: Costs },
     Pending(PendingCheck),
     Done,
 }
@@ -35,13 +35,13 @@ pub(crate) enum CheckState {
 pub(crate) struct PendingCheck {
     verdict: PendingVerdict,
     key: Key,
-    cost: u64,
+    op: Op,
     revision: HeldRevision,
 }
 
 impl Check {
-    pub(super) fn new(limiter: &Limiter, key: Key, cost: u64) -> Self {
-        Self { limiter: limiter.clone(), progress: Progress::New { key, cost } }
+    pub(super) fn new(limiter: &Limiter, key: Key, costs: Costs) -> Self {
+        Self { limiter: limiter.clone(), progress: Progress::New { key, costs } }
     }
 }
 
@@ -50,25 +50,40 @@ impl CheckState {
         limiter: &Limiter,
         revision: &RevisionRef<'_>,
         key: &Key,
-        cost: u64,
+        costs: &Costs,
     ) -> Self {
-        if let Some(verdict) = revision.limits.exceeding_capacity(cost) {
+        let charge = match revision.limits.charge(costs) {
+            Ok(charge) => charge,
+            Err(unknown) => {
+                let (policy, error) = (revision.policy().name(), unknown_quota(revision, &unknown));
+                limiter.inner.failure_log.failed(policy, FailureMode::Closed, &error);
+                return Self::Ready(Err(error));
+            }
+        };
+        if let Some(verdict) = revision.limits.exceeding_capacity(&charge) {
             return Self::Ready(Ok(revision.decision(verdict, Source::Quota)));
         }
         let inner = &*limiter.inner;
         let cache = revision.denial_cache.as_ref();
-        if let Some(verdict) = cache.and_then(|cache| cache.get(key, cost, &revision.limits)) {
+        if let Some(verdict) = cache.and_then(|cache| cache.get(key, &charge, &revision.limits)) {
             return Self::Ready(Ok(revision.decision(verdict, Source::Cached)));
         }
-        match revision.backend.decide(key, Op::Acquire(cost)) {
+        let op = Op::Acquire(charge);
+        match revision.backend.decide(key, &op) {
             Some(verdict) => Self::Ready(inner.apply_failure_mode(revision, verdict)),
             None => {
                 let (key, revision) = (key.clone(), revision.hold());
                 let verdict = PendingVerdict::default();
-                Self::Pending(PendingCheck { verdict, key, cost, revision })
+                Self::Pending(PendingCheck { verdict, key, op, revision })
             }
         }
     }
+}
+
+fn unknown_quota(revision: &Revision, name: &str) -> Error {
+    let policy = revision.policy().name();
+    let text = format!("costs for quota `{name}`, which policy `{policy}` does not have");
+    Error::new(ErrorKind::UnknownQuota, text)
 }
 
 impl PendingCheck {
@@ -88,8 +103,8 @@ impl PendingCheck {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
         let revision = limiter.held(&self.revision);
-        let (backend, op) = (&revision.backend, Op::Acquire(self.cost));
-        let verdict = ready!(backend.poll_check(&self.key, op, &mut self.verdict, cx));
+        let backend = &revision.backend;
+        let verdict = ready!(backend.poll_check(&self.key, &self.op, &mut self.verdict, cx));
         Poll::Ready(limiter.inner.apply_failure_mode(revision, verdict))
     }
 }
@@ -121,8 +136,8 @@ impl Future for Check {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { limiter, progress } = &mut *self;
-        if let Progress::New { key, cost } = progress {
-            match CheckState::start(limiter, &limiter.revision(), key, *cost) {
+        if let Progress::New { key, costs } = progress {
+            match CheckState::start(limiter, &limiter.revision(), key, costs) {
                 CheckState::Ready(result) => {
                     *progress = Progress::Done;
                     return Poll::Ready(result);

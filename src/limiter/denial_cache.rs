@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Key;
-use crate::algorithm::Limits;
+use crate::algorithm::{AtMostOne, Cost, Limits};
 use crate::decision::Verdict;
 use crate::store::RevisionDenials;
 
@@ -27,7 +27,7 @@ impl DenialCache {
     }
 
     /// The denial that the store would return, if it is known.
-    pub(super) fn get(&self, key: &Key, cost: u64, limits: &Limits) -> Option<Verdict> {
+    pub(super) fn get(&self, key: &Key, cost: &impl Cost, limits: &Limits) -> Option<Verdict> {
         let now = self.denials.now();
         let denial = self.denials.get(key, now)?;
         let sent = denial.sent_at.time;
@@ -41,8 +41,11 @@ impl DenialCache {
         let latest = standing(now.saturating_sub(sent).div_ceil(1_000));
         // A smaller check that is allowed sets a bucket to this revision's rate, which may be faster.
         // Until there is a permit, none is.
-        let needed = if limits.is_own(&latest) { cost } else { cost.min(1) };
-        if limits.is_allowed(&latest, needed) {
+        let is_allowed = match limits.is_own(&latest) {
+            true => limits.is_allowed(&latest, cost),
+            false => limits.is_allowed(&latest, &AtMostOne(cost)),
+        };
+        if is_allowed {
             return None;
         }
         // Or as late as the reply was received, so that a client that honors `Retry-After` is never
@@ -99,14 +102,14 @@ mod tests {
         advance(Duration::from_millis(7)).await;
         report(&cache, &key, empty(), sent_at);
 
-        assert_eq!(cache.get(&key, 1, &limits).unwrap().numbers.retry_after, 100_000);
+        assert_eq!(cache.get(&key, &1, &limits).unwrap().numbers.retry_after, 100_000);
         // Ten permits are the whole bucket: the wait is for them, not for the one denied.
-        assert_eq!(cache.get(&key, 10, &limits).unwrap().numbers.retry_after, 1_000_000);
+        assert_eq!(cache.get(&key, &10, &limits).unwrap().numbers.retry_after, 1_000_000);
 
         // The store may have decided as early as the check was sent.
         advance(Duration::from_millis(93)).await;
-        assert_eq!(cache.get(&key, 1, &limits), None);
-        assert!(!cache.get(&key, 2, &limits).unwrap().is_allowed());
+        assert_eq!(cache.get(&key, &1, &limits), None);
+        assert!(!cache.get(&key, &2, &limits).unwrap().is_allowed());
     }
 
     #[tokio::test(start_paused = true)]
@@ -114,8 +117,8 @@ mod tests {
         let (cache, limits, key) = (cache(Duration::from_secs(9)), limits(), Key::from("a"));
         let half = full_after(Quota::per_second(10), Duration::from_millis(500));
         report(&cache, &key, half, sent_at(&cache));
-        assert_eq!(cache.get(&key, 5, &limits), None);
-        assert_eq!(cache.get(&key, 6, &limits).unwrap().numbers.retry_after, 100_000);
+        assert_eq!(cache.get(&key, &5, &limits), None);
+        assert_eq!(cache.get(&key, &6, &limits).unwrap().numbers.retry_after, 100_000);
     }
 
     #[tokio::test(start_paused = true)]
@@ -123,9 +126,9 @@ mod tests {
         let (cache, key) = (cache(Duration::from_millis(30)), Key::from("a"));
         report(&cache, &key, empty(), sent_at(&cache));
         advance(Duration::from_millis(29)).await;
-        assert!(cache.get(&key, 1, &limits()).is_some());
+        assert!(cache.get(&key, &1, &limits()).is_some());
         advance(Duration::from_millis(1)).await;
-        assert_eq!(cache.get(&key, 1, &limits()), None);
+        assert_eq!(cache.get(&key, &1, &limits()), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -135,12 +138,12 @@ mod tests {
         let (short, long) = (of_ttl(10), of_ttl(30));
         report(&short, &key, empty(), sent_at(&short));
         advance(Duration::from_millis(9)).await;
-        assert!(short.get(&key, 1, &limits()).is_some());
+        assert!(short.get(&key, &1, &limits()).is_some());
         advance(Duration::from_millis(5)).await;
-        assert_eq!(short.get(&key, 1, &limits()), None);
-        assert!(long.get(&key, 1, &limits()).is_some());
+        assert_eq!(short.get(&key, &1, &limits()), None);
+        assert!(long.get(&key, &1, &limits()).is_some());
         advance(Duration::from_millis(16)).await;
-        assert_eq!(long.get(&key, 1, &limits()), None);
+        assert_eq!(long.get(&key, &1, &limits()), None);
     }
 
     /// A permit takes a second at the rate of the other revision, and 100 ms at the own one.
@@ -154,18 +157,18 @@ mod tests {
         // Used by a revision with a larger capacity.
         report(&cache, &key, of_another_revision(12), sent_at(&cache));
         advance(Duration::from_millis(2_990)).await;
-        assert_eq!(cache.get(&key, 1, &limits).unwrap().numbers.retry_after, 10_000);
-        assert_eq!(cache.get(&key, 3, &limits).unwrap().numbers.retry_after, 2_010_000);
+        assert_eq!(cache.get(&key, &1, &limits).unwrap().numbers.retry_after, 10_000);
+        assert_eq!(cache.get(&key, &3, &limits).unwrap().numbers.retry_after, 2_010_000);
         // If a check takes the permit, the others refill at the own rate.
         advance(Duration::from_millis(10)).await;
-        assert_eq!(cache.get(&key, 3, &limits), None);
+        assert_eq!(cache.get(&key, &3, &limits), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_denial_by_another_revision_is_not_cached_while_a_smaller_check_is_allowed() {
         let (cache, key) = (cache(Duration::from_secs(99)), Key::from("a"));
         report(&cache, &key, of_another_revision(9), sent_at(&cache));
-        assert_eq!(cache.get(&key, 10, &limits()), None);
+        assert_eq!(cache.get(&key, &10, &limits()), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -183,7 +186,7 @@ mod tests {
         for other in 0..20 * Denials::MAX_KEYS {
             report(&cache, &Key::from(other), empty(), sent_at);
             if other % 64 == 0 {
-                assert!(cache.get(&key, 1, &limits).is_some(), "after {other} others");
+                assert!(cache.get(&key, &1, &limits).is_some(), "after {other} others");
             }
         }
         assert!(denials.len() <= Denials::MAX_KEYS);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use self::failure_log::FailureLog;
 use self::revision::Revisions;
 use crate::store::{Op, PendingVerdict, RevisionDenials, Store, Subscriber};
-use crate::{ConfigError, Decision, Error, Key, Policy, Source};
+use crate::{ConfigError, Costs, Decision, Error, Key, Policy, Source};
 
 pub use builder::LimiterBuilder;
 pub use check::Check;
@@ -111,7 +111,18 @@ impl Limiter {
     ///
     /// As for [`check`](Self::check).
     pub fn check_cost(&self, key: impl Into<Key>, cost: u64) -> Check {
-        Check::new(self, key.into(), cost)
+        Check::new(self, key.into(), Costs::new(cost))
+    }
+
+    /// Like [`check_cost`](Self::check_cost), with another cost for some quotas of the policy: see
+    /// [`Costs`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`check`](Self::check), and [`ErrorKind::UnknownQuota`](crate::ErrorKind::UnknownQuota)
+    /// if a name is not that of a quota of the policy, whatever the failure mode.
+    pub fn check_costs(&self, key: impl Into<Key>, costs: Costs) -> Check {
+        Check::new(self, key.into(), costs)
     }
 
     /// The decision that a check of cost 1 would get now. Nothing is charged, so
@@ -126,7 +137,7 @@ impl Limiter {
         let revision = self.held(&held);
         let mut pending = PendingVerdict::default();
         let verdict =
-            poll_fn(|cx| revision.backend.poll_check(&key, Op::Peek, &mut pending, cx)).await?;
+            poll_fn(|cx| revision.backend.poll_check(&key, &Op::Peek, &mut pending, cx)).await?;
         Ok(revision.decision(verdict, Source::Store))
     }
 

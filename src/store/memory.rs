@@ -178,7 +178,7 @@ struct MemoryBackend {
 
 impl MemoryBackend {
     /// Decides on a bucket's state, and stores it if it has changed.
-    fn verdict(&self, key: &Key, op: Op) -> Verdict {
+    fn verdict(&self, key: &Key, op: &Op) -> Verdict {
         let hash = self.shared.hash(self.policy, key);
         let mut shard = lock(self.shared.shard(hash));
         // Read under the lock, so that time does not go back between two checks of a key.
@@ -188,7 +188,7 @@ impl MemoryBackend {
         let limits = &self.spec.limits;
         let mut standing = limits.standing(found, now);
         let verdict = op.decide(limits, &mut standing);
-        if op.cost() == 0 || !verdict.is_allowed() {
+        if op.charge().is_nothing() || !verdict.is_allowed() {
             return verdict;
         }
         let state = limits.state(&standing, found, now);
@@ -211,14 +211,14 @@ impl MemoryBackend {
 }
 
 impl Backend for MemoryBackend {
-    fn decide(&self, key: &Key, op: Op) -> Option<Result<Verdict, Error>> {
+    fn decide(&self, key: &Key, op: &Op) -> Option<Result<Verdict, Error>> {
         Some(Ok(self.verdict(key, op)))
     }
 
     fn poll_check(
         &self,
         key: &Key,
-        op: Op,
+        op: &Op,
         _: &mut PendingVerdict,
         _: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::algorithm::{Limits, Standing};
+use crate::algorithm::{Charge, Limits, Standing};
 use crate::decision::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -62,7 +62,7 @@ pub(crate) mod sealed {
 pub trait Backend: Debug + Send + Sync {
     /// The verdict on a check, if the store can decide immediately. A check that is allowed is
     /// charged.
-    fn decide(&self, _key: &Key, _op: Op) -> Option<Result<Verdict, Error>> {
+    fn decide(&self, _key: &Key, _op: &Op) -> Option<Result<Verdict, Error>> {
         None
     }
 
@@ -71,7 +71,7 @@ pub trait Backend: Debug + Send + Sync {
     fn poll_check(
         &self,
         key: &Key,
-        op: Op,
+        op: &Op,
         check: &mut PendingVerdict,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>>;
@@ -84,26 +84,32 @@ pub trait Backend: Debug + Send + Sync {
 }
 
 /// What a check does to its bucket.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Op {
     /// Takes permits if they are there.
-    Acquire(u64),
+    Acquire(Charge),
     /// Takes none.
     Peek,
 }
 
 impl Op {
-    pub(crate) fn cost(self) -> u64 {
+    /// Takes permits from all quotas if they are there.
+    #[cfg(all(test, feature = "redis"))]
+    pub(crate) fn acquire(cost: u64) -> Self {
+        Self::Acquire(Charge::Same(cost))
+    }
+
+    pub(crate) fn charge(&self) -> &Charge {
         match self {
-            Self::Acquire(cost) => cost,
-            Self::Peek => 0,
+            Self::Acquire(charge) => charge,
+            Self::Peek => &Charge::Same(0),
         }
     }
 
     /// The verdict, for a peek on a check of cost 1.
-    pub(crate) fn decide(self, limits: &Limits, standing: &mut Standing) -> Verdict {
+    pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing) -> Verdict {
         match self {
-            Self::Acquire(cost) => limits.check(standing, cost),
+            Self::Acquire(charge) => limits.check(standing, charge),
             Self::Peek => limits.peek(standing),
         }
     }

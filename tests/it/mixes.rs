@@ -6,18 +6,19 @@ use std::time::{Duration, UNIX_EPOCH};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
-use tollgate::{Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
+use tollgate::{Costs, Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
 
 use crate::common::Server;
 use crate::exact::uncached;
 
 const REDIS_KEY: &str = "tollgate:{key}:test:t2";
 
-/// Policies that are used in turn on one key, and the checks: the index of a policy, and a cost.
+/// Policies that are used in turn on one key, and the checks: the index of a policy, a cost, and another
+/// cost for one of the quotas.
 #[derive(Clone, Debug)]
 struct Case {
     revisions: Vec<Policy>,
-    checks: Vec<(usize, u64)>,
+    checks: Vec<(usize, u64, u64)>,
 }
 
 /// Every policy has this quota first. It tells the time: a permit refills in at least ten minutes.
@@ -83,9 +84,17 @@ fn policy() -> impl Strategy<Value = Policy> {
 fn cases() -> impl Strategy<Value = Case> {
     prop::collection::vec(policy(), 1..=3).prop_flat_map(|revisions| {
         let cost = prop_oneof![8 => 0..=3u64, 2 => 1..=41u64, 1 => Just(u32::MAX.into())];
-        let checks = prop::collection::vec((0..revisions.len(), cost), 1..20);
+        let checks = prop::collection::vec((0..revisions.len(), cost, 0..=5u64), 1..20);
         checks.prop_map(move |checks| Case { revisions: revisions.clone(), checks })
     })
+}
+
+fn costs(policy: &Policy, cost: u64, of_a: u64) -> Costs {
+    // The clock only runs after it was charged.
+    match policy.quotas().any(|(name, _)| name == "a") && cost > 0 {
+        true => Costs::new(cost).with("a", of_a),
+        false => Costs::new(cost),
+    }
 }
 
 /// The 32-bit FNV-1a hash of a name.
@@ -127,8 +136,9 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
     let limiters: Vec<Limiter> = limiters.collect();
     let redis_key = REDIS_KEY.replace("tollgate", prefix);
     let (mut last, mut decisions) = (0, Vec::new());
-    for &(revision, cost) in &case.checks {
-        let decision = limiters[revision].check_cost("key", cost).await.unwrap();
+    for &(revision, cost, of_a) in &case.checks {
+        let costs = costs(&case.revisions[revision], cost, of_a);
+        let decision = limiters[revision].check_costs("key", costs).await.unwrap();
         let value: Option<Vec<u8>> = server.query(&["GET", &redis_key]).await;
         if let (Some(value), Source::Store) = (value, decision.source()) {
             let (full_at, scale) = clock_of(&value);
@@ -160,13 +170,14 @@ fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
             let store = MemoryStore::starting_at(UNIX_EPOCH + Duration::from_micros(first));
             let limiter = Limiter::new(store, case.revisions[0].clone()).unwrap();
             let start = tokio::time::Instant::now();
-            for (&(revision, cost), (at, expected)) in case.checks.iter().zip(decisions) {
+            for (&(revision, cost, of_a), (at, expected)) in case.checks.iter().zip(decisions) {
                 // Unlike a timer, which has milliseconds, `advance` is exact to the microsecond.
                 let elapsed = Duration::from_micros(at.saturating_sub(first));
                 tokio::time::advance(elapsed - start.elapsed()).await;
                 limiter.update(case.revisions[revision].clone()).unwrap();
+                let costs = costs(&case.revisions[revision], cost, of_a);
                 assert_eq!(
-                    limiter.check_cost("key", cost).await.unwrap(),
+                    limiter.check_costs("key", costs).await.unwrap(),
                     expected,
                     "{at} {revision} {cost} {case:?}"
                 );

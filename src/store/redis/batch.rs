@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::policy::RedisPolicy;
 use super::reply::Found;
-use crate::algorithm::{self, Standing};
+use crate::algorithm::{self, Charge, Cost, Standing};
 use crate::decision::Verdict;
 use crate::store::{Op, SentAt};
 use crate::{Error, Key};
@@ -68,7 +68,7 @@ struct BucketRef<'a> {
 struct KeyGroup {
     /// The slot of the bucket on a cluster.
     slot: u16,
-    costs: Costs,
+    costs: Runs,
 }
 
 /// A group that has checks to send.
@@ -81,7 +81,7 @@ pub(super) struct Group<'a> {
     pub(super) number: usize,
     pub(super) key: &'a Key,
     pub(super) slot: u16,
-    pub(super) costs: &'a Costs,
+    pub(super) costs: &'a Runs,
 }
 
 impl Group<'_> {
@@ -96,9 +96,9 @@ impl Group<'_> {
     }
 }
 
-/// The costs of a key's checks, as runs of (count, cost).
+/// The costs of a key's checks, as runs of equal ones and their lengths.
 #[derive(Debug, Default)]
-pub(super) struct Costs(SmallVec<[(u32, u64); 2]>);
+pub(super) struct Runs(SmallVec<[(u32, Charge); 2]>);
 
 #[derive(Debug)]
 struct Check {
@@ -121,36 +121,36 @@ enum Progress {
 /// Tasks to wake once no lock is held.
 type Wakers = Vec<Waker>;
 
-impl Costs {
-    fn push(&mut self, cost: u64) {
+impl Runs {
+    fn push(&mut self, charge: &Charge) {
         match self.0.last_mut() {
-            Some((count, last)) if *last == cost => *count += 1,
-            _ => self.0.push((1, cost)),
+            Some((count, last)) if last == charge => *count += 1,
+            _ => self.0.push((1, charge.clone())),
         }
     }
 
     /// Whether this is a single check of cost 1, like nearly all.
     pub(super) fn is_one(&self) -> bool {
-        *self.0 == [(1, 1)]
+        *self.0 == [(1, Charge::Same(1))]
     }
 
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
-        self.0.iter().flat_map(|&(count, cost)| std::iter::repeat_n(cost, count as usize))
+        self.0.iter().flat_map(|(count, cost)| std::iter::repeat_n(cost.of(0), *count as usize))
     }
 
     fn write(&self, call: &mut Cmd, quotas: usize) {
         match self.0.as_slice() {
-            [(1, cost)] => {
+            [(1, Charge::Same(cost))] => {
                 call.arg(cost);
             }
             runs => {
                 let mut text = String::with_capacity(8 * runs.len());
-                for (count, cost) in runs {
+                for (count, charge) in runs {
                     // Writing to a string cannot fail.
                     let _ = write!(text, "{count}");
-                    for _ in 0..quotas {
-                        let _ = write!(text, ":{cost}");
+                    for quota in 0..quotas {
+                        let _ = write!(text, ":{}", charge.of(quota));
                     }
                     text.push(',');
                 }
@@ -183,7 +183,7 @@ impl Batch {
         policy: &Arc<RedisPolicy>,
         key: &Key,
         slot: u16,
-        op: Op,
+        op: &Op,
         deadline: Instant,
         waker: &Waker,
     ) -> Option<usize> {
@@ -194,7 +194,7 @@ impl Batch {
         let group = state.group(policy, key, slot)?;
         state.last = group;
         let progress = Progress::Pending(waker.clone());
-        state.checks.push(Check { group, op, deadline, is_sent: false, progress });
+        state.checks.push(Check { group, op: op.clone(), deadline, is_sent: false, progress });
         Some(state.checks.len() - 1)
     }
 
@@ -245,7 +245,7 @@ impl Batch {
             if is_too_late(check.deadline) {
                 check.complete(Err(error()), &mut wakers);
             } else {
-                group.costs.push(check.op.cost());
+                group.costs.push(check.op.charge());
                 check.is_sent = true;
             }
         }
@@ -294,7 +294,7 @@ impl Batch {
         for check in checks.iter_mut().filter(|check| check.is_sent) {
             // One that was cancelled since has been charged, so it counts for those after it.
             let verdict = match &mut replays[check.group] {
-                Some(Ok(replay)) => Ok(replay.decide(check.op)),
+                Some(Ok(replay)) => Ok(replay.decide(&check.op)),
                 Some(Err(error)) => Err(error.clone()),
                 None => continue,
             };
@@ -378,7 +378,7 @@ impl State {
             self.policies.len() - 1
         });
         let bucket = Bucket { policy, key: key.clone() };
-        let group = KeyGroup { slot, costs: Costs::default() };
+        let group = KeyGroup { slot, costs: Runs::default() };
         Some(self.groups.insert_full(bucket, group).0)
     }
 }
@@ -408,7 +408,7 @@ impl<'a> Replay<'a> {
         Self { policy, key, standing, now: found.now, has_denied: false }
     }
 
-    fn decide(&mut self, op: Op) -> Verdict {
+    fn decide(&mut self, op: &Op) -> Verdict {
         let verdict = op.decide(&self.policy.limits, &mut self.standing);
         self.has_denied |= !verdict.is_allowed();
         verdict

@@ -131,10 +131,10 @@ mod tests {
         let topology = Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
         let (timeout, waker) = (Duration::from_secs(9), Waker::noop());
         let queue = NodeQueue::new(topology.clone(), topology.connections(0), timeout);
-        let (policy, op) = (RedisPolicy::for_tests(timeout), Op::Acquire(1));
+        let (policy, op) = (RedisPolicy::for_tests(timeout), Op::acquire(1));
         let mut state = QueueState::new(timeout);
         let (batch, index, sent) =
-            state.start_alone(&policy, &"key".into(), 0, op, Instant::now(), waker);
+            state.start_alone(&policy, &"key".into(), 0, &op, Instant::now(), waker);
         let mut flight = Flight::new(queue.into(), batch.clone(), sent);
         flight.finish(true);
         drop(flight);

@@ -378,7 +378,7 @@ impl Backend for RedisBackend {
     fn poll_check(
         &self,
         key: &Key,
-        op: Op,
+        op: &Op,
         check: &mut PendingVerdict,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {

@@ -62,7 +62,7 @@ impl NodeQueue {
         policy: &Arc<RedisPolicy>,
         key: &Key,
         slot: u16,
-        op: Op,
+        op: &Op,
         waker: &Waker,
     ) -> Result<Place, Error> {
         let now = Instant::now();

@@ -61,7 +61,7 @@ impl Queues {
         &self,
         policy: &Arc<RedisPolicy>,
         key: &Key,
-        op: Op,
+        op: &Op,
         check: &mut QueuedCheck,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {
@@ -90,7 +90,7 @@ impl Queues {
         &self,
         policy: &Arc<RedisPolicy>,
         key: &Key,
-        op: Op,
+        op: &Op,
         waker: &Waker,
     ) -> Result<Place, Error> {
         let slot = if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 };

@@ -92,7 +92,7 @@ impl QueueState {
         policy: &Arc<RedisPolicy>,
         key: &Key,
         slot: u16,
-        op: Op,
+        op: &Op,
         now: Instant,
         waker: &Waker,
     ) -> (Arc<Batch>, usize, Sent) {
@@ -110,7 +110,7 @@ impl QueueState {
         policy: &Arc<RedisPolicy>,
         key: &Key,
         slot: u16,
-        op: Op,
+        op: &Op,
         now: Instant,
         waker: &Waker,
     ) -> Option<(Arc<Batch>, usize)> {
@@ -286,12 +286,12 @@ mod tests {
 
     fn join(queue: &mut QueueState, now: Instant) {
         let policy = RedisPolicy::for_tests(50 * MS);
-        queue.join(&policy, &"key".into(), 0, Op::Acquire(1), now, Waker::noop()).unwrap();
+        queue.join(&policy, &"key".into(), 0, &Op::acquire(1), now, Waker::noop()).unwrap();
     }
 
     fn start_alone(queue: &mut QueueState, now: Instant) -> Sent {
         let policy = RedisPolicy::for_tests(50 * MS);
-        queue.start_alone(&policy, &"key".into(), 0, Op::Acquire(1), now, Waker::noop()).2
+        queue.start_alone(&policy, &"key".into(), 0, &Op::acquire(1), now, Waker::noop()).2
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl Servers {
         };
         let mut standing = limits.standing(Some(&state.state), CLOCK + now);
         for &cost in &group.costs {
-            let verdict = limits.check(&mut standing, cost);
+            let verdict = limits.check(&mut standing, &cost);
             let price = u128::from(cost) * u128::from(spec.rate().permit());
             let is_too_much = verdict.is_allowed() && price > state.tokens;
             if verdict.is_allowed() {

@@ -235,12 +235,12 @@ impl World {
         self.processes[process].starts.push(self.now);
         self.checks.push(Check::new(id, self.now, deadline, is_owed));
         let waker: Waker = Arc::new(CheckWaker { check, woken: self.woken.clone() }).into();
-        let (key, op) = (Key::from(number), Op::Acquire(UNIT + check as u64));
+        let (key, op) = (Key::from(number), Op::acquire(UNIT + check as u64));
         let queue = self.queue(id);
         if queue.is_alone()
             && let Some(connection) = connection
         {
-            let (batch, index, sent) = queue.start_alone(&policy, &key, slot, op, now, &waker);
+            let (batch, index, sent) = queue.start_alone(&policy, &key, slot, &op, now, &waker);
             let timer = queue.arm(now);
             self.checks[check].progress = Progress::Waiting(batch.clone(), index);
             self.arm(id, timer);
@@ -248,7 +248,7 @@ impl World {
             let task = self.spawn(id, Work::Freeze { flight, connection }, true);
             self.step(task);
         } else {
-            let Some((batch, index)) = queue.join(&policy, &key, slot, op, now, &waker) else {
+            let Some((batch, index)) = queue.join(&policy, &key, slot, &op, now, &waker) else {
                 return self.judge(check, Err(overloaded()));
             };
             let starts = queue.may_start(now);

@@ -1,0 +1,47 @@
+use std::borrow::Cow;
+
+/// What a check costs: a number of permits of every quota, with exceptions.
+///
+/// Pass it to [`Limiter::check_costs`](crate::Limiter::check_costs) or return it from the closure of
+/// [`RateLimitLayer::costs`](crate::RateLimitLayer::costs).
+///
+/// ```
+/// use tollgate::{Costs, Limiter, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy = Policy::new("upload")
+///     .quota("requests", Quota::per_second(10))
+///     .quota("daily", Quota::per_day(1_000))
+///     .quota("kilobytes", Quota::per_day(1_000_000));
+/// let limiter = Limiter::new(MemoryStore::new(), policy)?;
+///
+/// // One request, of 512 KB.
+/// let costs = Costs::new(1).with("kilobytes", 512);
+/// let decision = limiter.check_costs("user:7", costs).await?;
+/// let left: Vec<u64> = decision.quotas().map(|quota| quota.remaining()).collect();
+/// assert_eq!(left, [9, 999, 999_488]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Costs {
+    pub(crate) others: u64,
+    pub(crate) named: Vec<(Cow<'static, str>, u64)>,
+}
+
+impl Costs {
+    /// The same number of permits of every quota.
+    pub const fn new(cost: u64) -> Self {
+        Self { others: cost, named: Vec::new() }
+    }
+
+    /// Another number of permits of the quota with this name. 0 leaves the quota out of the check. If a
+    /// name is given twice, the last number counts.
+    #[must_use]
+    pub fn with(mut self, quota: impl Into<Cow<'static, str>>, cost: u64) -> Self {
+        let quota = quota.into();
+        self.named.retain(|(name, _)| *name != quota);
+        self.named.push((quota, cost));
+        self
+    }
+}

@@ -7,6 +7,8 @@
 //! - [Behind nginx or a CDN](#behind-nginx-or-a-cdn)
 //! - [Plans from a database](#plans-from-a-database)
 //! - [Cost](#cost)
+//! - [Algorithms](#algorithms), and the most that each admits
+//! - [Several quotas](#several-quotas)
 //! - [Custom responses](#custom-responses)
 //! - [Login, and other keys from the body](#login-and-other-keys-from-the-body)
 //! - [gRPC](#grpc)
@@ -287,6 +289,51 @@
 //! # upload_limit().unwrap();
 //! ```
 //!
+//! # Algorithms
+//!
+//! A [`Quota`] is a token bucket unless you choose another algorithm. All of them take any cost, are
+//! exact on Redis and in memory, and can be mixed in one policy. `n` is the number of permits per
+//! period, and a lone caller that returns after exactly `Retry-After` is admitted.
+//!
+//! | | a span of length `t` admits at most | choose it for |
+//! |---|---|---|
+//! | [token bucket](Quota) | burst + `n` × `t` / period | nearly everything: smooth, with a burst that you choose |
+//! | [borrowing](Quota::borrow_up_to) | the same, and what may be borrowed | costly requests that should start at once and pay afterwards |
+//! | [interval refill](Quota::interval_refill) | burst + `n` for each end of an interval in the span | permits that appear all at once, such as 10 at the end of each minute |
+//! | [fixed window](Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
+//! | [calendar](Quota::calendar) | the same | contracts and invoices: 1,000 per day, from midnight in UTC |
+//! | [sliding window](Quota::sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | a window without bursts at its edges, in little memory |
+//! | [sliding blocks](Quota::sliding_blocks) | `n` in any period | a hard limit for any period; a permit comes back up to a block late |
+//!
+//! ## Fixed window
+//!
+//! Around the end of a window, a client can use all permits of that window and then all of the next, so
+//! twice the limit within a moment. If that is too much, use a token bucket or a sliding window.
+//!
+//! # Several quotas
+//!
+//! A policy can have up to 16 quotas, with any mix of algorithms. A check takes from all of them or from
+//! none, in one call to Redis. [`Costs`] take a different number of permits from each.
+//!
+//! ```
+//! use tollgate::{Costs, Limiter, MemoryStore, Policy, Quota};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let policy = Policy::new("api")
+//!     .quota("burst", Quota::per_second(10))
+//!     .quota("daily", Quota::per_day(1_000).calendar())
+//!     .quota("kilobytes", Quota::new(1_000_000, std::time::Duration::from_secs(30 * 86_400)));
+//! let limiter = Limiter::new(MemoryStore::new(), policy)?;
+//!
+//! let decision = limiter.check_costs("user:7", Costs::new(1).with("kilobytes", 2_000_000)).await?;
+//! // No wait is long enough for two gigabytes at once, and no quota was charged.
+//! assert!(decision.exceeds_capacity());
+//! let violated = decision.quotas().find(|quota| quota.is_violated()).unwrap();
+//! assert_eq!(violated.name(), "kilobytes");
+//! # Ok(()) }
+//! ```
+//!
 //! # Custom responses
 //!
 //! One hook builds every error response of the layer: [`error_response`]. It returns an
@@ -536,6 +583,8 @@
 //! [`RateLimitLayer`]: crate::RateLimitLayer
 //! [`RateLimitLayer::with_errors`]: crate::RateLimitLayer::with_errors
 //! [`Policy`]: crate::Policy
+//! [`Quota`]: crate::Quota
+//! [`Costs`]: crate::Costs
 //! [`KeyResolver::skip`]: crate::KeyResolver::skip
 //! [`Limiter::update`]: crate::Limiter::update
 //! [`FailureMode::Closed`]: crate::FailureMode::Closed

@@ -235,8 +235,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Quota;
     use crate::decision::Numbers;
+    use crate::quota::{Kind, WindowStart};
+    use crate::{Costs, Quota};
 
     const NOW: u64 = 1 << 50;
 
@@ -393,6 +394,93 @@ mod tests {
         assert!(state.entries().count() == 1, "{state:?}");
         let verdict = both.peek(&both.standing(Some(&state), later));
         assert_eq!(numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>(), [5, 5]);
+    }
+
+    /// The most that a quota admits in a span, according to the guide.
+    fn most(quota: &Quota, first: u64, span: u64) -> u64 {
+        let (n, period) = (quota.permits(), quota.period().as_micros() as u64);
+        let capacity = quota.capacity() + quota.borrowed();
+        match quota.kind() {
+            Kind::TokenBucket => capacity + n * span / period,
+            // Each refill is a period after the one before.
+            Kind::IntervalRefill => capacity + n * span.div_ceil(period),
+            // Windows after the first start at least a period after the one before.
+            Kind::FixedWindow(WindowStart::FirstCheck) => n * (span.div_ceil(period) + 1),
+            Kind::FixedWindow(WindowStart::Clock) => {
+                let start =
+                    if period.is_multiple_of(604_800_000_000) { 345_600_000_000 } else { 0 };
+                n * ((first + span - start) / period - (first - start) / period + 1)
+            }
+            Kind::SlidingCounters => 2 * n * (span / period + 1),
+            Kind::SlidingBlocks(_) => n * (span / period + 1),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_span_admits_more_than_the_documented_most(
+            quota in quota(), checks in prop::collection::vec((0..=3_000_000u64, 1..=40u64), 1..60),
+        ) {
+            let limits = limits(&[quota]);
+            let (mut state, mut now, mut admitted) = (None, NOW, Vec::new());
+            for (pause, cost) in checks {
+                now += pause;
+                let mut standing = limits.standing(state.as_ref(), now);
+                if limits.check(&mut standing, &cost).is_allowed() {
+                    admitted.push((now, cost));
+                    state = Some(limits.state(&standing, state.as_ref(), now));
+                }
+            }
+            for (index, (first, _)) in admitted.iter().enumerate() {
+                let mut total = 0;
+                for (at, cost) in &admitted[index..] {
+                    total += cost;
+                    let most = most(&quota, *first, at - first);
+                    prop_assert!(total <= most, "{} > {} from {} to {}: {}", total, most, first, at, quota);
+                }
+            }
+        }
+
+        /// As a batch reads the clock once, and a clock may be set back.
+        #[test]
+        fn equal_times_and_a_clock_that_steps_back_admit_no_more_than_the_capacity(
+            quota in quota(), costs in prop::collection::vec((1..=5u64, 0..=1u64), 1..60),
+        ) {
+            let limits = limits(&[quota]);
+            let (mut state, mut now, mut admitted) = (None, NOW, 0);
+            for (cost, step) in costs {
+                now -= step * 1_000;
+                let mut standing = limits.standing(state.as_ref(), now);
+                if limits.check(&mut standing, &cost).is_allowed() {
+                    admitted += cost;
+                    state = Some(limits.state(&standing, state.as_ref(), now));
+                }
+            }
+            // A window on the clock that is left backwards is kept, not started again.
+            prop_assert!(admitted <= quota.capacity() + quota.borrowed());
+        }
+    }
+
+    #[test]
+    fn a_quota_with_a_cost_of_0_neither_denies_nor_is_charged() {
+        let limits = of_names(&[("a", Quota::per_day(1)), ("b", Quota::per_day(9))]);
+        let mut standing = limits.standing(None, NOW);
+        let charge = |a, b| limits.charge(&Costs::new(b).with("a", a)).unwrap();
+        assert!(limits.check(&mut standing, &charge(1, 0)).is_allowed());
+        let verdict = limits.check(&mut standing, &charge(0, 4));
+        assert!(verdict.is_allowed());
+        assert_eq!(numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>(), [0, 5]);
+        let denied = limits.check(&mut standing, &charge(0, 6));
+        let waits: Vec<_> = numbers(&denied).iter().map(|n| n.retry_after > 0).collect();
+        assert_eq!((denied.outcome, waits), (Outcome::Denied, vec![false, true]));
+        assert_eq!(limits.charge(&Costs::new(1).with("c", 1)).unwrap_err(), "c");
+    }
+
+    #[test]
+    fn names_that_cannot_be_told_apart_are_an_error() {
+        let policy = Policy::new("p").quota("a", Quota::per_day(1)).quota("a", Quota::per_day(2));
+        let error = Limits::new(&policy).unwrap_err().to_string();
+        assert!(error.contains("quota `a`") && error.contains("choose another name"), "{error}");
     }
 
     #[test]

@@ -225,8 +225,13 @@ fn field(prefixes: &[Box<[u8]>], decision: &Decision) -> HeaderValue {
     if let ([prefix], Verdict { numbers, several: None, .. }) = (prefixes, &decision.verdict) {
         return value(item(prefix, numbers.remaining, numbers.refill_after));
     }
-    let items = prefixes.iter().zip(decision.quotas());
-    let items = items.map(|(prefix, quota)| item(prefix, quota.remaining(), quota.refill_micros()));
+    // `Retry-After` is not before any `t`, so a quota that has permits left omits a later one.
+    let denied_for = decision.retry_after().map(|_| seconds(decision.verdict.numbers.retry_after));
+    let items = prefixes.iter().zip(decision.quotas()).map(|(prefix, quota)| {
+        let refill_after = quota.refill_micros();
+        let is_later = denied_for.is_some_and(|wait| seconds(refill_after) > wait);
+        item(prefix, quota.remaining(), if is_later { 0 } else { refill_after })
+    });
     value(items.collect::<Vec<_>>().join(SEPARATOR.as_bytes()))
 }
 
@@ -285,8 +290,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Quota;
-    use crate::algorithm::{Algorithm, TokenBucket};
+    use crate::algorithm::{Algorithm, Limits, TokenBucket};
+    use crate::{Costs, Policy, Quota};
 
     fn decision(quota: Quota, taken: u32) -> Decision {
         let bucket = TokenBucket::new("burst", &quota).unwrap();
@@ -316,6 +321,63 @@ mod tests {
         // 1.5 seconds to refill is not a whole number, so the window is left out.
         let fraction = headers(HeaderStyle::Ietf, Quota::per_second(2).burst(3), 0);
         assert_eq!(fraction["ratelimit-policy"], r#""burst";q=3"#);
+    }
+
+    fn of_several(taken: u64, then: u64) -> Decision {
+        let policy = Policy::new("search")
+            .quota("burst", Quota::per_second(5))
+            .quota("daily", Quota::per_day(100))
+            .quota("kb", Quota::per_hour(1).fixed_window());
+        let limits = Limits::new(&policy).unwrap();
+        let mut standing = limits.standing(None, 1 << 50);
+        let of_kb = |cost| limits.charge(&Costs::new(cost).with("kb", 0)).unwrap();
+        let _ = limits.check(&mut standing, &of_kb(taken));
+        let verdict = limits.check(&mut standing, &of_kb(then));
+        let tightest = verdict.several.as_ref().unwrap().tightest;
+        let quota = limits.infos()[tightest].clone();
+        Decision { verdict, source: Source::Store, quota }
+    }
+
+    #[test]
+    fn all_quotas_of_a_policy_are_listed() {
+        let allowed = of_several(2, 1).headers(HeaderStyle::Ietf);
+        assert_eq!(allowed["ratelimit"], r#""burst";r=2;t=1, "daily";r=97;t=864, "kb";r=1"#);
+        assert_eq!(
+            allowed["ratelimit-policy"],
+            r#""burst";q=5;w=1, "daily";q=100;w=86400, "kb";q=1;w=3600"#
+        );
+        // The legacy styles have room for one.
+        let strictest = of_several(2, 1).headers(HeaderStyle::XRateLimit);
+        assert_eq!(strictest["x-ratelimit-limit"], "1");
+    }
+
+    #[test]
+    fn a_denial_lists_no_refill_after_retry_after() {
+        let denied = of_several(5, 1);
+        let headers = denied.headers(HeaderStyle::Ietf);
+        assert_eq!(headers["retry-after"], "1");
+        assert_eq!(headers["ratelimit"], r#""burst";r=0;t=1, "daily";r=95, "kb";r=1"#);
+        let body = denied.response().into_body();
+        assert!(body.ends_with(br#""violated-policies":["burst"]}"#), "{body:?}");
+    }
+
+    /// As if a layer outside of one that denied added its items.
+    #[test]
+    fn a_quota_that_is_used_up_raises_retry_after_and_others_leave_it() {
+        for (inner, outer, wait, field) in [
+            ("1", (5, 0), "1", r#""burst";r=0;t=1, "daily";r=95, "kb";r=1"#),
+            ("900", (5, 0), "900", r#""burst";r=0;t=1, "daily";r=95;t=864, "kb";r=1"#),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(inner));
+            let decision = of_several(outer.0, outer.1);
+            let fields = QuotaFields::of(&decision);
+            RateLimitHeaders::new(HeaderStyle::Ietf, &decision, &fields).insert_into(&mut headers);
+            assert_eq!(
+                (&headers[RETRY_AFTER], &headers["ratelimit"]),
+                (&wait.parse().unwrap(), &field.parse().unwrap())
+            );
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate::{ErrorKind, Limiter, Policy, Quota, RedisStore};
+use tollgate::{Costs, ErrorKind, Limiter, Policy, Quota, RedisStore};
 
 use crate::common::{BOUND, Sentinel, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
@@ -137,6 +137,33 @@ async fn a_key_that_is_changed_by_incrby_never_expires_before_its_bucket_is_full
         server.command(&["SET", REDIS_KEY, &format!("+{text}"), "PXAT", &expiry]).await;
         assert!(limiter.check("key").await.unwrap().is_denied());
         assert_eq!(has_incremented().await, is_granted);
+    }
+}
+
+/// `SETRANGE` keeps the expiry.
+#[tokio::test]
+async fn a_key_that_is_changed_in_place_never_expires_before_its_quotas_are_unused() {
+    let server = Server::start().await;
+    let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
+    let policy = Policy::new("default")
+        .quota("fast", Quota::new(10, Duration::from_millis(1)).burst(20_000))
+        .quota("slow", Quota::new(2_000_000, Duration::from_secs(20)).burst(4_000_000));
+    for (permission, is_granted) in [("-setrange", false), ("+setrange", true)] {
+        server.grant(&[&Server::REQUIRED_COMMANDS[..], &[permission]].concat()).await;
+        let limiter = uncached(RedisStore::open(url.as_str()).unwrap(), policy.clone());
+        server.command(&["CONFIG", "RESETSTAT"]).await;
+        limiter.reset("key").await.unwrap();
+        for n in 0..100 {
+            let before = server.time_micros().await;
+            let costs = Costs::new(150).with("slow", 30_000);
+            let decision = limiter.check_costs("key", costs).await.unwrap();
+            let resets = decision.quotas().map(|quota| quota.reset_after().as_micros() as u64);
+            let expires: u64 = server.query(&["PEXPIRETIME", REDIS_KEY]).await;
+            assert!(expires * 1_000 > before + resets.max().unwrap(), "{n}");
+        }
+        let stats = server.command_stats().await;
+        assert_eq!(stats.get("setrange").is_some_and(|&calls| calls > 50), is_granted);
+        assert_eq!(stats["set"] > 50, !is_granted);
     }
 }
 

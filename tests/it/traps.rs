@@ -13,7 +13,7 @@ use tokio::time::advance;
 use tollgate::layer::HeaderStyle;
 use tollgate::resolve::{Extension as Ext, Global, Header, PeerIp};
 use tollgate::{
-    Decision, ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    Costs, Decision, ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
     RedisStore, Source, Store,
 };
 use tower::ServiceExt;
@@ -90,6 +90,20 @@ async fn an_update_changes_all_limiters_of_the_policy_and_no_other() {
     }
     assert_eq!(unrelated.check("key").await.unwrap().limit(), 1);
     Limiter::new(store, policy("a", Quota::per_minute(5))).unwrap();
+}
+
+#[tokio::test]
+async fn costs_for_a_quota_that_does_not_exist_are_an_error_in_any_failure_mode() {
+    let policy = Policy::new("upload").quota("bytes", Quota::per_day(1_000));
+    let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();
+    let costs = Costs::new(1).with("byts", 10);
+    let error = limiter.check_costs("key", costs).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnknownQuota);
+    assert!(
+        error.to_string().contains("`byts`") && error.to_string().contains("`upload`"),
+        "{error}"
+    );
+    assert_eq!(limiter.peek("key").await.unwrap().remaining(), 1_000);
 }
 
 #[tokio::test]

@@ -154,7 +154,7 @@ use crate::{ConfigError, Error, Key};
 ///
 /// ```text
 /// ACL SETUSER tollgate on >secret resetkeys ~tollgate:* resetchannels
-///     -@all +evalsha +eval +time +get +mget +set +incrby +pttl +del
+///     -@all +evalsha +eval +time +get +mget +set +incrby +setrange +pttl +del
 /// ```
 ///
 /// In addition grant `+cluster|slots +cluster|nodes +asking` on a cluster (before Redis 7 all of
@@ -162,10 +162,10 @@ use crate::{ConfigError, Error, Key};
 /// than 0, and `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs
 /// `+sentinel +subscribe &+switch-master`.
 ///
-/// Three of these are optional. `+mget` and `+incrby` save the server work. `+cluster|nodes` tells the store which
-/// owner of a slot is the newest; without it the majority of the nodes decides. A store on a
-/// cluster reads the slots from several nodes, because a node that is cut off from the others does
-/// not know what they decide.
+/// Four of these are optional. `+mget`, `+incrby` and `+setrange` save the server work.
+/// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
+/// nodes decides. A store on a cluster reads the slots from several nodes, because a node that is cut
+/// off from the others does not know what they decide.
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
 /// `noeviction`, and provide enough memory: in total about 150 bytes per active key of up to 16

@@ -349,3 +349,35 @@ async fn a_worker_waits_for_permits_and_a_service_returns_errors() {
         assert!(line.starts_with(prefix), "{line}");
     }
 }
+
+#[tokio::test]
+async fn a_denial_by_one_of_several_quotas_takes_nothing_from_the_others() {
+    let server = Server::start().await;
+    let url = server.url();
+    for environment in [&[][..], &[("REDIS_URL", url.as_str())]] {
+        let policies = Example::serve("policies", environment).await;
+        let (started, mut admitted) = (Instant::now(), 0);
+        let mut last = None;
+        for _ in 0..40 {
+            let response = policies.get("/").await;
+            match response.status() {
+                StatusCode::OK => admitted += 1,
+                _ => {
+                    let problem: Value = serde_json::from_slice(response.body()).unwrap();
+                    assert_eq!(problem["violated-policies"], json!(["second"]));
+                }
+            }
+            last = Some(response);
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        assert!((10..=10 + (10.0 * seconds) as u32).contains(&admitted), "{admitted}");
+        let field = last.unwrap().headers()["ratelimit"].to_str().unwrap().to_owned();
+        let left = |name: &str| -> u32 {
+            let (_, rest) = field.split_once(&format!("\"{name}\";r=")).unwrap();
+            rest.split([';', ',']).next().unwrap().parse().unwrap()
+        };
+        assert_eq!(left("day"), 1_000 - admitted, "{field}");
+        let refilled = (100.0 / 60.0 * seconds) as u32 + 1;
+        assert!((100 - admitted..=100 - admitted + refilled).contains(&left("minute")), "{field}");
+    }
+}

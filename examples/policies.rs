@@ -1,0 +1,50 @@
+//! Several quotas on one key: each client may send 10 requests per second, 100 per minute and 1,000
+//! per day. A request takes a permit of each quota, or of none.
+//!
+//! ```sh
+//! cargo run --example policies
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run --example policies
+//! ```
+//!
+//! `PORT` changes the port from 3000.
+
+use std::env;
+use std::error::Error;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use axum::routing::get;
+use axum::{Extension, Router};
+use tokio::net::TcpListener;
+use tollgate::resolve::PeerIp;
+use tollgate::{Decision, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let policy = Policy::new("requests")
+        .quota("second", Quota::per_second(10))
+        .quota("minute", Quota::per_minute(100))
+        // 24 hours from the first request. With `calendar()`, from midnight to midnight in UTC.
+        .quota("day", Quota::per_day(1_000).fixed_window());
+    let limiter = match env::var("REDIS_URL") {
+        Ok(url) => Limiter::new(RedisStore::open(url)?, policy)?,
+        Err(_) => Limiter::new(MemoryStore::new(), policy)?,
+    };
+    let app =
+        Router::new().route("/", get(left)).layer(RateLimitLayer::new(limiter, PeerIp::new()));
+
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+    println!(
+        "15 quick requests, each with what is left of the quotas:
+  curl -i 'http://{address}/?[1-15]'",
+        address = listener.local_addr()?,
+    );
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}
+
+async fn left(Extension(decision): Extension<Decision>) -> String {
+    let quotas = decision.quotas();
+    let left = quotas.map(|quota| format!("{}: {} left\n", quota.name(), quota.remaining()));
+    left.collect()
+}

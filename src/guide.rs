@@ -297,13 +297,13 @@
 //!
 //! | | a span of length `t` admits at most | choose it for |
 //! |---|---|---|
-//! | [token bucket](Quota) | burst + `n` × `t` / period | nearly everything: smooth, with a burst that you choose |
-//! | [borrowing](Quota::borrow_up_to) | the same, and what may be borrowed | costly requests that should start at once and pay afterwards |
-//! | [interval refill](Quota::interval_refill) | burst + `n` for each end of an interval in the span | permits that appear all at once, such as 10 at the end of each minute |
-//! | [fixed window](Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
-//! | [calendar](Quota::calendar) | the same | contracts and invoices: 1,000 per day, from midnight in UTC |
-//! | [sliding window](Quota::sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | a window without bursts at its edges, in little memory |
-//! | [sliding blocks](Quota::sliding_blocks) | `n` in any period | a hard limit for any period; a permit comes back up to a block late |
+//! | [token bucket](crate::Quota) | burst + `n` × `t` / period | nearly everything: smooth, with a burst that you choose |
+//! | [borrowing](crate::Quota::borrow_up_to) | the same, and what may be borrowed | costly requests that should start at once and pay afterwards |
+//! | [interval refill](crate::Quota::interval_refill) | burst + `n` for each end of an interval in the span | permits that appear all at once, such as 10 at the end of each minute |
+//! | [fixed window](crate::Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
+//! | [calendar](crate::Quota::calendar) | the same | contracts and invoices: 1,000 per day, from midnight in UTC |
+//! | [sliding window](crate::Quota::sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | a window without bursts at its edges, in little memory |
+//! | [sliding blocks](crate::Quota::sliding_blocks) | `n` in any period | a hard limit for any period; a permit comes back up to a block late |
 //!
 //! ## Fixed window
 //!

@@ -44,6 +44,7 @@ impl Span {
         (1..=MAX_TICKS / 2).contains(&micros).then_some(Self(micros))
     }
 
+    #[cfg(feature = "redis")]
     pub(crate) fn micros(self) -> u64 {
         self.0
     }

@@ -65,6 +65,7 @@ impl TokenBucket {
         }
     }
 
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn rate(&self) -> Rate {
         self.rate
     }

@@ -101,7 +101,7 @@ impl MemoryStore {
 
     /// Like [`new`](Self::new), with another time than that of the system clock, for tests of quotas
     /// in [windows on the clock](crate::Quota::calendar). Time goes on from there with Tokio's clock,
-    /// which a test can [pause](tokio::time::pause). A time before 1970 is taken for 1970.
+    /// which a test can pause. A time before 1970 is taken for 1970.
     pub fn starting_at(time: SystemTime) -> Self {
         Self::build(Self::DEFAULT_KEYS, time)
     }

@@ -17,7 +17,7 @@ $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
 .PHONY: help test fmt fmt-check lint doc features unit sim integration tls redis msrv deny \
-        bench bench-scale soak bench-delay bench-instructions bench-smoke
+        bench bench-scale soak bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench-scale: redis ## Measure with growing numbers of keys and tasks, and draw t
 
 bench-delay: redis ## Measure at a distance from Redis, below and above the capacity, and draw the plot
 	$(BENCH) delay $(ARGS)
+
+bench-algorithms: redis ## Measure what each algorithm costs Redis
+	$(BENCH) algorithms $(ARGS)
 
 soak: redis ## Check for 10 minutes that stalls of Redis have no lasting effect
 	$(BENCH) soak $(ARGS)

@@ -11,7 +11,7 @@ permits@, interval@, capacity@
 --@ cells@
 full@, missing@, refill@
 --@ valid@
-level@ % 1 == 0 and level@ <= MAX_TICKS and full@ - now <= MAX_TICKS and refill@ - now <= MAX_TICKS
+level@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS and refill@ >= 0 and full@ - now <= MAX_TICKS and refill@ - now <= MAX_TICKS
 --@ above@
 level@ > capacity@
 --@ price@
@@ -43,7 +43,10 @@ if #numbers == 16 and #cells == 24 then
 end
 if permits >= 1 and interval >= 1 then
   --@ refill@
-  if permits ~= permits@ or interval ~= interval@ then refill@ = math.min(refill@, now + interval@) end
+  -- The part of an interval until the next refill is the same in intervals of another length.
+  if level@ > 0 and interval ~= interval@ then
+    refill@ = now + math.min(math.ceil((refill@ - now) * (interval@ / interval)), interval@)
+  end
 else
   found = '-'
 end

@@ -27,15 +27,17 @@ else
   local micros, digits, zeros = string.match(value, '^(%d+)(%d%d)(%d)$')
   if micros then
     local numbers = pack('>dd', (digits == '00' and 864 or digits) * 10 ^ zeros, 1)
-    local head = pack('>I4BBI2', 0, 1, 16, 16) .. numbers
-    local cells = pack('>dd', micros - 1000, 0)
+    local head = pack('>I4BBI2', 0, 1, 16, 8) .. numbers
+    local cells = pack('>d', micros - 1000)
     entries[1] = { id = 0, tag = 1, head = head, numbers = numbers, cells = cells }
   else
     found = '-'
   end
 end
 for n = #entries, 1, -1 do
-  by_id[entries[n].id] = entries[n]
+  local entry = entries[n]
+  entry.id = entry.id * 256 + entry.tag
+  by_id[entry.id] = entry
 end
   --@ entry@
 if found ~= '-' then
@@ -50,13 +52,15 @@ if found ~= '-' then
   if not has_identities and more.count == 0 then more = nil end
 end
 --@ entry@
+-- Entries are found by identity and algorithm, so that a revision with another algorithm keeps its own.
 -- An entry of identity 0 is a token bucket that was the only quota of its policy. It belongs to the
 -- first token bucket of any other.
 do
-  local entry = by_id[id@] or TAG == 1 and not mine[0] and by_id[0]
-  mine[id@] = true
-  if TAG == 1 then mine[0] = true end
-  if entry and entry.tag == TAG then
+  --@ id@
+  local entry = by_id[id@ * 256 + TAG] or TAG == 1 and not mine[1] and by_id[1]
+  mine[id@ * 256 + TAG] = true
+  if TAG == 1 then mine[1] = true end
+  if entry then
     local numbers, cells = entry.numbers, entry.cells
     --@ adopt@
     if found ~= '-' then till = math.max(till, read('>d', cells)) end
@@ -65,7 +69,7 @@ do
   end
 end
 --@ save_more
-  --@ id@
+  --@ first_id
 local start = '\1' .. string.char(QUOTAS + more.count) .. sub(header, 3, 3)
 local heads = pack('>I4', id1) .. sub(header, 8) .. more.heads
 local last = math.max(TILL, more.till)

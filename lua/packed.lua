@@ -25,11 +25,12 @@ if #value == #header + cell_bytes and sub(value, 1, #header) == header then
   till = TILL
   --@ level@
 else
-  --@ id@
   --@ other
 end
 --@ id@
 local id@ = read('>I4', arguments[2], IDENTITY)
+--@ first_id
+local id1 = read('>I4', arguments[2], FIRST_NAME)
 --@ save
   --@ store@
 if more then

@@ -23,14 +23,15 @@ if full1 and sub(value, -3) == rate then
   till, level1 = full1, full1 - now
   if level1 < 0 then level1 = 0 end
 else
-  --@ id@
   --@ other
 end
 --@ id@
-local id@ = tonumber(sub(arguments[1], 1, 8), 16)
+  --@ first_id
+--@ first_id
+local id1 = tonumber(sub(arguments[1], 1, 8), 16)
 --@ save
 if more then
-  local header = '\1\1\0' .. pack('>I4BBI2dd', 0, 1, 16, 16, permit1, 1)
+  local header = '\1\1\0' .. pack('>I4BBI2dd', 0, 1, 16, 8, permit1, 1)
   local granule, cell_format = 1000000, CELL_FORMAT
   --@ store@
   --@ save_more

@@ -16,7 +16,7 @@ ring@
 --@ ring_bytes@
 4 * blocks@
 --@ valid@
-level@ >= 0 and level@ % 1 == 0 and level@ <= 2^34 and newest@ * width@ - now <= MAX_TICKS
+level@ % 1 == 0 and level@ <= 2^34 and head@ >= 0 and head@ <= used@ and newest@ >= 0 and newest@ % 1 == 0 and newest@ * width@ - now <= MAX_TICKS
 --@ above@
 level@ > capacity@
 --@ price@

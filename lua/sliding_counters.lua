@@ -11,14 +11,13 @@ span@, unit@, units@, capacity@
 --@ cells@
 last@, start@, current@, previous@
 --@ valid@
-level@ >= 0 and level@ % 1 == 0 and level@ <= 2^34 and previous@ <= 2^33 and start@ - now <= MAX_TICKS
+current@ >= 0 and previous@ >= 0 and level@ % 1 == 0 and level@ <= 2^34 and previous@ <= 2^33 and start@ - now <= MAX_TICKS
 --@ above@
 level@ > capacity@
 --@ price@
 
 --@ fresh@
-level@, start@, previous@ = 0, now - now % span@, 0
-last@ = now
+level@, last@, start@, current@, previous@ = 0, now, now - now % span@, 0, 0
 --@ empty@
   --@ fresh@
 level@ = capacity@

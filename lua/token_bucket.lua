@@ -3,14 +3,14 @@
 -- Numbers  the refill time of a permit in ticks, the ticks in a microsecond, and the refill time of
 --          the whole bucket in ticks.
 -- Entry    the first two of the numbers; in the cells the time at which the bucket is full, in whole
---          microseconds, and the ticks after it.
+--          microseconds, and the ticks after it, which may be missing if there are none.
 
 --@ numbers@
 permit@, scale@, capacity@
 --@ cells@
 full@, ticks@
 --@ valid@
-full@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS
+full@ >= 0 and ticks@ >= 0 and ticks@ < scale@ and level@ % 1 == 0 and level@ <= MAX_TICKS
 --@ above@
 level@ > capacity@
 --@ price@
@@ -22,21 +22,26 @@ level@ = capacity@
 --@ level@
 level@ = (full@ - now) * scale@ + ticks@
 if level@ < 0 then level@ = 0 end
+--@ no_ticks@
+-- The level has them.
+ticks@ = 0
 --@ store@
 ticks@ = level@ % scale@
 full@ = now + (level@ - ticks@) / scale@
 --@ adopt@
 -- Used permits stay used: the debt is the same number of permits at the own rate, rounded up to a
 -- tick.
-local theirs, scale = 0, 0
-if #numbers == 16 and #cells == 16 then
+local theirs, scale, ticks = 0, 0, 0
+if #numbers == 16 and (#cells == 16 or #cells == 8) then
   theirs, scale = read('>dd', numbers)
-  full@, ticks@ = read('>dd', cells)
+  full@ = read('>d', cells)
+  if #cells == 16 then ticks = read('>d', cells, 9) end
+  --@ no_ticks@
 end
-if not (theirs >= 1 and scale >= 1 and theirs <= MAX_TICKS and scale <= MAX_TICKS and ticks@ < scale) then
+if not (theirs >= 1 and scale >= 1 and theirs <= MAX_TICKS and scale <= MAX_TICKS and ticks >= 0 and ticks < scale) then
   found = '-'
 else
-  level@ = (full@ - now) * scale + ticks@
+  level@ = (full@ - now) * scale + ticks
   if level@ < 0 then level@ = 0 end
   if level@ > 0 and level@ <= MAX_TICKS and theirs ~= permit@ then
     local divisor, rest, ours = theirs, permit@, permit@

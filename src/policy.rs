@@ -19,7 +19,7 @@ use crate::{ConfigError, Quota};
 /// # Several quotas
 ///
 /// A check takes permits from all quotas, or from none: a denial by one of them leaves the others as
-/// they are. A policy has up to 16 quotas. On Redis they are kept in one key and decided in one
+/// they are. A policy has up to 16 quotas, of which up to 8 can be sliding windows. On Redis they are kept in one key and decided in one
 /// call. A key of three token buckets takes about 200 bytes in Redis, and one of a single bucket 72 to 120.
 ///
 /// ```
@@ -32,7 +32,8 @@ use crate::{ConfigError, Quota};
 /// ```
 ///
 /// An [update](crate::Limiter::update) can add and remove quotas. Those that stay keep what was
-/// consumed, by their names. An exception is a policy that had a single token bucket: what it
+/// consumed, by their names. A quota whose algorithm changes starts full; while processes with both are
+/// in use, each counts what it admits itself. An exception is a policy that had a single token bucket: what it
 /// consumed belongs to the first token bucket of the new policy, whatever its name.
 ///
 /// # Examples
@@ -51,8 +52,9 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The script has a few variables for each quota, and Lua at most 200.
+    /// The script has variables for each quota, and Lua at most 200. Sliding windows need the most.
     const MAX_QUOTAS: usize = 16;
+    const MAX_SLIDING: usize = 8;
 
     /// A policy without quotas.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
@@ -85,6 +87,14 @@ impl Policy {
                 "policy `{}` has {quotas} quotas: give it 1 to {}",
                 self.name,
                 Self::MAX_QUOTAS
+            )));
+        }
+        let sliding = self.quotas.iter().filter(|(_, quota)| quota.is_sliding()).count();
+        if sliding > Self::MAX_SLIDING {
+            return Err(ConfigError::new(format!(
+                "policy `{}` has {sliding} sliding windows: give it at most {}",
+                self.name,
+                Self::MAX_SLIDING
             )));
         }
         self.quotas.iter().try_for_each(|(name, _)| check_name("quota", name))

@@ -241,6 +241,10 @@ impl Quota {
         Self { kind, ..self }
     }
 
+    pub(crate) const fn is_sliding(&self) -> bool {
+        matches!(self.kind, Kind::SlidingCounters | Kind::SlidingBlocks(_))
+    }
+
     pub(crate) const fn kind(&self) -> Kind {
         self.kind
     }

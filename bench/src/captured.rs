@@ -15,7 +15,8 @@ pub(crate) struct CapturedCall {
     pub(crate) sha: String,
     /// The parts of the Redis key before and after the rate limit key.
     affixes: (String, String),
-    pub(crate) arguments: Vec<String>,
+    /// Maybe not text.
+    pub(crate) arguments: Vec<Vec<u8>>,
 }
 
 impl CapturedCall {
@@ -31,16 +32,19 @@ impl CapturedCall {
         limiter.check(address(0)).await?.ensure_allowed()?;
         while let Some(line) = lines.next_line().await? {
             let words = parse_words(&line);
-            if words.first().is_some_and(|command| command == "EVAL") {
+            if words.first().is_some_and(|command| command == b"EVAL") {
                 return Self::new(words, &server).await;
             }
         }
         Err("MONITOR ended without an EVAL".into())
     }
 
-    async fn new(words: Vec<String>, server: &Server) -> Result<Self, BoxError> {
+    async fn new(words: Vec<Vec<u8>>, server: &Server) -> Result<Self, BoxError> {
         let mut words = words.into_iter().skip(1);
-        let mut next = || words.next().ok_or("EVAL has too few arguments");
+        let mut next = || {
+            let word = words.next().ok_or("EVAL has too few arguments")?;
+            String::from_utf8(word).map_err(BoxError::from)
+        };
         let (script, keys, key) = (next()?, next()?, next()?);
         let address = address(0).to_string();
         let affixes = key.split_once(&address).filter(|_| keys == "1");
@@ -60,9 +64,17 @@ impl CapturedCall {
     }
 
     pub(crate) fn command(&self, key: u32) -> Cmd {
+        self.command_for(&[key])
+    }
+
+    /// One check of each key.
+    pub(crate) fn command_for(&self, keys: &[u32]) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
-        let redis_key = self.redis_key(&address(key).to_string());
-        command.arg(&self.sha).arg(1).arg(redis_key).arg(&self.arguments);
+        command.arg(&self.sha).arg(keys.len());
+        for key in keys {
+            command.arg(self.redis_key(&address(*key).to_string()));
+        }
+        command.arg(&self.arguments);
         command
     }
 }
@@ -73,21 +85,28 @@ pub(crate) async fn load_script(server: &Server, script: &str) -> String {
 }
 
 /// Returns the quoted words of a line of `MONITOR`, unescaped.
-fn parse_words(line: &str) -> Vec<String> {
+fn parse_words(line: &str) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
-    let mut rest = line.chars();
-    while rest.by_ref().any(|c| c == '"') {
-        let mut word = String::new();
-        while let Some(c) = rest.next().filter(|&c| c != '"') {
-            word.push(match c {
-                '\\' => match rest.next() {
-                    Some('n') => '\n',
-                    Some('r') => '\r',
-                    Some('t') => '\t',
-                    Some(c) => c,
+    let mut rest = line.bytes();
+    while rest.by_ref().any(|byte| byte == b'"') {
+        let mut word = Vec::new();
+        while let Some(byte) = rest.next().filter(|&byte| byte != b'"') {
+            word.push(match byte {
+                b'\\' => match rest.next() {
+                    Some(b'n') => b'\n',
+                    Some(b'r') => b'\r',
+                    Some(b't') => b'\t',
+                    Some(b'a') => 7,
+                    Some(b'b') => 8,
+                    Some(b'x') => {
+                        let mut digit = || char::from(rest.next()?).to_digit(16);
+                        let (Some(high), Some(low)) = (digit(), digit()) else { break };
+                        (16 * high + low) as u8
+                    }
+                    Some(byte) => byte,
                     None => break,
                 },
-                c => c,
+                byte => byte,
             });
         }
         words.push(word);

@@ -71,14 +71,17 @@ async fn scripts(setup: &Setup) -> [(&'static str, Vec<String>); 4] {
     let two_keys = load_script(&setup.server, TwoKeys::SCRIPT).await;
     let call = &setup.allow_call;
     let redis_key = [call.redis_key(key)];
+    // Those of a token bucket are text.
+    let arguments = call.arguments.iter().map(|word| String::from_utf8_lossy(word).into_owned());
+    let arguments: Vec<String> = arguments.collect();
     let two_keys_arguments = ["1".into(), BURST.to_string(), String::new(), "1".into()];
     [
         ("TIME, GET and SET only", evalsha(&minimal, &[format!("bench:{key}")], &[])),
         (
             "TIME, GET and SET only, with tollgate's key and arguments",
-            evalsha(&minimal, &redis_key, &call.arguments),
+            evalsha(&minimal, &redis_key, &arguments),
         ),
-        (TOLLGATE, evalsha(&call.sha, &redis_key, &call.arguments)),
+        (TOLLGATE, evalsha(&call.sha, &redis_key, &arguments)),
         (
             "two-key script",
             evalsha(&two_keys, &TwoKeys::redis_keys(call, key), &two_keys_arguments),

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::algorithms;
 use crate::bytes::BytesPerKey;
 use crate::delay;
 use crate::load::Measurement;
@@ -39,6 +40,7 @@ pub(crate) async fn run() -> Result<ExitCode, BoxError> {
     }
     println!("measured the figures of all {TARGETS} targets");
     smoke_delay().await?;
+    algorithms::smoke().await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,5 +1,6 @@
-//! A fixed window: at most so many permits in each window of time. What is stored is the end of the
-//! window and the permits used in it, so revisions with windows of other lengths read it too.
+//! A fixed window: at most so many permits in each window of time. What is stored is the window and the
+//! permits used in it, so revisions with windows of other lengths read it too. One that charges a window
+//! makes it at least as long as its own.
 
 use super::Algorithm;
 use super::rate::MAX_TICKS;
@@ -20,16 +21,16 @@ pub(crate) struct FixedWindow {
 /// The permits used in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowLevel {
-    pub(crate) used: u64,
-    /// The microseconds until the window ends.
-    pub(crate) left: u64,
+    window: WindowState,
+    now: u64,
 }
 
 /// What a store keeps of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowState {
     pub(crate) used: u64,
-    /// In microseconds.
+    /// In microseconds, like the end.
+    pub(crate) starts_at: u64,
     pub(crate) ends_at: u64,
 }
 
@@ -84,7 +85,15 @@ impl FixedWindow {
             None => 0,
             Some(start) => (now % self.span + self.span - start % self.span) % self.span,
         };
-        WindowLevel { used, left: self.span - since_start }
+        let ends_at = now.saturating_add(self.span - since_start);
+        let starts_at = now.saturating_sub(since_start);
+        WindowLevel { window: WindowState { used, starts_at, ends_at }, now }
+    }
+}
+
+impl WindowLevel {
+    fn left(&self) -> u64 {
+        self.window.ends_at.saturating_sub(self.now)
     }
 }
 
@@ -105,9 +114,7 @@ impl Algorithm for FixedWindow {
     /// A window without permits used does not start before the next check.
     fn level(&self, state: Option<WindowState>, now: u64) -> WindowLevel {
         match state {
-            Some(WindowState { used: used @ 1.., ends_at }) if ends_at > now => {
-                WindowLevel { used, left: ends_at - now }
-            }
+            Some(window) if window.used > 0 && window.ends_at > now => WindowLevel { window, now },
             _ => self.used_at(0, now),
         }
     }
@@ -118,21 +125,27 @@ impl Algorithm for FixedWindow {
     }
 
     fn fits(&self, level: &WindowLevel, cost: u64) -> bool {
-        level.used.saturating_add(cost) <= self.limit
+        level.window.used.saturating_add(cost) <= self.limit
     }
 
     fn charge(&self, level: &mut WindowLevel, cost: u64) {
-        level.used += cost;
+        let window = &mut level.window;
+        let own_end = match self.start {
+            None => window.starts_at.saturating_add(self.span),
+            Some(_) => self.used_at(0, level.now).window.ends_at,
+        };
+        window.used += cost;
+        window.ends_at = window.ends_at.max(own_end);
     }
 
     fn wait(&self, level: &WindowLevel, cost: u64) -> u64 {
-        if self.fits(level, cost) { 0 } else { level.left }
+        if self.fits(level, cost) { 0 } else { level.left() }
     }
 
     fn numbers(&self, level: &WindowLevel) -> Numbers {
-        let until_end = if level.used > 0 { level.left } else { 0 };
+        let until_end = if level.window.used > 0 { level.left() } else { 0 };
         Numbers {
-            remaining: self.limit.saturating_sub(level.used),
+            remaining: self.limit.saturating_sub(level.window.used),
             retry_after: 0,
             refill_after: until_end,
             reset_after: until_end,
@@ -149,9 +162,9 @@ impl Algorithm for FixedWindow {
         self.span
     }
 
-    fn state(level: &WindowLevel, now: u64) -> WindowState {
-        let ends_at = if level.used > 0 { now.saturating_add(level.left) } else { 0 };
-        WindowState { used: level.used, ends_at }
+    fn state(level: &WindowLevel, _: u64) -> WindowState {
+        let used = level.window.used;
+        WindowState { ends_at: if used > 0 { level.window.ends_at } else { 0 }, ..level.window }
     }
 
     fn until(state: &WindowState) -> u64 {
@@ -187,7 +200,7 @@ mod tests {
         let mut level = window.level(*state, now);
         let fits = window.fits(&level, cost);
         if fits {
-            level.used += cost;
+            window.charge(&mut level, cost);
             *state = Some(FixedWindow::state(&level, now));
         }
         fits
@@ -255,7 +268,7 @@ mod tests {
         // 2026-11-22 is a Sunday.
         let sunday = 1_795_305_600_000_000;
         let left = |quota: Quota, now| {
-            FixedWindow::new("test", &quota, WindowStart::Clock).unwrap().level(None, now).left
+            FixedWindow::new("test", &quota, WindowStart::Clock).unwrap().level(None, now).left()
         };
         let days = |days: u64| Duration::from_secs(days * 86_400);
         assert_eq!(left(Quota::new(1, days(1)), sunday), 86_400_000_000);
@@ -274,10 +287,13 @@ mod tests {
         let mut state = None;
         assert!(check(&window(5, 100), &mut state, NOW, 5));
         let level = window(8, 10).level(state, NOW + 1_000_000);
-        assert_eq!(level, WindowLevel { used: 5, left: 99_000_000 });
+        assert_eq!((level.window.used, level.left()), (5, 99_000_000));
         assert_eq!(window(8, 10).numbers(&level).remaining, 3);
         assert_eq!(window(3, 10).numbers(&level).remaining, 0);
         assert_eq!(window(3, 10).wait(&level, 1), 99_000_000);
+        // A longer window that takes permits too lasts as long as its own.
+        assert!(check(&window(6, 300), &mut state, NOW + 1_000_000, 1));
+        assert_eq!(window(5, 100).wait(&window(5, 100).level(state, NOW), 1), 300_000_000);
     }
 
     #[test]

@@ -60,8 +60,8 @@ impl IntervalRefill {
         if longest.max(limit.into()) > MAX_TICKS.into() {
             return error("an empty bucket refills in more than 142 years: use a smaller burst");
         }
-        // Not longer than `longest`.
-        let rate = Refills { permits, interval: period.as_micros() as u64 };
+        // The interval is not longer than `longest`, and more permits than fit make no difference.
+        let rate = Refills { permits: permits.min(limit), interval: period.as_micros() as u64 };
         Ok(Self { limit, rate })
     }
 
@@ -127,9 +127,16 @@ impl Algorithm for IntervalRefill {
         level.missing.saturating_add(cost) <= self.limit
     }
 
-    /// From then on the bucket refills at the rate of this revision.
+    /// The part of an interval until the next refill is the same in intervals of another length.
     fn charge(&self, level: &mut IntervalLevel, cost: u64) {
-        let next = if self.is_own(level) { level.next } else { level.next.min(self.rate.interval) };
+        let (theirs, ours) = (level.rate.interval, self.rate.interval);
+        let next = if theirs == ours {
+            level.next
+        } else {
+            // As the script computes it.
+            let next = (level.next as f64 * (ours as f64 / theirs as f64)).ceil();
+            (next as u64).min(ours)
+        };
         *level = IntervalLevel { missing: level.missing + cost, next, rate: self.rate };
     }
 

@@ -33,6 +33,11 @@ macro_rules! algorithms {
                 match self { $(Self::$name(limit) => limit.capacity(),)+ }
             }
 
+            /// Whether the state is one of this algorithm.
+            pub(crate) fn reads(&self, state: &QuotaState) -> bool {
+                matches!((self, state), $((Self::$name(_), QuotaState::$name(_)))|+)
+            }
+
             /// A state of another algorithm counts for nothing.
             pub(crate) fn level(&self, state: Option<QuotaState>, now: u64) -> Level {
                 match self {
@@ -46,7 +51,7 @@ macro_rules! algorithms {
                 }
             }
 
-            #[cfg(any(feature = "redis", test))]
+            #[cfg(feature = "redis")]
             pub(crate) fn empty(&self, now: u64) -> Level {
                 match self { $(Self::$name(limit) => Level::$name(limit.empty(now)),)+ }
             }

@@ -59,6 +59,10 @@ impl Limits {
         &self.infos
     }
 
+    pub(crate) fn has_several(&self) -> bool {
+        self.quotas.len() > 1
+    }
+
     /// Whether a token bucket is the only quota.
     #[cfg(feature = "redis")]
     pub(crate) fn is_lone_bucket(&self) -> bool {
@@ -78,12 +82,14 @@ impl Limits {
     /// The levels at `now` (microseconds) of a key in this state. `None` if nothing is stored.
     pub(crate) fn standing(&self, state: Option<&State>, now: u64) -> Standing {
         if let [quota] = &*self.quotas {
-            let state = state.and_then(|state| state.find(quota.id, quota.limit.is_bucket()));
+            let state =
+                state.and_then(|state| state.find(quota.id, &quota.limit, quota.limit.is_bucket()));
             return Standing(SmallVec::from_buf([quota.limit.level(state, now)]));
         }
         let lone = self.lone();
         let level = |(index, quota): (usize, &Named)| {
-            let state = state.and_then(|state| state.find(quota.id, lone == Some(index)));
+            let state =
+                state.and_then(|state| state.find(quota.id, &quota.limit, lone == Some(index)));
             quota.limit.level(state, now)
         };
         Standing(self.quotas.iter().enumerate().map(level).collect())
@@ -106,7 +112,8 @@ impl Limits {
         let lone = self.lone();
         let is_other = |entry: &&Entry| {
             let is_lone = entry.quota == QuotaId::LONE && lone.is_some();
-            let is_own = is_lone || self.quotas.iter().any(|quota| quota.id == entry.quota);
+            let is_it = |quota: &Named| quota.id == entry.quota && quota.limit.reads(&entry.state);
+            let is_own = is_lone || self.quotas.iter().any(is_it);
             !is_own && entry.until() > now
         };
         let others = found.into_iter().flat_map(State::entries).filter(|entry| is_other(&entry));
@@ -139,10 +146,11 @@ impl Limits {
     /// Decides a check, and charges its cost if it is allowed.
     pub(crate) fn check(&self, standing: &mut Standing, cost: &impl Cost) -> Verdict {
         let outcome = if self.is_allowed(standing, cost) {
-            for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
-                let cost = cost.of(index);
-                if cost > 0 {
-                    quota.limit.charge(level, cost);
+            let mut indices = 0..self.quotas.len();
+            if indices.any(|index| cost.of(index) > 0) {
+                // Also those with a cost of 0, which are stored with the others from now on.
+                for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
+                    quota.limit.charge(level, cost.of(index));
                 }
             }
             Outcome::Allowed

@@ -58,7 +58,7 @@ pub(crate) trait Algorithm {
     /// Whether a cost of 1 or more can be charged.
     fn fits(&self, level: &Self::Level, cost: u64) -> bool;
 
-    /// Charges a cost that fits.
+    /// Charges a cost that fits, or is 0. From now on the level falls as one that this revision has left.
     fn charge(&self, level: &mut Self::Level, cost: u64);
 
     /// The time until a cost fits, if nothing else is charged. The cost is at most the capacity. 0 if

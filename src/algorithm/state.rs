@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::limit::QuotaState;
+use super::limit::{Limit, QuotaState};
 use super::rate::BucketState;
 
 /// Identifies a quota among those of a policy, by a hash of its name.
@@ -73,12 +73,22 @@ impl State {
         lone.into_iter().chain(several.iter().cloned())
     }
 
-    /// The state of a quota. `is_first_bucket` says whether it is the first token bucket of its policy.
-    pub(crate) fn find(&self, quota: QuotaId, is_first_bucket: bool) -> Option<QuotaState> {
+    /// The state of a quota of this algorithm. `is_first_bucket` says whether it is the first token
+    /// bucket of its policy.
+    pub(crate) fn find(
+        &self,
+        quota: QuotaId,
+        limit: &Limit,
+        is_first_bucket: bool,
+    ) -> Option<QuotaState> {
         match self {
             Self::Lone(state) => is_first_bucket.then_some(QuotaState::TokenBucket(*state)),
             Self::Several(entries) => {
-                let of = |id| entries.iter().find(move |entry| entry.quota == id);
+                let of = |id| {
+                    let is_it =
+                        move |entry: &&Entry| entry.quota == id && limit.reads(&entry.state);
+                    entries.iter().find(is_it)
+                };
                 let found = of(quota).or_else(|| of(QuotaId::LONE).filter(|_| is_first_bucket));
                 found.map(|entry| entry.state.clone())
             }

@@ -43,6 +43,8 @@ impl DenialCache {
         // Until there is a permit, none is.
         let is_allowed = match limits.is_own(&latest) {
             true => limits.is_allowed(&latest, cost),
+            // Any check that is charged to another quota does so too.
+            false if limits.has_several() => true,
             false => limits.is_allowed(&latest, &AtMostOne(cost)),
         };
         if is_allowed {

@@ -122,7 +122,8 @@ fn clock_of(value: &[u8]) -> (i128, i128) {
     let start: usize = entries[..index].iter().map(|(_, _, cells)| cells).sum();
     let scale = number(&entries[index].1[8..]);
     let cells = &rest[start..];
-    (number(&cells[..8]) * scale + number(&cells[8..16]), scale)
+    let ticks = if entries[index].2 == 16 { number(&cells[8..16]) } else { 0 };
+    (number(&cells[..8]) * scale + ticks, scale)
 }
 
 /// Runs a case on Redis. Returns the decisions, each with its time on the server's clock in

@@ -115,12 +115,13 @@ impl State {
     fn parse(value: &[u8]) -> Self {
         match value {
             // One entry of a token bucket: see `lua/packed.lua`.
-            [1, 1, _, _, _, _, _, 1, 16, 0, 16, numbers @ ..] => {
+            [1, 1, _, _, _, _, _, 1, 16, 0, 8 | 16, numbers @ ..] => {
                 let numbers: Vec<i128> = numbers
                     .chunks(8)
                     .map(|bytes| f64::from_be_bytes(bytes.try_into().unwrap()) as i128)
                     .collect();
-                let [permit, micro, micros, ticks] = numbers.try_into().unwrap();
+                let (permit, micro, micros) = (numbers[0], numbers[1], numbers[2]);
+                let ticks = numbers.get(3).copied().unwrap_or(0);
                 Self { full_at: micros * micro + ticks, permit, micro }
             }
             _ => {

@@ -348,6 +348,62 @@ async fn used_permits_stay_used_at_other_numbers() {
     }
 }
 
+/// Lua has at most 200 variables, and 250 registers.
+#[tokio::test]
+async fn the_script_of_the_largest_policies_runs() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let window = Quota::new(10, WEEKS);
+    let sliding = [window.sliding_window(), window.sliding_blocks(60)];
+    let others = [
+        QUOTAS[1],
+        DAILY.borrow_up_to(1),
+        Quota::new(7, WEEKS).burst(10).borrow_up_to(1),
+        DAILY.interval_refill(),
+        window.fixed_window(),
+    ];
+    let mut mixes: Vec<Vec<Quota>> = others.iter().map(|other| vec![*other; 16]).collect();
+    for sliding in sliding {
+        mixes.extend(others.iter().map(|other| [[sliding; 8], [*other; 8]].concat()));
+        mixes.extend(others.iter().map(|other| [[*other; 8], [sliding; 8]].concat()));
+    }
+    for (n, mix) in mixes.into_iter().enumerate() {
+        let policy = |name: String| {
+            let quotas = mix.iter().enumerate();
+            quotas.fold(Policy::new(name), |policy, (n, quota)| policy.quota(n.to_string(), *quota))
+        };
+        let limiters =
+            ["a", "b", "c"].map(|name| uncached(store.clone(), policy(format!("{name}{n}"))));
+        for remaining in [9, 8] {
+            // In one call, except for the first.
+            let checks = limiters.each_ref().map(|limiter| start(limiter.check("key")));
+            for check in checks {
+                let decision = check.await.unwrap();
+                assert!(
+                    decision.quotas().all(|quota| quota.remaining() == remaining),
+                    "{decision:?}"
+                );
+            }
+        }
+        // Other quotas in the same key.
+        let fewer = Policy::new(format!("a{n}")).quota("3", mix[3]);
+        let other_process = RedisStore::open(server.url()).unwrap();
+        let decision = uncached(other_process, fewer).check("key").await.unwrap();
+        assert_eq!(decision.remaining(), 7, "{decision:?}");
+        let decision = limiters[0].check("key").await.unwrap();
+        let left: Vec<_> = decision.quotas().map(|quota| quota.remaining()).collect();
+        assert!(
+            left.iter().enumerate().all(|(n, left)| *left == if n == 3 { 6 } else { 7 }),
+            "{left:?}"
+        );
+    }
+    let ninth = vec![sliding[0]; 9];
+    let add = |policy: Policy, (n, quota): (usize, &Quota)| policy.quota(n.to_string(), *quota);
+    let policy = ninth.iter().enumerate().fold(Policy::new("p"), add);
+    let error = Limiter::new(store, policy).unwrap_err().to_string();
+    assert!(error.contains("9 sliding windows: give it at most 8"), "{error}");
+}
+
 /// While a revision uses the key that has other quotas than those that are asked about here.
 #[tokio::test]
 async fn quotas_that_are_added_or_removed_leave_the_others_as_they_are() {

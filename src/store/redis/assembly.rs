@@ -73,10 +73,11 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
     let same = |text, separator| each(&|_| Some(text)).join(separator);
     let first_cells = each(&|fragment| fragment.names("cells@").next());
     let numbers = lines("numbers@", ", ");
+    let number_count = numbers.split(", ").count();
     let (cells, own_cells) = (Cells::new(quotas, true), Cells::new(quotas, false));
     vec![
         // And the granule.
-        ("NUMBER_FORMAT", format!(">{}", "d".repeat(numbers.split(", ").count() + 1))),
+        ("NUMBER_FORMAT", format!(">{}", "d".repeat(number_count + 1))),
         ("NUMBERS", numbers),
         (
             "CHANGED",
@@ -103,6 +104,7 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
                 cells => format!("math.max({})", cells.join(", ")),
             },
         ),
+        ("FIRST_NAME", packed::identity_position(number_count, 0).to_string()),
         ("COSTS", same("cost@", ", ")),
         ("ANY_COST", same("cost@ > 0", " or ")),
         ("PATTERN", format!("(%d+){}", ":(%d+)".repeat(quotas.len()))),

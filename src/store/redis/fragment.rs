@@ -37,7 +37,10 @@ macro_rules! fragment {
 }
 
 static TOKEN_BUCKET: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket");
+static MICROS: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_micros", "token_bucket");
 static BORROWING: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_borrowing", "token_bucket");
+static BORROWING_MICROS: Fragment =
+    fragment!(BUCKET_TAG, 2, "token_bucket_borrowing", "token_bucket_micros", "token_bucket");
 static FIXED_WINDOW: Fragment = fragment!(2, 0, "fixed_window");
 static INTERVAL_REFILL: Fragment = fragment!(3, 2, "interval_refill");
 static SLIDING_COUNTERS: Fragment = fragment!(4, 1, "sliding_counters");
@@ -46,8 +49,12 @@ static SLIDING_BLOCKS: Fragment = fragment!(5, 2, "sliding_blocks");
 impl Fragment {
     pub(super) fn of(limit: &Limit) -> &'static Self {
         match limit {
-            Limit::TokenBucket(bucket) if bucket.borrows() => &BORROWING,
-            Limit::TokenBucket(_) => &TOKEN_BUCKET,
+            Limit::TokenBucket(bucket) => match (bucket.rate().scale(), bucket.borrows()) {
+                (1, false) => &MICROS,
+                (1, true) => &BORROWING_MICROS,
+                (_, false) => &TOKEN_BUCKET,
+                (_, true) => &BORROWING,
+            },
             Limit::IntervalRefill(_) => &INTERVAL_REFILL,
             Limit::SlidingCounters(_) => &SLIDING_COUNTERS,
             Limit::SlidingBlocks(_) => &SLIDING_BLOCKS,
@@ -120,15 +127,21 @@ pub(super) fn state(tag: u8, numbers: &[f64], cells: &[u8]) -> Option<QuotaState
         return blocks_state(numbers, cells).map(QuotaState::SlidingBlocks);
     }
     match (tag, numbers, &*packed::doubles(cells)?) {
-        (BUCKET_TAG, &[permit, scale], &[micros, ticks]) => {
+        (BUCKET_TAG, &[permit, scale], &[micros, ref ticks @ ..]) => {
+            let ticks = match ticks {
+                [] => 0.0,
+                [ticks] => *ticks,
+                _ => return None,
+            };
             let rate = Rate::new(integer(permit)?, integer(scale)?)?;
             let full_at = FullAt { micros: integer(micros)?, ticks: integer(ticks)? };
             let is_possible = full_at.micros <= 2 * MAX_TICKS && full_at.ticks < rate.scale();
             is_possible.then_some(QuotaState::TokenBucket(BucketState { full_at, rate }))
         }
-        (2, [], &[ends_at, used]) => {
-            let (used, ends_at) = (integer(used)?, integer(ends_at)?);
-            Some(QuotaState::FixedWindow(WindowState { used, ends_at }))
+        (2, [], &[ends_at, used, starts_at]) => {
+            let (used, starts_at) = (integer(used)?, integer(starts_at)?);
+            let ends_at = integer(ends_at)?;
+            Some(QuotaState::FixedWindow(WindowState { used, starts_at, ends_at }))
         }
         (3, &[permits, interval], &[_, missing, refills_at]) => {
             let (permits, interval) = (integer(permits)?, integer(interval)?);

@@ -53,7 +53,7 @@ mod tests {
     /// A value of buckets that are full at this time.
     fn packed(names: &[&'static str], full_at: f64) -> Vec<u8> {
         let mut value = packed::header(&limits(names));
-        names.iter().for_each(|_| value.extend(packed::pack(&[full_at, 0.0])));
+        names.iter().for_each(|_| value.extend(packed::pack(&[full_at])));
         value
     }
 

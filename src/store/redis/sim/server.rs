@@ -144,7 +144,8 @@ impl Servers {
         state.changed = now;
         let stored = match &state.state {
             State::Lone(BucketState { full_at: FullAt { micros, ticks }, .. }) => {
-                let cells = packed::pack(&[*micros as f64, *ticks as f64]);
+                let mut cells = packed::pack(&[*micros as f64, *ticks as f64]);
+                cells.truncate(if spec.rate().scale() == 1 { 8 } else { 16 });
                 Stored::Value([packed::header(limits), cells].concat())
             }
             State::Several(_) => Stored::Nothing,

@@ -1,0 +1,17 @@
+-- A token bucket whose ticks are microseconds, as most are: the sections that differ from those of
+-- token_bucket.lua.
+--
+-- Entry    as there, without the ticks.
+
+--@ cells@
+full@
+--@ valid@
+full@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS
+--@ fresh@
+full@, level@ = now, 0
+--@ level@
+level@ = full@ - now
+if level@ < 0 then level@ = 0 end
+--@ no_ticks@
+--@ store@
+full@ = now + level@

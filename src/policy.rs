@@ -20,7 +20,7 @@ use crate::{ConfigError, Quota};
 ///
 /// A check takes permits from all quotas, or from none: a denial by one of them leaves the others as
 /// they are. A policy has up to 16 quotas, of which up to 8 can be sliding windows. On Redis they are kept in one key and decided in one
-/// call. A key of three token buckets takes about 200 bytes in Redis, and one of a single bucket 72 to 120.
+/// call. A key of three token buckets takes about 190 bytes in Redis, and one of a single bucket 72 to 120.
 ///
 /// ```
 /// use tollgate::{Policy, Quota};

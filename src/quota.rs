@@ -220,7 +220,8 @@ impl Quota {
     /// period on the clock, in UTC: a day at midnight, and a week on Monday.
     ///
     /// The clock is that of Redis, or that of the system when a
-    /// [`MemoryStore`](crate::MemoryStore) was created.
+    /// [`MemoryStore`](crate::MemoryStore) was created. While windows of different lengths are in use
+    /// during a deployment, their limits add up.
     ///
     /// ```
     /// use tollgate::Quota;

@@ -74,7 +74,7 @@ impl Limits {
         self.quotas.len()
     }
 
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (QuotaId, &Limit)> {
         self.quotas.iter().map(|quota| (quota.id, &quota.limit))
     }
@@ -343,7 +343,8 @@ mod tests {
             quotas in quotas(), checks in checks(), cost in 1..=20u64,
         ) {
             let limits = limits(&quotas);
-            prop_assume!(limits.exceeding_capacity(&cost).is_none());
+            let capacity = limits.iter().map(|(_, limit)| limit.capacity()).min().unwrap();
+            let cost = 1 + cost % capacity;
             let (mut state, mut now) = (None, NOW);
             for (pause, cost) in checks {
                 now += pause;
@@ -446,6 +447,73 @@ mod tests {
                     let most = most(&quota, *first, at - first);
                     prop_assert!(total <= most, "{} > {} from {} to {}: {}", total, most, first, at, quota);
                 }
+            }
+        }
+
+        /// As during a rolling deployment. A window can be used up at its end and again at the start of
+        /// the next, so twice the larger limit.
+        #[test]
+        fn revisions_in_random_alternation_admit_no_more_than_the_larger_numbers(
+            kind in 0..7, numbers in prop::collection::vec((1..=5u64, 1..=60u64), 2..=3),
+            checks in prop::collection::vec((0..3usize, 0..=1_000_000u64, 1..=20u64), 400),
+        ) {
+            let quota = |&(rate, seconds): &(u64, u64)| {
+                let quota = Quota::new(rate * seconds, Duration::from_secs(seconds));
+                match kind {
+                    0 => quota,
+                    1 => quota.borrow_up_to(10),
+                    2 => quota.interval_refill(),
+                    3 => quota.fixed_window(),
+                    4 => quota.calendar(),
+                    5 => quota.sliding_window(),
+                    _ => quota.sliding_blocks(seconds as u32),
+                }
+            };
+            let quotas: Vec<_> = numbers.iter().map(quota).collect();
+            let revisions: Vec<_> = quotas.iter().map(|quota| self::limits(&[*quota])).collect();
+            let (mut state, mut now, mut admitted) = (None, NOW, 0);
+            for (revision, pause, cost) in checks {
+                now += pause;
+                let limits = &revisions[revision % revisions.len()];
+                let mut standing = limits.standing(state.as_ref(), now);
+                if limits.check(&mut standing, &cost).is_allowed() {
+                    admitted += cost;
+                    state = Some(limits.state(&standing, state.as_ref(), now));
+                }
+            }
+            let capacity = quotas.iter().map(|quota| quota.capacity() + quota.borrowed()).max();
+            let rate = |quota: &Quota| quota.permits() as f64 / quota.period().as_secs_f64();
+            // Windows on the clock end at the times of each revision, so their limits add up.
+            let (add, factor) = match kind {
+                4 => (std::ops::Add::add as fn(f64, f64) -> f64, 2.0 * quotas.len() as f64),
+                _ => (f64::max as fn(f64, f64) -> f64, 2.0),
+            };
+            let rate = quotas.iter().map(rate).fold(0.0, add);
+            let most = factor * capacity.unwrap_or(0) as f64 + rate * (now - NOW) as f64 / 1e6;
+            prop_assert!(admitted as f64 <= most, "{} > {}: {:?}", admitted, most, quotas);
+        }
+
+        /// Another process may charge the key after a denial was cached.
+        #[test]
+        fn what_is_denied_by_an_older_state_is_denied_by_a_newer_one(
+            quotas in quotas(), checks in checks(), cached_at in 0..30usize, cost in 1..=20u64,
+        ) {
+            let limits = limits(&quotas);
+            let (mut state, mut now, mut cached) = (None, NOW, None);
+            for (index, (pause, taken)) in checks.into_iter().enumerate() {
+                now += pause / 8;
+                let mut standing = limits.standing(state.as_ref(), now);
+                if index == cached_at {
+                    cached = Some(limits.state(&standing, None, now));
+                }
+                if let Some(cached) = &cached {
+                    let cached = limits.standing(Some(cached), now);
+                    prop_assert!(
+                        limits.is_allowed(&cached, &cost) || !limits.is_allowed(&standing, &cost)
+                    );
+                }
+                let _ = limits.check(&mut standing, &taken);
+                state = Some(limits.state(&standing, state.as_ref(), now));
             }
         }
 

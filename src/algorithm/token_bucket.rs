@@ -281,6 +281,23 @@ mod tests {
     }
 
     #[test]
+    fn permits_are_lent_only_while_one_is_left() {
+        let bucket = bucket(Quota::per_second(1).burst(10).borrow_up_to(5));
+        let mut debt = bucket.full();
+        assert_eq!(bucket.check(&mut debt, 16).outcome, Outcome::ExceedsCapacity);
+        assert!(bucket.check(&mut debt, 9).is_allowed());
+        // One permit is left, and five can be borrowed.
+        assert_eq!(bucket.check(&mut debt, 7).numbers.retry_after, 1_000_000);
+        let mut in_debt = debt;
+        assert!(bucket.check(&mut in_debt, 6).is_allowed());
+        let denied = bucket.check(&mut in_debt, 1);
+        assert_eq!((denied.numbers.remaining, denied.numbers.retry_after), (0, 6_000_000));
+        // None is left, so none is lent, although fewer than five are owed.
+        assert!(bucket.check(&mut debt, 2).is_allowed());
+        assert_eq!(bucket.check(&mut debt, 1).numbers.retry_after, 2_000_000);
+    }
+
+    #[test]
     fn bytes_per_month_are_exact() {
         let month = Duration::from_secs(30 * 86_400);
         let terabyte = bucket(Quota::new(1_000_000_000_000, month));

@@ -3,6 +3,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use super::headers::QuotaFields;
+use super::interned::interned;
 use super::problem;
 use crate::Decision;
 use crate::decision::QuotaInfo;
@@ -33,10 +34,9 @@ impl Precomputed {
 
     fn new(quotas: &[QuotaInfo]) -> Self {
         let denied = match quotas {
-            [quota] => Some(
-                [false, true]
-                    .map(|exceeds_capacity| problem::body_of_quota(quota, exceeds_capacity).into()),
-            ),
+            [quota] => Some([false, true].map(|exceeds_capacity| {
+                interned(problem::body_of_quota(quota, exceeds_capacity).into())
+            })),
             _ => None,
         };
         Self { fields: QuotaFields::interned(quotas), denied }

@@ -268,6 +268,10 @@ impl Decision {
     }
 
     /// The [capacity](Quota::capacity) of the quota: the most permits that can be taken at once.
+    ///
+    /// If the policy has several [`quotas`](Self::quotas), this and the other numbers are those of the
+    /// quota that restricts the client most: the one with the longest wait or, if the check was
+    /// allowed, the fewest permits left.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.quota.limit

@@ -19,8 +19,9 @@ use crate::{ConfigError, Quota};
 /// # Several quotas
 ///
 /// A check takes permits from all quotas, or from none: a denial by one of them leaves the others as
-/// they are. A policy has up to 16 quotas, of which up to 8 can be sliding windows. On Redis they are kept in one key and decided in one
-/// call. A key of three token buckets takes about 190 bytes in Redis, and one of a single bucket 72 to 120.
+/// they are. A policy has up to 16 quotas, of which up to 8 can be sliding windows. On Redis they are
+/// kept in one key and decided in one call. A key of three token buckets takes about 190 bytes in
+/// Redis, and one of a single bucket 72 to 120.
 ///
 /// ```
 /// use tollgate::{Policy, Quota};
@@ -32,9 +33,9 @@ use crate::{ConfigError, Quota};
 /// ```
 ///
 /// An [update](crate::Limiter::update) can add and remove quotas. Those that stay keep what was
-/// consumed, by their names. A quota whose algorithm changes starts full; while processes with both are
-/// in use, each counts what it admits itself. An exception is a policy that had a single token bucket: what it
-/// consumed belongs to the first token bucket of the new policy, whatever its name.
+/// consumed, by their names. A quota whose algorithm changes starts full; while processes with both
+/// are in use, each counts what it admits itself. Only the name of a single token bucket is not
+/// kept: what it consumed belongs to the first token bucket of the new policy, whatever its name.
 ///
 /// # Examples
 ///

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-/// How many permits there are, and when there are more: by default a rate and a burst, which is a token
-/// bucket with continuous refill.
+/// How many permits there are, and when there are more: by default a rate and a burst, which is a
+/// token bucket with continuous refill.
 ///
 /// The bucket is full at first and holds at most `burst` permits. It refills at exactly `n` permits
 /// per period, evenly: `per_second(3)` gains a permit every third of a second, and nothing is
@@ -33,9 +33,10 @@ use std::time::Duration;
 /// Without `burst`, the burst is the number of permits. The other words are the methods
 /// [`borrow_up_to`](Self::borrow_up_to), [`interval_refill`](Self::interval_refill),
 /// [`fixed_window`](Self::fixed_window), [`calendar`](Self::calendar),
-/// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error for any other text is a
-/// [`ConfigError`](crate::ConfigError) that says what was expected, and at which character. Numbers
-/// that cannot work are an error from [`Limiter::new`](crate::Limiter::new), as above.
+/// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error
+/// for any other text is a [`ConfigError`](crate::ConfigError) that says what was expected, and at
+/// which character. Numbers that cannot work are an error from [`Limiter::new`](crate::Limiter::new),
+/// as above.
 ///
 /// ```
 /// use tollgate::Quota;
@@ -120,8 +121,9 @@ impl Quota {
         Self { burst, ..self }
     }
 
-    /// Lets a check that finds at least one permit take up to `permits` more than there are. Later checks
-    /// wait until the bucket has refilled. So a costly request starts at once, and pays afterwards.
+    /// Lets a check that finds at least one permit take up to `permits` more than there are. Later
+    /// checks wait until the bucket has refilled. So a costly request starts at once, and pays
+    /// afterwards.
     ///
     /// Any span admits at most `burst + permits` and what refills in it. Only for token buckets with
     /// continuous refill.
@@ -181,8 +183,8 @@ impl Quota {
         Self { kind: Kind::SlidingCounters, ..self }
     }
 
-    /// Like [`sliding_window`](Self::sliding_window), but exact to a block: no span of the period admits
-    /// more than the permits, and a permit comes back up to a block late.
+    /// Like [`sliding_window`](Self::sliding_window), but exact to a block: no span of the period
+    /// admits more than the permits, and a permit comes back up to a block late.
     ///
     /// There are 1 to 60 blocks, which divide the period. A block is at least 1 ms long. Each takes 4
     /// bytes per key.
@@ -198,8 +200,8 @@ impl Quota {
         Self { kind: Kind::SlidingBlocks(blocks), ..self }
     }
 
-    /// Counts permits in windows of the period instead of refilling a bucket. A window starts with the
-    /// first check that takes a permit, and ends a period later.
+    /// Counts permits in windows of the period instead of refilling a bucket. A window starts with
+    /// the first check that takes a permit, and ends a period later.
     ///
     /// See [the guide](crate::guide#algorithms) for when to use it. Around the end of a window up to
     /// twice the permits are admitted in a moment: see [the guide](crate::guide#fixed-window).

@@ -196,6 +196,12 @@ mod tests {
             ("1/250ms", Quota::new(1, Duration::from_millis(250))),
             ("1/5us", Quota::new(1, Duration::from_micros(5))),
             ("0/0s burst 0", Quota::new(0, Duration::ZERO)),
+            ("10/s burst 20 borrow 30", Quota::per_second(10).burst(20).borrow_up_to(30)),
+            ("10/min interval", Quota::per_minute(10).interval_refill()),
+            ("5/15min  fixed", Quota::new(5, Duration::from_secs(900)).fixed_window()),
+            ("1000/day calendar", Quota::per_day(1_000).calendar()),
+            ("100/min sliding", Quota::per_minute(100).sliding_window()),
+            ("100/min sliding 12", Quota::per_minute(100).sliding_blocks(12)),
         ] {
             assert_eq!(text.parse::<Quota>().unwrap(), quota, "{text}");
         }
@@ -230,6 +236,9 @@ mod tests {
             ("10/s, burst 20", "a space", 5),
             ("10/s 20", "`burst`, `borrow`, `interval`", 6),
             ("10/s burst", "a space", 11),
+            ("10/s borrow 1 burst 2", "`burst`, `borrow`, `interval`", 15),
+            ("10/s sliding x", "the number of blocks", 14),
+            ("10/s fixed 5", "the end", 11),
             ("10/s burst x", "the burst", 12),
             ("10/s burst 20 ", "`burst`, `borrow`, `interval`", 15),
             ("10/s b\u{fc}rst 20", "`burst`, `borrow`, `interval`", 6),
@@ -244,8 +253,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_quota_is_read_back_from_its_text(permits: u64, seconds: u64, nanos in 0..1_000_000_000u32, burst: u64) {
-            let quota = Quota::new(permits, Duration::new(seconds, nanos)).burst(burst);
+        fn every_quota_is_read_back_from_its_text(
+            permits: u64, seconds: u64, nanos in 0..1_000_000_000u32, burst: u64,
+            borrow in prop_oneof![Just(0), any::<u64>()], kind in 0..6, blocks: u32,
+        ) {
+            let quota = Quota::new(permits, Duration::new(seconds, nanos));
+            let quota = quota.burst(burst).borrow_up_to(borrow);
+            let quota = match kind {
+                0 => quota,
+                1 => quota.interval_refill(),
+                2 => quota.fixed_window(),
+                3 => quota.calendar(),
+                4 => quota.sliding_window(),
+                _ => quota.sliding_blocks(blocks),
+            };
             prop_assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);
         }
 

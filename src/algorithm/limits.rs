@@ -450,8 +450,8 @@ mod tests {
             }
         }
 
-        /// As during a rolling deployment. A window can be used up at its end and again at the start of
-        /// the next, so twice the larger limit.
+        /// As during a rolling deployment. A window can be used up at its end and again at the start
+        /// of the next, so twice the larger limit.
         #[test]
         fn revisions_in_random_alternation_admit_no_more_than_the_larger_numbers(
             kind in 0..7, numbers in prop::collection::vec((1..=5u64, 1..=60u64), 2..=3),

@@ -15,8 +15,8 @@ use crate::{Decision, Source};
 /// Which rate limit headers to send.
 ///
 /// Seconds are whole and rounded up, so a client that honors them is never early. If a policy has
-/// several quotas, styles other than `Ietf` and `IetfPolicyOnDenial` report the one that restricts the
-/// client most: see [`Decision::limit`].
+/// several quotas, styles other than `Ietf` and `IetfPolicyOnDenial` report the one that restricts
+/// the client most: see [`Decision::limit`].
 ///
 /// With several layers around one service:
 ///
@@ -49,9 +49,9 @@ pub enum HeaderStyle {
     /// a policy are listed, separated by commas.
     #[default]
     Ietf,
-    /// Like [`Ietf`](Self::Ietf), but with `RateLimit-Policy` only on the layer's own denials. Allowed
-    /// responses are shorter and take less time. A client that should know the quota before it is
-    /// denied needs `Ietf`.
+    /// Like [`Ietf`](Self::Ietf), but with `RateLimit-Policy` only on the layer's own denials.
+    /// Allowed responses are shorter and take less time. A client that should know the quota before
+    /// it is denied needs `Ietf`.
     IetfPolicyOnDenial,
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` in seconds from now, as in
     /// draft-ietf-httpapi-ratelimit-headers-03.

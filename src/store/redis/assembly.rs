@@ -7,7 +7,8 @@ use crate::algorithm::MAX_TICKS;
 const FRAME: &str = include_str!("../../../lua/frame.lua");
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
 const OTHER: &str = include_str!("../../../lua/other.lua");
-/// Starts a line that names a section. A section whose name ends with `@` is there once for each quota.
+/// Starts a line that names a section. A section whose name ends with `@` is there once for each
+/// quota.
 const MARKER: &str = "--@ ";
 /// The number of arguments per policy.
 pub(super) const PARAMS: usize = 2;

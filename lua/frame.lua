@@ -5,12 +5,12 @@
 --         checks in order: a cost, or runs of equal costs as "count:cost,count:cost,...". With
 --         several quotas a run has a cost for each of them: "count:cost:cost,...".
 -- Returns for each key what its checks found: the value; "" if there was none; "-" if it was corrupt,
---         that is a value that no revision could have left, or a key without an expiry if none
---         of its checks is charged (they found that all quotas were used up, which is written back); or "!" and the text of an
---         error, which affects only that key. The last element is the time, as "seconds
---         microseconds ". From the value and the time the client computes the decisions. For a single
---         key the reply is not a table, which would take the server longer to send: it is the time
---         and what was found in one string, or the error.
+--         that is a value that no revision could have left, or a key without an expiry of which no
+--         check is charged (the checks find that all quotas are used up, which is written back); or
+--         "!" and the text of an error, which affects only that key. The last element is the time,
+--         as "seconds microseconds ". From the value and the time the client computes the decisions.
+--         For a single key the reply is not a table, which would take the server longer to send: it
+--         is the time and what was found in one string, or the error.
 --
 -- At the time of the call each quota is a level between 0 and its capacity. It exceeds the capacity
 -- if a revision with a larger one wrote it. The form of the value (short.lua, packed.lua) reads and

@@ -5,11 +5,11 @@
 --         doubles, and then the identities of the quotas (4 bytes each).
 -- Value   1; the number of entries; and the logarithm of the granule in seconds (a byte each). Then
 --         for each entry the identity of its quota (4 bytes; 0 for a token bucket that is the only
---         quota of its policy), the tag of its algorithm (1 byte), the
---         bytes of its numbers (1 byte) and of its cells (2 bytes), and the numbers that tell another
---         revision how to read its cells. Then the cells of all entries. Numbers and cells are
---         doubles, but for the ring of some algorithms at the end of the cells. The first cell is the time in microseconds at which the quota is as if it had
---         never been used.
+--         quota of its policy), the tag of its algorithm (1 byte), the bytes of its numbers (1 byte)
+--         and of its cells (2 bytes), and the numbers that tell another revision how to read its
+--         cells. Then the cells of all entries. Numbers and cells are doubles, except that a ring of
+--         bytes may follow the cells. The first cell is the time in microseconds at which the quota
+--         is as if it had never been used.
 -- Expiry  the end of the granule in which the last quota becomes so. A key that keeps its expiry is
 --         changed in place, which takes the server about half as long as SET. The granule is up to
 --         1/16 of the time in which the slowest quota refills.

@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-/// What a check costs: a number of permits of every quota, with exceptions.
+/// The cost of a check: a number of permits, which can differ per quota.
 ///
 /// Pass it to [`Limiter::check_costs`](crate::Limiter::check_costs) or return it from the closure of
 /// [`RateLimitLayer::costs`](crate::RateLimitLayer::costs).
@@ -30,13 +30,16 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// The same number of permits of every quota.
+    /// Takes this number of permits from every quota. With 0 the check is allowed and takes nothing.
     pub const fn new(cost: u64) -> Self {
         Self { others: cost, named: Vec::new() }
     }
 
-    /// Another number of permits of the quota with this name. 0 leaves the quota out of the check. If a
-    /// name is given twice, the last number counts.
+    /// Sets the cost for the quota with this name, instead of the one from [`new`](Self::new). With
+    /// cost 0 the quota neither denies the check nor is charged. The last call for a name counts.
+    ///
+    /// A name that is not in the policy is an
+    /// [`UnknownQuota`](crate::ErrorKind::UnknownQuota) error of the check.
     #[must_use]
     pub fn with(mut self, quota: impl Into<Cow<'static, str>>, cost: u64) -> Self {
         let quota = quota.into();

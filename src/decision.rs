@@ -63,7 +63,7 @@ pub struct Decision {
     pub(crate) quota: QuotaInfo,
 }
 
-/// A quota in a [`Decision`].
+/// A quota in a [`Decision`]: see [`Decision::quotas`]. Durations are as in the decision.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct QuotaStatus<'a> {
     info: &'a QuotaInfo,
@@ -204,12 +204,13 @@ impl Decision {
         !self.is_allowed()
     }
 
-    /// Whether the cost is larger than the quota's capacity, so that no wait is long enough.
+    /// Whether the cost is more than a quota can ever grant, its capacity and what may be borrowed, so
+    /// that no wait is long enough. With several quotas, one such quota is enough.
     ///
     /// Such a check is denied without asking the store, so its [`source`](Self::source) is
     /// [`Source::Quota`], also while the store fails. [`retry_after`](Self::retry_after) is `None`,
-    /// and the response has no `Retry-After` and no `RateLimit`. This is false for a key that has used up its permits: that is
-    /// [`is_denied`](Self::is_denied).
+    /// and the response has no `Retry-After` and no `RateLimit`. This is false for a key that has used up
+    /// its permits: that is [`is_denied`](Self::is_denied).
     #[must_use]
     pub fn exceeds_capacity(&self) -> bool {
         self.verdict.outcome == Outcome::ExceedsCapacity
@@ -267,17 +268,19 @@ impl Decision {
         })
     }
 
-    /// The [capacity](Quota::capacity) of the quota: the most permits that can be taken at once.
+    /// The [capacity](Quota::capacity) of the quota: the most permits that it can hold, without those
+    /// that may be [borrowed](Quota::borrow_up_to).
     ///
     /// If the policy has several [`quotas`](Self::quotas), this and the other numbers are those of the
     /// quota that restricts the client most: the one with the longest wait or, if the check was
-    /// allowed, the fewest permits left.
+    /// allowed, the fewest permits left, whatever they stand for. If these are equal, it is the one with
+    /// the later reset.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.quota.limit
     }
 
-    /// The number of whole permits left.
+    /// The number of whole permits left. 0 while a debt is repaid.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.verdict.numbers.remaining
@@ -291,13 +294,13 @@ impl Decision {
         (self.verdict.outcome == Outcome::Denied).then_some(wait)
     }
 
-    /// How long until [`remaining`](Self::remaining) grows by one. Zero when the bucket is full.
+    /// How long until [`remaining`](Self::remaining) grows. Zero if no permit is in use.
     #[must_use]
     pub fn refill_after(&self) -> Duration {
         Duration::from_micros(self.verdict.numbers.refill_after)
     }
 
-    /// How long until the bucket is full.
+    /// How long until all permits are available again, if none are taken meanwhile.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.verdict.numbers.reset_after)
@@ -322,12 +325,12 @@ impl<'a> QuotaStatus<'a> {
         self.info.name()
     }
 
-    /// The [capacity](Quota::capacity) of the quota: the most permits that can be taken at once.
+    /// As [`Decision::limit`].
     pub fn limit(&self) -> u64 {
         self.info.limit
     }
 
-    /// The number of whole permits left.
+    /// As [`Decision::remaining`].
     pub fn remaining(&self) -> u64 {
         self.numbers.remaining
     }
@@ -337,12 +340,12 @@ impl<'a> QuotaStatus<'a> {
         self.is_violated
     }
 
-    /// How long until [`remaining`](Self::remaining) grows. Zero if nothing is used.
+    /// As [`Decision::refill_after`].
     pub fn refill_after(&self) -> Duration {
         Duration::from_micros(self.numbers.refill_after)
     }
 
-    /// How long until the quota is as if it had never been used.
+    /// As [`Decision::reset_after`].
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.numbers.reset_after)
     }

@@ -291,29 +291,31 @@
 //!
 //! # Algorithms
 //!
-//! A [`Quota`] is a token bucket unless you choose another algorithm. All of them take any cost, are
-//! exact on Redis and in memory, and can be mixed in one policy. `n` is the number of permits per
-//! period, and a lone caller that returns after exactly `Retry-After` is admitted.
+//! A [`Quota`] is a token bucket unless you choose another algorithm. All of them support costs, decide
+//! the same on Redis and in memory, and can be mixed in one policy. If nobody else uses the key, a retry
+//! with the same cost after `Retry-After` is allowed. In the table, `n` is the number of permits per
+//! period.
 //!
 //! | | a span of length `t` admits at most | choose it for |
 //! |---|---|---|
 //! | [token bucket](crate::Quota) | burst + `n` × `t` / period | nearly everything: smooth, with a burst that you choose |
-//! | [borrowing](crate::Quota::borrow_up_to) | the same, and what may be borrowed | costly requests that should start at once and pay afterwards |
-//! | [interval refill](crate::Quota::interval_refill) | burst + `n` for each end of an interval in the span | permits that appear all at once, such as 10 at the end of each minute |
+//! | [borrowing](crate::Quota::borrow_up_to) | burst + borrowed + `n` × `t` / period | costly requests that should start at once and pay afterwards |
+//! | [interval refill](crate::Quota::interval_refill) | burst + `n` for each refill in the span | permits that arrive all at once: 10 a minute, counted from the first check |
 //! | [fixed window](crate::Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
-//! | [calendar](crate::Quota::calendar) | the same | contracts and invoices: 1,000 per day, from midnight in UTC |
-//! | [sliding window](crate::Quota::sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | a window without bursts at its edges, in little memory |
-//! | [sliding blocks](crate::Quota::sliding_blocks) | `n` in any period | a hard limit for any period; a permit comes back up to a block late |
+//! | [calendar](crate::Quota::calendar) | `n` for each window that the span touches | contracts and invoices: 1,000 per day, from midnight in UTC |
+//! | [sliding window](crate::Quota::sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | a window that is not used up again at its edge, in little memory |
+//! | [sliding blocks](crate::Quota::sliding_blocks) | `n` in any span of one period | a hard limit for any period; a permit comes back up to a block late |
 //!
 //! ## Fixed window
 //!
-//! Around the end of a window, a client can use all permits of that window and then all of the next, so
-//! twice the limit within a moment. If that is too much, use a token bucket or a sliding window.
+//! Around the end of a window, a client can use almost all permits of that window and then all of the
+//! next: up to 2 × `n` in a moment with `calendar`, and one less with `fixed_window`, whose window starts
+//! with its first permit. If that is too much, use a token bucket or sliding blocks.
 //!
 //! # Several quotas
 //!
-//! A policy can have up to 16 quotas, with any mix of algorithms. A check takes from all of them or from
-//! none, in one call to Redis. [`Costs`] take a different number of permits from each.
+//! A policy can have up to 16 quotas, with any mix of algorithms. A check takes from all of them or
+//! from none, in one call to Redis. [`Costs`] take a different number of permits from each.
 //!
 //! ```
 //! use tollgate::{Costs, Limiter, MemoryStore, Policy, Quota};

@@ -13,15 +13,14 @@ use crate::{ConfigError, Quota};
 /// A bare [`Quota`] becomes a policy named `default` with a quota named `default`. Give every policy
 /// a name if there is more than one on a store.
 ///
-/// Names have 1 to 64 characters out of `A-Z a-z 0-9 . _ -`. Other names, and a policy without a
-/// quota, are a [`ConfigError`](crate::ConfigError) from [`Limiter::new`](crate::Limiter::new).
+/// Names have 1 to 64 characters out of `A-Z a-z 0-9 . _ -`. The names of quotas are unique in a policy.
+/// A policy has 1 to 16 quotas, of which up to 8 can be sliding windows, with or without blocks.
+/// Anything else is a [`ConfigError`](crate::ConfigError) from [`Limiter::new`](crate::Limiter::new).
 ///
 /// # Several quotas
 ///
 /// A check takes permits from all quotas, or from none: a denial by one of them leaves the others as
-/// they are. A policy has up to 16 quotas, of which up to 8 can be sliding windows. On Redis they are
-/// kept in one key and decided in one call. A key of three token buckets takes about 190 bytes in
-/// Redis, and one of a single bucket 72 to 120.
+/// they are. On Redis they are kept in one key and decided in one call.
 ///
 /// ```
 /// use tollgate::{Policy, Quota};
@@ -32,10 +31,16 @@ use crate::{ConfigError, Quota};
 ///     .quota("day", Quota::per_day(1_000));
 /// ```
 ///
-/// An [update](crate::Limiter::update) can add and remove quotas. Those that stay keep what was
-/// consumed, by their names. A quota whose algorithm changes starts full; while processes with both
-/// are in use, each counts what it admits itself. Only the name of a single token bucket is not
-/// kept: what it consumed belongs to the first token bucket of the new policy, whatever its name.
+/// An [update](crate::Limiter::update) can add and remove quotas. A quota keeps what was consumed as long
+/// as its name and its algorithm stay the same. Another number of permits, period, burst, number of
+/// blocks, what may be borrowed, and a change between
+/// [`fixed_window`](crate::Quota::fixed_window) and [`calendar`](crate::Quota::calendar) keep it too. If
+/// the algorithm changes, the quota starts full, and during a rolling deployment old and new instances
+/// count separately.
+///
+/// One exception: a policy whose only quota is a token bucket does not store the quota's name. If
+/// quotas are added to it, the first token bucket of the new policy inherits what was consumed. So list
+/// that one first.
 ///
 /// # Examples
 ///
@@ -62,7 +67,9 @@ impl Policy {
         Self { name: name.into(), quotas: Vec::new() }
     }
 
-    /// Adds a quota. Clients see its name in the `RateLimit` fields.
+    /// Adds a quota. Clients see its name in the `RateLimit` fields. [`Decision::quotas`] keeps the order.
+    ///
+    /// [`Decision::quotas`]: crate::Decision::quotas
     #[must_use]
     pub fn quota(mut self, name: impl Into<Cow<'static, str>>, quota: Quota) -> Self {
         self.quotas.push((name.into(), quota));

@@ -1,12 +1,16 @@
 use std::time::Duration;
 
-/// How many permits there are, and when there are more: by default a rate and a burst, which is a
-/// token bucket with continuous refill.
+/// A limit: a number of permits per period, and the algorithm that enforces it.
 ///
-/// The bucket is full at first and holds at most `burst` permits. It refills at exactly `n` permits
+/// The default algorithm is a token bucket with continuous refill. See the [guide] for the others. The
+/// methods that choose an algorithm replace each other; the last one counts.
+///
+/// A token bucket is full at first and holds at most `burst` permits. It refills at exactly `n` permits
 /// per period, evenly: `per_second(3)` gains a permit every third of a second, and nothing is
 /// rounded however long it runs. The decisions are those of the generic cell rate algorithm
 /// (ITU-T I.371), which is equivalent to a token bucket.
+///
+/// [guide]: crate::guide#algorithms
 ///
 /// The constructors never fail. Invalid numbers are a [`ConfigError`](crate::ConfigError) from
 /// [`Limiter::new`](crate::Limiter::new): a zero, a period that is not a whole number of
@@ -35,8 +39,7 @@ use std::time::Duration;
 /// [`fixed_window`](Self::fixed_window), [`calendar`](Self::calendar),
 /// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error
 /// for any other text is a [`ConfigError`](crate::ConfigError) that says what was expected, and at
-/// which character. Numbers that cannot work are an error from [`Limiter::new`](crate::Limiter::new),
-/// as above.
+/// which character. Invalid numbers are an error from [`Limiter::new`](crate::Limiter::new), as above.
 ///
 /// ```
 /// use tollgate::Quota;
@@ -114,19 +117,23 @@ impl Quota {
         Self::new(n, Duration::from_secs(24 * 60 * 60))
     }
 
-    /// Sets the capacity of the bucket: the most permits that can be taken at once. Only for token
-    /// buckets.
+    /// Sets the capacity of a token bucket, with continuous or [interval](Self::interval_refill) refill:
+    /// the most permits that it can hold.
+    ///
+    /// A window has no burst: [`Limiter::new`](crate::Limiter::new) returns an error if this differs from
+    /// the number of permits.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         Self { burst, ..self }
     }
 
-    /// Lets a check that finds at least one permit take up to `permits` more than there are. Later
-    /// checks wait until the bucket has refilled. So a costly request starts at once, and pays
-    /// afterwards.
+    /// Lets a check overdraw the bucket by up to `permits`, provided that at least one permit is left.
+    /// Later checks are denied until the debt is repaid and a permit is available again. So an expensive
+    /// request starts at once and is paid for afterwards.
     ///
-    /// Any span admits at most `burst + permits` and what refills in it. Only for token buckets with
-    /// continuous refill.
+    /// Any span of time admits at most `burst + permits`, and what refills in it. 0, the default, lends
+    /// nothing. Only for token buckets with continuous refill: with another algorithm
+    /// [`Limiter::new`](crate::Limiter::new) returns an error.
     ///
     /// ```
     /// use std::time::Duration;
@@ -151,7 +158,8 @@ impl Quota {
     /// Refills the bucket with all permits of a period at the end of each period, instead of evenly.
     /// The first period starts with the first check that takes from a full bucket.
     ///
-    /// A period is at least 1 ms long.
+    /// A period is a whole number of microseconds, at least 1 ms long, and an empty bucket must refill
+    /// within 142 years.
     ///
     /// ```
     /// use tollgate::Quota;
@@ -164,13 +172,18 @@ impl Quota {
         Self { kind: Kind::IntervalRefill, ..self }
     }
 
-    /// Counts permits in a window that slides: those of the current period, and of the period before
-    /// the share that is still in the window, as if they had been taken evenly.
+    /// Counts permits in a sliding window, approximated with two counters: the permits taken in the
+    /// current period, and a share of those taken in the previous one. The share is the part of the
+    /// previous period that the window still covers, as if its permits had been taken evenly, rounded
+    /// down to whole permits.
     ///
-    /// The share is an estimate: a window admits up to twice the permits if all of those before were
-    /// taken at the end of their period. It takes as little memory as a
-    /// [`fixed_window`](Self::fixed_window), and has no burst at its edges if requests come evenly. A
-    /// window is 1 ms to 71 years long, and has at most 4,294,967,295 permits.
+    /// Because it is an estimate, a window can admit up to twice the permits: all at the end of one
+    /// period, and nearly all again during the next. With few permits the rounding matters:
+    /// `per_minute(1)` can admit two requests around the end of a period. For a hard limit use
+    /// [`sliding_blocks`](Self::sliding_blocks).
+    ///
+    /// Periods start at multiples of the period since 1970. A period is a whole number of microseconds,
+    /// 1 ms to 71 years, and has at most 4,294,967,295 permits.
     ///
     /// ```
     /// use tollgate::Quota;
@@ -183,11 +196,14 @@ impl Quota {
         Self { kind: Kind::SlidingCounters, ..self }
     }
 
-    /// Like [`sliding_window`](Self::sliding_window), but exact to a block: no span of the period
-    /// admits more than the permits, and a permit comes back up to a block late.
+    /// Like [`sliding_window`](Self::sliding_window), but a hard limit: no span of one period admits more
+    /// than the permits.
     ///
-    /// There are 1 to 60 blocks, which divide the period. A block is at least 1 ms long. Each takes 4
-    /// bytes per key.
+    /// The period is divided into equal blocks. A permit becomes available again when the whole block in
+    /// which it was taken is older than the period, so up to one block late. More blocks are more
+    /// precise and take more memory: 4 bytes each per key in Redis. There are 1 to 60 blocks, and each is
+    /// a whole number of microseconds, at least 1 ms. The other ranges are those of
+    /// [`sliding_window`](Self::sliding_window).
     ///
     /// ```
     /// use tollgate::Quota;
@@ -200,12 +216,12 @@ impl Quota {
         Self { kind: Kind::SlidingBlocks(blocks), ..self }
     }
 
-    /// Counts permits in windows of the period instead of refilling a bucket. A window starts with
-    /// the first check that takes a permit, and ends a period later.
+    /// Counts permits in windows of the period instead of refilling a bucket. A window starts with the
+    /// first check that takes a permit, and ends a period later.
     ///
-    /// See [the guide](crate::guide#algorithms) for when to use it. Around the end of a window up to
-    /// twice the permits are admitted in a moment: see [the guide](crate::guide#fixed-window).
-    /// A window is 1 ms to 142 years long, and has no [`burst`](Self::burst).
+    /// Around the end of a window nearly twice the permits can be taken in a moment: see the
+    /// [guide](crate::guide#fixed-window). A window is a whole number of microseconds, 1 ms to 142 years,
+    /// and has at most 2^52 permits and no [`burst`](Self::burst).
     ///
     /// ```
     /// use tollgate::Quota;
@@ -218,12 +234,14 @@ impl Quota {
         Self { kind: Kind::FixedWindow(WindowStart::FirstCheck), ..self }
     }
 
-    /// Like [`fixed_window`](Self::fixed_window), in windows that start at whole multiples of the
-    /// period on the clock, in UTC: a day at midnight, and a week on Monday.
+    /// Like [`fixed_window`](Self::fixed_window), but windows are aligned to the clock, in UTC. They start
+    /// at multiples of the period since 1970-01-01 00:00; those of whole weeks start on a Monday, counted
+    /// from 1970-01-05. So a day starts at midnight. A period of 30 days is not a calendar month.
     ///
-    /// The clock is that of Redis, or that of the system when a
-    /// [`MemoryStore`](crate::MemoryStore) was created. While windows of different lengths are in use
-    /// during a deployment, their limits add up.
+    /// The clock is the Redis server's. A [`MemoryStore`](crate::MemoryStore) reads the system clock
+    /// once, when it is created, and then counts with Tokio's clock, so later changes of the system
+    /// clock have no effect. If a deployment changes the period, old and new instances count in
+    /// different windows, so that a key can use up both limits until it has ended.
     ///
     /// ```
     /// use tollgate::Quota;
@@ -252,17 +270,17 @@ impl Quota {
         self.kind
     }
 
-    /// The permits that the bucket gains per [`period`](Self::period).
+    /// The permits per [`period`](Self::period).
     pub const fn permits(&self) -> u64 {
         self.permits
     }
 
-    /// The time in which the bucket gains [`permits`](Self::permits).
+    /// The time in which there are [`permits`](Self::permits) more, or the length of a window.
     pub const fn period(&self) -> Duration {
         self.period
     }
 
-    /// The most permits that the bucket holds: the burst.
+    /// The most permits that the quota can hold: the burst, or the permits of a window.
     pub const fn capacity(&self) -> u64 {
         self.burst
     }

@@ -2,8 +2,8 @@
 //! in the one before. The share is the part of the window before that is still in the span of a window
 //! that ends now, as if its permits had been used evenly.
 //!
-//! The share is counted in units of up to 1/2^20 of a window, and rounded up to a unit, so that all
-//! numbers are exact.
+//! The part is counted in units of about 1/2^20 of a window and rounded up to a unit, so that all
+//! numbers are exact. The share is rounded down to whole permits.
 
 use super::Algorithm;
 use super::rate::MAX_TICKS;

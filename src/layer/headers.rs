@@ -43,10 +43,11 @@ pub enum HeaderStyle {
     /// `RateLimit: "name";r=5;t=1` and `RateLimit-Policy: "name";q=10;w=2`, as in
     /// draft-ietf-httpapi-ratelimit-headers-08 to -11.
     ///
-    /// `r` is the number of remaining permits, and `t` the seconds until there are more, omitted
-    /// when the bucket is full. `q` is the capacity, and `w` the refill time of an empty bucket in
-    /// seconds, omitted unless it is whole. Larger numbers are sent as 999999999999999. All quotas of
-    /// a policy are listed, separated by commas.
+    /// `r` is the number of remaining permits. `t` is the seconds until there are more; it is omitted
+    /// if no permit is in use, and on a denial also if it would be later than `Retry-After`. `q` is
+    /// the capacity. `w` is the refill time of an empty bucket, or the length of the window, in
+    /// seconds; it is omitted unless it is whole. Larger numbers are sent as 999999999999999. A policy
+    /// of several quotas has one item per quota.
     #[default]
     Ietf,
     /// Like [`Ietf`](Self::Ietf), but with `RateLimit-Policy` only on the layer's own denials.

@@ -228,10 +228,11 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         self.costs(move |head| Costs::new(cost(head)))
     }
 
-    /// Like [`cost`](Self::cost), with another cost for some quotas of the policy: see [`Costs`].
+    /// Like [`cost`](Self::cost), with a different cost for some quotas of the policy: see [`Costs`].
     ///
-    /// Costs for a quota that the policy does not have are an error for which the layer responds with
-    /// 503, whatever the failure mode.
+    /// If the costs name a quota that the policy does not have, the check fails with
+    /// [`UnknownQuota`](crate::ErrorKind::UnknownQuota), and the layer responds with 503, whatever the
+    /// failure mode.
     ///
     /// ```
     /// # use http::request::Parts;
@@ -240,7 +241,8 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     /// RateLimitLayer::new(limiter, PeerIp::new()).costs(|parts: &Parts| {
     ///     let length = parts.headers.get("content-length");
     ///     let bytes = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    ///     Costs::new(1).with("bytes", bytes.unwrap_or(0))
+    ///     // A body of unknown length must not be free.
+    ///     Costs::new(1).with("bytes", bytes.unwrap_or(1_000_000))
     /// })
     /// # }
     /// ```

@@ -114,13 +114,13 @@ impl Limiter {
         Check::new(self, key.into(), Costs::new(cost))
     }
 
-    /// Like [`check_cost`](Self::check_cost), with another cost for some quotas of the policy: see
-    /// [`Costs`].
+    /// Like [`check_cost`](Self::check_cost), with a different cost for some quotas of the policy:
+    /// [`Costs`] has an example.
     ///
     /// # Errors
     ///
     /// As for [`check`](Self::check), and [`ErrorKind::UnknownQuota`](crate::ErrorKind::UnknownQuota)
-    /// if a name is not that of a quota of the policy, whatever the failure mode.
+    /// if `costs` names a quota that the policy does not have, whatever the failure mode.
     pub fn check_costs(&self, key: impl Into<Key>, costs: Costs) -> Check {
         Check::new(self, key.into(), costs)
     }

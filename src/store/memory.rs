@@ -99,9 +99,23 @@ impl MemoryStore {
         Self::build(keys, SystemTime::now())
     }
 
-    /// Like [`new`](Self::new), with another time than that of the system clock, for tests of quotas
-    /// in [windows on the clock](crate::Quota::calendar). Time goes on from there with Tokio's clock,
-    /// which a test can pause. A time before 1970 is taken for 1970.
+    /// Like [`new`](Self::new), but the store's clock starts at `time` instead of the system time, for
+    /// tests of [`calendar`](crate::Quota::calendar) quotas. From there it follows Tokio's clock, which a
+    /// test can pause and advance. A time before 1970 counts as 1970-01-01 00:00 UTC.
+    ///
+    /// ```
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // A minute before midnight.
+    /// let store = MemoryStore::starting_at(UNIX_EPOCH + Duration::from_secs(86_400 - 60));
+    /// let limiter = Limiter::new(store, Quota::per_day(1_000).calendar())?;
+    /// let decision = limiter.check("user:7").await?;
+    /// assert!(decision.reset_after() <= Duration::from_secs(60));
+    /// # Ok(()) }
+    /// ```
     pub fn starting_at(time: SystemTime) -> Self {
         Self::build(Self::DEFAULT_KEYS, time)
     }

@@ -19,6 +19,8 @@ pub mod layer;
 mod limiter;
 mod policy;
 mod quota;
+#[cfg(feature = "serde")]
+mod quota_serde;
 mod quota_text;
 pub mod resolve;
 mod store;

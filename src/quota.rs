@@ -34,7 +34,8 @@ use std::time::Duration;
 /// space  = " ", { " " } ;
 /// ```
 ///
-/// Without `burst`, the burst is the number of permits. The other words are the methods
+/// With the feature `serde` a quota is serialized as this text. Without `burst`, the burst is the
+/// number of permits. The other words are the methods
 /// [`borrow_up_to`](Self::borrow_up_to), [`interval_refill`](Self::interval_refill),
 /// [`fixed_window`](Self::fixed_window), [`calendar`](Self::calendar),
 /// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error

@@ -14,7 +14,7 @@
 
 --@ params
 local permit1, rate = sub(arguments[1], 9, -4) + 0, sub(arguments[1], -3)
-local scale1, capacity1 = 1, arguments[2] + 0
+local capacity1 = arguments[2] + 0
 --@ load
 full1 = tonumber(sub(value, 1, -4))
 if full1 and sub(value, -3) == rate then

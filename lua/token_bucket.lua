@@ -10,7 +10,7 @@ permit@, scale@, capacity@
 --@ cells@
 full@, ticks@
 --@ valid@
-full@ >= 0 and ticks@ >= 0 and ticks@ < scale@ and level@ % 1 == 0 and level@ <= MAX_TICKS
+full@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS
 --@ above@
 level@ > capacity@
 --@ price@
@@ -22,9 +22,7 @@ level@ = capacity@
 --@ level@
 level@ = (full@ - now) * scale@ + ticks@
 if level@ < 0 then level@ = 0 end
---@ no_ticks@
--- The level has them.
-ticks@ = 0
+if not (ticks@ >= 0 and ticks@ < scale@) then found = '-' end
 --@ store@
 ticks@ = level@ % scale@
 full@ = now + (level@ - ticks@) / scale@
@@ -36,7 +34,6 @@ if #numbers == 16 and (#cells == 16 or #cells == 8) then
   theirs, scale = read('>dd', numbers)
   full@ = read('>d', cells)
   if #cells == 16 then ticks = read('>d', cells, 9) end
-  --@ no_ticks@
 end
 if not (theirs >= 1 and scale >= 1 and theirs <= MAX_TICKS and scale <= MAX_TICKS and ticks >= 0 and ticks < scale) then
   found = '-'

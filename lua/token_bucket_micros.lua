@@ -5,13 +5,10 @@
 
 --@ cells@
 full@
---@ valid@
-full@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS
 --@ fresh@
 full@, level@ = now, 0
 --@ level@
 level@ = full@ - now
 if level@ < 0 then level@ = 0 end
---@ no_ticks@
 --@ store@
 full@ = now + level@

@@ -1,9 +1,8 @@
-use std::cmp::Reverse;
 use std::fmt;
 use std::slice;
-use std::sync::Arc;
 use std::time::Duration;
 
+use crate::verdict::{Numbers, Outcome, QuotaInfo, Verdict};
 use crate::{Error, Quota};
 
 /// The outcome of a check: whether it was allowed, and the state of the key's bucket.
@@ -69,59 +68,6 @@ pub struct QuotaStatus<'a> {
     info: &'a QuotaInfo,
     numbers: &'a Numbers,
     is_violated: bool,
-}
-
-/// The result of a check, as the algorithms return it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    pub(crate) outcome: Outcome,
-    /// Of the quota that restricts the client most.
-    pub(crate) numbers: Numbers,
-    /// If the policy has several quotas.
-    pub(crate) several: Option<Box<Several>>,
-}
-
-/// The numbers of a quota.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Numbers {
-    pub(crate) remaining: u64,
-    /// In microseconds, like the other two: half the size of a `Duration`, and cheaper to make. 0 if
-    /// this quota does not deny the check. `u64::MAX` if no wait is long enough.
-    pub(crate) retry_after: u64,
-    pub(crate) refill_after: u64,
-    pub(crate) reset_after: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Several {
-    pub(crate) quotas: Arc<[QuotaInfo]>,
-    pub(crate) numbers: Box<[Numbers]>,
-    /// The index of the quota that restricts the client most.
-    pub(crate) tightest: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Allowed,
-    Denied,
-    ExceedsCapacity,
-}
-
-/// What the responses say about a quota.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct QuotaInfo {
-    name: Name,
-    pub(crate) limit: u64,
-    /// The seconds in which an empty bucket refills, or 0 if they are not whole.
-    pub(crate) window: u64,
-}
-
-/// A short name is copied with each decision, which costs less than a reference count that all
-/// threads write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Name {
-    Short { len: u8, bytes: [u8; Name::MAX_SHORT] },
-    Long(Arc<str>),
 }
 
 /// Where a [`Decision`] came from.
@@ -385,77 +331,5 @@ impl fmt::Debug for Decision {
             .field("reset_after", &self.reset_after())
             .field("source", &self.source)
             .finish()
-    }
-}
-
-impl Verdict {
-    pub(crate) fn new(outcome: Outcome, numbers: Numbers) -> Self {
-        Self { outcome, numbers, several: None }
-    }
-
-    /// The quota that restricts the client most is the one with the longest wait or, if the check was
-    /// allowed, the fewest permits left.
-    pub(crate) fn of_several(
-        outcome: Outcome,
-        quotas: Arc<[QuotaInfo]>,
-        numbers: Box<[Numbers]>,
-    ) -> Self {
-        let restricts = |&index: &usize| {
-            let Numbers { remaining, retry_after, reset_after, .. } = numbers[index];
-            (retry_after, Reverse(remaining), reset_after)
-        };
-        let tightest = (0..numbers.len()).max_by_key(restricts).unwrap_or(0);
-        let tightest_numbers = numbers.get(tightest).copied().unwrap_or_default();
-        let several = Some(Several { quotas, numbers, tightest }.into());
-        Self { outcome, numbers: tightest_numbers, several }
-    }
-
-    pub(crate) fn is_allowed(&self) -> bool {
-        self.outcome == Outcome::Allowed
-    }
-}
-
-impl QuotaInfo {
-    pub(crate) fn new(name: &str, limit: u64, window: u64) -> Self {
-        Self { name: Name::new(name), limit, window }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        match &self.name {
-            // Made from a `str`, so it is one.
-            Name::Short { len, bytes } => bytes
-                .get(..usize::from(*len))
-                .and_then(|bytes| str::from_utf8(bytes).ok())
-                .unwrap_or_default(),
-            Name::Long(name) => name,
-        }
-    }
-}
-
-impl Name {
-    const MAX_SHORT: usize = 22;
-
-    fn new(name: &str) -> Self {
-        let mut bytes = [0; Self::MAX_SHORT];
-        match bytes.get_mut(..name.len()) {
-            Some(start) => {
-                start.copy_from_slice(name.as_bytes());
-                Self::Short { len: name.len() as u8, bytes }
-            }
-            None => Self::Long(name.into()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_of_any_length_is_reported_whole() {
-        for len in [0, 1, Name::MAX_SHORT, Name::MAX_SHORT + 1, 1_000] {
-            let name = "n".repeat(len);
-            assert_eq!(QuotaInfo::new(&name, 1, 1).clone().name(), name);
-        }
     }
 }

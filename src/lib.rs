@@ -24,6 +24,7 @@ mod quota_serde;
 mod quota_text;
 pub mod resolve;
 mod store;
+mod verdict;
 
 pub use costs::Costs;
 pub use decision::{Decision, QuotaStatus, Source};

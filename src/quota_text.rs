@@ -36,7 +36,7 @@ impl FromStr for Quota {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let mut parser = Parser { text, rest: text };
         let permits = parser.number("the number of permits")?;
-        parser.expect("/")?;
+        parser.literal("/")?;
         let mut quota = Self::new(permits, parser.period()?);
         if let Some(burst) = parser.option("burst", "the burst")? {
             quota = quota.burst(burst);
@@ -155,7 +155,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn expect(&mut self, word: &str) -> Result<(), ConfigError> {
+    fn literal(&mut self, word: &str) -> Result<(), ConfigError> {
         self.rest = self.rest.strip_prefix(word).ok_or_else(|| self.error(&format!("`{word}`")))?;
         Ok(())
     }

@@ -4,9 +4,9 @@
 
 use super::Algorithm;
 use super::rate::MAX_TICKS;
-use crate::decision::{Numbers, QuotaInfo};
+use super::window::window;
+use crate::Quota;
 use crate::quota::WindowStart;
-use crate::{ConfigError, Quota};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FixedWindow {
@@ -39,28 +39,8 @@ impl FixedWindow {
     const MONDAY: u64 = 4 * 86_400_000_000;
     const WEEK: u64 = 7 * 86_400_000_000;
 
-    pub(crate) fn new(name: &str, quota: &Quota, start: WindowStart) -> Result<Self, ConfigError> {
-        let error = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
-        let (limit, period) = (quota.permits(), quota.period());
-        if limit == 0 {
-            return error("0 permits per window would deny everything: use 1 or more");
-        }
-        if limit > MAX_TICKS {
-            return error(&format!("a window has at most {MAX_TICKS} permits"));
-        }
-        if quota.capacity() != limit || quota.borrowed() > 0 {
-            return error(
-                "a fixed window has no burst, because all its permits can be taken at once: remove \
-                 `burst` and `borrow`",
-            );
-        }
-        if period.subsec_nanos() % 1_000 != 0 || period.as_micros() < 1_000 {
-            return error("a window is a whole number of microseconds, and at least 1 ms long");
-        }
-        let Some(span) = u64::try_from(period.as_micros()).ok().filter(|span| *span <= MAX_TICKS)
-        else {
-            return error("a window is at most 142 years long");
-        };
+    pub(crate) fn new(quota: &Quota, start: WindowStart) -> Result<Self, String> {
+        let (limit, span) = window(quota, MAX_TICKS, MAX_TICKS)?;
         let start = match start {
             WindowStart::FirstCheck => None,
             WindowStart::Clock if span.is_multiple_of(Self::WEEK) => Some(Self::MONDAY),
@@ -91,24 +71,16 @@ impl FixedWindow {
     }
 }
 
-impl WindowLevel {
-    fn left(&self) -> u64 {
-        self.window.ends_at.saturating_sub(self.now)
-    }
-}
-
 impl Algorithm for FixedWindow {
     type Level = WindowLevel;
     type State = WindowState;
 
-    fn info(&self, name: &str) -> QuotaInfo {
-        let second = 1_000_000;
-        let window = if self.span.is_multiple_of(second) { self.span / second } else { 0 };
-        QuotaInfo::new(name, self.limit, window)
+    fn limit(&self) -> u64 {
+        self.limit
     }
 
-    fn capacity(&self) -> u64 {
-        self.limit
+    fn window(&self) -> u64 {
+        self.span
     }
 
     /// A window without permits used does not start before the next check.
@@ -124,8 +96,13 @@ impl Algorithm for FixedWindow {
         self.used_at(self.limit, now)
     }
 
-    fn fits(&self, level: &WindowLevel, cost: u64) -> bool {
-        level.window.used.saturating_add(cost) <= self.limit
+    fn used(level: &WindowLevel) -> u64 {
+        level.window.used
+    }
+
+    fn time_to(level: &WindowLevel, used: u64) -> u64 {
+        let WindowLevel { window, now } = level;
+        if window.used <= used { 0 } else { window.ends_at.saturating_sub(*now) }
     }
 
     fn charge(&self, level: &mut WindowLevel, cost: u64) {
@@ -136,20 +113,6 @@ impl Algorithm for FixedWindow {
         };
         window.used += cost;
         window.ends_at = window.ends_at.max(own_end);
-    }
-
-    fn wait(&self, level: &WindowLevel, cost: u64) -> u64 {
-        if self.fits(level, cost) { 0 } else { level.left() }
-    }
-
-    fn numbers(&self, level: &WindowLevel) -> Numbers {
-        let until_end = if level.window.used > 0 { level.left() } else { 0 };
-        Numbers {
-            remaining: self.limit.saturating_sub(level.window.used),
-            retry_after: 0,
-            refill_after: until_end,
-            reset_after: until_end,
-        }
     }
 
     /// A window ends when it ends, whatever the length of the next.
@@ -183,6 +146,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::Limit;
     use super::*;
 
     const NOW: u64 = 1_795_000_000_000_000;
@@ -191,8 +155,12 @@ mod tests {
         let start = prop_oneof![Just(WindowStart::FirstCheck), Just(WindowStart::Clock)];
         (1..=20u64, 1_000..=1_000_000u64, start).prop_map(|(limit, micros, start)| {
             let quota = Quota::new(limit, Duration::from_micros(micros));
-            FixedWindow::new("test", &quota, start).unwrap()
+            FixedWindow::new(&quota, start).unwrap()
         })
+    }
+
+    fn wait(window: &FixedWindow, level: &WindowLevel, cost: u64) -> u64 {
+        FixedWindow::time_to(level, window.most_used(cost))
     }
 
     /// Takes a cost if it fits.
@@ -232,7 +200,7 @@ mod tests {
             pauses in prop::collection::vec((0..=50_000u64, 1..=5u64), 1..200),
         ) {
             let quota = Quota::new(limit, Duration::from_micros(micros));
-            let window = FixedWindow::new("test", &quota, WindowStart::Clock).unwrap();
+            let window = FixedWindow::new(&quota, WindowStart::Clock).unwrap();
             let (mut state, mut now) = (None, NOW);
             let mut admitted = std::collections::HashMap::<u64, u64>::new();
             for (pause, cost) in pauses {
@@ -252,7 +220,7 @@ mod tests {
             for (pause, cost) in pauses {
                 now += pause;
                 let cost = cost.min(window.limit);
-                let wait = window.wait(&window.level(state, now), cost);
+                let wait = wait(&window, &window.level(state, now), cost);
                 if wait == 0 {
                     prop_assert!(check(&window, &mut state, now, cost));
                 } else {
@@ -268,7 +236,8 @@ mod tests {
         // 2026-11-22 is a Sunday.
         let sunday = 1_795_305_600_000_000;
         let left = |quota: Quota, now| {
-            FixedWindow::new("test", &quota, WindowStart::Clock).unwrap().level(None, now).left()
+            FixedWindow::new(&quota, WindowStart::Clock).unwrap().level(None, now).window.ends_at
+                - now
         };
         let days = |days: u64| Duration::from_secs(days * 86_400);
         assert_eq!(left(Quota::new(1, days(1)), sunday), 86_400_000_000);
@@ -282,18 +251,18 @@ mod tests {
     fn used_permits_stay_used_until_the_window_ends_in_which_they_were() {
         let window = |limit, seconds| {
             let quota = Quota::new(limit, Duration::from_secs(seconds));
-            FixedWindow::new("test", &quota, WindowStart::FirstCheck).unwrap()
+            FixedWindow::new(&quota, WindowStart::FirstCheck).unwrap()
         };
         let mut state = None;
         assert!(check(&window(5, 100), &mut state, NOW, 5));
         let level = window(8, 10).level(state, NOW + 1_000_000);
-        assert_eq!((level.window.used, level.left()), (5, 99_000_000));
+        assert_eq!((level.window.used, FixedWindow::time_to(&level, 0)), (5, 99_000_000));
         assert_eq!(window(8, 10).numbers(&level).remaining, 3);
         assert_eq!(window(3, 10).numbers(&level).remaining, 0);
-        assert_eq!(window(3, 10).wait(&level, 1), 99_000_000);
+        assert_eq!(wait(&window(3, 10), &level, 1), 99_000_000);
         // A longer window that takes permits too lasts as long as its own.
         assert!(check(&window(6, 300), &mut state, NOW + 1_000_000, 1));
-        assert_eq!(window(5, 100).wait(&window(5, 100).level(state, NOW), 1), 300_000_000);
+        assert_eq!(wait(&window(5, 100), &window(5, 100).level(state, NOW), 1), 300_000_000);
     }
 
     #[test]
@@ -306,7 +275,7 @@ mod tests {
             (Quota::new(1, Duration::from_nanos(1_000_001)), "whole number of microseconds"),
             (Quota::new(1, Duration::from_secs(1 << 40)), "142 years"),
         ] {
-            let error = FixedWindow::new("q", &quota, WindowStart::Clock).unwrap_err().to_string();
+            let error = Limit::new("q", &quota.calendar()).unwrap_err().to_string();
             assert!(error.contains(says) && error.contains("`q`"), "{quota:?}: {error}");
         }
     }

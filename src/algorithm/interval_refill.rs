@@ -6,8 +6,7 @@
 
 use super::Algorithm;
 use super::rate::MAX_TICKS;
-use crate::decision::{Numbers, QuotaInfo};
-use crate::{ConfigError, Quota};
+use crate::Quota;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IntervalRefill {
@@ -40,25 +39,29 @@ pub(crate) struct IntervalState {
 }
 
 impl IntervalRefill {
-    pub(crate) fn new(name: &str, quota: &Quota) -> Result<Self, ConfigError> {
-        let error = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
+    pub(crate) fn new(quota: &Quota) -> Result<Self, String> {
         let (permits, limit, period) = (quota.permits(), quota.capacity(), quota.period());
         if permits == 0 || limit == 0 {
-            return error(
-                "0 permits per interval or a burst of 0 would deny everything: use 1 or more",
+            return Err(
+                "0 permits per interval or a burst of 0 would deny everything: use 1 or more"
+                    .into(),
             );
         }
         if quota.borrowed() > 0 {
-            return error(
-                "a bucket that is refilled by intervals lends no permits: remove `borrow`",
+            return Err(
+                "a bucket that is refilled by intervals lends no permits: remove `borrow`".into()
             );
         }
         if period.subsec_nanos() % 1_000 != 0 || period.as_micros() < 1_000 {
-            return error("an interval is a whole number of microseconds, and at least 1 ms long");
+            return Err(
+                "an interval is a whole number of microseconds, and at least 1 ms long".into()
+            );
         }
         let longest = period.as_micros().saturating_mul(limit.div_ceil(permits).into());
         if longest.max(limit.into()) > MAX_TICKS.into() {
-            return error("an empty bucket refills in more than 142 years: use a smaller burst");
+            return Err(
+                "an empty bucket refills in more than 142 years: use a smaller burst".into()
+            );
         }
         // The interval is not longer than `longest`, and more permits than fit make no difference.
         let rate = Refills { permits: permits.min(limit), interval: period.as_micros() as u64 };
@@ -80,14 +83,12 @@ impl Refills {
     fn count(self, permits: u64) -> u64 {
         permits.div_ceil(self.permits)
     }
-}
 
-impl IntervalLevel {
-    /// The time until at most so many permits are missing.
-    fn wait(&self, missing: u64) -> u64 {
-        match self.rate.count(self.missing.saturating_sub(missing)) {
+    /// When so many permits are added, if the next refill is at this time. 0 for no permits.
+    fn time(self, permits: u64, next: u64) -> u64 {
+        match self.count(permits) {
             0 => 0,
-            refills => self.next.saturating_add((refills - 1).saturating_mul(self.rate.interval)),
+            refills => next.saturating_add((refills - 1).saturating_mul(self.interval)),
         }
     }
 }
@@ -96,14 +97,12 @@ impl Algorithm for IntervalRefill {
     type Level = IntervalLevel;
     type State = IntervalState;
 
-    fn info(&self, name: &str) -> QuotaInfo {
-        let micros = self.rate.count(self.limit) * self.rate.interval;
-        let window = if micros.is_multiple_of(1_000_000) { micros / 1_000_000 } else { 0 };
-        QuotaInfo::new(name, self.limit, window)
+    fn limit(&self) -> u64 {
+        self.limit
     }
 
-    fn capacity(&self) -> u64 {
-        self.limit
+    fn window(&self) -> u64 {
+        self.rate.count(self.limit) * self.rate.interval
     }
 
     fn level(&self, state: Option<IntervalState>, now: u64) -> IntervalLevel {
@@ -123,8 +122,12 @@ impl Algorithm for IntervalRefill {
         self.of(self.limit)
     }
 
-    fn fits(&self, level: &IntervalLevel, cost: u64) -> bool {
-        level.missing.saturating_add(cost) <= self.limit
+    fn used(level: &IntervalLevel) -> u64 {
+        level.missing
+    }
+
+    fn time_to(level: &IntervalLevel, used: u64) -> u64 {
+        level.rate.time(level.missing.saturating_sub(used), level.next)
     }
 
     /// The part of an interval until the next refill is the same in intervals of another length.
@@ -140,27 +143,13 @@ impl Algorithm for IntervalRefill {
         *level = IntervalLevel { missing: level.missing + cost, next, rate: self.rate };
     }
 
-    fn wait(&self, level: &IntervalLevel, cost: u64) -> u64 {
-        level.wait(self.limit.saturating_sub(cost))
-    }
-
     fn is_own(&self, level: &IntervalLevel) -> bool {
         level.rate == self.rate
     }
 
-    fn numbers(&self, level: &IntervalLevel) -> Numbers {
-        let remaining = self.limit.saturating_sub(level.missing);
-        Numbers {
-            remaining,
-            retry_after: 0,
-            refill_after: level.wait(self.limit.saturating_sub(remaining + 1)),
-            reset_after: level.wait(0),
-        }
-    }
-
     #[cfg(feature = "redis")]
     fn longest(&self) -> u64 {
-        self.rate.count(self.limit) * self.rate.interval
+        self.window()
     }
 
     fn state(level: &IntervalLevel, now: u64) -> IntervalState {
@@ -169,11 +158,7 @@ impl Algorithm for IntervalRefill {
     }
 
     fn until(state: &IntervalState) -> u64 {
-        let IntervalState { missing, refills_at, rate } = *state;
-        match rate.count(missing) {
-            0 => 0,
-            refills => refills_at.saturating_add((refills - 1).saturating_mul(rate.interval)),
-        }
+        state.rate.time(state.missing, state.refills_at)
     }
 
     #[cfg(feature = "redis")]

@@ -7,8 +7,8 @@ use super::rate::{BucketState, Debt};
 use super::sliding_blocks::{BlocksLevel, BlocksState, SlidingBlocks};
 use super::sliding_counters::{CountersLevel, CountersState, SlidingCounters};
 use super::token_bucket::TokenBucket;
-use crate::decision::{Numbers, QuotaInfo};
 use crate::quota::Kind;
+use crate::verdict::{Numbers, QuotaInfo};
 use crate::{ConfigError, Quota};
 
 /// The algorithms, with their levels and states.
@@ -25,8 +25,11 @@ macro_rules! algorithms {
         pub(crate) enum QuotaState { $($name($state)),+ }
 
         impl Limit {
+            /// What responses say about the quota.
             pub(crate) fn info(&self, name: &str) -> QuotaInfo {
-                match self { $(Self::$name(limit) => limit.info(name),)+ }
+                match self {
+                    $(Self::$name(limit) => QuotaInfo::new(name, limit.limit(), limit.window()),)+
+                }
             }
 
             pub(crate) fn capacity(&self) -> u64 {
@@ -70,9 +73,12 @@ macro_rules! algorithms {
                 }
             }
 
+            /// The time until a cost fits that is not above the capacity.
             pub(crate) fn wait(&self, level: &Level, cost: u64) -> u64 {
                 match (self, level) {
-                    $((Self::$name(limit), Level::$name(level)) => limit.wait(level, cost),)+
+                    $((Self::$name(limit), Level::$name(level)) => {
+                        $name::time_to(level, limit.most_used(cost))
+                    })+
                     _ => 0,
                 }
             }
@@ -126,15 +132,16 @@ algorithms! {
 
 impl Limit {
     pub(crate) fn new(name: &str, quota: &Quota) -> Result<Self, ConfigError> {
-        match quota.kind() {
-            Kind::TokenBucket => TokenBucket::new(name, quota).map(Self::TokenBucket),
-            Kind::IntervalRefill => IntervalRefill::new(name, quota).map(Self::IntervalRefill),
-            Kind::SlidingCounters => SlidingCounters::new(name, quota).map(Self::SlidingCounters),
+        let limit = match quota.kind() {
+            Kind::TokenBucket => TokenBucket::new(quota).map(Self::TokenBucket),
+            Kind::IntervalRefill => IntervalRefill::new(quota).map(Self::IntervalRefill),
+            Kind::FixedWindow(start) => FixedWindow::new(quota, start).map(Self::FixedWindow),
+            Kind::SlidingCounters => SlidingCounters::new(quota).map(Self::SlidingCounters),
             Kind::SlidingBlocks(blocks) => {
-                SlidingBlocks::new(name, quota, blocks).map(Self::SlidingBlocks)
+                SlidingBlocks::new(quota, blocks).map(Self::SlidingBlocks)
             }
-            Kind::FixedWindow(start) => FixedWindow::new(name, quota, start).map(Self::FixedWindow),
-        }
+        };
+        limit.map_err(|text| ConfigError::new(format!("quota `{name}`: {text}")))
     }
 
     pub(crate) fn is_bucket(&self) -> bool {

@@ -15,7 +15,7 @@ use super::limit::{Level, Limit};
 #[cfg(test)]
 use super::rate::Debt;
 use super::state::{Entry, QuotaId, State};
-use crate::decision::{Outcome, QuotaInfo, Verdict};
+use crate::verdict::{Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Costs, Policy};
 
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub(crate) struct Limits {
 struct Named {
     id: QuotaId,
     limit: Limit,
+    /// A lone token bucket belongs to the first of a policy, whatever its name.
+    is_first_bucket: bool,
 }
 
 /// The levels of the quotas at one time, in their order.
@@ -47,7 +49,10 @@ impl Limits {
                     policy.name()
                 )));
             }
-            quotas.push(Named { id, limit: Limit::new(name, quota)? });
+            let limit = Limit::new(name, quota)?;
+            let has_bucket = quotas.iter().any(|other| other.is_first_bucket);
+            let is_first_bucket = limit.is_bucket() && !has_bucket;
+            quotas.push(Named { id, limit, is_first_bucket });
         }
         let infos = policy.quotas().zip(&quotas);
         let infos = infos.map(|((name, _), quota)| quota.limit.info(name)).collect();
@@ -59,19 +64,14 @@ impl Limits {
         &self.infos
     }
 
-    pub(crate) fn has_several(&self) -> bool {
-        self.quotas.len() > 1
+    pub(crate) fn len(&self) -> usize {
+        self.quotas.len()
     }
 
     /// Whether a token bucket is the only quota.
     #[cfg(feature = "redis")]
     pub(crate) fn is_lone_bucket(&self) -> bool {
         matches!(&*self.quotas, [quota] if quota.limit.is_bucket())
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn len(&self) -> usize {
-        self.quotas.len()
     }
 
     #[cfg(any(feature = "redis", test))]
@@ -81,18 +81,11 @@ impl Limits {
 
     /// The levels at `now` (microseconds) of a key in this state. `None` if nothing is stored.
     pub(crate) fn standing(&self, state: Option<&State>, now: u64) -> Standing {
-        if let [quota] = &*self.quotas {
-            let state =
-                state.and_then(|state| state.find(quota.id, &quota.limit, quota.limit.is_bucket()));
-            return Standing(SmallVec::from_buf([quota.limit.level(state, now)]));
-        }
-        let lone = self.lone();
-        let level = |(index, quota): (usize, &Named)| {
-            let state =
-                state.and_then(|state| state.find(quota.id, &quota.limit, lone == Some(index)));
-            quota.limit.level(state, now)
+        let level = |Named { id, limit, is_first_bucket }: &Named| {
+            let state = state.and_then(|state| state.find(*id, limit, *is_first_bucket));
+            limit.level(state, now)
         };
-        Standing(self.quotas.iter().enumerate().map(level).collect())
+        Standing(self.quotas.iter().map(level).collect())
     }
 
     /// The levels of a key of which all permits are taken.
@@ -104,22 +97,25 @@ impl Limits {
     /// What to store after a check. Quotas that only another revision of the policy has stay as they
     /// were found, until they are full.
     pub(crate) fn state(&self, standing: &Standing, found: Option<&State>, now: u64) -> State {
-        if let ([level], None | Some(State::Lone(_))) = (&*standing.0, found)
+        let has_identities = matches!(found, Some(State::Several(entries)) if !entries.is_empty());
+        // If the state has identities, it keeps them: the other quotas may be unused at the moment.
+        if let [level] = &*standing.0
+            && !has_identities
             && let Some(state) = level.lone(now)
         {
             return State::Lone(state);
         }
-        let lone = self.lone();
-        let is_other = |entry: &&Entry| {
-            let is_lone = entry.quota == QuotaId::LONE && lone.is_some();
-            let is_it = |quota: &Named| quota.id == entry.quota && quota.limit.reads(&entry.state);
-            let is_own = is_lone || self.quotas.iter().any(is_it);
-            !is_own && entry.until() > now
+        let is_own = |entry: &Entry| {
+            self.quotas.iter().any(|quota| {
+                let is_lone = entry.quota == QuotaId::LONE && quota.is_first_bucket;
+                (is_lone || entry.quota == quota.id) && quota.limit.reads(&entry.state)
+            })
         };
-        let others = found.into_iter().flat_map(State::entries).filter(|entry| is_other(&entry));
+        let others = found.into_iter().flat_map(State::entries);
+        let others = others.filter(|entry| !is_own(entry) && entry.until() > now);
         let own = self.quotas.iter().zip(&standing.0);
         let own = own.map(|(quota, level)| Entry { quota: quota.id, state: level.state(now) });
-        State::new(own.chain(others).collect(), found)
+        State::Several(own.chain(others).collect())
     }
 
     /// What a check takes from each quota. The error is a name that no quota has.
@@ -127,15 +123,12 @@ impl Limits {
         if costs.named.is_empty() {
             return Ok(Charge::Same(costs.others));
         }
-        let mut each: Arc<[u64]> = vec![costs.others; self.quotas.len()].into();
+        let mut each = vec![costs.others; self.quotas.len()];
         for (name, cost) in &costs.named {
             let index = self.infos.iter().position(|info| info.name() == name);
-            match index.and_then(|index| Arc::get_mut(&mut each)?.get_mut(index)) {
-                Some(of_quota) => *of_quota = *cost,
-                None => return Err(name.clone()),
-            }
+            each[index.ok_or_else(|| name.clone())?] = *cost;
         }
-        Ok(Charge::Each(each))
+        Ok(Charge::Each(each.into()))
     }
 
     /// The verdict on a cost above the capacity of a quota, which needs no state.
@@ -205,18 +198,14 @@ impl Limits {
     pub(crate) fn is_own(&self, standing: &Standing) -> bool {
         self.quotas.iter().zip(&standing.0).all(|(quota, level)| quota.limit.is_own(level))
     }
-
-    /// The index of the quota to which a lone token bucket belongs, whatever its name.
-    fn lone(&self) -> Option<usize> {
-        self.quotas.iter().position(|quota| quota.limit.is_bucket())
-    }
 }
 
 #[cfg(test)]
 impl Limits {
     pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
         let (id, limit) = (QuotaId::LONE, Limit::TokenBucket(bucket));
-        Self { quotas: [Named { id, limit }].into(), infos: [limit.info("q")].into() }
+        let named = Named { id, limit, is_first_bucket: true };
+        Self { quotas: [named].into(), infos: [limit.info("q")].into() }
     }
 }
 
@@ -243,8 +232,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::decision::Numbers;
     use crate::quota::{Kind, WindowStart};
+    use crate::verdict::Numbers;
     use crate::{Costs, Quota};
 
     const NOW: u64 = 1 << 50;

@@ -11,14 +11,17 @@ mod sliding_blocks;
 mod sliding_counters;
 mod state;
 mod token_bucket;
+mod window;
 
 pub(crate) use charge::{AtMostOne, Charge, Cost};
 #[cfg(feature = "redis")]
 pub(crate) use fixed_window::WindowState;
 #[cfg(feature = "redis")]
 pub(crate) use interval_refill::{IntervalState, Refills};
+#[cfg(any(feature = "redis", test))]
+pub(crate) use limit::Limit;
 #[cfg(feature = "redis")]
-pub(crate) use limit::{Limit, QuotaState};
+pub(crate) use limit::QuotaState;
 pub(crate) use limits::{Limits, Standing};
 #[cfg(feature = "redis")]
 pub(crate) use rate::{BucketState, FullAt, MAX_TICKS, Rate};
@@ -32,7 +35,7 @@ pub(crate) use state::{Entry, QuotaId};
 #[cfg(test)]
 pub(crate) use token_bucket::TokenBucket;
 
-use crate::decision::{Numbers, QuotaInfo};
+use crate::verdict::Numbers;
 
 /// What an algorithm does. Everything else is the same for all of them. All times are in
 /// microseconds.
@@ -42,11 +45,16 @@ pub(crate) trait Algorithm {
     /// What a store keeps of a quota.
     type State;
 
-    /// What responses say about the quota.
-    fn info(&self, name: &str) -> QuotaInfo;
+    /// The most permits that can be in use without a debt, as responses say.
+    fn limit(&self) -> u64;
 
     /// The most permits that can be taken at once.
-    fn capacity(&self) -> u64;
+    fn capacity(&self) -> u64 {
+        self.limit()
+    }
+
+    /// The length of a window, or the time in which an empty bucket refills. 0 if it is not whole.
+    fn window(&self) -> u64;
 
     /// The level at `now` of a state that a revision of the quota has left, or that of an unused quota.
     fn level(&self, state: Option<Self::State>, now: u64) -> Self::Level;
@@ -55,20 +63,38 @@ pub(crate) trait Algorithm {
     #[cfg(any(feature = "redis", test))]
     fn empty(&self, now: u64) -> Self::Level;
 
+    /// The permits in use, rounded up.
+    fn used(level: &Self::Level) -> u64;
+
+    /// The time until at most so many permits are in use, if nothing else is charged. 0 if that is so
+    /// now.
+    fn time_to(level: &Self::Level, used: u64) -> u64;
+
+    /// The most permits that may be in use for a cost of 1 or more to fit.
+    fn most_used(&self, cost: u64) -> u64 {
+        self.limit().saturating_sub(cost)
+    }
+
     /// Whether a cost of 1 or more can be charged.
-    fn fits(&self, level: &Self::Level, cost: u64) -> bool;
+    fn fits(&self, level: &Self::Level, cost: u64) -> bool {
+        cost <= self.capacity() && Self::used(level) <= self.most_used(cost)
+    }
 
     /// Charges a cost that fits, or is 0. From now on the level falls as one that this revision has left.
     fn charge(&self, level: &mut Self::Level, cost: u64);
 
-    /// The time until a cost fits, if nothing else is charged. The cost is at most the capacity. 0 if
-    /// it fits now.
-    fn wait(&self, level: &Self::Level, cost: u64) -> u64;
-
     /// Whether the level falls as fast as one that this revision of the quota has left.
     fn is_own(&self, level: &Self::Level) -> bool;
 
-    fn numbers(&self, level: &Self::Level) -> Numbers;
+    fn numbers(&self, level: &Self::Level) -> Numbers {
+        let remaining = self.limit().saturating_sub(Self::used(level));
+        Numbers {
+            remaining,
+            retry_after: 0,
+            refill_after: Self::time_to(level, self.limit().saturating_sub(remaining + 1)),
+            reset_after: Self::time_to(level, 0),
+        }
+    }
 
     /// The time in which the quota, if all permits are taken, becomes as if it had never been used.
     /// Rounded down.

@@ -4,8 +4,8 @@
 
 use super::Algorithm;
 use super::rate::MAX_TICKS;
-use crate::decision::{Numbers, QuotaInfo};
-use crate::{ConfigError, Quota};
+use super::window::window;
+use crate::Quota;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlidingBlocks {
@@ -35,36 +35,19 @@ pub(crate) struct BlocksState {
 impl SlidingBlocks {
     pub(crate) const MAX_BLOCKS: u32 = 60;
 
-    pub(crate) fn new(name: &str, quota: &Quota, blocks: u32) -> Result<Self, ConfigError> {
-        let error = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
-        let (limit, period) = (quota.permits(), quota.period());
-        if limit == 0 {
-            return error("0 permits per window would deny everything: use 1 or more");
-        }
-        if limit > u32::MAX.into() {
-            return error("a sliding window has at most 4294967295 permits");
-        }
-        if quota.capacity() != limit || quota.borrowed() > 0 {
-            return error(
-                "a sliding window has no burst, because all its permits can be taken at once: remove \
-                 `burst` and `borrow`",
-            );
-        }
+    pub(crate) fn new(quota: &Quota, blocks: u32) -> Result<Self, String> {
+        let (limit, micros) = window(quota, u32::MAX.into(), MAX_TICKS / 2)?;
         if !(1..=Self::MAX_BLOCKS).contains(&blocks) {
-            return error("a window has 1 to 60 blocks");
+            return Err(format!("a window has 1 to {} blocks", Self::MAX_BLOCKS));
         }
-        let micros = period.as_micros();
-        let is_whole = period.subsec_nanos() % 1_000 == 0 && micros.is_multiple_of(blocks.into());
-        if !is_whole || micros < 1_000 * u128::from(blocks) {
-            return error(
-                "a block is a whole number of microseconds, and at least 1 ms long: use a number of \
-                 blocks that divides the window",
+        let width = micros / u64::from(blocks);
+        if !micros.is_multiple_of(blocks.into()) || width < 1_000 {
+            return Err(
+                "a block is a whole number of microseconds, and at least 1 ms long: use a \
+                        number of blocks that divides the window"
+                    .into(),
             );
         }
-        if micros > u128::from(MAX_TICKS / 2) {
-            return error("a sliding window is at most 71 years long");
-        }
-        let width = (micros / u128::from(blocks)) as u64;
         Ok(Self { limit, width, blocks: blocks as usize })
     }
 
@@ -105,43 +88,21 @@ impl BlocksState {
     }
 }
 
-impl BlocksLevel {
-    fn used(&self) -> u64 {
-        self.state.used.iter().copied().map(u64::from).sum()
-    }
-
-    /// The time until at most so much is used.
-    fn wait(&self, most: u64) -> u64 {
-        let mut used = self.used();
-        let mut wait = 0;
-        for (index, in_block) in self.state.used.iter().enumerate().rev() {
-            if used <= most {
-                break;
-            }
-            used -= u64::from(*in_block);
-            wait = self.state.ends_at(index).saturating_sub(self.now);
-        }
-        wait
-    }
-}
-
 impl Algorithm for SlidingBlocks {
     type Level = BlocksLevel;
     type State = BlocksState;
 
-    fn info(&self, name: &str) -> QuotaInfo {
-        let micros = self.width * self.blocks as u64;
-        let window = if micros.is_multiple_of(1_000_000) { micros / 1_000_000 } else { 0 };
-        QuotaInfo::new(name, self.limit, window)
+    fn limit(&self) -> u64 {
+        self.limit
     }
 
-    fn capacity(&self) -> u64 {
-        self.limit
+    fn window(&self) -> u64 {
+        self.width * self.blocks as u64
     }
 
     fn level(&self, state: Option<BlocksState>, now: u64) -> BlocksLevel {
         let level = state.map(|state| BlocksLevel { state: state.at(now), now });
-        level.filter(|level| level.used() > 0).unwrap_or_else(|| self.of(0, now))
+        level.filter(|level| Self::used(level) > 0).unwrap_or_else(|| self.of(0, now))
     }
 
     #[cfg(any(feature = "redis", test))]
@@ -149,40 +110,38 @@ impl Algorithm for SlidingBlocks {
         self.of(self.limit, now)
     }
 
-    fn fits(&self, level: &BlocksLevel, cost: u64) -> bool {
-        level.used().saturating_add(cost) <= self.limit
+    fn used(level: &BlocksLevel) -> u64 {
+        level.state.used.iter().copied().map(u64::from).sum()
+    }
+
+    fn time_to(level: &BlocksLevel, used: u64) -> u64 {
+        let (mut left, mut wait) = (Self::used(level), 0);
+        for (index, in_block) in level.state.used.iter().enumerate().rev() {
+            if left <= used {
+                break;
+            }
+            left -= u64::from(*in_block);
+            wait = level.state.ends_at(index).saturating_sub(level.now);
+        }
+        wait
     }
 
     /// What was used in blocks of another length counts as used in the current block.
     fn charge(&self, level: &mut BlocksLevel, cost: u64) {
         if !self.is_own(level) {
-            *level = self.of(level.used(), level.now);
+            *level = self.of(Self::used(level), level.now);
         }
         // At most the limit.
         level.state.used[0] += cost as u32;
-    }
-
-    fn wait(&self, level: &BlocksLevel, cost: u64) -> u64 {
-        level.wait(self.limit.saturating_sub(cost))
     }
 
     fn is_own(&self, level: &BlocksLevel) -> bool {
         level.state.width == self.width && level.state.used.len() == self.blocks + 1
     }
 
-    fn numbers(&self, level: &BlocksLevel) -> Numbers {
-        let remaining = self.limit.saturating_sub(level.used());
-        Numbers {
-            remaining,
-            retry_after: 0,
-            refill_after: level.wait(self.limit.saturating_sub(remaining + 1)),
-            reset_after: level.wait(0),
-        }
-    }
-
     #[cfg(feature = "redis")]
     fn longest(&self) -> u64 {
-        self.width * (self.blocks as u64 + 1)
+        self.window() + self.width
     }
 
     fn state(level: &BlocksLevel, _: u64) -> BlocksState {

@@ -7,8 +7,8 @@
 
 use super::Algorithm;
 use super::rate::MAX_TICKS;
-use crate::decision::{Numbers, QuotaInfo};
-use crate::{ConfigError, Quota};
+use super::window::window;
+use crate::Quota;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlidingCounters {
@@ -38,10 +38,11 @@ pub(crate) struct CountersState {
 
 impl Span {
     const UNITS: u64 = 1 << 20;
+    const MAX: u64 = MAX_TICKS / 2;
 
     /// `None` for a length that no quota has.
     pub(crate) fn new(micros: u64) -> Option<Self> {
-        (1..=MAX_TICKS / 2).contains(&micros).then_some(Self(micros))
+        (1..=Self::MAX).contains(&micros).then_some(Self(micros))
     }
 
     #[cfg(feature = "redis")]
@@ -76,27 +77,9 @@ impl Span {
 }
 
 impl SlidingCounters {
-    pub(crate) fn new(name: &str, quota: &Quota) -> Result<Self, ConfigError> {
-        let error = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
-        let (limit, period) = (quota.permits(), quota.period());
-        if limit == 0 {
-            return error("0 permits per window would deny everything: use 1 or more");
-        }
-        if limit > u32::MAX.into() {
-            return error("a sliding window has at most 4294967295 permits");
-        }
-        if quota.capacity() != limit || quota.borrowed() > 0 {
-            return error(
-                "a sliding window has no burst, because all its permits can be taken at once: remove \
-                 `burst` and `borrow`",
-            );
-        }
-        if period.subsec_nanos() % 1_000 != 0 || period.as_micros() < 1_000 {
-            return error("a window is a whole number of microseconds, and at least 1 ms long");
-        }
-        let span = u64::try_from(period.as_micros()).ok().and_then(Span::new);
-        let Some(span) = span else { return error("a sliding window is at most 71 years long") };
-        Ok(Self { limit, span })
+    pub(crate) fn new(quota: &Quota) -> Result<Self, String> {
+        let (limit, micros) = window(quota, u32::MAX.into(), Span::MAX)?;
+        Ok(Self { limit, span: Span(micros) })
     }
 
     #[cfg(feature = "redis")]
@@ -113,41 +96,16 @@ impl SlidingCounters {
     }
 }
 
-impl CountersLevel {
-    fn used(&self) -> u64 {
-        let CountersState { current, previous, starts_at, span } = self.state;
-        current + span.share(previous, self.now.saturating_sub(starts_at))
-    }
-
-    /// The time until at most so much is used.
-    fn wait(&self, most: u64) -> u64 {
-        if self.used() <= most {
-            return 0;
-        }
-        let CountersState { current, previous, starts_at, span } = self.state;
-        let in_this_window =
-            most.checked_sub(current).map(|most| span.share_falls_to(previous, most));
-        let at = match in_this_window {
-            Some(at) if at < span.0 || current == 0 => at,
-            // In the next window the current one is the previous.
-            _ => span.0 + span.share_falls_to(current, most),
-        };
-        starts_at.saturating_add(at).saturating_sub(self.now)
-    }
-}
-
 impl Algorithm for SlidingCounters {
     type Level = CountersLevel;
     type State = CountersState;
 
-    fn info(&self, name: &str) -> QuotaInfo {
-        let micros = self.span.0;
-        let window = if micros.is_multiple_of(1_000_000) { micros / 1_000_000 } else { 0 };
-        QuotaInfo::new(name, self.limit, window)
+    fn limit(&self) -> u64 {
+        self.limit
     }
 
-    fn capacity(&self) -> u64 {
-        self.limit
+    fn window(&self) -> u64 {
+        self.span.0
     }
 
     fn level(&self, state: Option<CountersState>, now: u64) -> CountersLevel {
@@ -173,36 +131,36 @@ impl Algorithm for SlidingCounters {
         self.of(self.limit, now)
     }
 
-    fn fits(&self, level: &CountersLevel, cost: u64) -> bool {
-        level.used().saturating_add(cost) <= self.limit
+    fn used(level: &CountersLevel) -> u64 {
+        let CountersState { current, previous, starts_at, span } = level.state;
+        current + span.share(previous, level.now.saturating_sub(starts_at))
+    }
+
+    fn time_to(level: &CountersLevel, used: u64) -> u64 {
+        if Self::used(level) <= used {
+            return 0;
+        }
+        let CountersState { current, previous, starts_at, span } = level.state;
+        let in_this_window =
+            used.checked_sub(current).map(|used| span.share_falls_to(previous, used));
+        let at = match in_this_window {
+            Some(at) if at < span.0 || current == 0 => at,
+            // In the next window the current one is the previous.
+            _ => span.0 + span.share_falls_to(current, used),
+        };
+        starts_at.saturating_add(at).saturating_sub(level.now)
     }
 
     /// What was used in windows of another length counts as used in the current window.
     fn charge(&self, level: &mut CountersLevel, cost: u64) {
         if !self.is_own(level) {
-            *level = self.of(level.used(), level.now);
+            *level = self.of(Self::used(level), level.now);
         }
         level.state.current += cost;
     }
 
-    fn wait(&self, level: &CountersLevel, cost: u64) -> u64 {
-        level.wait(self.limit.saturating_sub(cost))
-    }
-
     fn is_own(&self, level: &CountersLevel) -> bool {
         level.state.span == self.span
-    }
-
-    fn numbers(&self, level: &CountersLevel) -> Numbers {
-        let used = level.used();
-        let remaining = self.limit.saturating_sub(used);
-        let next = self.limit.saturating_sub(remaining + 1);
-        Numbers {
-            remaining,
-            retry_after: 0,
-            refill_after: level.wait(next),
-            reset_after: level.wait(0),
-        }
     }
 
     #[cfg(feature = "redis")]

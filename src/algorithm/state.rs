@@ -1,7 +1,5 @@
 //! What a store keeps of a key.
 
-use smallvec::SmallVec;
-
 use super::limit::{Limit, QuotaState};
 use super::rate::BucketState;
 
@@ -49,17 +47,6 @@ impl State {
     /// Of a key that was never used.
     pub(crate) fn unused() -> Self {
         Self::Several(Box::default())
-    }
-
-    /// `found` is the state before. If it has identities, so has this one: the other quotas may be
-    /// unused at the moment.
-    pub(crate) fn new(entries: SmallVec<[Entry; 1]>, found: Option<&Self>) -> Self {
-        match *entries {
-            [Entry { state: QuotaState::TokenBucket(state), .. }] if !matches!(found, Some(Self::Several(entries)) if !entries.is_empty()) => {
-                Self::Lone(state)
-            }
-            _ => Self::Several(entries.into_boxed_slice()),
-        }
     }
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {

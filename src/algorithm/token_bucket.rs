@@ -7,8 +7,7 @@
 
 use super::Algorithm;
 use super::rate::{BucketState, Debt, MAX_TICKS, Rate};
-use crate::decision::{Numbers, QuotaInfo};
-use crate::{ConfigError, Quota};
+use crate::Quota;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
@@ -19,8 +18,8 @@ pub(crate) struct TokenBucket {
 }
 
 impl TokenBucket {
-    pub(crate) fn new(name: &str, quota: &Quota) -> Result<Self, ConfigError> {
-        let error = |text: &str| Err(ConfigError::new(format!("quota `{name}`: {text}")));
+    pub(crate) fn new(quota: &Quota) -> Result<Self, String> {
+        let error = |text: &str| Err(text.to_owned());
         let (permits, period, burst) = (quota.permits(), quota.period(), quota.capacity());
         if permits == 0 {
             return error("0 permits per period would deny everything: use 1 or more");
@@ -80,23 +79,12 @@ impl TokenBucket {
     #[cfg(feature = "redis")]
     pub(crate) fn ceiling(&self) -> u64 {
         // At most `MAX_TICKS`: see `new`.
-        self.most_permits() * self.rate.permit()
+        self.capacity() * self.rate.permit()
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn borrows(&self) -> bool {
         self.borrow > 0
-    }
-
-    /// The permits that can be taken at once.
-    fn most_permits(&self) -> u64 {
-        self.limit + self.borrow
-    }
-
-    /// The highest debt at which a cost fits, at the rate of `debt`. There is at least one permit.
-    fn most(&self, debt: &Debt, cost: u64) -> u64 {
-        let used = self.most_permits().saturating_sub(cost).min(self.limit - 1);
-        used.saturating_mul(debt.rate.permit())
     }
 }
 
@@ -104,15 +92,17 @@ impl Algorithm for TokenBucket {
     type Level = Debt;
     type State = BucketState;
 
-    fn info(&self, name: &str) -> QuotaInfo {
-        let second = u128::from(self.rate.scale()) * 1_000_000;
-        let capacity = u128::from(self.refill_ticks());
-        let window = if capacity.is_multiple_of(second) { capacity / second } else { 0 };
-        QuotaInfo::new(name, self.limit, window as u64)
+    fn limit(&self) -> u64 {
+        self.limit
     }
 
     fn capacity(&self) -> u64 {
-        self.most_permits()
+        self.limit + self.borrow
+    }
+
+    fn window(&self) -> u64 {
+        let (ticks, scale) = (self.refill_ticks(), self.rate.scale());
+        if ticks.is_multiple_of(scale) { ticks / scale } else { 0 }
     }
 
     fn level(&self, state: Option<BucketState>, now: u64) -> Debt {
@@ -124,10 +114,25 @@ impl Algorithm for TokenBucket {
         Debt { ticks: self.refill_ticks(), rate: self.rate }
     }
 
-    /// The debt may be another revision's, and exceed the capacity. It is compared
-    /// at the rate that it has, without rounding.
+    fn used(debt: &Debt) -> u64 {
+        debt.ticks.div_ceil(debt.rate.permit())
+    }
+
+    fn time_to(debt: &Debt, used: u64) -> u64 {
+        let ticks = used.saturating_mul(debt.rate.permit());
+        debt.rate.micros(debt.ticks.saturating_sub(ticks))
+    }
+
+    /// Permits are lent only while there is at least one.
+    fn most_used(&self, cost: u64) -> u64 {
+        self.capacity().saturating_sub(cost).min(self.limit - 1)
+    }
+
+    /// Without the division of [`used`](Self::used). The debt may be another revision's, and exceed
+    /// the capacity.
     fn fits(&self, debt: &Debt, cost: u64) -> bool {
-        self.most_permits() >= cost && debt.ticks <= self.most(debt, cost)
+        let most = self.most_used(cost).saturating_mul(debt.rate.permit());
+        cost <= self.capacity() && debt.ticks <= most
     }
 
     /// Brings the debt to the rate of this bucket.
@@ -135,24 +140,6 @@ impl Algorithm for TokenBucket {
         *debt = debt.at(self.rate);
         // At most `MAX_TICKS`: see `new`.
         debt.ticks += cost * self.rate.permit();
-    }
-
-    fn wait(&self, debt: &Debt, cost: u64) -> u64 {
-        debt.rate.micros(debt.ticks.saturating_sub(self.most(debt, cost)))
-    }
-
-    fn numbers(&self, debt: &Debt) -> Numbers {
-        let Debt { ticks, rate } = *debt;
-        let used = ticks.div_ceil(rate.permit());
-        let remaining = self.limit.saturating_sub(used);
-        // The debt of a bucket in which one more permit is left. Without debt there is no such one.
-        let next = self.limit.saturating_sub(remaining + 1).saturating_mul(rate.permit());
-        Numbers {
-            remaining,
-            retry_after: 0,
-            refill_after: rate.micros(ticks.saturating_sub(next)),
-            reset_after: rate.micros(ticks),
-        }
     }
 
     fn is_own(&self, debt: &Debt) -> bool {
@@ -184,11 +171,11 @@ fn gcd(a: u128, b: u128) -> u128 {
 
 #[cfg(test)]
 impl TokenBucket {
-    pub(crate) fn check(&self, debt: &mut Debt, cost: u64) -> crate::decision::Verdict {
+    pub(crate) fn check(&self, debt: &mut Debt, cost: u64) -> crate::verdict::Verdict {
         super::limits::check_bucket(*self, debt, cost)
     }
 
-    pub(crate) fn peek(&self, debt: Debt) -> crate::decision::Verdict {
+    pub(crate) fn peek(&self, debt: Debt) -> crate::verdict::Verdict {
         super::limits::peek_bucket(*self, debt)
     }
 }
@@ -202,8 +189,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::algorithm::Limit;
     use crate::algorithm::rate::FullAt;
-    use crate::decision::Outcome;
+    use crate::verdict::{Numbers, Outcome};
 
     impl TokenBucket {
         fn full(&self) -> Debt {
@@ -217,7 +205,7 @@ mod tests {
     }
 
     fn bucket(quota: Quota) -> TokenBucket {
-        TokenBucket::new("test", &quota).unwrap()
+        TokenBucket::new(&quota).unwrap()
     }
 
     fn any_quota() -> impl Strategy<Value = Quota> {
@@ -225,9 +213,7 @@ mod tests {
             .prop_map(|(n, micros, burst)| {
                 Quota::new(n, Duration::from_micros(micros)).burst(burst)
             })
-            .prop_filter("too large to represent exactly", |quota| {
-                TokenBucket::new("", quota).is_ok()
-            })
+            .prop_filter("too large to represent exactly", |quota| TokenBucket::new(quota).is_ok())
     }
 
     /// A quota that a few checks exhaust.
@@ -272,12 +258,12 @@ mod tests {
             (Quota::per_second(1).burst(u64::MAX), "use a burst of 4503599627 or less"),
             (Quota::per_day(1_000_003), "permits that divide the period"),
         ] {
-            let error = TokenBucket::new("q", &quota).unwrap_err().to_string();
+            let error = Limit::new("q", &quota).unwrap_err().to_string();
             assert!(error.contains(says) && error.contains("`q`"), "{quota:?}: {error}");
         }
-        assert!(TokenBucket::new("q", &Quota::per_day(1).burst(52_124)).is_ok());
-        assert!(TokenBucket::new("q", &Quota::per_second(1).burst(u32::MAX.into())).is_ok());
-        assert!(TokenBucket::new("q", &Quota::per_second(u32::MAX.into())).is_ok());
+        assert!(TokenBucket::new(&Quota::per_day(1).burst(52_124)).is_ok());
+        assert!(TokenBucket::new(&Quota::per_second(1).burst(u32::MAX.into())).is_ok());
+        assert!(TokenBucket::new(&Quota::per_second(u32::MAX.into())).is_ok());
     }
 
     #[test]
@@ -305,7 +291,7 @@ mod tests {
         assert!(terabyte.check(&mut debt, 999_999_999_999).is_allowed());
         assert_eq!(terabyte.check(&mut debt, 2).outcome, Outcome::Denied);
         assert!(terabyte.check(&mut debt, 1).is_allowed());
-        assert_eq!(terabyte.info("monthly").window, month.as_secs());
+        assert_eq!(terabyte.window(), month.as_micros() as u64);
     }
 
     #[test]
@@ -502,7 +488,7 @@ mod tests {
 
         #[test]
         fn no_quota_and_no_cost_panics(n: u64, secs: u64, nanos in 0..1_000_000_000u32, burst: u64, cost: u64, micros: u64, ticks: u64, now in 0..=1u64 << 52) {
-            if let Ok(bucket) = TokenBucket::new("", &Quota::new(n, Duration::new(secs, nanos)).burst(burst)) {
+            if let Ok(bucket) = TokenBucket::new(&Quota::new(n, Duration::new(secs, nanos)).burst(burst)) {
                 let mut debt = bucket.rate.debt_at(now, FullAt { micros, ticks });
                 bucket.check(&mut debt, cost);
                 bucket.peek(debt);

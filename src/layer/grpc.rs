@@ -150,7 +150,7 @@ fn push_bytes(message: &mut Vec<u8>, field: u8, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, TokenBucket};
+    use crate::algorithm::{Algorithm, Limit, TokenBucket};
     use crate::{Quota, Source};
     use tonic::{Code, Status};
     use tonic_types::StatusExt;
@@ -172,9 +172,13 @@ mod tests {
     fn tonic_reads_the_wait_of_a_denial_to_the_nanosecond() {
         for period in [1, 999_999, 1_000_000, 86_400_000_007] {
             let quota = Quota::new(1, Duration::from_micros(period));
-            let bucket = TokenBucket::new("", &quota).unwrap();
+            let bucket = TokenBucket::new(&quota).unwrap();
             let verdict = bucket.check(&mut bucket.empty(0), 1);
-            let decision = Decision { verdict, source: Source::Store, quota: bucket.info("q") };
+            let decision = Decision {
+                verdict,
+                source: Source::Store,
+                quota: Limit::TokenBucket(bucket).info("q"),
+            };
             let status = decoded(&denied(&decision, GRPC));
             assert_eq!(status.code(), Code::ResourceExhausted);
             let info = status.get_details_retry_info().unwrap();

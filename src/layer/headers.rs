@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::grpc;
 use super::interned::interned;
-use crate::decision::{QuotaInfo, Verdict};
+use crate::verdict::{QuotaInfo, Verdict};
 use crate::{Decision, Source};
 
 /// Which rate limit headers to send.
@@ -291,17 +291,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Limits, TokenBucket};
+    use crate::algorithm::{Limit, Limits, TokenBucket};
     use crate::{Costs, Policy, Quota};
 
     fn decision(quota: Quota, taken: u32) -> Decision {
-        let bucket = TokenBucket::new("burst", &quota).unwrap();
+        let bucket = TokenBucket::new(&quota).unwrap();
         let mut debt = bucket.rate().debt(0);
         let mut verdict = bucket.check(&mut debt, 0);
         for _ in 0..taken {
             verdict = bucket.check(&mut debt, 1);
         }
-        Decision { verdict, source: Source::Store, quota: bucket.info("burst") }
+        Decision { verdict, source: Source::Store, quota: Limit::TokenBucket(bucket).info("burst") }
     }
 
     fn headers(style: HeaderStyle, quota: Quota, taken: u32) -> HeaderMap {

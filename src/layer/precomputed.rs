@@ -6,8 +6,8 @@ use super::headers::QuotaFields;
 use super::interned::interned;
 use super::problem;
 use crate::Decision;
-use crate::decision::QuotaInfo;
 use crate::limiter::Revision;
+use crate::verdict::QuotaInfo;
 
 /// The parts of responses that are the same for every request of a policy.
 #[derive(Clone, Debug)]

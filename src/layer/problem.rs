@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
-use crate::decision::QuotaInfo;
+use crate::verdict::QuotaInfo;
 use crate::{Decision, Rejection};
 
 /// The body for a denial. The names of quotas need no escaping: their characters are validated.

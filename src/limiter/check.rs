@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
-use crate::decision::Verdict;
 use crate::store::{Op, PendingVerdict};
+use crate::verdict::Verdict;
 use crate::{Costs, Decision, Error, ErrorKind, Key, Source};
 
 /// The future of a check: see [`Limiter::check`].

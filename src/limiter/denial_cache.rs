@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::Key;
 use crate::algorithm::{AtMostOne, Cost, Limits};
-use crate::decision::Verdict;
 use crate::store::RevisionDenials;
+use crate::verdict::Verdict;
 
 /// The keys that were denied last. The store reports and bounds them.
 ///
@@ -44,7 +44,7 @@ impl DenialCache {
         let is_allowed = match limits.is_own(&latest) {
             true => limits.is_allowed(&latest, cost),
             // Any check that is charged to another quota does so too.
-            false if limits.has_several() => true,
+            false if limits.len() > 1 => true,
             false => limits.is_allowed(&latest, &AtMostOne(cost)),
         };
         if is_allowed {
@@ -81,7 +81,7 @@ mod tests {
 
     /// The state of a bucket that is full this long after the decision.
     fn full_after(quota: Quota, time: Duration) -> State {
-        let bucket = TokenBucket::new("", &quota).unwrap();
+        let bucket = TokenBucket::new(&quota).unwrap();
         State::Lone(bucket.rate().debt(time.as_micros() as u64).state(DECIDED))
     }
 

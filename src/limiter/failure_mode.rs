@@ -1,5 +1,5 @@
 use crate::Error;
-use crate::decision::{Numbers, Outcome, Verdict};
+use crate::verdict::{Numbers, Outcome, Verdict};
 
 /// What happens to a check when the store fails: it is unreachable, does not reply within the
 /// timeout, or replies with an error.

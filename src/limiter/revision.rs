@@ -8,8 +8,8 @@ use arc_swap::{ArcSwap, Guard};
 
 use super::denial_cache::DenialCache;
 use crate::algorithm::Limits;
-use crate::decision::{QuotaInfo, Verdict};
 use crate::store::{Backend, PolicySpec, RevisionDenials, Store};
+use crate::verdict::{QuotaInfo, Verdict};
 use crate::{ConfigError, Decision, Policy, Source};
 
 /// A policy with its numbers as they are until the next update.

@@ -18,7 +18,7 @@ use super::key_hasher::{KeyHasher, random_hasher};
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
 use crate::algorithm::State;
-use crate::decision::Verdict;
+use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
 /// A [`Store`] that keeps buckets in the memory of this process. The decisions are the same as on

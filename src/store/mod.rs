@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::algorithm::{Charge, Limits, Standing};
-use crate::decision::Verdict;
+use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
 pub(crate) use denials::{Denial, Denials, SentAt};

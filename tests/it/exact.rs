@@ -1,5 +1,6 @@
 //! Redis grants exactly the permits of the quota, however many instances check it.
 
+use std::fmt::Debug;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -231,23 +232,27 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
     decisions
 }
 
+/// Generates so many random values.
+pub(crate) fn sample<T: Debug>(strategy: impl Strategy<Value = T>, count: usize) -> Vec<T> {
+    let mut runner = TestRunner::new(Config::default());
+    (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
+}
+
+/// A runtime whose clock moves only when a test advances it.
+pub(crate) fn paused_runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap()
+}
+
 /// Compares three implementations: the script, whose state is in Redis; the client, which replays
 /// it; and the memory store, on a paused clock that is set to the times of the other two.
 #[test]
 fn redis_the_client_and_the_memory_store_make_the_same_decisions() {
-    let mut runner = TestRunner::new(Config::default());
-    let cases: Vec<Case> =
-        (0..300).map(|_| cases().new_tree(&mut runner).unwrap().current()).collect();
     let real = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = real.block_on(Server::start());
-    for (n, case) in cases.iter().enumerate() {
+    for (n, case) in sample(cases(), 300).iter().enumerate() {
         let decisions = real.block_on(decide_on_redis(&server, &format!("case{n}"), case));
-        let paused = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        paused.block_on(async {
+        paused_runtime().block_on(async {
             let limiter = Limiter::new(MemoryStore::new(), case.revisions[0].quota()).unwrap();
             let start = tokio::time::Instant::now();
             for (&(revision, cost), (at, expected)) in case.checks.iter().zip(decisions) {

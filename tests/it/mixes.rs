@@ -4,12 +4,10 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, TestRunner};
 use tollgate::{Costs, Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
 
 use crate::common::Server;
-use crate::exact::uncached;
+use crate::exact::{paused_runtime, sample, uncached};
 
 const REDIS_KEY: &str = "tollgate:{key}:test:t2";
 
@@ -154,19 +152,11 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
 
 #[test]
 fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
-    let mut runner = TestRunner::new(Config::default());
-    let cases: Vec<Case> =
-        (0..300).map(|_| cases().new_tree(&mut runner).unwrap().current()).collect();
     let real = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = real.block_on(Server::start());
-    for (n, case) in cases.iter().enumerate() {
+    for (n, case) in sample(cases(), 300).iter().enumerate() {
         let decisions = real.block_on(decide_on_redis(&server, &format!("case{n}"), case));
-        let paused = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        paused.block_on(async {
+        paused_runtime().block_on(async {
             let first = decisions.iter().map(|(at, _)| *at).find(|at| *at > 0).unwrap_or(0);
             let store = MemoryStore::starting_at(UNIX_EPOCH + Duration::from_micros(first));
             let limiter = Limiter::new(store, case.revisions[0].clone()).unwrap();

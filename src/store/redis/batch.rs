@@ -18,8 +18,8 @@ use smallvec::SmallVec;
 use super::policy::RedisPolicy;
 use super::reply::Found;
 use crate::algorithm::{self, Charge, Cost, Standing};
-use crate::decision::Verdict;
 use crate::store::{Op, SentAt};
+use crate::verdict::Verdict;
 use crate::{Error, Key};
 
 #[derive(Debug, Default)]

@@ -20,7 +20,7 @@ pub(super) struct Fragment {
     pub(super) files: &'static [&'static str],
 }
 
-/// All are integers of at most 2^53, in their amount.
+/// Integers from -2^53 to 2^53.
 pub(super) type Numbers = SmallVec<[f64; 4]>;
 
 /// Of a token bucket, also if it is the only quota of a key in the short form.

@@ -56,7 +56,7 @@ use self::queue::Queues;
 use self::topology::Topology;
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
-use crate::decision::Verdict;
+use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
 /// A [`Store`] that keeps buckets in Redis or Valkey, shared by all processes that use the same

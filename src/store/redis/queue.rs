@@ -16,8 +16,8 @@ use super::node_queue::{NodeQueue, shut_down};
 use super::policy::RedisPolicy;
 use super::timer;
 use super::topology::{Destination, Topology};
-use crate::decision::Verdict;
 use crate::store::Op;
+use crate::verdict::Verdict;
 use crate::{Error, ErrorKind, Key};
 
 /// The queues of a store: one for each server and timeout. Policies with the same timeout share them,

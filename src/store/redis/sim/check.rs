@@ -8,10 +8,10 @@ use super::plan::{Load, MS, Micros, SECOND};
 use super::server::UNIT;
 use super::world::{QueueId, World};
 use crate::Error;
-use crate::decision::Verdict;
 use crate::store::redis::batch::Batch;
 use crate::store::redis::lifecycle::Established;
 use crate::store::redis::queue_state::QueueState;
+use crate::verdict::Verdict;
 
 /// How many batches may be in flight: those of the window, and a lone call.
 const MOST_IN_FLIGHT: usize = 64 + 1;

@@ -7,9 +7,9 @@ use foldhash::fast::RandomState;
 use super::plan::{Micros, Plan, SECOND, SLOTS};
 use crate::Quota;
 use crate::algorithm::{BucketState, FullAt, Limit, Limits, State};
-use crate::decision::Verdict;
 use crate::store::redis::packed;
 use crate::store::redis::reply::{Found, Stored};
+use crate::verdict::Verdict;
 
 /// A check of the number `n` has the cost `UNIT + n`, so that the server knows whose cost it is.
 pub(super) const UNIT: u64 = 1 << 24;

@@ -1,7 +1,8 @@
 //! Header values and bodies that are shared without a reference count.
 //!
-//! The policy field is the same in every response of a policy, and the body in every denial. Cloning a shared value writes its
-//! reference count, which every worker thread would do for every response, on one cache line.
+//! The policy field is the same in every response of a policy, and the body in every denial. Cloning a
+//! shared value writes its reference count, which every worker thread would do for every response, on
+//! one cache line.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

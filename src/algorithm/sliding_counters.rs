@@ -41,6 +41,7 @@ impl Span {
     const MAX: u64 = MAX_TICKS / 2;
 
     /// `None` for a length that no quota has.
+    #[cfg(feature = "redis")]
     pub(crate) fn new(micros: u64) -> Option<Self> {
         (1..=Self::MAX).contains(&micros).then_some(Self(micros))
     }

@@ -8,12 +8,21 @@ if cost then
     --@ charge@
   end
 else
-  for count, COSTS in string.gmatch(checks, 'PATTERN') do
+  for kind, count, COSTS in string.gmatch(checks, 'PATTERN') do
     count = count + 0
-    --@ count@
-    if count > 0 and (ANY_COST) then
-      changed = true
-      --@ charge_run@
+    --@ cost@
+    if kind == '+' then
+      -- A key that was never used has nothing to give back.
+      if value or changed or ANY_COST then
+        changed = true
+        --@ adjust@
+      end
+    else
+      --@ count@
+      if count > 0 and (ANY_COST) then
+        changed = true
+        --@ charge_run@
+      end
     end
   end
 end
@@ -21,8 +30,24 @@ end
 level@ + cost PRICE <= capacity@
 --@ charge@
 level@ = level@ + cost PRICE
+--@ cost@
+cost@ = cost@ + 0
 --@ count@
-cost@ = cost@ PRICE + 0
-if cost@ > 0 then count = math.min(count, math.floor((capacity@ - level@) / cost@)) end
+if cost@ > 0 then
+  count = math.min(count, math.floor((capacity@ - level@) / (cost@ PRICE)))
+elseif kind == '!' and level@ + 1 PRICE > capacity@ then
+  count = 0
+end
 --@ charge_run@
-level@ = level@ + count * cost@
+level@ = level@ + count * cost@ PRICE
+--@ adjust@
+if cost@ > 0 then
+  local room = math.max(0, math.floor((CEILING - level@) / (1 PRICE)))
+  level@ = level@ + math.min(count * cost@, room) PRICE
+elseif cost@ < 0 then
+  --@ credit@
+end
+--@ credit@
+level@ = math.max(0, level@ + count * cost@ PRICE)
+--@ ceiling@
+math.min(2 * capacity@, MAX_TICKS)

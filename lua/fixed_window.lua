@@ -14,6 +14,11 @@ level@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS and ends@ - now <= MAX_T
 level@ > capacity@
 --@ price@
 
+--@ credit@
+level@ = math.max(0, level@ + count * cost@)
+if level@ == 0 then
+  --@ fresh@
+end
 --@ fresh@
 begin@, level@ = now, 0
 if start@ >= 0 then begin@ = now - (now - start@) % span@ end

@@ -16,6 +16,11 @@ level@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS and refill@ >= 0 and ful
 level@ > capacity@
 --@ price@
 
+--@ ceiling@
+math.min(2 * capacity@, permits@ * math.floor(MAX_TICKS / interval@), MAX_TICKS)
+--@ credit@
+level@ = math.max(0, level@ + count * cost@)
+if level@ == 0 then refill@ = now + interval@ end
 --@ fresh@
 full@, level@, refill@ = now, 0, now + interval@
 --@ empty@
@@ -43,6 +48,8 @@ if #numbers == 16 and #cells == 24 then
 end
 if permits >= 1 and interval >= 1 then
   --@ refill@
+  -- What refills later than that is as good as any other debt.
+  level@ = math.min(level@, permits@ * math.floor(MAX_TICKS / interval@), MAX_TICKS)
   -- The part of an interval until the next refill is the same in intervals of another length.
   if level@ > 0 and interval ~= interval@ then
     refill@ = now + math.min(math.ceil((refill@ - now) * (interval@ / interval)), interval@)

@@ -21,6 +21,29 @@ level@ % 1 == 0 and level@ <= 2^34 and head@ >= 0 and head@ <= used@ and newest@
 level@ > capacity@
 --@ price@
 
+--@ ceiling@
+math.min(2 * capacity@, 2^32 - 1)
+--@ credit@
+  --@ store@
+do
+  local left = math.min(-count * cost@, used@)
+  local of_block = math.min(left, head@)
+  used@, head@, left = used@ - left, head@ - of_block, left - of_block
+  if left > 0 then
+    --@ read_ring@
+    local ring = {}
+    for n = 1, blocks@ do
+      local used = read('>I4', ring@, 4 * n - 3)
+      of_block = math.min(left, used)
+      ring[n], left = pack('>I4', used - of_block), left - of_block
+    end
+    ring@ = table.concat(ring)
+  end
+  level@ = used@
+  if used@ == 0 then
+    --@ fresh@
+  end
+end
 --@ fresh@
 level@, last@, newest@, used@, head@ = 0, now, math.floor(now / width@), 0, 0
 ring@ = string.rep('\0', 4 * blocks@)

@@ -16,6 +16,15 @@ current@ >= 0 and previous@ >= 0 and level@ % 1 == 0 and level@ <= 2^34 and prev
 level@ > capacity@
 --@ price@
 
+--@ credit@
+  --@ store@
+do
+  local permits = -count * cost@
+  local of_current = math.min(permits, current@)
+  current@, previous@ = current@ - of_current, math.max(0, previous@ - (permits - of_current))
+  local span, unit, units = span@, unit@, units@
+  --@ level_of_counters@
+end
 --@ fresh@
 level@, last@, start@, current@, previous@ = 0, now, now - now % span@, 0, 0
 --@ empty@
@@ -33,6 +42,8 @@ if windows == 1 then
 elseif windows > 1 then
   current@, previous@ = 0, 0
 end
+  --@ level_of_counters@
+--@ level_of_counters@
 if current@ == 0 and previous@ == 0 then
   start@, span = now - now % span@, span@
 end

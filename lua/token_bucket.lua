@@ -15,6 +15,8 @@ full@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS
 level@ > capacity@
 --@ price@
 * permit@
+--@ ceiling@
+math.min(2 * capacity@, MAX_TICKS - MAX_TICKS % permit@)
 --@ fresh@
 full@, ticks@, level@ = now, 0, 0
 --@ empty@

@@ -9,9 +9,13 @@ level@ > ceiling@
 --@ fits@
 level@ <= capacity@ - permit@ and level@ + cost * permit@ <= ceiling@
 --@ count@
-cost@ = cost@ * permit@
 if cost@ > 0 then
+  local price = cost@ * permit@
   -- All but the last check leave a permit.
-  local before_last = math.floor((capacity@ - permit@ - level@) / cost@)
-  count = math.min(count, before_last + 1, math.floor((ceiling@ - level@) / cost@))
+  local before_last = math.floor((capacity@ - permit@ - level@) / price)
+  count = math.min(count, before_last + 1, math.floor((ceiling@ - level@) / price))
+elseif kind == '!' and level@ > capacity@ - permit@ then
+  count = 0
 end
+--@ ceiling@
+math.min(math.max(2 * capacity@, ceiling@), MAX_TICKS - MAX_TICKS % permit@)

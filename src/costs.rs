@@ -27,12 +27,13 @@ use std::borrow::Cow;
 pub struct Costs {
     pub(crate) others: u64,
     pub(crate) named: Vec<(Cow<'static, str>, u64)>,
+    pub(crate) is_charged_later: bool,
 }
 
 impl Costs {
     /// Takes this number of permits from every quota. With 0 the check is allowed and takes nothing.
     pub const fn new(cost: u64) -> Self {
-        Self { others: cost, named: Vec::new() }
+        Self { others: cost, named: Vec::new(), is_charged_later: false }
     }
 
     /// Sets the cost for the quota with this name, instead of the one from [`new`](Self::new). With
@@ -46,5 +47,29 @@ impl Costs {
         self.named.retain(|(name, _)| *name != quota);
         self.named.push((quota, cost));
         self
+    }
+
+    /// Allows the check only if every quota has a permit left, also those with a cost of 0. For requests
+    /// whose cost is only known afterwards, and is then [charged](crate::Limiter::charge). A
+    /// [`RateLimitLayer`](crate::RateLimitLayer) that charges responses does this for every request.
+    ///
+    /// ```
+    /// use tollgate::{Costs, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = Policy::new("downloads").quota("bytes", Quota::per_day(1_000_000));
+    /// let limiter = Limiter::new(MemoryStore::new(), policy)?;
+    ///
+    /// let costs = Costs::new(0).charged_later();
+    /// assert!(limiter.check_costs("user:7", costs.clone()).await?.is_allowed());
+    /// // The download had 1.5 MB.
+    /// limiter.charge("user:7", 1_500_000).await?;
+    /// assert!(limiter.check_costs("user:7", costs).await?.is_denied());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn charged_later(self) -> Self {
+        Self { is_charged_later: true, ..self }
     }
 }

@@ -7,6 +7,7 @@
 //! - [Behind nginx or a CDN](#behind-nginx-or-a-cdn)
 //! - [Plans from a database](#plans-from-a-database)
 //! - [Cost](#cost)
+//! - [Cost by response](#cost-by-response): failed logins, bytes sent
 //! - [Algorithms](#algorithms), and the most that each admits
 //! - [Several quotas](#several-quotas)
 //! - [Custom responses](#custom-responses)
@@ -289,6 +290,44 @@
 //! # upload_limit().unwrap();
 //! ```
 //!
+//! # Cost by response
+//!
+//! Some costs are known only when the response is there. The check takes an estimate, which
+//! [`cost_by_response`] replaces once the response has been sent:
+//!
+//! ```
+//! use axum::http::StatusCode;
+//! use tollgate::layer::Sent;
+//! use tollgate::resolve::PeerIp;
+//! use tollgate::{Costs, Limiter, RateLimitLayer};
+//!
+//! /// What a query has cost. The handler puts it into the extensions of its response.
+//! #[derive(Clone)]
+//! struct Points(u64);
+//!
+//! # fn layers(limiter: Limiter) {
+//! let layer = || RateLimitLayer::new(limiter.clone(), PeerIp::new());
+//!
+//! // Only failures count. Each request takes a permit until it has succeeded, so concurrent requests
+//! // cannot exceed the limit.
+//! let failures = layer().cost_by_response(|sent: &Sent<'_>| {
+//!     if sent.response.status == StatusCode::UNAUTHORIZED { 1 } else { 0 }
+//! });
+//!
+//! // The bytes that were sent. While any are left, a request is allowed, however large the response.
+//! let bytes = layer().cost(|_| 0).cost_by_response(|sent| sent.body_bytes);
+//!
+//! // Points, at most 100 per query. If the client disconnects before there is a response, it pays 5.
+//! let points = layer()
+//!     .cost(|_| 100)
+//!     .cost_by_response(|sent| sent.response.extensions.get::<Points>().map_or(1, |points| points.0))
+//!     .costs_without_response(Costs::new(5));
+//! # }
+//! ```
+//!
+//! A cost above the estimate can exceed what is left. Then the key is in debt, and denied until the debt
+//! is repaid. Outside of a layer, use [`Limiter::charge`] and [`Limiter::credit`].
+//!
 //! # Algorithms
 //!
 //! A [`Quota`] is a token bucket unless you choose another algorithm. All of them support costs, decide
@@ -428,6 +467,9 @@
 //! }
 //! # app().unwrap();
 //! ```
+//!
+//! The example `login` counts only failures, also per e-mail address, with two layers behind a
+//! middleware that reads the body.
 //!
 //! This recipe needs `cargo add serde --features derive`. A limit per account lets anyone lock the
 //! owner of an account out for as long as they keep trying; the limit per address only bounds how
@@ -602,5 +644,8 @@
 //! [`Router::layer`]: https://docs.rs/axum/latest/axum/struct.Router.html#method.layer
 //! [`limiter_for`]: crate::RateLimitLayer::limiter_for
 //! [`cost`]: crate::RateLimitLayer::cost
+//! [`cost_by_response`]: crate::RateLimitLayer::cost_by_response
+//! [`Limiter::charge`]: crate::Limiter::charge
+//! [`Limiter::credit`]: crate::Limiter::credit
 //! [`error_response`]: crate::RateLimitLayer::error_response
 //! [`on_decision`]: crate::RateLimitLayer::on_decision

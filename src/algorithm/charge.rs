@@ -1,10 +1,15 @@
-//! What a check takes from each quota.
+//! What a check takes from each quota, and how the permits in use are changed otherwise.
 
 use std::sync::Arc;
 
 /// The number of permits for the quota of an index.
 pub(crate) trait Cost {
     fn of(&self, quota: usize) -> u64;
+
+    /// The permits that must be left.
+    fn needed(&self, quota: usize) -> u64 {
+        self.of(quota)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,14 +18,49 @@ pub enum Charge {
     Same(u64),
     /// In the order of the policy.
     Each(Arc<[u64]>),
+    /// Like `Each`, and at least one permit of every quota must be left.
+    Later(Arc<[u64]>),
 }
+
+/// The permits that are charged without a check, in the order of the policy. Negative numbers are
+/// given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adjustment(Arc<[i64]>);
 
 impl Charge {
     pub(crate) fn is_nothing(&self) -> bool {
         match self {
             Self::Same(cost) => *cost == 0,
-            Self::Each(costs) => costs.iter().all(|cost| *cost == 0),
+            Self::Each(costs) | Self::Later(costs) => costs.iter().all(|cost| *cost == 0),
         }
+    }
+}
+
+impl Adjustment {
+    /// So many permits more, or less, than were charged already.
+    pub(crate) fn new(quotas: usize, actual: &impl Cost, charged: &impl Cost) -> Self {
+        // No quota has as many permits.
+        let number = |cost: u64| i64::try_from(cost).unwrap_or(i64::MAX);
+        let of = |quota| number(actual.of(quota)) - number(charged.of(quota));
+        Self((0..quotas).map(of).collect())
+    }
+
+    pub(crate) fn of(&self, quota: usize) -> i64 {
+        self.0.get(quota).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.0.iter().all(|permits| *permits == 0)
+    }
+
+    /// Whether a quota gets permits back.
+    pub(crate) fn is_credit(&self) -> bool {
+        self.0.iter().any(|permits| *permits < 0)
+    }
+
+    /// Whether a quota is charged.
+    pub(crate) fn is_charge(&self) -> bool {
+        self.0.iter().any(|permits| *permits > 0)
     }
 }
 
@@ -34,7 +74,14 @@ impl Cost for Charge {
     fn of(&self, quota: usize) -> u64 {
         match self {
             Self::Same(cost) => *cost,
-            Self::Each(costs) => costs.get(quota).copied().unwrap_or(0),
+            Self::Each(costs) | Self::Later(costs) => costs.get(quota).copied().unwrap_or(0),
+        }
+    }
+
+    fn needed(&self, quota: usize) -> u64 {
+        match self {
+            Self::Same(_) | Self::Each(_) => self.of(quota),
+            Self::Later(_) => self.of(quota).max(1),
         }
     }
 }
@@ -45,5 +92,9 @@ pub(crate) struct AtMostOne<'a, C>(pub(crate) &'a C);
 impl<C: Cost> Cost for AtMostOne<'_, C> {
     fn of(&self, quota: usize) -> u64 {
         self.0.of(quota).min(1)
+    }
+
+    fn needed(&self, quota: usize) -> u64 {
+        self.0.needed(quota).min(1)
     }
 }

@@ -115,6 +115,18 @@ impl Algorithm for FixedWindow {
         window.ends_at = window.ends_at.max(own_end);
     }
 
+    fn most_charged(&self) -> u64 {
+        (self.limit * 2).min(MAX_TICKS)
+    }
+
+    fn credit(&self, level: &mut WindowLevel, permits: u64) {
+        self.charge(level, 0);
+        level.window.used = level.window.used.saturating_sub(permits);
+        if level.window.used == 0 {
+            *level = self.used_at(0, level.now);
+        }
+    }
+
     /// A window ends when it ends, whatever the length of the next.
     fn is_own(&self, _: &WindowLevel) -> bool {
         true

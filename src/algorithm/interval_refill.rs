@@ -73,6 +73,12 @@ impl IntervalRefill {
         self.rate
     }
 
+    /// The missing permits that take the longest time to refill that a value can describe.
+    fn longest_debt(&self) -> u64 {
+        let Refills { permits, interval } = self.rate;
+        permits.saturating_mul(MAX_TICKS / interval).min(MAX_TICKS)
+    }
+
     fn of(&self, missing: u64) -> IntervalLevel {
         IntervalLevel { missing, next: self.rate.interval, rate: self.rate }
     }
@@ -140,7 +146,21 @@ impl Algorithm for IntervalRefill {
             let next = (level.next as f64 * (ours as f64 / theirs as f64)).ceil();
             (next as u64).min(ours)
         };
-        *level = IntervalLevel { missing: level.missing + cost, next, rate: self.rate };
+        // What refills later than that is as good as any other debt.
+        let missing = level.missing.min(self.longest_debt());
+        *level = IntervalLevel { missing: missing + cost, next, rate: self.rate };
+    }
+
+    fn most_charged(&self) -> u64 {
+        self.longest_debt().min(self.limit * 2)
+    }
+
+    fn credit(&self, level: &mut IntervalLevel, permits: u64) {
+        self.charge(level, 0);
+        level.missing = level.missing.saturating_sub(permits);
+        if level.missing == 0 {
+            *level = self.of(0);
+        }
     }
 
     fn is_own(&self, level: &IntervalLevel) -> bool {

@@ -73,6 +73,17 @@ macro_rules! algorithms {
                 }
             }
 
+            fn most_charged(&self) -> u64 {
+                match self { $(Self::$name(limit) => limit.most_charged(),)+ }
+            }
+
+            pub(crate) fn credit(&self, level: &mut Level, permits: u64) {
+                match (self, level) {
+                    $((Self::$name(limit), Level::$name(level)) => limit.credit(level, permits),)+
+                    _ => {}
+                }
+            }
+
             /// The time until a cost fits that is not above the capacity.
             pub(crate) fn wait(&self, level: &Level, cost: u64) -> u64 {
                 match (self, level) {
@@ -104,6 +115,10 @@ macro_rules! algorithms {
         }
 
         impl Level {
+            pub(crate) fn used(&self) -> u64 {
+                match self { $(Self::$name(level) => $name::used(level),)+ }
+            }
+
             pub(crate) fn state(&self, now: u64) -> QuotaState {
                 match self { $(Self::$name(level) => QuotaState::$name($name::state(level, now)),)+ }
             }
@@ -142,6 +157,12 @@ impl Limit {
             }
         };
         limit.map_err(|text| ConfigError::new(format!("quota `{name}`: {text}")))
+    }
+
+    /// Charges a cost without a check, as far as the bound on debts allows.
+    pub(crate) fn charge_anyway(&self, level: &mut Level, cost: u64) {
+        let room = self.most_charged().saturating_sub(level.used());
+        self.charge(level, cost.min(room));
     }
 
     pub(crate) fn is_bucket(&self) -> bool {

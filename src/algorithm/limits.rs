@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 #[cfg(test)]
 use super::TokenBucket;
-use super::charge::{Charge, Cost};
+use super::charge::{Adjustment, Charge, Cost};
 use super::limit::{Level, Limit};
 #[cfg(test)]
 use super::rate::Debt;
@@ -120,7 +120,7 @@ impl Limits {
 
     /// What a check takes from each quota. The error is a name that no quota has.
     pub(crate) fn charge(&self, costs: &Costs) -> Result<Charge, Cow<'static, str>> {
-        if costs.named.is_empty() {
+        if costs.named.is_empty() && !costs.is_charged_later {
             return Ok(Charge::Same(costs.others));
         }
         let mut each = vec![costs.others; self.quotas.len()];
@@ -128,7 +128,10 @@ impl Limits {
             let index = self.infos.iter().position(|info| info.name() == name);
             each[index.ok_or_else(|| name.clone())?] = *cost;
         }
-        Ok(Charge::Each(each.into()))
+        Ok(match costs.is_charged_later {
+            false => Charge::Each(each.into()),
+            true => Charge::Later(each.into()),
+        })
     }
 
     /// The verdict on a cost above the capacity of a quota, which needs no state.
@@ -159,9 +162,22 @@ impl Limits {
     pub(crate) fn is_allowed(&self, standing: &Standing, cost: &impl Cost) -> bool {
         let mut quotas = self.quotas.iter().zip(&standing.0).enumerate();
         quotas.all(|(index, (quota, level))| {
-            let cost = cost.of(index);
-            cost == 0 || quota.limit.fits(level, cost)
+            let needed = cost.needed(index);
+            needed == 0 || quota.limit.fits(level, needed)
         })
+    }
+
+    /// Charges and gives back permits without a check, and returns the verdict on a check of cost 1
+    /// afterwards.
+    pub(crate) fn adjust(&self, standing: &mut Standing, adjustment: &Adjustment) -> Verdict {
+        for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
+            match adjustment.of(index) {
+                permits @ ..0 => quota.limit.credit(level, permits.unsigned_abs()),
+                // Also 0, which is stored with the others from now on.
+                permits => quota.limit.charge_anyway(level, permits.unsigned_abs()),
+            }
+        }
+        self.peek(standing)
     }
 
     /// The verdict on a check of cost 1, without charging it.
@@ -178,10 +194,10 @@ impl Limits {
     fn verdict(&self, standing: &Standing, outcome: Outcome, cost: &impl Cost) -> Verdict {
         let numbers = |(index, (quota, level)): (usize, (&Named, &Level))| {
             let mut numbers = quota.limit.numbers(level);
-            let cost = cost.of(index);
+            let needed = cost.needed(index);
             numbers.retry_after = match outcome {
-                Outcome::Denied if cost > 0 => quota.limit.wait(level, cost),
-                Outcome::ExceedsCapacity if quota.limit.capacity() < cost => u64::MAX,
+                Outcome::Denied if needed > 0 => quota.limit.wait(level, needed),
+                Outcome::ExceedsCapacity if quota.limit.capacity() < needed => u64::MAX,
                 _ => 0,
             };
             numbers
@@ -524,6 +540,103 @@ mod tests {
             // A window on the clock that is left backwards is kept, not started again.
             prop_assert!(admitted <= quota.capacity() + quota.borrowed());
         }
+    }
+
+    fn adjustment(permits: i64) -> Adjustment {
+        match u64::try_from(permits) {
+            Ok(charge) => Adjustment::new(1, &charge, &0),
+            Err(_) => Adjustment::new(1, &0, &permits.unsigned_abs()),
+        }
+    }
+
+    proptest! {
+        /// What is charged without a check counts like what is taken. A debt is bounded.
+        #[test]
+        fn charges_and_credits_never_admit_more_than_the_documented_most(
+            quota in quota(),
+            steps in prop::collection::vec((0..=3_000_000u64, 1..=40u64, -30..=30i64), 1..60),
+        ) {
+            let limits = limits(&[quota]);
+            let (mut state, mut now, mut taken) = (None, NOW, Vec::new());
+            for (pause, cost, permits) in steps {
+                now += pause;
+                let mut standing = limits.standing(state.as_ref(), now);
+                let before = standing.0[0].used() as i64;
+                let _ = limits.adjust(&mut standing, &adjustment(permits));
+                let after = standing.0[0].used() as i64;
+                let is_as_far = if permits < 0 { after >= before + permits } else { after <= before + permits };
+                prop_assert!(is_as_far && (after - before).signum() * permits.signum() >= 0);
+                // What is charged beyond this is a debt, and was not admitted.
+                let most = (quota.capacity() + quota.borrowed()) as i64;
+                taken.push((now, after.min(most) - before.min(most)));
+                if limits.check(&mut standing, &cost).is_allowed() {
+                    taken.push((now, cost as i64));
+                }
+                state = Some(limits.state(&standing, state.as_ref(), now));
+            }
+            for (index, (first, _)) in taken.iter().enumerate() {
+                let mut total = 0;
+                for (at, permits) in &taken[index..] {
+                    total += permits;
+                    let most = most(&quota, *first, at - first);
+                    prop_assert!(total <= most as i64, "{} > {}: {}", total, most, quota);
+                }
+            }
+        }
+
+        #[test]
+        fn a_charge_that_is_given_back_leaves_nothing_behind(
+            quota in quota(), checks in checks(), permits in 1..=20i64,
+        ) {
+            let limits = limits(&[quota]);
+            let (mut state, mut now) = (None, NOW);
+            for (pause, cost) in checks {
+                now += pause;
+                let mut standing = limits.standing(state.as_ref(), now);
+                let _ = limits.check(&mut standing, &cost);
+                state = Some(limits.state(&standing, state.as_ref(), now));
+            }
+            let before = limits.standing(state.as_ref(), now);
+            let mut standing = before.clone();
+            let permits = permits.min(limits.peek(&before).numbers.remaining as i64);
+            let _ = limits.adjust(&mut standing, &adjustment(permits));
+            prop_assert_eq!(limits.peek(&standing).numbers.remaining as i64,
+                limits.peek(&before).numbers.remaining as i64 - permits);
+            let _ = limits.adjust(&mut standing, &adjustment(-permits));
+            prop_assert_eq!(limits.peek(&standing), limits.peek(&before));
+        }
+
+        #[test]
+        fn a_debt_is_at_most_the_capacity_or_what_may_be_borrowed(
+            quota in quota(), charges in prop::collection::vec(1..=i64::MAX, 1..5),
+        ) {
+            let limits = limits(&[quota]);
+            let mut standing = limits.standing(None, NOW);
+            for permits in charges {
+                let _ = limits.adjust(&mut standing, &adjustment(permits));
+            }
+            let debt = quota.capacity().max(quota.borrowed()) as i64;
+            let _ = limits.adjust(&mut standing, &adjustment(1 - debt));
+            prop_assert_eq!(limits.peek(&standing).numbers.remaining, 0);
+            let _ = limits.adjust(&mut standing, &adjustment(-2));
+            prop_assert_eq!(limits.peek(&standing).numbers.remaining, 1);
+            let _ = limits.adjust(&mut standing, &adjustment(i64::MIN));
+            prop_assert_eq!(limits.peek(&standing).numbers.remaining, quota.capacity());
+        }
+    }
+
+    #[test]
+    fn a_quota_that_is_charged_later_denies_while_nothing_is_left() {
+        let limits =
+            of_names(&[("a", Quota::per_day(2)), ("b", Quota::per_day(9).borrow_up_to(9))]);
+        let later = |a, b| limits.charge(&Costs::new(b).with("a", a).charged_later()).unwrap();
+        let mut standing = limits.standing(None, NOW);
+        assert!(limits.check(&mut standing, &later(0, 0)).is_allowed());
+        assert!(limits.check(&mut standing, &later(2, 0)).is_allowed());
+        let denied = limits.check(&mut standing, &later(0, 1));
+        let waits: Vec<_> = numbers(&denied).iter().map(|n| n.retry_after > 0).collect();
+        assert_eq!((denied.outcome, waits), (Outcome::Denied, vec![true, false]));
+        assert_eq!(numbers(&denied)[1].remaining, 9);
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod state;
 mod token_bucket;
 mod window;
 
-pub(crate) use charge::{AtMostOne, Charge, Cost};
+pub(crate) use charge::{Adjustment, AtMostOne, Charge, Cost};
 #[cfg(feature = "redis")]
 pub(crate) use fixed_window::WindowState;
 #[cfg(feature = "redis")]
@@ -82,6 +82,16 @@ pub(crate) trait Algorithm {
 
     /// Charges a cost that fits, or is 0. From now on the level falls as one that this revision has left.
     fn charge(&self, level: &mut Self::Level, cost: u64);
+
+    /// The most permits that can be in use after charges without a check, a debt included. A debt is
+    /// at most the limit, or what may be borrowed.
+    fn most_charged(&self) -> u64 {
+        self.limit().saturating_mul(2)
+    }
+
+    /// Gives permits back, at most those in use, as if they had not been taken. From now on the level
+    /// falls as one that this revision has left.
+    fn credit(&self, level: &mut Self::Level, permits: u64);
 
     /// Whether the level falls as fast as one that this revision of the quota has left.
     fn is_own(&self, level: &Self::Level) -> bool;

@@ -131,8 +131,26 @@ impl Algorithm for SlidingBlocks {
         if !self.is_own(level) {
             *level = self.of(Self::used(level), level.now);
         }
-        // At most the limit.
+        // At most `most_charged`.
         level.state.used[0] += cost as u32;
+    }
+
+    fn most_charged(&self) -> u64 {
+        (self.limit * 2).min(u32::MAX.into())
+    }
+
+    /// Permits of the newest blocks come back first.
+    fn credit(&self, level: &mut BlocksLevel, permits: u64) {
+        self.charge(level, 0);
+        let mut left = u32::try_from(permits).unwrap_or(u32::MAX);
+        for used in &mut level.state.used {
+            let of_block = left.min(*used);
+            *used -= of_block;
+            left -= of_block;
+        }
+        if Self::used(level) == 0 {
+            *level = self.of(0, level.now);
+        }
     }
 
     fn is_own(&self, level: &BlocksLevel) -> bool {

@@ -160,6 +160,18 @@ impl Algorithm for SlidingCounters {
         level.state.current += cost;
     }
 
+    /// Permits of the current window come back first.
+    fn credit(&self, level: &mut CountersLevel, permits: u64) {
+        self.charge(level, 0);
+        let state = &mut level.state;
+        let of_current = permits.min(state.current);
+        state.current -= of_current;
+        state.previous = state.previous.saturating_sub(permits - of_current);
+        if (state.current, state.previous) == (0, 0) {
+            *level = self.of(0, level.now);
+        }
+    }
+
     fn is_own(&self, level: &CountersLevel) -> bool {
         level.state.span == self.span
     }

@@ -138,8 +138,18 @@ impl Algorithm for TokenBucket {
     /// Brings the debt to the rate of this bucket.
     fn charge(&self, debt: &mut Debt, cost: u64) {
         *debt = debt.at(self.rate);
-        // At most `MAX_TICKS`: see `new`.
+        // At most `MAX_TICKS`: see `new` and `most_charged`.
         debt.ticks += cost * self.rate.permit();
+    }
+
+    fn most_charged(&self) -> u64 {
+        (self.limit + self.limit.max(self.borrow)).min(MAX_TICKS / self.rate.permit())
+    }
+
+    fn credit(&self, debt: &mut Debt, permits: u64) {
+        *debt = debt.at(self.rate);
+        let ticks = permits.saturating_mul(self.rate.permit());
+        debt.ticks = debt.ticks.saturating_sub(ticks);
     }
 
     fn is_own(&self, debt: &Debt) -> bool {

@@ -10,6 +10,7 @@ use tower_service::Service;
 
 use super::RateLimitLayer;
 use super::protocol::{Checking, Protocol};
+use super::settlement::Settlement;
 use crate::limiter::{CheckState, PendingCheck, Revision};
 use crate::{Costs, Decision, Error, Key, KeyResolver, Limiter, Resolution};
 
@@ -26,6 +27,7 @@ pin_project! {
             request: Option<(L::Head, L::Body)>,
             service: S,
             layer: Arc<L>,
+            settlement: Option<Settlement>,
         },
         Calling { #[pin] future: S::Future, context: Option<L::Context> },
         Responded { response: Option<L::LayerResponse> },
@@ -62,20 +64,26 @@ where
                 return Self::respond(layer.reject(&head, rejection, false), service);
             }
         };
-        let costs = layer.costs.as_ref().map_or(Costs::new(1), |costs| costs(&head));
+        let mut costs = layer.costs.as_ref().map_or(Costs::new(1), |costs| costs(&head));
         let chosen = layer.limiter_for.as_ref().and_then(|limiter_for| limiter_for(&head));
         let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
         let revision = limiter.revision();
+        let mut settlement = layer.settlement(limiter, &revision, key, &costs);
+        if settlement.is_some() {
+            costs = costs.charged_later();
+        }
         match CheckState::start(limiter, &revision, key, &costs) {
             CheckState::Ready(result) => {
-                Self::decide(layer, &revision, key, result, &mut Some((head, body)), service)
+                let (request, settlement) = (&mut Some((head, body)), &mut settlement);
+                Self::decide(layer, &revision, key, result, request, settlement, service)
             }
             CheckState::Pending(check) => {
                 // The clone stays behind and has to become ready itself.
                 let clone = service.clone();
                 let service = mem::replace(service, clone);
                 let layer = layer.clone();
-                Self::Checking { check, chosen, request: Some((head, body)), service, layer }
+                let request = Some((head, body));
+                Self::Checking { check, chosen, request, service, layer, settlement }
             }
         }
     }
@@ -90,8 +98,10 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
         key: &Key,
         result: Result<Decision, Error>,
         request: &mut Option<(L::Head, L::Body)>,
+        settlement: &mut Option<Settlement>,
         service: &mut S,
     ) -> Self {
+        let settlement = settlement.take();
         // Taken as a whole, because the head is large to move.
         let Some((head, _)) = request else { return Self::Responded { response: None } };
         let checking = Checking { head, key, revision };
@@ -99,7 +109,7 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
             Ok(decision) => {
                 layer.observe(&checking, &decision);
                 if decision.is_allowed() {
-                    let context = Some(layer.allow(revision, decision, head));
+                    let context = Some(layer.allow(revision, decision, head, settlement));
                     let Some((head, body)) = request.take() else {
                         return Self::Responded { response: None };
                     };
@@ -127,11 +137,20 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
     ) -> Poll<Result<Served<S, Req, L>, L::LayerResponse>> {
         loop {
             let next = match self.as_mut().project() {
-                AdmissionProj::Checking { check, chosen, request, service, layer } => {
+                AdmissionProj::Checking {
+                    check,
+                    chosen,
+                    request,
+                    service,
+                    layer,
+                    settlement,
+                    ..
+                } => {
                     let limiter = chosen.as_ref().unwrap_or_else(|| layer.limiter());
                     let result = ready!(check.poll(limiter, cx));
                     let revision = check.revision(limiter);
-                    Self::decide(layer, revision, check.key(), result, request, service)
+                    let key = check.key();
+                    Self::decide(layer, revision, key, result, request, settlement, service)
                 }
                 AdmissionProj::Calling { future, context } => {
                     let result = ready!(future.poll(cx));

@@ -1,13 +1,15 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use pin_project_lite::pin_project;
+
+use super::settlement::Meter;
 
 pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -17,6 +19,7 @@ pin_project! {
     pub struct ResponseBody<B> {
         #[pin]
         kind: Kind<B>,
+        meter: Option<Box<Meter>>,
     }
 }
 
@@ -45,8 +48,8 @@ impl ErrorBody {
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn service(body: B) -> Self {
-        Self { kind: Kind::Service { body } }
+    pub(super) fn service(body: B, meter: Option<Box<Meter>>) -> Self {
+        Self { kind: Kind::Service { body }, meter }
     }
 }
 
@@ -56,14 +59,14 @@ impl<B> From<ErrorBody> for ResponseBody<B> {
             ErrorBody::Full(bytes) => Kind::Layer { body: Full::new(bytes) },
             ErrorBody::Boxed(body) => Kind::Custom { body },
         };
-        Self { kind }
+        Self { kind, meter: None }
     }
 }
 
 /// An empty body.
 impl<B> Default for ResponseBody<B> {
     fn default() -> Self {
-        Self { kind: Kind::Layer { body: Full::default() } }
+        Self { kind: Kind::Layer { body: Full::default() }, meter: None }
     }
 }
 
@@ -75,9 +78,18 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>>> Body for ResponseBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match self.project().kind.project() {
-            KindProj::Service { body } => {
-                body.poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+        let this = self.project();
+        match this.kind.project() {
+            KindProj::Service { mut body } => {
+                let frame = ready!(body.as_mut().poll_frame(cx));
+                if let (Some(meter), Some(Ok(frame))) = (this.meter.as_mut(), &frame) {
+                    meter.add(frame.data_ref().map_or(0, Bytes::len));
+                }
+                // At its end, and not only when the body is dropped.
+                if this.meter.is_some() && (frame.is_none() || body.is_end_stream()) {
+                    *this.meter = None;
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
             KindProj::Layer { body } => body.poll_frame(cx).map_err(|never| match never {}),
             KindProj::Custom { body } => body.poll_frame(cx),

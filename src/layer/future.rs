@@ -34,13 +34,19 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Poll::Ready(match ready!(self.project().admission.poll(cx)) {
             Ok((result, context)) => result.map(|mut response| {
-                if let Some(ResponseContext { headers, decision }) = context {
+                let mut meter = None;
+                if let Some(ResponseContext { headers, decision, settlement }) = context {
+                    if let Some(settlement) = settlement {
+                        let (parts, body) = response.into_parts();
+                        meter = settlement.responded(parts.clone());
+                        response = Response::from_parts(parts, body);
+                    }
                     headers.insert_into(response.headers_mut());
                     if let Some(decision) = decision {
                         placement::insert(response.extensions_mut(), *decision);
                     }
                 }
-                response.map(ResponseBody::service)
+                response.map(|body| ResponseBody::service(body, meter))
             }),
             Err(response) => Ok(response.map(ResponseBody::from)),
         })

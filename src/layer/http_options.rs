@@ -7,7 +7,9 @@ use http::request::Parts;
 use http_body::Body;
 
 use super::body::{BoxError, ErrorBody};
-use super::{DecisionPlacement, ErrorContext, HeaderStyle, RateLimitLayer};
+use super::settlement::CostByResponse;
+use super::{DecisionPlacement, ErrorContext, HeaderStyle, RateLimitLayer, Sent};
+use crate::Costs;
 
 /// Responds in HTTP and gRPC: see [`RateLimitLayer::new`].
 #[derive(Clone, Default)]
@@ -15,6 +17,8 @@ pub struct Http {
     pub(super) headers: HeaderStyle,
     pub(super) decision_in: DecisionPlacement,
     pub(super) error_response: Option<Arc<ErrorResponse>>,
+    pub(super) cost_by_response: Option<Arc<CostByResponse>>,
+    pub(super) costs_without_response: Option<Costs>,
 }
 
 type ErrorResponse = dyn Fn(&ErrorContext<'_>) -> Response<ErrorBody> + Send + Sync;
@@ -36,6 +40,76 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     #[must_use]
     pub fn decision_in(self, placement: DecisionPlacement) -> Self {
         let mode = Http { decision_in: placement, ..self.mode };
+        Self { mode, ..self }
+    }
+
+    /// Charges requests by their responses: only failed logins, only cache misses, the bytes that were
+    /// sent, or the points that a query has cost.
+    ///
+    /// Before the service is called, the check takes the [`cost`](Self::cost) of the request, as an
+    /// estimate: 1 by default. When the body of the response has been sent, the closure returns what the
+    /// request has cost. The difference is [charged](crate::Limiter::charge) or
+    /// [given back](crate::Limiter::credit). The response does not wait for that.
+    ///
+    /// Choose the estimate by what must never happen. With an estimate of 1, requests in flight count,
+    /// so concurrent requests cannot exceed the limit, and some may be denied although those before
+    /// them turn out to be free. With 0, every request that arrives while at least one permit of every
+    /// quota is left is allowed, and all of them are charged afterwards. A request is denied
+    /// while any quota has no permit left, even if the estimate is 0.
+    ///
+    /// If the service fails or the client disconnects before there is a response, the estimate stands:
+    /// see [`costs_without_response`](Self::costs_without_response). If the client disconnects later, the
+    /// closure is called with the bytes sent by then. If the store failed and the failure mode allowed
+    /// the request, its whole cost is charged afterwards. Costs that could not be charged are logged.
+    ///
+    /// The closure sees the head of the response with its extensions, where a handler can put what
+    /// the closure needs to know. The status of a gRPC response may be in its trailers, which it does not
+    /// see.
+    ///
+    /// ```
+    /// use tollgate::layer::Sent;
+    /// use tollgate::resolve::PeerIp;
+    /// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// // 1 GB per client and day.
+    /// let policy = Policy::new("downloads").quota("bytes", Quota::per_day(1_000_000_000).calendar());
+    /// let limiter = Limiter::new(MemoryStore::new(), policy)?;
+    /// let layer = RateLimitLayer::new(limiter, PeerIp::new())
+    ///     .cost(|_| 0)
+    ///     .cost_by_response(|sent: &Sent<'_>| sent.body_bytes);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn cost_by_response(self, cost: impl Fn(&Sent<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.costs_by_response(move |sent| Costs::new(cost(sent)))
+    }
+
+    /// Like [`cost_by_response`](Self::cost_by_response), with a different cost for some quotas of the
+    /// policy: see [`Costs`].
+    ///
+    /// ```
+    /// # use tollgate::{Costs, Limiter, RateLimitLayer, resolve::PeerIp};
+    /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
+    /// RateLimitLayer::new(limiter, PeerIp::new())
+    ///     .costs(|_| Costs::new(1).with("bytes", 0))
+    ///     .costs_by_response(|sent| Costs::new(1).with("bytes", sent.body_bytes))
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn costs_by_response(
+        self,
+        costs: impl Fn(&Sent<'_>) -> Costs + Send + Sync + 'static,
+    ) -> Self {
+        let mode = Http { cost_by_response: Some(Arc::new(costs)), ..self.mode };
+        Self { mode, ..self }
+    }
+
+    /// Sets what a request costs that gets no response, because the service failed or the client
+    /// disconnected: by default what the check has taken. It has no effect without
+    /// [`cost_by_response`](Self::cost_by_response).
+    #[must_use]
+    pub fn costs_without_response(self, costs: Costs) -> Self {
+        let mode = Http { costs_without_response: Some(costs), ..self.mode };
         Self { mode, ..self }
     }
 
@@ -90,6 +164,7 @@ impl fmt::Debug for Http {
             .field("headers", &self.headers)
             .field("decision_in", &self.decision_in)
             .field("has_error_response", &self.error_response.is_some())
+            .field("has_cost_by_response", &self.cost_by_response.is_some())
             .finish()
     }
 }

@@ -53,6 +53,7 @@ mod problem;
 mod protocol;
 mod rate_limit_layer;
 mod service;
+mod settlement;
 
 pub use body::ResponseBody;
 pub use error_response::{Cause, ErrorContext};
@@ -62,3 +63,4 @@ pub use http_options::Http;
 pub use placement::{DecisionPlacement, decisions};
 pub use rate_limit_layer::{Checked, Errors, RateLimitLayer};
 pub use service::RateLimit;
+pub use settlement::Sent;

@@ -8,9 +8,10 @@ use http::{Request, Response};
 use super::body::ErrorBody;
 use super::headers::{self, RateLimitHeaders};
 use super::precomputed::Precomputed;
+use super::settlement::Settlement;
 use super::{Cause, ErrorContext, Errors, Http, RateLimitLayer, placement};
-use crate::limiter::Revision;
-use crate::{Decision, Error, ErrorKind, Key, Limiter, Rejection};
+use crate::limiter::{Revision, RevisionRef};
+use crate::{Costs, Decision, Error, ErrorKind, Key, Limiter, Rejection, Source};
 
 pub(super) trait Protocol<Req> {
     /// What resolvers and hooks see of a request.
@@ -26,12 +27,21 @@ pub(super) trait Protocol<Req> {
 
     /// The limiter of requests for which no other is chosen.
     fn limiter(&self) -> &Limiter;
+    /// What settles the cost of a request after the response. `None` if the check charges all of it.
+    fn settlement(
+        &self,
+        limiter: &Limiter,
+        revision: &RevisionRef<'_>,
+        key: &Key,
+        estimate: &Costs,
+    ) -> Option<Settlement>;
     fn observe(&self, checking: &Checking<'_, Self::Head>, decision: &Decision);
     fn allow(
         &self,
         revision: &Revision,
         decision: Decision,
         head: &mut Self::Head,
+        settlement: Option<Settlement>,
     ) -> Self::Context;
     fn deny(&self, checking: &Checking<'_, Self::Head>, decision: Decision) -> Self::LayerResponse;
     fn reject(
@@ -55,6 +65,7 @@ pub(super) struct Checking<'a, H> {
 pub(super) struct ResponseContext {
     pub(super) headers: RateLimitHeaders,
     pub(super) decision: Option<Box<Decision>>,
+    pub(super) settlement: Option<Settlement>,
 }
 
 impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
@@ -78,19 +89,42 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
     }
 
     #[inline]
+    fn settlement(
+        &self,
+        limiter: &Limiter,
+        revision: &RevisionRef<'_>,
+        key: &Key,
+        estimate: &Costs,
+    ) -> Option<Settlement> {
+        let Http { cost_by_response, costs_without_response, .. } = &self.mode;
+        let cost = cost_by_response.as_ref()?;
+        let (revision, estimate) = (revision.hold(), estimate.clone());
+        Some(Settlement::new(limiter, revision, key, estimate, cost, costs_without_response))
+    }
+
+    #[inline]
     fn observe(&self, checking: &Checking<'_, Parts>, decision: &Decision) {
         self.observe_decision(checking, decision);
     }
 
     #[inline]
-    fn allow(&self, revision: &Revision, decision: Decision, parts: &mut Parts) -> ResponseContext {
+    fn allow(
+        &self,
+        revision: &Revision,
+        decision: Decision,
+        parts: &mut Parts,
+        mut settlement: Option<Settlement>,
+    ) -> ResponseContext {
         let Http { headers, decision_in, .. } = self.mode;
+        if let Some(settlement) = &mut settlement {
+            settlement.allowed(decision.source() != Source::FailureMode);
+        }
         let headers = RateLimitHeaders::new(headers, &decision, &Precomputed::of(revision).fields);
         let kept = decision_in.in_response().then(|| Box::new(decision.clone()));
         if decision_in.in_request() {
             placement::insert(&mut parts.extensions, decision);
         }
-        ResponseContext { headers, decision: kept }
+        ResponseContext { headers, decision: kept, settlement }
     }
 
     fn deny(&self, checking: &Checking<'_, Parts>, decision: Decision) -> Response<ErrorBody> {
@@ -161,11 +195,21 @@ impl<K, R> Protocol<R> for RateLimitLayer<K, R, Errors> {
         &self.limiter
     }
 
+    fn settlement(
+        &self,
+        _: &Limiter,
+        _: &RevisionRef<'_>,
+        _: &Key,
+        _: &Costs,
+    ) -> Option<Settlement> {
+        None
+    }
+
     fn observe(&self, checking: &Checking<'_, R>, decision: &Decision) {
         self.observe_decision(checking, decision);
     }
 
-    fn allow(&self, _: &Revision, _: Decision, _: &mut R) {}
+    fn allow(&self, _: &Revision, _: Decision, _: &mut R, _: Option<Settlement>) {}
 
     fn deny(&self, _: &Checking<'_, R>, decision: Decision) -> Error {
         Error::denied(decision)

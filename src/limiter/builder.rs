@@ -96,6 +96,7 @@ impl LimiterBuilder {
                 failure_mode,
                 cache_denials,
                 failure_log: FailureLog::default(),
+                charge_log: FailureLog::default(),
             }))
         };
         let inner =

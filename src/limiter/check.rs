@@ -80,7 +80,7 @@ impl CheckState {
     }
 }
 
-fn unknown_quota(revision: &Revision, name: &str) -> Error {
+pub(super) fn unknown_quota(revision: &Revision, name: &str) -> Error {
     let policy = revision.policy().name();
     let text = format!("costs for quota `{name}`, which policy `{policy}` does not have");
     Error::new(ErrorKind::UnknownQuota, text)

@@ -1,4 +1,4 @@
-//! Reports checks that the store did not decide: one line per reason and interval, so that a limit
+//! Reports checks and charges that the store did not decide: one line per reason and interval, so that a limit
 //! that is not enforced is always visible, and a long outage does not fill the log.
 
 use std::error::Error as StdError;
@@ -10,6 +10,14 @@ use tokio::time::Instant;
 
 use super::FailureMode;
 use crate::{Error, ErrorKind};
+
+/// What a failure means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    FailsOpen,
+    FailsClosed,
+    NotCharged,
+}
 
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -59,7 +67,7 @@ impl Default for FailureLog {
 }
 
 impl FailureLog {
-    pub(super) fn failed(&self, policy: &str, mode: FailureMode, error: &Error) {
+    pub(super) fn failed(&self, policy: &str, effect: impl Into<Effect>, error: &Error) {
         let (now, text) = (Instant::now(), describe(error));
         let server = error.server().unwrap_or_default();
         let lines: Vec<Line> = {
@@ -84,20 +92,20 @@ impl FailureLog {
             self.schedule(&reasons);
             lines
         };
-        log(policy, mode, lines);
+        log(policy, effect.into(), lines);
     }
 
     /// Reports what was counted since the last line, and that the failures have ended.
     #[inline]
-    pub(super) fn succeeded(&self, policy: &str, mode: FailureMode) {
+    pub(super) fn succeeded(&self, policy: &str, effect: impl Into<Effect>) {
         let next_report = self.next_report.load(Ordering::Relaxed);
         if next_report != NEVER && self.micros(Instant::now()) >= next_report {
-            self.report(policy, mode);
+            self.report(policy, effect.into());
         }
     }
 
     #[cold]
-    fn report(&self, policy: &str, mode: FailureMode) {
+    fn report(&self, policy: &str, effect: Effect) {
         let now = Instant::now();
         let (lines, has_ended): (Vec<Line>, _) = {
             let mut reasons = self.reasons();
@@ -107,7 +115,7 @@ impl FailureLog {
             self.schedule(&reasons);
             (lines, reasons.is_empty() && before > 0)
         };
-        log(policy, mode, lines);
+        log(policy, effect, lines);
         if has_ended {
             tracing::info!(target: "tollgate", policy, "rate limit enforced again");
         }
@@ -141,18 +149,29 @@ impl Reason {
     }
 }
 
-fn log(policy: &str, mode: FailureMode, lines: Vec<Line>) {
+fn log(policy: &str, effect: Effect, lines: Vec<Line>) {
     for Line { server, reason, count, is_late } in lines {
-        let message = match (mode, is_late) {
-            (FailureMode::Open, false) => "rate limit not enforced, failing open",
-            (FailureMode::Open, true) => "rate limit was not enforced, failed open",
-            (FailureMode::Closed, false) => "rate limit unavailable, failing closed",
-            (FailureMode::Closed, true) => "rate limit was unavailable, failed closed",
+        let message = match (effect, is_late) {
+            (Effect::FailsOpen, false) => "rate limit not enforced, failing open",
+            (Effect::FailsOpen, true) => "rate limit was not enforced, failed open",
+            (Effect::FailsClosed, false) => "rate limit unavailable, failing closed",
+            (Effect::FailsClosed, true) => "rate limit was unavailable, failed closed",
+            (Effect::NotCharged, false) => "the cost of responses is not charged",
+            (Effect::NotCharged, true) => "the cost of responses was not charged",
         };
         if is_late {
             tracing::info!(target: "tollgate", policy, server, reason, count, "{message}");
         } else {
             tracing::warn!(target: "tollgate", policy, server, reason, count, "{message}");
+        }
+    }
+}
+
+impl From<FailureMode> for Effect {
+    fn from(mode: FailureMode) -> Self {
+        match mode {
+            FailureMode::Open => Self::FailsOpen,
+            FailureMode::Closed => Self::FailsClosed,
         }
     }
 }

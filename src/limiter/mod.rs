@@ -1,6 +1,7 @@
 //! What a policy means for a check, and what happens when the store fails. Names neither HTTP nor
 //! Redis.
 
+mod adjust;
 mod builder;
 mod check;
 mod denial_cache;
@@ -60,6 +61,8 @@ struct Inner {
     failure_mode: FailureMode,
     cache_denials: Duration,
     failure_log: FailureLog,
+    /// Of charges that nobody waits for.
+    charge_log: FailureLog,
     revisions: Revisions,
 }
 
@@ -154,7 +157,6 @@ impl Limiter {
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key = key.into();
         let reset = self.revision().backend.reset(&key);
-        // Also after an error, or if the future is dropped, because the server may have done it.
         let _invalidate = InvalidateOnDrop { limiter: self, key };
         reset.await
     }
@@ -236,6 +238,8 @@ impl Limiter {
     }
 }
 
+/// Discards the cached denial of a key that gets permits back. Also after an error, or if the future is
+/// dropped, because the server may have done it.
 struct InvalidateOnDrop<'a> {
     limiter: &'a Limiter,
     key: Key,

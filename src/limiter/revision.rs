@@ -84,6 +84,7 @@ pub(super) struct Revisions {
 
 /// The revision that a check started with, for as long as it is pending. `None` is the first one,
 /// which the limiter keeps, so that a check need not count a reference to it.
+#[derive(Clone)]
 pub(crate) struct HeldRevision(Option<Arc<Revision>>);
 
 pub(crate) enum RevisionRef<'a> {
@@ -117,7 +118,7 @@ impl Revisions {
 
 impl RevisionRef<'_> {
     #[inline]
-    pub(super) fn hold(&self) -> HeldRevision {
+    pub(crate) fn hold(&self) -> HeldRevision {
         HeldRevision(match self {
             Self::First(_) => None,
             Self::Latest(revision) => Some(Arc::clone(revision)),

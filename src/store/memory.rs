@@ -67,7 +67,7 @@ struct Shard {
     /// At least one entry for each bucket: a time in microseconds, and the hash of the bucket. The
     /// time is not later than the one at which the bucket is full, except after a reset. That time
     /// grows, and is brought up to date when the entry reaches the top. Only a charge at another
-    /// rate makes it earlier, and adds an entry. The hash takes less memory than the key. If two
+    /// rate or a credit makes it earlier, and adds an entry. The hash takes less memory than the key. If two
     /// buckets have the same hash, there are entries for both, and each removes one of them.
     by_full_at: BinaryHeap<Reverse<(u64, u64)>>,
 }
@@ -202,7 +202,7 @@ impl MemoryBackend {
         let limits = &self.spec.limits;
         let mut standing = limits.standing(found, now);
         let verdict = op.decide(limits, &mut standing);
-        if op.charge().is_nothing() || !verdict.is_allowed() {
+        if !op.changes(found.is_some(), &verdict) {
             return verdict;
         }
         let state = limits.state(&standing, found, now);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::algorithm::{Charge, Limits, Standing};
+use crate::algorithm::{Adjustment, Charge, Limits, Standing};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -84,12 +84,14 @@ pub trait Backend: Debug + Send + Sync {
 }
 
 /// What a check does to its bucket.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Takes permits if they are there.
     Acquire(Charge),
     /// Takes none.
     Peek,
+    /// Charges and gives back permits without a check.
+    Adjust(Adjustment),
 }
 
 impl Op {
@@ -99,18 +101,21 @@ impl Op {
         Self::Acquire(Charge::Same(cost))
     }
 
-    pub(crate) fn charge(&self) -> &Charge {
+    /// Whether a key is different afterwards. `exists` says whether anything is stored.
+    pub(crate) fn changes(&self, exists: bool, verdict: &Verdict) -> bool {
         match self {
-            Self::Acquire(charge) => charge,
-            Self::Peek => &Charge::Same(0),
+            Self::Acquire(charge) => verdict.is_allowed() && !charge.is_nothing(),
+            Self::Peek => false,
+            Self::Adjust(adjustment) => exists || adjustment.is_charge(),
         }
     }
 
-    /// The verdict, for a peek on a check of cost 1.
+    /// The verdict, for a peek or after an adjustment that on a check of cost 1.
     pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing) -> Verdict {
         match self {
             Self::Acquire(charge) => limits.check(standing, charge),
             Self::Peek => limits.peek(standing),
+            Self::Adjust(adjustment) => limits.adjust(standing, adjustment),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use std::{env, str};
 
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -28,7 +28,7 @@ const PER_SECOND: f64 = 5.0;
 /// A running server of an example.
 struct Example {
     address: String,
-    client: Client<HttpConnector, Empty<Bytes>>,
+    client: Client<HttpConnector, Full<Bytes>>,
     _process: Child,
     // Keeps the pipe open, so that the process can print.
     _stdout: BufReader<ChildStdout>,
@@ -59,8 +59,18 @@ impl Example {
 
     async fn get_with(&self, path: &str, header: &str, value: &str) -> Response<Bytes> {
         let request = Request::get(format!("http://{}{path}", self.address)).header(header, value);
+        self.exchange(request.body(Full::default()).unwrap()).await
+    }
+
+    async fn post_form(&self, path: &str, form: String) -> Response<Bytes> {
+        let request = Request::post(format!("http://{}{path}", self.address))
+            .header("content-type", "application/x-www-form-urlencoded");
+        self.exchange(request.body(form.into()).unwrap()).await
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Response<Bytes> {
         let exchange = async {
-            let response = self.client.request(request.body(Empty::new()).unwrap()).await.unwrap();
+            let response = self.client.request(request).await.unwrap();
             let (parts, body) = response.into_parts();
             Response::from_parts(parts, body.collect().await.unwrap().to_bytes())
         };
@@ -379,5 +389,48 @@ async fn a_denial_by_one_of_several_quotas_takes_nothing_from_the_others() {
         assert_eq!(left("day"), 1_000 - admitted, "{field}");
         let refilled = (100.0 / 60.0 * seconds) as u32 + 1;
         assert!((100 - admitted..=100 - admitted + refilled).contains(&left("minute")), "{field}");
+    }
+}
+
+#[tokio::test]
+async fn login_counts_failures_only_and_lets_no_concurrent_attempt_through() {
+    let server = Server::start().await;
+    let on_redis = [("REDIS_URL", server.url())];
+    let on_redis = on_redis.each_ref().map(|(name, url)| (*name, url.as_str()));
+    for environment in [&[][..], &on_redis] {
+        let example = Example::serve("login", environment).await;
+        let attempt = async |email: &str, password: &str| {
+            let form = format!("email={email}&password={password}");
+            example.post_form("/login", form).await.status()
+        };
+        for _ in 0..30 {
+            assert_eq!(attempt("good@example.com", "correct+horse").await, StatusCode::OK);
+        }
+        let attempts = (0..30).map(|_| attempt("target@example.com", "wrong"));
+        let statuses = futures_util::future::join_all(attempts).await;
+        let tried = statuses.iter().filter(|status| **status == StatusCode::UNAUTHORIZED).count();
+        let denied = statuses.iter().filter(|status| status.as_u16() == 429).count();
+        assert_eq!((tried, denied), (5, 25));
+        // Also the right password, until the window ends.
+        wait_until("the other attempts are given back to the client address", BOUND, async || {
+            attempt("good@example.com", "correct+horse").await == StatusCode::OK
+        })
+        .await;
+        let target = attempt(" TARGET@example.com", "correct+horse").await;
+        assert_eq!(target, StatusCode::TOO_MANY_REQUESTS);
+
+        let (mut tried, mut emails) = (tried, 0..);
+        let mut try_next = async || {
+            let email = format!("{}@example.com", emails.next().unwrap_or(0));
+            attempt(&email, "wrong").await == StatusCode::UNAUTHORIZED
+        };
+        wait_until("the address is denied", BOUND, async || {
+            tried += usize::from(try_next().await);
+            tried >= 20
+        })
+        .await;
+        for _ in 0..10 {
+            assert!(!try_next().await, "more than 20 attempts");
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 mod common;
 
+mod charges;
 mod cluster;
 mod denials;
 mod dependency_rules;
@@ -19,7 +20,7 @@ mod oracle;
 mod queue;
 mod server_errors;
 mod services;
+mod settlement;
 mod state;
-
 mod transport;
 mod traps;

@@ -11,12 +11,29 @@ use crate::exact::{paused_runtime, sample, uncached};
 
 const REDIS_KEY: &str = "tollgate:{key}:test:t2";
 
-/// Policies that are used in turn on one key, and the checks: the index of a policy, a cost, and another
-/// cost for one of the quotas.
+/// Policies that are used in turn on one key, and the checks.
 #[derive(Clone, Debug)]
 struct Case {
     revisions: Vec<Policy>,
-    checks: Vec<(usize, u64, u64)>,
+    checks: Vec<Check>,
+}
+
+#[derive(Clone, Debug)]
+struct Check {
+    /// The index of a policy.
+    revision: usize,
+    cost: u64,
+    /// Of one of the quotas.
+    of_a: u64,
+    is_charged_later: bool,
+    /// Done at the same time, before the check. Then its cost is 1.
+    adjustment: Option<Adjustment>,
+}
+
+#[derive(Clone, Debug)]
+enum Adjustment {
+    Charge(u64),
+    Credit(u64),
 }
 
 /// Every policy has this quota first. It tells the time: a permit refills in at least ten minutes.
@@ -49,7 +66,8 @@ fn quota() -> impl Strategy<Value = Quota> {
     });
     let borrowing =
         (bucket(), 1..=40u64).prop_map(|(bucket, permits)| bucket.borrow_up_to(permits));
-    let interval = (1..=50u64, prop_oneof![1_000..=100_000u64, Just(3_600_000_000)], 1..=50u64);
+    let micros = prop_oneof![1_000..=100_000u64, Just(3_600_000_000), Just(1 << 48)];
+    let interval = (1..=50u64, micros, prop_oneof![1..=50u64, Just(2_000_000)]);
     let interval = interval.prop_map(|(permits, micros, burst)| {
         Quota::new(permits, Duration::from_micros(micros)).burst(burst).interval_refill()
     });
@@ -82,16 +100,47 @@ fn policy() -> impl Strategy<Value = Policy> {
 fn cases() -> impl Strategy<Value = Case> {
     prop::collection::vec(policy(), 1..=3).prop_flat_map(|revisions| {
         let cost = prop_oneof![8 => 0..=3u64, 2 => 1..=41u64, 1 => Just(u32::MAX.into())];
-        let checks = prop::collection::vec((0..revisions.len(), cost, 0..=5u64), 1..20);
+        let permits = prop_oneof![8 => 1..=30u64, 1 => 1..=1u64 << 52, 1 => Just(u64::MAX)];
+        let adjustment = prop_oneof![
+            permits.clone().prop_map(Adjustment::Charge),
+            permits.prop_map(Adjustment::Credit)
+        ];
+        let adjustment = prop::option::weighted(0.2, adjustment);
+        let check = (0..revisions.len(), cost, 0..=5u64, any::<bool>(), adjustment).prop_map(
+            |(revision, cost, of_a, is_charged_later, adjustment)| Check {
+                revision,
+                cost,
+                of_a,
+                is_charged_later,
+                adjustment,
+            },
+        );
+        let checks = prop::collection::vec(check, 1..20);
         checks.prop_map(move |checks| Case { revisions: revisions.clone(), checks })
     })
 }
 
-fn costs(policy: &Policy, cost: u64, of_a: u64) -> Costs {
-    // The clock only runs after it was charged.
-    match policy.quotas().any(|(name, _)| name == "a") && cost > 0 {
-        true => Costs::new(cost).with("a", of_a),
+fn costs(policy: &Policy, check: &Check) -> Costs {
+    let cost = if check.adjustment.is_some() { 1 } else { check.cost };
+    let costs = match check.is_charged_later {
+        true => Costs::new(cost).charged_later(),
         false => Costs::new(cost),
+    };
+    // The clock only runs after it was charged.
+    match policy.quotas().any(|(name, _)| name == "a") && cost > 0 && check.adjustment.is_none() {
+        true => costs.with("a", check.of_a),
+        false => costs,
+    }
+}
+
+async fn adjust(limiter: &Limiter, adjustment: &Adjustment) {
+    match *adjustment {
+        Adjustment::Charge(permits) => {
+            limiter.charge_costs("key", Costs::new(permits).with(CLOCK, 1)).await.unwrap();
+        }
+        Adjustment::Credit(permits) => {
+            limiter.credit_costs("key", Costs::new(permits).with(CLOCK, 0)).await.unwrap();
+        }
     }
 }
 
@@ -135,9 +184,21 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
     let limiters: Vec<Limiter> = limiters.collect();
     let redis_key = REDIS_KEY.replace("tollgate", prefix);
     let (mut last, mut decisions) = (0, Vec::new());
-    for &(revision, cost, of_a) in &case.checks {
-        let costs = costs(&case.revisions[revision], cost, of_a);
-        let decision = limiters[revision].check_costs("key", costs).await.unwrap();
+    for check in &case.checks {
+        let (limiter, costs) =
+            (&limiters[check.revision], costs(&case.revisions[check.revision], check));
+        let decision = match &check.adjustment {
+            None => limiter.check_costs("key", costs).await.unwrap(),
+            Some(adjustment) => {
+                // While the first is in flight, the other two wait, and then share a call.
+                let (_, (), decision) = tokio::join!(
+                    limiter.check("other key"),
+                    adjust(limiter, adjustment),
+                    limiter.check_costs("key", costs),
+                );
+                decision.unwrap()
+            }
+        };
         let value: Option<Vec<u8>> = server.query(&["GET", &redis_key]).await;
         if let (Some(value), Source::Store) = (value, decision.source()) {
             let (full_at, scale) = clock_of(&value);
@@ -161,16 +222,19 @@ fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
             let store = MemoryStore::starting_at(UNIX_EPOCH + Duration::from_micros(first));
             let limiter = Limiter::new(store, case.revisions[0].clone()).unwrap();
             let start = tokio::time::Instant::now();
-            for (&(revision, cost, of_a), (at, expected)) in case.checks.iter().zip(decisions) {
+            for (check, (at, expected)) in case.checks.iter().zip(decisions) {
                 // Unlike a timer, which has milliseconds, `advance` is exact to the microsecond.
                 let elapsed = Duration::from_micros(at.saturating_sub(first));
                 tokio::time::advance(elapsed - start.elapsed()).await;
-                limiter.update(case.revisions[revision].clone()).unwrap();
-                let costs = costs(&case.revisions[revision], cost, of_a);
+                let policy = &case.revisions[check.revision];
+                limiter.update(policy.clone()).unwrap();
+                if let Some(adjustment) = &check.adjustment {
+                    adjust(&limiter, adjustment).await;
+                }
                 assert_eq!(
-                    limiter.check_costs("key", costs).await.unwrap(),
+                    limiter.check_costs("key", costs(policy, check)).await.unwrap(),
                     expected,
-                    "{at} {revision} {cost} {case:?}"
+                    "{at} {check:?} {case:?}"
                 );
             }
         });

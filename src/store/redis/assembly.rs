@@ -108,7 +108,7 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
         ("FIRST_NAME", packed::identity_position(number_count, 0).to_string()),
         ("COSTS", same("cost@", ", ")),
         ("ANY_COST", same("cost@ > 0", " or ")),
-        ("PATTERN", format!("(%d+){}", ":(%d+)".repeat(quotas.len()))),
+        ("PATTERN", format!("([!+]?)(%d+){}", ":(-?%d+)".repeat(quotas.len()))),
         ("QUOTAS", quotas.len().to_string()),
         ("PARAMS", PARAMS.to_string()),
         ("MAX_TICKS", MAX_TICKS.to_string()),
@@ -150,6 +150,11 @@ impl Cells {
 fn of_quota(line: &str, quotas: &[&Fragment], quota: usize) -> String {
     let fragment = quotas[quota];
     let numbers = quotas.iter().map(|fragment| fragment.names("numbers@").count()).sum();
+    let ceiling = || fragment.line("ceiling@").or_else(|| section(DECIDE, "ceiling@")?.next());
+    let line = match line.contains("CEILING") {
+        true => line.replace("CEILING", ceiling().unwrap_or_default()),
+        false => line.to_owned(),
+    };
     line.replace("PRICE", fragment.line("price@").unwrap_or_default())
         .replace("IDENTITY", &packed::identity_position(numbers, quota).to_string())
         .replace("TAG", &fragment.tag.to_string())

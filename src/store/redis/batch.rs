@@ -96,9 +96,9 @@ impl Group<'_> {
     }
 }
 
-/// The costs of a key's checks, as runs of equal ones and their lengths.
+/// The checks of a key, as runs of equal ones and their lengths.
 #[derive(Debug, Default)]
-pub(super) struct Runs(SmallVec<[(u32, Charge); 2]>);
+pub(super) struct Runs(SmallVec<[(u32, Op); 2]>);
 
 #[derive(Debug)]
 struct Check {
@@ -122,35 +122,51 @@ enum Progress {
 type Wakers = Vec<Waker>;
 
 impl Runs {
-    fn push(&mut self, charge: &Charge) {
+    fn push(&mut self, op: &Op) {
         match self.0.last_mut() {
-            Some((count, last)) if last == charge => *count += 1,
-            _ => self.0.push((1, charge.clone())),
+            Some((count, last)) if last == op => *count += 1,
+            _ => self.0.push((1, op.clone())),
         }
     }
 
     /// Whether this is a single check of cost 1, like nearly all.
     pub(super) fn is_one(&self) -> bool {
-        *self.0 == [(1, Charge::Same(1))]
+        *self.0 == [(1, Op::Acquire(Charge::Same(1)))]
     }
 
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
-        self.0.iter().flat_map(|(count, cost)| std::iter::repeat_n(cost.of(0), *count as usize))
+        let costs = self.0.iter().map(|(count, op)| match op {
+            Op::Acquire(charge) => (charge.of(0), *count as usize),
+            Op::Peek | Op::Adjust(_) => (0, *count as usize),
+        });
+        costs.flat_map(|(cost, count)| std::iter::repeat_n(cost, count))
     }
 
     fn write(&self, call: &mut Cmd, quotas: usize) {
         match self.0.as_slice() {
-            [(1, Charge::Same(cost))] => {
+            [(1, Op::Acquire(Charge::Same(cost)))] => {
                 call.arg(cost);
+            }
+            [(1, Op::Peek)] => {
+                call.arg(0);
             }
             runs => {
                 let mut text = String::with_capacity(8 * runs.len());
-                for (count, charge) in runs {
+                for (count, op) in runs {
+                    text.push_str(match op {
+                        Op::Acquire(Charge::Later(_)) => "!",
+                        Op::Adjust(_) => "+",
+                        Op::Acquire(_) | Op::Peek => "",
+                    });
                     // Writing to a string cannot fail.
                     let _ = write!(text, "{count}");
                     for quota in 0..quotas {
-                        let _ = write!(text, ":{}", charge.of(quota));
+                        let _ = match op {
+                            Op::Acquire(charge) => write!(text, ":{}", charge.of(quota)),
+                            Op::Adjust(adjustment) => write!(text, ":{}", adjustment.of(quota)),
+                            Op::Peek => write!(text, ":0"),
+                        };
                     }
                     text.push(',');
                 }
@@ -245,7 +261,7 @@ impl Batch {
             if is_too_late(check.deadline) {
                 check.complete(Err(error()), &mut wakers);
             } else {
-                group.costs.push(check.op.charge());
+                group.costs.push(&check.op);
                 check.is_sent = true;
             }
         }

@@ -1,0 +1,154 @@
+//! Charges and credits: changes without a check.
+
+use std::future::poll_fn;
+
+use tokio::runtime::Handle;
+
+use super::check::unknown_quota;
+use super::failure_log::Effect;
+use super::{HeldRevision, InvalidateOnDrop, Limiter, Revision};
+use crate::algorithm::{Adjustment, Charge};
+use crate::store::{Op, PendingVerdict};
+use crate::{Costs, Error, ErrorKind, Key};
+
+impl Limiter {
+    /// Takes `cost` permits from every quota, whether or not they are there: for costs that are known
+    /// only afterwards. Checks are denied until the debt is repaid. A debt grows to at most the
+    /// [capacity](crate::Quota::capacity) of the quota, or to what may be
+    /// [borrowed](crate::Quota::borrow_up_to) if that is more. What exceeds it is not charged. The debt
+    /// of a window ends with the window.
+    ///
+    /// A charge is sent in the same calls as the checks. It is not applied if the future is dropped
+    /// before the charge was sent to the store. A layer can
+    /// [charge responses](crate::RateLimitLayer::cost_by_response).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = Policy::new("tokens").quota("tokens", Quota::per_minute(1_000));
+    /// let limiter = Limiter::new(MemoryStore::new(), policy)?;
+    ///
+    /// // An estimate first. The answer then had 300 tokens more.
+    /// limiter.check_cost("user:7", 800).await?.ensure_allowed()?;
+    /// limiter.charge("user:7", 300).await?;
+    /// assert!(limiter.check("user:7").await?.is_denied());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the store failed, for any failure mode. The permits may have been charged.
+    pub async fn charge(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
+        self.charge_costs(key, Costs::new(cost)).await
+    }
+
+    /// Like [`charge`](Self::charge), with a different cost for some quotas of the policy.
+    ///
+    /// # Errors
+    ///
+    /// As for [`charge`](Self::charge), and [`UnknownQuota`](ErrorKind::UnknownQuota) if `costs` names a
+    /// quota that the policy does not have.
+    pub async fn charge_costs(&self, key: impl Into<Key>, costs: Costs) -> Result<(), Error> {
+        let held = self.revision().hold();
+        let adjustment = self.held(&held).adjustment(&costs, &Costs::new(0))?;
+        self.adjust(&held, key.into(), adjustment).await
+    }
+
+    /// Gives `cost` permits back to every quota, at most as many as are in use. In a sliding window, those
+    /// that were taken last come back first.
+    ///
+    /// As after a [`reset`](Self::reset), another process may deny the key for at most as long as
+    /// [`cache_denials`](crate::LimiterBuilder::cache_denials) allows.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_day(5))?;
+    /// limiter.check_cost("user:7", 5).await?.ensure_allowed()?;
+    /// limiter.credit("user:7", 2).await?;
+    /// assert_eq!(limiter.peek("user:7").await?.remaining(), 2);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the store failed, for any failure mode. The permits may have been given back.
+    pub async fn credit(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
+        self.credit_costs(key, Costs::new(cost)).await
+    }
+
+    /// Like [`credit`](Self::credit), with a different number of permits for some quotas of the policy.
+    ///
+    /// # Errors
+    ///
+    /// As for [`credit`](Self::credit), and [`UnknownQuota`](ErrorKind::UnknownQuota) if `costs` names a
+    /// quota that the policy does not have.
+    pub async fn credit_costs(&self, key: impl Into<Key>, costs: Costs) -> Result<(), Error> {
+        let held = self.revision().hold();
+        let adjustment = self.held(&held).adjustment(&Costs::new(0), &costs)?;
+        self.adjust(&held, key.into(), adjustment).await
+    }
+
+    /// Replaces the cost that a check under this revision has charged, without waiting for the store.
+    pub(crate) fn settle(&self, held: HeldRevision, key: Key, charged: &Costs, actual: &Costs) {
+        let revision = self.held(&held);
+        let adjustment = match revision.adjustment(actual, charged) {
+            Ok(adjustment) if adjustment.is_nothing() => return,
+            Ok(adjustment) => adjustment,
+            Err(error) => return self.not_charged(revision, &error),
+        };
+        let op = Op::Adjust(adjustment.clone());
+        if revision.backend.decide(&key, &op).is_some() {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else {
+            let text = "a charge on Redis needs a Tokio runtime";
+            return self.not_charged(revision, &Error::new(ErrorKind::Unavailable, text));
+        };
+        let limiter = self.clone();
+        runtime.spawn(async move {
+            let result = limiter.adjust(&held, key, adjustment).await;
+            let revision = limiter.held(&held);
+            match result {
+                Ok(()) => {
+                    limiter.inner.charge_log.succeeded(revision.policy().name(), Effect::NotCharged)
+                }
+                Err(error) => limiter.not_charged(revision, &error),
+            }
+        });
+    }
+
+    async fn adjust(
+        &self,
+        held: &HeldRevision,
+        key: Key,
+        adjustment: Adjustment,
+    ) -> Result<(), Error> {
+        if adjustment.is_nothing() {
+            return Ok(());
+        }
+        let _invalidate =
+            adjustment.is_credit().then(|| InvalidateOnDrop { limiter: self, key: key.clone() });
+        let backend = &self.held(held).backend;
+        let (op, mut pending) = (Op::Adjust(adjustment), PendingVerdict::default());
+        poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx)).await?;
+        Ok(())
+    }
+
+    fn not_charged(&self, revision: &Revision, error: &Error) {
+        self.inner.charge_log.failed(revision.policy().name(), Effect::NotCharged, error);
+    }
+}
+
+impl Revision {
+    fn adjustment(&self, actual: &Costs, charged: &Costs) -> Result<Adjustment, Error> {
+        let charge = |costs: &Costs| -> Result<Charge, Error> {
+            self.limits.charge(costs).map_err(|unknown| unknown_quota(self, &unknown))
+        };
+        Ok(Adjustment::new(self.limits.len(), &charge(actual)?, &charge(charged)?))
+    }
+}

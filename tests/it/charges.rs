@@ -1,0 +1,154 @@
+//! Charges and credits: permits that are taken and given back without a check.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tollgate::{
+    Costs, ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore, Source,
+};
+
+use crate::common::{BOUND, Cluster, Server};
+use crate::exact::{test_limiter, test_limiter_builder, uncached};
+
+fn policy() -> Policy {
+    Policy::new("test")
+        .quota("requests", Quota::per_day(1_000))
+        .quota("points", Quota::per_day(5_000).fixed_window())
+}
+
+async fn remaining(limiter: &Limiter, key: &str) -> Vec<u64> {
+    let decision = limiter.peek(key).await.unwrap();
+    decision.quotas().map(|quota| quota.remaining()).collect()
+}
+
+/// 200 tasks, each with a check, two equal charges, another one and a credit.
+async fn adjust_concurrently(limiter: &Limiter, key: &'static str) {
+    let mut tasks = JoinSet::new();
+    for _ in 0..200 {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            let points = |points| Costs::new(1).with("points", points);
+            let (check, one, two, three) = tokio::join!(
+                limiter.check(key),
+                limiter.charge_costs(key, points(7)),
+                limiter.charge_costs(key, points(7)),
+                limiter.charge(key, 1),
+            );
+            assert!(check.unwrap().is_allowed());
+            for result in [one, two, three] {
+                result.unwrap();
+            }
+            limiter.credit_costs(key, Costs::new(0).with("points", 3)).await.unwrap();
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_charges_and_credits_are_exact_and_share_calls() {
+    let server = Server::start().await;
+    let limiter = uncached(RedisStore::open(server.url()).unwrap(), policy());
+    assert_eq!(remaining(&limiter, "key").await, [1_000, 5_000]);
+    adjust_concurrently(&limiter, "key").await;
+    // Four of each, less 13 more points.
+    assert_eq!(remaining(&limiter, "key").await, [200, 5_000 - 200 * 13]);
+    let stats = server.command_stats().await;
+    let calls = stats["evalsha"] + stats["eval"];
+    assert!(calls < 400, "{calls} calls for 1,000 operations");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn charges_and_credits_work_on_a_cluster() {
+    let cluster = Cluster::start().await;
+    let limiter = uncached(RedisStore::open_cluster(cluster.urls()).unwrap(), policy());
+    for key in ["a", "b", "c", "d"] {
+        adjust_concurrently(&limiter, key).await;
+        assert_eq!(remaining(&limiter, key).await, [200, 5_000 - 200 * 13]);
+    }
+}
+
+/// A window of another length is converted when it is charged, and a debt lasts until it is repaid.
+#[tokio::test]
+async fn a_debt_expires_when_it_is_repaid_and_a_credit_creates_no_key() {
+    let server = Server::start().await;
+    for quota in [
+        Quota::per_minute(10),
+        Quota::per_minute(10).borrow_up_to(3),
+        Quota::per_minute(7).interval_refill(),
+        Quota::per_minute(10).fixed_window(),
+        Quota::per_minute(10).calendar(),
+        Quota::per_minute(10).sliding_window(),
+        Quota::per_minute(10).sliding_blocks(12),
+    ] {
+        let store = RedisStore::open(server.url()).unwrap();
+        let prefix = quota.to_string().replace([' ', '/'], "-");
+        let limiter = uncached(store.key_prefix(prefix.clone()), quota);
+        limiter.credit("key", 5).await.unwrap();
+        let name = format!("{prefix}:{{key}}:default:t2");
+        assert_eq!(server.query::<i64>(&["EXISTS", &name]).await, 0, "{quota}");
+
+        limiter.charge("key", u64::MAX).await.unwrap();
+        let decision = limiter.check("key").await.unwrap();
+        assert!(decision.is_denied(), "{quota}");
+        let ttl = Duration::from_millis(server.query(&["PTTL", &name]).await);
+        // The granule of the expiry is at most a few seconds here.
+        let slack = Duration::from_secs(8);
+        assert!(ttl + Duration::from_millis(2) > decision.reset_after(), "{quota}: {ttl:?}");
+        assert!(ttl < decision.reset_after() + slack, "{quota}: {ttl:?} {decision:?}");
+
+        limiter.credit("key", u64::MAX).await.unwrap();
+        assert_eq!(limiter.peek("key").await.unwrap().remaining(), quota.capacity(), "{quota}");
+    }
+}
+
+#[tokio::test]
+async fn a_credit_ends_the_cached_denial_of_the_key() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = test_limiter_builder(store, Quota::per_day(2)).cache_denials(BOUND).build();
+    let limiter = limiter.unwrap();
+    assert!(limiter.check_cost("key", 2).await.unwrap().is_allowed());
+    assert!(limiter.check("key").await.unwrap().is_denied());
+    assert_eq!(limiter.check("key").await.unwrap().source(), Source::Cached);
+    limiter.credit("key", 1).await.unwrap();
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_cached_denial_also_denies_a_check_that_is_charged_later() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = test_limiter_builder(store, Quota::per_day(2)).cache_denials(BOUND).build();
+    let limiter = limiter.unwrap();
+    limiter.charge("key", 3).await.unwrap();
+    let later = || limiter.check_costs("key", Costs::new(0).charged_later());
+    assert!(later().await.unwrap().is_denied());
+    let cached = later().await.unwrap();
+    assert_eq!((cached.is_denied(), cached.source()), (true, Source::Cached));
+    // 1 of the debt, and the permit that is needed.
+    let wait = cached.retry_after().unwrap();
+    assert!(wait > Duration::from_secs(86_300) && wait <= Duration::from_secs(86_400));
+    assert_eq!(limiter.check_cost("key", 0).await.unwrap().source(), Source::Store);
+}
+
+#[tokio::test]
+async fn a_charge_that_fails_is_an_error_in_any_failure_mode() {
+    let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
+    for mode in [FailureMode::Open, FailureMode::Closed] {
+        let limiter = test_limiter_builder(store.clone(), policy()).failure_mode(mode);
+        let limiter = limiter.build().unwrap();
+        let error = limiter.charge("key", 1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(limiter.credit("key", 1).await.is_err());
+    }
+    let limiter = test_limiter(MemoryStore::new(), policy());
+    let unknown = Costs::new(0).with("bytes", 1);
+    for result in [
+        limiter.charge_costs("key", unknown.clone()).await,
+        limiter.credit_costs("key", unknown).await,
+    ] {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::UnknownQuota);
+    }
+}

@@ -1,0 +1,238 @@
+//! Requests that are charged by their responses.
+
+use std::convert::Infallible;
+use std::future::{pending, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures_util::stream;
+use http::StatusCode;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use tollgate::resolve::Global;
+use tollgate::{
+    Costs, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
+};
+use tower::{BoxError, Layer, ServiceExt, service_fn};
+
+use crate::common::{BOUND, Proxy, Server, wait_until};
+use crate::log::Log;
+
+fn limiter(quota: Quota) -> Limiter {
+    Limiter::new(MemoryStore::new(), quota).unwrap()
+}
+
+/// Of the key of all requests.
+async fn remaining(limiter: &Limiter) -> u64 {
+    limiter.peek("global").await.unwrap().remaining()
+}
+
+/// Failed requests cost 1, others nothing.
+fn failures(limiter: &Limiter) -> RateLimitLayer<Global> {
+    RateLimitLayer::new(limiter.clone(), Global)
+        .cost_by_response(|sent| u64::from(sent.response.status == StatusCode::UNAUTHORIZED))
+}
+
+/// Responds with the status in the path.
+fn app(layer: RateLimitLayer<Global>) -> Router {
+    let handler = async |request: Request| {
+        let status = request.uri().path()[1..].parse().unwrap();
+        StatusCode::from_u16(status).unwrap().into_response()
+    };
+    Router::new().fallback(handler).layer(layer)
+}
+
+async fn status(app: &Router, path: &str) -> StatusCode {
+    let request = Request::get(path).body(Body::empty()).unwrap();
+    let response = app.clone().oneshot(request).await.unwrap();
+    let status = response.status();
+    let _ = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    status
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_failed_requests_are_charged() {
+    let limiter = limiter(Quota::per_day(3));
+    let app = app(failures(&limiter));
+    for _ in 0..10 {
+        assert_eq!(status(&app, "/200").await, StatusCode::OK);
+    }
+    for _ in 0..3 {
+        assert_eq!(status(&app, "/401").await, StatusCode::UNAUTHORIZED);
+    }
+    assert_eq!(status(&app, "/200").await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        status(&app, "/200").await,
+        StatusCode::TOO_MANY_REQUESTS,
+        "a denial is not settled"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_estimate_counts_while_requests_are_in_flight() {
+    let limiter = limiter(Quota::per_day(3));
+    let app = failures(&limiter).layer(service_fn(async |_: Request| {
+        pending::<()>().await;
+        Ok::<_, Infallible>(StatusCode::OK.into_response())
+    }));
+    let request = || Request::new(Body::empty());
+    let mut requests: Vec<_> = (0..3).map(|_| Box::pin(app.clone().oneshot(request()))).collect();
+    for request in &mut requests {
+        assert!(poll_once(request).await.is_none());
+    }
+    let denied = app.clone().oneshot(request()).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+/// The output of a future after one poll.
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    poll_fn(|cx| {
+        Poll::Ready(match Pin::new(&mut *future).poll(cx) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_response_the_estimate_stands_unless_configured_otherwise() {
+    for (without_response, left) in [(None, 2), (Some(0), 3), (Some(2), 1)] {
+        let set = |layer: RateLimitLayer<Global>| match without_response {
+            None => layer,
+            Some(cost) => layer.costs_without_response(Costs::new(cost)),
+        };
+        let request = || Request::new(Body::empty());
+
+        let failing = limiter(Quota::per_day(3));
+        let service = set(failures(&failing)).layer(service_fn(async |_: Request| {
+            Err::<Response, BoxError>("the service failed".into())
+        }));
+        assert!(service.oneshot(request()).await.is_err());
+        assert_eq!(remaining(&failing).await, left);
+
+        let disconnecting = limiter(Quota::per_day(3));
+        let service = set(failures(&disconnecting)).layer(service_fn(async |_: Request| {
+            pending::<()>().await;
+            Ok::<Response, Infallible>(StatusCode::OK.into_response())
+        }));
+        let mut response = Box::pin(service.oneshot(request()));
+        assert!(poll_once(&mut response).await.is_none());
+        drop(response);
+        assert_eq!(remaining(&disconnecting).await, left);
+    }
+}
+
+fn bytes(limiter: &Limiter) -> RateLimitLayer<Global> {
+    RateLimitLayer::new(limiter.clone(), Global)
+        .cost(|_| 0)
+        .cost_by_response(|sent| sent.body_bytes)
+}
+
+fn chunks(sizes: &'static [usize]) -> Body {
+    let frame = |&size| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![0; size])));
+    Body::new(StreamBody::new(stream::iter(sizes.iter().map(frame))))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bytes_that_were_sent_are_charged_and_then_the_client_waits() {
+    let limiter = limiter(Quota::per_day(1_000));
+    let handler = get(async || chunks(&[600, 300, 400]).into_response());
+    let app = Router::new().route("/", handler).layer(bytes(&limiter));
+    let send = || app.clone().oneshot(Request::new(Body::empty()));
+
+    // The client disconnects after the first two.
+    let mut body = send().await.unwrap().into_body();
+    for size in [600, 300] {
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), size);
+    }
+    assert_eq!(remaining(&limiter).await, 1_000, "the body is not complete");
+    drop(body);
+    assert_eq!(remaining(&limiter).await, 100);
+
+    // Something is left, so this is allowed, and everything charged.
+    let body = send().await.unwrap().into_body();
+    assert_eq!(to_bytes(body, usize::MAX).await.unwrap().len(), 1_300);
+    let denied = send().await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    // A debt of 1,000 at most: a day, and the time for a byte.
+    let wait: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert_eq!(wait, 86_400 + 87);
+}
+
+#[tokio::test(start_paused = true)]
+async fn quotas_can_be_settled_at_different_costs() {
+    let policy = Policy::new("downloads")
+        .quota("requests", Quota::per_day(10))
+        .quota("bytes", Quota::per_day(1_000));
+    let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();
+    let layer = RateLimitLayer::new(limiter.clone(), Global)
+        .costs(|_| Costs::new(1).with("bytes", 500))
+        .costs_by_response(|sent| Costs::new(3).with("bytes", sent.body_bytes));
+    let service = layer.layer(service_fn(async |_: Request| {
+        Ok::<_, Infallible>(Response::new(Body::from("12345")))
+    }));
+    let response = service.oneshot(Request::new(Body::empty())).await.unwrap();
+    let _ = response.into_body().collect().await.unwrap();
+    let left = limiter.peek("global").await.unwrap();
+    assert_eq!(left.quotas().map(|quota| quota.remaining()).collect::<Vec<_>>(), [7, 995]);
+}
+
+#[tokio::test]
+async fn on_redis_a_response_does_not_wait_for_its_charge() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = Limiter::new(store, Quota::per_day(3)).unwrap();
+    let app = app(failures(&limiter));
+    assert_eq!(status(&app, "/200").await, StatusCode::OK);
+    wait_until("the estimate is given back", BOUND, async || remaining(&limiter).await == 3).await;
+    assert_eq!(status(&app, "/401").await, StatusCode::UNAUTHORIZED);
+    assert_eq!(remaining(&limiter).await, 2);
+}
+
+#[tokio::test]
+async fn a_charge_that_is_lost_is_logged() {
+    let (log, _guard) = Log::capture();
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = Limiter::builder(store, Quota::per_day(1_000))
+        .failure_mode(FailureMode::Closed)
+        .timeout(Duration::from_secs(2))
+        .build()
+        .unwrap();
+    let handler = get(async || chunks(&[600]).into_response());
+    let app = Router::new().route("/", handler).layer(bytes(&limiter));
+    let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
+    drop(server);
+    let _ = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    wait_until("the log says so", BOUND, async || {
+        log.events().iter().any(|line| {
+            line.contains("WARN") && line.contains("the cost of responses is not charged")
+        })
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_an_outage_let_pass_is_charged_in_full() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::open(proxy.url()).unwrap();
+    let limiter = Limiter::new(store, Quota::per_day(3)).unwrap();
+    let app = app(failures(&limiter));
+    proxy.refuse().await;
+    let request = Request::get("/401").body(Body::empty()).unwrap();
+    let response = app.oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+    proxy.accept().await;
+    wait_until("the store works", BOUND, async || limiter.peek("global").await.is_ok()).await;
+    assert_eq!(remaining(&limiter).await, 3);
+    drop(response);
+    wait_until("the failure is charged", BOUND, async || remaining(&limiter).await == 2).await;
+}

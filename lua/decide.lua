@@ -8,16 +8,22 @@ if cost then
     --@ charge@
   end
 else
-  for kind, count, COSTS in string.gmatch(checks, 'PATTERN') do
+  local is_last
+  for kind, count, COSTS, patience in string.gmatch(checks, 'PATTERN') do
     count = count + 0
     --@ cost@
-    if kind == '+' then
+    if kind == '+' or kind == '-' and is_last then
       -- A key that was never used has nothing to give back.
       if value or changed or ANY_COST then
         changed = true
         --@ adjust@
       end
-    else
+    elseif kind == '=' then
+      is_last = true
+      --@ compare@
+    elseif kind ~= '-' then
+      local waits, later = sub(kind, 1, 1) == '~', sub(kind, -1) == '!'
+      patience = waits and patience + 0
       --@ count@
       if count > 0 and (ANY_COST) then
         changed = true
@@ -34,10 +40,16 @@ level@ = level@ + cost PRICE
 cost@ = cost@ + 0
 --@ count@
 if cost@ > 0 then
-  count = math.min(count, math.floor((capacity@ - level@) / (cost@ PRICE)))
-elseif kind == '!' and level@ + 1 PRICE > capacity@ then
+  count = math.min(count, math.floor(((waits and WAITING or capacity@) - level@) / (cost@ PRICE)))
+elseif later and level@ + 1 PRICE > (waits and WAITING or capacity@) then
   count = 0
 end
+--@ compare@
+if cost@ > 0 and cost@ ~= END then is_last = false end
+--@ waiting@
+capacity@
+--@ end@
+cost@
 --@ charge_run@
 level@ = level@ + count * cost@ PRICE
 --@ adjust@

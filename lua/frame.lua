@@ -3,9 +3,13 @@
 -- KEYS    the names of the keys, without duplicates.
 -- ARGV    the numbers of the quotas (see one_policy.lua and many_policies.lua), and for each key its
 --         checks in order: a cost, or runs of equal costs as "count:cost,count:cost,...". With
---         several quotas a run has a cost for each of them: "count:cost:cost,...". A run that starts
---         with ! also needs a permit of each quota that it does not charge. The costs of one that starts
---         with + are charged without a check or, if they are negative, given back.
+--         several quotas a run has a cost for each of them: "count:cost:cost,...". A run starts with
+--         ! if it also needs a permit of each quota that it does not charge;
+--         ~ if its checks may wait, with ; and how long at the end, in microseconds: so long for a token
+--           bucket without a queue, and for its own longest wait with one;
+--         + if it is charged without a check or, where costs are negative, given back;
+--         = if its numbers are the times at which the buckets are full, or 0, if nobody queues behind a
+--           check. Then a run that starts with - gives back what that has taken.
 -- Returns for each key what its checks found: the value; "" if there was none; "-" if it was corrupt,
 --         that is a value that no revision could have left, or a key without an expiry of which no
 --         check is charged (the checks find that all quotas are used up, which is written back); or

@@ -17,6 +17,10 @@ level@ > capacity@
 * permit@
 --@ ceiling@
 math.min(2 * capacity@, MAX_TICKS - MAX_TICKS % permit@)
+--@ waiting@
+math.min(capacity@ + patience * scale@, MAX_TICKS)
+--@ end@
+now + math.floor(level@ / scale@)
 --@ fresh@
 full@, ticks@, level@ = now, 0, 0
 --@ empty@

@@ -14,8 +14,10 @@ if cost@ > 0 then
   -- All but the last check leave a permit.
   local before_last = math.floor((capacity@ - permit@ - level@) / price)
   count = math.min(count, before_last + 1, math.floor((ceiling@ - level@) / price))
-elseif kind == '!' and level@ > capacity@ - permit@ then
+elseif later and level@ > capacity@ - permit@ then
   count = 0
 end
+--@ end@
+cost@
 --@ ceiling@
 math.min(math.max(2 * capacity@, ceiling@), MAX_TICKS - MAX_TICKS % permit@)

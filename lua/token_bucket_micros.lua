@@ -5,6 +5,10 @@
 
 --@ cells@
 full@
+--@ waiting@
+math.min(capacity@ + patience, MAX_TICKS)
+--@ end@
+now + level@
 --@ fresh@
 full@, level@ = now, 0
 --@ level@

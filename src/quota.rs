@@ -1,3 +1,4 @@
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 /// A limit: a number of permits per period, and the algorithm that enforces it.
@@ -62,11 +63,12 @@ use std::time::Duration;
 /// assert_eq!((SEARCH.permits(), SEARCH.capacity()), (10, 20));
 /// assert_eq!(EXPORT.period(), Duration::from_secs(900));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub struct Quota {
     permits: u64,
     period: Duration,
-    burst: u64,
+    /// `None` for the default of the kind.
+    burst: Option<u64>,
     borrow: u64,
     kind: Kind,
 }
@@ -74,6 +76,8 @@ pub struct Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     TokenBucket,
+    /// A token bucket whose checks may wait for so long.
+    Queue(Duration),
     IntervalRefill,
     FixedWindow(WindowStart),
     SlidingCounters,
@@ -95,7 +99,7 @@ impl Quota {
 
     /// `n` permits per `period`, with a burst of `n`.
     pub const fn new(n: u64, period: Duration) -> Self {
-        Self { permits: n, period, burst: n, borrow: 0, kind: Kind::TokenBucket }
+        Self { permits: n, period, burst: None, borrow: 0, kind: Kind::TokenBucket }
     }
 
     /// `n` permits per second, with a burst of `n`.
@@ -125,7 +129,7 @@ impl Quota {
     /// the number of permits.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
-        Self { burst, ..self }
+        Self { burst: Some(burst), ..self }
     }
 
     /// Lets a check overdraw the bucket by up to `permits`, provided that at least one permit is left.
@@ -217,6 +221,42 @@ impl Quota {
         Self { kind: Kind::SlidingBlocks(blocks), ..self }
     }
 
+    /// Lets checks wait for their permits, in the order in which they arrive, for at most `longest_wait`:
+    /// a leaky bucket as a queue. Each waits until its own permits are there, and later ones wait behind
+    /// it. One that would have to wait for longer is denied at once. So requests proceed evenly,
+    /// one per `period / n`, for all instances together.
+    ///
+    /// [`Limiter::acquire`](crate::Limiter::acquire) and a [`RateLimitLayer`](crate::RateLimitLayer)
+    /// wait. [`Limiter::check`](crate::Limiter::check) does not: it allows what can proceed at once.
+    /// A limiter also bounds the [number of waiters](crate::LimiterBuilder::max_waiters) in its process.
+    ///
+    /// The burst is 1 unless [`burst`](Self::burst) sets it: so many permits can be taken without waiting
+    /// by a key that has not been used. A cost above the burst waits for the rest of it. With
+    /// [`borrow_up_to`](Self::borrow_up_to), or with a wait of zero, of more than 142 years or with a part
+    /// of a microsecond, [`Limiter::new`](crate::Limiter::new) returns an error.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let quota = Quota::per_second(5).queue(Duration::from_secs(30));
+    /// assert_eq!(quota.to_string(), "5/s queue 30s");
+    ///
+    /// let limiter = Limiter::new(MemoryStore::new(), quota)?;
+    /// let start = tokio::time::Instant::now();
+    /// for _ in 0..11 {
+    ///     limiter.acquire("api.example.com").await?.ensure_allowed()?;
+    /// }
+    /// assert_eq!(start.elapsed().as_secs(), 2);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn queue(self, longest_wait: Duration) -> Self {
+        Self { kind: Kind::Queue(longest_wait), ..self }
+    }
+
     /// Counts permits in windows of the period instead of refilling a bucket. A window starts with the
     /// first check that takes a permit, and ends a period later.
     ///
@@ -283,6 +323,34 @@ impl Quota {
 
     /// The most permits that the quota can hold: the burst, or the permits of a window.
     pub const fn capacity(&self) -> u64 {
-        self.burst
+        match self.burst {
+            Some(burst) => burst,
+            None => self.default_burst(),
+        }
+    }
+
+    pub(crate) const fn default_burst(&self) -> u64 {
+        match self.kind {
+            Kind::Queue(_) => 1,
+            _ => self.permits,
+        }
+    }
+
+    fn parts(&self) -> (u64, Duration, u64, u64, Kind) {
+        (self.permits, self.period, self.capacity(), self.borrow, self.kind)
+    }
+}
+
+impl PartialEq for Quota {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Quota {}
+
+impl Hash for Quota {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.parts().hash(hasher);
     }
 }

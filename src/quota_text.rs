@@ -53,29 +53,37 @@ impl FromStr for Quota {
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nanos = self.period().as_nanos();
-        // Every number is a multiple of the last unit, and zero of the first.
-        let unit = UNITS.into_iter().find(|(_, unit)| nanos.is_multiple_of(*unit));
-        let (name, unit) = unit.unwrap_or(("ns", 1));
         write!(f, "{}/", self.permits())?;
-        match nanos / unit {
-            1 => write!(f, "{name}")?,
-            count => write!(f, "{count}{name}")?,
+        match in_units(self.period()) {
+            (1, unit) => write!(f, "{unit}")?,
+            (count, unit) => write!(f, "{count}{unit}")?,
         }
-        if self.capacity() != self.permits() {
+        if self.capacity() != self.default_burst() {
             write!(f, " burst {}", self.capacity())?;
         }
         if self.borrowed() > 0 {
             write!(f, " borrow {}", self.borrowed())?;
         }
-        if let Kind::SlidingBlocks(blocks) = self.kind() {
-            return write!(f, " sliding {blocks}");
-        }
-        match KINDS.into_iter().find(|(_, kind)| *kind == self.kind()) {
-            Some((name, _)) => write!(f, " {name}"),
-            None => Ok(()),
+        match self.kind() {
+            Kind::SlidingBlocks(blocks) => write!(f, " sliding {blocks}"),
+            Kind::Queue(wait) => {
+                let (count, unit) = in_units(wait);
+                write!(f, " queue {count}{unit}")
+            }
+            kind => match KINDS.into_iter().find(|(_, other)| *other == kind) {
+                Some((name, _)) => write!(f, " {name}"),
+                None => Ok(()),
+            },
         }
     }
+}
+
+/// A number and the longest unit that it is a multiple of. Zero is in the first.
+fn in_units(time: Duration) -> (u128, &'static str) {
+    let nanos = time.as_nanos();
+    let unit = UNITS.into_iter().find(|(_, unit)| nanos.is_multiple_of(*unit));
+    let (name, unit) = unit.unwrap_or(("ns", 1));
+    (nanos / unit, name)
 }
 
 struct Parser<'a> {
@@ -133,10 +141,15 @@ impl<'a> Parser<'a> {
         }
         self.space()?;
         let (word, rest) = self.split(|c| c.is_ascii_alphabetic());
+        if word == "queue" {
+            self.rest = rest;
+            self.space()?;
+            return self.period().map(Kind::Queue).map(Some);
+        }
         let Some((_, kind)) = KINDS.into_iter().find(|(name, _)| *name == word) else {
-            return Err(
-                self.error("`burst`, `borrow`, `interval`, `fixed`, `calendar` or `sliding`")
-            );
+            return Err(self.error(
+                "`burst`, `borrow`, `queue`, `interval`, `fixed`, `calendar` or `sliding`",
+            ));
         };
         self.rest = rest;
         if kind == Kind::SlidingCounters && !self.rest.is_empty() {
@@ -197,6 +210,8 @@ mod tests {
             ("1/5us", Quota::new(1, Duration::from_micros(5))),
             ("0/0s burst 0", Quota::new(0, Duration::ZERO)),
             ("10/s burst 20 borrow 30", Quota::per_second(10).burst(20).borrow_up_to(30)),
+            ("5/s queue 30s", Quota::per_second(5).queue(Duration::from_secs(30))),
+            ("5/s burst 5 queue min", Quota::per_second(5).queue(Duration::from_secs(60)).burst(5)),
             ("10/min interval", Quota::per_minute(10).interval_refill()),
             ("5/15min  fixed", Quota::new(5, Duration::from_secs(900)).fixed_window()),
             ("1000/day calendar", Quota::per_day(1_000).calendar()),
@@ -215,6 +230,8 @@ mod tests {
             (Quota::new(3, Duration::from_secs(900)), "3/15min"),
             (Quota::new(3, Duration::from_secs(14 * 86_400)), "3/14day"),
             (Quota::new(1, Duration::from_micros(1_500)), "1/1500us"),
+            (Quota::per_second(5).burst(1).queue(Duration::from_secs(60)), "5/s queue 1min"),
+            (Quota::per_second(5).burst(5).queue(Duration::ZERO), "5/s burst 5 queue 0day"),
         ] {
             assert_eq!(quota.to_string(), text);
         }
@@ -234,14 +251,16 @@ mod tests {
             ("10/5", "one of the units", 5),
             ("10/99999999999999999999day", "a shorter period", 4),
             ("10/s, burst 20", "a space", 5),
-            ("10/s 20", "`burst`, `borrow`, `interval`", 6),
+            ("10/s 20", "`burst`, `borrow`, `queue`", 6),
             ("10/s burst", "a space", 11),
-            ("10/s borrow 1 burst 2", "`burst`, `borrow`, `interval`", 15),
+            ("10/s borrow 1 burst 2", "`burst`, `borrow`, `queue`", 15),
             ("10/s sliding x", "the number of blocks", 14),
+            ("10/s queue", "a space", 11),
+            ("10/s queue 30", "one of the units", 14),
             ("10/s fixed 5", "the end", 11),
             ("10/s burst x", "the burst", 12),
-            ("10/s burst 20 ", "`burst`, `borrow`, `interval`", 15),
-            ("10/s b\u{fc}rst 20", "`burst`, `borrow`, `interval`", 6),
+            ("10/s burst 20 ", "`burst`, `borrow`, `queue`", 15),
+            ("10/s b\u{fc}rst 20", "`burst`, `borrow`, `queue`", 6),
             ("10/\u{fc}", "one of the units", 4),
         ] {
             let error = text.parse::<Quota>().unwrap_err().to_string();
@@ -255,7 +274,7 @@ mod tests {
         #[test]
         fn every_quota_is_read_back_from_its_text(
             permits: u64, seconds: u64, nanos in 0..1_000_000_000u32, burst: u64,
-            borrow in prop_oneof![Just(0), any::<u64>()], kind in 0..6, blocks: u32,
+            borrow in prop_oneof![Just(0), any::<u64>()], kind in 0..7, blocks: u32, wait: Duration,
         ) {
             let quota = Quota::new(permits, Duration::new(seconds, nanos));
             let quota = quota.burst(burst).borrow_up_to(borrow);
@@ -265,6 +284,7 @@ mod tests {
                 2 => quota.fixed_window(),
                 3 => quota.calendar(),
                 4 => quota.sliding_window(),
+                5 => quota.queue(wait),
                 _ => quota.sliding_blocks(blocks),
             };
             prop_assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);

@@ -3,13 +3,15 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use crate::algorithm::Place;
+
 /// The result of a check, as the algorithms return it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub(crate) outcome: Outcome,
     /// Of the quota that restricts the client most.
     pub(crate) numbers: Numbers,
-    /// If the policy has several quotas.
+    /// If the policy has several quotas, or the check has to wait.
     pub(crate) several: Option<Box<Several>>,
 }
 
@@ -30,6 +32,16 @@ pub(crate) struct Several {
     pub(crate) numbers: Box<[Numbers]>,
     /// The index of the quota that restricts the client most.
     pub(crate) tightest: usize,
+    /// If the check has to wait.
+    pub(crate) waiting: Option<Waiting>,
+}
+
+/// An allowed check that has to wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// In microseconds.
+    pub(crate) wait: u64,
+    pub(crate) place: Place,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +86,18 @@ impl Verdict {
         };
         let tightest = (0..numbers.len()).max_by_key(restricts).unwrap_or(0);
         let tightest_numbers = numbers.get(tightest).copied().unwrap_or_default();
-        let several = Some(Several { quotas, numbers, tightest }.into());
+        let several = Some(Several { quotas, numbers, tightest, waiting: None }.into());
         Self { outcome, numbers: tightest_numbers, several }
+    }
+
+    /// The check may proceed after so many microseconds.
+    pub(crate) fn wait_for(&mut self, wait: u64, place: Place, quotas: &Arc<[QuotaInfo]>) {
+        let numbers = self.numbers;
+        let several = self.several.get_or_insert_with(|| {
+            let (quotas, numbers) = (quotas.clone(), Box::from([numbers]));
+            Several { quotas, numbers, tightest: 0, waiting: None }.into()
+        });
+        several.waiting = Some(Waiting { wait, place });
     }
 
     pub(crate) fn is_allowed(&self) -> bool {

@@ -10,6 +10,32 @@ pub(crate) trait Cost {
     fn needed(&self, quota: usize) -> u64 {
         self.of(quota)
     }
+
+    /// How the check may wait. `None` if it may not.
+    fn patience(&self) -> Option<Patience> {
+        None
+    }
+}
+
+/// How long a check may wait for permits of a bucket that has no queue, in microseconds. A bucket with a
+/// queue has its own longest wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Patience(pub(crate) u64);
+
+/// A charge that waits for its permits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queued {
+    pub(crate) charge: Charge,
+    pub(crate) patience: Patience,
+}
+
+/// The place in the queues that a check took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub(crate) charge: Charge,
+    /// When the buckets are full, in microseconds, if nobody queues behind the check. 0 for other quotas,
+    /// and those with a cost of 0.
+    pub(crate) ends: Box<[u64]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +59,11 @@ impl Charge {
             Self::Same(cost) => *cost == 0,
             Self::Each(costs) | Self::Later(costs) => costs.iter().all(|cost| *cost == 0),
         }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_later(&self) -> bool {
+        matches!(self, Self::Later(_))
     }
 }
 
@@ -86,6 +117,20 @@ impl Cost for Charge {
     }
 }
 
+impl Cost for Queued {
+    fn of(&self, quota: usize) -> u64 {
+        self.charge.of(quota)
+    }
+
+    fn needed(&self, quota: usize) -> u64 {
+        self.charge.needed(quota)
+    }
+
+    fn patience(&self) -> Option<Patience> {
+        Some(self.patience)
+    }
+}
+
 /// A cost with at most one permit of each quota.
 pub(crate) struct AtMostOne<'a, C>(pub(crate) &'a C);
 
@@ -96,5 +141,9 @@ impl<C: Cost> Cost for AtMostOne<'_, C> {
 
     fn needed(&self, quota: usize) -> u64 {
         self.0.needed(quota).min(1)
+    }
+
+    fn patience(&self) -> Option<Patience> {
+        self.0.patience()
     }
 }

@@ -178,7 +178,7 @@ mod tests {
     /// Takes a cost if it fits.
     fn check(window: &FixedWindow, state: &mut Option<WindowState>, now: u64, cost: u64) -> bool {
         let mut level = window.level(*state, now);
-        let fits = window.fits(&level, cost);
+        let fits = window.fits(&level, cost, None);
         if fits {
             window.charge(&mut level, cost);
             *state = Some(FixedWindow::state(&level, now));

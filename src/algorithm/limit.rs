@@ -1,6 +1,7 @@
 //! The table of algorithms.
 
 use super::Algorithm;
+use super::charge::Patience;
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
 use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
 use super::rate::{BucketState, Debt};
@@ -32,8 +33,8 @@ macro_rules! algorithms {
                 }
             }
 
-            pub(crate) fn capacity(&self) -> u64 {
-                match self { $(Self::$name(limit) => limit.capacity(),)+ }
+            pub(crate) fn capacity(&self, patience: Option<Patience>) -> u64 {
+                match self { $(Self::$name(limit) => limit.capacity(patience),)+ }
             }
 
             /// Whether the state is one of this algorithm.
@@ -59,9 +60,9 @@ macro_rules! algorithms {
                 match self { $(Self::$name(limit) => Level::$name(limit.empty(now)),)+ }
             }
 
-            pub(crate) fn fits(&self, level: &Level, cost: u64) -> bool {
+            pub(crate) fn fits(&self, level: &Level, cost: u64, patience: Option<Patience>) -> bool {
                 match (self, level) {
-                    $((Self::$name(limit), Level::$name(level)) => limit.fits(level, cost),)+
+                    $((Self::$name(limit), Level::$name(level)) => limit.fits(level, cost, patience),)+
                     _ => false,
                 }
             }
@@ -85,10 +86,12 @@ macro_rules! algorithms {
             }
 
             /// The time until a cost fits that is not above the capacity.
-            pub(crate) fn wait(&self, level: &Level, cost: u64) -> u64 {
+            pub(crate) fn time_to_fit(
+                &self, level: &Level, cost: u64, patience: Option<Patience>,
+            ) -> u64 {
                 match (self, level) {
                     $((Self::$name(limit), Level::$name(level)) => {
-                        $name::time_to(level, limit.most_used(cost))
+                        limit.time_to_fit(level, cost, patience)
                     })+
                     _ => 0,
                 }
@@ -148,7 +151,7 @@ algorithms! {
 impl Limit {
     pub(crate) fn new(name: &str, quota: &Quota) -> Result<Self, ConfigError> {
         let limit = match quota.kind() {
-            Kind::TokenBucket => TokenBucket::new(quota).map(Self::TokenBucket),
+            Kind::TokenBucket | Kind::Queue(_) => TokenBucket::new(quota).map(Self::TokenBucket),
             Kind::IntervalRefill => IntervalRefill::new(quota).map(Self::IntervalRefill),
             Kind::FixedWindow(start) => FixedWindow::new(quota, start).map(Self::FixedWindow),
             Kind::SlidingCounters => SlidingCounters::new(quota).map(Self::SlidingCounters),
@@ -167,6 +170,24 @@ impl Limit {
 
     pub(crate) fn is_bucket(&self) -> bool {
         matches!(self, Self::TokenBucket(_))
+    }
+}
+
+impl Limit {
+    /// Whether checks wait without being asked to.
+    pub(crate) fn is_queue(&self) -> bool {
+        matches!(self, Self::TokenBucket(bucket) if bucket.is_queue())
+    }
+
+    /// How long a check has to wait that has taken permits and left this level, and when the bucket is
+    /// full.
+    pub(crate) fn place(&self, level: &Level, now: u64) -> Option<(u64, u64)> {
+        match (self, level) {
+            (Self::TokenBucket(bucket), Level::TokenBucket(debt)) if !bucket.borrows() => {
+                Some((TokenBucket::time_to(debt, bucket.limit()), debt.full_at(now).micros))
+            }
+            _ => None,
+        }
     }
 }
 

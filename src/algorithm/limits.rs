@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 #[cfg(test)]
 use super::TokenBucket;
-use super::charge::{Adjustment, Charge, Cost};
+use super::charge::{Adjustment, Charge, Cost, Place, Queued};
 use super::limit::{Level, Limit};
 #[cfg(test)]
 use super::rate::Debt;
@@ -163,7 +163,7 @@ impl Limits {
         let mut quotas = self.quotas.iter().zip(&standing.0).enumerate();
         quotas.all(|(index, (quota, level))| {
             let needed = cost.needed(index);
-            needed == 0 || quota.limit.fits(level, needed)
+            needed == 0 || quota.limit.fits(level, needed, cost.patience())
         })
     }
 
@@ -180,6 +180,44 @@ impl Limits {
         self.peek(standing)
     }
 
+    /// Decides a check that may wait. If it has to, the verdict says for how long.
+    pub(crate) fn enqueue(&self, standing: &mut Standing, queued: &Queued, now: u64) -> Verdict {
+        let mut verdict = self.check(standing, queued);
+        if !verdict.is_allowed() {
+            return verdict;
+        }
+        let place = |(index, (quota, level)): (usize, (&Named, &Level))| match queued.of(index) {
+            0 => (0, 0),
+            _ => quota.limit.place(level, now).unwrap_or_default(),
+        };
+        let places = self.quotas.iter().zip(&standing.0).enumerate().map(place);
+        let (waits, ends): (Vec<u64>, Vec<u64>) = places.unzip();
+        let wait = waits.into_iter().max().unwrap_or(0);
+        if wait > 0 {
+            let place = Place { charge: queued.charge.clone(), ends: ends.into() };
+            verdict.wait_for(wait, place, &self.infos);
+        }
+        verdict
+    }
+
+    /// Gives the permits of a place in the queues back if nobody queued behind it, and returns the verdict
+    /// on a check of cost 1 afterwards.
+    pub(crate) fn leave(&self, standing: &mut Standing, place: &Place, now: u64) -> Verdict {
+        let mut quotas = self.quotas.iter().zip(&standing.0).zip(&place.ends);
+        let is_last = quotas.all(|((quota, level), end)| {
+            *end == 0 || quota.limit.place(level, now).is_some_and(|(_, full_at)| full_at == *end)
+        });
+        match is_last {
+            true => self.adjust(standing, &Adjustment::new(self.len(), &0, &place.charge)),
+            false => self.peek(standing),
+        }
+    }
+
+    /// Whether checks of a quota wait without being asked to.
+    pub(crate) fn has_queue(&self) -> bool {
+        self.quotas.iter().any(|quota| quota.limit.is_queue())
+    }
+
     /// The verdict on a check of cost 1, without charging it.
     pub(crate) fn peek(&self, standing: &Standing) -> Verdict {
         let is_allowed = self.is_allowed(standing, &1);
@@ -188,16 +226,17 @@ impl Limits {
 
     fn exceeds_capacity(&self, cost: &impl Cost) -> bool {
         let mut quotas = self.quotas.iter().enumerate();
-        quotas.any(|(index, quota)| quota.limit.capacity() < cost.of(index))
+        quotas.any(|(index, quota)| quota.limit.capacity(cost.patience()) < cost.of(index))
     }
 
     fn verdict(&self, standing: &Standing, outcome: Outcome, cost: &impl Cost) -> Verdict {
+        let patience = cost.patience();
         let numbers = |(index, (quota, level)): (usize, (&Named, &Level))| {
             let mut numbers = quota.limit.numbers(level);
             let needed = cost.needed(index);
             numbers.retry_after = match outcome {
-                Outcome::Denied if needed > 0 => quota.limit.wait(level, needed),
-                Outcome::ExceedsCapacity if quota.limit.capacity() < needed => u64::MAX,
+                Outcome::Denied if needed > 0 => quota.limit.time_to_fit(level, needed, patience),
+                Outcome::ExceedsCapacity if quota.limit.capacity(patience) < needed => u64::MAX,
                 _ => 0,
             };
             numbers
@@ -248,6 +287,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::algorithm::Patience;
     use crate::quota::{Kind, WindowStart};
     use crate::verdict::Numbers;
     use crate::{Costs, Quota};
@@ -272,7 +312,7 @@ mod tests {
 
     /// Of any kind.
     fn quota() -> impl Strategy<Value = Quota> {
-        (1..=20u64, 1_000..=10_000_000u64, 1..=20u64, 1..=20u64, 0..7).prop_map(
+        (1..=20u64, 1_000..=10_000_000u64, 1..=20u64, 1..=20u64, 0..8).prop_map(
             |(permits, micros, burst, borrow, kind)| {
                 let quota = Quota::new(permits, Duration::from_micros(micros));
                 match kind {
@@ -282,6 +322,7 @@ mod tests {
                     3 => quota.fixed_window(),
                     4 => quota.calendar(),
                     5 => quota.sliding_window(),
+                    6 => quota.burst(burst).queue(Duration::from_micros(borrow * micros / 7 + 1)),
                     _ => {
                         let period = Duration::from_micros(micros * burst);
                         Quota::new(permits, period).sliding_blocks(burst as u32)
@@ -348,7 +389,7 @@ mod tests {
             quotas in quotas(), checks in checks(), cost in 1..=20u64,
         ) {
             let limits = limits(&quotas);
-            let capacity = limits.iter().map(|(_, limit)| limit.capacity()).min().unwrap();
+            let capacity = limits.iter().map(|(_, limit)| limit.capacity(None)).min().unwrap();
             let cost = 1 + cost % capacity;
             let (mut state, mut now) = (None, NOW);
             for (pause, cost) in checks {
@@ -415,7 +456,7 @@ mod tests {
         let (n, period) = (quota.permits(), quota.period().as_micros() as u64);
         let capacity = quota.capacity() + quota.borrowed();
         match quota.kind() {
-            Kind::TokenBucket => capacity + n * span / period,
+            Kind::TokenBucket | Kind::Queue(_) => capacity + n * span / period,
             // Each refill is a period after the one before.
             Kind::IntervalRefill => capacity + n * span.div_ceil(period),
             // Windows after the first start at least a period after the one before.
@@ -542,6 +583,103 @@ mod tests {
         }
     }
 
+    fn queued(cost: u64, patience: u64) -> Queued {
+        Queued { charge: Charge::Same(cost), patience: Patience(patience) }
+    }
+
+    /// A token bucket, with or without a queue, and for how long a check may wait.
+    fn bucket() -> impl Strategy<Value = (Quota, u64)> {
+        let wait = prop_oneof![1..=10_000_000u64, Just(1)];
+        (1..=20u64, 1_000..=10_000_000u64, 1..=20u64, wait, any::<bool>()).prop_map(
+            |(permits, micros, burst, wait, is_queue)| {
+                let quota = Quota::new(permits, Duration::from_micros(micros)).burst(burst);
+                let longest = Duration::from_micros(wait);
+                (if is_queue { quota.queue(longest) } else { quota }, wait)
+            },
+        )
+    }
+
+    proptest! {
+        /// What proceeds, and not what arrives, is at most the burst and what refills. The order is kept.
+        #[test]
+        fn checks_that_wait_proceed_in_order_at_the_rate_of_the_bucket(
+            (quota, longest) in bucket(), checks in checks(),
+        ) {
+            let limits = limits(&[quota]);
+            let (mut state, mut now, mut proceeding) = (None, NOW, Vec::<(u64, u64)>::new());
+            for (pause, cost) in checks {
+                now += pause / 4;
+                let mut standing = limits.standing(state.as_ref(), now);
+                let before = standing.clone();
+                let verdict = limits.enqueue(&mut standing, &queued(cost, longest), now);
+                if !verdict.is_allowed() {
+                    prop_assert_eq!(standing, before);
+                    if verdict.outcome == Outcome::Denied {
+                        // The reported wait is for a place in the queue, and exact.
+                        let check = |at| {
+                            let mut standing = limits.standing(state.as_ref(), at);
+                            limits.enqueue(&mut standing, &queued(cost, longest), at)
+                        };
+                        prop_assert!(check(now + verdict.numbers.retry_after).is_allowed());
+                        prop_assert!(!check(now + verdict.numbers.retry_after - 1).is_allowed());
+                    }
+                    continue;
+                }
+                let waiting = verdict.several.and_then(|several| several.waiting);
+                let wait = waiting.map_or(0, |waiting| waiting.wait);
+                prop_assert!(wait <= longest);
+                if cost > 0 {
+                    let last = proceeding.last().map_or(0, |(at, _)| *at);
+                    prop_assert!(now + wait >= last);
+                    proceeding.push((now + wait, cost));
+                }
+                state = Some(limits.state(&standing, state.as_ref(), now));
+            }
+            for (index, (first, cost)) in proceeding.iter().enumerate() {
+                // One that takes more than the burst has waited for the rest.
+                let mut total = (*cost).min(quota.capacity());
+                for (at, cost) in &proceeding[index + 1..] {
+                    total += cost;
+                    // Waits are rounded up to a microsecond.
+                    prop_assert!(total <= most(&quota, *first, at - first + 1));
+                }
+            }
+        }
+
+        #[test]
+        fn the_last_waiter_gives_its_place_back_and_others_keep_it(
+            (quota, longest) in bucket(), checks in checks(), cost in 1..=5u64, other in 0..=5u64,
+        ) {
+            let limits = limits(&[quota]);
+            let (mut state, mut now) = (None, NOW);
+            for (pause, cost) in checks {
+                now += pause / 4;
+                let mut standing = limits.standing(state.as_ref(), now);
+                let _ = limits.enqueue(&mut standing, &queued(cost, longest), now);
+                state = Some(limits.state(&standing, state.as_ref(), now));
+            }
+            let before = limits.standing(state.as_ref(), now);
+            let mut standing = before.clone();
+            let verdict = limits.enqueue(&mut standing, &queued(cost, longest), now);
+            let Some(waiting) = verdict.several.and_then(|several| several.waiting) else {
+                return Ok(());
+            };
+            let behind = limits.enqueue(&mut standing, &queued(other, longest), now);
+            let with_both = standing.clone();
+            let state = limits.state(&standing, None, now);
+            let later = now + waiting.wait / 2;
+            let mut standing = limits.standing(Some(&state), later);
+            let _ = limits.leave(&mut standing, &waiting.place, later);
+            if behind.is_allowed() && other > 0 {
+                let with_both = limits.state(&with_both, None, now);
+                prop_assert_eq!(standing, limits.standing(Some(&with_both), later));
+            } else {
+                let before = limits.state(&before, None, now);
+                prop_assert_eq!(standing, limits.standing(Some(&before), later));
+            }
+        }
+    }
+
     fn adjustment(permits: i64) -> Adjustment {
         match u64::try_from(permits) {
             Ok(charge) => Adjustment::new(1, &charge, &0),
@@ -610,6 +748,8 @@ mod tests {
         fn a_debt_is_at_most_the_capacity_or_what_may_be_borrowed(
             quota in quota(), charges in prop::collection::vec(1..=i64::MAX, 1..5),
         ) {
+            // A queue has a bound of its own.
+            prop_assume!(!matches!(quota.kind(), Kind::Queue(_)));
             let limits = limits(&[quota]);
             let mut standing = limits.standing(None, NOW);
             for permits in charges {

@@ -13,7 +13,7 @@ mod state;
 mod token_bucket;
 mod window;
 
-pub(crate) use charge::{Adjustment, AtMostOne, Charge, Cost};
+pub(crate) use charge::{Adjustment, AtMostOne, Charge, Cost, Patience, Place, Queued};
 #[cfg(feature = "redis")]
 pub(crate) use fixed_window::WindowState;
 #[cfg(feature = "redis")]
@@ -48,8 +48,8 @@ pub(crate) trait Algorithm {
     /// The most permits that can be in use without a debt, as responses say.
     fn limit(&self) -> u64;
 
-    /// The most permits that can be taken at once.
-    fn capacity(&self) -> u64 {
+    /// The most permits that a check can take.
+    fn capacity(&self, _patience: Option<Patience>) -> u64 {
         self.limit()
     }
 
@@ -76,8 +76,13 @@ pub(crate) trait Algorithm {
     }
 
     /// Whether a cost of 1 or more can be charged.
-    fn fits(&self, level: &Self::Level, cost: u64) -> bool {
-        cost <= self.capacity() && Self::used(level) <= self.most_used(cost)
+    fn fits(&self, level: &Self::Level, cost: u64, _patience: Option<Patience>) -> bool {
+        cost <= self.limit() && Self::used(level) <= self.most_used(cost)
+    }
+
+    /// The time until a cost fits that is not above the capacity.
+    fn time_to_fit(&self, level: &Self::Level, cost: u64, _patience: Option<Patience>) -> u64 {
+        Self::time_to(level, self.most_used(cost))
     }
 
     /// Charges a cost that fits, or is 0. From now on the level falls as one that this revision has left.

@@ -5,15 +5,21 @@
 //! different numbers can use a bucket at the same time: each reads how many permits are used, and
 //! writes that number at its own rate.
 
+use std::time::Duration;
+
 use super::Algorithm;
+use super::charge::Patience;
 use super::rate::{BucketState, Debt, MAX_TICKS, Rate};
 use crate::Quota;
+use crate::quota::Kind;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
     limit: u64,
     /// The permits that may be missing in addition after a check that finds at least one.
     borrow: u64,
+    /// The longest wait of a queue, in microseconds.
+    queue: Option<u64>,
     rate: Rate,
 }
 
@@ -29,6 +35,13 @@ impl TokenBucket {
         }
         if period.is_zero() || period.subsec_nanos() % 1_000 != 0 {
             return error("the period must be a whole number of microseconds, 1 or more");
+        }
+        let queue = match quota.kind() {
+            Kind::Queue(wait) => Some(longest_wait(wait)?),
+            _ => None,
+        };
+        if queue.is_some() && quota.borrowed() > 0 {
+            return error("a queue lends no permits: remove `borrow` or `queue`");
         }
         let micros = period.as_micros();
         let divisor = gcd(micros, u128::from(permits));
@@ -46,7 +59,7 @@ impl TokenBucket {
         let rate = rate.and_then(|(permit, scale)| Rate::new(permit, scale));
         match rate {
             Some(rate) if capacity <= max => {
-                Ok(Self { limit: burst, borrow: quota.borrowed(), rate })
+                Ok(Self { limit: burst, borrow: quota.borrowed(), queue, rate })
             }
             _ => {
                 let most = max / permit;
@@ -75,16 +88,28 @@ impl TokenBucket {
         self.limit * self.rate.permit()
     }
 
-    /// The highest debt in ticks.
-    #[cfg(feature = "redis")]
-    pub(crate) fn ceiling(&self) -> u64 {
+    /// The highest debt in ticks that a check of this kind can leave.
+    pub(crate) fn ceiling(&self, patience: Option<Patience>) -> u64 {
         // At most `MAX_TICKS`: see `new`.
-        self.capacity() * self.rate.permit()
+        let ticks = (self.limit + self.borrow) * self.rate.permit();
+        let wait = match patience {
+            Some(Patience(wait)) if self.borrow == 0 => self.queue.unwrap_or(wait),
+            _ => 0,
+        };
+        ticks.saturating_add(wait.saturating_mul(self.rate.scale())).min(MAX_TICKS)
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn borrows(&self) -> bool {
         self.borrow > 0
+    }
+
+    pub(crate) fn is_queue(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// The highest debt in ticks at which a check finds its permits.
+    fn highest(&self, cost: u64, patience: Option<Patience>) -> u64 {
+        self.ceiling(patience).saturating_sub(cost.saturating_mul(self.rate.permit()))
     }
 }
 
@@ -96,8 +121,11 @@ impl Algorithm for TokenBucket {
         self.limit
     }
 
-    fn capacity(&self) -> u64 {
-        self.limit + self.borrow
+    fn capacity(&self, patience: Option<Patience>) -> u64 {
+        match patience {
+            None => self.limit + self.borrow,
+            Some(_) => self.ceiling(patience) / self.rate.permit(),
+        }
     }
 
     fn window(&self) -> u64 {
@@ -125,14 +153,28 @@ impl Algorithm for TokenBucket {
 
     /// Permits are lent only while there is at least one.
     fn most_used(&self, cost: u64) -> u64 {
-        self.capacity().saturating_sub(cost).min(self.limit - 1)
+        (self.limit + self.borrow).saturating_sub(cost).min(self.limit - 1)
     }
 
     /// Without the division of [`used`](Self::used). The debt may be another revision's, and exceed
     /// the capacity.
-    fn fits(&self, debt: &Debt, cost: u64) -> bool {
+    fn fits(&self, debt: &Debt, cost: u64, patience: Option<Patience>) -> bool {
+        if patience.is_some() && self.borrow == 0 {
+            return cost <= self.capacity(patience)
+                && debt.at(self.rate).ticks <= self.highest(cost, patience);
+        }
         let most = self.most_used(cost).saturating_mul(debt.rate.permit());
-        cost <= self.capacity() && debt.ticks <= most
+        cost <= self.limit + self.borrow && debt.ticks <= most
+    }
+
+    fn time_to_fit(&self, debt: &Debt, cost: u64, patience: Option<Patience>) -> u64 {
+        if patience.is_none() || self.borrow > 0 {
+            return Self::time_to(debt, self.most_used(cost));
+        }
+        // The debt falls at the rate of the revision that charged it last.
+        let highest = u128::from(self.highest(cost, patience)) * u128::from(debt.rate.permit());
+        let highest = (highest / u128::from(self.rate.permit())) as u64;
+        debt.rate.micros(debt.ticks.saturating_sub(highest))
     }
 
     /// Brings the debt to the rate of this bucket.
@@ -143,7 +185,8 @@ impl Algorithm for TokenBucket {
     }
 
     fn most_charged(&self) -> u64 {
-        (self.limit + self.limit.max(self.borrow)).min(MAX_TICKS / self.rate.permit())
+        let most = (self.limit + self.limit.max(self.borrow)).min(MAX_TICKS / self.rate.permit());
+        most.max(self.capacity(self.queue.map(Patience)))
     }
 
     fn credit(&self, debt: &mut Debt, permits: u64) {
@@ -158,7 +201,7 @@ impl Algorithm for TokenBucket {
 
     #[cfg(feature = "redis")]
     fn longest(&self) -> u64 {
-        self.ceiling() / self.rate.scale()
+        self.ceiling(self.queue.map(Patience)) / self.rate.scale()
     }
 
     fn state(debt: &Debt, now: u64) -> BucketState {
@@ -172,6 +215,21 @@ impl Algorithm for TokenBucket {
     #[cfg(feature = "redis")]
     fn is_too_far(state: &BucketState, now: u64) -> bool {
         state.debt(now).ticks > MAX_TICKS
+    }
+}
+
+/// In microseconds.
+fn longest_wait(wait: Duration) -> Result<u64, String> {
+    match u64::try_from(wait.as_micros()) {
+        Ok(micros)
+            if (1..=MAX_TICKS).contains(&micros) && wait.subsec_nanos().is_multiple_of(1_000) =>
+        {
+            Ok(micros)
+        }
+        _ => {
+            Err("the longest wait in a queue is a whole number of microseconds, 1 us to 142 years"
+                .into())
+        }
     }
 }
 

@@ -11,7 +11,8 @@ use tower_service::Service;
 use super::RateLimitLayer;
 use super::protocol::{Checking, Protocol};
 use super::settlement::Settlement;
-use crate::limiter::{CheckState, PendingCheck, Revision};
+use crate::algorithm::Patience;
+use crate::limiter::{CheckState, Checked, PendingCheck, Revision, Wait};
 use crate::{Costs, Decision, Error, Key, KeyResolver, Limiter, Resolution};
 
 pin_project! {
@@ -29,9 +30,22 @@ pin_project! {
             layer: Arc<L>,
             settlement: Option<Settlement>,
         },
+        Waiting {
+            delayed: Box<Delayed>,
+            request: Option<(L::Head, L::Body)>,
+            service: S,
+            layer: Arc<L>,
+            settlement: Option<Settlement>,
+        },
         Calling { #[pin] future: S::Future, context: Option<L::Context> },
         Responded { response: Option<L::LayerResponse> },
     }
+}
+
+/// An allowed request that has to wait.
+pub(super) struct Delayed {
+    decision: Option<Decision>,
+    wait: Wait,
 }
 
 /// The service's result, with the context if the request was checked.
@@ -72,7 +86,8 @@ where
         if settlement.is_some() {
             costs = costs.charged_later();
         }
-        match CheckState::start(limiter, &revision, key, &costs) {
+        let patience = revision.has_queue().then_some(Patience(0));
+        match CheckState::start(limiter, &revision, key, &costs, patience) {
             CheckState::Ready(result) => {
                 let (request, settlement) = (&mut Some((head, body)), &mut settlement);
                 Self::decide(layer, &revision, key, result, request, settlement, service)
@@ -93,10 +108,10 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
     /// Calls the service, or responds to the request.
     #[inline]
     fn decide(
-        layer: &L,
+        layer: &Arc<L>,
         revision: &Revision,
         key: &Key,
-        result: Result<Decision, Error>,
+        result: Result<Checked, Error>,
         request: &mut Option<(L::Head, L::Body)>,
         settlement: &mut Option<Settlement>,
         service: &mut S,
@@ -106,9 +121,14 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
         let Some((head, _)) = request else { return Self::Responded { response: None } };
         let checking = Checking { head, key, revision };
         match result {
-            Ok(decision) => {
+            Ok(Checked { decision, wait }) => {
                 layer.observe(&checking, &decision);
-                if decision.is_allowed() {
+                if let Some(wait) = wait {
+                    let service = give_up(service);
+                    let delayed = Box::new(Delayed { decision: Some(decision), wait: *wait });
+                    let (request, layer) = (request.take(), layer.clone());
+                    Self::Waiting { delayed, request, service, layer, settlement }
+                } else if decision.is_allowed() {
                     let context = Some(layer.allow(revision, decision, head, settlement));
                     let Some((head, body)) = request.take() else {
                         return Self::Responded { response: None };
@@ -122,10 +142,9 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
         }
     }
 
-    /// A ready service may hold resources, such as a slot of a concurrency limit, until it is called
-    /// or dropped. It is not called, so it is dropped.
+    /// The service is not called.
     fn respond(response: L::LayerResponse, service: &mut S) -> Self {
-        *service = service.clone();
+        give_up(service);
         Self::Responded { response: Some(response) }
     }
 
@@ -152,6 +171,22 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                     let key = check.key();
                     Self::decide(layer, revision, key, result, request, settlement, service)
                 }
+                AdmissionProj::Waiting { delayed, request, service, layer, settlement } => {
+                    let Delayed { decision, wait } = &mut **delayed;
+                    ready!(wait.poll(cx));
+                    if let Err(error) = ready!(service.poll_ready(cx)) {
+                        return Poll::Ready(Ok((Err(error), None)));
+                    }
+                    let (Some((mut head, body)), Some(decision)) =
+                        (request.take(), decision.take())
+                    else {
+                        return Poll::Pending;
+                    };
+                    let settlement = settlement.take();
+                    let context = layer.allow(wait.revision(), decision, &mut head, settlement);
+                    let future = service.call(L::from_parts(head, body));
+                    Self::Calling { future, context: Some(context) }
+                }
                 AdmissionProj::Calling { future, context } => {
                     let result = ready!(future.poll(cx));
                     return Poll::Ready(Ok((result, context.take())));
@@ -166,4 +201,12 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
             self.set(next);
         }
     }
+}
+
+/// A ready service may hold resources, such as a slot of a concurrency limit, until it is called or dropped.
+/// Instead of one that is not called, two clones are left, which have to become ready themselves.
+fn give_up<S: Clone>(service: &mut S) -> S {
+    let clone = service.clone();
+    *service = clone.clone();
+    clone
 }

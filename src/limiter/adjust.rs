@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use super::check::unknown_quota;
 use super::failure_log::Effect;
 use super::{HeldRevision, InvalidateOnDrop, Limiter, Revision};
-use crate::algorithm::{Adjustment, Charge};
+use crate::algorithm::{Adjustment, Charge, Place};
 use crate::store::{Op, PendingVerdict};
 use crate::{Costs, Error, ErrorKind, Key};
 
@@ -101,7 +101,18 @@ impl Limiter {
             Ok(adjustment) => adjustment,
             Err(error) => return self.not_charged(revision, &error),
         };
-        let op = Op::Adjust(adjustment.clone());
+        let is_credit = adjustment.is_credit();
+        self.detach(held, key, Op::Adjust(adjustment), is_credit);
+    }
+
+    /// Gives up a place in the queues, without waiting for the store.
+    pub(super) fn leave(&self, held: HeldRevision, key: Key, place: Place) {
+        self.detach(held, key, Op::Leave(Box::new(place)), true);
+    }
+
+    /// Runs an operation without waiting for the store.
+    fn detach(&self, held: HeldRevision, key: Key, op: Op, is_credit: bool) {
+        let revision = self.held(&held);
         if revision.backend.decide(&key, &op).is_some() {
             return;
         }
@@ -111,12 +122,10 @@ impl Limiter {
         };
         let limiter = self.clone();
         runtime.spawn(async move {
-            let result = limiter.adjust(&held, key, adjustment).await;
-            let revision = limiter.held(&held);
+            let result = limiter.apply(&held, key, op, is_credit).await;
+            let (revision, log) = (limiter.held(&held), &limiter.inner.charge_log);
             match result {
-                Ok(()) => {
-                    limiter.inner.charge_log.succeeded(revision.policy().name(), Effect::NotCharged)
-                }
+                Ok(()) => log.succeeded(revision.policy().name(), Effect::NotCharged),
                 Err(error) => limiter.not_charged(revision, &error),
             }
         });
@@ -131,10 +140,19 @@ impl Limiter {
         if adjustment.is_nothing() {
             return Ok(());
         }
-        let _invalidate =
-            adjustment.is_credit().then(|| InvalidateOnDrop { limiter: self, key: key.clone() });
-        let backend = &self.held(held).backend;
-        let (op, mut pending) = (Op::Adjust(adjustment), PendingVerdict::default());
+        let is_credit = adjustment.is_credit();
+        self.apply(held, key, Op::Adjust(adjustment), is_credit).await
+    }
+
+    async fn apply(
+        &self,
+        held: &HeldRevision,
+        key: Key,
+        op: Op,
+        is_credit: bool,
+    ) -> Result<(), Error> {
+        let _invalidate = is_credit.then(|| InvalidateOnDrop { limiter: self, key: key.clone() });
+        let (backend, mut pending) = (&self.held(held).backend, PendingVerdict::default());
         poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx)).await?;
         Ok(())
     }

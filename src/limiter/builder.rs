@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::failure_log::FailureLog;
 use super::revision::{Revision, Revisions};
+use super::waiting::Waiters;
 use super::{FailureMode, Inner, Limiter};
 use crate::store::Store;
 use crate::{ConfigError, Policy, Quota};
@@ -20,6 +21,8 @@ pub struct LimiterBuilder {
     timeout: Duration,
     failure_mode: FailureMode,
     cache_denials: Duration,
+    max_wait: Duration,
+    max_waiters: usize,
 }
 
 impl LimiterBuilder {
@@ -30,6 +33,8 @@ impl LimiterBuilder {
             timeout: Duration::from_millis(50),
             failure_mode: FailureMode::default(),
             cache_denials: Duration::from_secs(1),
+            max_wait: Duration::from_secs(30),
+            max_waiters: 1_024,
         }
     }
 
@@ -60,6 +65,20 @@ impl LimiterBuilder {
         Self { cache_denials: max_ttl, ..self }
     }
 
+    /// Sets for how long [`Limiter::acquire`] may wait for the permits of a token bucket without a
+    /// [`queue`](Quota::queue): 30 seconds by default. It is clamped to a year. Zero means not at
+    /// all. Give it the same value in all processes, because a check waits behind those that are patient.
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self }
+    }
+
+    /// Sets how many checks of this limiter may wait in this process at a time: 1,024 by default. The next
+    /// ones are denied unless they can proceed at once. Checks that the store is deciding count
+    /// too, if they may have to wait.
+    pub fn max_waiters(self, max_waiters: usize) -> Self {
+        Self { max_waiters, ..self }
+    }
+
     /// Builds the limiter. It does no I/O.
     ///
     /// # Errors
@@ -73,7 +92,8 @@ impl LimiterBuilder {
     ///   buckets. Name the policies, or use [`Limiter::update`] to change the numbers of a running
     ///   one.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        let Self { store, policy, timeout, failure_mode, cache_denials } = self;
+        let Self { store, policy, timeout, failure_mode, cache_denials, max_wait, max_waiters } =
+            self;
         if timeout.is_zero() {
             return Err(ConfigError::new(
                 "a timeout of zero would leave every check to the failure mode: use 1 ms or more",
@@ -81,6 +101,7 @@ impl LimiterBuilder {
         }
         let timeout = timeout.min(MAX_DURATION);
         let cache_denials = cache_denials.min(MAX_DURATION);
+        let max_wait = max_wait.min(MAX_DURATION);
         let (registry, part) = store.registry();
         let make = |denials| {
             Ok(Arc::new(Inner {
@@ -97,6 +118,8 @@ impl LimiterBuilder {
                 cache_denials,
                 failure_log: FailureLog::default(),
                 charge_log: FailureLog::default(),
+                waiters: Waiters::new(max_waiters),
+                max_wait,
             }))
         };
         let inner =

@@ -3,7 +3,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use super::waiting::{Wait, Waiter};
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
+use crate::algorithm::{Cost, Patience, Queued};
 use crate::store::{Op, PendingVerdict};
 use crate::verdict::Verdict;
 use crate::{Costs, Decision, Error, ErrorKind, Key, Source};
@@ -26,8 +28,14 @@ enum Progress {
 
 /// A check that has started.
 pub(crate) enum CheckState {
-    Ready(Result<Decision, Error>),
+    Ready(Result<Checked, Error>),
     Pending(PendingCheck),
+}
+
+/// A decision, and what an allowed request has to wait for.
+pub(crate) struct Checked {
+    pub(crate) decision: Decision,
+    pub(crate) wait: Option<Box<Wait>>,
 }
 
 /// A check without a verdict yet. It does not hold the limiter, which the layer has
@@ -37,6 +45,7 @@ pub(crate) struct PendingCheck {
     key: Key,
     op: Op,
     revision: HeldRevision,
+    waiter: Option<Waiter>,
 }
 
 impl Check {
@@ -46,11 +55,13 @@ impl Check {
 }
 
 impl CheckState {
+    /// `patience` is `None` if the check does not wait.
     pub(crate) fn start(
         limiter: &Limiter,
         revision: &RevisionRef<'_>,
         key: &Key,
         costs: &Costs,
+        patience: Option<Patience>,
     ) -> Self {
         let charge = match revision.limits.charge(costs) {
             Ok(charge) => charge,
@@ -60,23 +71,67 @@ impl CheckState {
                 return Self::Ready(Err(error));
             }
         };
-        if let Some(verdict) = revision.limits.exceeding_capacity(&charge) {
-            return Self::Ready(Ok(revision.decision(verdict, Source::Quota)));
+        // If too many wait already, it is denied unless it can proceed at once.
+        let waiter = patience.and_then(|_| Waiter::new(limiter));
+        match patience {
+            Some(patience) if waiter.is_some() => {
+                let queued = Queued { charge, patience };
+                let op = |queued| Op::Queue(Box::new(queued));
+                Self::decide(limiter, revision, key, queued, op, waiter)
+            }
+            _ => Self::decide(limiter, revision, key, charge, Op::Acquire, None),
         }
-        let inner = &*limiter.inner;
+    }
+
+    fn decide<C: Cost>(
+        limiter: &Limiter,
+        revision: &RevisionRef<'_>,
+        key: &Key,
+        cost: C,
+        op: impl FnOnce(C) -> Op,
+        waiter: Option<Waiter>,
+    ) -> Self {
+        let at_once = |verdict, source| {
+            Self::Ready(Ok(Checked { decision: revision.decision(verdict, source), wait: None }))
+        };
+        if let Some(verdict) = revision.limits.exceeding_capacity(&cost) {
+            return at_once(verdict, Source::Quota);
+        }
         let cache = revision.denial_cache.as_ref();
-        if let Some(verdict) = cache.and_then(|cache| cache.get(key, &charge, &revision.limits)) {
-            return Self::Ready(Ok(revision.decision(verdict, Source::Cached)));
+        if let Some(verdict) = cache.and_then(|cache| cache.get(key, &cost, &revision.limits)) {
+            return at_once(verdict, Source::Cached);
         }
-        let op = Op::Acquire(charge);
+        let op = op(cost);
         match revision.backend.decide(key, &op) {
-            Some(verdict) => Self::Ready(inner.apply_failure_mode(revision, verdict)),
+            Some(verdict) => {
+                let decision = limiter.inner.apply_failure_mode(revision, verdict);
+                Self::Ready(decision.map(|decision| {
+                    Checked::new(decision, waiter, || (revision.hold(), key.clone()))
+                }))
+            }
             None => {
                 let (key, revision) = (key.clone(), revision.hold());
                 let verdict = PendingVerdict::default();
-                Self::Pending(PendingCheck { verdict, key, op, revision })
+                Self::Pending(PendingCheck { verdict, key, op, revision, waiter })
             }
         }
+    }
+}
+
+impl Checked {
+    #[inline]
+    fn new(
+        mut decision: Decision,
+        waiter: Option<Waiter>,
+        check: impl FnOnce() -> (HeldRevision, Key),
+    ) -> Self {
+        let several = decision.verdict.several.as_mut();
+        let wait = waiter.and_then(|waiter| {
+            let waiting = several?.waiting.take()?;
+            let (revision, key) = check();
+            Some(Box::new(Wait::new(waiter, revision, key, waiting)))
+        });
+        Self { decision, wait }
     }
 }
 
@@ -101,11 +156,12 @@ impl PendingCheck {
         &mut self,
         limiter: &Limiter,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Decision, Error>> {
-        let revision = limiter.held(&self.revision);
-        let backend = &revision.backend;
-        let verdict = ready!(backend.poll_check(&self.key, &self.op, &mut self.verdict, cx));
-        Poll::Ready(limiter.inner.apply_failure_mode(revision, verdict))
+    ) -> Poll<Result<Checked, Error>> {
+        let Self { verdict, key, op, revision: held, waiter } = self;
+        let revision = limiter.held(held);
+        let verdict = ready!(revision.backend.poll_check(key, op, verdict, cx));
+        let decision = limiter.inner.apply_failure_mode(revision, verdict)?;
+        Poll::Ready(Ok(Checked::new(decision, waiter.take(), || (held.clone(), key.clone()))))
     }
 }
 
@@ -137,10 +193,10 @@ impl Future for Check {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { limiter, progress } = &mut *self;
         if let Progress::New { key, costs } = progress {
-            match CheckState::start(limiter, &limiter.revision(), key, costs) {
+            match CheckState::start(limiter, &limiter.revision(), key, costs, None) {
                 CheckState::Ready(result) => {
                     *progress = Progress::Done;
-                    return Poll::Ready(result);
+                    return Poll::Ready(result.map(|checked| checked.decision));
                 }
                 CheckState::Pending(pending) => *progress = Progress::Pending(pending),
             }
@@ -148,7 +204,7 @@ impl Future for Check {
         let Progress::Pending(pending) = progress else { return Poll::Pending };
         let result = ready!(pending.poll(limiter, cx));
         *progress = Progress::Done;
-        Poll::Ready(result)
+        Poll::Ready(result.map(|checked| checked.decision))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a policy means for a check, and what happens when the store fails. Names neither HTTP nor
 //! Redis.
 
+mod acquire;
 mod adjust;
 mod builder;
 mod check;
@@ -8,6 +9,7 @@ mod denial_cache;
 mod failure_log;
 mod failure_mode;
 mod revision;
+mod waiting;
 
 use std::fmt;
 use std::future::poll_fn;
@@ -16,14 +18,17 @@ use std::time::Duration;
 
 use self::failure_log::FailureLog;
 use self::revision::Revisions;
+use self::waiting::Waiters;
 use crate::store::{Op, PendingVerdict, RevisionDenials, Store, Subscriber};
 use crate::{ConfigError, Costs, Decision, Error, Key, Policy, Source};
 
+pub use acquire::Reservation;
 pub use builder::LimiterBuilder;
 pub use check::Check;
-pub(crate) use check::{CheckState, PendingCheck};
+pub(crate) use check::{CheckState, Checked, PendingCheck};
 pub use failure_mode::FailureMode;
 pub(crate) use revision::{HeldRevision, Revision, RevisionRef};
+pub(crate) use waiting::Wait;
 
 /// Checks keys against a quota. The buckets are in a store.
 ///
@@ -63,6 +68,9 @@ struct Inner {
     failure_log: FailureLog,
     /// Of charges that nobody waits for.
     charge_log: FailureLog,
+    waiters: Waiters,
+    /// Of `acquire`, for buckets without a queue.
+    max_wait: Duration,
     revisions: Revisions,
 }
 

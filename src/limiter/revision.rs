@@ -50,6 +50,11 @@ impl Revision {
         &self.policy
     }
 
+    /// Whether checks of a layer may have to wait.
+    pub(crate) fn has_queue(&self) -> bool {
+        self.limits.has_queue()
+    }
+
     pub(crate) fn quotas(&self) -> &[QuotaInfo] {
         self.limits.infos()
     }

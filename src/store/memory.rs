@@ -201,7 +201,7 @@ impl MemoryBackend {
         let found = stored.as_ref().map(|bucket| &bucket.state);
         let limits = &self.spec.limits;
         let mut standing = limits.standing(found, now);
-        let verdict = op.decide(limits, &mut standing);
+        let verdict = op.decide(limits, &mut standing, now);
         if !op.changes(found.is_some(), &verdict) {
             return verdict;
         }

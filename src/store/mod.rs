@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::algorithm::{Adjustment, Charge, Limits, Standing};
+use crate::algorithm::{Adjustment, Charge, Limits, Place, Queued, Standing};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -92,6 +92,10 @@ pub enum Op {
     Peek,
     /// Charges and gives back permits without a check.
     Adjust(Adjustment),
+    /// Takes permits if they will be there soon enough.
+    Queue(Box<Queued>),
+    /// Gives the permits of a check back that does not wait any more, if nobody queued behind it.
+    Leave(Box<Place>),
 }
 
 impl Op {
@@ -107,15 +111,19 @@ impl Op {
             Self::Acquire(charge) => verdict.is_allowed() && !charge.is_nothing(),
             Self::Peek => false,
             Self::Adjust(adjustment) => exists || adjustment.is_charge(),
+            Self::Queue(queued) => verdict.is_allowed() && !queued.charge.is_nothing(),
+            Self::Leave(_) => exists,
         }
     }
 
     /// The verdict, for a peek or after an adjustment that on a check of cost 1.
-    pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing) -> Verdict {
+    pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing, now: u64) -> Verdict {
         match self {
             Self::Acquire(charge) => limits.check(standing, charge),
             Self::Peek => limits.peek(standing),
             Self::Adjust(adjustment) => limits.adjust(standing, adjustment),
+            Self::Queue(queued) => limits.enqueue(standing, queued, now),
+            Self::Leave(place) => limits.leave(standing, place, now),
         }
     }
 }

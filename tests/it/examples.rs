@@ -3,10 +3,12 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{env, str};
 
+use futures_util::future::join_all;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -407,7 +409,7 @@ async fn login_counts_failures_only_and_lets_no_concurrent_attempt_through() {
             assert_eq!(attempt("good@example.com", "correct+horse").await, StatusCode::OK);
         }
         let attempts = (0..30).map(|_| attempt("target@example.com", "wrong"));
-        let statuses = futures_util::future::join_all(attempts).await;
+        let statuses = join_all(attempts).await;
         let tried = statuses.iter().filter(|status| **status == StatusCode::UNAUTHORIZED).count();
         let denied = statuses.iter().filter(|status| status.as_u16() == 429).count();
         assert_eq!((tried, denied), (5, 25));
@@ -433,4 +435,54 @@ async fn login_counts_failures_only_and_lets_no_concurrent_attempt_through() {
             assert!(!try_next().await, "more than 20 attempts");
         }
     }
+}
+
+/// Records when the requests to a server arrived.
+async fn recording_api(arrivals: Arc<Mutex<Vec<Instant>>>) -> String {
+    let handler = async move || arrivals.lock().unwrap().push(Instant::now());
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let app = axum::Router::new().route("/", axum::routing::get(handler));
+    tokio::spawn(async { axum::serve(listener, app).await });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_api_never_sees_a_sixth_call_of_three_processes_in_a_second() {
+    let server = Server::start().await;
+    let arrivals = Arc::default();
+    let api = recording_api(Arc::clone(&arrivals)).await;
+    let (redis, calls) = (server.url(), "10");
+    let environment = [("REDIS_URL", redis.as_str()), ("API_URL", &api), ("CALLS", calls)];
+    // On a busy machine, processes are late. A call that is late is nearer to the next one.
+    let stop = Arc::new(AtomicBool::new(false));
+    let watchdog = std::thread::spawn({
+        let stop = stop.clone();
+        move || {
+            let (mut worst, mut last) = (Duration::ZERO, Instant::now());
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+                worst = worst.max(last.elapsed());
+                last = Instant::now();
+            }
+            worst
+        }
+    });
+    let start = Instant::now();
+    let outputs = join_all((0..3).map(|_| run("outbound", &environment))).await;
+    let elapsed = start.elapsed();
+    stop.store(true, Ordering::Relaxed);
+    let late = watchdog.join().unwrap();
+    for output in outputs {
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout).matches("called after").count(), 10);
+    }
+    let arrivals = arrivals.lock().unwrap();
+    assert_eq!(arrivals.len(), 30);
+    // Calls are 200 ms apart, and half of that is allowed for being late.
+    let six = Duration::from_millis(900).saturating_sub(2 * late);
+    for calls in arrivals.windows(6) {
+        assert!(calls[5] - calls[0] > six, "{:?} in spite of {late:?}", calls[5] - calls[0]);
+    }
+    assert!(elapsed < Duration::from_secs(8) + 10 * late, "slower than the quota: {elapsed:?}");
 }

@@ -24,3 +24,4 @@ mod settlement;
 mod state;
 mod transport;
 mod traps;
+mod waiting;

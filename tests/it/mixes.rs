@@ -4,7 +4,9 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
-use tollgate::{Costs, Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
+use tollgate::{
+    Costs, Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation, Source,
+};
 
 use crate::common::Server;
 use crate::exact::{paused_runtime, sample, uncached};
@@ -26,6 +28,7 @@ struct Check {
     /// Of one of the quotas.
     of_a: u64,
     is_charged_later: bool,
+    may_wait: bool,
     /// Done at the same time, before the check. Then its cost is 1.
     adjustment: Option<Adjustment>,
 }
@@ -66,6 +69,9 @@ fn quota() -> impl Strategy<Value = Quota> {
     });
     let borrowing =
         (bucket(), 1..=40u64).prop_map(|(bucket, permits)| bucket.borrow_up_to(permits));
+    let wait = prop_oneof![1..=50_000u64, Just(3_600_000_000), 1..=1u64 << 52];
+    let queue =
+        (bucket(), wait).prop_map(|(bucket, micros)| bucket.queue(Duration::from_micros(micros)));
     let micros = prop_oneof![1_000..=100_000u64, Just(3_600_000_000), Just(1 << 48)];
     let interval = (1..=50u64, micros, prop_oneof![1..=50u64, Just(2_000_000)]);
     let interval = interval.prop_map(|(permits, micros, burst)| {
@@ -82,7 +88,7 @@ fn quota() -> impl Strategy<Value = Quota> {
         let micros = width * u64::from(blocks);
         Quota::new(limit, Duration::from_micros(micros)).sliding_blocks(blocks)
     });
-    let quota = prop_oneof![bucket(), borrowing, interval, window, sliding, blocks];
+    let quota = prop_oneof![bucket(), borrowing, queue, interval, window, sliding, blocks];
     quota.prop_filter("too large", |quota| Limiter::new(MemoryStore::new(), *quota).is_ok())
 }
 
@@ -106,15 +112,15 @@ fn cases() -> impl Strategy<Value = Case> {
             permits.prop_map(Adjustment::Credit)
         ];
         let adjustment = prop::option::weighted(0.2, adjustment);
-        let check = (0..revisions.len(), cost, 0..=5u64, any::<bool>(), adjustment).prop_map(
-            |(revision, cost, of_a, is_charged_later, adjustment)| Check {
+        let check = (0..revisions.len(), cost, 0..=5u64, any::<(bool, bool)>(), adjustment)
+            .prop_map(|(revision, cost, of_a, (is_charged_later, may_wait), adjustment)| Check {
                 revision,
                 cost,
                 of_a,
                 is_charged_later,
+                may_wait,
                 adjustment,
-            },
-        );
+            });
         let checks = prop::collection::vec(check, 1..20);
         checks.prop_map(move |checks| Case { revisions: revisions.clone(), checks })
     })
@@ -173,6 +179,22 @@ fn clock_of(value: &[u8]) -> (i128, i128) {
     (number(&cells[..8]) * scale + ticks, scale)
 }
 
+/// Checks, and keeps what was reserved until the end of the case.
+async fn check(
+    limiter: &Limiter,
+    costs: Costs,
+    may_wait: bool,
+    reserved: &mut Vec<Reservation>,
+) -> Decision {
+    if !may_wait {
+        return limiter.check_costs("key", costs).await.unwrap();
+    }
+    let reservation = limiter.reserve("key", costs).await.unwrap();
+    let decision = reservation.decision().clone();
+    reserved.push(reservation);
+    decision
+}
+
 /// Runs a case on Redis. Returns the decisions, each with its time on the server's clock in
 /// microseconds. A decision for which the server was not asked has the time of the one before.
 async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64, Decision)> {
@@ -184,19 +206,20 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
     let limiters: Vec<Limiter> = limiters.collect();
     let redis_key = REDIS_KEY.replace("tollgate", prefix);
     let (mut last, mut decisions) = (0, Vec::new());
-    for check in &case.checks {
+    let mut reserved = Vec::new();
+    for step in &case.checks {
         let (limiter, costs) =
-            (&limiters[check.revision], costs(&case.revisions[check.revision], check));
-        let decision = match &check.adjustment {
-            None => limiter.check_costs("key", costs).await.unwrap(),
+            (&limiters[step.revision], costs(&case.revisions[step.revision], step));
+        let decision = match &step.adjustment {
+            None => check(limiter, costs, step.may_wait, &mut reserved).await,
             Some(adjustment) => {
                 // While the first is in flight, the other two wait, and then share a call.
                 let (_, (), decision) = tokio::join!(
                     limiter.check("other key"),
                     adjust(limiter, adjustment),
-                    limiter.check_costs("key", costs),
+                    check(limiter, costs, step.may_wait, &mut reserved),
                 );
-                decision.unwrap()
+                decision
             }
         };
         let value: Option<Vec<u8>> = server.query(&["GET", &redis_key]).await;
@@ -215,27 +238,26 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
 fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
     let real = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = real.block_on(Server::start());
-    for (n, case) in sample(cases(), 300).iter().enumerate() {
+    for (n, case) in sample(cases(), 3000).iter().enumerate() {
         let decisions = real.block_on(decide_on_redis(&server, &format!("case{n}"), case));
         paused_runtime().block_on(async {
             let first = decisions.iter().map(|(at, _)| *at).find(|at| *at > 0).unwrap_or(0);
             let store = MemoryStore::starting_at(UNIX_EPOCH + Duration::from_micros(first));
             let limiter = Limiter::new(store, case.revisions[0].clone()).unwrap();
             let start = tokio::time::Instant::now();
-            for (check, (at, expected)) in case.checks.iter().zip(decisions) {
+            let mut reserved = Vec::new();
+            for (step, (at, expected)) in case.checks.iter().zip(decisions) {
                 // Unlike a timer, which has milliseconds, `advance` is exact to the microsecond.
                 let elapsed = Duration::from_micros(at.saturating_sub(first));
                 tokio::time::advance(elapsed - start.elapsed()).await;
-                let policy = &case.revisions[check.revision];
+                let policy = &case.revisions[step.revision];
                 limiter.update(policy.clone()).unwrap();
-                if let Some(adjustment) = &check.adjustment {
+                if let Some(adjustment) = &step.adjustment {
                     adjust(&limiter, adjustment).await;
                 }
-                assert_eq!(
-                    limiter.check_costs("key", costs(policy, check)).await.unwrap(),
-                    expected,
-                    "{at} {check:?} {case:?}"
-                );
+                let costs = costs(policy, step);
+                let decision = check(&limiter, costs, step.may_wait, &mut reserved).await;
+                assert_eq!(decision, expected, "{at} {step:?} {case:?}");
             }
         });
     }

@@ -108,7 +108,7 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
         ("FIRST_NAME", packed::identity_position(number_count, 0).to_string()),
         ("COSTS", same("cost@", ", ")),
         ("ANY_COST", same("cost@ > 0", " or ")),
-        ("PATTERN", format!("([!+]?)(%d+){}", ":(-?%d+)".repeat(quotas.len()))),
+        ("PATTERN", format!("([~!+=-]*)(%d+){};?(%d*)", ":(-?%d+)".repeat(quotas.len()))),
         ("QUOTAS", quotas.len().to_string()),
         ("PARAMS", PARAMS.to_string()),
         ("MAX_TICKS", MAX_TICKS.to_string()),
@@ -150,11 +150,12 @@ impl Cells {
 fn of_quota(line: &str, quotas: &[&Fragment], quota: usize) -> String {
     let fragment = quotas[quota];
     let numbers = quotas.iter().map(|fragment| fragment.names("numbers@").count()).sum();
-    let ceiling = || fragment.line("ceiling@").or_else(|| section(DECIDE, "ceiling@")?.next());
-    let line = match line.contains("CEILING") {
-        true => line.replace("CEILING", ceiling().unwrap_or_default()),
-        false => line.to_owned(),
-    };
+    let expressions = [("CEILING", "ceiling@"), ("WAITING", "waiting@"), ("END", "end@")];
+    let used = expressions.into_iter().filter(|(word, _)| line.contains(word));
+    let line = used.fold(line.to_owned(), |line, (word, name)| {
+        let of_quota = fragment.line(name).or_else(|| section(DECIDE, name)?.next());
+        line.replace(word, of_quota.unwrap_or_default())
+    });
     line.replace("PRICE", fragment.line("price@").unwrap_or_default())
         .replace("IDENTITY", &packed::identity_position(numbers, quota).to_string())
         .replace("TAG", &fragment.tag.to_string())

@@ -138,7 +138,7 @@ impl Runs {
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
         let costs = self.0.iter().map(|(count, op)| match op {
             Op::Acquire(charge) => (charge.of(0), *count as usize),
-            Op::Peek | Op::Adjust(_) => (0, *count as usize),
+            _ => (0, *count as usize),
         });
         costs.flat_map(|(cost, count)| std::iter::repeat_n(cost, count))
     }
@@ -154,24 +154,41 @@ impl Runs {
             runs => {
                 let mut text = String::with_capacity(8 * runs.len());
                 for (count, op) in runs {
-                    text.push_str(match op {
-                        Op::Acquire(Charge::Later(_)) => "!",
-                        Op::Adjust(_) => "+",
-                        Op::Acquire(_) | Op::Peek => "",
-                    });
-                    // Writing to a string cannot fail.
-                    let _ = write!(text, "{count}");
-                    for quota in 0..quotas {
-                        let _ = match op {
-                            Op::Acquire(charge) => write!(text, ":{}", charge.of(quota)),
-                            Op::Adjust(adjustment) => write!(text, ":{}", adjustment.of(quota)),
-                            Op::Peek => write!(text, ":0"),
-                        };
-                    }
-                    text.push(',');
+                    write_run(&mut text, *count, op, quotas);
                 }
                 call.arg(text);
             }
+        }
+    }
+}
+
+/// Writes a run as `lua/frame.lua` describes it.
+fn write_run(text: &mut String, count: u32, op: &Op, quotas: usize) {
+    let mut write = |kind: &str, numbers: &dyn Fn(usize) -> i128, end: std::fmt::Arguments<'_>| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{kind}{count}");
+        for quota in 0..quotas {
+            let _ = write!(text, ":{}", numbers(quota));
+        }
+        let _ = write!(text, "{end},");
+    };
+    let nothing = format_args!("");
+    match op {
+        Op::Acquire(charge) => {
+            let kind = if charge.is_later() { "!" } else { "" };
+            write(kind, &|quota| charge.of(quota).into(), nothing);
+        }
+        Op::Peek => write("", &|_| 0, nothing),
+        Op::Adjust(adjustment) => write("+", &|quota| adjustment.of(quota).into(), nothing),
+        Op::Queue(queued) => {
+            let kind = if queued.charge.is_later() { "~!" } else { "~" };
+            let patience = queued.patience.0;
+            write(kind, &|quota| queued.of(quota).into(), format_args!(";{patience}"));
+        }
+        Op::Leave(place) => {
+            let end = |quota: usize| place.ends.get(quota).copied().unwrap_or(0).into();
+            write("=", &end, nothing);
+            write("-", &|quota| -i128::from(place.charge.of(quota)), nothing);
         }
     }
 }
@@ -425,7 +442,7 @@ impl<'a> Replay<'a> {
     }
 
     fn decide(&mut self, op: &Op) -> Verdict {
-        let verdict = op.decide(&self.policy.limits, &mut self.standing);
+        let verdict = op.decide(&self.policy.limits, &mut self.standing, self.now);
         self.has_denied |= !verdict.is_allowed();
         verdict
     }

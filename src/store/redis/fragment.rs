@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{assembly, packed};
 use crate::algorithm::{
     Algorithm, BlocksState, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS,
-    QuotaState, Rate, Refills, Span, WindowState,
+    Patience, QuotaState, Rate, Refills, Span, WindowState,
 };
 
 /// The part of a script for one algorithm.
@@ -41,6 +41,9 @@ static MICROS: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_micros", "token
 static BORROWING: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_borrowing", "token_bucket");
 static BORROWING_MICROS: Fragment =
     fragment!(BUCKET_TAG, 2, "token_bucket_borrowing", "token_bucket_micros", "token_bucket");
+static QUEUE: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_queue", "token_bucket");
+static QUEUE_MICROS: Fragment =
+    fragment!(BUCKET_TAG, 2, "token_bucket_queue", "token_bucket_micros", "token_bucket");
 static FIXED_WINDOW: Fragment = fragment!(2, 0, "fixed_window");
 static INTERVAL_REFILL: Fragment = fragment!(3, 2, "interval_refill");
 static SLIDING_COUNTERS: Fragment = fragment!(4, 1, "sliding_counters");
@@ -49,12 +52,17 @@ static SLIDING_BLOCKS: Fragment = fragment!(5, 2, "sliding_blocks");
 impl Fragment {
     pub(super) fn of(limit: &Limit) -> &'static Self {
         match limit {
-            Limit::TokenBucket(bucket) => match (bucket.rate().scale(), bucket.borrows()) {
-                (1, false) => &MICROS,
-                (1, true) => &BORROWING_MICROS,
-                (_, false) => &TOKEN_BUCKET,
-                (_, true) => &BORROWING,
-            },
+            Limit::TokenBucket(bucket) => {
+                let has_micros = bucket.rate().scale() == 1;
+                match (bucket.borrows(), bucket.is_queue()) {
+                    (true, _) if has_micros => &BORROWING_MICROS,
+                    (true, _) => &BORROWING,
+                    (_, true) if has_micros => &QUEUE_MICROS,
+                    (_, true) => &QUEUE,
+                    _ if has_micros => &MICROS,
+                    _ => &TOKEN_BUCKET,
+                }
+            }
             Limit::IntervalRefill(_) => &INTERVAL_REFILL,
             Limit::SlidingCounters(_) => &SLIDING_COUNTERS,
             Limit::SlidingBlocks(_) => &SLIDING_BLOCKS,
@@ -87,25 +95,26 @@ pub(super) fn numbers(limit: &Limit) -> Numbers {
     let integers: SmallVec<[u64; 4]> = match limit {
         Limit::TokenBucket(bucket) => {
             let rate = bucket.rate();
-            let mut numbers =
-                smallvec![rate.permit(), rate.scale(), bucket.refill_ticks(), bucket.ceiling()];
-            numbers.truncate(if bucket.borrows() { 4 } else { 3 });
+            let mut numbers = smallvec![rate.permit(), rate.scale(), bucket.refill_ticks()];
+            if bucket.borrows() || bucket.is_queue() {
+                numbers.push(bucket.ceiling(Some(Patience(0))));
+            }
             numbers
         }
         Limit::IntervalRefill(bucket) => {
             let rate = bucket.rate();
-            smallvec![rate.permits, rate.interval, bucket.capacity()]
+            smallvec![rate.permits, rate.interval, bucket.limit()]
         }
         Limit::FixedWindow(window) => {
             let start = window.start().map_or(-1.0, |start| start as f64);
-            return smallvec![window.capacity() as f64, window.span() as f64, start];
+            return smallvec![window.limit() as f64, window.span() as f64, start];
         }
         Limit::SlidingCounters(window) => {
             let span = window.span();
-            smallvec![span.micros(), span.unit(), span.units(), window.capacity()]
+            smallvec![span.micros(), span.unit(), span.units(), window.limit()]
         }
         Limit::SlidingBlocks(window) => {
-            smallvec![window.width(), window.blocks() as u64, window.capacity()]
+            smallvec![window.width(), window.blocks() as u64, window.limit()]
         }
     };
     integers.into_iter().map(|number| number as f64).collect()

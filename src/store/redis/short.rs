@@ -30,7 +30,7 @@ pub(super) fn params(limits: &Limits) -> Option<Params> {
     let (Some((id, Limit::TokenBucket(bucket))), None) = (quotas.next(), quotas.next()) else {
         return None;
     };
-    if bucket.borrows() {
+    if bucket.borrows() || bucket.is_queue() {
         return None;
     }
     let (permit, digits) = (bucket.rate().permit(), three_digits(bucket.rate())?);

@@ -1,0 +1,73 @@
+//! Outgoing calls: any number of processes together call an API five times per second. Calls beyond that
+//! wait for their turn, for up to 30 seconds.
+//!
+//! ```sh
+//! cargo run --example outbound
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run --example outbound # in several terminals
+//! ```
+//!
+//! `API_URL` is the address to call instead of a server in this process, and `CALLS` how often.
+
+use std::env;
+use std::error::Error;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::request::Parts;
+use http::{Request, StatusCode};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
+use tower::{ServiceBuilder, ServiceExt};
+
+const PER_API: Quota = Quota::per_second(5).queue(Duration::from_secs(30));
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let policy = Policy::new("outbound").quota("calls", PER_API);
+    let limiter = match env::var("REDIS_URL") {
+        Ok(url) => Limiter::new(RedisStore::open(url)?, policy)?,
+        Err(_) => Limiter::new(MemoryStore::new(), policy)?,
+    };
+    let api = match env::var("API_URL") {
+        Ok(url) => url,
+        Err(_) => serve().await?,
+    };
+    let calls = env::var("CALLS").map_or(Ok(20), |calls| calls.parse::<u32>())?;
+
+    // One queue for each host.
+    let host = |parts: &Parts| parts.uri.host().unwrap_or_default().to_owned();
+    let client = ServiceBuilder::new()
+        .layer(RateLimitLayer::new(limiter, host))
+        .service(Client::builder(TokioExecutor::new()).build_http::<Body>());
+
+    let (start, mut tasks) = (Instant::now(), JoinSet::new());
+    for _ in 0..calls {
+        let (client, request) = (client.clone(), Request::get(&api).body(Body::empty())?);
+        tasks.spawn(async move { (client.oneshot(request).await, start.elapsed()) });
+    }
+    while let Some(task) = tasks.join_next().await {
+        match task? {
+            (Ok(response), elapsed) if response.status() == StatusCode::OK => {
+                println!("called after {elapsed:.1?}");
+            }
+            (Ok(response), _) => println!("not called: {}", response.status()),
+            (Err(error), _) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Starts a server to call, and returns its address.
+async fn serve() -> Result<String, std::io::Error> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let address = listener.local_addr()?;
+    let app = Router::new().route("/", get(async || "hello"));
+    tokio::spawn(async { axum::serve(listener, app).await });
+    Ok(format!("http://{address}/"))
+}

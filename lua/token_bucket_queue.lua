@@ -1,0 +1,12 @@
+-- A token bucket with a queue: the sections that differ from those of token_bucket.lua.
+--
+-- Numbers  as there, and the refill time of the whole bucket plus the longest wait in the queue.
+
+--@ numbers@
+permit@, scale@, capacity@, ceiling@
+--@ above@
+level@ > ceiling@
+--@ waiting@
+ceiling@
+--@ ceiling@
+math.max(math.min(2 * capacity@, MAX_TICKS - MAX_TICKS % permit@), ceiling@ - ceiling@ % permit@)

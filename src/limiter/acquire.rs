@@ -1,0 +1,167 @@
+//! Checks that wait for their permits.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::time::Duration;
+
+use super::Limiter;
+use super::check::{CheckState, Checked};
+use crate::algorithm::Patience;
+use crate::{Costs, Decision, Error, Key};
+
+/// Permits that were taken in advance: see [`Limiter::reserve`].
+///
+/// If it is dropped before [its time](Self::delay), the permits are given back, unless others have queued
+/// behind it.
+#[must_use = "a reservation that is dropped gives its permits back"]
+pub struct Reservation(Checked);
+
+impl Reservation {
+    /// The decision. If it is a denial, nothing is reserved.
+    pub fn decision(&self) -> &Decision {
+        &self.0.decision
+    }
+
+    /// How long until the permits are there, on Tokio's clock. Zero if they are there now, or if the
+    /// check was denied.
+    pub fn delay(&self) -> Duration {
+        self.0.wait.as_ref().map_or(Duration::ZERO, |wait| wait.delay())
+    }
+
+    /// Waits until the permits are there. A denial is returned at once.
+    ///
+    /// # Panics
+    ///
+    /// If it has to wait outside of a Tokio runtime with a time driver.
+    pub async fn wait(self) -> Decision {
+        let Checked { decision, wait } = self.0;
+        if let Some(mut wait) = wait {
+            poll_fn(|cx| wait.poll(cx)).await;
+        }
+        decision
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation")
+            .field("decision", self.decision())
+            .field("delay", &self.delay())
+            .finish()
+    }
+}
+
+impl Limiter {
+    /// Takes one permit, and waits until it is there.
+    ///
+    /// If the permits of a token bucket are used up, the next one that it gains is taken in advance, and
+    /// the future completes when it is there. Later checks wait behind it, in all processes. So a
+    /// fleet of processes proceeds at the rate of the quota, after the burst. A denial is returned
+    /// at once:
+    ///
+    /// - if the wait would be longer than the quota's [`queue`](crate::Quota::queue) allows, or
+    ///   [`max_wait`](crate::LimiterBuilder::max_wait) for a bucket without one;
+    /// - if [`max_waiters`](crate::LimiterBuilder::max_waiters) checks of this limiter wait in this
+    ///   process;
+    /// - if a quota with another algorithm, or one that [lends](crate::Quota::borrow_up_to) permits,
+    ///   denies the check. These have no queue.
+    ///
+    /// The wait is not part of the [`timeout`](crate::LimiterBuilder::timeout). It counts from the reply
+    /// of the store, so it is never too short. If the future is dropped while it waits, its permits are
+    /// given back, unless others have queued behind it. If the store fails, the failure mode applies at
+    /// once, without a wait.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10).burst(20))?;
+    /// let start = tokio::time::Instant::now();
+    /// for _ in 0..50 {
+    ///     limiter.acquire("api.example.com").await?.ensure_allowed()?;
+    /// }
+    /// // 20 at once, and then 10 per second.
+    /// assert_eq!(start.elapsed().as_secs(), 3);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`check`](Self::check).
+    ///
+    /// # Panics
+    ///
+    /// As for [`Reservation::wait`].
+    pub async fn acquire(&self, key: impl Into<Key>) -> Result<Decision, Error> {
+        self.acquire_costs(key, Costs::new(1)).await
+    }
+
+    /// Like [`acquire`](Self::acquire), for `cost` permits.
+    ///
+    /// # Errors
+    ///
+    /// As for [`check`](Self::check).
+    ///
+    /// # Panics
+    ///
+    /// As for [`Reservation::wait`].
+    pub async fn acquire_cost(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
+        self.acquire_costs(key, Costs::new(cost)).await
+    }
+
+    /// Like [`acquire`](Self::acquire), with a different cost for some quotas of the policy.
+    ///
+    /// # Errors
+    ///
+    /// As for [`check_costs`](Self::check_costs).
+    ///
+    /// # Panics
+    ///
+    /// As for [`Reservation::wait`].
+    pub async fn acquire_costs(
+        &self,
+        key: impl Into<Key>,
+        costs: Costs,
+    ) -> Result<Decision, Error> {
+        Ok(self.reserve(key, costs).await?.wait().await)
+    }
+
+    /// Takes permits as [`acquire_costs`](Self::acquire_costs) does, but leaves the waiting to the caller.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Costs, Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let quota = Quota::per_minute(1).queue(Duration::from_secs(3_600));
+    /// let limiter = Limiter::new(MemoryStore::new(), quota)?;
+    /// limiter.acquire("reports").await?.ensure_allowed()?;
+    ///
+    /// let reservation = limiter.reserve("reports", Costs::new(1)).await?;
+    /// assert!(reservation.decision().is_allowed());
+    /// if reservation.delay() > Duration::from_secs(10) {
+    ///     // That is too late. The permit is given back.
+    ///     drop(reservation);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`check_costs`](Self::check_costs).
+    pub async fn reserve(&self, key: impl Into<Key>, costs: Costs) -> Result<Reservation, Error> {
+        let key = key.into();
+        let wait = u64::try_from(self.inner.max_wait.as_micros()).unwrap_or(u64::MAX);
+        let state = {
+            let revision = self.revision();
+            CheckState::start(self, &revision, &key, &costs, Some(Patience(wait)))
+        };
+        let checked = match state {
+            CheckState::Ready(checked) => checked?,
+            CheckState::Pending(mut check) => poll_fn(|cx| check.poll(self, cx)).await?,
+        };
+        Ok(Reservation(checked))
+    }
+}

@@ -1,0 +1,97 @@
+//! Checks that have taken permits, and wait until they are there.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::{HeldRevision, Limiter, Revision};
+use crate::Key;
+use crate::algorithm::Place;
+use crate::verdict::Waiting;
+
+/// The number of waiters of a limiter in this process.
+#[derive(Debug)]
+pub(super) struct Waiters {
+    most: usize,
+    count: AtomicUsize,
+}
+
+/// Permission to wait, which a limited number of checks has at a time.
+pub(super) struct Waiter(Limiter);
+
+/// An allowed check that waits. If it is dropped before its time, it gives its permits back, unless others
+/// queued behind it.
+pub(crate) struct Wait {
+    limiter: Limiter,
+    revision: HeldRevision,
+    key: Key,
+    due: Instant,
+    /// Until the time has come, like the waiter.
+    place: Option<Place>,
+    waiter: Option<Waiter>,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Waiters {
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, count: AtomicUsize::new(0) }
+    }
+}
+
+impl Waiter {
+    /// `None` if too many wait.
+    pub(super) fn new(limiter: &Limiter) -> Option<Self> {
+        let Waiters { most, count } = &limiter.inner.waiters;
+        let more = |count: usize| (count < *most).then_some(count + 1);
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self(limiter.clone()))
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.0.inner.waiters.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Wait {
+    /// The wait begins now.
+    pub(super) fn new(waiter: Waiter, revision: HeldRevision, key: Key, waiting: Waiting) -> Self {
+        let Waiting { wait, place } = waiting;
+        let (limiter, due) = (waiter.0.clone(), Instant::now() + Duration::from_micros(wait));
+        let (place, waiter) = (Some(place), Some(waiter));
+        Self { limiter, revision, key, due, place, waiter, sleep: None }
+    }
+
+    pub(super) fn delay(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.place.is_some() {
+            let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(self.due)));
+            ready!(sleep.as_mut().poll(cx));
+            (self.sleep, self.place, self.waiter) = (None, None, None);
+        }
+        Poll::Ready(())
+    }
+
+    /// The revision that decided the check.
+    pub(crate) fn revision(&self) -> &Revision {
+        self.limiter.held(&self.revision)
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take()
+            && !self.delay().is_zero()
+        {
+            self.limiter.leave(self.revision.clone(), self.key.clone(), place);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Checks that wait for their permits, and requests that wait in the layer.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, advance, sleep, timeout};
+use tollgate::resolve::Global;
+use tollgate::{
+    Costs, Decision, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
+    Source,
+};
+use tower::limit::ConcurrencyLimit;
+use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
+
+use crate::common::{BOUND, Server, wait_until};
+use crate::exact::{test_limiter, uncached};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Five per second, and one that arrives now waits for at most two seconds.
+const QUEUE: Quota = Quota::per_second(5).queue(Duration::from_secs(2));
+
+fn limiter(quota: Quota) -> Limiter {
+    Limiter::new(MemoryStore::new(), quota).unwrap()
+}
+
+async fn spawned(limiter: &Limiter, count: usize) -> Vec<(Decision, Duration)> {
+    let (start, mut tasks) = (Instant::now(), JoinSet::new());
+    for _ in 0..count {
+        let limiter = limiter.clone();
+        tasks.spawn(async move { (limiter.acquire("key").await.unwrap(), start.elapsed()) });
+    }
+    tasks.join_all().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_proceed_evenly_and_those_that_would_wait_too_long_are_denied_at_once() {
+    let results = spawned(&limiter(QUEUE), 20).await;
+    let (allowed, denied): (Vec<_>, Vec<_>) =
+        results.iter().partition(|(decision, _)| decision.is_allowed());
+    let times: Vec<_> = allowed.iter().map(|(_, time)| time.as_millis()).collect();
+    assert_eq!(times, (0..=10).map(|n| 200 * n).collect::<Vec<_>>());
+    assert_eq!(denied.len(), 9);
+    for (decision, time) in denied {
+        // A place in the queue is free when the next one proceeds.
+        assert_eq!(decision.retry_after(), Some(Duration::from_millis(200)));
+        assert_eq!(time, &Duration::ZERO);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_lets_a_burst_through_and_then_waiters_one_by_one() {
+    let results = spawned(&limiter(Quota::per_second(10).burst(20)), 40).await;
+    let times: Vec<_> = results.iter().map(|(_, time)| time.as_millis()).collect();
+    let expected = (0..40u128).map(|n| 100 * n.saturating_sub(19));
+    assert_eq!(times, expected.collect::<Vec<_>>());
+    assert!(results.iter().all(|(decision, _)| decision.is_allowed()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_above_the_burst_waits_for_the_rest() {
+    let limiter = limiter(QUEUE);
+    let start = Instant::now();
+    assert!(limiter.acquire_cost("key", 6).await.unwrap().is_allowed());
+    assert_eq!(start.elapsed(), SECOND);
+    // 2 seconds, and the permit that a full bucket has.
+    assert!(limiter.acquire_cost("other", 12).await.unwrap().exceeds_capacity());
+    assert!(limiter.check_cost("other", 2).await.unwrap().exceeds_capacity());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_does_not_wait_and_takes_nothing_in_advance() {
+    let limiter = limiter(QUEUE);
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+    let denied = limiter.check("key").await.unwrap();
+    assert_eq!(denied.retry_after(), Some(Duration::from_millis(200)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_than_the_configured_number_wait() {
+    let store = MemoryStore::new();
+    let limiter = Limiter::builder(store, QUEUE).max_waiters(2).build().unwrap();
+    let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    assert!(take().await.decision().is_allowed(), "one that need not wait is no waiter");
+    let (one, two) = (take().await, take().await);
+    assert!(two.decision().is_allowed());
+    assert!(take().await.decision().is_denied());
+    let other = limiter.acquire("other key").await.unwrap();
+    assert!(other.is_allowed(), "one that need not wait");
+    let _ = one.wait().await;
+    let three = take().await;
+    assert!(three.decision().is_allowed());
+    assert_eq!((two.delay().as_millis(), three.delay().as_millis()), (200, 400));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_waiter_returns_its_place_if_nobody_queued_behind_it() {
+    let limiter = limiter(QUEUE);
+    let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let millis = |reservation: &tollgate::Reservation| reservation.delay().as_millis();
+    let [first, second, third] = [take().await, take().await, take().await];
+    assert_eq!([millis(&first), millis(&second), millis(&third)], [0, 200, 400]);
+    drop(second);
+    let fourth = take().await;
+    assert_eq!(millis(&fourth), 600, "the third keeps its place, and so does the gap");
+    drop(fourth);
+    let fifth = take().await;
+    assert_eq!(millis(&fifth), 600, "the last place is free again");
+    advance(Duration::from_millis(600)).await;
+    drop(fifth);
+    assert_eq!(millis(&take().await), 200, "its time had come");
+}
+
+#[tokio::test]
+async fn on_redis_processes_share_the_rate_and_cancelled_waiters_return_their_places() {
+    let server = Server::start().await;
+    let quota = Quota::per_second(50).queue(Duration::from_secs(20));
+    let limiters = [(); 3].map(|()| uncached(RedisStore::open(server.url()).unwrap(), quota));
+    let (start, mut tasks) = (Instant::now(), JoinSet::new());
+    for n in 0..60 {
+        let limiter = limiters[n % 3].clone();
+        tasks.spawn(async move {
+            assert!(limiter.acquire("key").await.unwrap().is_allowed());
+        });
+    }
+    tasks.join_all().await;
+    assert!(start.elapsed() >= SECOND * 59 / 50, "{:?}", start.elapsed());
+
+    let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
+    let limiter = uncached(RedisStore::open(server.url()).unwrap().key_prefix("daily"), daily);
+    let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let (_first, second) = (reserve().await, reserve().await);
+    let delay = second.delay();
+    assert!(delay > 86_390 * SECOND && delay <= 86_400 * SECOND);
+    drop(second);
+    wait_until("the place is given back", BOUND, async || {
+        limiter.peek("key").await.unwrap().reset_after() <= 86_400 * SECOND
+    })
+    .await;
+    let again = reserve().await;
+    assert!(again.decision().is_allowed() && again.delay() <= 86_400 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_without_a_queue_denies_one_that_would_have_to_wait() {
+    let policy =
+        Policy::new("test").quota("queue", QUEUE).quota("daily", Quota::per_day(2).calendar());
+    let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();
+    let start = Instant::now();
+    for millis in [0, 200] {
+        assert!(limiter.acquire("key").await.unwrap().is_allowed());
+        assert_eq!(start.elapsed().as_millis(), millis);
+    }
+    let denied = limiter.acquire("key").await.unwrap();
+    let violated: Vec<_> = denied.quotas().filter(|quota| quota.is_violated()).collect();
+    assert_eq!((violated.len(), violated[0].name()), (1, "daily"));
+    // Nothing was taken from the queue.
+    advance(Duration::from_millis(200)).await;
+    assert_eq!(limiter.peek("key").await.unwrap().quotas().next().unwrap().remaining(), 1);
+}
+
+#[tokio::test]
+async fn an_outage_is_decided_at_once_by_the_failure_mode() {
+    let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
+    let open = Limiter::new(store.clone(), QUEUE).unwrap();
+    for _ in 0..3 {
+        let decision = open.acquire("key").await.unwrap();
+        assert_eq!(decision.source(), Source::FailureMode);
+    }
+    let closed = Limiter::builder(store, QUEUE).failure_mode(FailureMode::Closed).build().unwrap();
+    assert!(closed.acquire("key").await.is_err());
+}
+
+fn request() -> Request {
+    Request::new(Body::empty())
+}
+
+/// Panics if it is called without being ready. A clone is not ready.
+struct Strict {
+    is_ready: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self { is_ready: false, calls: self.calls.clone() }
+    }
+}
+
+impl Service<Request> for Strict {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.is_ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request) -> Self::Future {
+        assert!(std::mem::take(&mut self.is_ready), "called without being ready");
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        std::future::ready(Ok(StatusCode::OK.into_response()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_wait_in_the_layer_and_only_a_ready_service_is_called() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let strict = Strict { is_ready: false, calls: calls.clone() };
+    let service = RateLimitLayer::new(limiter(QUEUE), Global).layer(strict);
+    let (start, mut tasks) = (Instant::now(), JoinSet::new());
+    for _ in 0..13 {
+        let service = service.clone();
+        tasks.spawn(async move {
+            let response = service.oneshot(request()).await.unwrap();
+            (response.status(), response.headers().clone(), start.elapsed())
+        });
+    }
+    sleep(Duration::from_millis(250)).await;
+    assert_eq!(calls.load(Ordering::Relaxed), 2, "the others wait");
+    let results = tasks.join_all().await;
+    let denied: Vec<_> = results.iter().filter(|(status, ..)| *status != StatusCode::OK).collect();
+    assert_eq!(denied.len(), 2);
+    for (status, headers, time) in denied {
+        assert_eq!((*status, time.as_millis()), (StatusCode::TOO_MANY_REQUESTS, 0));
+        assert_eq!(headers["retry-after"], "1");
+    }
+    let times = results.iter().filter(|(status, ..)| *status == StatusCode::OK);
+    let times: Vec<_> = times
+        .map(|(_, headers, time)| (!headers["ratelimit"].is_empty(), time.as_millis()))
+        .collect();
+    assert_eq!(times, (0..=10).map(|n| (true, 200 * n)).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_request_holds_no_place_of_an_inner_concurrency_limit() {
+    let inner = service_fn(async |_: Request| Ok::<_, BoxError>(StatusCode::OK.into_response()));
+    let inner = ConcurrencyLimit::new(inner, 1);
+    let service = RateLimitLayer::new(limiter(QUEUE), Global).layer(inner.clone());
+    assert_eq!(service.clone().oneshot(request()).await.unwrap().status(), StatusCode::OK);
+    let waiting = tokio::spawn(service.oneshot(request()));
+    sleep(Duration::from_millis(100)).await;
+    let mut other = inner;
+    let holder = timeout(SECOND, other.ready()).await.expect("the waiting request holds no place");
+    holder.unwrap();
+    // Afterwards it waits for the place.
+    sleep(SECOND).await;
+    assert!(!waiting.is_finished());
+    drop(other);
+    assert_eq!(waiting.await.unwrap().unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_disconnects_while_it_waits_returns_its_place_and_is_not_charged() {
+    let limiter = limiter(QUEUE);
+    let service = RateLimitLayer::new(limiter.clone(), Global)
+        .cost_by_response(|_| 1)
+        .costs_without_response(Costs::new(7))
+        .layer(service_fn(async |_: Request| Ok::<_, Infallible>(StatusCode::OK.into_response())));
+    let _ = service.clone().oneshot(request()).await.unwrap();
+    let waiting = tokio::spawn(service.oneshot(request()));
+    sleep(Duration::from_millis(100)).await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    let next = limiter.reserve("global", Costs::new(1)).await.unwrap();
+    assert_eq!(next.delay(), Duration::from_millis(100));
+}
+
+#[tokio::test]
+async fn a_wait_in_the_layer_is_longer_than_the_timeout_of_the_check() {
+    let server = Server::start().await;
+    let quota = Quota::per_second(2).queue(SECOND);
+    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), quota);
+    let service = RateLimitLayer::new(limiter, Global)
+        .layer(service_fn(async |_: Request| Ok::<_, Infallible>(StatusCode::OK.into_response())));
+    let start = Instant::now();
+    for _ in 0..3 {
+        let response = service.clone().oneshot(request()).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+    assert!(start.elapsed() >= SECOND);
+}

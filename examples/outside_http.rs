@@ -7,29 +7,12 @@
 
 use std::time::Instant;
 
-use tokio::time::sleep;
 use tollgate::{Error, ErrorKind, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 
 #[derive(Clone, Copy)]
 struct Mail {
     tenant: &'static str,
-    recipients: u64,
-}
-
-/// Waits until the mail may be sent, for any number of workers.
-async fn acquire(limiter: &Limiter, mail: Mail) -> Result<(), BoxError> {
-    loop {
-        let decision = limiter.check_cost(mail.tenant, mail.recipients).await?;
-        if decision.is_allowed() {
-            return Ok(());
-        }
-        match decision.retry_after() {
-            Some(wait) => sleep(wait).await,
-            // No wait is long enough for a mail that costs more than the burst.
-            None => return Err("too many recipients for one mail".into()),
-        }
-    }
 }
 
 #[tokio::main]
@@ -38,10 +21,12 @@ async fn main() -> Result<(), BoxError> {
     let outgoing = Policy::new("outgoing").quota("recipients", Quota::per_second(50).burst(10));
     let outgoing = Limiter::new(store.clone(), outgoing)?;
     let start = Instant::now();
-    for recipients in [5, 5, 10, 11] {
-        match acquire(&outgoing, Mail { tenant: "acme", recipients }).await {
-            Ok(()) => println!("{recipients:2} recipients: sent after {:.1?}", start.elapsed()),
-            Err(error) => println!("{recipients:2} recipients: {error}"),
+    for recipients in [5, 5, 10, 2_000] {
+        // Waits until there are enough permits, for up to 30 seconds by default.
+        let decision = outgoing.acquire_cost("acme", recipients).await?;
+        match decision.is_allowed() {
+            true => println!("{recipients:4} recipients: sent after {:.1?}", start.elapsed()),
+            false => println!("{recipients:4} recipients: too many for one mail"),
         }
     }
 
@@ -52,7 +37,7 @@ async fn main() -> Result<(), BoxError> {
         .layer(RateLimitLayer::with_errors(limiter, |mail: &Mail| mail.tenant))
         .service(service_fn(async |_: Mail| Ok::<_, BoxError>("accepted")));
     for _ in 0..3 {
-        let mail = Mail { tenant: "acme", recipients: 1 };
+        let mail = Mail { tenant: "acme" };
         match mailbox.ready().await?.call(mail).await {
             Ok(response) => println!("mailbox: {response}"),
             Err(error) => match error.downcast_ref::<Error>() {

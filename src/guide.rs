@@ -339,11 +339,34 @@
 //! |---|---|---|
 //! | [token bucket](crate::Quota) | burst + `n` × `t` / period | nearly everything: smooth, with a burst that you choose |
 //! | [borrowing](crate::Quota::borrow_up_to) | burst + borrowed + `n` × `t` / period | costly requests that should start at once and pay afterwards |
+//! | [queue](crate::Quota::queue) | burst (1) + `n` × `t` / period proceed | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
 //! | [interval refill](crate::Quota::interval_refill) | burst + `n` for each refill in the span | permits that arrive all at once: 10 a minute, counted from the first check |
 //! | [fixed window](crate::Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
 //! | [calendar](crate::Quota::calendar) | `n` for each window that the span touches | contracts and invoices: 1,000 per day, from midnight in UTC |
 //! | [sliding window](crate::Quota::sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | a window that is not used up again at its edge, in little memory |
 //! | [sliding blocks](crate::Quota::sliding_blocks) | `n` in any span of one period | a hard limit for any period; a permit comes back up to a block late |
+//!
+//! ## Queue
+//!
+//! A leaky bucket as a queue does not deny what comes too early, but lets it wait. A layer waits
+//! before it calls the service. Meanwhile it holds no resources of the service, such as a place of an inner
+//! concurrency limit. The longest wait is part of the quota and holds for all processes together; the
+//! [number of waiters](crate::LimiterBuilder::max_waiters) is limited in each process. Waiting is not part of
+//! the timeout. A client that disconnects returns its place, unless others have queued behind it.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate::resolve::PeerIp;
+//! use tollgate::{ConfigError, Limiter, MemoryStore, Quota, RateLimitLayer};
+//!
+//! /// 20 requests at once, and then one every 100 ms. Those that would wait for longer than a second get
+//! /// a 429.
+//! fn shaped() -> Result<RateLimitLayer<PeerIp>, ConfigError> {
+//!     let quota = Quota::per_second(10).burst(20).queue(Duration::from_secs(1));
+//!     Ok(RateLimitLayer::new(Limiter::new(MemoryStore::new(), quota)?, PeerIp::new()))
+//! }
+//! # shaped().unwrap();
+//! ```
 //!
 //! ## Fixed window
 //!
@@ -512,37 +535,36 @@
 //!
 //! # Outgoing calls
 //!
-//! If all instances share a budget of five requests per second to a third party, they check one key
-//! in Redis. Wait as long as the decision says, and check again:
+//! Instances that share a budget of five requests per second to a third party take their permits from one
+//! key. [`acquire`] waits until the permit is there, in the order of arrival and for at most the longest
+//! wait of the [queue](#queue). Beyond that it denies at once, as it does if too many tasks of the process
+//! wait already.
 //!
 //! ```
-//! use tokio::time::sleep;
-//! use tollgate::{Error, Limiter};
+//! use std::time::Duration;
+//! use tollgate::{Error, Limiter, MemoryStore, Quota};
 //!
-//! /// Returns when the next call may be made.
-//! async fn acquire(limiter: &Limiter) -> Result<(), Error> {
-//!     loop {
-//!         let decision = limiter.check("third-party").await?;
-//!         match decision.retry_after() {
-//!             Some(wait) => sleep(wait).await,
-//!             None => return decision.ensure_allowed(),
-//!         }
-//!     }
+//! const BUDGET: Quota = Quota::per_second(5).queue(Duration::from_secs(30));
+//!
+//! async fn call(limiter: &Limiter) -> Result<(), Error> {
+//!     limiter.acquire("third-party").await?.ensure_allowed()?;
+//!     // Make the call.
+//!     Ok(())
 //! }
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use tollgate::{MemoryStore, Quota};
-//! # let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(5).burst(1))?;
+//! # let limiter = Limiter::new(MemoryStore::new(), BUDGET)?;
 //! # let start = tokio::time::Instant::now();
-//! # for _ in 0..11 { acquire(&limiter).await?; }
+//! # for _ in 0..11 { call(&limiter).await?; }
 //! # assert_eq!(start.elapsed().as_secs(), 2);
 //! # Ok(()) }
 //! ```
 //!
-//! Waiting tasks are not served in order, so one can wait for a long time if there are many: bound
-//! their number, for example with a `tokio::sync::Semaphore`. Use [`FailureMode::Closed`] if calls
-//! beyond the limit are worse than no calls. For a tower client, put
-//! [`RateLimitLayer::with_errors`] around it.
+//! A [`RateLimitLayer`] around a client waits in the same way: see the example `outbound`. Use
+//! [`FailureMode::Closed`] if calls beyond the limit are worse than no calls.
+//!
+//! Calls proceed 200 ms apart, but the network and busy machines delay some of them, so two can arrive closer
+//! together. If the other side counts strictly, leave some room: `5/1100ms queue 30s`.
 //!
 //! # Tests with a paused clock
 //!
@@ -625,7 +647,6 @@
 //! [`MemoryStore`]: crate::MemoryStore
 //! [`RedisStore`]: crate::RedisStore
 //! [`RateLimitLayer`]: crate::RateLimitLayer
-//! [`RateLimitLayer::with_errors`]: crate::RateLimitLayer::with_errors
 //! [`Policy`]: crate::Policy
 //! [`Quota`]: crate::Quota
 //! [`Costs`]: crate::Costs
@@ -647,5 +668,6 @@
 //! [`cost_by_response`]: crate::RateLimitLayer::cost_by_response
 //! [`Limiter::charge`]: crate::Limiter::charge
 //! [`Limiter::credit`]: crate::Limiter::credit
+//! [`acquire`]: crate::Limiter::acquire
 //! [`error_response`]: crate::RateLimitLayer::error_response
 //! [`on_decision`]: crate::RateLimitLayer::on_decision

@@ -27,7 +27,7 @@ use std::time::Duration;
 /// ```text
 /// quota  = number, "/", period, [ space, "burst", space, number ], [ space, "borrow", space, number ],
 ///          [ space, kind ] ;
-/// kind   = "interval" | "fixed" | "calendar" | "sliding", [ space, number ] ;
+/// kind   = "queue", space, period | "interval" | "fixed" | "calendar" | "sliding", [ space, number ] ;
 /// period = [ number ], unit ;
 /// unit   = "day" | "h" | "hour" | "min" | "minute" | "s" | "second" | "ms" | "us" | "ns" ;
 /// number = digit, { digit } ;
@@ -36,8 +36,8 @@ use std::time::Duration;
 /// ```
 ///
 /// With the feature `serde` a quota is serialized as this text. Without `burst`, the burst is the
-/// number of permits. The other words are the methods
-/// [`borrow_up_to`](Self::borrow_up_to), [`interval_refill`](Self::interval_refill),
+/// number of permits, or 1 with `queue`. The other words are the methods
+/// [`borrow_up_to`](Self::borrow_up_to), [`queue`](Self::queue), [`interval_refill`](Self::interval_refill),
 /// [`fixed_window`](Self::fixed_window), [`calendar`](Self::calendar),
 /// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error
 /// for any other text is a [`ConfigError`](crate::ConfigError) that says what was expected, and at

@@ -348,10 +348,10 @@ async fn a_worker_waits_for_permits_and_a_service_returns_errors() {
     assert!(output.status.success() && started.elapsed() >= Duration::from_millis(200));
     let lines: Vec<&str> = text(&output.stdout).lines().collect();
     let prefixes = [
-        " 5 recipients: sent",
-        " 5 recipients: sent",
-        "10 recipients: sent",
-        "11 recipients: too many",
+        "   5 recipients: sent",
+        "   5 recipients: sent",
+        "  10 recipients: sent",
+        "2000 recipients: too many",
         "mailbox: accepted",
         "mailbox: accepted",
         "mailbox: rate limit exceeded, retry after",

@@ -79,7 +79,7 @@ where
             }
         };
         let mut costs = layer.costs.as_ref().map_or(Costs::new(1), |costs| costs(&head));
-        let chosen = layer.limiter_for.as_ref().and_then(|limiter_for| limiter_for(&head));
+        let chosen = layer.limiter_of(&head);
         let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
         let revision = limiter.revision();
         let mut settlement = layer.settlement(limiter, &revision, key, &costs);

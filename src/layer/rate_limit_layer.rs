@@ -5,7 +5,7 @@ use http::request::Parts;
 use tower_layer::Layer;
 
 use super::{Http, RateLimit};
-use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Rejection};
+use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Quota, Rejection};
 
 /// Limits the requests to a service: a tower [`Layer`] for axum, hyper, tonic and any other tower
 /// service.
@@ -102,6 +102,7 @@ pub struct RateLimitLayer<K, R = Parts, M = Http> {
     pub(super) resolver: Arc<K>,
     pub(super) costs: Option<Arc<CostsOf<R>>>,
     pub(super) limiter_for: Option<Arc<LimiterFor<R>>>,
+    pub(super) quota_for: Option<Arc<QuotaFor<R>>>,
     pub(super) on_decision: Option<Arc<OnDecision<R>>>,
     pub(super) mode: M,
     pub(super) logged_advice: Arc<Mutex<Vec<String>>>,
@@ -112,6 +113,7 @@ const MAX_ADVICE: usize = 16;
 
 type CostsOf<R> = dyn Fn(&R) -> Costs + Send + Sync;
 type LimiterFor<R> = dyn Fn(&R) -> Option<Limiter> + Send + Sync;
+type QuotaFor<R> = dyn Fn(&R) -> Option<Quota> + Send + Sync;
 type OnDecision<R> = dyn Fn(&Checked<'_, R>) + Send + Sync;
 
 /// Returns errors of the service's error type: see [`RateLimitLayer::with_errors`].
@@ -206,6 +208,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
             resolver: Arc::new(resolver),
             costs: None,
             limiter_for: None,
+            quota_for: None,
             on_decision: None,
             mode,
             logged_advice: Arc::default(),
@@ -289,6 +292,62 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         Self { limiter_for: Some(Arc::new(limiter_for)), ..self }
     }
 
+    /// Sets the numbers of a request's quota, for example those of the customer's contract. `None` means
+    /// the numbers of the policy, which must have a single quota. The requests share the buckets,
+    /// connections and calls of the limiter: see [`Limiter::with_quota`]. For policies of several quotas, use
+    /// [`limiter_for`](Self::limiter_for) and [`Limiter::with_policy`].
+    ///
+    /// If the quota is invalid, or the policy has several, the policy's own numbers apply and the log says
+    /// what to change, once for each different error.
+    ///
+    /// The closure is not async. Load the numbers in a middleware outside of this layer.
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tollgate::resolve::Extension;
+    /// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// /// A row of the table `accounts`.
+    /// #[derive(Clone)]
+    /// struct Account {
+    ///     id: u64,
+    ///     requests_per_second: u64,
+    /// }
+    ///
+    /// let policy = Policy::new("api").quota("requests", Quota::per_second(1));
+    /// let limiter = Limiter::new(MemoryStore::new(), policy)?;
+    /// let layer = RateLimitLayer::new(limiter, Extension::map(|account: &Account| account.id))
+    ///     .quota_for(|parts: &Parts| {
+    ///         let account = parts.extensions.get::<Account>()?;
+    ///         Some(Quota::per_second(account.requests_per_second))
+    ///     });
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn quota_for(
+        self,
+        quota_for: impl Fn(&R) -> Option<Quota> + Send + Sync + 'static,
+    ) -> Self {
+        Self { quota_for: Some(Arc::new(quota_for)), ..self }
+    }
+
+    /// The limiter of a request, if it is not the layer's own.
+    #[inline]
+    pub(super) fn limiter_of(&self, head: &R) -> Option<Limiter> {
+        let chosen = self.limiter_for.as_ref().and_then(|limiter_for| limiter_for(head));
+        let Some(quota) = self.quota_for.as_ref().and_then(|quota_for| quota_for(head)) else {
+            return chosen;
+        };
+        let limiter = chosen.as_ref().unwrap_or(&self.limiter);
+        match limiter.with_quota(quota) {
+            Ok(limiter) => Some(limiter),
+            Err(error) => {
+                self.log_invalid_quota(limiter, &error.to_string());
+                chosen
+            }
+        }
+    }
+
     /// Observes every decision, including cached denials, for example to count it. It runs in the
     /// request's task, so it must not block. It is not called for requests that were skipped or
     /// rejected, nor when the store failed and the failure mode is closed.
@@ -311,15 +370,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     /// Logs once what the operator has to change, if that is why a request was rejected.
     pub(super) fn log_misconfiguration(&self, rejection: &Rejection) {
         let Some(advice) = rejection.advice() else { return };
-        let is_new = {
-            let mut logged = self.logged_advice.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_new = logged.len() < MAX_ADVICE && !logged.iter().any(|known| known == advice);
-            if is_new {
-                logged.push(advice.to_owned());
-            }
-            is_new
-        };
-        if !is_new {
+        if !self.is_new(advice) {
             return;
         }
         let (policy, status) = (self.limiter.policy(), rejection.status());
@@ -334,6 +385,26 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     }
 }
 
+impl<K, R, M> RateLimitLayer<K, R, M> {
+    fn log_invalid_quota(&self, limiter: &Limiter, advice: &str) {
+        if self.is_new(advice) {
+            let policy = limiter.policy();
+            let (policy, message) = (policy.name(), "using the quota of the policy instead");
+            tracing::error!(target: "tollgate", policy, advice, "{message}");
+        }
+    }
+
+    /// Whether this has not been logged yet.
+    fn is_new(&self, advice: &str) -> bool {
+        let mut logged = self.logged_advice.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = logged.len() < MAX_ADVICE && !logged.iter().any(|known| known == advice);
+        if is_new {
+            logged.push(advice.to_owned());
+        }
+        is_new
+    }
+}
+
 impl<K, R, M: Clone> Clone for RateLimitLayer<K, R, M> {
     fn clone(&self) -> Self {
         Self {
@@ -341,6 +412,7 @@ impl<K, R, M: Clone> Clone for RateLimitLayer<K, R, M> {
             resolver: self.resolver.clone(),
             costs: self.costs.clone(),
             limiter_for: self.limiter_for.clone(),
+            quota_for: self.quota_for.clone(),
             on_decision: self.on_decision.clone(),
             mode: self.mode.clone(),
             logged_advice: self.logged_advice.clone(),

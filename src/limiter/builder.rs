@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::failure_log::FailureLog;
+use super::other_numbers::OtherNumbers;
 use super::revision::{Revision, Revisions};
 use super::waiting::Waiters;
 use super::{FailureMode, Inner, Limiter};
@@ -120,11 +121,12 @@ impl LimiterBuilder {
                 charge_log: FailureLog::default(),
                 waiters: Waiters::new(max_waiters),
                 max_wait,
+                others: OtherNumbers::default(),
             }))
         };
         let inner =
             registry.register(part, &policy, make, |existing| conflict(existing, &policy))?;
-        Ok(Limiter { inner })
+        Ok(Limiter { inner, other: None })
     }
 }
 

@@ -8,6 +8,7 @@ mod check;
 mod denial_cache;
 mod failure_log;
 mod failure_mode;
+mod other_numbers;
 mod revision;
 mod waiting;
 
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::failure_log::FailureLog;
+use self::other_numbers::OtherNumbers;
 use self::revision::Revisions;
 use self::waiting::Waiters;
 use crate::store::{Op, PendingVerdict, RevisionDenials, Store, Subscriber};
@@ -55,6 +57,8 @@ pub(crate) use waiting::Wait;
 #[derive(Clone)]
 pub struct Limiter {
     inner: Arc<Inner>,
+    /// If it has other numbers than the policy.
+    other: Option<Arc<Revision>>,
 }
 
 /// Aligned to keep what every check reads off the cache line of the reference count, which clones
@@ -72,6 +76,7 @@ struct Inner {
     /// Of `acquire`, for buckets without a queue.
     max_wait: Duration,
     revisions: Revisions,
+    others: OtherNumbers,
 }
 
 impl Limiter {
@@ -196,7 +201,7 @@ impl Limiter {
     /// then.
     pub fn update(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
         let policy = policy.into();
-        let current = self.policy();
+        let current = self.inner.revisions.current().policy.clone();
         if policy.name() != current.name() {
             return Err(ConfigError::new(format!(
                 "cannot change policy `{}` into policy `{}`: an update keeps the name; build another \
@@ -242,7 +247,10 @@ impl Limiter {
     }
 
     pub(crate) fn revision(&self) -> RevisionRef<'_> {
-        self.inner.revisions.current()
+        match &self.other {
+            None => self.inner.revisions.current(),
+            Some(other) => RevisionRef::Other(other),
+        }
     }
 }
 
@@ -255,7 +263,10 @@ struct InvalidateOnDrop<'a> {
 
 impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
-        self.limiter.revision().denials.reset(&self.key);
+        let Limiter { inner, other } = self.limiter;
+        inner.revisions.current().denials.reset(&self.key);
+        other.iter().for_each(|other| other.denials.reset(&self.key));
+        inner.others.for_each(|other| other.denials.reset(&self.key));
     }
 }
 

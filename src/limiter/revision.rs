@@ -95,6 +95,8 @@ pub(crate) struct HeldRevision(Option<Arc<Revision>>);
 pub(crate) enum RevisionRef<'a> {
     First(&'a Revision),
     Latest(Guard<Arc<Revision>>),
+    /// With other numbers than the policy.
+    Other(&'a Arc<Revision>),
 }
 
 impl Revisions {
@@ -127,6 +129,7 @@ impl RevisionRef<'_> {
         HeldRevision(match self {
             Self::First(_) => None,
             Self::Latest(revision) => Some(Arc::clone(revision)),
+            Self::Other(revision) => Some(Arc::clone(revision)),
         })
     }
 }
@@ -139,6 +142,7 @@ impl Deref for RevisionRef<'_> {
         match self {
             Self::First(revision) => revision,
             Self::Latest(revision) => revision,
+            Self::Other(revision) => revision,
         }
     }
 }

@@ -85,6 +85,11 @@ impl Registry {
         }
     }
 
+    /// For numbers that only some checks of a policy have.
+    pub(crate) fn other_revision(&self) -> Arc<RevisionDenials> {
+        self.next_revision(&mut self.policies())
+    }
+
     fn next_revision(&self, policies: &mut Policies) -> Arc<RevisionDenials> {
         policies.revisions += 1;
         RevisionDenials::new(self.denials.clone(), RevisionId(policies.revisions)).into()

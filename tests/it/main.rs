@@ -5,6 +5,7 @@ mod common;
 
 mod charges;
 mod cluster;
+mod customers;
 mod denials;
 mod dependency_rules;
 mod exact;

@@ -2,6 +2,7 @@
 //!
 //! A batch also holds the verdicts until their checks have read them: one allocation for all.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,9 +45,8 @@ struct State {
 #[derive(Debug)]
 struct BatchPolicy {
     policy: Arc<RedisPolicy>,
-    /// How many policies before it in this batch have the same name. They belong to other limiters
-    /// or revisions.
-    namesakes: usize,
+    /// The index of the first policy with the same name. Others have other numbers.
+    name: usize,
 }
 
 /// What a group's checks decide about. The policy is an index.
@@ -77,7 +77,7 @@ pub(super) struct Group<'a> {
     /// Its index in the batch.
     pub(super) index: usize,
     pub(super) policy: &'a Arc<RedisPolicy>,
-    /// Separates groups that may name the same bucket. They must not share a call.
+    /// Separates groups that name the same bucket. They must not share a call.
     pub(super) number: usize,
     pub(super) key: &'a Key,
     pub(super) slot: u16,
@@ -282,13 +282,19 @@ impl Batch {
                 check.is_sent = true;
             }
         }
+        let has_namesakes = policies.iter().enumerate().any(|(index, policy)| policy.name != index);
+        let mut before = HashMap::<(usize, &Key), usize, RandomState>::default();
         let mut to_send: SmallVec<[_; 4]> = groups
             .iter()
             .enumerate()
             .filter(|(_, (_, group))| !group.costs.0.is_empty())
             .map(|(index, (bucket, KeyGroup { slot, costs }))| {
-                let BatchPolicy { policy, namesakes } = &policies[bucket.policy];
-                let number = *namesakes;
+                let BatchPolicy { policy, name } = &policies[bucket.policy];
+                let number = match has_namesakes {
+                    true => before.entry((*name, &bucket.key)).and_modify(|n| *n += 1).or_default(),
+                    false => &0,
+                };
+                let number = *number;
                 Group { index, policy, number, key: &bucket.key, slot: *slot, costs }
             })
             .collect();
@@ -405,10 +411,11 @@ impl State {
             return index;
         }
         let policy = known.unwrap_or_else(|| {
-            let others = self.policies.iter();
-            let namesakes = others.filter(|other| other.policy.encoder == policy.encoder).count();
-            self.policies.push(BatchPolicy { policy: policy.clone(), namesakes });
-            self.policies.len() - 1
+            let index = self.policies.len();
+            let has_name = |other: &BatchPolicy| other.policy.encoder == policy.encoder;
+            let name = self.policies.iter().position(has_name).unwrap_or(index);
+            self.policies.push(BatchPolicy { policy: policy.clone(), name });
+            index
         });
         let bucket = Bucket { policy, key: key.clone() };
         let group = KeyGroup { slot, costs: Runs::default() };

@@ -1,5 +1,6 @@
 //! What the Redis store computes once for a policy.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,8 @@ pub(super) struct RedisPolicy {
     pub(super) encoder: KeyEncoder,
     pub(super) scripts: &'static Scripts,
     pub(super) params: Params,
+    /// Makes comparisons short.
+    hash: u64,
     pub(super) denials: Arc<RevisionDenials>,
 }
 
@@ -29,6 +32,7 @@ impl RedisPolicy {
             timeout: spec.timeout,
             encoder: KeyEncoder::new(key_prefix, &spec.name)?,
             scripts,
+            hash: BuildHasherDefault::<DefaultHasher>::default().hash_one(&params),
             params,
             denials: spec.denials.clone(),
         })
@@ -37,7 +41,8 @@ impl RedisPolicy {
     /// Whether checks under both policies have the same bucket and the same numbers.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         ptr::eq(self, other)
-            || self.encoder == other.encoder
+            || self.hash == other.hash
+                && self.encoder == other.encoder
                 && ptr::eq(self.scripts, other.scripts)
                 && self.params == other.params
     }

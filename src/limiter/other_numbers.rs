@@ -1,0 +1,102 @@
+//! Checks with other numbers than those of the policy, such as a customer's.
+
+use std::sync::{Arc, OnceLock};
+
+use quick_cache::sync::Cache;
+
+use super::revision::Revision;
+use super::{Inner, Limiter};
+use crate::{ConfigError, Policy, Quota};
+
+/// Revisions of a policy that were made for single checks, by their numbers.
+#[derive(Default)]
+pub(super) struct OtherNumbers(OnceLock<Cache<Policy, Arc<Revision>>>);
+
+impl OtherNumbers {
+    const MAX: usize = 1_024;
+
+    fn get_or_make(
+        &self,
+        policy: Policy,
+        make: impl FnOnce(&Policy) -> Result<Revision, ConfigError>,
+    ) -> Result<Arc<Revision>, ConfigError> {
+        let revisions = self.0.get_or_init(|| Cache::new(Self::MAX));
+        if let Some(revision) = revisions.get(&policy) {
+            return Ok(revision);
+        }
+        let revision = Arc::new(make(&policy)?);
+        revisions.insert(policy, revision.clone());
+        Ok(revision)
+    }
+
+    pub(super) fn for_each(&self, call: impl FnMut(Arc<Revision>)) {
+        if let Some(revisions) = self.0.get() {
+            revisions.iter().map(|(_, revision)| revision).for_each(call);
+        }
+    }
+}
+
+impl Limiter {
+    /// The same limiter with another quota in place of the policy's only one, for example with the numbers
+    /// of a customer's contract.
+    ///
+    /// Both use the same buckets, connections and calls. A key should always be checked with
+    /// its own numbers: if they change, used permits stay used, as after an [update](Self::update).
+    ///
+    /// Call it for each request: it is cheap. The limiter remembers what it has computed for the last 1,024
+    /// different quotas.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = Policy::new("api").quota("requests", Quota::per_second(10));
+    /// let limiter = Limiter::new(MemoryStore::new(), policy)?;
+    ///
+    /// // From a row of the database.
+    /// let (customer, per_second) = ("acme", 500);
+    /// let decision = limiter.with_quota(Quota::per_second(per_second))?.check(customer).await?;
+    /// assert_eq!((decision.limit(), decision.remaining()), (500, 499));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the quota is invalid, or the policy has several: use [`with_policy`](Self::with_policy).
+    pub fn with_quota(&self, quota: Quota) -> Result<Self, ConfigError> {
+        let policy = self.inner.revisions.current().policy.clone();
+        let mut quotas = policy.quotas();
+        let (Some((name, _)), None) = (quotas.next(), quotas.next()) else {
+            return Err(ConfigError::new(format!(
+                "policy `{}` has several quotas: use `with_policy` and name all of them",
+                policy.name()
+            )));
+        };
+        self.with_policy(Policy::new(policy.name().to_owned()).quota(name.to_owned(), quota))
+    }
+
+    /// Like [`with_quota`](Self::with_quota), for a policy of any number of quotas. Quotas with the
+    /// same name and algorithm share what was used.
+    ///
+    /// # Errors
+    ///
+    /// If the policy is invalid, or its name is not that of the limiter's policy.
+    pub fn with_policy(&self, policy: impl Into<Policy>) -> Result<Self, ConfigError> {
+        let policy = policy.into();
+        let Inner { store, timeout, cache_denials, revisions, others, .. } = &*self.inner;
+        let current = revisions.current();
+        if policy.name() != current.policy.name() {
+            return Err(ConfigError::new(format!(
+                "policy `{}` is not the policy of this limiter, which is `{}`: give it that name",
+                policy.name(),
+                current.policy.name()
+            )));
+        }
+        let other = others.get_or_make(policy, |policy| {
+            let denials = store.registry().0.other_revision();
+            Revision::new(&**store, policy, denials, *timeout, *cache_denials)
+        })?;
+        Ok(Self { inner: self.inner.clone(), other: Some(other) })
+    }
+}

@@ -10,6 +10,7 @@
 //! - [Cost by response](#cost-by-response): failed logins, bytes sent
 //! - [Algorithms](#algorithms), and the most that each admits
 //! - [Several quotas](#several-quotas)
+//! - [Several keys](#several-keys): per user, per tenant, and for everyone
 //! - [Custom responses](#custom-responses)
 //! - [Login, and other keys from the body](#login-and-other-keys-from-the-body)
 //! - [gRPC](#grpc)
@@ -260,6 +261,9 @@
 //! # app(Database).unwrap();
 //! ```
 //!
+//! If each account has numbers of its own, one limiter is enough: [`quota_for`] takes them from
+//! the request, and [`Limiter::with_quota`] does the same outside of a layer.
+//!
 //! To change the numbers of a plan while the service runs, call [`Limiter::update`] in every
 //! instance. Used permits stay used: after 3 of 3, a limit that is raised to 6 leaves 3 immediately.
 //! An account that changes its plan starts with a full bucket, because each policy has
@@ -397,6 +401,44 @@
 //! assert_eq!(violated.name(), "kilobytes");
 //! # Ok(()) }
 //! ```
+//!
+//! # Several keys
+//!
+//! Quotas on the same key belong into one policy, which is atomic. Limits on different keys (user, tenant,
+//! everyone) need a check each, because the keys may be on different servers. Without further
+//! measures, a request that the last check denies has taken permits from the others. Check the narrowest key
+//! first and let it give its permits back:
+//!
+//! ```
+//! use axum::Router;
+//! use axum::routing::get;
+//! use tollgate::resolve::{Global, PeerIp};
+//! use tollgate::{BestEffortChecks, ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//!
+//! fn limiter(store: &MemoryStore, name: &'static str, n: u64) -> Result<Limiter, ConfigError> {
+//!     Limiter::new(store.clone(), Policy::new(name).quota(name, Quota::per_second(n)))
+//! }
+//!
+//! fn app(store: &MemoryStore) -> Result<Router, ConfigError> {
+//!     Ok(Router::new()
+//!         .route("/", get(async || "hello"))
+//!         .layer(RateLimitLayer::new(limiter(store, "global", 1_000)?, Global))
+//!         // The last layer runs first.
+//!         .layer(RateLimitLayer::new(limiter(store, "client", 10)?, PeerIp::new()).refund_inner_denials()))
+//! }
+//!
+//! # async fn job() -> Result<(), Box<dyn std::error::Error>> {
+//! # let store = MemoryStore::new();
+//! // Outside of HTTP:
+//! let (per_user, global) = (limiter(&store, "user", 10)?, limiter(&store, "jobs", 1_000)?);
+//! let checks = BestEffortChecks::new().add(&per_user, "user:7").add(&global, "all");
+//! checks.check().await?.ensure_allowed()?;
+//! # Ok(()) }
+//! # app(&MemoryStore::new()).unwrap();
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(job()).unwrap();
+//! ```
+//!
+//! This is best effort: [`BestEffortChecks`] has the bounds.
 //!
 //! # Custom responses
 //!
@@ -664,6 +706,9 @@
 //! [`MatchedPath`]: crate::resolve::MatchedPath
 //! [`Router::layer`]: https://docs.rs/axum/latest/axum/struct.Router.html#method.layer
 //! [`limiter_for`]: crate::RateLimitLayer::limiter_for
+//! [`quota_for`]: crate::RateLimitLayer::quota_for
+//! [`Limiter::with_quota`]: crate::Limiter::with_quota
+//! [`BestEffortChecks`]: crate::BestEffortChecks
 //! [`cost`]: crate::RateLimitLayer::cost
 //! [`cost_by_response`]: crate::RateLimitLayer::cost_by_response
 //! [`Limiter::charge`]: crate::Limiter::charge

@@ -31,7 +31,7 @@ pub use decision::{Decision, QuotaStatus, Source};
 pub use error::{ConfigError, Error, ErrorKind};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use limiter::{Check, FailureMode, Limiter, LimiterBuilder, Reservation};
+pub use limiter::{BestEffortChecks, Check, FailureMode, Limiter, LimiterBuilder, Reservation};
 pub use policy::Policy;
 pub use quota::Quota;
 pub use resolve::{KeyResolver, Rejection, Resolution};

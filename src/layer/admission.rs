@@ -83,7 +83,7 @@ where
         let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
         let revision = limiter.revision();
         let mut settlement = layer.settlement(limiter, &revision, key, &costs);
-        if settlement.is_some() {
+        if settlement.as_ref().is_some_and(Settlement::is_by_response) {
             costs = costs.charged_later();
         }
         let patience = revision.has_queue().then_some(Patience(0));

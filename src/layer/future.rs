@@ -38,7 +38,7 @@ where
                 if let Some(ResponseContext { headers, decision, settlement }) = context {
                     if let Some(settlement) = settlement {
                         let (parts, body) = response.into_parts();
-                        meter = settlement.responded(parts.clone());
+                        meter = settlement.responded(&parts);
                         response = Response::from_parts(parts, body);
                     }
                     headers.insert_into(response.headers_mut());

@@ -7,7 +7,7 @@ use http::request::Parts;
 use http_body::Body;
 
 use super::body::{BoxError, ErrorBody};
-use super::settlement::CostByResponse;
+use super::settlement::Settling;
 use super::{DecisionPlacement, ErrorContext, HeaderStyle, RateLimitLayer, Sent};
 use crate::Costs;
 
@@ -17,8 +17,7 @@ pub struct Http {
     pub(super) headers: HeaderStyle,
     pub(super) decision_in: DecisionPlacement,
     pub(super) error_response: Option<Arc<ErrorResponse>>,
-    pub(super) cost_by_response: Option<Arc<CostByResponse>>,
-    pub(super) costs_without_response: Option<Costs>,
+    pub(super) settling: Settling,
 }
 
 type ErrorResponse = dyn Fn(&ErrorContext<'_>) -> Response<ErrorBody> + Send + Sync;
@@ -100,7 +99,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
         self,
         costs: impl Fn(&Sent<'_>) -> Costs + Send + Sync + 'static,
     ) -> Self {
-        let mode = Http { cost_by_response: Some(Arc::new(costs)), ..self.mode };
+        let settling = Settling { cost_by_response: Some(Arc::new(costs)), ..self.mode.settling };
+        let mode = Http { settling, ..self.mode };
         Self { mode, ..self }
     }
 
@@ -109,7 +109,39 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// [`cost_by_response`](Self::cost_by_response).
     #[must_use]
     pub fn costs_without_response(self, costs: Costs) -> Self {
-        let mode = Http { costs_without_response: Some(costs), ..self.mode };
+        let settling = Settling { costs_without_response: Some(costs), ..self.mode.settling };
+        let mode = Http { settling, ..self.mode };
+        Self { mode, ..self }
+    }
+
+    /// Gives the permits of a request back if a layer inside of this one denies it. Without this, a
+    /// request that an inner layer denies has taken permits of the outer ones.
+    ///
+    /// Layers with different keys, such as user, tenant and global, cannot be atomic, because the keys may be
+    /// on different servers. So this is best effort, with the bounds of
+    /// [`BestEffortChecks`](crate::BestEffortChecks). Put the narrowest limit outermost, where it is
+    /// checked first.
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use tollgate::resolve::{Global, PeerIp};
+    /// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// let store = MemoryStore::new();
+    /// let limiter = |name, quota| Limiter::new(store.clone(), Policy::new(name).quota(name, quota));
+    /// let per_client = limiter("client", Quota::per_second(10))?;
+    /// let global = limiter("global", Quota::per_second(1_000))?;
+    /// let app: Router = Router::new()
+    ///     .route("/", get(async || "hello"))
+    ///     .layer(RateLimitLayer::new(global, Global))
+    ///     // The last layer runs first.
+    ///     .layer(RateLimitLayer::new(per_client, PeerIp::new()).refund_inner_denials());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn refund_inner_denials(self) -> Self {
+        let settling = Settling { refunds: true, ..self.mode.settling };
+        let mode = Http { settling, ..self.mode };
         Self { mode, ..self }
     }
 
@@ -164,7 +196,7 @@ impl fmt::Debug for Http {
             .field("headers", &self.headers)
             .field("decision_in", &self.decision_in)
             .field("has_error_response", &self.error_response.is_some())
-            .field("has_cost_by_response", &self.cost_by_response.is_some())
+            .field("has_cost_by_response", &self.settling.cost_by_response.is_some())
             .finish()
     }
 }

@@ -8,7 +8,7 @@ use http::{Request, Response};
 use super::body::ErrorBody;
 use super::headers::{self, RateLimitHeaders};
 use super::precomputed::Precomputed;
-use super::settlement::Settlement;
+use super::settlement::{self, Settlement};
 use super::{Cause, ErrorContext, Errors, Http, RateLimitLayer, placement};
 use crate::limiter::{Revision, RevisionRef};
 use crate::{Costs, Decision, Error, ErrorKind, Key, Limiter, Rejection, Source};
@@ -27,7 +27,7 @@ pub(super) trait Protocol<Req> {
 
     /// The limiter of requests for which no other is chosen.
     fn limiter(&self) -> &Limiter;
-    /// What settles the cost of a request after the response. `None` if the check charges all of it.
+    /// What settles the cost of a request after the response. `None` if the check is final.
     fn settlement(
         &self,
         limiter: &Limiter,
@@ -96,10 +96,9 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         key: &Key,
         estimate: &Costs,
     ) -> Option<Settlement> {
-        let Http { cost_by_response, costs_without_response, .. } = &self.mode;
-        let cost = cost_by_response.as_ref()?;
-        let (revision, estimate) = (revision.hold(), estimate.clone());
-        Some(Settlement::new(limiter, revision, key, estimate, cost, costs_without_response))
+        let settling = &self.mode.settling;
+        let settles = settling.cost_by_response.is_some() || settling.refunds;
+        settles.then(|| Settlement::new(limiter, revision.hold(), key, estimate.clone(), settling))
     }
 
     #[inline]
@@ -117,7 +116,8 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
     ) -> ResponseContext {
         let Http { headers, decision_in, .. } = self.mode;
         if let Some(settlement) = &mut settlement {
-            settlement.allowed(decision.source() != Source::FailureMode);
+            let is_charged = decision.source() != Source::FailureMode;
+            settlement.allowed(is_charged, &mut parts.extensions);
         }
         let headers = RateLimitHeaders::new(headers, &decision, &Precomputed::of(revision).fields);
         let kept = decision_in.in_response().then(|| Box::new(decision.clone()));
@@ -129,6 +129,7 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
 
     fn deny(&self, checking: &Checking<'_, Parts>, decision: Decision) -> Response<ErrorBody> {
         let Http { headers: style, decision_in, .. } = self.mode;
+        settlement::denied(&checking.head.extensions);
         let mut response = self.respond(&checking.context(Cause::Denied(&decision)));
         let custom_headers =
             self.mode.error_response.is_some().then(|| mem::take(response.headers_mut()));

@@ -1,7 +1,9 @@
 //! The cost of a response, which replaces the estimate that the check has charged.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::Extensions;
 use http::response::Parts;
 
 use crate::limiter::HeldRevision;
@@ -20,11 +22,26 @@ pub struct Sent<'a> {
 
 pub(super) type CostByResponse = dyn Fn(&Sent<'_>) -> Costs + Send + Sync;
 
+/// How a layer settles costs.
+#[derive(Clone, Default)]
+pub(super) struct Settling {
+    pub(super) cost_by_response: Option<Arc<CostByResponse>>,
+    pub(super) costs_without_response: Option<Costs>,
+    /// Whether requests are free that a layer inside denies.
+    pub(super) refunds: bool,
+}
+
+/// In the extensions of a request: whether a layer inside has denied it.
+#[derive(Clone, Debug, Default)]
+struct DeniedInside(Arc<AtomicBool>);
+
 /// What is known of a request until the service responds. If it was allowed and there is no response, the
 /// estimate stands, or the cost for that case replaces it.
 pub(super) struct Settlement {
     charged: Option<Box<Charged>>,
     is_allowed: bool,
+    /// If the request is free then.
+    denied_inside: Option<DeniedInside>,
 }
 
 /// What is charged once the body of a response has been sent.
@@ -39,8 +56,15 @@ struct Charged {
     revision: HeldRevision,
     key: Key,
     estimate: Costs,
-    cost: Arc<CostByResponse>,
+    cost: Option<Arc<CostByResponse>>,
     without_response: Option<Costs>,
+}
+
+/// A layer has denied the request, so those around it may give their permits back.
+pub(super) fn denied(extensions: &Extensions) {
+    if let Some(DeniedInside(is_denied)) = extensions.get() {
+        is_denied.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Settlement {
@@ -49,27 +73,43 @@ impl Settlement {
         revision: HeldRevision,
         key: &Key,
         estimate: Costs,
-        cost: &Arc<CostByResponse>,
-        without_response: &Option<Costs>,
+        settling: &Settling,
     ) -> Self {
+        let Settling { cost_by_response: cost, costs_without_response, refunds } = settling.clone();
         let (limiter, key) = (limiter.clone(), key.clone());
-        let (cost, without_response) = (cost.clone(), without_response.clone());
+        let without_response = costs_without_response.filter(|_| cost.is_some());
         let charged = Charged { limiter, revision, key, estimate, cost, without_response };
-        Self { charged: Some(Box::new(charged)), is_allowed: false }
+        let denied_inside = refunds.then(DeniedInside::default);
+        Self { charged: Some(Box::new(charged)), is_allowed: false, denied_inside }
+    }
+
+    /// Whether the response determines the cost.
+    pub(super) fn is_by_response(&self) -> bool {
+        self.charged.as_ref().is_some_and(|charged| charged.cost.is_some())
     }
 
     /// The request is allowed. The estimate was not charged if the store failed.
-    pub(super) fn allowed(&mut self, is_charged: bool) {
+    pub(super) fn allowed(&mut self, is_charged: bool, extensions: &mut Extensions) {
         self.is_allowed = true;
         if let Some(charged) = &mut self.charged
             && !is_charged
         {
             charged.estimate = Costs::new(0);
         }
+        if let Some(denied_inside) = &mut self.denied_inside {
+            // All layers around the one that denies share it.
+            *denied_inside = extensions.get_or_insert_with(|| denied_inside.clone()).clone();
+        }
     }
 
-    pub(super) fn responded(mut self, response: Parts) -> Option<Box<Meter>> {
-        Some(Box::new(Meter { charged: self.charged.take()?, response, body_bytes: 0 }))
+    pub(super) fn responded(mut self, response: &Parts) -> Option<Box<Meter>> {
+        let charged = self.charged.take()?;
+        if self.denied_inside.as_ref().is_some_and(|denied| denied.0.load(Ordering::Relaxed)) {
+            charged.settle(&Costs::new(0));
+            return None;
+        }
+        charged.cost.as_ref()?;
+        Some(Box::new(Meter { charged, response: response.clone(), body_bytes: 0 }))
     }
 }
 
@@ -101,7 +141,8 @@ impl Drop for Settlement {
 impl Drop for Meter {
     fn drop(&mut self) {
         let Self { charged, response, body_bytes } = self;
-        let actual = (charged.cost)(&Sent { response, body_bytes: *body_bytes });
-        charged.settle(&actual);
+        if let Some(cost) = &charged.cost {
+            charged.settle(&cost(&Sent { response, body_bytes: *body_bytes }));
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 mod acquire;
 mod adjust;
+mod best_effort;
 mod builder;
 mod check;
 mod denial_cache;
@@ -25,6 +26,7 @@ use crate::store::{Op, PendingVerdict, RevisionDenials, Store, Subscriber};
 use crate::{ConfigError, Costs, Decision, Error, Key, Policy, Source};
 
 pub use acquire::Reservation;
+pub use best_effort::BestEffortChecks;
 pub use builder::LimiterBuilder;
 pub use check::Check;
 pub(crate) use check::{CheckState, Checked, PendingCheck};

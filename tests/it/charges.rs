@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tollgate::{
-    Costs, ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore, Source,
+    BestEffortChecks, Costs, ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota,
+    RedisStore, Source, Store,
 };
 
-use crate::common::{BOUND, Cluster, Server};
+use crate::common::{BOUND, Cluster, Server, wait_until};
 use crate::exact::{test_limiter, test_limiter_builder, uncached};
+use crate::settlement::poll_once;
 
 fn policy() -> Policy {
     Policy::new("test")
@@ -151,4 +153,75 @@ async fn a_charge_that_fails_is_an_error_in_any_failure_mode() {
     ] {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::UnknownQuota);
     }
+}
+
+fn named(store: impl Store + Clone, limits: [u64; 3]) -> [Limiter; 3] {
+    let mut names = ["user", "tenant", "global"].into_iter();
+    limits.map(|n| {
+        let name = names.next().unwrap();
+        uncached(store.clone(), Policy::new(name).quota(name, Quota::per_day(n)))
+    })
+}
+
+fn checks([user, tenant, global]: &[Limiter; 3], cost: u64) -> BestEffortChecks {
+    BestEffortChecks::new()
+        .add_costs(user, "user:7", Costs::new(cost))
+        .add_costs(tenant, "tenant:3", Costs::new(cost))
+        .add_costs(global, "all", Costs::new(cost))
+}
+
+async fn all_remaining([user, tenant, global]: &[Limiter; 3]) -> [u64; 3] {
+    [
+        remaining(user, "user:7").await[0],
+        remaining(tenant, "tenant:3").await[0],
+        remaining(global, "all").await[0],
+    ]
+}
+
+#[tokio::test]
+async fn keys_that_are_checked_together_get_their_permits_back_when_one_denies() {
+    let memory = named(MemoryStore::new(), [10, 6, 5]);
+    let cluster = Cluster::start().await;
+    let redis = named(RedisStore::open_cluster(cluster.urls()).unwrap(), [10, 6, 5]);
+    for limiters in [memory, redis] {
+        let decision = checks(&limiters, 3).check().await.unwrap();
+        assert_eq!((decision.quota_name(), decision.remaining()), ("global", 2));
+        let denied = checks(&limiters, 3).check().await.unwrap();
+        assert_eq!((denied.is_denied(), denied.quota_name()), (true, "global"));
+        wait_until("the permits are given back", BOUND, async || {
+            all_remaining(&limiters).await == [7, 3, 2]
+        })
+        .await;
+        assert!(checks(&limiters, 7).check().await.unwrap().exceeds_capacity());
+        wait_until("the permit of the user is given back", BOUND, async || {
+            all_remaining(&limiters).await == [7, 3, 2]
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn checks_together_that_are_cancelled_or_fail_give_permits_back() {
+    let server = Server::start().await;
+    let (memory, redis) = (MemoryStore::new(), RedisStore::open(server.url()).unwrap());
+    let [user, tenant, _] = named(memory, [10, 6, 5]);
+    let global = named(redis, [10, 6, 5])[2].clone();
+    let limiters = [user, tenant, global];
+    server.pause();
+    let mut pending = Box::pin(checks(&limiters, 3).check());
+    assert!(poll_once(&mut pending).await.is_none());
+    assert_eq!(remaining(&limiters[0], "user:7").await, [7]);
+    drop(pending);
+    assert_eq!(remaining(&limiters[0], "user:7").await, [10]);
+    assert_eq!(remaining(&limiters[1], "tenant:3").await, [6]);
+    server.resume();
+
+    server.stop();
+    assert!(checks(&limiters, 3).check().await.is_err());
+    assert_eq!(remaining(&limiters[0], "user:7").await, [10]);
+}
+
+#[tokio::test]
+async fn nothing_to_check_is_allowed() {
+    assert!(BestEffortChecks::new().check().await.unwrap().is_allowed());
 }

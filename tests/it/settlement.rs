@@ -22,6 +22,7 @@ use tollgate::{
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
 use crate::common::{BOUND, Proxy, Server, wait_until};
+use crate::exact::test_limiter;
 use crate::log::Log;
 
 fn limiter(quota: Quota) -> Limiter {
@@ -91,7 +92,7 @@ async fn the_estimate_counts_while_requests_are_in_flight() {
 }
 
 /// The output of a future after one poll.
-async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+pub(crate) async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     poll_fn(|cx| {
         Poll::Ready(match Pin::new(&mut *future).poll(cx) {
             Poll::Ready(output) => Some(output),
@@ -235,4 +236,52 @@ async fn a_request_that_an_outage_let_pass_is_charged_in_full() {
     assert_eq!(remaining(&limiter).await, 3);
     drop(response);
     wait_until("the failure is charged", BOUND, async || remaining(&limiter).await == 2).await;
+}
+
+/// The first layer allows `outer` requests, the second `middle`, and the third `inner`.
+fn three_layers(limiters: [&Limiter; 3]) -> Router {
+    let [outer, middle, inner] =
+        limiters.map(|limiter| RateLimitLayer::new(limiter.clone(), Global).refund_inner_denials());
+    Router::new().route("/200", get(async || "hello")).layer(inner).layer(middle).layer(outer)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_an_inner_layer_denies_takes_nothing_of_the_outer_ones() {
+    let [outer, middle, inner] = [5, 5, 2].map(|n| limiter(Quota::per_day(n)));
+    let app = three_layers([&outer, &middle, &inner]);
+    for (code, left) in [(200, [4, 4, 1]), (200, [3, 3, 0]), (429, [3, 3, 0]), (429, [3, 3, 0])] {
+        assert_eq!(status(&app, "/200").await.as_u16(), code);
+        assert_eq!(
+            [remaining(&outer).await, remaining(&middle).await, remaining(&inner).await],
+            left
+        );
+    }
+    inner.reset("global").await.unwrap();
+    middle.charge("global", 3).await.unwrap();
+    assert_eq!(status(&app, "/200").await.as_u16(), 429);
+    assert_eq!([remaining(&outer).await, remaining(&inner).await], [3, 2]);
+}
+
+#[tokio::test]
+async fn on_redis_the_outer_permits_come_back_too() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let [outer, middle, inner] = [("a", 5), ("b", 5), ("c", 1)].map(|(name, n)| {
+        test_limiter(store.clone(), Policy::new(name).quota(name, Quota::per_day(n)))
+    });
+    let app = three_layers([&outer, &middle, &inner]);
+    assert_eq!(status(&app, "/200").await.as_u16(), 200);
+    assert_eq!(status(&app, "/200").await.as_u16(), 429);
+    wait_until("the permits come back", BOUND, async || {
+        (remaining(&outer).await, remaining(&middle).await) == (4, 4)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_of_the_application_is_not_taken_for_a_denial() {
+    let limiter = limiter(Quota::per_day(5));
+    let app = app(RateLimitLayer::new(limiter.clone(), Global).refund_inner_denials());
+    assert_eq!(status(&app, "/429").await.as_u16(), 429);
+    assert_eq!(remaining(&limiter).await, 4);
 }

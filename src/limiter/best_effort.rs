@@ -1,0 +1,102 @@
+//! Checks of several keys, which cannot be atomic.
+
+use super::{HeldRevision, Limiter};
+use crate::{Costs, Decision, Error, Key, Source};
+
+/// Limits on several keys for one request: per user, per tenant, and for everyone.
+///
+/// The keys may be on different servers, so these checks are not atomic. They are made one after the
+/// other, in the order in which they were added, and the first denial ends them. Then the permits
+/// that the earlier checks took are given back. Add the narrowest limit first, which denies most often and
+/// which only its own client uses.
+///
+/// The bounds, for each key and request:
+///
+/// - Never are more permits taken than the limits allow.
+/// - Until the permits are given back, which the result does not wait for, other checks of the keys
+///   can be denied.
+/// - If the reply to a check or the return of its permits is lost, its cost stays taken. The log says so.
+///
+/// Quotas on the same key belong into one [`Policy`](crate::Policy), which is atomic. To limit requests to
+/// a service by several keys, add a layer for each, with
+/// [`refund_inner_denials`](crate::RateLimitLayer::refund_inner_denials).
+///
+/// ```
+/// use tollgate::{BestEffortChecks, Limiter, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// let limiter = |name, quota| Limiter::new(store.clone(), Policy::new(name).quota(name, quota));
+/// let per_user = limiter("user", Quota::per_second(10))?;
+/// let per_tenant = limiter("tenant", Quota::per_second(100))?;
+/// let global = limiter("global", Quota::per_second(1_000))?;
+///
+/// let checks = BestEffortChecks::new()
+///     .add(&per_user, "user:7")
+///     .add(&per_tenant, "tenant:3")
+///     .add(&global, "all");
+/// checks.check().await?.ensure_allowed()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "nothing is checked until `check()` is called"]
+pub struct BestEffortChecks(Vec<(Limiter, Key, Costs)>);
+
+/// What the earlier checks took. It is given back if this is dropped before all checks are allowed.
+struct Taken(Vec<(Limiter, HeldRevision, Key, Costs)>);
+
+impl BestEffortChecks {
+    /// No checks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a check for one permit.
+    pub fn add(self, limiter: &Limiter, key: impl Into<Key>) -> Self {
+        self.add_costs(limiter, key, Costs::new(1))
+    }
+
+    /// Adds a check with another cost.
+    pub fn add_costs(mut self, limiter: &Limiter, key: impl Into<Key>, costs: Costs) -> Self {
+        self.0.push((limiter.clone(), key.into(), costs));
+        self
+    }
+
+    /// Makes the checks. The result is the denial or, if all are allowed, the decision with the fewest
+    /// permits left. Without checks it is allowed.
+    ///
+    /// If the future is dropped, the permits that were taken are given back.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Limiter::check_costs`]. Then the permits that were taken are given back too.
+    pub async fn check(self) -> Result<Decision, Error> {
+        let (mut taken, mut tightest) = (Taken(Vec::new()), None::<Decision>);
+        for (limiter, key, costs) in self.0 {
+            // Only used to give permits back. An update in between is no problem, because quotas keep
+            // what was used.
+            let held = limiter.revision().hold();
+            let decision = limiter.check_costs(key.clone(), costs.clone()).await?;
+            if decision.is_denied() {
+                return Ok(decision);
+            }
+            if decision.source() == Source::Store {
+                taken.0.push((limiter, held, key, costs));
+            }
+            if tightest.as_ref().is_none_or(|least| decision.remaining() < least.remaining()) {
+                tightest = Some(decision);
+            }
+        }
+        taken.0.clear();
+        Ok(tightest.unwrap_or_else(|| Decision::allowed(0, 0)))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        for (limiter, held, key, costs) in self.0.drain(..) {
+            limiter.settle(held, key, &costs, &Costs::new(0));
+        }
+    }
+}

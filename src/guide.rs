@@ -11,6 +11,7 @@
 //! - [Algorithms](#algorithms), and the most that each admits
 //! - [Several quotas](#several-quotas)
 //! - [Several keys](#several-keys): per user, per tenant, and for everyone
+//! - [Limits in a file](#limits-in-a-file), and changing them without a restart
 //! - [Custom responses](#custom-responses)
 //! - [Login, and other keys from the body](#login-and-other-keys-from-the-body)
 //! - [gRPC](#grpc)
@@ -440,6 +441,55 @@
 //!
 //! This is best effort: [`BestEffortChecks`] has the bounds.
 //!
+//! # Limits in a file
+//!
+//! [`Limiters`] takes policies by name from a [`PolicySet`], which the feature `serde` reads from any
+//! format. The file overrides the code. A reload changes the limits of the running service and keeps what was
+//! consumed. An invalid file changes nothing, and all its errors are listed. This needs
+//! `cargo add toml` and the features `serde` and `watch`.
+//!
+//! ```
+//! # #[cfg(all(feature = "serde", feature = "watch"))]
+//! # fn app() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::Router;
+//! use axum::routing::get;
+//! use tollgate::resolve::PeerIp;
+//! use tollgate::{Limiters, MemoryStore, Policy, PolicySet, Quota, RateLimitLayer};
+//!
+//! fn parse(text: &str) -> Result<PolicySet, toml::de::Error> {
+//!     toml::from_str(text)
+//! }
+//!
+//! let file = r#"
+//!     [search]
+//!     second = "10/s burst 20"
+//!     day = "1000/day calendar"
+//! "#;
+//! let limiters = Limiters::new(MemoryStore::new(), parse(file)?)?;
+//! let search = limiters.get("search")?;
+//! // With numbers for files that do not have this policy.
+//! let items = limiters.limiter(Policy::new("items").quota("second", Quota::per_second(20)))?;
+//! let app: Router = Router::new()
+//!     .route("/search", get(async || "found").layer(RateLimitLayer::new(search, PeerIp::new())))
+//!     .route("/items", get(async || "items").layer(RateLimitLayer::new(items, PeerIp::new())));
+//! # let (dir, write) = (std::env::temp_dir(), std::fs::write::<std::path::PathBuf, &str>);
+//! # let path = dir.join(format!("tollgate-guide-{}.toml", std::process::id()));
+//! # write(path.clone(), file)?;
+//!
+//! // Reloads the file when it changes, until `watch` is dropped.
+//! let watch = limiters.watch(&path, parse)?;
+//! // Or when you say so, for example on SIGHUP.
+//! limiters.reload_file(&path, parse)?;
+//! # std::fs::remove_file(path)?;
+//! # drop((app, watch));
+//! # Ok(()) }
+//! # #[cfg(all(feature = "serde", feature = "watch"))]
+//! # app().unwrap();
+//! ```
+//!
+//! The example `limits_file` is a complete program. All instances have to read the same file: until the last
+//! one has, a key gets at most the larger numbers.
+//!
 //! # Custom responses
 //!
 //! One hook builds every error response of the layer: [`error_response`]. It returns an
@@ -694,6 +744,8 @@
 //! [`Costs`]: crate::Costs
 //! [`KeyResolver::skip`]: crate::KeyResolver::skip
 //! [`Limiter::update`]: crate::Limiter::update
+//! [`Limiters`]: crate::Limiters
+//! [`PolicySet`]: crate::PolicySet
 //! [`FailureMode::Closed`]: crate::FailureMode::Closed
 //! [`Open`]: crate::FailureMode::Open
 //! [`Decision::allowed`]: crate::Decision::allowed

@@ -18,6 +18,9 @@ mod key;
 pub mod layer;
 mod limiter;
 mod policy;
+mod policy_set;
+#[cfg(feature = "serde")]
+mod policy_set_serde;
 mod quota;
 #[cfg(feature = "serde")]
 mod quota_serde;
@@ -31,8 +34,13 @@ pub use decision::{Decision, QuotaStatus, Source};
 pub use error::{ConfigError, Error, ErrorKind};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use limiter::{BestEffortChecks, Check, FailureMode, Limiter, LimiterBuilder, Reservation};
+#[cfg(feature = "watch")]
+pub use limiter::FileWatch;
+pub use limiter::{
+    BestEffortChecks, Check, FailureMode, Limiter, LimiterBuilder, Limiters, Reservation,
+};
 pub use policy::Policy;
+pub use policy_set::PolicySet;
 pub use quota::Quota;
 pub use resolve::{KeyResolver, Rejection, Resolution};
 #[cfg(feature = "redis")]

@@ -18,7 +18,6 @@ pub(crate) use charge::{Adjustment, AtMostOne, Charge, Cost, Patience, Place, Qu
 pub(crate) use fixed_window::WindowState;
 #[cfg(feature = "redis")]
 pub(crate) use interval_refill::{IntervalState, Refills};
-#[cfg(any(feature = "redis", test))]
 pub(crate) use limit::Limit;
 #[cfg(feature = "redis")]
 pub(crate) use limit::QuotaState;

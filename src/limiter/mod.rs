@@ -9,9 +9,12 @@ mod check;
 mod denial_cache;
 mod failure_log;
 mod failure_mode;
+mod limiters;
 mod other_numbers;
 mod revision;
 mod waiting;
+#[cfg(feature = "watch")]
+mod watch;
 
 use std::fmt;
 use std::future::poll_fn;
@@ -31,8 +34,11 @@ pub use builder::LimiterBuilder;
 pub use check::Check;
 pub(crate) use check::{CheckState, Checked, PendingCheck};
 pub use failure_mode::FailureMode;
+pub use limiters::Limiters;
 pub(crate) use revision::{HeldRevision, Revision, RevisionRef};
 pub(crate) use waiting::Wait;
+#[cfg(feature = "watch")]
+pub use watch::FileWatch;
 
 /// Checks keys against a quota. The buckets are in a store.
 ///

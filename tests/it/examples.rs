@@ -20,7 +20,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use crate::common::{BOUND, Cluster, Server, wait_until};
+use crate::common::{BOUND, Cluster, Server, TempDir, wait_until};
 use crate::oracle::Oracle;
 
 const BUCKET: &str = "tollgate:{127.0.0.1}:default:t2";
@@ -31,14 +31,19 @@ const PER_SECOND: f64 = 5.0;
 struct Example {
     address: String,
     client: Client<HttpConnector, Full<Bytes>>,
-    _process: Child,
+    process: Child,
     // Keeps the pipe open, so that the process can print.
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Example {
     async fn serve(name: &str, environment: &[(&str, &str)]) -> Self {
-        let mut process = command(name, environment).stdout(Stdio::piped()).spawn().unwrap();
+        Self::serve_with(name, environment, Stdio::inherit()).await
+    }
+
+    async fn serve_with(name: &str, environment: &[(&str, &str)], stderr: Stdio) -> Self {
+        let mut command = command(name, environment);
+        let mut process = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut stdout = BufReader::new(process.stdout.take().unwrap());
         let address = timeout(BOUND, async {
             let mut line = String::new();
@@ -52,7 +57,7 @@ impl Example {
         });
         let address = address.await.expect("the example prints its address in time");
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { address, client, _process: process, _stdout: stdout }
+        Self { address, client, process, _stdout: stdout }
     }
 
     async fn get(&self, path: &str) -> Response<Bytes> {
@@ -485,4 +490,50 @@ async fn an_api_never_sees_a_sixth_call_of_three_processes_in_a_second() {
         assert!(calls[5] - calls[0] > six, "{:?} in spite of {late:?}", calls[5] - calls[0]);
     }
     assert!(elapsed < Duration::from_secs(8) + 10 * late, "slower than the quota: {elapsed:?}");
+}
+
+#[tokio::test]
+async fn an_edited_file_changes_the_limits_and_keeps_what_was_consumed() {
+    let directory = TempDir::new();
+    let file = directory.path().join("limits.toml");
+    // As editors do: a new file takes the place of the old one.
+    let write = |text: &str| {
+        let new = directory.path().join("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, &file).unwrap();
+    };
+    write("[search]\nday = \"10/day\"\n");
+    let log = directory.path().join("log");
+    let stderr = std::fs::File::create(&log).unwrap();
+    let path = file.to_str().unwrap();
+    let example = Example::serve_with("limits_file", &[("LIMITS", path)], stderr.into()).await;
+    let logged = |text: &str| std::fs::read_to_string(&log).unwrap().matches(text).count();
+    let used_and_limit = async || {
+        let response = example.get("/search").await;
+        let number = |header: &str, key: &str| -> u64 {
+            let field = response.headers()[header].to_str().unwrap();
+            field.split(key).nth(1).unwrap().split(';').next().unwrap().parse().unwrap()
+        };
+        let limit = number("ratelimit-policy", ";q=");
+        (limit - number("ratelimit", ";r="), limit)
+    };
+    assert_eq!(used_and_limit().await, (1, 10));
+
+    write("[search]\nday = \"50/day\"\n[serach]\nday = \"1/day\"\n");
+    wait_until("the file is read", BOUND, async || logged("rate limits reloaded") == 1).await;
+    assert_eq!(used_and_limit().await, (2, 50));
+    assert_eq!(logged("no route uses this policy of the file"), 1, "a misspelled name");
+
+    write("[search]\nday = \"70/dya\"\nhour = 7\n");
+    wait_until("the errors are logged", BOUND, async || logged("not reloaded") == 1).await;
+    assert_eq!((logged("70/dya"), logged("7 is not a quota")), (1, 1), "all of them");
+    assert_eq!(used_and_limit().await, (3, 50), "the old limits stay");
+
+    write("[search]\nday = \"70/day\"\n");
+    wait_until("the file is read again", BOUND, async || logged("rate limits reloaded") == 2).await;
+    assert_eq!(used_and_limit().await, (4, 70));
+    let id = example.process.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-HUP", &id]).status().await.unwrap().success());
+    wait_until("the signal reloads", BOUND, async || logged("rate limits reloaded") == 3).await;
+    assert_eq!(used_and_limit().await, (5, 70));
 }

@@ -26,4 +26,5 @@ pub(crate) use proxy::Proxy;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server::Server;
 pub(crate) use start::start;
+pub(crate) use temp_dir::TempDir;
 pub(crate) use wait::{BOUND, wait_until};

@@ -1,0 +1,121 @@
+use crate::algorithm::{Limit, Limits};
+use crate::{ConfigError, Policy};
+
+/// Policies by name, as in a configuration file.
+///
+/// With the feature `serde` it is deserialized from a map of policies, each a map of quotas as
+/// [text](crate::Quota#text). This works for any format, such as TOML:
+///
+/// ```toml
+/// [search]
+/// second = "10/s burst 20"
+/// day = "1000/day calendar"
+///
+/// [login]
+/// failures = "5/15min fixed"
+/// ```
+///
+/// [`Limiters`](crate::Limiters) gives the policies to routes, and reloads them.
+///
+/// ```
+/// use tollgate::{Policy, PolicySet, Quota};
+///
+/// let set = PolicySet::new()
+///     .policy(Policy::new("search").quota("second", Quota::per_second(10).burst(20)))
+///     .policy(Policy::new("login").quota("failures", Quota::per_hour(5)));
+/// assert_eq!(set.get("login").unwrap().quotas().count(), 1);
+/// assert!(set.validate().is_ok());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicySet(Vec<Policy>);
+
+impl PolicySet {
+    /// Without policies.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a policy. It replaces one of the same name.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.0.retain(|other| other.name() != policy.name());
+        self.0.push(policy);
+        self
+    }
+
+    /// The policy with this name.
+    pub fn get(&self, name: &str) -> Option<&Policy> {
+        self.0.iter().find(|policy| policy.name() == name)
+    }
+
+    /// The policies, in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = &Policy> {
+        self.0.iter()
+    }
+
+    /// Checks all policies.
+    ///
+    /// # Errors
+    ///
+    /// If a policy is invalid. The text lists all errors, one per line.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        all_or_nothing(self.0.iter().flat_map(errors).collect())
+    }
+}
+
+/// All errors as one, with a line for each.
+pub(crate) fn all_or_nothing(errors: Vec<String>) -> Result<(), ConfigError> {
+    if errors.is_empty() { Ok(()) } else { Err(ConfigError::new(errors.join("\n"))) }
+}
+
+fn errors(policy: &Policy) -> Vec<String> {
+    let prefixed = |error: ConfigError| format!("policy `{}`: {error}", policy.name());
+    if let Err(error) = policy.validate() {
+        return vec![error.to_string()];
+    }
+    let quotas = policy.quotas().filter_map(|(name, quota)| Limit::new(name, quota).err());
+    let errors: Vec<_> = quotas.map(prefixed).collect();
+    match Limits::new(policy) {
+        Err(error) if errors.is_empty() => vec![error.to_string()],
+        _ => errors,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quota;
+
+    #[test]
+    fn all_errors_of_all_policies_are_listed() {
+        let set = PolicySet::new()
+            .policy(Policy::new("good").quota("a", Quota::per_second(1)))
+            .policy(Policy::new("bad name").quota("a", Quota::per_second(1)))
+            .policy(Policy::new("empty"))
+            .policy(
+                Policy::new("two").quota("a", Quota::per_second(0)).quota("b", Quota::per_day(0)),
+            )
+            .policy(
+                Policy::new("twice").quota("a", Quota::per_day(1)).quota("a", Quota::per_day(1)),
+            );
+        let error = set.validate().unwrap_err().to_string();
+        let lines: Vec<_> = error.lines().collect();
+        for (line, says) in lines.iter().zip([
+            "invalid policy name \"bad name\"",
+            "policy `empty` has 0 quotas",
+            "policy `two`: quota `a`: 0 permits",
+            "policy `two`: quota `b`: 0 permits",
+            "quota `a` of policy `twice`: another has the same name",
+        ]) {
+            assert!(line.starts_with(says), "{line}");
+        }
+        assert_eq!(lines.len(), 5, "{error}");
+    }
+
+    #[test]
+    fn a_policy_replaces_one_of_the_same_name() {
+        let policy = |n| Policy::new("a").quota("q", Quota::per_second(n));
+        let set = PolicySet::new().policy(policy(1)).policy(policy(2));
+        assert_eq!((set.iter().count(), set.get("a")), (1, Some(&policy(2))));
+    }
+}

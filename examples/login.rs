@@ -73,7 +73,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
             let store = RedisStore::open(url)?;
             // Without Redis nobody logs in, rather than anyone trying all passwords.
             let limiter = |policy| {
-                Limiter::builder(store.clone(), policy).failure_mode(FailureMode::Closed).build()
+                Limiter::builder(store.clone(), policy)
+                    .failure_mode(FailureMode::Closed)
+                    .timeout(Duration::from_secs(1))
+                    .build()
             };
             [limiter(by_email)?, limiter(by_address)?]
         }

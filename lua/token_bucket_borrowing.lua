@@ -20,4 +20,4 @@ end
 --@ end@
 cost@
 --@ ceiling@
-math.min(math.max(2 * capacity@, ceiling@), MAX_TICKS - MAX_TICKS % permit@)
+math.min(ceiling@ + capacity@, MAX_TICKS - MAX_TICKS % permit@)

@@ -9,4 +9,4 @@ level@ > ceiling@
 --@ waiting@
 ceiling@
 --@ ceiling@
-math.max(math.min(2 * capacity@, MAX_TICKS - MAX_TICKS % permit@), ceiling@ - ceiling@ % permit@)
+math.min(ceiling@ - ceiling@ % permit@ + capacity@, MAX_TICKS - MAX_TICKS % permit@)

@@ -90,6 +90,11 @@ impl Verdict {
         Self { outcome, numbers: tightest_numbers, several }
     }
 
+    #[cfg(feature = "redis")]
+    pub(crate) fn waiting(&self) -> Option<&Waiting> {
+        self.several.as_ref()?.waiting.as_ref()
+    }
+
     /// The check may proceed after so many microseconds.
     pub(crate) fn wait_for(&mut self, wait: u64, place: Place, quotas: &Arc<[QuotaInfo]>) {
         let numbers = self.numbers;

@@ -11,9 +11,14 @@ pub(crate) trait Cost {
         self.of(quota)
     }
 
-    /// How the check may wait. `None` if it may not.
+    /// How long the check could wait. `None` if it does not wait.
     fn patience(&self) -> Option<Patience> {
         None
+    }
+
+    /// Whether one that could wait is allowed to.
+    fn may_wait(&self) -> bool {
+        true
     }
 }
 
@@ -27,6 +32,8 @@ pub(crate) struct Patience(pub(crate) u64);
 pub struct Queued {
     pub(crate) charge: Charge,
     pub(crate) patience: Patience,
+    /// Not if too many wait already.
+    pub(crate) may_wait: bool,
 }
 
 /// The place in the queues that a check took.
@@ -80,6 +87,13 @@ impl Adjustment {
         self.0.get(quota).copied().unwrap_or(0)
     }
 
+    /// The same, but no quota gets more permits back than these.
+    pub(crate) fn giving_back_at_most(&self, most: &impl Cost) -> Self {
+        let least = |quota| i64::try_from(most.of(quota)).map_or(i64::MIN, |most| -most);
+        let permits = self.0.iter().enumerate();
+        Self(permits.map(|(quota, permits)| (*permits).max(least(quota))).collect())
+    }
+
     pub(crate) fn is_nothing(&self) -> bool {
         self.0.iter().all(|permits| *permits == 0)
     }
@@ -129,6 +143,10 @@ impl Cost for Queued {
     fn patience(&self) -> Option<Patience> {
         Some(self.patience)
     }
+
+    fn may_wait(&self) -> bool {
+        self.may_wait
+    }
 }
 
 /// A cost with at most one permit of each quota.
@@ -145,5 +163,9 @@ impl<C: Cost> Cost for AtMostOne<'_, C> {
 
     fn patience(&self) -> Option<Patience> {
         self.0.patience()
+    }
+
+    fn may_wait(&self) -> bool {
+        self.0.may_wait()
     }
 }

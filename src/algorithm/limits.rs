@@ -160,10 +160,11 @@ impl Limits {
 
     /// Whether a check is allowed.
     pub(crate) fn is_allowed(&self, standing: &Standing, cost: &impl Cost) -> bool {
+        let patience = cost.patience().filter(|_| cost.may_wait());
         let mut quotas = self.quotas.iter().zip(&standing.0).enumerate();
         quotas.all(|(index, (quota, level))| {
             let needed = cost.needed(index);
-            needed == 0 || quota.limit.fits(level, needed, cost.patience())
+            needed == 0 || quota.limit.fits(level, needed, patience)
         })
     }
 
@@ -235,7 +236,13 @@ impl Limits {
             let mut numbers = quota.limit.numbers(level);
             let needed = cost.needed(index);
             numbers.retry_after = match outcome {
-                Outcome::Denied if needed > 0 => quota.limit.time_to_fit(level, needed, patience),
+                Outcome::Denied if needed > 0 && cost.may_wait() => {
+                    quota.limit.time_to_fit(level, needed, patience)
+                }
+                Outcome::Denied if needed > quota.limit.capacity(None) => {
+                    numbers.reset_after.max(1)
+                }
+                Outcome::Denied if needed > 0 => quota.limit.time_to_fit(level, needed, None),
                 Outcome::ExceedsCapacity if quota.limit.capacity(patience) < needed => u64::MAX,
                 _ => 0,
             };
@@ -584,7 +591,7 @@ mod tests {
     }
 
     fn queued(cost: u64, patience: u64) -> Queued {
-        Queued { charge: Charge::Same(cost), patience: Patience(patience) }
+        Queued { charge: Charge::Same(cost), patience: Patience(patience), may_wait: true }
     }
 
     /// A token bucket, with or without a queue, and for how long a check may wait.
@@ -745,7 +752,7 @@ mod tests {
         }
 
         #[test]
-        fn a_debt_is_at_most_the_capacity_or_what_may_be_borrowed(
+        fn a_debt_is_at_most_the_capacity_and_what_may_be_borrowed(
             quota in quota(), charges in prop::collection::vec(1..=i64::MAX, 1..5),
         ) {
             // A queue has a bound of its own.
@@ -755,7 +762,7 @@ mod tests {
             for permits in charges {
                 let _ = limits.adjust(&mut standing, &adjustment(permits));
             }
-            let debt = quota.capacity().max(quota.borrowed()) as i64;
+            let debt = (quota.capacity() + quota.borrowed()) as i64;
             let _ = limits.adjust(&mut standing, &adjustment(1 - debt));
             prop_assert_eq!(limits.peek(&standing).numbers.remaining, 0);
             let _ = limits.adjust(&mut standing, &adjustment(-2));

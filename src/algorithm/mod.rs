@@ -87,13 +87,13 @@ pub(crate) trait Algorithm {
     /// Charges a cost that fits, or is 0. From now on the level falls as one that this revision has left.
     fn charge(&self, level: &mut Self::Level, cost: u64);
 
-    /// The most permits that can be in use after charges without a check, a debt included. A debt is
-    /// at most the limit, or what may be borrowed.
+    /// The most permits that can be in use after charges without a check: the limit more than checks
+    /// can take.
     fn most_charged(&self) -> u64 {
         self.limit().saturating_mul(2)
     }
 
-    /// Gives permits back, at most those in use, as if they had not been taken. From now on the level
+    /// Gives permits back, at most those in use. From now on the level
     /// falls as one that this revision has left.
     fn credit(&self, level: &mut Self::Level, permits: u64);
 

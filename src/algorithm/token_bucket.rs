@@ -59,7 +59,16 @@ impl TokenBucket {
         let rate = rate.and_then(|(permit, scale)| Rate::new(permit, scale));
         match rate {
             Some(rate) if capacity <= max => {
-                Ok(Self { limit: burst, borrow: quota.borrowed(), queue, rate })
+                let bucket = Self { limit: burst, borrow: quota.borrowed(), queue, rate };
+                let wait = u128::from(queue.unwrap_or(0)) * u128::from(rate.scale());
+                if capacity + wait > max {
+                    let most = (max - capacity) / u128::from(rate.scale()) / 1_000_000;
+                    return error(&format!(
+                        "{permits} permits per {period:?} with this queue is too large to represent \
+                         exactly: wait for at most {most} s, or use permits that divide the period"
+                    ));
+                }
+                Ok(bucket)
             }
             _ => {
                 let most = max / permit;
@@ -173,7 +182,8 @@ impl Algorithm for TokenBucket {
         }
         // The debt falls at the rate of the revision that charged it last.
         let highest = u128::from(self.highest(cost, patience)) * u128::from(debt.rate.permit());
-        let highest = (highest / u128::from(self.rate.permit())) as u64;
+        let highest = highest / u128::from(self.rate.permit());
+        let highest = u64::try_from(highest).unwrap_or(u64::MAX);
         debt.rate.micros(debt.ticks.saturating_sub(highest))
     }
 
@@ -185,8 +195,8 @@ impl Algorithm for TokenBucket {
     }
 
     fn most_charged(&self) -> u64 {
-        let most = (self.limit + self.limit.max(self.borrow)).min(MAX_TICKS / self.rate.permit());
-        most.max(self.capacity(self.queue.map(Patience)))
+        let most = self.capacity(self.queue.map(Patience)) + self.limit;
+        most.min(MAX_TICKS / self.rate.permit())
     }
 
     fn credit(&self, debt: &mut Debt, permits: u64) {

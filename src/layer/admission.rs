@@ -116,7 +116,7 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
         settlement: &mut Option<Settlement>,
         service: &mut S,
     ) -> Self {
-        let settlement = settlement.take();
+        let mut settlement = settlement.take();
         // Taken as a whole, because the head is large to move.
         let Some((head, _)) = request else { return Self::Responded { response: None } };
         let checking = Checking { head, key, revision };
@@ -129,6 +129,9 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                     let (request, layer) = (request.take(), layer.clone());
                     Self::Waiting { delayed, request, service, layer, settlement }
                 } else if decision.is_allowed() {
+                    if let Some(settlement) = &mut settlement {
+                        settlement.allowed(&decision);
+                    }
                     let context = Some(layer.allow(revision, decision, head, settlement));
                     let Some((head, body)) = request.take() else {
                         return Self::Responded { response: None };
@@ -174,6 +177,9 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                 AdmissionProj::Waiting { delayed, request, service, layer, settlement } => {
                     let Delayed { decision, wait } = &mut **delayed;
                     ready!(wait.poll(cx));
+                    if let (Some(settlement), Some(decision)) = (settlement.as_mut(), &decision) {
+                        settlement.allowed(decision);
+                    }
                     if let Err(error) = ready!(service.poll_ready(cx)) {
                         return Poll::Ready(Ok((Err(error), None)));
                     }

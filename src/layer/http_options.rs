@@ -58,8 +58,10 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     ///
     /// If the service fails or the client disconnects before there is a response, the estimate stands:
     /// see [`costs_without_response`](Self::costs_without_response). If the client disconnects later, the
-    /// closure is called with the bytes sent by then. If the store failed and the failure mode allowed
-    /// the request, its whole cost is charged afterwards. Costs that could not be charged are logged.
+    /// closure is called with the bytes sent by then. Permits that have been there again by then, because
+    /// their window has ended or the bucket has refilled, are not given back. If the store failed and the
+    /// failure mode allowed the request, its whole cost is charged afterwards. If the check was charged
+    /// although its reply was late, that is in addition. Costs that could not be charged are logged.
     ///
     /// The closure sees the head of the response with its extensions, where a handler can put what
     /// the closure needs to know. The status of a gRPC response may be in its trailers, which it does not

@@ -11,7 +11,7 @@ use super::precomputed::Precomputed;
 use super::settlement::{self, Settlement};
 use super::{Cause, ErrorContext, Errors, Http, RateLimitLayer, placement};
 use crate::limiter::{Revision, RevisionRef};
-use crate::{Costs, Decision, Error, ErrorKind, Key, Limiter, Rejection, Source};
+use crate::{Costs, Decision, Error, ErrorKind, Key, Limiter, Rejection};
 
 pub(super) trait Protocol<Req> {
     /// What resolvers and hooks see of a request.
@@ -116,8 +116,7 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
     ) -> ResponseContext {
         let Http { headers, decision_in, .. } = self.mode;
         if let Some(settlement) = &mut settlement {
-            let is_charged = decision.source() != Source::FailureMode;
-            settlement.allowed(is_charged, &mut parts.extensions);
+            settlement.share_denials(&mut parts.extensions);
         }
         let headers = RateLimitHeaders::new(headers, &decision, &Precomputed::of(revision).fields);
         let kept = decision_in.in_response().then(|| Box::new(decision.clone()));

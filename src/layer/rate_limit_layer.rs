@@ -11,8 +11,8 @@ use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Quota, Rejection
 /// service.
 ///
 /// A resolver turns each request into a key, the limiter checks the key, and only then is the
-/// service called. This is not `tower::limit::RateLimitLayer`, which limits one service as a whole
-/// in one process and makes callers wait.
+/// service called. This is not `tower::limit::RateLimitLayer`, which limits one service as a whole, in one
+/// process.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -216,7 +216,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     }
 
     /// Sets how many permits a request costs: 1 by default. A cost of 0 is always allowed and
-    /// consumes nothing. A cost above the capacity is always denied.
+    /// consumes nothing, unless responses are [charged](RateLimitLayer::cost_by_response). A cost above the capacity is always denied.
     ///
     /// ```
     /// # use http::request::Parts;

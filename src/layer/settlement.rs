@@ -1,13 +1,15 @@
 //! The cost of a response, which replaces the estimate that the check has charged.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use http::Extensions;
 use http::response::Parts;
 
-use crate::limiter::HeldRevision;
-use crate::{Costs, Key, Limiter};
+use crate::limiter::{HeldRevision, Taken};
+use crate::{Costs, Decision, Key, Limiter, Source};
 
 /// A response that has been sent: see
 /// [`RateLimitLayer::cost_by_response`](crate::RateLimitLayer::cost_by_response).
@@ -52,10 +54,7 @@ pub(super) struct Meter {
 }
 
 struct Charged {
-    limiter: Limiter,
-    revision: HeldRevision,
-    key: Key,
-    estimate: Costs,
+    estimate: Taken,
     cost: Option<Arc<CostByResponse>>,
     without_response: Option<Costs>,
 }
@@ -76,9 +75,9 @@ impl Settlement {
         settling: &Settling,
     ) -> Self {
         let Settling { cost_by_response: cost, costs_without_response, refunds } = settling.clone();
-        let (limiter, key) = (limiter.clone(), key.clone());
         let without_response = costs_without_response.filter(|_| cost.is_some());
-        let charged = Charged { limiter, revision, key, estimate, cost, without_response };
+        let estimate = Taken::new(limiter, revision, key, estimate);
+        let charged = Charged { estimate, cost, without_response };
         let denied_inside = refunds.then(DeniedInside::default);
         Self { charged: Some(Box::new(charged)), is_allowed: false, denied_inside }
     }
@@ -88,14 +87,19 @@ impl Settlement {
         self.charged.as_ref().is_some_and(|charged| charged.cost.is_some())
     }
 
-    /// The request is allowed. The estimate was not charged if the store failed.
-    pub(super) fn allowed(&mut self, is_charged: bool, extensions: &mut Extensions) {
+    /// The request is allowed, and from now on charged.
+    pub(super) fn allowed(&mut self, decision: &Decision) {
         self.is_allowed = true;
-        if let Some(charged) = &mut self.charged
-            && !is_charged
-        {
-            charged.estimate = Costs::new(0);
+        if let Some(charged) = &mut self.charged {
+            match decision.source() {
+                Source::FailureMode => charged.estimate.nothing(),
+                _ => charged.estimate.decided(decision),
+            }
         }
+    }
+
+    /// Lets layers inside say that they deny the request.
+    pub(super) fn share_denials(&mut self, extensions: &mut Extensions) {
         if let Some(denied_inside) = &mut self.denied_inside {
             // All layers around the one that denies share it.
             *denied_inside = extensions.get_or_insert_with(|| denied_inside.clone()).clone();
@@ -105,7 +109,7 @@ impl Settlement {
     pub(super) fn responded(mut self, response: &Parts) -> Option<Box<Meter>> {
         let charged = self.charged.take()?;
         if self.denied_inside.as_ref().is_some_and(|denied| denied.0.load(Ordering::Relaxed)) {
-            charged.settle(&Costs::new(0));
+            charged.estimate.settle(&Costs::new(0));
             return None;
         }
         charged.cost.as_ref()?;
@@ -119,20 +123,13 @@ impl Meter {
     }
 }
 
-impl Charged {
-    fn settle(&self, actual: &Costs) {
-        let Self { limiter, revision, key, estimate, .. } = self;
-        limiter.settle(revision.clone(), key.clone(), estimate, actual);
-    }
-}
-
 impl Drop for Settlement {
     fn drop(&mut self) {
         if let Some(charged) = &self.charged
             && self.is_allowed
             && let Some(actual) = &charged.without_response
         {
-            charged.settle(actual);
+            charged.estimate.settle(actual);
         }
     }
 }
@@ -141,8 +138,13 @@ impl Drop for Settlement {
 impl Drop for Meter {
     fn drop(&mut self) {
         let Self { charged, response, body_bytes } = self;
-        if let Some(cost) = &charged.cost {
-            charged.settle(&cost(&Sent { response, body_bytes: *body_bytes }));
+        let Some(cost) = &charged.cost else { return };
+        let sent = Sent { response, body_bytes: *body_bytes };
+        // The body may be dropped because of a panic. A second one would end the process.
+        match catch_unwind(AssertUnwindSafe(|| cost(&sent))) {
+            Ok(actual) => charged.estimate.settle(&actual),
+            Err(_) if thread::panicking() => {}
+            Err(panic) => resume_unwind(panic),
         }
     }
 }

@@ -40,6 +40,18 @@ impl Reservation {
         }
         decision
     }
+
+    /// Gives the permits back, as dropping it does, and waits for the store.
+    ///
+    /// # Errors
+    ///
+    /// If the store failed, for any failure mode.
+    pub async fn cancel(self) -> Result<(), Error> {
+        match self.0.wait {
+            Some(mut wait) => wait.cancel().await,
+            None => Ok(()),
+        }
+    }
 }
 
 impl fmt::Debug for Reservation {

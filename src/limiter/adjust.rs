@@ -6,17 +6,19 @@ use tokio::runtime::Handle;
 
 use super::check::unknown_quota;
 use super::failure_log::Effect;
+use super::taken::Taken;
 use super::{HeldRevision, InvalidateOnDrop, Limiter, Revision};
-use crate::algorithm::{Adjustment, Charge, Place};
+use crate::algorithm::{Adjustment, Charge};
 use crate::store::{Op, PendingVerdict};
 use crate::{Costs, Error, ErrorKind, Key};
 
 impl Limiter {
     /// Takes `cost` permits from every quota, whether or not they are there: for costs that are known
     /// only afterwards. Checks are denied until the debt is repaid. A debt grows to at most the
-    /// [capacity](crate::Quota::capacity) of the quota, or to what may be
-    /// [borrowed](crate::Quota::borrow_up_to) if that is more. What exceeds it is not charged. The debt
-    /// of a window ends with the window.
+    /// [capacity](crate::Quota::capacity) of the quota, in addition to what checks may
+    /// [borrow](crate::Quota::borrow_up_to) or [wait](crate::Quota::queue) for. What exceeds it is not
+    /// charged. On a bucket without a queue, the permits for which [`acquire`](Self::acquire) waits are part
+    /// of the debt. The debt of a fixed window ends with the window.
     ///
     /// A charge is sent in the same calls as the checks. It is not applied if the future is dropped
     /// before the charge was sent to the store. A layer can
@@ -52,12 +54,17 @@ impl Limiter {
     /// quota that the policy does not have.
     pub async fn charge_costs(&self, key: impl Into<Key>, costs: Costs) -> Result<(), Error> {
         let held = self.revision().hold();
-        let adjustment = self.held(&held).adjustment(&costs, &Costs::new(0))?;
+        let revision = self.held(&held);
+        let adjustment = Adjustment::new(revision.limits.len(), &revision.charge(&costs)?, &0);
         self.adjust(&held, key.into(), adjustment).await
     }
 
     /// Gives `cost` permits back to every quota, at most as many as are in use. In a sliding window, those
     /// that were taken last come back first.
+    ///
+    /// Give back only what was taken a short time ago, before the quota
+    /// [resets](crate::Decision::reset_after). After that the permits are there again in any case, and a
+    /// credit would add to what the quota allows. A layer takes care of this.
     ///
     /// As after a [`reset`](Self::reset), another process may deny the key for at most as long as
     /// [`cache_denials`](crate::LimiterBuilder::cache_denials) allows.
@@ -89,29 +96,30 @@ impl Limiter {
     /// quota that the policy does not have.
     pub async fn credit_costs(&self, key: impl Into<Key>, costs: Costs) -> Result<(), Error> {
         let held = self.revision().hold();
-        let adjustment = self.held(&held).adjustment(&Costs::new(0), &costs)?;
+        let revision = self.held(&held);
+        let adjustment = Adjustment::new(revision.limits.len(), &0, &revision.charge(&costs)?);
         self.adjust(&held, key.into(), adjustment).await
     }
 
-    /// Replaces the cost that a check under this revision has charged, without waiting for the store.
-    pub(crate) fn settle(&self, held: HeldRevision, key: Key, charged: &Costs, actual: &Costs) {
-        let revision = self.held(&held);
-        let adjustment = match revision.adjustment(actual, charged) {
-            Ok(adjustment) if adjustment.is_nothing() => return,
-            Ok(adjustment) => adjustment,
-            Err(error) => return self.not_charged(revision, &error),
+    pub(super) fn settle(&self, taken: &Taken, actual: &Costs) {
+        let revision = self.held(&taken.revision);
+        let quotas = revision.limits.len();
+        let (charged, actual) = match (revision.charge(&taken.costs), revision.charge(actual)) {
+            (Ok(charged), Ok(actual)) => (charged, actual),
+            (Err(error), _) | (_, Err(error)) => return self.not_charged(revision, &error),
         };
+        let adjustment = Adjustment::new(quotas, &actual, &charged);
+        let still_taken = taken.still_taken(&charged, quotas);
+        let adjustment = adjustment.giving_back_at_most(&still_taken);
+        if adjustment.is_nothing() {
+            return;
+        }
         let is_credit = adjustment.is_credit();
-        self.detach(held, key, Op::Adjust(adjustment), is_credit);
-    }
-
-    /// Gives up a place in the queues, without waiting for the store.
-    pub(super) fn leave(&self, held: HeldRevision, key: Key, place: Place) {
-        self.detach(held, key, Op::Leave(Box::new(place)), true);
+        self.detach(taken.revision.clone(), taken.key.clone(), Op::Adjust(adjustment), is_credit);
     }
 
     /// Runs an operation without waiting for the store.
-    fn detach(&self, held: HeldRevision, key: Key, op: Op, is_credit: bool) {
+    pub(super) fn detach(&self, held: HeldRevision, key: Key, op: Op, is_credit: bool) {
         let revision = self.held(&held);
         if revision.backend.decide(&key, &op).is_some() {
             return;
@@ -144,7 +152,7 @@ impl Limiter {
         self.apply(held, key, Op::Adjust(adjustment), is_credit).await
     }
 
-    async fn apply(
+    pub(super) async fn apply(
         &self,
         held: &HeldRevision,
         key: Key,
@@ -163,10 +171,7 @@ impl Limiter {
 }
 
 impl Revision {
-    fn adjustment(&self, actual: &Costs, charged: &Costs) -> Result<Adjustment, Error> {
-        let charge = |costs: &Costs| -> Result<Charge, Error> {
-            self.limits.charge(costs).map_err(|unknown| unknown_quota(self, &unknown))
-        };
-        Ok(Adjustment::new(self.limits.len(), &charge(actual)?, &charge(charged)?))
+    fn charge(&self, costs: &Costs) -> Result<Charge, Error> {
+        self.limits.charge(costs).map_err(|unknown| unknown_quota(self, &unknown))
     }
 }

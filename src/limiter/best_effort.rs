@@ -1,6 +1,6 @@
 //! Checks of several keys, which cannot be atomic.
 
-use super::{HeldRevision, Limiter};
+use super::{Limiter, Taken};
 use crate::{Costs, Decision, Error, Key, Source};
 
 /// Limits on several keys for one request: per user, per tenant, and for everyone.
@@ -44,7 +44,7 @@ use crate::{Costs, Decision, Error, Key, Source};
 pub struct BestEffortChecks(Vec<(Limiter, Key, Costs)>);
 
 /// What the earlier checks took. It is given back if this is dropped before all checks are allowed.
-struct Taken(Vec<(Limiter, HeldRevision, Key, Costs)>);
+struct GiveBack(Vec<Taken>);
 
 impl BestEffortChecks {
     /// No checks.
@@ -72,31 +72,31 @@ impl BestEffortChecks {
     ///
     /// As for [`Limiter::check_costs`]. Then the permits that were taken are given back too.
     pub async fn check(self) -> Result<Decision, Error> {
-        let (mut taken, mut tightest) = (Taken(Vec::new()), None::<Decision>);
+        let (mut earlier, mut tightest) = (GiveBack(Vec::new()), None::<Decision>);
         for (limiter, key, costs) in self.0 {
             // Only used to give permits back. An update in between is no problem, because quotas keep
             // what was used.
             let held = limiter.revision().hold();
-            let decision = limiter.check_costs(key.clone(), costs.clone()).await?;
+            let mut taken = Taken::new(&limiter, held, &key, costs.clone());
+            let decision = limiter.check_costs(key, costs).await?;
             if decision.is_denied() {
                 return Ok(decision);
             }
             if decision.source() == Source::Store {
-                taken.0.push((limiter, held, key, costs));
+                taken.decided(&decision);
+                earlier.0.push(taken);
             }
             if tightest.as_ref().is_none_or(|least| decision.remaining() < least.remaining()) {
                 tightest = Some(decision);
             }
         }
-        taken.0.clear();
+        earlier.0.clear();
         Ok(tightest.unwrap_or_else(|| Decision::allowed(0, 0)))
     }
 }
 
-impl Drop for Taken {
+impl Drop for GiveBack {
     fn drop(&mut self) {
-        for (limiter, held, key, costs) in self.0.drain(..) {
-            limiter.settle(held, key, &costs, &Costs::new(0));
-        }
+        self.0.iter().for_each(|taken| taken.settle(&Costs::new(0)));
     }
 }

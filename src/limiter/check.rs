@@ -45,7 +45,7 @@ pub(crate) struct PendingCheck {
     key: Key,
     op: Op,
     revision: HeldRevision,
-    waiter: Option<Waiter>,
+    waiter: Option<Box<Waiter>>,
 }
 
 impl Check {
@@ -72,14 +72,14 @@ impl CheckState {
             }
         };
         // If too many wait already, it is denied unless it can proceed at once.
-        let waiter = patience.and_then(|_| Waiter::new(limiter));
+        let waiter = patience.and_then(|_| Waiter::new(limiter)).map(Box::new);
         match patience {
-            Some(patience) if waiter.is_some() => {
-                let queued = Queued { charge, patience };
+            None => Self::decide(limiter, revision, key, charge, Op::Acquire, None),
+            Some(patience) => {
+                let queued = Queued { charge, patience, may_wait: waiter.is_some() };
                 let op = |queued| Op::Queue(Box::new(queued));
                 Self::decide(limiter, revision, key, queued, op, waiter)
             }
-            _ => Self::decide(limiter, revision, key, charge, Op::Acquire, None),
         }
     }
 
@@ -89,7 +89,7 @@ impl CheckState {
         key: &Key,
         cost: C,
         op: impl FnOnce(C) -> Op,
-        waiter: Option<Waiter>,
+        waiter: Option<Box<Waiter>>,
     ) -> Self {
         let at_once = |verdict, source| {
             Self::Ready(Ok(Checked { decision: revision.decision(verdict, source), wait: None }))
@@ -122,14 +122,17 @@ impl Checked {
     #[inline]
     fn new(
         mut decision: Decision,
-        waiter: Option<Waiter>,
+        waiter: Option<Box<Waiter>>,
         check: impl FnOnce() -> (HeldRevision, Key),
     ) -> Self {
         let several = decision.verdict.several.as_mut();
         let wait = waiter.and_then(|waiter| {
             let waiting = several?.waiting.take()?;
             let (revision, key) = check();
-            Some(Box::new(Wait::new(waiter, revision, key, waiting)))
+            Some((waiter, revision, key, waiting))
+        });
+        let wait = wait.map(|(waiter, revision, key, waiting)| {
+            Box::new(Wait::new(waiter, revision, key, waiting, &decision))
         });
         Self { decision, wait }
     }

@@ -116,7 +116,7 @@ impl FailureLog {
             (lines, reasons.is_empty() && before > 0)
         };
         log(policy, effect, lines);
-        if has_ended {
+        if has_ended && effect != Effect::NotCharged {
             tracing::info!(target: "tollgate", policy, "rate limit enforced again");
         }
     }
@@ -156,8 +156,8 @@ fn log(policy: &str, effect: Effect, lines: Vec<Line>) {
             (Effect::FailsOpen, true) => "rate limit was not enforced, failed open",
             (Effect::FailsClosed, false) => "rate limit unavailable, failing closed",
             (Effect::FailsClosed, true) => "rate limit was unavailable, failed closed",
-            (Effect::NotCharged, false) => "the cost of responses is not charged",
-            (Effect::NotCharged, true) => "the cost of responses was not charged",
+            (Effect::NotCharged, false) => "permits are not charged or given back afterwards",
+            (Effect::NotCharged, true) => "permits were not charged or given back afterwards",
         };
         if is_late {
             tracing::info!(target: "tollgate", policy, server, reason, count, "{message}");

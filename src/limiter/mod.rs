@@ -12,6 +12,7 @@ mod failure_mode;
 mod limiters;
 mod other_numbers;
 mod revision;
+mod taken;
 mod waiting;
 #[cfg(feature = "watch")]
 mod watch;
@@ -36,6 +37,7 @@ pub(crate) use check::{CheckState, Checked, PendingCheck};
 pub use failure_mode::FailureMode;
 pub use limiters::Limiters;
 pub(crate) use revision::{HeldRevision, Revision, RevisionRef};
+pub(crate) use taken::Taken;
 pub(crate) use waiting::Wait;
 #[cfg(feature = "watch")]
 pub use watch::FileWatch;

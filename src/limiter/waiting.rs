@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::taken::{resets, still_taken};
 use super::{HeldRevision, Limiter, Revision};
-use crate::Key;
 use crate::algorithm::Place;
+use crate::store::Op;
 use crate::verdict::Waiting;
+use crate::{Decision, Error, Key};
 
 /// The number of waiters of a limiter in this process.
 #[derive(Debug)]
@@ -21,7 +24,11 @@ pub(super) struct Waiters {
 }
 
 /// Permission to wait, which a limited number of checks has at a time.
-pub(super) struct Waiter(Limiter);
+pub(super) struct Waiter {
+    limiter: Limiter,
+    /// When the check started.
+    since: Instant,
+}
 
 /// An allowed check that waits. If it is dropped before its time, it gives its permits back, unless others
 /// queued behind it.
@@ -30,9 +37,11 @@ pub(crate) struct Wait {
     revision: HeldRevision,
     key: Key,
     due: Instant,
+    since: Instant,
+    resets: SmallVec<[u64; 1]>,
     /// Until the time has come, like the waiter.
     place: Option<Place>,
-    waiter: Option<Waiter>,
+    waiter: Option<Box<Waiter>>,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
@@ -48,23 +57,30 @@ impl Waiter {
         let Waiters { most, count } = &limiter.inner.waiters;
         let more = |count: usize| (count < *most).then_some(count + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self(limiter.clone()))
+        Some(Self { limiter: limiter.clone(), since: Instant::now() })
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.0.inner.waiters.count.fetch_sub(1, Ordering::Relaxed);
+        self.limiter.inner.waiters.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Wait {
     /// The wait begins now.
-    pub(super) fn new(waiter: Waiter, revision: HeldRevision, key: Key, waiting: Waiting) -> Self {
+    pub(super) fn new(
+        waiter: Box<Waiter>,
+        revision: HeldRevision,
+        key: Key,
+        waiting: Waiting,
+        decision: &Decision,
+    ) -> Self {
         let Waiting { wait, place } = waiting;
-        let (limiter, due) = (waiter.0.clone(), Instant::now() + Duration::from_micros(wait));
+        let (limiter, since, resets) = (waiter.limiter.clone(), waiter.since, resets(decision));
+        let due = Instant::now() + Duration::from_micros(wait);
         let (place, waiter) = (Some(place), Some(waiter));
-        Self { limiter, revision, key, due, place, waiter, sleep: None }
+        Self { limiter, revision, key, due, since, resets, place, waiter, sleep: None }
     }
 
     pub(super) fn delay(&self) -> Duration {
@@ -80,6 +96,21 @@ impl Wait {
         Poll::Ready(())
     }
 
+    /// Gives the place back, unless its time has come.
+    pub(super) async fn cancel(&mut self) -> Result<(), Error> {
+        match self.leave() {
+            Some(op) => self.limiter.apply(&self.revision, self.key.clone(), op, true).await,
+            None => Ok(()),
+        }
+    }
+
+    fn leave(&mut self) -> Option<Op> {
+        let mut place = self.place.take().filter(|_| !self.delay().is_zero())?;
+        let quotas = place.ends.len();
+        place.charge = still_taken(&place.charge, quotas, self.since, &self.resets);
+        Some(Op::Leave(Box::new(place)))
+    }
+
     /// The revision that decided the check.
     pub(crate) fn revision(&self) -> &Revision {
         self.limiter.held(&self.revision)
@@ -88,10 +119,8 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        if let Some(place) = self.place.take()
-            && !self.delay().is_zero()
-        {
-            self.limiter.leave(self.revision.clone(), self.key.clone(), place);
+        if let Some(op) = self.leave() {
+            self.limiter.detach(self.revision.clone(), self.key.clone(), op, true);
         }
     }
 }

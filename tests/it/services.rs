@@ -340,11 +340,12 @@ fn types_moved_with_each_request_stay_small() {
     assert!(size_of::<Decision>() <= 96);
     // 32 inline bytes (an IPv6 network as text fits), a length, and a flag for digests.
     assert!(size_of::<Key>() <= 48);
-    // A key, the time of its start, and its verdict or a receiver for it.
-    assert!(size_of::<Check>() <= 160);
+    // A key, the time of its start, its verdict or a receiver for it, and a limiter.
+    assert!(size_of::<Check>() <= 176);
+    // With the numbers of a quota per request.
+    assert_eq!(size_of::<Limiter>(), 2 * size_of::<usize>());
     // One pointer each.
     assert_eq!(size_of::<Error>(), size_of::<usize>());
-    assert_eq!(size_of::<Limiter>(), size_of::<usize>());
     assert_eq!(size_of::<LayerOverhead<Http, Parts>>(), size_of::<usize>());
     assert_eq!(size_of::<LayerOverhead<Errors, ()>>(), size_of::<usize>());
 }

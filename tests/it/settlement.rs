@@ -22,7 +22,7 @@ use tollgate::{
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
 use crate::common::{BOUND, Proxy, Server, wait_until};
-use crate::exact::test_limiter;
+use crate::exact::{test_limiter, test_limiter_builder};
 use crate::log::Log;
 
 fn limiter(quota: Quota) -> Limiter {
@@ -189,7 +189,7 @@ async fn quotas_can_be_settled_at_different_costs() {
 async fn on_redis_a_response_does_not_wait_for_its_charge() {
     let server = Server::start().await;
     let store = RedisStore::open(server.url()).unwrap();
-    let limiter = Limiter::new(store, Quota::per_day(3)).unwrap();
+    let limiter = test_limiter(store, Quota::per_day(3));
     let app = app(failures(&limiter));
     assert_eq!(status(&app, "/200").await, StatusCode::OK);
     wait_until("the estimate is given back", BOUND, async || remaining(&limiter).await == 3).await;
@@ -214,7 +214,7 @@ async fn a_charge_that_is_lost_is_logged() {
     let _ = to_bytes(response.into_body(), usize::MAX).await.unwrap();
     wait_until("the log says so", BOUND, async || {
         log.events().iter().any(|line| {
-            line.contains("WARN") && line.contains("the cost of responses is not charged")
+            line.contains("WARN") && line.contains("permits are not charged or given back")
         })
     })
     .await;
@@ -225,7 +225,8 @@ async fn a_request_that_an_outage_let_pass_is_charged_in_full() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     let store = RedisStore::open(proxy.url()).unwrap();
-    let limiter = Limiter::new(store, Quota::per_day(3)).unwrap();
+    let limiter = test_limiter_builder(store, Quota::per_day(3));
+    let limiter = limiter.failure_mode(FailureMode::Open).build().unwrap();
     let app = app(failures(&limiter));
     proxy.refuse().await;
     let request = Request::get("/401").body(Body::empty()).unwrap();
@@ -284,4 +285,36 @@ async fn a_status_of_the_application_is_not_taken_for_a_denial() {
     let app = app(RateLimitLayer::new(limiter.clone(), Global).refund_inner_denials());
     assert_eq!(status(&app, "/429").await.as_u16(), 429);
     assert_eq!(remaining(&limiter).await, 4);
+}
+
+/// Otherwise a client could collect permits with requests that it keeps open, and use them all at once.
+#[tokio::test(start_paused = true)]
+async fn an_estimate_of_a_window_that_has_ended_is_not_given_back() {
+    for quota in [
+        Quota::per_minute(3),
+        Quota::per_minute(3).fixed_window(),
+        Quota::per_minute(3).interval_refill(),
+        Quota::per_minute(3).sliding_blocks(6),
+        Quota::per_minute(3).sliding_window(),
+    ] {
+        let limiter = limiter(quota);
+        let (open, held) = tokio::sync::watch::channel(false);
+        let service = failures(&limiter).layer(service_fn(async |request: Request| {
+            if request.uri().path() == "/held" {
+                let mut held = held.clone();
+                let _ = held.wait_for(|is_open| *is_open).await;
+            }
+            Ok::<_, Infallible>(StatusCode::OK.into_response())
+        }));
+        let request = Request::get("/held").body(Body::empty()).unwrap();
+        let held_request = service.clone().oneshot(request);
+        let mut held_request = std::pin::pin!(held_request);
+        assert!(poll_once(&mut held_request).await.is_none());
+        assert_eq!(remaining(&limiter).await, 2);
+        tokio::time::sleep(Duration::from_secs(121)).await;
+        limiter.charge("global", 3).await.unwrap();
+        open.send(true).unwrap();
+        drop(held_request.await.unwrap());
+        assert_eq!(remaining(&limiter).await, 0, "{quota}");
+    }
 }

@@ -20,8 +20,8 @@ use tollgate::{
 use tower::limit::ConcurrencyLimit;
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 
-use crate::common::{BOUND, Server, wait_until};
-use crate::exact::{test_limiter, uncached};
+use crate::common::{BOUND, Proxy, Server, wait_until};
+use crate::exact::uncached;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Five per second, and one that arrives now waits for at most two seconds.
@@ -278,7 +278,10 @@ async fn a_request_that_disconnects_while_it_waits_returns_its_place_and_is_not_
 async fn a_wait_in_the_layer_is_longer_than_the_timeout_of_the_check() {
     let server = Server::start().await;
     let quota = Quota::per_second(2).queue(SECOND);
-    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), quota);
+    let store = RedisStore::open(server.url()).unwrap();
+    let builder = Limiter::builder(store, quota).failure_mode(FailureMode::Closed);
+    let limiter = builder.timeout(Duration::from_millis(300)).build().unwrap();
+    limiter.peek("warm").await.unwrap().ensure_allowed().unwrap();
     let service = RateLimitLayer::new(limiter, Global)
         .layer(service_fn(async |_: Request| Ok::<_, Infallible>(StatusCode::OK.into_response())));
     let start = Instant::now();
@@ -287,4 +290,68 @@ async fn a_wait_in_the_layer_is_longer_than_the_timeout_of_the_check() {
         assert_eq!(response.status(), StatusCode::OK);
     }
     assert!(start.elapsed() >= SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_above_the_burst_is_not_too_large_when_too_many_wait() {
+    let limiter = Limiter::builder(MemoryStore::new(), QUEUE).max_waiters(0).build().unwrap();
+    let denied = limiter.acquire_cost("key", 6).await.unwrap();
+    assert!(denied.is_denied() && !denied.exceeds_capacity());
+    assert!(denied.retry_after().is_some_and(|wait| !wait.is_zero()));
+    assert!(limiter.acquire_cost("key", 12).await.unwrap().exceeds_capacity());
+    assert!(limiter.acquire("key").await.unwrap().is_allowed());
+    let denied = limiter.acquire_cost("key", 6).await.unwrap();
+    assert_eq!(denied.retry_after(), Some(Duration::from_millis(200)));
+}
+
+#[tokio::test]
+async fn a_place_whose_caller_gave_up_before_the_reply_is_given_back() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
+    let limiter = uncached(RedisStore::open(proxy.url()).unwrap(), daily);
+    assert!(limiter.acquire("key").await.unwrap().is_allowed());
+    proxy.delay(Duration::from_millis(100));
+    let given_up = timeout(Duration::from_millis(30), limiter.acquire("key")).await;
+    assert!(given_up.is_err());
+    let direct = uncached(RedisStore::open(server.url()).unwrap(), daily);
+    let debt = async || direct.peek("key").await.unwrap().reset_after();
+    // While the reply is delayed.
+    wait_until("it is taken", BOUND, async || debt().await > 86_400 * SECOND).await;
+    wait_until("it is given back", BOUND, async || debt().await <= 86_400 * SECOND).await;
+}
+
+/// A service that is never ready.
+#[derive(Clone)]
+struct NeverReady;
+
+impl Service<Request> for NeverReady {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Pending
+    }
+
+    fn call(&mut self, _: Request) -> Self::Future {
+        unreachable!("it is not ready")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_turn_has_come_is_charged_as_one_without_a_response() {
+    let limiter = limiter(Quota::per_day(2).queue(2 * 86_400 * SECOND));
+    let layer = RateLimitLayer::new(limiter.clone(), Global)
+        .cost_by_response(|_| 1)
+        .costs_without_response(Costs::new(3));
+    let _ = limiter.acquire("global").await.unwrap();
+    // Called without being ready, which a test may do.
+    let waiting = tokio::spawn(layer.layer(NeverReady).call(request()));
+    sleep(43_200 * SECOND + SECOND).await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    // 1 of it is there again after half a day.
+    let next = limiter.reserve("global", Costs::new(1)).await.unwrap();
+    assert_eq!(next.delay(), 3 * 43_200 * SECOND - SECOND);
 }

@@ -180,6 +180,10 @@ fn write_run(text: &mut String, count: u32, op: &Op, quotas: usize) {
         }
         Op::Peek => write("", &|_| 0, nothing),
         Op::Adjust(adjustment) => write("+", &|quota| adjustment.of(quota).into(), nothing),
+        Op::Queue(queued) if !queued.may_wait => {
+            let kind = if queued.charge.is_later() { "!" } else { "" };
+            write(kind, &|quota| queued.of(quota).into(), nothing);
+        }
         Op::Queue(queued) => {
             let kind = if queued.charge.is_later() { "~!" } else { "~" };
             let patience = queued.patience.0;
@@ -315,25 +319,41 @@ impl Batch {
     /// Replays the checks of the groups whose state is known, and completes those that are pending
     /// with the verdict that the script reached. Each group is completed once. Denials are reported
     /// once for each group.
-    pub(super) fn complete(&self, found: impl IntoIterator<Item = (usize, Result<Found, Error>)>) {
+    ///
+    /// Returns what checks have reserved whose callers are gone by now.
+    pub(super) fn complete(
+        &self,
+        found: impl IntoIterator<Item = (usize, Result<Found, Error>)>,
+    ) -> Vec<Abandoned> {
         let mut wakers = Wakers::new();
         let mut state = self.state();
         let State { policies, groups, checks, sent_at, .. } = &mut *state;
         let mut replays: SmallVec<[_; 4]> = SmallVec::new();
         replays.resize_with(groups.len(), || None);
         for (group, found) in found {
-            if let (Some(replay), Some((bucket, _))) =
+            if let (Some(replay), Some((bucket, KeyGroup { slot, .. }))) =
                 (replays.get_mut(group), groups.get_index(group))
             {
                 let policy = &policies[bucket.policy].policy;
-                *replay = Some(found.map(|found| Replay::new(policy, &bucket.key, found)));
+                *replay = Some(found.map(|found| Replay::new(policy, &bucket.key, *slot, found)));
             }
         }
         wakers.reserve(checks.len());
+        let mut abandoned = Vec::new();
         for check in checks.iter_mut().filter(|check| check.is_sent) {
             // One that was cancelled since has been charged, so it counts for those after it.
             let verdict = match &mut replays[check.group] {
-                Some(Ok(replay)) => Ok(replay.decide(&check.op)),
+                Some(Ok(replay)) => {
+                    let verdict = replay.decide(&check.op);
+                    if let Some(waiting) = verdict.waiting()
+                        && !check.is_pending()
+                    {
+                        let (policy, key) = (replay.policy.clone(), replay.key.clone());
+                        let (slot, place) = (replay.slot, waiting.place.clone());
+                        abandoned.push(Abandoned { policy, key, slot, place });
+                    }
+                    Ok(verdict)
+                }
                 Some(Err(error)) => Err(error.clone()),
                 None => continue,
             };
@@ -349,6 +369,7 @@ impl Batch {
             policy.denials.report(&key, state, now, sent_at);
         }
         wake(wakers);
+        abandoned
     }
 
     /// Fails the checks whose deadline has passed. Returns the deadline of the next, if any is
@@ -423,10 +444,20 @@ impl State {
     }
 }
 
+/// A place in a queue whose check was cancelled, or failed, after it was sent.
+#[derive(Debug)]
+pub(super) struct Abandoned {
+    pub(super) policy: Arc<RedisPolicy>,
+    pub(super) key: Key,
+    pub(super) slot: u16,
+    pub(super) place: algorithm::Place,
+}
+
 /// The decisions about a bucket, as the script made them.
 struct Replay<'a> {
     policy: &'a Arc<RedisPolicy>,
     key: &'a Key,
+    slot: u16,
     standing: Standing,
     /// When they were made, in microseconds of the server's clock.
     now: u64,
@@ -443,9 +474,9 @@ struct Denied {
 }
 
 impl<'a> Replay<'a> {
-    fn new(policy: &'a Arc<RedisPolicy>, key: &'a Key, found: Found) -> Self {
+    fn new(policy: &'a Arc<RedisPolicy>, key: &'a Key, slot: u16, found: Found) -> Self {
         let standing = found.standing(&policy.limits);
-        Self { policy, key, standing, now: found.now, has_denied: false }
+        Self { policy, key, slot, standing, now: found.now, has_denied: false }
     }
 
     fn decide(&mut self, op: &Op) -> Verdict {

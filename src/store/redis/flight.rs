@@ -1,13 +1,14 @@
 //! A batch in flight: from its calls to the verdicts of its checks.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
 
-use super::batch::Batch;
+use super::batch::{Abandoned, Batch};
 use super::call::Call;
 use super::connection::Connection;
 use super::node_queue::{NodeQueue, shut_down};
@@ -15,6 +16,7 @@ use super::reply::{self, Found};
 use super::topology::Failure;
 use super::window::Sent;
 use crate::Error;
+use crate::store::Op;
 
 /// It stays in flight until its reply arrives or the connection is closed, even if nobody waits for
 /// it any more.
@@ -53,7 +55,7 @@ impl Flight {
                 reply => found.extend(self.read(reply, call)),
             }
         }
-        self.batch.complete(found);
+        self.complete(found);
         if !again.is_empty() {
             // In a task of its own: these may go to another server, and none waits for another.
             let queue = self.queue.clone();
@@ -78,7 +80,18 @@ impl Flight {
             })
             .collect();
         while let Some((reply, call)) = replies.next().await {
-            self.batch.complete(self.read(reply, call));
+            self.complete(self.read(reply, call));
+        }
+    }
+
+    fn complete(&self, found: impl IntoIterator<Item = (usize, Result<Found, Error>)>) {
+        for Abandoned { policy, key, slot, place } in self.batch.complete(found) {
+            let leave = Op::Leave(Box::new(place));
+            // Others may proceed earlier than a cached denial says.
+            policy.denials.reset(&key);
+            if let Ok(place) = self.queue.enqueue(&policy, &key, slot, &leave, Waker::noop()) {
+                place.detach();
+            }
         }
     }
 
@@ -115,7 +128,7 @@ impl Drop for Flight {
 
 #[cfg(test)]
 mod tests {
-    use std::task::{Context, Poll, Waker};
+    use std::task::{Context, Poll};
     use std::time::Duration;
 
     use super::super::connector::Connector;
@@ -123,7 +136,6 @@ mod tests {
     use super::super::queue_state::QueueState;
     use super::super::topology::Topology;
     use super::*;
-    use crate::store::Op;
 
     /// As when the runtime shuts down before the call is sent again.
     #[test]

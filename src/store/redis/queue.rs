@@ -143,6 +143,11 @@ impl Place {
     pub(super) fn new(batch: Arc<Batch>, index: usize, call: Option<LoneCall>) -> Self {
         Self { batch, index, call, is_done: false }
     }
+
+    /// Nobody waits for the result, but it is not cancelled.
+    pub(super) fn detach(mut self) {
+        self.is_done = true;
+    }
 }
 
 impl LoneCall {

@@ -10,6 +10,7 @@
 
 mod address;
 mod algorithm;
+mod calendar;
 mod costs;
 mod decision;
 mod error;

@@ -68,14 +68,18 @@ pub(crate) fn all_or_nothing(errors: Vec<String>) -> Result<(), ConfigError> {
     if errors.is_empty() { Ok(()) } else { Err(ConfigError::new(errors.join("\n"))) }
 }
 
+/// Any time after 1970: a calendar has windows at all of them.
+const ANY_TIME: u64 = 1 << 50;
+
 fn errors(policy: &Policy) -> Vec<String> {
     let prefixed = |error: ConfigError| format!("policy `{}`: {error}", policy.name());
     if let Err(error) = policy.validate() {
         return vec![error.to_string()];
     }
-    let quotas = policy.quotas().filter_map(|(name, quota)| Limit::new(name, quota).err());
+    let quotas =
+        policy.quotas().filter_map(|(name, quota)| Limit::new(name, quota, ANY_TIME).err());
     let errors: Vec<_> = quotas.map(prefixed).collect();
-    match Limits::new(policy) {
+    match Limits::new(policy, ANY_TIME) {
         Err(error) if errors.is_empty() => vec![error.to_string()],
         _ => errors,
     }

@@ -1,6 +1,8 @@
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use crate::calendar::Zone;
+
 /// A limit: a number of permits per period, and the algorithm that enforces it.
 ///
 /// The default algorithm is a token bucket with continuous refill. See the [guide] for the others. The
@@ -27,9 +29,12 @@ use std::time::Duration;
 /// ```text
 /// quota  = number, "/", period, [ space, "burst", space, number ], [ space, "borrow", space, number ],
 ///          [ space, kind ] ;
-/// kind   = "queue", space, period | "interval" | "fixed" | "calendar" | "sliding", [ space, number ] ;
-/// period = [ number ], unit ;
+/// kind   = "queue", space, time | "interval" | "fixed" | "calendar", [ space, zone ]
+///        | "sliding", [ space, number ] ;
+/// period = time | "month" ; (* "month" only with "calendar" *)
+/// time   = [ number ], unit ;
 /// unit   = "day" | "h" | "hour" | "min" | "minute" | "s" | "second" | "ms" | "us" | "ns" ;
+/// zone   = ? the name of a time zone of the IANA, such as Europe/Berlin ? ;
 /// number = digit, { digit } ;
 /// digit  = "0" | "1" | "2" | "3" | "4" | "5" | "6" | "7" | "8" | "9" ;
 /// space  = " ", { " " } ;
@@ -38,7 +43,8 @@ use std::time::Duration;
 /// With the feature `serde` a quota is serialized as this text. Without `burst`, the burst is the
 /// number of permits, or 1 with `queue`. The other words are the methods
 /// [`borrow_up_to`](Self::borrow_up_to), [`queue`](Self::queue), [`interval_refill`](Self::interval_refill),
-/// [`fixed_window`](Self::fixed_window), [`calendar`](Self::calendar),
+/// [`fixed_window`](Self::fixed_window), [`calendar`](Self::calendar) (with a time zone or a month:
+/// feature `jiff`),
 /// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error
 /// for any other text is a [`ConfigError`](crate::ConfigError) that says what was expected, and at
 /// which character. Invalid numbers are an error from [`Limiter::new`](crate::Limiter::new), as above.
@@ -91,10 +97,15 @@ pub(crate) enum WindowStart {
     FirstCheck,
     /// At a multiple of the period on the clock.
     Clock,
+    /// With the day or the week.
+    Zone(Zone),
+    /// With the month. The period is that of a long one.
+    Month(Zone),
 }
 
 impl Quota {
     /// The name of a quota, and of its policy, for which no other was chosen.
+    pub(crate) const MONTH: Duration = Duration::from_secs(31 * 86_400);
     pub(crate) const DEFAULT_NAME: &str = "default";
 
     /// `n` permits per `period`, with a burst of `n`.
@@ -120,6 +131,21 @@ impl Quota {
     /// `n` permits per day of 24 hours, with a burst of `n`.
     pub const fn per_day(n: u64) -> Self {
         Self::new(n, Duration::from_secs(24 * 60 * 60))
+    }
+
+    /// `n` permits per calendar month, in UTC. [`calendar_in`](Self::calendar_in) chooses another time zone.
+    /// The [`period`](Self::period) is 31 days. With any other algorithm, every month has 31 days.
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// let quota = Quota::per_month(1_000_000);
+    /// assert_eq!(quota.to_string(), "1000000/month calendar");
+    /// ```
+    #[cfg(feature = "jiff")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "jiff")))]
+    pub const fn per_month(n: u64) -> Self {
+        Self::new(n, Self::MONTH).in_month()
     }
 
     /// Sets the capacity of a token bucket, with continuous or [interval](Self::interval_refill) refill:
@@ -275,6 +301,46 @@ impl Quota {
         Self { kind: Kind::FixedWindow(WindowStart::FirstCheck), ..self }
     }
 
+    /// Like [`calendar`](Self::calendar), for days, weeks and months of a time zone, such as
+    /// `Europe/Berlin`. A day of 23 or 25 hours is one day. Weeks start on Mondays.
+    ///
+    /// The process knows the windows near its own time. Which of them applies is decided by the clock of the
+    /// Redis server. The time zone comes from the system's database or, if there is none, from the one that
+    /// this crate was built with.
+    ///
+    /// [`Limiter::new`](crate::Limiter::new) returns an error if there is no time zone of this name, or if the
+    /// period is not a day, a week, or a [month](Self::per_month). For a name that is not `'static`, parse
+    /// a [text](Self#text).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// let daily = Quota::per_day(1_000).calendar_in("Europe/Berlin");
+    /// assert_eq!(daily.to_string(), "1000/day calendar Europe/Berlin");
+    /// assert!(Limiter::new(MemoryStore::new(), daily).is_ok());
+    ///
+    /// let unknown = Quota::per_day(1_000).calendar_in("Europe/Berln");
+    /// assert!(Limiter::new(MemoryStore::new(), unknown).is_err());
+    /// ```
+    #[cfg(feature = "jiff")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "jiff")))]
+    #[must_use]
+    pub const fn calendar_in(self, time_zone: &'static str) -> Self {
+        self.in_zone(Zone(time_zone))
+    }
+
+    pub(crate) const fn in_month(self) -> Self {
+        self.with_kind(Kind::FixedWindow(WindowStart::Month(Zone::UTC)))
+    }
+
+    pub(crate) const fn in_zone(self, zone: Zone) -> Self {
+        let start = match self.kind {
+            Kind::FixedWindow(WindowStart::Month(_)) => WindowStart::Month(zone),
+            _ => WindowStart::Zone(zone),
+        };
+        self.with_kind(Kind::FixedWindow(start))
+    }
+
     /// Like [`fixed_window`](Self::fixed_window), but windows are aligned to the clock, in UTC. They start
     /// at multiples of the period since 1970-01-01 00:00; those of whole weeks start on a Monday, counted
     /// from 1970-01-05. So a day starts at midnight. A period of 30 days is not a calendar month.
@@ -292,7 +358,11 @@ impl Quota {
     /// ```
     #[must_use]
     pub const fn calendar(self) -> Self {
-        Self { kind: Kind::FixedWindow(WindowStart::Clock), ..self }
+        let start = match self.kind {
+            Kind::FixedWindow(WindowStart::Month(_)) => WindowStart::Month(Zone::UTC),
+            _ => WindowStart::Clock,
+        };
+        self.with_kind(Kind::FixedWindow(start))
     }
 
     pub(crate) const fn borrowed(&self) -> u64 {

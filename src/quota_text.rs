@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::calendar::Zone;
 use crate::quota::{Kind, WindowStart};
 use crate::{ConfigError, Quota};
 
@@ -37,15 +38,30 @@ impl FromStr for Quota {
         let mut parser = Parser { text, rest: text };
         let permits = parser.number("the number of permits")?;
         parser.literal("/")?;
-        let mut quota = Self::new(permits, parser.period()?);
+        let is_month = parser.rest.starts_with("month");
+        let period = match is_month {
+            true => parser.literal("month").map(|()| Self::MONTH)?,
+            false => parser.period()?,
+        };
+        let mut quota = Self::new(permits, period);
         if let Some(burst) = parser.option("burst", "the burst")? {
             quota = quota.burst(burst);
         }
         if let Some(permits) = parser.option("borrow", "the number of permits")? {
             quota = quota.borrow_up_to(permits);
         }
-        if let Some(kind) = parser.kind()? {
-            quota = quota.with_kind(kind);
+        let before = parser.rest;
+        match parser.kind()? {
+            Some(Kind::FixedWindow(WindowStart::Clock)) if is_month => quota = quota.in_month(),
+            Some(Kind::FixedWindow(WindowStart::Zone(zone))) => {
+                quota = if is_month { quota.in_month() } else { quota }.in_zone(zone);
+            }
+            _ if is_month => {
+                parser.rest = before;
+                return Err(parser.error("` calendar`, because months have different lengths,"));
+            }
+            Some(kind) => quota = quota.with_kind(kind),
+            None => {}
         }
         if parser.rest.is_empty() { Ok(quota) } else { Err(parser.error("the end")) }
     }
@@ -54,7 +70,11 @@ impl FromStr for Quota {
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.permits())?;
-        match in_units(self.period()) {
+        let month = match self.kind() {
+            Kind::FixedWindow(WindowStart::Month(_)) => Some((1, "month")),
+            _ => None,
+        };
+        match month.unwrap_or_else(|| in_units(self.period())) {
             (1, unit) => write!(f, "{unit}")?,
             (count, unit) => write!(f, "{count}{unit}")?,
         }
@@ -65,6 +85,10 @@ impl fmt::Display for Quota {
             write!(f, " borrow {}", self.borrowed())?;
         }
         match self.kind() {
+            Kind::FixedWindow(WindowStart::Month(Zone::UTC)) => f.write_str(" calendar"),
+            Kind::FixedWindow(WindowStart::Month(Zone(zone)) | WindowStart::Zone(Zone(zone))) => {
+                write!(f, " calendar {zone}")
+            }
             Kind::SlidingBlocks(blocks) => write!(f, " sliding {blocks}"),
             Kind::Queue(wait) => {
                 let (count, unit) = in_units(wait);
@@ -152,6 +176,16 @@ impl<'a> Parser<'a> {
             ));
         };
         self.rest = rest;
+        if kind == Kind::FixedWindow(WindowStart::Clock) && !self.rest.is_empty() {
+            self.space()?;
+            let is_part = |c: char| c.is_ascii_alphanumeric() || "/_+-".contains(c);
+            let (name, rest) = self.split(is_part);
+            if !(1..=Zone::MAX_LEN).contains(&name.len()) {
+                return Err(self.error("a time zone such as Europe/Berlin"));
+            }
+            self.rest = rest;
+            return Ok(Some(Kind::FixedWindow(WindowStart::Zone(Zone::named(name)))));
+        }
         if kind == Kind::SlidingCounters && !self.rest.is_empty() {
             self.space()?;
             return self.number("the number of blocks").map(Kind::SlidingBlocks).map(Some);
@@ -215,6 +249,14 @@ mod tests {
             ("10/min interval", Quota::per_minute(10).interval_refill()),
             ("5/15min  fixed", Quota::new(5, Duration::from_secs(900)).fixed_window()),
             ("1000/day calendar", Quota::per_day(1_000).calendar()),
+            (
+                "1000/day calendar Europe/Berlin",
+                Quota::per_day(1_000).in_zone(Zone("Europe/Berlin")),
+            ),
+            (
+                "9/7day calendar Etc/GMT+5",
+                Quota::new(9, Duration::from_secs(604_800)).in_zone(Zone("Etc/GMT+5")),
+            ),
             ("100/min sliding", Quota::per_minute(100).sliding_window()),
             ("100/min sliding 12", Quota::per_minute(100).sliding_blocks(12)),
         ] {
@@ -255,6 +297,11 @@ mod tests {
             ("10/s burst", "a space", 11),
             ("10/s borrow 1 burst 2", "`burst`, `borrow`, `queue`", 15),
             ("10/s sliding x", "the number of blocks", 14),
+            ("10/month", "` calendar`, because months have different lengths,", 9),
+            ("10/month fixed", "` calendar`, because months have different lengths,", 9),
+            ("10/2month calendar", "one of the units", 5),
+            ("10/day calendar ", "a time zone", 17),
+            ("10/day calendar Europe/Berlin x", "the end", 30),
             ("10/s queue", "a space", 11),
             ("10/s queue 30", "one of the units", 14),
             ("10/s fixed 5", "the end", 11),
@@ -274,7 +321,7 @@ mod tests {
         #[test]
         fn every_quota_is_read_back_from_its_text(
             permits: u64, seconds: u64, nanos in 0..1_000_000_000u32, burst: u64,
-            borrow in prop_oneof![Just(0), any::<u64>()], kind in 0..7, blocks: u32, wait: Duration,
+            borrow in prop_oneof![Just(0), any::<u64>()], kind in 0..9, blocks: u32, wait: Duration, zone in "[A-Z][a-z]{2,5}/[A-Z][a-z_]{2,9}",
         ) {
             let quota = Quota::new(permits, Duration::new(seconds, nanos));
             let quota = quota.burst(burst).borrow_up_to(borrow);
@@ -285,6 +332,12 @@ mod tests {
                 3 => quota.calendar(),
                 4 => quota.sliding_window(),
                 5 => quota.queue(wait),
+                6 => quota.in_zone(Zone::named(&zone)),
+                7 => {
+                    let month = Quota::new(permits, Quota::MONTH).burst(burst).borrow_up_to(borrow);
+                    let month = month.in_month();
+                    if blocks % 2 == 0 { month } else { month.in_zone(Zone::named(&zone)) }
+                }
                 _ => quota.sliding_blocks(blocks),
             };
             prop_assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);

@@ -6,16 +6,24 @@ use super::Algorithm;
 use super::rate::MAX_TICKS;
 use super::window::window;
 use crate::Quota;
+use crate::calendar::{CalendarUnit, boundaries};
 use crate::quota::WindowStart;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FixedWindow {
     limit: u64,
-    /// In microseconds.
-    span: u64,
-    /// The start of any window, in microseconds since 1970. `None` if a window starts with the first
-    /// check.
-    start: Option<u64>,
+    windows: Windows,
+}
+
+/// When windows start and end, in microseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Windows {
+    /// With the first check, for so long.
+    FirstCheck(u64),
+    /// All the time.
+    Every { span: u64, start: u64 },
+    /// At these times, and after the last: a calendar knows further ones.
+    Calendar([u64; 4]),
 }
 
 /// The permits used in a window.
@@ -37,37 +45,84 @@ pub(crate) struct WindowState {
 impl FixedWindow {
     /// Windows of whole weeks start on Mondays. 1970 began on a Thursday.
     const MONDAY: u64 = 4 * 86_400_000_000;
-    const WEEK: u64 = 7 * 86_400_000_000;
+    const WEEK: u64 = 7 * Self::DAY;
+    const DAY: u64 = 86_400_000_000;
 
-    pub(crate) fn new(quota: &Quota, start: WindowStart) -> Result<Self, String> {
+    pub(crate) fn new(quota: &Quota, start: WindowStart, now: u64) -> Result<Self, String> {
         let (limit, span) = window(quota, MAX_TICKS, MAX_TICKS)?;
-        let start = match start {
-            WindowStart::FirstCheck => None,
-            WindowStart::Clock if span.is_multiple_of(Self::WEEK) => Some(Self::MONDAY),
-            WindowStart::Clock => Some(0),
+        let windows = match start {
+            WindowStart::FirstCheck => Windows::FirstCheck(span),
+            WindowStart::Clock if span.is_multiple_of(Self::WEEK) => {
+                Windows::Every { span, start: Self::MONDAY }
+            }
+            WindowStart::Clock => Windows::Every { span, start: 0 },
+            WindowStart::Month(zone) => {
+                Windows::Calendar(boundaries(CalendarUnit::Month, zone, now)?)
+            }
+            WindowStart::Zone(zone) => {
+                let unit = match span {
+                    Self::DAY => CalendarUnit::Day,
+                    Self::WEEK => CalendarUnit::Week,
+                    _ => {
+                        return Err(
+                            "a window in a time zone is a day, a week or a month: use `day`, \
+                                    `7day` or `month`"
+                                .into(),
+                        );
+                    }
+                };
+                Windows::Calendar(boundaries(unit, zone, now)?)
+            }
         };
-        Ok(Self { limit, span, start })
+        Ok(Self { limit, windows })
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn span(&self) -> u64 {
-        self.span
+    pub(crate) fn windows(&self) -> Windows {
+        self.windows
     }
 
-    #[cfg(feature = "redis")]
-    pub(crate) fn start(&self) -> Option<u64> {
-        self.start
+    /// When the current window of a calendar ends. `None` if all windows are known.
+    pub(crate) fn valid_until(&self) -> Option<u64> {
+        match self.windows {
+            Windows::Calendar([_, _, next, _]) => Some(next),
+            Windows::FirstCheck(_) | Windows::Every { .. } => None,
+        }
     }
 
     /// The level of a window that has `now` in it or starts then.
     fn used_at(&self, used: u64, now: u64) -> WindowLevel {
-        let since_start = match self.start {
-            None => 0,
-            Some(start) => (now % self.span + self.span - start % self.span) % self.span,
-        };
-        let ends_at = now.saturating_add(self.span - since_start);
-        let starts_at = now.saturating_sub(since_start);
+        let (starts_at, ends_at) = self.windows.at(now);
         WindowLevel { window: WindowState { used, starts_at, ends_at }, now }
+    }
+}
+
+impl Windows {
+    /// The start and the end of the window that has this time in it.
+    fn at(self, now: u64) -> (u64, u64) {
+        let every = |span: u64, start: u64| {
+            let since_start = (now % span + span - start % span) % span;
+            (now.saturating_sub(since_start), now.saturating_add(span - since_start))
+        };
+        match self {
+            Self::FirstCheck(span) => (now, now.saturating_add(span)),
+            Self::Every { span, start } => every(span, start),
+            Self::Calendar([first, second, third, fourth]) => match now {
+                _ if now >= fourth => every(fourth - third, fourth),
+                _ if now >= third => (third, fourth),
+                _ if now >= second => (second, third),
+                _ if now >= first => (first, second),
+                _ => every(second - first, first),
+            },
+        }
+    }
+
+    /// The length of the current window.
+    fn span(self) -> u64 {
+        match self {
+            Self::FirstCheck(span) | Self::Every { span, .. } => span,
+            Self::Calendar([_, this, next, _]) => next - this,
+        }
     }
 }
 
@@ -80,7 +135,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn window(&self) -> u64 {
-        self.span
+        self.windows.span()
     }
 
     /// A window without permits used does not start before the next check.
@@ -107,9 +162,9 @@ impl Algorithm for FixedWindow {
 
     fn charge(&self, level: &mut WindowLevel, cost: u64) {
         let window = &mut level.window;
-        let own_end = match self.start {
-            None => window.starts_at.saturating_add(self.span),
-            Some(_) => self.used_at(0, level.now).window.ends_at,
+        let own_end = match self.windows {
+            Windows::FirstCheck(span) => window.starts_at.saturating_add(span),
+            Windows::Every { .. } | Windows::Calendar(_) => self.windows.at(level.now).1,
         };
         window.used += cost;
         window.ends_at = window.ends_at.max(own_end);
@@ -134,7 +189,7 @@ impl Algorithm for FixedWindow {
 
     #[cfg(feature = "redis")]
     fn longest(&self) -> u64 {
-        self.span
+        self.windows.span()
     }
 
     fn state(level: &WindowLevel, _: u64) -> WindowState {
@@ -167,7 +222,7 @@ mod tests {
         let start = prop_oneof![Just(WindowStart::FirstCheck), Just(WindowStart::Clock)];
         (1..=20u64, 1_000..=1_000_000u64, start).prop_map(|(limit, micros, start)| {
             let quota = Quota::new(limit, Duration::from_micros(micros));
-            FixedWindow::new(&quota, start).unwrap()
+            FixedWindow::new(&quota, start, NOW).unwrap()
         })
     }
 
@@ -200,7 +255,7 @@ mod tests {
                 }
             }
             for (index, (first, _)) in admitted.iter().enumerate() {
-                let span = admitted[index..].iter().take_while(|(at, _)| at - first < window.span);
+                let span = admitted[index..].iter().take_while(|(at, _)| at - first < window.window());
                 prop_assert!(span.map(|(_, cost)| cost).sum::<u64>() <= 2 * window.limit);
             }
         }
@@ -212,7 +267,7 @@ mod tests {
             pauses in prop::collection::vec((0..=50_000u64, 1..=5u64), 1..200),
         ) {
             let quota = Quota::new(limit, Duration::from_micros(micros));
-            let window = FixedWindow::new(&quota, WindowStart::Clock).unwrap();
+            let window = FixedWindow::new(&quota, WindowStart::Clock, NOW).unwrap();
             let (mut state, mut now) = (None, NOW);
             let mut admitted = std::collections::HashMap::<u64, u64>::new();
             for (pause, cost) in pauses {
@@ -248,7 +303,11 @@ mod tests {
         // 2026-11-22 is a Sunday.
         let sunday = 1_795_305_600_000_000;
         let left = |quota: Quota, now| {
-            FixedWindow::new(&quota, WindowStart::Clock).unwrap().level(None, now).window.ends_at
+            FixedWindow::new(&quota, WindowStart::Clock, NOW)
+                .unwrap()
+                .level(None, now)
+                .window
+                .ends_at
                 - now
         };
         let days = |days: u64| Duration::from_secs(days * 86_400);
@@ -263,7 +322,7 @@ mod tests {
     fn used_permits_stay_used_until_the_window_ends_in_which_they_were() {
         let window = |limit, seconds| {
             let quota = Quota::new(limit, Duration::from_secs(seconds));
-            FixedWindow::new(&quota, WindowStart::FirstCheck).unwrap()
+            FixedWindow::new(&quota, WindowStart::FirstCheck, NOW).unwrap()
         };
         let mut state = None;
         assert!(check(&window(5, 100), &mut state, NOW, 5));
@@ -277,6 +336,31 @@ mod tests {
         assert_eq!(wait(&window(5, 100), &window(5, 100).level(state, NOW), 1), 300_000_000);
     }
 
+    /// A clock of the server that differs from the process's, also by more than a window.
+    #[test]
+    fn windows_of_a_calendar_follow_each_other_at_any_time() {
+        const HOUR: u64 = 3_600_000_000;
+        let starts = [0, 24, 47, 72].map(|hours| NOW + hours * HOUR);
+        let windows = Windows::Calendar(starts);
+        for (hours, from, to) in [
+            (0, 0, 24),
+            (23, 0, 24),
+            (24, 24, 47),
+            (46, 24, 47),
+            (47, 47, 72),
+            (71, 47, 72),
+            (72, 72, 97),
+            (97, 97, 122),
+            (1_000, 997, 1_022),
+        ] {
+            let at = |hours| NOW + hours * HOUR;
+            assert_eq!(windows.at(at(hours)), (at(from), at(to)), "{hours}");
+        }
+        assert_eq!(windows.at(NOW - 1), (NOW - 24 * HOUR, NOW));
+        assert_eq!(windows.at(NOW - 30 * HOUR), (NOW - 48 * HOUR, NOW - 24 * HOUR));
+        assert_eq!(windows.span(), 23 * HOUR);
+    }
+
     #[test]
     fn a_window_that_cannot_work_is_an_error_that_says_what_to_change() {
         for (quota, says) in [
@@ -287,7 +371,7 @@ mod tests {
             (Quota::new(1, Duration::from_nanos(1_000_001)), "whole number of microseconds"),
             (Quota::new(1, Duration::from_secs(1 << 40)), "142 years"),
         ] {
-            let error = Limit::new("q", &quota.calendar()).unwrap_err().to_string();
+            let error = Limit::new("q", &quota.calendar(), 0).unwrap_err().to_string();
             assert!(error.contains(says) && error.contains("`q`"), "{quota:?}: {error}");
         }
     }

@@ -149,11 +149,12 @@ algorithms! {
 }
 
 impl Limit {
-    pub(crate) fn new(name: &str, quota: &Quota) -> Result<Self, ConfigError> {
+    /// At this time, which matters to calendars.
+    pub(crate) fn new(name: &str, quota: &Quota, now: u64) -> Result<Self, ConfigError> {
         let limit = match quota.kind() {
             Kind::TokenBucket | Kind::Queue(_) => TokenBucket::new(quota).map(Self::TokenBucket),
             Kind::IntervalRefill => IntervalRefill::new(quota).map(Self::IntervalRefill),
-            Kind::FixedWindow(start) => FixedWindow::new(quota, start).map(Self::FixedWindow),
+            Kind::FixedWindow(start) => FixedWindow::new(quota, start, now).map(Self::FixedWindow),
             Kind::SlidingCounters => SlidingCounters::new(quota).map(Self::SlidingCounters),
             Kind::SlidingBlocks(blocks) => {
                 SlidingBlocks::new(quota, blocks).map(Self::SlidingBlocks)
@@ -174,6 +175,14 @@ impl Limit {
 }
 
 impl Limit {
+    /// Until when the numbers are as they are now, if they change.
+    pub(crate) fn valid_until(&self) -> Option<u64> {
+        match self {
+            Self::FixedWindow(window) => window.valid_until(),
+            _ => None,
+        }
+    }
+
     /// Whether checks wait without being asked to.
     pub(crate) fn is_queue(&self) -> bool {
         matches!(self, Self::TokenBucket(bucket) if bucket.is_queue())

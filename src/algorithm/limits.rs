@@ -37,8 +37,8 @@ struct Named {
 pub(crate) struct Standing(SmallVec<[Level; 1]>);
 
 impl Limits {
-    /// Of a policy that has quotas.
-    pub(crate) fn new(policy: &Policy) -> Result<Self, ConfigError> {
+    /// Of a policy that has quotas, at a time in microseconds since 1970.
+    pub(crate) fn new(policy: &Policy, now: u64) -> Result<Self, ConfigError> {
         let mut quotas = SmallVec::<[Named; 1]>::new();
         for (name, quota) in policy.quotas() {
             let id = QuotaId::of(name);
@@ -49,7 +49,7 @@ impl Limits {
                     policy.name()
                 )));
             }
-            let limit = Limit::new(name, quota)?;
+            let limit = Limit::new(name, quota, now)?;
             let has_bucket = quotas.iter().any(|other| other.is_first_bucket);
             let is_first_bucket = limit.is_bucket() && !has_bucket;
             quotas.push(Named { id, limit, is_first_bucket });
@@ -57,6 +57,11 @@ impl Limits {
         let infos = policy.quotas().zip(&quotas);
         let infos = infos.map(|((name, _), quota)| quota.limit.info(name)).collect();
         Ok(Self { quotas, infos })
+    }
+
+    /// Until when the numbers are as they are now, if they change.
+    pub(crate) fn valid_until(&self) -> Option<u64> {
+        self.quotas.iter().filter_map(|quota| quota.limit.valid_until()).min()
     }
 
     /// What responses say about the quotas.
@@ -307,14 +312,14 @@ mod tests {
         let policy = named.fold(Policy::new("test"), |policy, (quota, name)| {
             policy.quota(name.to_string(), *quota)
         });
-        Limits::new(&policy).unwrap()
+        Limits::new(&policy, NOW).unwrap()
     }
 
     fn of_names(quotas: &[(&'static str, Quota)]) -> Limits {
         let policy = quotas
             .iter()
             .fold(Policy::new("test"), |policy, &(name, quota)| policy.quota(name, quota));
-        Limits::new(&policy).unwrap()
+        Limits::new(&policy, NOW).unwrap()
     }
 
     /// Of any kind.
@@ -468,7 +473,7 @@ mod tests {
             Kind::IntervalRefill => capacity + n * span.div_ceil(period),
             // Windows after the first start at least a period after the one before.
             Kind::FixedWindow(WindowStart::FirstCheck) => n * (span.div_ceil(period) + 1),
-            Kind::FixedWindow(WindowStart::Clock) => {
+            Kind::FixedWindow(_) => {
                 let start =
                     if period.is_multiple_of(604_800_000_000) { 345_600_000_000 } else { 0 };
                 n * ((first + span - start) / period - (first - start) / period + 1)
@@ -804,7 +809,7 @@ mod tests {
     #[test]
     fn names_that_cannot_be_told_apart_are_an_error() {
         let policy = Policy::new("p").quota("a", Quota::per_day(1)).quota("a", Quota::per_day(2));
-        let error = Limits::new(&policy).unwrap_err().to_string();
+        let error = Limits::new(&policy, NOW).unwrap_err().to_string();
         assert!(error.contains("quota `a`") && error.contains("choose another name"), "{error}");
     }
 

@@ -15,7 +15,7 @@ mod window;
 
 pub(crate) use charge::{Adjustment, AtMostOne, Charge, Cost, Patience, Place, Queued};
 #[cfg(feature = "redis")]
-pub(crate) use fixed_window::WindowState;
+pub(crate) use fixed_window::{WindowState, Windows};
 #[cfg(feature = "redis")]
 pub(crate) use interval_refill::{IntervalState, Refills};
 pub(crate) use limit::Limit;

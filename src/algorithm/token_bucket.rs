@@ -336,7 +336,7 @@ mod tests {
             (Quota::per_second(1).burst(u64::MAX), "use a burst of 4503599627 or less"),
             (Quota::per_day(1_000_003), "permits that divide the period"),
         ] {
-            let error = Limit::new("q", &quota).unwrap_err().to_string();
+            let error = Limit::new("q", &quota, 0).unwrap_err().to_string();
             assert!(error.contains(says) && error.contains("`q`"), "{quota:?}: {error}");
         }
         assert!(TokenBucket::new(&Quota::per_day(1).burst(52_124)).is_ok());

@@ -76,7 +76,7 @@ mod tests {
     }
 
     fn limits() -> Limits {
-        Limits::new(&Quota::per_second(10).into()).unwrap()
+        Limits::new(&Quota::per_second(10).into(), 0).unwrap()
     }
 
     /// The state of a bucket that is full this long after the decision.

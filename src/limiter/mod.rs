@@ -257,9 +257,23 @@ impl Limiter {
     }
 
     pub(crate) fn revision(&self) -> RevisionRef<'_> {
+        let Inner { store, revisions, others, .. } = &*self.inner;
         match &self.other {
-            None => self.inner.revisions.current(),
-            Some(other) => RevisionRef::Other(other),
+            None => {
+                let current = revisions.current();
+                match current.renewed(&**store, &self.inner) {
+                    None => current,
+                    Some(renewed) => {
+                        drop(current);
+                        revisions.replace(renewed);
+                        revisions.current()
+                    }
+                }
+            }
+            Some(other) => match others.renewed(other, &**store, &self.inner) {
+                None => RevisionRef::Other(other),
+                Some(renewed) => RevisionRef::RenewedOther(renewed),
+            },
         }
     }
 }

@@ -6,6 +6,7 @@ use quick_cache::sync::Cache;
 
 use super::revision::Revision;
 use super::{Inner, Limiter};
+use crate::store::Store;
 use crate::{ConfigError, Policy, Quota};
 
 /// Revisions of a policy that were made for single checks, by their numbers.
@@ -27,6 +28,25 @@ impl OtherNumbers {
         let revision = Arc::new(make(&policy)?);
         revisions.insert(policy, revision.clone());
         Ok(revision)
+    }
+
+    /// The same numbers as they are now, if they have changed with time.
+    pub(super) fn renewed(
+        &self,
+        other: &Revision,
+        store: &dyn Store,
+        inner: &Inner,
+    ) -> Option<Arc<Revision>> {
+        let renewed = Arc::new(other.renewed(store, inner)?);
+        // Another check may have done the same.
+        let revisions = self.0.get_or_init(|| Cache::new(Self::MAX));
+        match revisions.get(other.policy()).filter(|known| known.renewed(store, inner).is_none()) {
+            Some(known) => Some(known),
+            None => {
+                revisions.insert(other.policy().clone(), renewed.clone());
+                Some(renewed)
+            }
+        }
     }
 
     pub(super) fn for_each(&self, call: impl FnMut(Arc<Revision>)) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 
+use super::Inner;
 use super::denial_cache::DenialCache;
 use crate::algorithm::Limits;
 use crate::store::{Backend, PolicySpec, RevisionDenials, Store};
@@ -16,6 +17,7 @@ use crate::{ConfigError, Decision, Policy, Source};
 pub(crate) struct Revision {
     pub(super) policy: Arc<Policy>,
     pub(super) limits: Limits,
+    valid_until: Option<u64>,
     pub(super) backend: Arc<dyn Backend>,
     /// Of this revision, because a denial by other numbers says nothing about these.
     pub(super) denials: Arc<RevisionDenials>,
@@ -32,12 +34,13 @@ impl Revision {
         cache_denials: Duration,
     ) -> Result<Self, ConfigError> {
         policy.validate()?;
-        let (name, limits) = (policy.name().into(), Limits::new(policy)?);
+        let (name, limits) = (policy.name().into(), Limits::new(policy, store.clock())?);
         let spec = PolicySpec { name, limits: limits.clone(), timeout, denials: denials.clone() };
         let backend = store.open(spec)?;
         let use_cache = backend.is_remote() && !cache_denials.is_zero();
         Ok(Self {
             policy: Arc::new(policy.clone()),
+            valid_until: limits.valid_until(),
             limits,
             backend,
             denial_cache: use_cache.then(|| DenialCache::new(denials.clone(), cache_denials)),
@@ -48,6 +51,18 @@ impl Revision {
 
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// The same at the time of the store, if the numbers change with time and are not those of this
+    /// time: a day or a month has ended.
+    pub(super) fn renewed(&self, store: &dyn Store, inner: &Inner) -> Option<Self> {
+        let valid_until = self.valid_until?;
+        if store.clock() < valid_until {
+            return None;
+        }
+        let Inner { timeout, cache_denials, .. } = *inner;
+        // It was valid before.
+        Self::new(store, &self.policy, self.denials.clone(), timeout, cache_denials).ok()
     }
 
     /// Whether checks of a layer may have to wait.
@@ -97,6 +112,7 @@ pub(crate) enum RevisionRef<'a> {
     Latest(Guard<Arc<Revision>>),
     /// With other numbers than the policy.
     Other(&'a Arc<Revision>),
+    RenewedOther(Arc<Revision>),
 }
 
 impl Revisions {
@@ -130,6 +146,7 @@ impl RevisionRef<'_> {
             Self::First(_) => None,
             Self::Latest(revision) => Some(Arc::clone(revision)),
             Self::Other(revision) => Some(Arc::clone(revision)),
+            Self::RenewedOther(revision) => Some(Arc::clone(revision)),
         })
     }
 }
@@ -143,6 +160,7 @@ impl Deref for RevisionRef<'_> {
             Self::First(revision) => revision,
             Self::Latest(revision) => revision,
             Self::Other(revision) => revision,
+            Self::RenewedOther(revision) => revision,
         }
     }
 }

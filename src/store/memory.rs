@@ -179,6 +179,10 @@ impl Open for MemoryStore {
         Ok(Arc::new(MemoryBackend { shared, policy, spec }))
     }
 
+    fn clock(&self) -> u64 {
+        self.shared.now()
+    }
+
     fn registry(&self) -> (&Registry, &str) {
         (&self.shared.registry, "")
     }

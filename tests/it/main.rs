@@ -3,6 +3,7 @@
 
 mod common;
 
+mod calendars;
 mod charges;
 mod cluster;
 mod customers;

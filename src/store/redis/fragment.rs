@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{assembly, packed};
 use crate::algorithm::{
     Algorithm, BlocksState, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS,
-    Patience, QuotaState, Rate, Refills, Span, WindowState,
+    Patience, QuotaState, Rate, Refills, Span, WindowState, Windows,
 };
 
 /// The part of a script for one algorithm.
@@ -45,6 +45,7 @@ static QUEUE: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_queue", "token_b
 static QUEUE_MICROS: Fragment =
     fragment!(BUCKET_TAG, 2, "token_bucket_queue", "token_bucket_micros", "token_bucket");
 static FIXED_WINDOW: Fragment = fragment!(2, 0, "fixed_window");
+static CALENDAR_WINDOW: Fragment = fragment!(2, 0, "calendar_window", "fixed_window");
 static INTERVAL_REFILL: Fragment = fragment!(3, 2, "interval_refill");
 static SLIDING_COUNTERS: Fragment = fragment!(4, 1, "sliding_counters");
 static SLIDING_BLOCKS: Fragment = fragment!(5, 2, "sliding_blocks");
@@ -66,7 +67,10 @@ impl Fragment {
             Limit::IntervalRefill(_) => &INTERVAL_REFILL,
             Limit::SlidingCounters(_) => &SLIDING_COUNTERS,
             Limit::SlidingBlocks(_) => &SLIDING_BLOCKS,
-            Limit::FixedWindow(_) => &FIXED_WINDOW,
+            Limit::FixedWindow(window) => match window.windows() {
+                Windows::Calendar(_) => &CALENDAR_WINDOW,
+                Windows::FirstCheck(_) | Windows::Every { .. } => &FIXED_WINDOW,
+            },
         }
     }
 
@@ -106,8 +110,16 @@ pub(super) fn numbers(limit: &Limit) -> Numbers {
             smallvec![rate.permits, rate.interval, bucket.limit()]
         }
         Limit::FixedWindow(window) => {
-            let start = window.start().map_or(-1.0, |start| start as f64);
-            return smallvec![window.limit() as f64, window.span() as f64, start];
+            let limit = window.limit();
+            return match window.windows() {
+                Windows::FirstCheck(span) => smallvec![limit as f64, span as f64, -1.0],
+                Windows::Every { span, start } => {
+                    smallvec![limit as f64, span as f64, start as f64]
+                }
+                Windows::Calendar(starts) => {
+                    [limit].into_iter().chain(starts).map(|number| number as f64).collect()
+                }
+            };
         }
         Limit::SlidingCounters(window) => {
             let span = window.span();

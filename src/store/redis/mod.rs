@@ -45,6 +45,7 @@ use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::IntoConnectionInfo;
 
@@ -361,6 +362,11 @@ impl Open for RedisStore {
     fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
         let policy = RedisPolicy::new(&spec, &self.key_prefix)?.into();
         Ok(Arc::new(RedisBackend { policy, queues: self.queues.clone() }))
+    }
+
+    fn clock(&self) -> u64 {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        since_1970.as_micros() as u64
     }
 
     fn registry(&self) -> (&Registry, &str) {

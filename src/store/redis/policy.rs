@@ -54,7 +54,7 @@ use crate::store::RevisionId;
 #[cfg(test)]
 impl RedisPolicy {
     pub(super) fn for_tests(timeout: Duration) -> Arc<Self> {
-        let limits = Limits::new(&crate::Quota::per_second(1).into()).unwrap();
+        let limits = Limits::new(&crate::Quota::per_second(1).into(), 0).unwrap();
         Self::of_limits("policy", limits, timeout)
     }
 

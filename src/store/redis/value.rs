@@ -47,7 +47,7 @@ mod tests {
     fn limits(names: &[&'static str]) -> Limits {
         let quota = Quota::per_second(10);
         let add = |policy: Policy, name: &&'static str| policy.quota(*name, quota);
-        Limits::new(&names.iter().fold(Policy::new("test"), add)).unwrap()
+        Limits::new(&names.iter().fold(Policy::new("test"), add), 0).unwrap()
     }
 
     /// A value of buckets that are full at this time.

@@ -93,7 +93,7 @@ impl Servers {
         let quota = Quota::per_second(plan.rate * UNIT).burst(plan.burst * UNIT);
         Self {
             nodes: (0..plan.nodes).map(|_| Node::default()).collect(),
-            limits: Limits::new(&quota.into()).unwrap(),
+            limits: Limits::new(&quota.into(), 0).unwrap(),
             owners: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),
             migrations: HashMap::new(),
             buckets: HashMap::default(),

@@ -1,0 +1,129 @@
+//! Days, weeks and months of time zones.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+/// A day, a week or a month, as a calendar counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CalendarUnit {
+    Day,
+    /// From Monday.
+    Week,
+    Month,
+}
+
+/// The name of a time zone, which may not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Zone(pub(crate) &'static str);
+
+impl Zone {
+    pub(crate) const UTC: Self = Self("UTC");
+    /// Of a name in bytes. Those of the IANA are shorter.
+    pub(crate) const MAX_LEN: usize = 64;
+
+    /// The names are kept for ever, so that a quota can be copied.
+    pub(crate) fn named(name: &str) -> Self {
+        static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = names.get_or_insert_default();
+        Self(names.get(name).copied().unwrap_or_else(|| {
+            let name: &'static str = name.to_owned().leak();
+            names.insert(name);
+            name
+        }))
+    }
+}
+
+/// When the previous, this, the next window and the one after that start, in microseconds since 1970. `now`
+/// is in this window.
+#[cfg(feature = "jiff")]
+pub(crate) fn boundaries(unit: CalendarUnit, zone: Zone, now: u64) -> Result<[u64; 4], String> {
+    use jiff::civil::Weekday;
+    use jiff::tz::TimeZone;
+    use jiff::{Span, Timestamp, ToSpan};
+
+    let Zone(name) = zone;
+    let error = |error: jiff::Error| format!("time zone `{name}`: {error}");
+    let zone = TimeZone::get(name).map_err(|_| {
+        format!("there is no time zone `{name}`: write it like `Europe/Berlin` or `UTC`")
+    })?;
+    let now = Timestamp::from_microsecond(i64::try_from(now).unwrap_or(i64::MAX)).map_err(error)?;
+    let today = now.to_zoned(zone.clone()).date();
+    let (this, step): (_, Span) = match unit {
+        CalendarUnit::Day => (today, 1.day()),
+        CalendarUnit::Week => {
+            let days = today.weekday().since(Weekday::Monday);
+            (today.checked_sub(days.days()).map_err(error)?, 1.week())
+        }
+        CalendarUnit::Month => (today.first_of_month(), 1.month()),
+    };
+    // A day without a midnight starts when the clock jumps.
+    let start = |steps: i64| {
+        let date = this.checked_add(step.checked_mul(steps)?)?;
+        let micros = date.to_zoned(zone.clone())?.timestamp().as_microsecond();
+        Ok(u64::try_from(micros).unwrap_or(0))
+    };
+    let starts = [start(-1), start(0), start(1), start(2)];
+    let [previous, this, next, last] = starts.map(|start| start.map_err(error));
+    Ok([previous?, this?, next?, last?])
+}
+
+#[cfg(not(feature = "jiff"))]
+pub(crate) fn boundaries(_: CalendarUnit, _: Zone, _: u64) -> Result<[u64; 4], String> {
+    Err("months and time zones need the feature `jiff` of the crate".into())
+}
+
+#[cfg(all(test, feature = "jiff"))]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000;
+
+    fn at(text: &str) -> u64 {
+        let zoned: jiff::Zoned = text.parse().unwrap();
+        zoned.timestamp().as_microsecond() as u64
+    }
+
+    fn lengths(unit: CalendarUnit, zone: &'static str, now: &str) -> [u64; 3] {
+        let bounds = boundaries(unit, Zone(zone), at(now)).unwrap();
+        assert!(bounds[1] <= at(now) && at(now) < bounds[2], "{now}");
+        [1, 2, 3].map(|n| (bounds[n] - bounds[n - 1]) / HOUR)
+    }
+
+    #[test]
+    fn a_day_of_23_or_25_hours_is_one_day() {
+        let day = |now| lengths(CalendarUnit::Day, "Europe/Berlin", now);
+        assert_eq!(day("2026-03-29T12:00[Europe/Berlin]"), [24, 23, 24]);
+        assert_eq!(day("2026-10-25T00:00[Europe/Berlin]"), [24, 25, 24]);
+        assert_eq!(day("2026-10-25T23:59[Europe/Berlin]"), [24, 25, 24]);
+        assert_eq!(day("2026-10-26T00:00[Europe/Berlin]"), [25, 24, 24]);
+        // There is no midnight on the day on which summer time begins.
+        let day =
+            lengths(CalendarUnit::Day, "America/Santiago", "2026-09-06T12:00[America/Santiago]");
+        assert_eq!(day, [24, 23, 24]);
+    }
+
+    #[test]
+    fn a_month_has_its_own_length_and_a_week_starts_on_monday() {
+        let days = |unit, now| lengths(unit, "UTC", now).map(|hours| hours / 24);
+        assert_eq!(days(CalendarUnit::Month, "2027-02-28T23:59[UTC]"), [31, 28, 31]);
+        assert_eq!(days(CalendarUnit::Month, "2028-01-31T00:00[UTC]"), [31, 31, 29]);
+        assert_eq!(days(CalendarUnit::Week, "2026-11-22T12:00[UTC]"), [7, 7, 7]);
+        let monday = boundaries(CalendarUnit::Week, Zone::UTC, at("2026-11-22T12:00[UTC]"));
+        assert_eq!(monday.unwrap()[1], at("2026-11-16T00:00[UTC]"));
+    }
+
+    #[test]
+    fn a_zone_that_does_not_exist_is_an_error_that_says_what_to_write() {
+        let error = boundaries(CalendarUnit::Day, Zone("Europe/Berln"), 0).unwrap_err();
+        assert!(error.contains("`Europe/Berln`: write it like `Europe/Berlin`"), "{error}");
+        assert!(boundaries(CalendarUnit::Day, Zone::UTC, u64::MAX).is_err());
+        assert!(boundaries(CalendarUnit::Month, Zone::UTC, 0).is_ok());
+    }
+
+    #[test]
+    fn a_name_is_kept_once() {
+        let names = [Zone::named("Asia/Tokyo"), Zone::named(concat!("Asia/", "Tokyo"))];
+        assert!(std::ptr::eq(names[0].0, names[1].0));
+    }
+}

@@ -16,7 +16,7 @@ $(CARGO) test --locked --no-default-features --features redis,sentinel,tls-nativ
 $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
-.PHONY: help test fmt fmt-check lint doc features unit sim integration tls redis msrv deny \
+.PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration tls redis msrv deny \
         bench bench-scale soak bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
@@ -62,6 +62,15 @@ integration: redis ## Run the tests on real servers: a single one, a cluster, Se
 	$(CARGO) build --locked --all-features --examples
 	$(CARGO) test --locked --all-features --test it $(ARGS)
 
+# CASES=3000 compares fewer random policies on each.
+test-servers: ## Run the integration tests on Redis 6.2, 7.0, 8.0 and Valkey 8.1, 9.1 (Debian; takes an hour)
+	scripts/test-servers.sh $(ARGS)
+
+mutants: redis ## Change lua/ and src/algorithm in many ways, and check that tests notice (takes hours)
+	scripts/mutants.sh
+	$(CARGO) install --quiet --locked --root target/tools cargo-mutants
+	target/tools/bin/cargo-mutants mutants --file 'src/algorithm/*.rs' --all-features -- --lib algorithm
+
 tls: redis ## Run the tests of rediss:// with each TLS library, and with none
 	$(CARGO) test --locked --all-features --test tls $(ARGS)
 	$(TLS_TESTS)
@@ -88,6 +97,9 @@ bench-delay: redis ## Measure at a distance from Redis, below and above the capa
 
 bench-algorithms: redis ## Measure what each algorithm costs Redis
 	$(BENCH) algorithms $(ARGS)
+
+plots: ## Draw what each algorithm admits: docs/algorithms.svg
+	$(BENCH) admission
 
 soak: redis ## Check for 10 minutes that stalls of Redis have no lasting effect
 	$(BENCH) soak $(ARGS)

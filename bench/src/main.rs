@@ -1,5 +1,6 @@
 //! Benchmarks of tollgate, against a baseline and other crates. `USAGE` lists the commands.
 
+mod admission;
 mod algorithms;
 mod allocations;
 mod bytes;
@@ -39,6 +40,7 @@ Commands:
                 writes docs/bench-keys.svg and docs/bench-tasks.svg
   delay         measure at round trip times of 1 to 30 ms, below and above the capacity;
                 writes docs/delay.svg
+  admission     draw what each algorithm admits of the same requests; writes docs/algorithms.svg
   algorithms    measure what each algorithm costs Redis, relative to the token bucket
   soak          10 minutes at a round trip of 10 ms, with a stall every few seconds;
                 exits with status 1 if checks are not decided soon after each
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         "table" => block_on(table::run(settings)),
         "scale" => block_on(scale::run(settings)),
         "delay" => block_on(delay::run(settings)),
+        "admission" => admission::run(),
         "algorithms" => block_on(algorithms::run(&settings)),
         "soak" => block_on(soak::run(settings)),
         "smoke" => block_on(smoke::run()),

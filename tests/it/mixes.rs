@@ -1,6 +1,7 @@
 //! Policies of several quotas: on Redis and in memory they decide as if nothing else were in the key,
 //! also while revisions with other quotas use it.
 
+use std::env;
 use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
@@ -267,7 +268,9 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
 fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
     let real = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = real.block_on(Server::start());
-    for (n, case) in sample(cases(), 300).iter().enumerate() {
+    // `make test-servers` compares more of them.
+    let count = env::var("TOLLGATE_MIX_CASES").map_or(300, |count| count.parse().unwrap());
+    for (n, case) in sample(cases(), count).iter().enumerate() {
         let decisions = real.block_on(decide_on_redis(&server, &format!("case{n}"), case));
         paused_runtime().block_on(async {
             let first = decisions.iter().map(|(at, ..)| *at).find(|at| *at > 0);

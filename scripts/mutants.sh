@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Changes the scripts in lua/ in many ways, one at a time, and checks that the tests notice. A mutation is a
+# file, a text in it, and what replaces the first occurrence of the text. `mutants.sh 7` runs only number 7.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+mutations=(
+    "frame|if found == '-' or not (VALID) then|if found == '-' then"
+    "frame|if value and not changed and found ~= '-' then|if false then"
+    "frame|if ttl == -1 or|if ttl == -3 or"
+    "frame|till - now > ttl * 1000 + 2000000|till - now > ttl * 1000000 + 2000000"
+    "frame|if changed or found == '-' then|if true then"
+    "frame|if changed or found == '-' then|if changed then"
+    "decide|level@ + cost PRICE <= capacity@|level@ + cost PRICE < capacity@"
+    "decide|level@ + cost PRICE <= capacity@|level@ <= capacity@"
+    "decide|math.floor(((waits|math.ceil(((waits"
+    "decide|kind == '-' and is_last|kind == '-'"
+    "decide|kind == '-' and is_last|false"
+    "decide|cost@ ~= END then is_last|cost@ == END then is_last"
+    "decide|level@ = math.max(0, level@ + count * cost@ PRICE)|level@ = level@ + count * cost@ PRICE"
+    "decide|if value or changed or ANY_COST then|if ANY_COST then"
+    "decide|if count > 0 and (ANY_COST) then|if (ANY_COST) then"
+    "decide|elseif later and level@ + 1 PRICE >|elseif later and level@ + 2 PRICE >"
+    "decide|local room = math.max(0, math.floor(|local room = math.max(0, math.ceil("
+    "packed|local expiry = last - last % granule + granule|local expiry = last - last % granule"
+    "packed|'PXAT', format('%d', expiry / 1000), 'GET'|'GET'"
+    "packed|format('%d', expiry / 1000)|format('%d', expiry)"
+    "packed|and till - till % granule + granule == expiry|and true"
+    "packed|if #value == #header + cell_bytes and|if"
+    "short|format('%d', full / 1000 + 1000)|format('%d', full / 1000)"
+    "short|'PXAT', expiry, 'GET'|'GET'"
+    "short|full1 = full1 - 1000|full1 = full1 - 999"
+    "short|format('%d000', full - 1000 - till)|format('%d000', full - till)"
+    "short|and till + 1000 - (till + 1000) % 1000000 == full - full % 1000000|and true"
+    "token_bucket|level@ = (full@ - now) * scale@ + ticks@|level@ = (full@ - now) * scale@"
+    "token_bucket|ticks@ = level@ % scale@|ticks@ = 0"
+    "token_bucket|part = math.ceil(over / theirs)|part = math.floor(over / theirs)"
+    "token_bucket|if over > 0 then part = part + 1 end|"
+    "token_bucket_micros|full@ = now + level@|full@ = now + level@ + 1"
+    "token_bucket_borrowing|level@ <= capacity@ - permit@ and|"
+    "token_bucket_borrowing|before_last + 1|before_last"
+    "token_bucket_queue|ceiling@ - ceiling@ % permit@ + capacity@|ceiling@ - ceiling@ % permit@"
+    "interval_refill|(math.ceil(level@ / permits@) - 1) * interval@|math.ceil(level@ / permits@) * interval@"
+    "interval_refill|math.floor((now - refill@) / interval) + 1|math.floor((now - refill@) / interval)"
+    "interval_refill|math.ceil((refill@ - now) * (interval@ / interval))|(refill@ - now)"
+    "fixed_window|if ends@ <= now or level@ == 0 then|if level@ == 0 then"
+    "fixed_window|ends@ = math.max(ends@, begin@ + span@)|ends@ = ends@"
+    "calendar_window|local from, to = second@, third@|local from, to = first@, second@"
+    "sliding_counters|level@ = current@ + math.floor(previous@ * left / units)|level@ = current@ + math.ceil(previous@ * left / units)"
+    "sliding_counters|if windows == 1 then|if windows >= 1 then"
+    "sliding_counters|start@ + 2 * span@|start@ + span@"
+    "sliding_blocks|if turns > blocks then|if turns > blocks + 1 then"
+    "sliding_blocks|last@ = (newest@ + blocks@ + 1) * width@|last@ = (newest@ + blocks@) * width@"
+    "sliding_blocks|used@ = used@ - read('>I4', ring@, 4 * n - 3)|used@ = used@ - 1"
+    "other|not mine[entry.id] and|"
+    "other|if not has_identities and more.count == 0 then more = nil end|more = nil"
+    "other|more.till = more.count + 1, math.max(more.till, last)|more.till = more.count + 1, last"
+)
+
+# Those of the scripts. Without the environment of a hundred unrelated tests.
+tests=(mixes:: exact:: state:: charges:: waiting:: calendars:: queue:: server_errors::)
+copy="$PWD/target/mutants"
+rm -rf "$copy"
+mkdir -p "$copy"
+git ls-files -z | xargs -0 tar -cf - | tar -xf - -C "$copy"
+export CARGO_TARGET_DIR="$PWD/target/mutants-build" CARGO_PROFILE_DEV_DEBUG=0
+cd "$copy"
+
+passes() {
+    cargo test --locked --all-features --test it -- "${tests[@]}" >"$copy/log" 2>&1
+}
+
+if [ $# -eq 0 ] && ! passes; then
+    cat "$copy/log" >&2
+    echo "the tests fail without a mutation" >&2
+    exit 1
+fi
+missed=()
+for number in "${!mutations[@]}"; do
+    if [ $# -gt 0 ] && [ "$1" != "$number" ]; then
+        continue
+    fi
+    IFS='|' read -r name from to <<<"${mutations[$number]}"
+    file="lua/$name.lua"
+    text="$(<"$file")"
+    mutant="${text/"$from"/"$to"}"
+    if [ "$mutant" = "$text" ]; then
+        echo "$number: $file has no \`$from\`" >&2
+        exit 1
+    fi
+    printf '%s\n' "$mutant" >"$file"
+    if passes; then
+        missed+=("$number")
+        echo "$number MISSED: $name: $from -> $to"
+    else
+        echo "$number caught: $name: $(grep -m 1 -o 'test .* FAILED' "$copy/log" || echo 'does not build')"
+    fi
+    printf '%s\n' "$text" >"$file"
+done
+if [ "${#missed[@]}" -gt 0 ]; then
+    echo "missed: ${missed[*]}" >&2
+    exit 1
+fi

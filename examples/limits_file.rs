@@ -1,12 +1,13 @@
-//! Limits in a file, which can be edited while the service runs. It is read again when it changes, and on
-//! SIGHUP.
+//! Limits in a file, which can be edited while the service runs. It is read again when it changes,
+//! and on SIGHUP.
 //!
 //! ```sh
 //! cargo run --example limits_file --features serde,watch
 //! ```
 //!
-//! `LIMITS` is the file (by default a new one in the directory for temporary files), `REDIS_URL` a Redis
-//! server, and `PORT` changes the port from 3000.
+//! `LIMITS` is the file (by default one in the directory for temporary files, which each start
+//! overwrites), `REDIS_URL` a Redis server (by default limits are in memory), and `PORT` the port
+//! (default 3000).
 
 use std::env;
 use std::error::Error;

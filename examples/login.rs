@@ -5,7 +5,7 @@
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run --example login
 //! ```
 //!
-//! `PORT` changes the port from 3000.
+//! `PORT` sets the port (default 3000).
 
 use std::env;
 use std::error::Error;

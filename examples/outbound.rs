@@ -1,12 +1,13 @@
-//! Outgoing calls: any number of processes together call an API five times per second. Calls beyond that
-//! wait for their turn, for up to 30 seconds.
+//! Outgoing calls: any number of processes together call an API at most five times per second.
+//! Calls beyond that wait for their turn, for up to 30 seconds.
 //!
 //! ```sh
 //! cargo run --example outbound
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run --example outbound # in several terminals
 //! ```
 //!
-//! `API_URL` is the address to call instead of a server in this process, and `CALLS` how often.
+//! `API_URL` is the `http://` URL to call (default: a server in this process), and `CALLS` the
+//! number of calls (default 20).
 
 use std::env;
 use std::error::Error;

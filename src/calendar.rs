@@ -18,24 +18,45 @@ pub(crate) struct Zone(pub(crate) &'static str);
 
 impl Zone {
     pub(crate) const UTC: Self = Self("UTC");
+    /// The IANA has about 600, in any case of their letters.
+    const MAX_NAMES: usize = 4_096;
     /// Of a name in bytes. Those of the IANA are shorter.
     pub(crate) const MAX_LEN: usize = 64;
 
-    /// The names are kept for ever, so that a quota can be copied.
-    pub(crate) fn named(name: &str) -> Self {
+    /// `None` if there is no such time zone, as far as is known. The names are kept for ever, so that
+    /// a quota can be copied. There are not many.
+    pub(crate) fn named(name: &str) -> Option<Self> {
         static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
+        if !exists(name) {
+            return None;
+        }
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         let names = names.get_or_insert_default();
-        Self(names.get(name).copied().unwrap_or_else(|| {
-            let name: &'static str = name.to_owned().leak();
-            names.insert(name);
-            name
-        }))
+        if let Some(name) = names.get(name) {
+            return Some(Self(name));
+        }
+        if names.len() >= Self::MAX_NAMES {
+            return None;
+        }
+        let name: &'static str = name.to_owned().leak();
+        names.insert(name);
+        Some(Self(name))
     }
 }
 
-/// When the previous, this, the next window and the one after that start, in microseconds since 1970. `now`
-/// is in this window.
+#[cfg(feature = "jiff")]
+fn exists(name: &str) -> bool {
+    jiff::tz::TimeZone::get(name).is_ok()
+}
+
+/// Without the feature, a quota with a time zone is an error later.
+#[cfg(not(feature = "jiff"))]
+fn exists(_: &str) -> bool {
+    true
+}
+
+/// When the previous, this, the next window and the one after that start, in microseconds since
+/// 1970. `now` is in this window.
 #[cfg(feature = "jiff")]
 pub(crate) fn boundaries(unit: CalendarUnit, zone: Zone, now: u64) -> Result<[u64; 4], String> {
     use jiff::civil::Weekday;
@@ -123,7 +144,9 @@ mod tests {
 
     #[test]
     fn a_name_is_kept_once() {
-        let names = [Zone::named("Asia/Tokyo"), Zone::named(concat!("Asia/", "Tokyo"))];
+        let names =
+            ["Asia/Tokyo", concat!("Asia/", "Tokyo")].map(|name| Zone::named(name).unwrap());
         assert!(std::ptr::eq(names[0].0, names[1].0));
+        assert_eq!(Zone::named("Asia/Nowhere"), None);
     }
 }

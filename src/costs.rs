@@ -37,7 +37,7 @@ impl Costs {
     }
 
     /// Sets the cost for the quota with this name, instead of the one from [`new`](Self::new). With
-    /// cost 0 the quota neither denies the check nor is charged. The last call for a name counts.
+    /// cost 0 the quota neither denies the check nor is charged. The last call for a name applies.
     ///
     /// A name that is not in the policy is an
     /// [`UnknownQuota`](crate::ErrorKind::UnknownQuota) error of the check.
@@ -49,9 +49,10 @@ impl Costs {
         self
     }
 
-    /// Allows the check only if every quota has a permit left, also those with a cost of 0. For requests
-    /// whose cost is only known afterwards, and is then [charged](crate::Limiter::charge). A
-    /// [`RateLimitLayer`](crate::RateLimitLayer) that charges responses does this for every request.
+    /// Allows the check only if every quota has a permit left, also those with a cost of 0. For
+    /// requests whose cost is only known afterwards, and is then [charged](crate::Limiter::charge).
+    /// A [`RateLimitLayer`](crate::RateLimitLayer) that charges responses does this for every
+    /// request.
     ///
     /// ```
     /// use tollgate::{Costs, Limiter, MemoryStore, Policy, Quota};

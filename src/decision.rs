@@ -155,8 +155,8 @@ impl Decision {
     ///
     /// Such a check is denied without asking the store, so its [`source`](Self::source) is
     /// [`Source::Quota`], also while the store fails. [`retry_after`](Self::retry_after) is `None`,
-    /// and the response has no `Retry-After` and no `RateLimit`. This is false for a key that has used up
-    /// its permits: that is [`is_denied`](Self::is_denied).
+    /// and the response has no `Retry-After` and no `RateLimit`. This is false for a key that has
+    /// used up its permits: that is [`is_denied`](Self::is_denied).
     #[must_use]
     pub fn exceeds_capacity(&self) -> bool {
         self.verdict.outcome == Outcome::ExceedsCapacity
@@ -217,10 +217,10 @@ impl Decision {
     /// The [capacity](Quota::capacity) of the quota: the most permits that it can hold, without those
     /// that may be [borrowed](Quota::borrow_up_to).
     ///
-    /// If the policy has several [`quotas`](Self::quotas), this and the other numbers are those of the
-    /// quota that restricts the client most: the one with the longest wait or, if the check was
-    /// allowed, the fewest permits left, whatever they stand for. If these are equal, it is the one with
-    /// the later reset.
+    /// If the policy has several [`quotas`](Self::quotas), this and the other numbers are those of
+    /// the quota that restricts the client most: the one with the longest wait or, if the check was
+    /// allowed, the fewest permits left, whatever they stand for. If these are equal, it is the one
+    /// with the later reset.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.quota.limit

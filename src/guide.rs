@@ -55,10 +55,10 @@
 //! # app().unwrap();
 //! ```
 //!
-//! axum's [`Router::layer`] applies to the routes that were added before it. [`MatchedPath`]
-//! works only in a layer that is added to the `Router` or to a route, not in one wrapped around the
-//! finished `Router`. A request that one layer allowed and an inner layer denied has
-//! consumed a permit of the outer one.
+//! axum's [`Router::layer`] applies to the routes that were added before it. [`MatchedPath`] works
+//! only in a layer that is added to the `Router` or to a route, not in one wrapped around the
+//! finished `Router`. A request that one layer allowed and an inner layer denied has consumed a
+//! permit of the outer one, unless that has [`refund_inner_denials`](#several-keys).
 //!
 //! Add tower-http's `CorsLayer` after the rate limit layer, so that it runs first. Otherwise a
 //! browser hides the 429 from the page, and preflight requests take permits. Expose `Retry-After`
@@ -266,15 +266,15 @@
 //! the request, and [`Limiter::with_quota`] does the same outside of a layer.
 //!
 //! To change the numbers of a plan while the service runs, call [`Limiter::update`] in every
-//! instance. Used permits stay used: after 3 of 3, a limit that is raised to 6 leaves 3 immediately.
-//! An account that changes its plan starts with a full bucket, because each policy has
-//! its own buckets.
+//! instance. Used permits stay used: after 3 of 3, a limit that is raised to 6 leaves 3
+//! immediately. With `limiter_for`, an account that changes its plan starts with a full bucket,
+//! because each policy has its own buckets. With `quota_for`, used permits stay used.
 //!
 //! # Cost
 //!
 //! A request costs one permit by default. [`cost`] sets another number, for example by route or by
-//! the size of the request. A cost of 0 is always allowed. A cost above the capacity is always
-//! denied, without a `Retry-After`.
+//! the size of the request. A cost of 0 is always allowed. A cost that no wait can satisfy (above
+//! the burst, and what may be borrowed or waited for) is always denied, without a `Retry-After`.
 //!
 //! ```
 //! use axum::http::header::CONTENT_LENGTH;
@@ -322,7 +322,8 @@
 //! // The bytes that were sent. While any are left, a request is allowed, however large the response.
 //! let bytes = layer().cost(|_| 0).cost_by_response(|sent| sent.body_bytes);
 //!
-//! // Points, at most 100 per query. If the client disconnects before there is a response, it pays 5.
+//! // Points. The check takes 100, and the actual cost replaces it. If the client disconnects before
+//! // there is a response, it pays 5.
 //! let points = layer()
 //!     .cost(|_| 100)
 //!     .cost_by_response(|sent| sent.response.extensions.get::<Points>().map_or(1, |points| points.0))
@@ -330,15 +331,15 @@
 //! # }
 //! ```
 //!
-//! A cost above the estimate can exceed what is left. Then the key is in debt, and denied until the debt
-//! is repaid. Outside of a layer, use [`Limiter::charge`] and [`Limiter::credit`].
+//! A cost above the estimate can exceed what is left. Then the key is in debt, and denied until the
+//! debt is repaid. Outside of a layer, use [`Limiter::charge`] and [`Limiter::credit`].
 //!
 //! # Algorithms
 //!
-//! A [`Quota`] is a token bucket unless you choose another algorithm. All of them support costs, decide
-//! the same on Redis and in memory, and can be mixed in one policy. If nobody else uses the key, a retry
-//! with the same cost after `Retry-After` is allowed. In the table, `n` is the number of permits per
-//! period.
+//! A [`Quota`] is a token bucket unless you choose another algorithm. All of them support costs,
+//! decide the same on Redis and in memory, and can be mixed in one policy. If nobody else uses the
+//! key, a retry with the same cost after `Retry-After` is allowed. In the table, `n` is the number
+//! of permits per period.
 //!
 //! | | a span of length `t` admits at most | choose it for |
 //! |---|---|---|
@@ -351,13 +352,20 @@
 //! | [sliding window](crate::Quota::sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | a window that is not used up again at its edge, in little memory |
 //! | [sliding blocks](crate::Quota::sliding_blocks) | `n` in any span of one period | a hard limit for any period; a permit comes back up to a block late |
 //!
+//! What each admits of the same requests, with 10 permits per 5 seconds (`make plots` draws it):
+//!
+//! <div>
+#![doc = include_str!("../docs/algorithms.svg")]
+//! </div>
+//!
 //! ## Queue
 //!
 //! A leaky bucket as a queue does not deny what comes too early, but lets it wait. A layer waits
-//! before it calls the service. Meanwhile it holds no resources of the service, such as a place of an inner
-//! concurrency limit. The longest wait is part of the quota and holds for all processes together; the
-//! [number of waiters](crate::LimiterBuilder::max_waiters) is limited in each process. Waiting is not part of
-//! the timeout. A client that disconnects returns its place, unless others have queued behind it.
+//! before it calls the service. Meanwhile it holds no resources of the service, such as a place of
+//! an inner concurrency limit. The longest wait is part of the quota and holds for all processes
+//! together; the [number of waiters](crate::LimiterBuilder::max_waiters) is limited in each
+//! process. Waiting is not part of the timeout. A client that disconnects returns its place, unless
+//! others have queued behind it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -375,9 +383,9 @@
 //!
 //! ## Fixed window
 //!
-//! Around the end of a window, a client can use almost all permits of that window and then all of the
-//! next: up to 2 × `n` in a moment with `calendar`, and one less with `fixed_window`, whose window starts
-//! with its first permit. If that is too much, use a token bucket or sliding blocks.
+//! Around the end of a window, a client can use almost all permits of that window and then all of
+//! the next: up to 2 × `n` in a moment with `calendar`, and one less with `fixed_window`, whose
+//! window starts with its first permit. If that is too much, use a token bucket or sliding blocks.
 //!
 //! # Several quotas
 //!
@@ -405,10 +413,10 @@
 //!
 //! # Several keys
 //!
-//! Quotas on the same key belong into one policy, which is atomic. Limits on different keys (user, tenant,
-//! everyone) need a check each, because the keys may be on different servers. Without further
-//! measures, a request that the last check denies has taken permits from the others. Check the narrowest key
-//! first and let it give its permits back:
+//! Quotas on the same key belong in one policy, which is atomic. Limits on different keys (user,
+//! tenant, everyone) need a check each, because the keys may be on different servers. Without
+//! further measures, a request that the last check denies has taken permits from the others. Check
+//! the narrowest key first and let it give its permits back:
 //!
 //! ```
 //! use axum::Router;
@@ -444,9 +452,9 @@
 //! # Limits in a file
 //!
 //! [`Limiters`] takes policies by name from a [`PolicySet`], which the feature `serde` reads from any
-//! format. The file overrides the code. A reload changes the limits of the running service and keeps what was
-//! consumed. An invalid file changes nothing, and all its errors are listed. This needs
-//! `cargo add toml` and the features `serde` and `watch`.
+//! format. The file overrides the code. A reload changes the limits of the running service and
+//! keeps what was consumed. An invalid file changes nothing, and all its invalid quotas are listed.
+//! This needs `cargo add toml` and the features `serde` and `watch`.
 //!
 //! ```
 //! # #[cfg(all(feature = "serde", feature = "watch"))]
@@ -487,8 +495,8 @@
 //! # app().unwrap();
 //! ```
 //!
-//! The example `limits_file` is a complete program. All instances have to read the same file: until the last
-//! one has, a key gets at most the larger numbers.
+//! The example `limits_file` is a complete program. All instances have to read the same file. Until
+//! the last one has, a key gets at most the larger numbers, unless an algorithm changes.
 //!
 //! # Custom responses
 //!
@@ -583,8 +591,8 @@
 //! # app().unwrap();
 //! ```
 //!
-//! The example `login` counts only failures, also per e-mail address, with two layers behind a
-//! middleware that reads the body.
+//! The example `login` counts only failures, with a layer by address in front of the middleware
+//! that reads the body, and a layer by e-mail address behind it.
 //!
 //! This recipe needs `cargo add serde --features derive`. A limit per account lets anyone lock the
 //! owner of an account out for as long as they keep trying; the limit per address only bounds how
@@ -627,10 +635,10 @@
 //!
 //! # Outgoing calls
 //!
-//! Instances that share a budget of five requests per second to a third party take their permits from one
-//! key. [`acquire`] waits until the permit is there, in the order of arrival and for at most the longest
-//! wait of the [queue](#queue). Beyond that it denies at once, as it does if too many tasks of the process
-//! wait already.
+//! Instances that share a budget of five requests per second to a third party take their permits
+//! from one key. [`acquire`] waits until the permit is there, in the order of arrival and for at
+//! most the longest wait of the [queue](#queue). Beyond that it denies at once, as it does if too
+//! many tasks of the process wait already.
 //!
 //! ```
 //! use std::time::Duration;
@@ -655,8 +663,9 @@
 //! A [`RateLimitLayer`] around a client waits in the same way: see the example `outbound`. Use
 //! [`FailureMode::Closed`] if calls beyond the limit are worse than no calls.
 //!
-//! Calls proceed 200 ms apart, but the network and busy machines delay some of them, so two can arrive closer
-//! together. If the other side counts strictly, leave some room: `5/1100ms queue 30s`.
+//! Calls proceed 200 ms apart, but the network and busy machines delay some of them, so two can
+//! arrive closer together. If the other side counts strictly, leave some room: `5/1100ms queue
+//! 30s`.
 //!
 //! # Tests with a paused clock
 //!
@@ -697,8 +706,8 @@
 //!
 //! This recipe needs `cargo add --dev tokio --features full,test-util` and `cargo add --dev tower
 //! --features util`. The buckets of a [`RedisStore`] follow the server's clock, so only time
-//! refills them. Code that takes a decision can be tested with one made by [`Decision::allowed`] or [`Decision::denied`].
-//! For a resolver by address, use axum's `MockConnectInfo`.
+//! refills them. Code that takes a decision can be tested with one made by [`Decision::allowed`] or
+//! [`Decision::denied`]. For a resolver by address, use axum's `MockConnectInfo`.
 //!
 //! # Rollout
 //!
@@ -726,12 +735,13 @@
 //!
 //!    Add it with `axum::middleware::from_fn_with_state(limiter, dry_run)`.
 //! 2. **Start generous, in the failure mode [`Open`]**, so that an outage of Redis does not take
-//!    the service down. Alert on `tracing` events of the target `tollgate` at level WARN, which
-//!    mean that the failure mode decides checks, and ERROR, which means that requests are rejected
-//!    because of a misconfiguration. Count denials with [`on_decision`].
-//! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits stay
-//!    used. While two versions of a quota run at once, on a rolling deployment, a key gets at most
-//!    the larger burst and the larger rate.
+//!    the service down. Alert on `tracing` events of the target `tollgate` at level WARN (the
+//!    failure mode decides checks, permits cannot be charged afterwards, or a policy in a file is
+//!    not used) and ERROR (requests are rejected because of a misconfiguration, or limits in a file
+//!    or of a request are invalid and not used). Count denials with [`on_decision`].
+//! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits
+//!    stay used. While two versions of a quota run at once, on a rolling deployment, a key gets at
+//!    most the larger burst and the larger rate.
 //! 4. **Give Redis enough memory**, the eviction policy `volatile-ttl` or `noeviction`, and a user
 //!    with only the permissions that [`RedisStore`] lists. When memory is full, `noeviction` makes
 //!    checks fail, and the failure mode decides; `volatile-ttl` refills the buckets that it evicts.

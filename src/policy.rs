@@ -13,9 +13,10 @@ use crate::{ConfigError, Quota};
 /// A bare [`Quota`] becomes a policy named `default` with a quota named `default`. Give every policy
 /// a name if there is more than one on a store.
 ///
-/// Names have 1 to 64 characters out of `A-Z a-z 0-9 . _ -`. The names of quotas are unique in a policy.
-/// A policy has 1 to 16 quotas, of which up to 8 can be sliding windows, with or without blocks.
-/// Anything else is a [`ConfigError`](crate::ConfigError) from [`Limiter::new`](crate::Limiter::new).
+/// Names have 1 to 64 characters out of `A-Z a-z 0-9 . _ -`. The names of quotas are unique in a
+/// policy. A policy has 1 to 16 quotas, of which up to 8 can be sliding windows, with or without
+/// blocks. Anything else is a [`ConfigError`](crate::ConfigError) from
+/// [`Limiter::new`](crate::Limiter::new).
 ///
 /// # Several quotas
 ///
@@ -31,12 +32,12 @@ use crate::{ConfigError, Quota};
 ///     .quota("day", Quota::per_day(1_000));
 /// ```
 ///
-/// An [update](crate::Limiter::update) can add and remove quotas. A quota keeps what was consumed as long
-/// as its name and its algorithm stay the same. Another number of permits, period, burst, number of
-/// blocks, what may be borrowed, and a change between
-/// [`fixed_window`](crate::Quota::fixed_window) and [`calendar`](crate::Quota::calendar) keep it too. If
-/// the algorithm changes, the quota starts full, and during a rolling deployment old and new instances
-/// count separately.
+/// An [update](crate::Limiter::update) can add and remove quotas. A quota keeps what was consumed
+/// as long as its name and its algorithm stay the same. Another number of permits, period, burst,
+/// number of blocks, what may be borrowed, and a change between
+/// [`fixed_window`](crate::Quota::fixed_window) and [`calendar`](crate::Quota::calendar) keep it
+/// too. If the algorithm changes, the quota starts full, and during a rolling deployment old and
+/// new instances count separately.
 ///
 /// One exception: a policy whose only quota is a token bucket does not store the quota's name. If
 /// quotas are added to it, the first token bucket of the new policy inherits what was consumed. So list
@@ -67,7 +68,8 @@ impl Policy {
         Self { name: name.into(), quotas: Vec::new() }
     }
 
-    /// Adds a quota. Clients see its name in the `RateLimit` fields. [`Decision::quotas`] keeps the order.
+    /// Adds a quota. Clients see its name in the `RateLimit` fields. [`Decision::quotas`] keeps the
+    /// order.
     ///
     /// [`Decision::quotas`]: crate::Decision::quotas
     #[must_use]

@@ -4,7 +4,8 @@ use crate::{ConfigError, Policy};
 /// Policies by name, as in a configuration file.
 ///
 /// With the feature `serde` it is deserialized from a map of policies, each a map of quotas as
-/// [text](crate::Quota#text). This works for any format, such as TOML:
+/// [text](crate::Quota#text). This works for any format, such as TOML. It fails if a policy is
+/// invalid or a name occurs twice.
 ///
 /// ```toml
 /// [search]

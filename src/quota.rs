@@ -5,8 +5,8 @@ use crate::calendar::Zone;
 
 /// A limit: a number of permits per period, and the algorithm that enforces it.
 ///
-/// The default algorithm is a token bucket with continuous refill. See the [guide] for the others. The
-/// methods that choose an algorithm replace each other; the last one counts.
+/// The default algorithm is a token bucket with continuous refill. See the [guide] for the others.
+/// The methods that choose an algorithm replace each other; the last one applies.
 ///
 /// A token bucket is full at first and holds at most `burst` permits. It refills at exactly `n` permits
 /// per period, evenly: `per_second(3)` gains a permit every third of a second, and nothing is
@@ -42,12 +42,14 @@ use crate::calendar::Zone;
 ///
 /// With the feature `serde` a quota is serialized as this text. Without `burst`, the burst is the
 /// number of permits, or 1 with `queue`. The other words are the methods
-/// [`borrow_up_to`](Self::borrow_up_to), [`queue`](Self::queue), [`interval_refill`](Self::interval_refill),
-/// [`fixed_window`](Self::fixed_window), [`calendar`](Self::calendar) (with a time zone or a month:
-/// feature `jiff`),
+/// [`borrow_up_to`](Self::borrow_up_to), [`queue`](Self::queue),
+/// [`interval_refill`](Self::interval_refill), [`fixed_window`](Self::fixed_window),
+/// [`calendar`](Self::calendar) (with a time zone or a month: feature `jiff`),
 /// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error
 /// for any other text is a [`ConfigError`](crate::ConfigError) that says what was expected, and at
-/// which character. Invalid numbers are an error from [`Limiter::new`](crate::Limiter::new), as above.
+/// which character. Permits are at most 2^64 - 1, blocks 2^32 - 1. Invalid numbers and
+/// combinations, are an error from [`Limiter::new`](crate::Limiter::new),
+/// as above.
 ///
 /// ```
 /// use tollgate::Quota;
@@ -105,8 +107,8 @@ pub(crate) enum WindowStart {
 
 impl Quota {
     /// The name of a quota, and of its policy, for which no other was chosen.
-    pub(crate) const MONTH: Duration = Duration::from_secs(31 * 86_400);
     pub(crate) const DEFAULT_NAME: &str = "default";
+    pub(crate) const MONTH: Duration = Duration::from_secs(31 * 86_400);
 
     /// `n` permits per `period`, with a burst of `n`.
     pub const fn new(n: u64, period: Duration) -> Self {
@@ -133,8 +135,9 @@ impl Quota {
         Self::new(n, Duration::from_secs(24 * 60 * 60))
     }
 
-    /// `n` permits per calendar month, in UTC. [`calendar_in`](Self::calendar_in) chooses another time zone.
-    /// The [`period`](Self::period) is 31 days. With any other algorithm, every month has 31 days.
+    /// `n` permits per calendar month, in UTC. [`calendar_in`](Self::calendar_in) chooses another
+    /// time zone. The [`period`](Self::period) is 31 days, also if another algorithm is chosen
+    /// afterwards.
     ///
     /// ```
     /// use tollgate::Quota;
@@ -148,19 +151,19 @@ impl Quota {
         Self::new(n, Self::MONTH).in_month()
     }
 
-    /// Sets the capacity of a token bucket, with continuous or [interval](Self::interval_refill) refill:
-    /// the most permits that it can hold.
+    /// Sets the capacity of a token bucket, with continuous or [interval](Self::interval_refill)
+    /// refill: the most permits that it can hold.
     ///
-    /// A window has no burst: [`Limiter::new`](crate::Limiter::new) returns an error if this differs from
-    /// the number of permits.
+    /// A window has no burst: [`Limiter::new`](crate::Limiter::new) returns an error if this
+    /// differs from the number of permits.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         Self { burst: Some(burst), ..self }
     }
 
-    /// Lets a check overdraw the bucket by up to `permits`, provided that at least one permit is left.
-    /// Later checks are denied until the debt is repaid and a permit is available again. So an expensive
-    /// request starts at once and is paid for afterwards.
+    /// Lets a check overdraw the bucket by up to `permits`, provided that at least one permit is
+    /// left. Later checks are denied until the debt is repaid and a permit is available again. So
+    /// an expensive request starts at once and is paid for afterwards.
     ///
     /// Any span of time admits at most `burst + permits`, and what refills in it. 0, the default, lends
     /// nothing. Only for token buckets with continuous refill: with another algorithm
@@ -227,14 +230,14 @@ impl Quota {
         Self { kind: Kind::SlidingCounters, ..self }
     }
 
-    /// Like [`sliding_window`](Self::sliding_window), but a hard limit: no span of one period admits more
-    /// than the permits.
+    /// Like [`sliding_window`](Self::sliding_window), but a hard limit: no span of one period
+    /// admits more than the permits.
     ///
-    /// The period is divided into equal blocks. A permit becomes available again when the whole block in
-    /// which it was taken is older than the period, so up to one block late. More blocks are more
-    /// precise and take more memory: 4 bytes each per key in Redis. There are 1 to 60 blocks, and each is
-    /// a whole number of microseconds, at least 1 ms. The other ranges are those of
-    /// [`sliding_window`](Self::sliding_window).
+    /// The period is divided into equal blocks. A permit becomes available again when the whole
+    /// block in which it was taken is older than the period, so up to one block late. More blocks
+    /// are more precise and take more memory: 4 bytes each per key in Redis. There are 1 to 60
+    /// blocks, and each is a whole number of microseconds, at least 1 ms. The other ranges are
+    /// those of [`sliding_window`](Self::sliding_window).
     ///
     /// ```
     /// use tollgate::Quota;
@@ -247,19 +250,21 @@ impl Quota {
         Self { kind: Kind::SlidingBlocks(blocks), ..self }
     }
 
-    /// Lets checks wait for their permits, in the order in which they arrive, for at most `longest_wait`:
-    /// a leaky bucket as a queue. Each waits until its own permits are there, and later ones wait behind
-    /// it. One that would have to wait for longer is denied at once. So requests proceed evenly,
-    /// one per `period / n`, for all instances together.
+    /// Lets [`acquire`](crate::Limiter::acquire) and layers wait for permits, in the order of
+    /// arrival and for at most `longest_wait`: a leaky bucket as a queue. Each waits until its own
+    /// permits are there, and later ones wait behind it. One that would have to wait for longer is
+    /// denied at once. So requests proceed evenly, one per `period / n`, for all instances
+    /// together.
     ///
     /// [`Limiter::acquire`](crate::Limiter::acquire) and a [`RateLimitLayer`](crate::RateLimitLayer)
-    /// wait. [`Limiter::check`](crate::Limiter::check) does not: it allows what can proceed at once.
-    /// A limiter also bounds the [number of waiters](crate::LimiterBuilder::max_waiters) in its process.
+    /// wait. [`Limiter::check`](crate::Limiter::check) does not: it allows what can proceed at
+    /// once. A limiter also bounds the [number of waiters](crate::LimiterBuilder::max_waiters) in
+    /// its process.
     ///
-    /// The burst is 1 unless [`burst`](Self::burst) sets it: so many permits can be taken without waiting
-    /// by a key that has not been used. A cost above the burst waits for the rest of it. With
-    /// [`borrow_up_to`](Self::borrow_up_to), or with a wait of zero, of more than 142 years or with a part
-    /// of a microsecond, [`Limiter::new`](crate::Limiter::new) returns an error.
+    /// The burst is 1 unless [`burst`](Self::burst) sets it: an unused key can take that many
+    /// permits without waiting. A cost above the burst waits for the rest of it. With
+    /// [`borrow_up_to`](Self::borrow_up_to), or with a wait of zero, of more than 142 years or with
+    /// a part of a microsecond, [`Limiter::new`](crate::Limiter::new) returns an error.
     ///
     /// ```
     /// use std::time::Duration;
@@ -287,8 +292,8 @@ impl Quota {
     /// first check that takes a permit, and ends a period later.
     ///
     /// Around the end of a window nearly twice the permits can be taken in a moment: see the
-    /// [guide](crate::guide#fixed-window). A window is a whole number of microseconds, 1 ms to 142 years,
-    /// and has at most 2^52 permits and no [`burst`](Self::burst).
+    /// [guide](crate::guide#fixed-window). A window is a whole number of microseconds, 1 ms to 142
+    /// years, and has at most 2^52 permits and no [`burst`](Self::burst).
     ///
     /// ```
     /// use tollgate::Quota;
@@ -304,13 +309,14 @@ impl Quota {
     /// Like [`calendar`](Self::calendar), for days, weeks and months of a time zone, such as
     /// `Europe/Berlin`. A day of 23 or 25 hours is one day. Weeks start on Mondays.
     ///
-    /// The process knows the windows near its own time. Which of them applies is decided by the clock of the
-    /// Redis server. The time zone comes from the system's database or, if there is none, from the one that
-    /// this crate was built with.
+    /// The process computes the windows around its own time, and the clock of the Redis server
+    /// selects one. So the clock of the process must be right to within about a window. The time
+    /// zone comes from the system's database or, if there is none, from the one that this crate was
+    /// built with.
     ///
     /// [`Limiter::new`](crate::Limiter::new) returns an error if there is no time zone of this name, or if the
-    /// period is not a day, a week, or a [month](Self::per_month). For a name that is not `'static`, parse
-    /// a [text](Self#text).
+    /// period is not a day, a week, or a [month](Self::per_month). For a name that is not
+    /// `'static`, parse a [text](Self#text).
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -341,14 +347,16 @@ impl Quota {
         self.with_kind(Kind::FixedWindow(start))
     }
 
-    /// Like [`fixed_window`](Self::fixed_window), but windows are aligned to the clock, in UTC. They start
-    /// at multiples of the period since 1970-01-01 00:00; those of whole weeks start on a Monday, counted
-    /// from 1970-01-05. So a day starts at midnight. A period of 30 days is not a calendar month.
+    /// Like [`fixed_window`](Self::fixed_window), but windows are aligned to the clock, in UTC.
+    /// They start at multiples of the period since 1970-01-01 00:00; those of whole weeks start on
+    /// a Monday, counted from 1970-01-05. So a day starts at midnight. A period of 30 days is not a
+    /// calendar month.
     ///
-    /// The clock is the Redis server's. A [`MemoryStore`](crate::MemoryStore) reads the system clock
-    /// once, when it is created, and then counts with Tokio's clock, so later changes of the system
-    /// clock have no effect. If a deployment changes the period, old and new instances count in
-    /// different windows, so that a key can use up both limits until it has ended.
+    /// The clock is the Redis server's. A [`MemoryStore`](crate::MemoryStore) reads the system
+    /// clock once, when it is created, and then counts with Tokio's clock, so later changes of the
+    /// system clock have no effect. If a deployment changes the period, a window that old and new
+    /// instances charge ends with the later of both ends. Windows that start later are counted by
+    /// both, so that until the deployment has ended a key can use up both limits.
     ///
     /// ```
     /// use tollgate::Quota;

@@ -125,13 +125,23 @@ fn draw(svg: &mut String, name: &str, outcomes: &[Outcome], left: f64, top: f64)
             line(svg, color, 1.5, &[(x(at), low + 5.0), (x(at), low + 5.0 + length)]);
         }
     }
-    let steps = (0..=1_000).map(|step| f64::from(step) / 1_000.0 * END);
     let recent = |time: f64| -> f64 {
         let is_recent = |at: &f64| *at <= time && *at > time - PERIOD;
         let admitted = outcomes.iter().filter(|(_, _, at)| at.as_ref().is_some_and(is_recent));
         admitted.map(|(_, cost, _)| *cost as f64).sum()
     };
-    let points: Vec<_> = steps.map(|time| (x(time), y(recent(time)))).collect();
+    // It changes when a request proceeds, and when that is a period ago.
+    let proceed = outcomes.iter().filter_map(|(_, _, at)| *at);
+    let mut changes: Vec<f64> = proceed.flat_map(|at| [at, at + PERIOD]).collect();
+    changes.push(END);
+    changes.retain(|at| *at <= END);
+    changes.sort_by(f64::total_cmp);
+    let (mut points, mut last) = (vec![(from, y(0.0))], y(0.0));
+    for time in changes {
+        points.push((x(time), last));
+        last = y(recent(time));
+        points.push((x(time), last));
+    }
     line(svg, "#d1495b", 1.5, &points);
 }
 

@@ -22,8 +22,8 @@ pub(crate) trait Cost {
     }
 }
 
-/// How long a check may wait for permits of a bucket that has no queue, in microseconds. A bucket with a
-/// queue has its own longest wait.
+/// How long a check may wait for permits of a bucket that has no queue, in microseconds. A bucket
+/// with a queue has its own longest wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience(pub(crate) u64);
 
@@ -40,8 +40,8 @@ pub struct Queued {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub(crate) charge: Charge,
-    /// When the buckets are full, in microseconds, if nobody queues behind the check. 0 for other quotas,
-    /// and those with a cost of 0.
+    /// When the buckets are full, in microseconds, if nobody queues behind the check. 0 for other
+    /// quotas, and those with a cost of 0.
     pub(crate) ends: Box<[u64]>,
 }
 
@@ -58,7 +58,11 @@ pub enum Charge {
 /// The permits that are charged without a check, in the order of the policy. Negative numbers are
 /// given back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Adjustment(Arc<[i64]>);
+pub struct Adjustment {
+    permits: Arc<[i64]>,
+    /// Whether what is given back is in units of the algorithm, such as the ticks of a bucket.
+    has_units: bool,
+}
 
 impl Charge {
     pub(crate) fn is_nothing(&self) -> bool {
@@ -80,32 +84,33 @@ impl Adjustment {
         // No quota has as many permits.
         let number = |cost: u64| i64::try_from(cost).unwrap_or(i64::MAX);
         let of = |quota| number(actual.of(quota)) - number(charged.of(quota));
-        Self((0..quotas).map(of).collect())
+        Self { permits: (0..quotas).map(of).collect(), has_units: false }
+    }
+
+    pub(crate) fn in_units(permits: Arc<[i64]>) -> Self {
+        Self { permits, has_units: true }
+    }
+
+    pub(crate) fn has_units(&self) -> bool {
+        self.has_units
     }
 
     pub(crate) fn of(&self, quota: usize) -> i64 {
-        self.0.get(quota).copied().unwrap_or(0)
-    }
-
-    /// The same, but no quota gets more permits back than these.
-    pub(crate) fn giving_back_at_most(&self, most: &impl Cost) -> Self {
-        let least = |quota| i64::try_from(most.of(quota)).map_or(i64::MIN, |most| -most);
-        let permits = self.0.iter().enumerate();
-        Self(permits.map(|(quota, permits)| (*permits).max(least(quota))).collect())
+        self.permits.get(quota).copied().unwrap_or(0)
     }
 
     pub(crate) fn is_nothing(&self) -> bool {
-        self.0.iter().all(|permits| *permits == 0)
+        self.permits.iter().all(|permits| *permits == 0)
     }
 
     /// Whether a quota gets permits back.
     pub(crate) fn is_credit(&self) -> bool {
-        self.0.iter().any(|permits| *permits < 0)
+        self.permits.iter().any(|permits| *permits < 0)
     }
 
     /// Whether a quota is charged.
     pub(crate) fn is_charge(&self) -> bool {
-        self.0.iter().any(|permits| *permits > 0)
+        self.permits.iter().any(|permits| *permits > 0)
     }
 }
 

@@ -1,6 +1,8 @@
-//! A fixed window: at most so many permits in each window of time. What is stored is the window and the
-//! permits used in it, so revisions with windows of other lengths read it too. One that charges a window
-//! makes it at least as long as its own.
+//! A fixed window: at most so many permits in each window of time. What is stored is the window and
+//! the permits used in it, so revisions with windows of other lengths read it too. One that charges
+//! a window makes it at least as long as its own.
+
+use std::ops::Range;
 
 use super::Algorithm;
 use super::rate::MAX_TICKS;
@@ -82,10 +84,10 @@ impl FixedWindow {
         self.windows
     }
 
-    /// When the current window of a calendar ends. `None` if all windows are known.
-    pub(crate) fn valid_until(&self) -> Option<u64> {
+    /// The current window of a calendar. `None` if all windows are known.
+    pub(crate) fn valid_during(&self) -> Option<Range<u64>> {
         match self.windows {
-            Windows::Calendar([_, _, next, _]) => Some(next),
+            Windows::Calendar([_, this, next, _]) => Some(this..next),
             Windows::FirstCheck(_) | Windows::Every { .. } => None,
         }
     }

@@ -155,6 +155,14 @@ impl Algorithm for IntervalRefill {
         self.longest_debt().min(self.limit * 2)
     }
 
+    /// Before the last refill, at least one permit is missing.
+    fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
+        match left.saturating_sub(delay).div_ceil(self.rate.interval) {
+            0 => 0,
+            refills => permits.min((refills - 1).saturating_mul(self.rate.permits) + 1),
+        }
+    }
+
     fn credit(&self, level: &mut IntervalLevel, permits: u64) {
         self.charge(level, 0);
         level.missing = level.missing.saturating_sub(permits);

@@ -1,5 +1,7 @@
 //! The table of algorithms.
 
+use std::ops::Range;
+
 use super::Algorithm;
 use super::charge::Patience;
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
@@ -81,6 +83,21 @@ macro_rules! algorithms {
             pub(crate) fn credit(&self, level: &mut Level, permits: u64) {
                 match (self, level) {
                     $((Self::$name(limit), Level::$name(level)) => limit.credit(level, permits),)+
+                    _ => {}
+                }
+            }
+
+            pub(crate) fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
+                match self { $(Self::$name(limit) => limit.returnable(permits, left, delay),)+ }
+            }
+
+            pub(crate) fn unit(&self) -> u64 {
+                match self { $(Self::$name(limit) => limit.unit(),)+ }
+            }
+
+            pub(crate) fn credit_units(&self, level: &mut Level, units: u64) {
+                match (self, level) {
+                    $((Self::$name(limit), Level::$name(level)) => limit.credit_units(level, units),)+
                     _ => {}
                 }
             }
@@ -175,10 +192,10 @@ impl Limit {
 }
 
 impl Limit {
-    /// Until when the numbers are as they are now, if they change.
-    pub(crate) fn valid_until(&self) -> Option<u64> {
+    /// While a calendar is in its current window.
+    pub(crate) fn valid_during(&self) -> Option<Range<u64>> {
         match self {
-            Self::FixedWindow(window) => window.valid_until(),
+            Self::FixedWindow(window) => window.valid_during(),
             _ => None,
         }
     }

@@ -84,13 +84,32 @@ pub(crate) trait Algorithm {
         Self::time_to(level, self.most_used(cost))
     }
 
-    /// Charges a cost that fits, or is 0. From now on the level falls as one that this revision has left.
+    /// Charges a cost that fits, or is 0. From now on the level falls as one that this revision has
+    /// left.
     fn charge(&self, level: &mut Self::Level, cost: u64);
 
     /// The most permits that can be in use after charges without a check: the limit more than checks
     /// can take.
     fn most_charged(&self) -> u64 {
         self.limit().saturating_mul(2)
+    }
+
+    /// How many of the permits that a check has taken can be given back, without admitting one more
+    /// than if it had not taken them: those that are not available again by now, unless others
+    /// charge the quota. In [units](Self::unit), because parts of a permit may have refilled. The quota
+    /// resets in `left`, if nobody charges it. The store gets the credit within `delay`.
+    fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
+        if left > delay { permits } else { 0 }
+    }
+
+    /// The units in a permit.
+    fn unit(&self) -> u64 {
+        1
+    }
+
+    /// Like [`credit`](Self::credit), in units.
+    fn credit_units(&self, level: &mut Self::Level, units: u64) {
+        self.credit(level, units);
     }
 
     /// Gives permits back, at most those in use. From now on the level

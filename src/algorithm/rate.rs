@@ -147,7 +147,9 @@ mod tests {
         ) {
             let debt = Debt { ticks, rate: old }.at(new);
             prop_assert_eq!(debt.rate, new);
-            prop_assume!(debt.ticks < MAX_TICKS);
+            if debt.ticks == MAX_TICKS {
+                return Ok(());
+            }
             let (old_permit, new_permit) = (u128::from(old.permit()), u128::from(new.permit()));
             let before = u128::from(ticks) * new_permit;
             let after = u128::from(debt.ticks) * old_permit;
@@ -159,7 +161,9 @@ mod tests {
             old in any_rate(), new in any_rate(), permits in 0..=1_000_000u64,
         ) {
             let is_possible = |rate: Rate| permits.saturating_mul(rate.permit()) <= MAX_TICKS;
-            prop_assume!(is_possible(old) && is_possible(new));
+            if !is_possible(old) || !is_possible(new) {
+                return Ok(());
+            }
             let debt = Debt { ticks: permits * old.permit(), rate: old };
             prop_assert_eq!(debt.at(new).ticks, permits * new.permit());
             prop_assert_eq!(debt.at(new).at(old), debt);

@@ -139,6 +139,11 @@ impl Algorithm for SlidingBlocks {
         (self.limit * 2).min(u32::MAX.into())
     }
 
+    /// Only in the block in which they were taken.
+    fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
+        if left > self.window().saturating_add(delay) { permits } else { 0 }
+    }
+
     /// Permits of the newest blocks come back first.
     fn credit(&self, level: &mut BlocksLevel, permits: u64) {
         self.charge(level, 0);

@@ -160,6 +160,11 @@ impl Algorithm for SlidingCounters {
         level.state.current += cost;
     }
 
+    /// Only in the window in which they were taken.
+    fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
+        if left > self.span.0.saturating_add(delay) { permits } else { 0 }
+    }
+
     /// Permits of the current window come back first.
     fn credit(&self, level: &mut CountersLevel, permits: u64) {
         self.charge(level, 0);

@@ -199,9 +199,25 @@ impl Algorithm for TokenBucket {
         most.min(MAX_TICKS / self.rate.permit())
     }
 
+    /// The rest has refilled. Less than what refills during the delay is too much.
+    fn returnable(&self, permits: u64, left: u64, _: u64) -> u64 {
+        let (permit, scale) = (self.rate.permit(), self.rate.scale());
+        // It was rounded up.
+        let left = left.saturating_sub(u64::from(scale > 1));
+        permits.saturating_mul(permit).min(left.saturating_mul(scale)).min(MAX_TICKS)
+    }
+
+    /// Ticks.
+    fn unit(&self) -> u64 {
+        self.rate.permit()
+    }
+
     fn credit(&self, debt: &mut Debt, permits: u64) {
+        self.credit_units(debt, permits.saturating_mul(self.rate.permit()));
+    }
+
+    fn credit_units(&self, debt: &mut Debt, ticks: u64) {
         *debt = debt.at(self.rate);
-        let ticks = permits.saturating_mul(self.rate.permit());
         debt.ticks = debt.ticks.saturating_sub(ticks);
     }
 

@@ -209,8 +209,9 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
     }
 }
 
-/// A ready service may hold resources, such as a slot of a concurrency limit, until it is called or dropped.
-/// Instead of one that is not called, two clones are left, which have to become ready themselves.
+/// A ready service may hold resources, such as a slot of a concurrency limit, until it is called or
+/// dropped. Instead of one that is not called, two clones are left, which have to become ready
+/// themselves.
 fn give_up<S: Clone>(service: &mut S) -> S {
     let clone = service.clone();
     *service = clone.clone();

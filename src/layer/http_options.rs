@@ -46,26 +46,28 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// sent, or the points that a query has cost.
     ///
     /// Before the service is called, the check takes the [`cost`](Self::cost) of the request, as an
-    /// estimate: 1 by default. When the body of the response has been sent, the closure returns what the
-    /// request has cost. The difference is [charged](crate::Limiter::charge) or
-    /// [given back](crate::Limiter::credit). The response does not wait for that.
+    /// estimate: 1 by default. When the body of the response has been sent, the closure returns
+    /// what the request has cost. The difference is [charged](crate::Limiter::charge) or [given
+    /// back](crate::Limiter::credit). The response does not wait for that.
     ///
-    /// Choose the estimate by what must never happen. With an estimate of 1, requests in flight count,
-    /// so concurrent requests cannot exceed the limit, and some may be denied although those before
-    /// them turn out to be free. With 0, every request that arrives while at least one permit of every
-    /// quota is left is allowed, and all of them are charged afterwards. A request is denied
-    /// while any quota has no permit left, even if the estimate is 0.
+    /// Choose the estimate by what must never happen. With an estimate of 1, requests in flight
+    /// count, so concurrent requests cannot exceed the limit, and some may be denied although those
+    /// before them turn out to be free. With 0, a request is allowed if every quota has a permit
+    /// left, and is charged in full afterwards. A request is denied while any quota has no permit
+    /// left, even if the estimate is 0.
     ///
-    /// If the service fails or the client disconnects before there is a response, the estimate stands:
-    /// see [`costs_without_response`](Self::costs_without_response). If the client disconnects later, the
-    /// closure is called with the bytes sent by then. Permits that have been there again by then, because
-    /// their window has ended or the bucket has refilled, are not given back. If the store failed and the
-    /// failure mode allowed the request, its whole cost is charged afterwards. If the check was charged
-    /// although its reply was late, that is in addition. Costs that could not be charged are logged.
+    /// If the service fails or the client disconnects before there is a response, the estimate
+    /// stands: see [`costs_without_response`](Self::costs_without_response). If the client
+    /// disconnects later, the closure is called with the bytes sent by then. Permits that are
+    /// available again by then, because the window has ended or the bucket has refilled, are not
+    /// given back. If the store failed and the failure mode allowed the request, its whole cost is
+    /// charged afterwards. If Redis charged the check although its reply was late, the request is
+    /// charged twice. Costs that could not be charged are logged. If the costs name a quota that
+    /// the policy does not have, the estimate stands and the log says so.
     ///
     /// The closure sees the head of the response with its extensions, where a handler can put what
-    /// the closure needs to know. The status of a gRPC response may be in its trailers, which it does not
-    /// see.
+    /// the closure needs to know. The status of a gRPC response may be in its trailers, which it
+    /// does not see.
     ///
     /// ```
     /// use tollgate::layer::Sent;
@@ -119,10 +121,10 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// Gives the permits of a request back if a layer inside of this one denies it. Without this, a
     /// request that an inner layer denies has taken permits of the outer ones.
     ///
-    /// Layers with different keys, such as user, tenant and global, cannot be atomic, because the keys may be
-    /// on different servers. So this is best effort, with the bounds of
-    /// [`BestEffortChecks`](crate::BestEffortChecks). Put the narrowest limit outermost, where it is
-    /// checked first.
+    /// Layers with different keys, such as user, tenant and global, cannot be atomic, because the
+    /// keys may be on different servers. So this is best effort, with the bounds of
+    /// [`BestEffortChecks`](crate::BestEffortChecks). Put the narrowest limit outermost, where it
+    /// is checked first.
     ///
     /// ```
     /// use axum::{Router, routing::get};

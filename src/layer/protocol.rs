@@ -115,6 +115,7 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         mut settlement: Option<Settlement>,
     ) -> ResponseContext {
         let Http { headers, decision_in, .. } = self.mode;
+        settlement::allowed(&parts.extensions);
         if let Some(settlement) = &mut settlement {
             settlement.share_denials(&mut parts.extensions);
         }

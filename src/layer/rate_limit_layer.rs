@@ -11,8 +11,8 @@ use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Quota, Rejection
 /// service.
 ///
 /// A resolver turns each request into a key, the limiter checks the key, and only then is the
-/// service called. This is not `tower::limit::RateLimitLayer`, which limits one service as a whole, in one
-/// process.
+/// service called. This is not `tower::limit::RateLimitLayer`, which limits one service as a whole,
+/// in one process.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -216,7 +216,9 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     }
 
     /// Sets how many permits a request costs: 1 by default. A cost of 0 is always allowed and
-    /// consumes nothing, unless responses are [charged](RateLimitLayer::cost_by_response). A cost above the capacity is always denied.
+    /// consumes nothing, unless responses are [charged](RateLimitLayer::cost_by_response). A cost
+    /// that no wait can satisfy, above the burst and what may be borrowed or waited for, is always
+    /// denied.
     ///
     /// ```
     /// # use http::request::Parts;
@@ -292,13 +294,14 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         Self { limiter_for: Some(Arc::new(limiter_for)), ..self }
     }
 
-    /// Sets the numbers of a request's quota, for example those of the customer's contract. `None` means
-    /// the numbers of the policy, which must have a single quota. The requests share the buckets,
-    /// connections and calls of the limiter: see [`Limiter::with_quota`]. For policies of several quotas, use
-    /// [`limiter_for`](Self::limiter_for) and [`Limiter::with_policy`].
+    /// Sets the numbers of a request's quota, for example those of the customer's contract. `None`
+    /// means the numbers of the policy, which must have a single quota. The requests share the
+    /// buckets, connections and calls of the limiter: see [`Limiter::with_quota`]. For policies of
+    /// several quotas, use [`limiter_for`](Self::limiter_for) and [`Limiter::with_policy`].
     ///
-    /// If the quota is invalid, or the policy has several, the policy's own numbers apply and the log says
-    /// what to change, once for each different error.
+    /// If the quota is invalid, or the policy has several, the policy's own numbers apply and the
+    /// log says what to change, once for each different error. A layer logs at most 16 different
+    /// messages.
     ///
     /// The closure is not async. Load the numbers in a middleware outside of this layer.
     ///

@@ -37,8 +37,8 @@ pub(super) struct Settling {
 #[derive(Clone, Debug, Default)]
 struct DeniedInside(Arc<AtomicBool>);
 
-/// What is known of a request until the service responds. If it was allowed and there is no response, the
-/// estimate stands, or the cost for that case replaces it.
+/// What is known of a request until the service responds. If it was allowed and there is no
+/// response, the estimate stands, or the cost for that case replaces it.
 pub(super) struct Settlement {
     charged: Option<Box<Charged>>,
     is_allowed: bool,
@@ -63,6 +63,13 @@ struct Charged {
 pub(super) fn denied(extensions: &Extensions) {
     if let Some(DeniedInside(is_denied)) = extensions.get() {
         is_denied.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A layer has allowed the request, maybe after another attempt was denied.
+pub(super) fn allowed(extensions: &Extensions) {
+    if let Some(DeniedInside(is_denied)) = extensions.get() {
+        is_denied.store(false, Ordering::Relaxed);
     }
 }
 

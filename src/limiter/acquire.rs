@@ -11,9 +11,9 @@ use crate::{Costs, Decision, Error, Key};
 
 /// Permits that were taken in advance: see [`Limiter::reserve`].
 ///
-/// If it is dropped before [its time](Self::delay), the permits are given back, unless others have queued
-/// behind it.
-#[must_use = "a reservation that is dropped gives its permits back"]
+/// If it is dropped before [its time](Self::delay), the permits are given back, unless others have
+/// queued behind it.
+#[must_use = "a reservation that is dropped before its time gives its permits back"]
 pub struct Reservation(Checked);
 
 impl Reservation {
@@ -45,7 +45,7 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// If the store failed, for any failure mode.
+    /// If the store failed, whatever the failure mode.
     pub async fn cancel(self) -> Result<(), Error> {
         match self.0.wait {
             Some(mut wait) => wait.cancel().await,
@@ -66,10 +66,10 @@ impl fmt::Debug for Reservation {
 impl Limiter {
     /// Takes one permit, and waits until it is there.
     ///
-    /// If the permits of a token bucket are used up, the next one that it gains is taken in advance, and
-    /// the future completes when it is there. Later checks wait behind it, in all processes. So a
-    /// fleet of processes proceeds at the rate of the quota, after the burst. A denial is returned
-    /// at once:
+    /// If the permits of a token bucket are used up, the next one that it gains is taken in
+    /// advance, and the future completes when it is there. Later calls of `acquire` wait behind it,
+    /// in all processes, and [`check`](Self::check) denies. So a fleet of processes proceeds at the
+    /// rate of the quota, after the burst. A denial is returned at once:
     ///
     /// - if the wait would be longer than the quota's [`queue`](crate::Quota::queue) allows, or
     ///   [`max_wait`](crate::LimiterBuilder::max_wait) for a bucket without one;
@@ -78,10 +78,10 @@ impl Limiter {
     /// - if a quota with another algorithm, or one that [lends](crate::Quota::borrow_up_to) permits,
     ///   denies the check. These have no queue.
     ///
-    /// The wait is not part of the [`timeout`](crate::LimiterBuilder::timeout). It counts from the reply
-    /// of the store, so it is never too short. If the future is dropped while it waits, its permits are
-    /// given back, unless others have queued behind it. If the store fails, the failure mode applies at
-    /// once, without a wait.
+    /// The wait is not part of the [`timeout`](crate::LimiterBuilder::timeout). It counts from the
+    /// reply of the store, so it is never too short. If the future is dropped while it waits, its
+    /// permits are given back, unless others have queued behind it. If the store fails, the failure
+    /// mode applies at once, without a wait.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -139,7 +139,8 @@ impl Limiter {
         Ok(self.reserve(key, costs).await?.wait().await)
     }
 
-    /// Takes permits as [`acquire_costs`](Self::acquire_costs) does, but leaves the waiting to the caller.
+    /// Takes permits as [`acquire_costs`](Self::acquire_costs) does, but leaves the waiting to the
+    /// caller.
     ///
     /// ```
     /// use std::time::Duration;

@@ -13,12 +13,12 @@ use crate::store::{Op, PendingVerdict};
 use crate::{Costs, Error, ErrorKind, Key};
 
 impl Limiter {
-    /// Takes `cost` permits from every quota, whether or not they are there: for costs that are known
-    /// only afterwards. Checks are denied until the debt is repaid. A debt grows to at most the
-    /// [capacity](crate::Quota::capacity) of the quota, in addition to what checks may
-    /// [borrow](crate::Quota::borrow_up_to) or [wait](crate::Quota::queue) for. What exceeds it is not
-    /// charged. On a bucket without a queue, the permits for which [`acquire`](Self::acquire) waits are part
-    /// of the debt. The debt of a fixed window ends with the window.
+    /// Takes `cost` permits from every quota, whether or not they are there: for costs that are
+    /// known only afterwards. Checks are denied until the debt is repaid. A debt grows to at most
+    /// the [capacity](crate::Quota::capacity) of the quota, in addition to what checks may
+    /// [borrow](crate::Quota::borrow_up_to) or [wait](crate::Quota::queue) for. What exceeds it is
+    /// not charged. On a bucket without a queue, the permits for which [`acquire`](Self::acquire)
+    /// waits are part of the debt. The debt of a fixed window ends with the window.
     ///
     /// A charge is sent in the same calls as the checks. It is not applied if the future is dropped
     /// before the charge was sent to the store. A layer can
@@ -41,7 +41,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store failed, for any failure mode. The permits may have been charged.
+    /// If the store failed, whatever the failure mode. The permits may have been charged.
     pub async fn charge(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
         self.charge_costs(key, Costs::new(cost)).await
     }
@@ -50,8 +50,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// As for [`charge`](Self::charge), and [`UnknownQuota`](ErrorKind::UnknownQuota) if `costs` names a
-    /// quota that the policy does not have.
+    /// As for [`charge`](Self::charge), and [`UnknownQuota`](ErrorKind::UnknownQuota) if `costs`
+    /// names a quota that the policy does not have.
     pub async fn charge_costs(&self, key: impl Into<Key>, costs: Costs) -> Result<(), Error> {
         let held = self.revision().hold();
         let revision = self.held(&held);
@@ -59,12 +59,12 @@ impl Limiter {
         self.adjust(&held, key.into(), adjustment).await
     }
 
-    /// Gives `cost` permits back to every quota, at most as many as are in use. In a sliding window, those
-    /// that were taken last come back first.
+    /// Gives `cost` permits back to every quota, at most as many as are in use. In a sliding
+    /// window, those that were taken last come back first.
     ///
     /// Give back only what was taken a short time ago, before the quota
-    /// [resets](crate::Decision::reset_after). After that the permits are there again in any case, and a
-    /// credit would add to what the quota allows. A layer takes care of this.
+    /// [resets](crate::Decision::reset_after). After that the permits are there again in any case,
+    /// and a credit would add to what the quota allows. A layer takes care of this.
     ///
     /// As after a [`reset`](Self::reset), another process may deny the key for at most as long as
     /// [`cache_denials`](crate::LimiterBuilder::cache_denials) allows.
@@ -83,7 +83,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store failed, for any failure mode. The permits may have been given back.
+    /// If the store failed, whatever the failure mode. The permits may have been given back.
     pub async fn credit(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
         self.credit_costs(key, Costs::new(cost)).await
     }
@@ -92,8 +92,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// As for [`credit`](Self::credit), and [`UnknownQuota`](ErrorKind::UnknownQuota) if `costs` names a
-    /// quota that the policy does not have.
+    /// As for [`credit`](Self::credit), and [`UnknownQuota`](ErrorKind::UnknownQuota) if `costs`
+    /// names a quota that the policy does not have.
     pub async fn credit_costs(&self, key: impl Into<Key>, costs: Costs) -> Result<(), Error> {
         let held = self.revision().hold();
         let revision = self.held(&held);
@@ -103,14 +103,11 @@ impl Limiter {
 
     pub(super) fn settle(&self, taken: &Taken, actual: &Costs) {
         let revision = self.held(&taken.revision);
-        let quotas = revision.limits.len();
         let (charged, actual) = match (revision.charge(&taken.costs), revision.charge(actual)) {
             (Ok(charged), Ok(actual)) => (charged, actual),
             (Err(error), _) | (_, Err(error)) => return self.not_charged(revision, &error),
         };
-        let adjustment = Adjustment::new(quotas, &actual, &charged);
-        let still_taken = taken.still_taken(&charged, quotas);
-        let adjustment = adjustment.giving_back_at_most(&still_taken);
+        let adjustment = taken.adjustment(&charged, &actual);
         if adjustment.is_nothing() {
             return;
         }

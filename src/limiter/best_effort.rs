@@ -5,20 +5,21 @@ use crate::{Costs, Decision, Error, Key, Source};
 
 /// Limits on several keys for one request: per user, per tenant, and for everyone.
 ///
-/// The keys may be on different servers, so these checks are not atomic. They are made one after the
-/// other, in the order in which they were added, and the first denial ends them. Then the permits
-/// that the earlier checks took are given back. Add the narrowest limit first, which denies most often and
-/// which only its own client uses.
+/// The keys may be on different servers, so these checks are not atomic. They are made one after
+/// the other, in the order in which they were added, and the first denial ends them. Then the
+/// permits that the earlier checks took are given back. Add the narrowest limit first: the one that
+/// the fewest requests share.
 ///
 /// The bounds, for each key and request:
 ///
-/// - Never are more permits taken than the limits allow.
+/// - No more permits are taken than the limits allow.
 /// - Until the permits are given back, which the result does not wait for, other checks of the keys
 ///   can be denied.
-/// - If the reply to a check or the return of its permits is lost, its cost stays taken. The log says so.
+/// - If the reply to a check or the return of its permits is lost, its cost stays taken. The log
+///   says so.
 ///
-/// Quotas on the same key belong into one [`Policy`](crate::Policy), which is atomic. To limit requests to
-/// a service by several keys, add a layer for each, with
+/// Quotas on the same key belong in one [`Policy`](crate::Policy), which is atomic. To limit
+/// requests to a service by several keys, add a layer for each, with
 /// [`refund_inner_denials`](crate::RateLimitLayer::refund_inner_denials).
 ///
 /// ```
@@ -64,9 +65,10 @@ impl BestEffortChecks {
     }
 
     /// Makes the checks. The result is the denial or, if all are allowed, the decision with the fewest
-    /// permits left. Without checks it is allowed.
+    /// permits left. If no check was added, it is allowed.
     ///
-    /// If the future is dropped, the permits that were taken are given back.
+    /// If the future is dropped, the permits that were taken are given back. On Redis, that needs a
+    /// Tokio runtime.
     ///
     /// # Errors
     ///

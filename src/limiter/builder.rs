@@ -39,11 +39,15 @@ impl LimiterBuilder {
         }
     }
 
+    pub(super) fn policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
     /// Sets the maximum time that a check may take: 50 ms by default. It covers queueing,
     /// connecting and the reply of the store. After that the failure mode applies. A check that was
-    /// already sent may still be charged. The timeout also applies to `peek` and `reset`. It is
-    /// clamped to a year. Limiters with the same timeout on one `RedisStore` share their calls, so
-    /// few different timeouts are best.
+    /// already sent may still be charged. The timeout also applies to `peek`, `reset`, `charge` and
+    /// `credit`, but not to the wait of `acquire`. It is clamped to a year. Limiters with the same
+    /// timeout on one `RedisStore` share their calls, so few different timeouts are best.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -68,15 +72,16 @@ impl LimiterBuilder {
 
     /// Sets for how long [`Limiter::acquire`] may wait for the permits of a token bucket without a
     /// [`queue`](Quota::queue): 30 seconds by default. It is clamped to a year. Zero means not at
-    /// all. Give it the same value in all processes, because a check waits behind those that are patient.
+    /// all. Give it the same value in all processes, because a check also waits behind checks with
+    /// a longer wait.
     pub fn max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait, ..self }
     }
 
-    /// Sets how many checks of this limiter may wait in this process at a time: 1,024 by default. The next
-    /// ones are denied unless they can proceed at once. Checks that the store is deciding count
-    /// too, if they may have to wait. All keys together share this number, so keep the longest wait of a
-    /// queue short if the keys are those of clients.
+    /// Sets how many checks of this limiter may wait in this process at a time: 1,024 by default.
+    /// The next ones are denied unless they can proceed at once. Checks that the store is deciding
+    /// count too, if they may have to wait. All keys together share this number, so keep the
+    /// longest wait of a queue short if the keys are those of clients.
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         Self { max_waiters, ..self }
     }

@@ -10,8 +10,9 @@ use crate::verdict::Verdict;
 
 /// The keys that were denied last. The store reports and bounds them.
 ///
-/// Only time lowers a level, apart from a reset, a credit, and a place in a queue that is given back. So a denial bounds what the store would decide later:
-/// denied, for as long as a level is too high.
+/// Only time lowers a level, apart from a reset, a credit, and a place in a queue that is given
+/// back. So a denial bounds what the store would decide later: denied, for as long as a level is
+/// too high.
 #[derive(Debug)]
 pub(super) struct DenialCache {
     denials: Arc<RevisionDenials>,

@@ -1,5 +1,5 @@
-//! Reports checks and charges that the store did not decide: one line per reason and interval, so that a limit
-//! that is not enforced is always visible, and a long outage does not fill the log.
+//! Reports checks and charges that the store did not decide: one line per reason and interval, so
+//! that a limit that is not enforced is always visible, and a long outage does not fill the log.
 
 use std::error::Error as StdError;
 use std::sync::atomic::{AtomicU64, Ordering};

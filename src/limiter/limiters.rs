@@ -12,9 +12,10 @@ use crate::{ConfigError, Policy, PolicySet};
 
 /// The limiters of a service, with policies by name that can be reloaded while it runs.
 ///
-/// A policy in the set, which usually comes from a file, overrides the one of the same name in the code.
-/// [`reload`](Self::reload) changes the numbers of all limiters and keeps what was consumed, as
-/// [`Limiter::update`] does. An invalid set changes nothing. Clones share everything.
+/// A policy in the set, which usually comes from a file, overrides the one of the same name in the
+/// code. [`reload`](Self::reload) changes the numbers of all limiters and keeps what was consumed,
+/// as [`Limiter::update`] does, unless an algorithm changes. An invalid set changes nothing. Clones
+/// share everything.
 ///
 /// ```
 /// use tollgate::{Limiters, MemoryStore, Policy, PolicySet, Quota};
@@ -57,6 +58,8 @@ pub struct Limiters(Arc<Shared>);
 struct Shared {
     store: Arc<dyn Store>,
     state: Mutex<State>,
+    /// So that of two versions of a file, the one that was read last applies.
+    reading: Mutex<()>,
 }
 
 struct State {
@@ -80,7 +83,8 @@ impl Limiters {
     pub fn new(store: impl Store, set: PolicySet) -> Result<Self, ConfigError> {
         set.validate()?;
         let state = Mutex::new(State { set, used: BTreeMap::new() });
-        Ok(Self(Arc::new(Shared { store: Arc::new(store), state })))
+        let reading = Mutex::default();
+        Ok(Self(Arc::new(Shared { store: Arc::new(store), state, reading })))
     }
 
     /// A limiter with the policy of this name in the set.
@@ -101,7 +105,8 @@ impl Limiters {
         self.build(policy, None, |builder| builder)
     }
 
-    /// A limiter with the policy of this name in the set or, if there is none, with this policy.
+    /// A limiter with the set's policy of the same name as `default` or, if there is none, with
+    /// `default`. Both must be valid.
     ///
     /// # Errors
     ///
@@ -140,8 +145,8 @@ impl Limiters {
     ///
     /// # Errors
     ///
-    /// If a policy is invalid, or one is missing that is in use and that the code does not define. The text
-    /// lists all errors, one per line, and nothing changes.
+    /// If a policy is invalid, or one is missing that is in use and that the code does not define.
+    /// The text lists all errors, one per line, and nothing changes.
     pub fn reload(&self, set: PolicySet) -> Result<(), ConfigError> {
         let mut state = self.state();
         let mut errors: Vec<_> = set.validate().err().iter().map(ToString::to_string).collect();
@@ -164,7 +169,7 @@ impl Limiters {
         Ok(())
     }
 
-    /// Reads a file, and [reloads](Self::reload) what `parse` makes of it.
+    /// Reads a file, and [reloads](Self::reload) what `parse` makes of it. Blocks while it reads.
     ///
     /// # Errors
     ///
@@ -175,6 +180,7 @@ impl Limiters {
         parse: impl FnOnce(&str) -> Result<PolicySet, E>,
     ) -> Result<(), ConfigError> {
         let path = path.as_ref();
+        let _reading = self.0.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let error = |error: &dyn Display| ConfigError::new(format!("{}: {error}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|read| error(&read))?;
         let set = parse(&text).map_err(|parse| error(&parse))?;
@@ -187,6 +193,16 @@ impl Limiters {
         let state = self.state();
         let names = state.set.iter().map(|policy| policy.name().to_owned());
         names.filter(|name| !state.used.contains_key(name)).collect()
+    }
+
+    #[cfg(feature = "watch")]
+    pub(super) fn is_set(&self, set: &PolicySet) -> bool {
+        self.state().set == *set
+    }
+
+    #[cfg(feature = "watch")]
+    pub(super) fn start_reading(&self) -> MutexGuard<'_, ()> {
+        self.0.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn names(&self) -> Vec<String> {
@@ -204,8 +220,14 @@ impl Limiters {
             PolicySet::new().policy(default.clone()).validate()?;
         }
         let name = policy.name().to_owned();
-        let limiter = settings(LimiterBuilder::new(self.0.store.clone(), policy)).build()?;
+        let builder = settings(LimiterBuilder::new(self.0.store.clone(), policy));
         let mut state = self.state();
+        // There may be another set by now.
+        let builder = match state.set.get(&name) {
+            Some(policy) => builder.policy(policy.clone()),
+            None => builder,
+        };
+        let limiter = builder.build()?;
         let earlier = state.used.remove(&name).and_then(|used| used.default);
         let used = Used { limiter: limiter.clone(), default: default.or(earlier) };
         state.used.insert(name, used);

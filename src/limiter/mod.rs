@@ -130,8 +130,8 @@ impl Limiter {
     }
 
     /// Checks for `cost` permits, and takes all of them or none. A cost of 0 is always allowed and
-    /// consumes nothing. A cost above the capacity is always denied, without asking the store: see
-    /// [`Source::Quota`].
+    /// consumes nothing. A cost above the capacity, and what may be borrowed, is always denied,
+    /// without asking the store: see [`Source::Quota`].
     ///
     /// # Errors
     ///
@@ -264,8 +264,7 @@ impl Limiter {
                 match current.renewed(&**store, &self.inner) {
                     None => current,
                     Some(renewed) => {
-                        drop(current);
-                        revisions.replace(renewed);
+                        revisions.replace_if(current, renewed);
                         revisions.current()
                     }
                 }
@@ -287,10 +286,8 @@ struct InvalidateOnDrop<'a> {
 
 impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
-        let Limiter { inner, other } = self.limiter;
-        inner.revisions.current().denials.reset(&self.key);
-        other.iter().for_each(|other| other.denials.reset(&self.key));
-        inner.others.for_each(|other| other.denials.reset(&self.key));
+        // Under all numbers of the policy.
+        self.limiter.inner.revisions.current().denials.reset(&self.key);
     }
 }
 

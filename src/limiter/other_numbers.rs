@@ -37,34 +37,31 @@ impl OtherNumbers {
         store: &dyn Store,
         inner: &Inner,
     ) -> Option<Arc<Revision>> {
-        let renewed = Arc::new(other.renewed(store, inner)?);
+        if !other.is_outdated(store) {
+            return None;
+        }
         // Another check may have done the same.
         let revisions = self.0.get_or_init(|| Cache::new(Self::MAX));
-        match revisions.get(other.policy()).filter(|known| known.renewed(store, inner).is_none()) {
-            Some(known) => Some(known),
-            None => {
-                revisions.insert(other.policy().clone(), renewed.clone());
-                Some(renewed)
-            }
+        if let Some(known) = revisions.get(other.policy())
+            && !known.is_outdated(store)
+        {
+            return Some(known);
         }
-    }
-
-    pub(super) fn for_each(&self, call: impl FnMut(Arc<Revision>)) {
-        if let Some(revisions) = self.0.get() {
-            revisions.iter().map(|(_, revision)| revision).for_each(call);
-        }
+        let renewed = Arc::new(other.renewed(store, inner)?);
+        revisions.insert(other.policy().clone(), renewed.clone());
+        Some(renewed)
     }
 }
 
 impl Limiter {
-    /// The same limiter with another quota in place of the policy's only one, for example with the numbers
-    /// of a customer's contract.
+    /// The same limiter with another quota in place of the policy's only one, for example with the
+    /// numbers of a customer's contract.
     ///
-    /// Both use the same buckets, connections and calls. A key should always be checked with
-    /// its own numbers: if they change, used permits stay used, as after an [update](Self::update).
+    /// Both use the same buckets, connections and calls. Always check a key with its own quota. If
+    /// that changes, used permits stay used, as after an [update](Self::update).
     ///
-    /// Call it for each request: it is cheap. The limiter remembers what it has computed for the last 1,024
-    /// different quotas.
+    /// Call it for each request: it is cheap. The limiter remembers what it has computed for the
+    /// last 1,024 different quotas.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
@@ -114,7 +111,8 @@ impl Limiter {
             )));
         }
         let other = others.get_or_make(policy, |policy| {
-            let denials = store.registry().0.other_revision();
+            let (registry, part) = store.registry();
+            let denials = registry.other_revision(part, policy);
             Revision::new(&**store, policy, denials, *timeout, *cache_denials)
         })?;
         Ok(Self { inner: self.inner.clone(), other: Some(other) })

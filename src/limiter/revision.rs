@@ -1,6 +1,6 @@
 use std::any::Any;
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use crate::{ConfigError, Decision, Policy, Source};
 pub(crate) struct Revision {
     pub(super) policy: Arc<Policy>,
     pub(super) limits: Limits,
-    valid_until: Option<u64>,
+    /// When its windows are those near the present, if they are of a calendar.
+    valid_during: Option<Range<u64>>,
     pub(super) backend: Arc<dyn Backend>,
     /// Of this revision, because a denial by other numbers says nothing about these.
     pub(super) denials: Arc<RevisionDenials>,
@@ -40,7 +41,7 @@ impl Revision {
         let use_cache = backend.is_remote() && !cache_denials.is_zero();
         Ok(Self {
             policy: Arc::new(policy.clone()),
-            valid_until: limits.valid_until(),
+            valid_during: limits.valid_during(),
             limits,
             backend,
             denial_cache: use_cache.then(|| DenialCache::new(denials.clone(), cache_denials)),
@@ -56,13 +57,19 @@ impl Revision {
     /// The same at the time of the store, if the numbers change with time and are not those of this
     /// time: a day or a month has ended.
     pub(super) fn renewed(&self, store: &dyn Store, inner: &Inner) -> Option<Self> {
-        let valid_until = self.valid_until?;
-        if store.clock() < valid_until {
+        if !self.is_outdated(store) {
             return None;
         }
         let Inner { timeout, cache_denials, .. } = *inner;
+        let denials = self.denials.clone();
         // It was valid before.
-        Self::new(store, &self.policy, self.denials.clone(), timeout, cache_denials).ok()
+        let renewed = Self::new(store, &self.policy, denials, timeout, cache_denials).ok()?;
+        (renewed.valid_during != self.valid_during).then_some(renewed)
+    }
+
+    /// Whether a window of a calendar has ended, or the clock was set back.
+    pub(super) fn is_outdated(&self, store: &dyn Store) -> bool {
+        self.valid_during.as_ref().is_some_and(|during| !during.contains(&store.clock()))
     }
 
     /// Whether checks of a layer may have to wait.
@@ -131,6 +138,20 @@ impl Revisions {
     #[inline]
     pub(super) fn held<'a>(&'a self, held: &'a HeldRevision) -> &'a Revision {
         held.0.as_deref().unwrap_or(&self.first)
+    }
+
+    /// Unless another has replaced it since.
+    pub(super) fn replace_if(&self, current: RevisionRef<'_>, revision: Revision) {
+        match (current, self.latest.get()) {
+            // `set` fails if there is a later one by now.
+            (RevisionRef::First(_), _) => {
+                let _ = self.latest.set(ArcSwap::from_pointee(revision));
+            }
+            (RevisionRef::Latest(current), Some(latest)) => {
+                latest.compare_and_swap(&*current, Arc::new(revision));
+            }
+            _ => {}
+        }
     }
 
     pub(super) fn replace(&self, revision: Revision) {

@@ -1,10 +1,12 @@
 //! What a check has taken, for as long as it may be given back.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{HeldRevision, Limiter};
-use crate::algorithm::{Charge, Cost};
+use crate::algorithm::{Adjustment, Charge};
 use crate::{Costs, Decision, Key};
 
 /// The permits that a check has taken.
@@ -42,9 +44,11 @@ impl Taken {
         self.limiter.settle(self, actual);
     }
 
-    /// What can still be given back of each quota.
-    pub(super) fn still_taken(&self, charge: &Charge, quotas: usize) -> Charge {
-        still_taken(charge, quotas, self.since, &self.resets)
+    /// What replaces the charge by the actual cost.
+    pub(super) fn adjustment(&self, charged: &Charge, actual: &Charge) -> Adjustment {
+        let limits = &self.limiter.held(&self.revision).limits;
+        let left = |quota| left(quota, self.since, &self.resets);
+        limits.settle(actual, charged, left, micros(self.limiter.timeout()))
     }
 }
 
@@ -52,18 +56,11 @@ pub(super) fn resets(decision: &Decision) -> SmallVec<[u64; 1]> {
     decision.quotas().map(|quota| quota.reset_after().as_micros() as u64).collect()
 }
 
-/// A permit that has been there again since, because its window has ended or its bucket was full, must not be
-/// given back: it would be one that somebody else has taken.
-pub(super) fn still_taken(
-    charge: &Charge,
-    quotas: usize,
-    since: Instant,
-    resets: &[u64],
-) -> Charge {
-    let elapsed = since.elapsed().as_micros();
-    let of = |quota| {
-        let is_taken = resets.get(quota).is_some_and(|reset| elapsed < u128::from(*reset));
-        if is_taken { charge.of(quota) } else { 0 }
-    };
-    Charge::Each((0..quotas).map(of).collect())
+/// The time until a quota resets, unless others charge it.
+pub(super) fn left(quota: usize, since: Instant, resets: &[u64]) -> u64 {
+    resets.get(quota).map_or(0, |reset| reset.saturating_sub(micros(since.elapsed())))
+}
+
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

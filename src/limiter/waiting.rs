@@ -9,9 +9,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::taken::{resets, still_taken};
+use super::taken::{left, micros, resets};
 use super::{HeldRevision, Limiter, Revision};
-use crate::algorithm::Place;
+use crate::algorithm::{Charge, Cost, Place};
 use crate::store::Op;
 use crate::verdict::Waiting;
 use crate::{Decision, Error, Key};
@@ -30,8 +30,8 @@ pub(super) struct Waiter {
     since: Instant,
 }
 
-/// An allowed check that waits. If it is dropped before its time, it gives its permits back, unless others
-/// queued behind it.
+/// An allowed check that waits. If it is dropped before its time, it gives its permits back, unless
+/// others queued behind it.
 pub(crate) struct Wait {
     limiter: Limiter,
     revision: HeldRevision,
@@ -106,8 +106,15 @@ impl Wait {
 
     fn leave(&mut self) -> Option<Op> {
         let mut place = self.place.take().filter(|_| !self.delay().is_zero())?;
-        let quotas = place.ends.len();
-        place.charge = still_taken(&place.charge, quotas, self.since, &self.resets);
+        let (limits, delay) = (&self.revision().limits, micros(self.limiter.timeout()));
+        let left = |quota| left(quota, self.since, &self.resets);
+        let others = limits.returnable(&place.charge, left, delay);
+        // The end of a bucket tells whether it has been full since.
+        let of = |(index, end): (usize, &u64)| match end {
+            0 => others.of(index),
+            _ => place.charge.of(index),
+        };
+        place.charge = Charge::Each(place.ends.iter().enumerate().map(of).collect());
         Some(Op::Leave(Box::new(place)))
     }
 

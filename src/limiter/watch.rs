@@ -26,18 +26,21 @@ pub struct FileWatch {
 }
 
 impl Limiters {
-    /// Reads a file again whenever it changes, and [reloads](Self::reload) what `parse` makes of it. It
-    /// does not read the file at first.
+    /// Reads a file again whenever it changes, and [reloads](Self::reload) what `parse` makes of
+    /// it: when nothing in its directory has changed for 200 ms, at the latest after about a
+    /// second. It does not reload at first, so a change between your own reading and this call goes
+    /// unnoticed.
     ///
     /// The outcome is logged, under the target `tollgate`: an `info` event after a reload, an
     /// `error` with the errors of a file that is invalid or cannot be read. The old limits stay then.
     ///
-    /// The directory of the file is watched, so the file may be replaced, also through a symbolic link
-    /// as in a Kubernetes ConfigMap. Changes on network file systems may go unnoticed.
+    /// The directory of the file is watched, so the file may be replaced, also by a symbolic link
+    /// in that directory, as in a Kubernetes ConfigMap. Changes on network file systems, and of a
+    /// link's target in another directory, may go unnoticed. If `parse` panics, watching ends.
     ///
     /// # Errors
     ///
-    /// If the directory cannot be watched.
+    /// If the directory cannot be watched, or no thread started.
     #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
     pub fn watch<E: Display>(
         &self,
@@ -63,7 +66,7 @@ impl Limiters {
         })
         .map_err(|watch| error(&watch))?;
         watcher.watch(directory, RecursiveMode::NonRecursive).map_err(|watch| error(&watch))?;
-        let file = File { path: path.clone(), limiters: self.clone(), last: read(&path) };
+        let file = File { path: path.clone(), limiters: self.clone(), last: None };
         let thread = thread::Builder::new().name("tollgate-watch".into());
         thread.spawn(move || file.follow(&received, &parse)).map_err(|spawn| error(&spawn))?;
         Ok(FileWatch { path, _watcher: watcher })
@@ -74,7 +77,7 @@ struct File {
     path: PathBuf,
     limiters: Limiters,
     /// The text as it was, because most events are about other files or nothing new.
-    last: Result<String, String>,
+    last: Option<Result<String, String>>,
 }
 
 impl File {
@@ -83,6 +86,8 @@ impl File {
         events: &Receiver<()>,
         parse: &dyn Fn(&str) -> Result<PolicySet, E>,
     ) {
+        // What has changed since the caller has read it.
+        self.reload_if_changed(parse);
         while events.recv().is_ok() {
             let latest = Instant::now() + LATEST;
             while Instant::now() < latest {
@@ -92,21 +97,25 @@ impl File {
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
-            let text = read(&self.path);
-            if text != self.last {
-                self.last = text;
-                self.reload(parse);
-            }
+            self.reload_if_changed(parse);
         }
     }
 
-    fn reload<E: Display>(&self, parse: &dyn Fn(&str) -> Result<PolicySet, E>) {
-        let reloaded = match &self.last {
+    fn reload_if_changed<E: Display>(&mut self, parse: &dyn Fn(&str) -> Result<PolicySet, E>) {
+        let _reading = self.limiters.start_reading();
+        let text = read(&self.path);
+        if self.last.as_ref() == Some(&text) {
+            return;
+        }
+        let set = match &text {
+            Ok(text) => parse(text).map_err(|error| error.to_string()),
             Err(error) => Err(error.clone()),
-            Ok(text) => match parse(text) {
-                Err(error) => Err(error.to_string()),
-                Ok(set) => self.limiters.reload(set).map_err(|error| error.to_string()),
-            },
+        };
+        let is_first = self.last.replace(text).is_none();
+        let reloaded = match set {
+            Ok(set) if is_first && self.limiters.is_set(&set) => return,
+            Ok(set) => self.limiters.reload(set).map_err(|error| error.to_string()),
+            Err(error) => Err(error),
         };
         let path = self.path.display();
         match reloaded {

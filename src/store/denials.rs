@@ -83,7 +83,7 @@ impl Denials {
         let before = denial.sent_at.resets;
         // The hash of the key is not needed while there are no resets.
         let is_reset = self.resets.load(Ordering::Acquire) > before
-            && self.last_reset(&id).load(Ordering::Acquire) > before;
+            && self.last_reset(revision, key).load(Ordering::Acquire) > before;
         (!is_reset).then_some(denial)
     }
 
@@ -100,16 +100,17 @@ impl Denials {
         cache.insert(Id { revision, key: key.clone() }, denial);
     }
 
-    /// Discards the denial of a key, and those of checks that are in flight.
+    /// Discards the denials of a key under all revisions of a policy, and those of checks that are in
+    /// flight.
     pub(crate) fn reset(&self, revision: RevisionId, key: &Key) {
         let number = self.resets.fetch_add(1, Ordering::AcqRel) + 1;
-        self.last_reset(&IdRef { revision, key }).fetch_max(number, Ordering::AcqRel);
+        self.last_reset(revision, key).fetch_max(number, Ordering::AcqRel);
     }
 
-    fn last_reset(&self, id: &IdRef<'_>) -> &AtomicU64 {
+    fn last_reset(&self, revision: RevisionId, key: &Key) -> &AtomicU64 {
         let shards =
             self.last_resets.get_or_init(|| (0..RESET_SHARDS).map(|_| AtomicU64::new(0)).collect());
-        &shards[self.hasher.hash_one(id) as usize % RESET_SHARDS]
+        &shards[self.hasher.hash_one((revision.policy(), key)) as usize % RESET_SHARDS]
     }
 }
 
@@ -152,7 +153,7 @@ mod tests {
         }
 
         fn share_resets(&self, revision: RevisionId, a: &Key, b: &Key) -> bool {
-            let shard = |key| std::ptr::from_ref(self.last_reset(&IdRef { revision, key }));
+            let shard = |key| std::ptr::from_ref(self.last_reset(revision, key));
             shard(a) == shard(b)
         }
     }

@@ -67,8 +67,9 @@ struct Shard {
     /// At least one entry for each bucket: a time in microseconds, and the hash of the bucket. The
     /// time is not later than the one at which the bucket is full, except after a reset. That time
     /// grows, and is brought up to date when the entry reaches the top. Only a charge at another
-    /// rate or a credit makes it earlier, and adds an entry. The hash takes less memory than the key. If two
-    /// buckets have the same hash, there are entries for both, and each removes one of them.
+    /// rate or a credit makes it earlier, and adds an entry. The hash takes less memory than the
+    /// key. If two buckets have the same hash, there are entries for both, and each removes one of
+    /// them.
     by_full_at: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
@@ -99,9 +100,10 @@ impl MemoryStore {
         Self::build(keys, SystemTime::now())
     }
 
-    /// Like [`new`](Self::new), but the store's clock starts at `time` instead of the system time, for
-    /// tests of [`calendar`](crate::Quota::calendar) quotas. From there it follows Tokio's clock, which a
-    /// test can pause and advance. A time before 1970 counts as 1970-01-01 00:00 UTC.
+    /// Like [`new`](Self::new), but the store's clock starts at `time` instead of the system time,
+    /// for tests of [`calendar`](crate::Quota::calendar) quotas. From there it follows Tokio's
+    /// clock, which a test can pause and advance. A time before 1970 counts as 1970-01-01 00:00
+    /// UTC.
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};

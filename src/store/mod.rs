@@ -53,8 +53,8 @@ pub(crate) mod sealed {
         /// The buckets of one policy.
         fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError>;
 
-        /// The time in microseconds since 1970, as far as this process knows. It tells which windows of a
-        /// calendar are near. Only the store's own clock decides which one it is.
+        /// The time in microseconds since 1970, as far as this process knows. It tells which
+        /// windows of a calendar are near. Only the store's own clock decides which one it is.
         fn clock(&self) -> u64;
 
         /// What the limiters on this store share, and the part of the store that this handle uses.

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Denials, RevisionDenials};
@@ -15,9 +16,19 @@ pub struct Registry {
     denials: Arc<Denials>,
 }
 
-/// Identifies a revision on a store. The limiters of a policy have the same one.
+/// Identifies a revision on a store, and its policy in the upper bits. The limiters of a policy have
+/// the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RevisionId(pub(crate) u64);
+
+impl RevisionId {
+    const NUMBER_BITS: u32 = 40;
+
+    /// Two policies seldom have the same.
+    pub(super) fn policy(self) -> u64 {
+        self.0 >> Self::NUMBER_BITS
+    }
+}
 
 #[derive(Default)]
 struct Policies {
@@ -54,7 +65,7 @@ impl Registry {
         let mut policies = self.policies();
         policies.entries.retain(|_, entry| entry.is_alive());
         let id = id(part, policy);
-        let next = self.next_revision(&mut policies);
+        let next = self.next_revision(&mut policies, &id);
         let existing = policies.entries.get_mut(&id);
         if let Some(entry) = &existing
             && entry.policy != *policy
@@ -77,8 +88,9 @@ impl Registry {
     /// Changes the policy for everyone who enforces it.
     pub(crate) fn update(&self, part: &str, policy: &Policy) {
         let mut policies = self.policies();
-        let denials = self.next_revision(&mut policies);
-        let Some(entry) = policies.entries.get_mut(&id(part, policy)) else { return };
+        let id = id(part, policy);
+        let denials = self.next_revision(&mut policies, &id);
+        let Some(entry) = policies.entries.get_mut(&id) else { return };
         (entry.policy, entry.denials) = (policy.clone(), denials.clone());
         for subscriber in entry.subscribers.iter().filter_map(Weak::upgrade) {
             subscriber.policy_changed(policy, denials.clone());
@@ -86,13 +98,15 @@ impl Registry {
     }
 
     /// For numbers that only some checks of a policy have.
-    pub(crate) fn other_revision(&self) -> Arc<RevisionDenials> {
-        self.next_revision(&mut self.policies())
+    pub(crate) fn other_revision(&self, part: &str, policy: &Policy) -> Arc<RevisionDenials> {
+        self.next_revision(&mut self.policies(), &id(part, policy))
     }
 
-    fn next_revision(&self, policies: &mut Policies) -> Arc<RevisionDenials> {
+    fn next_revision(&self, policies: &mut Policies, id: &Id) -> Arc<RevisionDenials> {
         policies.revisions += 1;
-        RevisionDenials::new(self.denials.clone(), RevisionId(policies.revisions)).into()
+        let policy = BuildHasherDefault::<DefaultHasher>::default().hash_one(id);
+        let id = RevisionId(policy << RevisionId::NUMBER_BITS | policies.revisions);
+        RevisionDenials::new(self.denials.clone(), id).into()
     }
 
     fn policies(&self) -> MutexGuard<'_, Policies> {

@@ -165,7 +165,8 @@ fn named(store: impl Store + Clone, limits: [u64; 3]) -> [Limiter; 3] {
     let mut names = ["user", "tenant", "global"].into_iter();
     limits.map(|n| {
         let name = names.next().unwrap();
-        uncached(store.clone(), Policy::new(name).quota(name, Quota::per_day(n)))
+        let quota = Quota::per_day(n).fixed_window();
+        uncached(store.clone(), Policy::new(name).quota(name, quota))
     })
 }
 

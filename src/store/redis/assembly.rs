@@ -108,7 +108,7 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
         ("FIRST_NAME", packed::identity_position(number_count, 0).to_string()),
         ("COSTS", same("cost@", ", ")),
         ("ANY_COST", same("cost@ > 0", " or ")),
-        ("PATTERN", format!("([~!+=-]*)(%d+){};?(%d*)", ":(-?%d+)".repeat(quotas.len()))),
+        ("PATTERN", format!("([~!+*=-]*)(%d+){};?(%d*)", ":(-?%d+)".repeat(quotas.len()))),
         ("QUOTAS", quotas.len().to_string()),
         ("PARAMS", PARAMS.to_string()),
         ("MAX_TICKS", MAX_TICKS.to_string()),

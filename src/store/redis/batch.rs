@@ -179,7 +179,10 @@ fn write_run(text: &mut String, count: u32, op: &Op, quotas: usize) {
             write(kind, &|quota| charge.of(quota).into(), nothing);
         }
         Op::Peek => write("", &|_| 0, nothing),
-        Op::Adjust(adjustment) => write("+", &|quota| adjustment.of(quota).into(), nothing),
+        Op::Adjust(adjustment) => {
+            let kind = if adjustment.has_units() { "*" } else { "+" };
+            write(kind, &|quota| adjustment.of(quota).into(), nothing);
+        }
         Op::Queue(queued) if !queued.may_wait => {
             let kind = if queued.charge.is_later() { "!" } else { "" };
             write(kind, &|quota| queued.of(quota).into(), nothing);

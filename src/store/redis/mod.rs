@@ -296,8 +296,9 @@ impl RedisStore {
     ///
     /// - `TCP_NODELAY` is off in `redis` 1.x, and the cluster and Sentinel pools of
     ///   `deadpool-redis` cannot turn it on.
-    /// - A Sentinel pool does not watch the sentinels. After a planned failover the store stays on the
-    ///   old primary until that rejects a write or closes the connection, about ten seconds later.
+    /// - A Sentinel pool does not watch the sentinels. After a planned failover the store stays on
+    ///   the old primary until that rejects a write or closes the connection, about ten seconds
+    ///   later.
     /// - A cluster pool resends a call after a timeout or a broken connection, up to 16 times,
     ///   whether or not it has run, so a check can be charged more than once.
     ///

@@ -12,8 +12,9 @@ export TOLLGATE_MIX_CASES="${CASES:-40000}"
 root="$PWD/target/servers"
 mkdir -p "$root"
 
-libraries=(libc6 libatomic1 libjemalloc2 liblzf1 libssl3t64 libsystemd0 libstdc++6 libgcc-s1 libcap2
-    liblz4-1 liblzma5 libzstd1 libgcrypt20 libgpg-error0 zlib1g)
+# Not all of them exist in each release.
+libraries=(libc6 libatomic1 libjemalloc2 liblua5.1-0 liblzf1 libssl3 libssl3t64 libsystemd0 libstdc++6
+    libgcc-s1 libcap2 liblz4-1 liblzma5 libzstd1 libgcrypt20 libgpg-error0 zlib1g)
 
 # The mirror that this machine uses.
 mirror() {
@@ -29,10 +30,13 @@ from_debian() { # directory release package binary
     local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
     echo "deb [signed-by=$keyring] $(mirror) $release main" >"$apt/sources.list"
     local options=(-q -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
-        -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root)
+        -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt/cache" -o Dir::State::status=/dev/null
+        -o APT::Sandbox::User=root)
     apt-get "${options[@]}" update
-    (cd "$dir" && apt-get "${options[@]}" download "$package" "${libraries[@]}")
     local file
+    for file in "$package" "${libraries[@]}"; do
+        (cd "$dir" && apt-get "${options[@]}" download "$file") || echo "$release has no $file"
+    done
     for file in "$dir"/*.deb; do
         dpkg -x "$file" "$dir/files"
     done
@@ -76,11 +80,13 @@ cargo build --locked --all-features --examples
 cargo test --locked --all-features --test it --no-run
 failed=()
 for server in "${servers[@]}"; do
-    fetch "$server" >"$root/$server.log" 2>&1 || {
+    fetch "$server" >"$root/$server.log" 2>&1 || true
+    version="$("$root/$server/redis-server" --version)" || {
         cat "$root/$server.log" >&2
+        echo "$server could not be downloaded" >&2
+        rm -rf "${root:?}/$server"
         exit 1
     }
-    version="$("$root/$server/redis-server" --version)"
     echo "== $server: $version"
     if [[ "$version" != *"v=${server#*-}."* ]]; then
         echo "this is not version ${server#*-}: the release has another one by now" >&2

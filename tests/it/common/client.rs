@@ -66,7 +66,8 @@ impl Server {
     }
 
     /// Returns the number of calls of each command, by its name in lower case. Redis 7 and later
-    /// count subcommands separately (`config|set`). Leaves out `info`, which this method sends.
+    /// count subcommands separately (`config|set`). Leaves out `info`, which this method sends, and
+    /// `config|get`, which Valkey 9 runs when it starts.
     pub(crate) async fn command_stats(&self) -> BTreeMap<String, u64> {
         let stats = self.info("commandstats").await;
         let calls = stats.iter().map(|(name, stat)| {
@@ -74,7 +75,29 @@ impl Server {
             let calls = stat.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
             (name.to_owned(), calls.and_then(|calls| calls.parse().ok()).expect("a count"))
         });
-        calls.filter(|(name, _)| name != "info").collect()
+        calls.filter(|(name, _)| name != "info" && name != "config|get").collect()
+    }
+
+    /// Returns when a key expires, in milliseconds since 1970, or -1 or -2 as `PTTL` does.
+    pub(crate) async fn expires_at(&self, key: &str) -> i64 {
+        if let Ok(expires) = self.try_query(&["PEXPIRETIME", key]).await {
+            return expires;
+        }
+        // Before Redis 7. A millisecond may end between the two calls.
+        let script = "local ttl, time = redis.call('PTTL', KEYS[1]), redis.call('TIME')
+            return ttl < 0 and ttl or time[1] * 1000 + math.floor(time[2] / 1000) + ttl";
+        let mut last = None;
+        loop {
+            let expires: i64 = self.query(&["EVAL", script, "1", key]).await;
+            if last.replace(expires) == Some(expires) {
+                return expires;
+            }
+        }
+    }
+
+    /// Whether the server has a setting.
+    pub(crate) async fn has_setting(&self, name: &str) -> bool {
+        !self.query::<Vec<String>>(&["CONFIG", "GET", name]).await.is_empty()
     }
 
     /// Returns the server's clock.

@@ -357,3 +357,20 @@ async fn a_request_whose_turn_has_come_is_charged_as_one_without_a_response() {
     let next = limiter.reserve("global", Costs::new(1)).await.unwrap();
     assert_eq!(next.delay(), 3 * 43_200 * SECOND - SECOND);
 }
+
+/// The script decides this, and the process does not see the result.
+#[tokio::test]
+async fn on_redis_a_place_is_given_back_only_if_nobody_queued_behind_it() {
+    let server = Server::start().await;
+    let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
+    let limiter = uncached(RedisStore::open(server.url()).unwrap(), daily);
+    let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let days = |reservation: &tollgate::Reservation| reservation.delay().as_secs().div_ceil(86_400);
+    let (first, second, third) = (reserve().await, reserve().await, reserve().await);
+    assert_eq!([days(&first), days(&second), days(&third)], [0, 1, 2]);
+    second.cancel().await.unwrap();
+    let fourth = reserve().await;
+    assert_eq!(days(&fourth), 3, "the third keeps its place, and so does the gap");
+    fourth.cancel().await.unwrap();
+    assert_eq!(days(&reserve().await), 3, "the last place is free again");
+}

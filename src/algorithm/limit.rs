@@ -189,9 +189,7 @@ impl Limit {
     pub(crate) fn is_bucket(&self) -> bool {
         matches!(self, Self::TokenBucket(_))
     }
-}
 
-impl Limit {
     /// While a calendar is in its current window.
     pub(crate) fn valid_during(&self) -> Option<Range<u64>> {
         match self {

@@ -82,7 +82,9 @@ where
         let chosen = layer.limiter_of(&head);
         let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
         let revision = limiter.revision();
-        let mut settlement = layer.settlement(limiter, &revision, key, &costs);
+        let mut settlement = layer.settling().map(|settling| {
+            Settlement::new(limiter, revision.hold(), key, costs.clone(), settling)
+        });
         if settlement.as_ref().is_some_and(Settlement::is_by_response) {
             costs = costs.charged_later();
         }

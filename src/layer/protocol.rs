@@ -8,10 +8,10 @@ use http::{Request, Response};
 use super::body::ErrorBody;
 use super::headers::{self, RateLimitHeaders};
 use super::precomputed::Precomputed;
-use super::settlement::{self, Settlement};
+use super::settlement::{self, Settlement, Settling};
 use super::{Cause, ErrorContext, Errors, Http, RateLimitLayer, placement};
-use crate::limiter::{Revision, RevisionRef};
-use crate::{Costs, Decision, Error, ErrorKind, Key, Limiter, Rejection};
+use crate::limiter::Revision;
+use crate::{Decision, Error, ErrorKind, Key, Limiter, Rejection};
 
 pub(super) trait Protocol<Req> {
     /// What resolvers and hooks see of a request.
@@ -27,14 +27,11 @@ pub(super) trait Protocol<Req> {
 
     /// The limiter of requests for which no other is chosen.
     fn limiter(&self) -> &Limiter;
-    /// What settles the cost of a request after the response. `None` if the check is final.
-    fn settlement(
-        &self,
-        limiter: &Limiter,
-        revision: &RevisionRef<'_>,
-        key: &Key,
-        estimate: &Costs,
-    ) -> Option<Settlement>;
+    /// How the cost of a request is settled after the response. `None` if the check is final.
+    fn settling(&self) -> Option<&Settling> {
+        None
+    }
+
     fn observe(&self, checking: &Checking<'_, Self::Head>, decision: &Decision);
     fn allow(
         &self,
@@ -89,16 +86,9 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
     }
 
     #[inline]
-    fn settlement(
-        &self,
-        limiter: &Limiter,
-        revision: &RevisionRef<'_>,
-        key: &Key,
-        estimate: &Costs,
-    ) -> Option<Settlement> {
+    fn settling(&self) -> Option<&Settling> {
         let settling = &self.mode.settling;
-        let settles = settling.cost_by_response.is_some() || settling.refunds;
-        settles.then(|| Settlement::new(limiter, revision.hold(), key, estimate.clone(), settling))
+        (settling.cost_by_response.is_some() || settling.refunds).then_some(settling)
     }
 
     #[inline]
@@ -194,16 +184,6 @@ impl<K, R> Protocol<R> for RateLimitLayer<K, R, Errors> {
 
     fn limiter(&self) -> &Limiter {
         &self.limiter
-    }
-
-    fn settlement(
-        &self,
-        _: &Limiter,
-        _: &RevisionRef<'_>,
-        _: &Key,
-        _: &Costs,
-    ) -> Option<Settlement> {
-        None
     }
 
     fn observe(&self, checking: &Checking<'_, R>, decision: &Decision) {

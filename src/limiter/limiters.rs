@@ -180,7 +180,7 @@ impl Limiters {
         parse: impl FnOnce(&str) -> Result<PolicySet, E>,
     ) -> Result<(), ConfigError> {
         let path = path.as_ref();
-        let _reading = self.0.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _reading = self.start_reading();
         let error = |error: &dyn Display| ConfigError::new(format!("{}: {error}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|read| error(&read))?;
         let set = parse(&text).map_err(|parse| error(&parse))?;
@@ -200,7 +200,6 @@ impl Limiters {
         self.state().set == *set
     }
 
-    #[cfg(feature = "watch")]
     pub(super) fn start_reading(&self) -> MutexGuard<'_, ()> {
         self.0.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -170,9 +170,9 @@ use crate::{ConfigError, Error, Key};
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
 /// `noeviction`, and provide enough memory: in total about 150 bytes per active key of up to 16
-/// bytes (16 more on Valkey 9), or 200 if the rate is not short. A rate is short if one permit refills in a number of
-/// microseconds with at most two digits before its zeros (5 per second: 200,000), or 864 and zeros.
-/// 7 per second is not. When memory is full, checks fail with `noeviction`, and the failure mode
+/// bytes (16 more on Valkey 9), or 200 if the rate is not short. A rate is short if one permit
+/// refills in a number of microseconds with at most two digits before its zeros (5 per second:
+/// 200,000), or 864 and zeros. 7 per second is not. When memory is full, checks fail with `noeviction`, and the failure mode
 /// applies. With `volatile-ttl`, Redis evicts buckets, and their keys can use a full burst again.
 #[derive(Clone)]
 pub struct RedisStore {

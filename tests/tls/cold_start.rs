@@ -63,7 +63,8 @@ async fn assert_starts(per_second: u32) {
         .unwrap();
     let (decided, total) = run(limiter, per_second).await;
     assert!(total >= per_second, "only {total} checks were measured");
-    assert!(decided >= total - total / 100, "Redis decided {decided} of {total} checks");
+    // A machine that pauses for 30 ms makes checks late. A start that fails makes all of them late.
+    assert!(decided >= total / 4 * 3, "Redis decided {decided} of {total} checks");
     assert_eq!(proxy.accepted(), 1, "the connection was replaced");
 }
 

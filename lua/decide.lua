@@ -12,7 +12,7 @@ else
   for kind, count, COSTS, patience in string.gmatch(checks, 'PATTERN') do
     count = count + 0
     --@ cost@
-    if kind == '+' or kind == '*' or kind == '-' and is_last then
+    if kind == '+' or kind == '-' and is_last then
       -- A key that was never used has nothing to give back.
       if value or changed or ANY_COST then
         changed = true
@@ -60,6 +60,6 @@ elseif cost@ < 0 then
   --@ credit@
 end
 --@ credit@
-level@ = math.max(0, level@ + count * cost@ * (kind == '*' and 1 or 1 PRICE))
+level@ = math.max(0, level@ + count * cost@)
 --@ ceiling@
 math.min(2 * capacity@, MAX_TICKS)

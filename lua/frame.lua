@@ -7,8 +7,8 @@
 --         ! if it also needs a permit of each quota that it does not charge;
 --         ~ if its checks may wait, with ; and how long at the end, in microseconds: so long for a token
 --           bucket without a queue, and for its own longest wait with one;
---         + if it is charged without a check or, where costs are negative, given back;
---         * if it is so, but what is given back of token buckets is in ticks;
+--         + if it is charged without a check or, where costs are negative, given back: of token buckets
+--           in ticks;
 --         = if its numbers are the times at which the buckets are full, or 0, if nobody queues behind a
 --           check. Then a run that starts with - gives back what that has taken.
 -- Returns for each key what its checks found: the value; "" if there was none; "-" if it was corrupt,

@@ -88,6 +88,12 @@ impl Policy {
         self.quotas.iter().map(|(name, quota)| (&**name, quota))
     }
 
+    /// The same with another quota in place of the only one.
+    pub(crate) fn with_only(&self, quota: Quota) -> Option<Self> {
+        let [(name, _)] = &*self.quotas else { return None };
+        Some(Self { name: self.name.clone(), quotas: vec![(name.clone(), quota)] })
+    }
+
     /// Whether the names are valid, and there is a possible number of quotas.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         check_name("policy", &self.name)?;

@@ -39,7 +39,8 @@ pub struct Queued {
 /// The place in the queues that a check took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    pub(crate) charge: Charge,
+    /// What the check gives back if it leaves.
+    pub(crate) credit: Adjustment,
     /// When the buckets are full, in microseconds, if nobody queues behind the check. 0 for other
     /// quotas, and those with a cost of 0.
     pub(crate) ends: Box<[u64]>,
@@ -56,13 +57,9 @@ pub enum Charge {
 }
 
 /// The permits that are charged without a check, in the order of the policy. Negative numbers are
-/// given back.
+/// given back, in units of the algorithm, such as the ticks of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Adjustment {
-    permits: Arc<[i64]>,
-    /// Whether what is given back is in units of the algorithm, such as the ticks of a bucket.
-    has_units: bool,
-}
+pub struct Adjustment(Arc<[i64]>);
 
 impl Charge {
     pub(crate) fn is_nothing(&self) -> bool {
@@ -79,38 +76,28 @@ impl Charge {
 }
 
 impl Adjustment {
-    /// So many permits more, or less, than were charged already.
-    pub(crate) fn new(quotas: usize, actual: &impl Cost, charged: &impl Cost) -> Self {
-        // No quota has as many permits.
-        let number = |cost: u64| i64::try_from(cost).unwrap_or(i64::MAX);
-        let of = |quota| number(actual.of(quota)) - number(charged.of(quota));
-        Self { permits: (0..quotas).map(of).collect(), has_units: false }
-    }
-
-    pub(crate) fn in_units(permits: Arc<[i64]>) -> Self {
-        Self { permits, has_units: true }
-    }
-
-    pub(crate) fn has_units(&self) -> bool {
-        self.has_units
-    }
-
     pub(crate) fn of(&self, quota: usize) -> i64 {
-        self.permits.get(quota).copied().unwrap_or(0)
+        self.0.get(quota).copied().unwrap_or(0)
     }
 
     pub(crate) fn is_nothing(&self) -> bool {
-        self.permits.iter().all(|permits| *permits == 0)
+        self.0.iter().all(|change| *change == 0)
     }
 
     /// Whether a quota gets permits back.
     pub(crate) fn is_credit(&self) -> bool {
-        self.permits.iter().any(|permits| *permits < 0)
+        self.0.iter().any(|change| *change < 0)
     }
 
     /// Whether a quota is charged.
     pub(crate) fn is_charge(&self) -> bool {
-        self.permits.iter().any(|permits| *permits > 0)
+        self.0.iter().any(|change| *change > 0)
+    }
+}
+
+impl FromIterator<i64> for Adjustment {
+    fn from_iter<I: IntoIterator<Item = i64>>(changes: I) -> Self {
+        Self(changes.into_iter().collect())
     }
 }
 

@@ -80,13 +80,6 @@ macro_rules! algorithms {
                 match self { $(Self::$name(limit) => limit.most_charged(),)+ }
             }
 
-            pub(crate) fn credit(&self, level: &mut Level, permits: u64) {
-                match (self, level) {
-                    $((Self::$name(limit), Level::$name(level)) => limit.credit(level, permits),)+
-                    _ => {}
-                }
-            }
-
             pub(crate) fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
                 match self { $(Self::$name(limit) => limit.returnable(permits, left, delay),)+ }
             }
@@ -95,9 +88,9 @@ macro_rules! algorithms {
                 match self { $(Self::$name(limit) => limit.unit(),)+ }
             }
 
-            pub(crate) fn credit_units(&self, level: &mut Level, units: u64) {
+            pub(crate) fn credit(&self, level: &mut Level, units: u64) {
                 match (self, level) {
-                    $((Self::$name(limit), Level::$name(level)) => limit.credit_units(level, units),)+
+                    $((Self::$name(limit), Level::$name(level)) => limit.credit(level, units),)+
                     _ => {}
                 }
             }

@@ -107,14 +107,9 @@ pub(crate) trait Algorithm {
         1
     }
 
-    /// Like [`credit`](Self::credit), in units.
-    fn credit_units(&self, level: &mut Self::Level, units: u64) {
-        self.credit(level, units);
-    }
-
-    /// Gives permits back, at most those in use. From now on the level
-    /// falls as one that this revision has left.
-    fn credit(&self, level: &mut Self::Level, permits: u64);
+    /// Gives permits back, at most those in use. From now on the level falls as one that this
+    /// revision has left.
+    fn credit(&self, level: &mut Self::Level, units: u64);
 
     /// Whether the level falls as fast as one that this revision of the quota has left.
     fn is_own(&self, level: &Self::Level) -> bool;

@@ -212,11 +212,7 @@ impl Algorithm for TokenBucket {
         self.rate.permit()
     }
 
-    fn credit(&self, debt: &mut Debt, permits: u64) {
-        self.credit_units(debt, permits.saturating_mul(self.rate.permit()));
-    }
-
-    fn credit_units(&self, debt: &mut Debt, ticks: u64) {
+    fn credit(&self, debt: &mut Debt, ticks: u64) {
         *debt = debt.at(self.rate);
         debt.ticks = debt.ticks.saturating_sub(ticks);
     }

@@ -7,6 +7,7 @@ use std::thread;
 
 use http::Extensions;
 use http::response::Parts;
+use tokio::time::Instant;
 
 use crate::limiter::{HeldRevision, Taken};
 use crate::{Costs, Decision, Key, Limiter, Source};
@@ -54,7 +55,8 @@ pub(super) struct Meter {
 }
 
 struct Charged {
-    estimate: Taken,
+    check: Taken,
+    estimate: Costs,
     cost: Option<Arc<CostByResponse>>,
     without_response: Option<Costs>,
 }
@@ -83,8 +85,8 @@ impl Settlement {
     ) -> Self {
         let Settling { cost_by_response: cost, costs_without_response, refunds } = settling.clone();
         let without_response = costs_without_response.filter(|_| cost.is_some());
-        let estimate = Taken::new(limiter, revision, key, estimate);
-        let charged = Charged { estimate, cost, without_response };
+        let check = Taken::new(limiter, revision, key.clone(), Instant::now());
+        let charged = Charged { check, estimate, cost, without_response };
         let denied_inside = refunds.then(DeniedInside::default);
         Self { charged: Some(Box::new(charged)), is_allowed: false, denied_inside }
     }
@@ -99,8 +101,9 @@ impl Settlement {
         self.is_allowed = true;
         if let Some(charged) = &mut self.charged {
             match decision.source() {
-                Source::FailureMode => charged.estimate.nothing(),
-                _ => charged.estimate.decided(decision),
+                // Nothing was charged.
+                Source::FailureMode => charged.estimate = Costs::new(0),
+                _ => charged.check.decided(decision),
             }
         }
     }
@@ -116,11 +119,17 @@ impl Settlement {
     pub(super) fn responded(mut self, response: &Parts) -> Option<Box<Meter>> {
         let charged = self.charged.take()?;
         if self.denied_inside.as_ref().is_some_and(|denied| denied.0.load(Ordering::Relaxed)) {
-            charged.estimate.settle(&Costs::new(0));
+            charged.settle(&Costs::new(0));
             return None;
         }
         charged.cost.as_ref()?;
         Some(Box::new(Meter { charged, response: response.clone(), body_bytes: 0 }))
+    }
+}
+
+impl Charged {
+    fn settle(&self, actual: &Costs) {
+        self.check.settle(&self.estimate, actual);
     }
 }
 
@@ -136,7 +145,7 @@ impl Drop for Settlement {
             && self.is_allowed
             && let Some(actual) = &charged.without_response
         {
-            charged.estimate.settle(actual);
+            charged.settle(actual);
         }
     }
 }
@@ -149,7 +158,7 @@ impl Drop for Meter {
         let sent = Sent { response, body_bytes: *body_bytes };
         // The body may be dropped because of a panic. A second one would end the process.
         match catch_unwind(AssertUnwindSafe(|| cost(&sent))) {
-            Ok(actual) => charged.estimate.settle(&actual),
+            Ok(actual) => charged.settle(&actual),
             Err(_) if thread::panicking() => {}
             Err(panic) => resume_unwind(panic),
         }

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use super::check::unknown_quota;
 use super::failure_log::Effect;
-use super::taken::Taken;
+use super::taken::{Taken, micros};
 use super::{HeldRevision, InvalidateOnDrop, Limiter, Revision};
 use crate::algorithm::{Adjustment, Charge};
 use crate::store::{Op, PendingVerdict};
@@ -55,7 +55,7 @@ impl Limiter {
     pub async fn charge_costs(&self, key: impl Into<Key>, costs: Costs) -> Result<(), Error> {
         let held = self.revision().hold();
         let revision = self.held(&held);
-        let adjustment = Adjustment::new(revision.limits.len(), &revision.charge(&costs)?, &0);
+        let adjustment = revision.limits.debit(&revision.charge(&costs)?);
         self.adjust(&held, key.into(), adjustment).await
     }
 
@@ -97,17 +97,18 @@ impl Limiter {
     pub async fn credit_costs(&self, key: impl Into<Key>, costs: Costs) -> Result<(), Error> {
         let held = self.revision().hold();
         let revision = self.held(&held);
-        let adjustment = Adjustment::new(revision.limits.len(), &0, &revision.charge(&costs)?);
+        let adjustment = revision.limits.credit(&revision.charge(&costs)?);
         self.adjust(&held, key.into(), adjustment).await
     }
 
-    pub(super) fn settle(&self, taken: &Taken, actual: &Costs) {
+    pub(super) fn settle(&self, taken: &Taken, charged: &Costs, actual: &Costs) {
         let revision = self.held(&taken.revision);
-        let (charged, actual) = match (revision.charge(&taken.costs), revision.charge(actual)) {
+        let (charged, actual) = match (revision.charge(charged), revision.charge(actual)) {
             (Ok(charged), Ok(actual)) => (charged, actual),
             (Err(error), _) | (_, Err(error)) => return self.not_charged(revision, &error),
         };
-        let adjustment = taken.adjustment(&charged, &actual);
+        let (left, delay) = (|quota| taken.left(quota), micros(self.timeout()));
+        let adjustment = revision.limits.settle(&actual, &charged, left, delay);
         if adjustment.is_nothing() {
             return;
         }

@@ -1,5 +1,7 @@
 //! Checks of several keys, which cannot be atomic.
 
+use tokio::time::Instant;
+
 use super::{Limiter, Taken};
 use crate::{Costs, Decision, Error, Key, Source};
 
@@ -45,7 +47,7 @@ use crate::{Costs, Decision, Error, Key, Source};
 pub struct BestEffortChecks(Vec<(Limiter, Key, Costs)>);
 
 /// What the earlier checks took. It is given back if this is dropped before all checks are allowed.
-struct GiveBack(Vec<Taken>);
+struct GiveBack(Vec<(Taken, Costs)>);
 
 impl BestEffortChecks {
     /// No checks.
@@ -79,14 +81,14 @@ impl BestEffortChecks {
             // Only used to give permits back. An update in between is no problem, because quotas keep
             // what was used.
             let held = limiter.revision().hold();
-            let mut taken = Taken::new(&limiter, held, &key, costs.clone());
-            let decision = limiter.check_costs(key, costs).await?;
+            let mut taken = Taken::new(&limiter, held, key.clone(), Instant::now());
+            let decision = limiter.check_costs(key, costs.clone()).await?;
             if decision.is_denied() {
                 return Ok(decision);
             }
             if decision.source() == Source::Store {
                 taken.decided(&decision);
-                earlier.0.push(taken);
+                earlier.0.push((taken, costs));
             }
             if tightest.as_ref().is_none_or(|least| decision.remaining() < least.remaining()) {
                 tightest = Some(decision);
@@ -99,6 +101,6 @@ impl BestEffortChecks {
 
 impl Drop for GiveBack {
     fn drop(&mut self) {
-        self.0.iter().for_each(|taken| taken.settle(&Costs::new(0)));
+        self.0.iter().for_each(|(taken, costs)| taken.settle(costs, &Costs::new(0)));
     }
 }

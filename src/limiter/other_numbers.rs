@@ -82,15 +82,13 @@ impl Limiter {
     ///
     /// If the quota is invalid, or the policy has several: use [`with_policy`](Self::with_policy).
     pub fn with_quota(&self, quota: Quota) -> Result<Self, ConfigError> {
-        let policy = self.inner.revisions.current().policy.clone();
-        let mut quotas = policy.quotas();
-        let (Some((name, _)), None) = (quotas.next(), quotas.next()) else {
-            return Err(ConfigError::new(format!(
+        let policy = self.inner.revisions.current().policy.with_only(quota).ok_or_else(|| {
+            ConfigError::new(format!(
                 "policy `{}` has several quotas: use `with_policy` and name all of them",
-                policy.name()
-            )));
-        };
-        self.with_policy(Policy::new(policy.name().to_owned()).quota(name.to_owned(), quota))
+                self.policy().name()
+            ))
+        })?;
+        self.with_policy(policy)
     }
 
     /// Like [`with_quota`](Self::with_quota), for a policy of any number of quotas. Quotas with the

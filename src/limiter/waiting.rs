@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::taken::{left, micros, resets};
+use super::taken::{Taken, micros};
 use super::{HeldRevision, Limiter, Revision};
-use crate::algorithm::{Charge, Cost, Place};
+use crate::algorithm::Place;
 use crate::store::Op;
 use crate::verdict::Waiting;
 use crate::{Decision, Error, Key};
@@ -33,12 +32,8 @@ pub(super) struct Waiter {
 /// An allowed check that waits. If it is dropped before its time, it gives its permits back, unless
 /// others queued behind it.
 pub(crate) struct Wait {
-    limiter: Limiter,
-    revision: HeldRevision,
-    key: Key,
+    taken: Taken,
     due: Instant,
-    since: Instant,
-    resets: SmallVec<[u64; 1]>,
     /// Until the time has come, like the waiter.
     place: Option<Place>,
     waiter: Option<Box<Waiter>>,
@@ -77,10 +72,10 @@ impl Wait {
         decision: &Decision,
     ) -> Self {
         let Waiting { wait, place } = waiting;
-        let (limiter, since, resets) = (waiter.limiter.clone(), waiter.since, resets(decision));
+        let mut taken = Taken::new(&waiter.limiter, revision, key, waiter.since);
+        taken.decided(decision);
         let due = Instant::now() + Duration::from_micros(wait);
-        let (place, waiter) = (Some(place), Some(waiter));
-        Self { limiter, revision, key, due, since, resets, place, waiter, sleep: None }
+        Self { taken, due, place: Some(place), waiter: Some(waiter), sleep: None }
     }
 
     pub(super) fn delay(&self) -> Duration {
@@ -99,35 +94,31 @@ impl Wait {
     /// Gives the place back, unless its time has come.
     pub(super) async fn cancel(&mut self) -> Result<(), Error> {
         match self.leave() {
-            Some(op) => self.limiter.apply(&self.revision, self.key.clone(), op, true).await,
+            Some(op) => {
+                let Taken { limiter, revision, key, .. } = &self.taken;
+                limiter.apply(revision, key.clone(), op, true).await
+            }
             None => Ok(()),
         }
     }
 
     fn leave(&mut self) -> Option<Op> {
-        let mut place = self.place.take().filter(|_| !self.delay().is_zero())?;
-        let (limits, delay) = (&self.revision().limits, micros(self.limiter.timeout()));
-        let left = |quota| left(quota, self.since, &self.resets);
-        let others = limits.returnable(&place.charge, left, delay);
-        // The end of a bucket tells whether it has been full since.
-        let of = |(index, end): (usize, &u64)| match end {
-            0 => others.of(index),
-            _ => place.charge.of(index),
-        };
-        place.charge = Charge::Each(place.ends.iter().enumerate().map(of).collect());
-        Some(Op::Leave(Box::new(place)))
+        let place = self.place.take().filter(|_| !self.delay().is_zero())?;
+        let (left, delay) = (|quota| self.taken.left(quota), micros(self.taken.limiter.timeout()));
+        Some(Op::Leave(Box::new(self.revision().limits.leaving(place, left, delay))))
     }
 
     /// The revision that decided the check.
     pub(crate) fn revision(&self) -> &Revision {
-        self.limiter.held(&self.revision)
+        self.taken.limiter.held(&self.taken.revision)
     }
 }
 
 impl Drop for Wait {
     fn drop(&mut self) {
         if let Some(op) = self.leave() {
-            self.limiter.detach(self.revision.clone(), self.key.clone(), op, true);
+            let Taken { limiter, revision, key, .. } = &self.taken;
+            limiter.detach(revision.clone(), key.clone(), op, true);
         }
     }
 }

@@ -179,10 +179,7 @@ fn write_run(text: &mut String, count: u32, op: &Op, quotas: usize) {
             write(kind, &|quota| charge.of(quota).into(), nothing);
         }
         Op::Peek => write("", &|_| 0, nothing),
-        Op::Adjust(adjustment) => {
-            let kind = if adjustment.has_units() { "*" } else { "+" };
-            write(kind, &|quota| adjustment.of(quota).into(), nothing);
-        }
+        Op::Adjust(adjustment) => write("+", &|quota| adjustment.of(quota).into(), nothing),
         Op::Queue(queued) if !queued.may_wait => {
             let kind = if queued.charge.is_later() { "!" } else { "" };
             write(kind, &|quota| queued.of(quota).into(), nothing);
@@ -195,7 +192,7 @@ fn write_run(text: &mut String, count: u32, op: &Op, quotas: usize) {
         Op::Leave(place) => {
             let end = |quota: usize| place.ends.get(quota).copied().unwrap_or(0).into();
             write("=", &end, nothing);
-            write("-", &|quota| -i128::from(place.charge.of(quota)), nothing);
+            write("-", &|quota| place.credit.of(quota).into(), nothing);
         }
     }
 }

@@ -50,9 +50,10 @@ if permits >= 1 and interval >= 1 then
   --@ refill@
   -- What refills later than that is as good as any other debt.
   level@ = math.min(level@, permits@ * math.floor(MAX_TICKS / interval@), MAX_TICKS)
-  -- The part of an interval until the next refill is the same in intervals of another length.
-  if level@ > 0 and interval ~= interval@ then
-    refill@ = now + math.min(math.ceil((refill@ - now) * (interval@ / interval)), interval@)
+  -- The bucket has gained as much of the next refill as before, but not more than one refill.
+  if level@ > 0 and (interval ~= interval@ or permits ~= permits@) then
+    local elapsed = math.max(0, interval - (refill@ - now)) * (permits / permits@ * (interval@ / interval))
+    refill@ = now + math.max(math.ceil(interval@ - elapsed), 1)
   end
 else
   found = '-'

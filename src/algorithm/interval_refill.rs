@@ -136,15 +136,17 @@ impl Algorithm for IntervalRefill {
         level.rate.time(level.missing.saturating_sub(used), level.next)
     }
 
-    /// The part of an interval until the next refill is the same in intervals of another length.
+    /// The bucket has gained as much of the next refill as before, but not more than one refill.
     fn charge(&self, level: &mut IntervalLevel, cost: u64) {
-        let (theirs, ours) = (level.rate.interval, self.rate.interval);
+        let (theirs, ours) = (level.rate, self.rate);
         let next = if theirs == ours {
             level.next
         } else {
             // As the script computes it.
-            let next = (level.next as f64 * (ours as f64 / theirs as f64)).ceil();
-            (next as u64).min(ours)
+            let ratio = theirs.permits as f64 / ours.permits as f64
+                * (ours.interval as f64 / theirs.interval as f64);
+            let elapsed = theirs.interval.saturating_sub(level.next) as f64 * ratio;
+            (ours.interval as f64 - elapsed).ceil().max(1.0) as u64
         };
         // What refills later than that is as good as any other debt.
         let missing = level.missing.min(self.longest_debt());

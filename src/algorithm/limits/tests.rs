@@ -216,6 +216,35 @@ fn a_quota_that_is_added_or_removed_leaves_the_others_as_they_are() {
     assert_eq!(numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>(), [5, 5]);
 }
 
+/// One revision waits for a refill, and the other takes it.
+#[test]
+fn a_refill_of_another_size_is_not_gained_in_the_time_of_a_smaller_one() {
+    let second = |permits, seconds| {
+        let quota = Quota::new(permits, Duration::from_secs(seconds));
+        limits(&[quota.interval_refill()])
+    };
+    for (often, seldom) in [(second(15, 5), second(66, 22)), (second(1, 1), second(60, 60))] {
+        let (mut used, mut admitted, capacity) = (Used::new(&often), 0, seldom.infos()[0].limit);
+        while used.check(1).is_allowed() {
+            admitted += 1;
+        }
+        for _ in 0..1_000 {
+            for (limits, wait) in [(&often, 990_000), (&seldom, 10_000)] {
+                used.limits = limits;
+                used.now += wait;
+                let cost = used.remaining();
+                let _ = used.check(cost);
+                admitted += cost;
+                used.adjust(&limits.debit(&0));
+            }
+        }
+        let rate = often.infos()[0].limit / often.infos()[0].window;
+        let most = 2 * capacity + rate * (used.now - NOW) / 1_000_000;
+        assert!(admitted <= most, "{admitted} > {most}");
+        assert!(admitted >= most - 4 * capacity, "{admitted} of {most}");
+    }
+}
+
 /// The most that a quota admits in a span, according to the guide.
 fn most(quota: &Quota, first: u64, span: u64) -> u64 {
     let (n, period) = (quota.permits(), quota.period().as_micros() as u64);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Algorithm;
-use super::charge::Patience;
+use super::charge::{Cost, Patience};
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
 use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
 use super::rate::{BucketState, Debt};
@@ -11,7 +11,7 @@ use super::sliding_blocks::{BlocksLevel, BlocksState, SlidingBlocks};
 use super::sliding_counters::{CountersLevel, CountersState, SlidingCounters};
 use super::token_bucket::TokenBucket;
 use crate::quota::Kind;
-use crate::verdict::{Numbers, QuotaInfo};
+use crate::verdict::{Numbers, Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Quota};
 
 /// The algorithms, with their levels and states.
@@ -95,15 +95,10 @@ macro_rules! algorithms {
                 }
             }
 
-            /// The time until a cost fits that is not above the capacity.
-            pub(crate) fn time_to_fit(
-                &self, level: &Level, cost: u64, patience: Option<Patience>,
-            ) -> u64 {
+            pub(crate) fn decide(&self, level: &mut Level, cost: &impl Cost) -> Verdict {
                 match (self, level) {
-                    $((Self::$name(limit), Level::$name(level)) => {
-                        limit.time_to_fit(level, cost, patience)
-                    })+
-                    _ => 0,
+                    $((Self::$name(limit), Level::$name(level)) => limit.decide(level, cost),)+
+                    _ => Verdict::new(Outcome::Denied, Numbers::default()),
                 }
             }
 
@@ -114,9 +109,13 @@ macro_rules! algorithms {
                 }
             }
 
-            pub(crate) fn numbers(&self, level: &Level) -> Numbers {
+            pub(crate) fn numbers_after(
+                &self, level: &Level, outcome: Outcome, quota: usize, cost: &impl Cost,
+            ) -> Numbers {
                 match (self, level) {
-                    $((Self::$name(limit), Level::$name(level)) => limit.numbers(level),)+
+                    $((Self::$name(limit), Level::$name(level)) => {
+                        limit.numbers_after(level, outcome, quota, cost)
+                    })+
                     _ => Numbers::default(),
                 }
             }

@@ -34,7 +34,7 @@ pub(crate) use state::{Entry, QuotaId};
 #[cfg(test)]
 pub(crate) use token_bucket::TokenBucket;
 
-use crate::verdict::Numbers;
+use crate::verdict::{Numbers, Outcome, Verdict};
 
 /// What an algorithm does. Everything else is the same for all of them. All times are in
 /// microseconds.
@@ -110,6 +110,45 @@ pub(crate) trait Algorithm {
     /// Gives permits back, at most those in use. From now on the level falls as one that this
     /// revision has left.
     fn credit(&self, level: &mut Self::Level, units: u64);
+
+    /// Decides a check of the only quota, and charges its cost if it is allowed.
+    fn decide(&self, level: &mut Self::Level, cost: &impl Cost) -> Verdict {
+        let needed = cost.needed(0);
+        let patience = cost.patience().filter(|_| cost.may_wait());
+        let outcome = if needed == 0 || self.fits(level, needed, patience) {
+            if cost.of(0) > 0 {
+                self.charge(level, cost.of(0));
+            }
+            Outcome::Allowed
+        } else if self.capacity(cost.patience()) < cost.of(0) {
+            Outcome::ExceedsCapacity
+        } else {
+            Outcome::Denied
+        };
+        Verdict::new(outcome, self.numbers_after(level, outcome, 0, cost))
+    }
+
+    /// What a decision says about this quota, whose index is `quota`.
+    fn numbers_after(
+        &self,
+        level: &Self::Level,
+        outcome: Outcome,
+        quota: usize,
+        cost: &impl Cost,
+    ) -> Numbers {
+        let mut numbers = self.numbers(level);
+        let (needed, patience) = (cost.needed(quota), cost.patience());
+        numbers.retry_after = match outcome {
+            Outcome::Denied if needed > 0 && cost.may_wait() => {
+                self.time_to_fit(level, needed, patience)
+            }
+            Outcome::Denied if needed > self.capacity(None) => numbers.reset_after.max(1),
+            Outcome::Denied if needed > 0 => self.time_to_fit(level, needed, None),
+            Outcome::ExceedsCapacity if self.capacity(patience) < needed => u64::MAX,
+            _ => 0,
+        };
+        numbers
+    }
 
     /// Whether the level falls as fast as one that this revision of the quota has left.
     fn is_own(&self, level: &Self::Level) -> bool;

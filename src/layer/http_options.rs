@@ -124,7 +124,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// Layers with different keys, such as user, tenant and global, cannot be atomic, because the
     /// keys may be on different servers. So this is best effort, with the bounds of
     /// [`BestEffortChecks`](crate::BestEffortChecks). Put the narrowest limit outermost, where it
-    /// is checked first.
+    /// is checked first. The inner layer marks the extensions of its response. If middleware in
+    /// between returns a response without them, nothing is given back.
     ///
     /// ```
     /// use axum::{Router, routing::get};

@@ -102,12 +102,11 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         revision: &Revision,
         decision: Decision,
         parts: &mut Parts,
-        mut settlement: Option<Settlement>,
+        settlement: Option<Settlement>,
     ) -> ResponseContext {
         let Http { headers, decision_in, .. } = self.mode;
-        settlement::allowed(&parts.extensions);
-        if let Some(settlement) = &mut settlement {
-            settlement.share_denials(&mut parts.extensions);
+        if let Some(settlement) = &settlement {
+            settlement.ask_for_denials(&mut parts.extensions);
         }
         let headers = RateLimitHeaders::new(headers, &decision, &Precomputed::of(revision).fields);
         let kept = decision_in.in_response().then(|| Box::new(decision.clone()));
@@ -119,7 +118,6 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
 
     fn deny(&self, checking: &Checking<'_, Parts>, decision: Decision) -> Response<ErrorBody> {
         let Http { headers: style, decision_in, .. } = self.mode;
-        settlement::denied(&checking.head.extensions);
         let mut response = self.respond(&checking.context(Cause::Denied(&decision)));
         let custom_headers =
             self.mode.error_response.is_some().then(|| mem::take(response.headers_mut()));
@@ -129,6 +127,7 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         headers::insert_retry_after(&decision, headers);
         // Headers that a custom response sets replace those of the layer.
         headers.extend(custom_headers.into_iter().flatten());
+        settlement::report_denial(&checking.head.extensions, response.extensions_mut());
         if decision_in.in_response() {
             placement::insert(response.extensions_mut(), decision);
         }

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use http::Extensions;
@@ -34,17 +33,22 @@ pub(super) struct Settling {
     pub(super) refunds: bool,
 }
 
-/// In the extensions of a request: whether a layer inside has denied it.
-#[derive(Clone, Debug, Default)]
-struct DeniedInside(Arc<AtomicBool>);
+/// In the extensions of a request: a layer around wants to know whether it is denied.
+#[derive(Clone, Debug)]
+struct ReportDenial;
+
+/// In the extensions of a response: a layer has denied the request. Not a flag that the layers share,
+/// because another attempt may be allowed.
+#[derive(Clone, Debug)]
+struct DeniedInside;
 
 /// What is known of a request until the service responds. If it was allowed and there is no
 /// response, the estimate stands, or the cost for that case replaces it.
 pub(super) struct Settlement {
     charged: Option<Box<Charged>>,
     is_allowed: bool,
-    /// If the request is free then.
-    denied_inside: Option<DeniedInside>,
+    /// Whether the request is free if a layer inside denies it.
+    refunds: bool,
 }
 
 /// What is charged once the body of a response has been sent.
@@ -61,17 +65,10 @@ struct Charged {
     without_response: Option<Costs>,
 }
 
-/// A layer has denied the request, so those around it may give their permits back.
-pub(super) fn denied(extensions: &Extensions) {
-    if let Some(DeniedInside(is_denied)) = extensions.get() {
-        is_denied.store(true, Ordering::Relaxed);
-    }
-}
-
-/// A layer has allowed the request, maybe after another attempt was denied.
-pub(super) fn allowed(extensions: &Extensions) {
-    if let Some(DeniedInside(is_denied)) = extensions.get() {
-        is_denied.store(false, Ordering::Relaxed);
+/// Reports a denial to layers around, which may give their permits back.
+pub(super) fn report_denial(request: &Extensions, response: &mut Extensions) {
+    if request.get::<ReportDenial>().is_some() {
+        response.insert(DeniedInside);
     }
 }
 
@@ -87,8 +84,7 @@ impl Settlement {
         let without_response = costs_without_response.filter(|_| cost.is_some());
         let check = Taken::new(limiter, revision, key.clone(), Instant::now());
         let charged = Charged { check, estimate, cost, without_response };
-        let denied_inside = refunds.then(DeniedInside::default);
-        Self { charged: Some(Box::new(charged)), is_allowed: false, denied_inside }
+        Self { charged: Some(Box::new(charged)), is_allowed: false, refunds }
     }
 
     /// Whether the response determines the cost.
@@ -108,17 +104,16 @@ impl Settlement {
         }
     }
 
-    /// Lets layers inside say that they deny the request.
-    pub(super) fn share_denials(&mut self, extensions: &mut Extensions) {
-        if let Some(denied_inside) = &mut self.denied_inside {
-            // All layers around the one that denies share it.
-            *denied_inside = extensions.get_or_insert_with(|| denied_inside.clone()).clone();
+    /// Asks the layers inside.
+    pub(super) fn ask_for_denials(&self, request: &mut Extensions) {
+        if self.refunds {
+            request.insert(ReportDenial);
         }
     }
 
     pub(super) fn responded(mut self, response: &Parts) -> Option<Box<Meter>> {
         let charged = self.charged.take()?;
-        if self.denied_inside.as_ref().is_some_and(|denied| denied.0.load(Ordering::Relaxed)) {
+        if self.refunds && response.extensions.get::<DeniedInside>().is_some() {
             charged.settle(&Costs::new(0));
             return None;
         }

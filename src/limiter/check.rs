@@ -125,13 +125,10 @@ impl Checked {
         waiter: Option<Box<Waiter>>,
         check: impl FnOnce() -> (HeldRevision, Key),
     ) -> Self {
+        let Some(waiter) = waiter else { return Self { decision, wait: None } };
         let several = decision.verdict.several.as_mut();
-        let wait = waiter.and_then(|waiter| {
-            let waiting = several?.waiting.take()?;
+        let wait = several.and_then(|several| several.waiting.take()).map(|waiting| {
             let (revision, key) = check();
-            Some((waiter, revision, key, waiting))
-        });
-        let wait = wait.map(|(waiter, revision, key, waiting)| {
             Box::new(Wait::new(waiter, revision, key, waiting, &decision))
         });
         Self { decision, wait }

@@ -256,6 +256,7 @@ impl Limiter {
         self.inner.revisions.held(revision)
     }
 
+    #[inline]
     pub(crate) fn revision(&self) -> RevisionRef<'_> {
         let Inner { store, revisions, others, .. } = &*self.inner;
         match &self.other {

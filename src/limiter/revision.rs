@@ -56,10 +56,13 @@ impl Revision {
 
     /// The same at the time of the store, if the numbers change with time and are not those of this
     /// time: a day or a month has ended.
+    #[inline]
     pub(super) fn renewed(&self, store: &dyn Store, inner: &Inner) -> Option<Self> {
-        if !self.is_outdated(store) {
-            return None;
-        }
+        if self.is_outdated(store) { self.renew(store, inner) } else { None }
+    }
+
+    #[cold]
+    fn renew(&self, store: &dyn Store, inner: &Inner) -> Option<Self> {
         let Inner { timeout, cache_denials, .. } = *inner;
         let denials = self.denials.clone();
         // It was valid before.
@@ -68,6 +71,7 @@ impl Revision {
     }
 
     /// Whether a window of a calendar has ended, or the clock was set back.
+    #[inline]
     pub(super) fn is_outdated(&self, store: &dyn Store) -> bool {
         self.valid_during.as_ref().is_some_and(|during| !during.contains(&store.clock()))
     }

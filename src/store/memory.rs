@@ -205,13 +205,8 @@ impl MemoryBackend {
         let now = self.shared.now();
         let stored = shard.find(hash, self.policy, key);
         let found = stored.as_ref().map(|bucket| &bucket.state);
-        let limits = &self.spec.limits;
-        let mut standing = limits.standing(found, now);
-        let verdict = op.decide(limits, &mut standing, now);
-        if !op.changes(found.is_some(), &verdict) {
-            return verdict;
-        }
-        let state = limits.state(&standing, found, now);
+        let (verdict, changed) = op.apply(&self.spec.limits, found, now);
+        let Some(state) = changed else { return verdict };
         match stored {
             Some(bucket) => {
                 let full_at = state.until();

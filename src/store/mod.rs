@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::algorithm::{Adjustment, Charge, Limits, Place, Queued, Standing};
+use crate::algorithm::{Adjustment, Charge, Limits, Place, Queued, Standing, State};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -110,7 +110,7 @@ impl Op {
     }
 
     /// Whether a key is different afterwards. `exists` says whether anything is stored.
-    pub(crate) fn changes(&self, exists: bool, verdict: &Verdict) -> bool {
+    fn changes(&self, exists: bool, verdict: &Verdict) -> bool {
         match self {
             Self::Acquire(charge) => verdict.is_allowed() && !charge.is_nothing(),
             Self::Peek => false,
@@ -118,6 +118,25 @@ impl Op {
             Self::Queue(queued) => verdict.is_allowed() && !queued.charge.is_nothing(),
             Self::Leave(_) => exists,
         }
+    }
+
+    /// Decides on what is stored, and returns what to store instead if it changes.
+    pub(crate) fn apply(
+        &self,
+        limits: &Limits,
+        found: Option<&State>,
+        now: u64,
+    ) -> (Verdict, Option<State>) {
+        if let Self::Acquire(charge) = self
+            && let Some((verdict, state)) = limits.check_lone(found, charge, now)
+        {
+            let changes = self.changes(found.is_some(), &verdict);
+            return (verdict, changes.then_some(state));
+        }
+        let mut standing = limits.standing(found, now);
+        let verdict = self.decide(limits, &mut standing, now);
+        let changes = self.changes(found.is_some(), &verdict);
+        (verdict, changes.then(|| limits.state(&standing, found, now)))
     }
 
     /// The verdict, for a peek or after an adjustment that on a check of cost 1.

@@ -280,6 +280,29 @@ async fn on_redis_the_outer_permits_come_back_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attempt_that_is_allowed_after_a_denied_one_is_paid_for() {
+    let [outer, first, second] = [5, 1, 5].map(|n| limiter(Quota::per_day(n)));
+    first.charge("global", 1).await.unwrap();
+    let attempts = [first, second].map(|inner| app(RateLimitLayer::new(inner, Global)));
+    let layer = RateLimitLayer::new(outer.clone(), Global).refund_inner_denials();
+    let service = layer.layer(service_fn(|request: Request| {
+        let attempts = attempts.clone();
+        let (parts, _) = request.into_parts();
+        async move {
+            let mut response = None;
+            for attempt in attempts {
+                let request = Request::from_parts(parts.clone(), Body::empty());
+                response = Some(attempt.oneshot(request).await.unwrap());
+            }
+            Ok::<_, Infallible>(response.unwrap())
+        }
+    }));
+    let request = Request::get("/200").body(Body::empty()).unwrap();
+    assert_eq!(service.oneshot(request).await.unwrap().status(), StatusCode::OK);
+    assert_eq!(remaining(&outer).await, 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_status_of_the_application_is_not_taken_for_a_denial() {
     let limiter = limiter(Quota::per_day(5));
     let app = app(RateLimitLayer::new(limiter.clone(), Global).refund_inner_denials());

@@ -101,6 +101,40 @@ async fn a_key_of_any_algorithm_expires_after_all_its_quotas_are_unused_and_soon
     }
 }
 
+/// As until the end of the second, or of the granule, in which a key expires.
+#[tokio::test]
+async fn what_is_stored_longer_than_it_counts_counts_for_nothing() {
+    let server = Server::start().await;
+    const PERIOD: u64 = 100_000;
+    const SHORT: Quota = Quota::new(10, Duration::from_micros(PERIOD));
+    for quota in [
+        SHORT,
+        Quota::new(7, Duration::from_micros(PERIOD)).burst(5),
+        SHORT.interval_refill(),
+        SHORT.fixed_window(),
+        SHORT.calendar(),
+        SHORT.sliding_window(),
+        SHORT.sliding_blocks(10),
+    ] {
+        let (limiter, most) = (limiter(&server, quota), quota.capacity());
+        limiter.reset("key").await.unwrap();
+        // At the starts of windows: each two or three after the one before.
+        for (pause, cost) in [(1, most), (1, 1), (2, most)] {
+            let from = (server.time_micros().await).div_ceil(PERIOD) * PERIOD + pause * PERIOD;
+            let is_later = async || server.time_micros().await >= from;
+            wait_until("the quota is unused again", BOUND, is_later).await;
+            let decision = limiter.check_cost("key", cost).await.unwrap();
+            let found = (decision.is_allowed(), decision.remaining());
+            assert_eq!(found, (true, most - cost), "{quota}");
+            let is_denied = limiter.check_cost("key", most).await.unwrap().is_denied();
+            // Unless the machine has paused.
+            let used_until = from + decision.reset_after().as_micros() as u64;
+            assert!(is_denied || server.time_micros().await >= used_until, "{quota}");
+            server.command(&["PEXPIRE", REDIS_KEY, "60000"]).await;
+        }
+    }
+}
+
 /// `INCRBY` keeps the expiry, and works only on what Redis reads as an integer.
 #[tokio::test]
 async fn a_key_that_is_changed_by_incrby_never_expires_before_its_bucket_is_full() {

@@ -69,9 +69,14 @@ git ls-files -z | xargs -0 tar -cf - | tar -xf - -C "$copy"
 export CARGO_TARGET_DIR="$PWD/target/mutants-build" CARGO_PROFILE_DEV_DEBUG=0 RUST_BACKTRACE=0
 cd "$copy"
 
+# A mutation may make a test wait for ever.
+run() {
+    cargo test --locked --all-features --test it --no-run >"$copy/log" 2>&1 \
+        && timeout 180 cargo test --locked --all-features --test it -- "$@" >"$copy/log" 2>&1
+}
+
 passes() {
-    cargo test --locked --all-features --test it -- "${first[@]}" >"$copy/log" 2>&1 \
-        && cargo test --locked --all-features --test it -- "${second[@]}" >"$copy/log" 2>&1
+    run "${first[@]}" && run "${second[@]}"
 }
 
 if [ $# -eq 0 ] && ! passes; then
@@ -97,7 +102,8 @@ for number in "${!mutations[@]}"; do
         missed+=("$number")
         echo "$number MISSED: $name: $from -> $to"
     else
-        echo "$number caught: $name: $(grep -m 1 -o 'test .* FAILED' "$copy/log" || echo 'does not build')"
+        seen="$(grep -m 1 -o 'test .* FAILED' "$copy/log" || echo 'does not build, or does not end')"
+        echo "$number caught: $name: $seen"
     fi
     printf '%s\n' "$text" >"$file"
 done

@@ -67,6 +67,7 @@ rm -rf "$copy"
 mkdir -p "$copy"
 git ls-files -z | xargs -0 tar -cf - | tar -xf - -C "$copy"
 export CARGO_TARGET_DIR="$PWD/target/mutants-build" CARGO_PROFILE_DEV_DEBUG=0 RUST_BACKTRACE=0
+export PROPTEST_MAX_SHRINK_ITERS=0
 cd "$copy"
 
 # A mutation may make a test wait for ever.

@@ -61,6 +61,15 @@ pub enum Charge {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjustment(Arc<[i64]>);
 
+/// What is left of a check, unless others have charged the quota since.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Left {
+    /// The permits that were in use after it.
+    pub(crate) used: u64,
+    /// From now on, in microseconds.
+    pub(crate) reset_after: u64,
+}
+
 impl Charge {
     pub(crate) fn is_nothing(&self) -> bool {
         match self {

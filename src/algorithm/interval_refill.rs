@@ -5,6 +5,7 @@
 //! missing.
 
 use super::Algorithm;
+use super::charge::Left;
 use super::rate::MAX_TICKS;
 use crate::Quota;
 
@@ -157,11 +158,12 @@ impl Algorithm for IntervalRefill {
         self.longest_debt().min(self.limit * 2)
     }
 
-    /// Before the last refill, at least one permit is missing.
-    fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
-        match left.saturating_sub(delay).div_ceil(self.rate.interval) {
+    /// Those that are still missing. The last refill adds what whole refills have left.
+    fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
+        let last = left.used.saturating_sub(1) % self.rate.permits + 1;
+        match left.reset_after.saturating_sub(delay).div_ceil(self.rate.interval) {
             0 => 0,
-            refills => permits.min((refills - 1).saturating_mul(self.rate.permits) + 1),
+            refills => permits.min((refills - 1).saturating_mul(self.rate.permits) + last),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Algorithm;
-use super::charge::{Cost, Patience};
+use super::charge::{Cost, Left, Patience};
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
 use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
 use super::rate::{BucketState, Debt};
@@ -80,7 +80,7 @@ macro_rules! algorithms {
                 match self { $(Self::$name(limit) => limit.most_charged(),)+ }
             }
 
-            pub(crate) fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
+            pub(crate) fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
                 match self { $(Self::$name(limit) => limit.returnable(permits, left, delay),)+ }
             }
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::Algorithm;
 #[cfg(test)]
 use super::TokenBucket;
-use super::charge::{Adjustment, Charge, Cost, Place, Queued};
+use super::charge::{Adjustment, Charge, Cost, Left, Place, Queued};
 use super::limit::{Level, Limit};
 #[cfg(test)]
 use super::rate::Debt;
@@ -70,13 +70,13 @@ impl Limits {
     }
 
     /// What replaces a charge by the actual cost. Nothing is given back that is available again by now:
-    /// `left` is the time in which the quota of an index resets, unless others charge it, and `delay` the
-    /// longest time until the store knows.
+    /// `left` is what is left of the check for the quota of an index, and `delay` the longest time until
+    /// the store knows.
     pub(crate) fn settle(
         &self,
         actual: &impl Cost,
         charged: &impl Cost,
-        left: impl Fn(usize) -> u64,
+        left: impl Fn(usize) -> Left,
         delay: u64,
     ) -> Adjustment {
         let quotas = self.quotas.iter().enumerate();
@@ -108,7 +108,7 @@ impl Limits {
     pub(crate) fn leaving(
         &self,
         mut place: Place,
-        left: impl Fn(usize) -> u64,
+        left: impl Fn(usize) -> Left,
         delay: u64,
     ) -> Place {
         let quotas = self.quotas.iter().zip(&place.ends).enumerate();

@@ -13,7 +13,7 @@ mod state;
 mod token_bucket;
 mod window;
 
-pub(crate) use charge::{Adjustment, AtMostOne, Charge, Cost, Patience, Place, Queued};
+pub(crate) use charge::{Adjustment, AtMostOne, Charge, Cost, Left, Patience, Place, Queued};
 #[cfg(feature = "redis")]
 pub(crate) use fixed_window::{WindowState, Windows};
 #[cfg(feature = "redis")]
@@ -96,10 +96,10 @@ pub(crate) trait Algorithm {
 
     /// How many of the permits that a check has taken can be given back, without admitting one more
     /// than if it had not taken them: those that are not available again by now, unless others
-    /// charge the quota. In [units](Self::unit), because parts of a permit may have refilled. The quota
-    /// resets in `left`, if nobody charges it. The store gets the credit within `delay`.
-    fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
-        if left > delay { permits } else { 0 }
+    /// charge the quota. In [units](Self::unit), because parts of a permit may have refilled. The store
+    /// gets the credit within `delay`.
+    fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
+        if left.reset_after > delay { permits } else { 0 }
     }
 
     /// The units in a permit.

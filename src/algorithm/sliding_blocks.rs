@@ -3,6 +3,7 @@
 //! back at most one block late.
 
 use super::Algorithm;
+use super::charge::Left;
 use super::rate::MAX_TICKS;
 use super::window::window;
 use crate::Quota;
@@ -140,8 +141,8 @@ impl Algorithm for SlidingBlocks {
     }
 
     /// Only in the block in which they were taken.
-    fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
-        if left > self.window().saturating_add(delay) { permits } else { 0 }
+    fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
+        if left.reset_after > self.window().saturating_add(delay) { permits } else { 0 }
     }
 
     /// Permits of the newest blocks come back first.

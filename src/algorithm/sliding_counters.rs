@@ -6,6 +6,7 @@
 //! numbers are exact. The share is rounded down to whole permits.
 
 use super::Algorithm;
+use super::charge::Left;
 use super::rate::MAX_TICKS;
 use super::window::window;
 use crate::Quota;
@@ -160,9 +161,11 @@ impl Algorithm for SlidingCounters {
         level.state.current += cost;
     }
 
-    /// Only in the window in which they were taken.
-    fn returnable(&self, permits: u64, left: u64, delay: u64) -> u64 {
-        if left > self.span.0.saturating_add(delay) { permits } else { 0 }
+    /// Only in the window in which they were taken. In the next one, what was used counts for at most
+    /// as long as if all of it had been taken in that window.
+    fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
+        let in_next = self.span.share_falls_to(left.used, 0);
+        if left.reset_after > in_next.saturating_add(delay) { permits } else { 0 }
     }
 
     /// Permits of the current window come back first.

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::Algorithm;
-use super::charge::Patience;
+use super::charge::{Left, Patience};
 use super::rate::{BucketState, Debt, MAX_TICKS, Rate};
 use crate::Quota;
 use crate::quota::Kind;
@@ -200,10 +200,10 @@ impl Algorithm for TokenBucket {
     }
 
     /// The rest has refilled. Less than what refills during the delay is too much.
-    fn returnable(&self, permits: u64, left: u64, _: u64) -> u64 {
+    fn returnable(&self, permits: u64, left: Left, _: u64) -> u64 {
         let (permit, scale) = (self.rate.permit(), self.rate.scale());
         // It was rounded up.
-        let left = left.saturating_sub(u64::from(scale > 1));
+        let left = left.reset_after.saturating_sub(u64::from(scale > 1));
         permits.saturating_mul(permit).min(left.saturating_mul(scale)).min(MAX_TICKS)
     }
 

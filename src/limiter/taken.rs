@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{HeldRevision, Limiter};
+use crate::algorithm::Left;
 use crate::{Costs, Decision, Key};
 
 /// A check that has taken permits.
@@ -16,20 +17,23 @@ pub(crate) struct Taken {
     pub(super) key: Key,
     /// Not later than the store's decision.
     since: Instant,
-    /// When each quota will be as if the check had not been, in microseconds after the decision.
-    resets: SmallVec<[u64; 1]>,
+    /// Of each quota, at the time of the decision.
+    left: SmallVec<[Left; 1]>,
 }
 
 impl Taken {
     /// By a check that starts at this time.
     pub(crate) fn new(limiter: &Limiter, revision: HeldRevision, key: Key, since: Instant) -> Self {
-        Self { limiter: limiter.clone(), revision, key, since, resets: SmallVec::new() }
+        Self { limiter: limiter.clone(), revision, key, since, left: SmallVec::new() }
     }
 
     /// The check is allowed.
     pub(crate) fn decided(&mut self, decision: &Decision) {
-        let resets = decision.quotas().map(|quota| micros(quota.reset_after()));
-        self.resets = resets.collect();
+        let left = decision.quotas().map(|quota| Left {
+            used: quota.limit().saturating_sub(quota.remaining()),
+            reset_after: micros(quota.reset_after()),
+        });
+        self.left = left.collect();
     }
 
     /// The actual cost replaces the charge, without waiting for the store.
@@ -37,10 +41,10 @@ impl Taken {
         self.limiter.settle(self, charged, actual);
     }
 
-    /// The time until a quota resets, unless others charge it, in microseconds.
-    pub(super) fn left(&self, quota: usize) -> u64 {
-        let reset = self.resets.get(quota);
-        reset.map_or(0, |reset| reset.saturating_sub(micros(self.since.elapsed())))
+    /// Of a quota, by now.
+    pub(super) fn left(&self, quota: usize) -> Left {
+        let Left { used, reset_after } = self.left.get(quota).copied().unwrap_or_default();
+        Left { used, reset_after: reset_after.saturating_sub(micros(self.since.elapsed())) }
     }
 }
 

@@ -173,6 +173,20 @@ proptest! {
         prop_assert!(verdict.is_allowed() || !check(wait - 1).is_allowed());
     }
 
+    #[test]
+    fn a_cost_exceeds_only_a_capacity_that_is_smaller(quota in quota()) {
+        let limits = limits(&[quota]);
+        let (mut used, most) = (Used::new(&limits), quota.capacity() + quota.borrowed());
+        prop_assert!(limits.exceeding_capacity(&most).is_none());
+        let exceeds = |verdict: Verdict| (verdict.outcome, verdict.numbers.retry_after);
+        let expected = (Outcome::ExceedsCapacity, u64::MAX);
+        prop_assert_eq!(limits.exceeding_capacity(&(most + 1)).map(exceeds), Some(expected));
+        prop_assert!(used.check(most).is_allowed());
+        let verdict = used.check(most);
+        prop_assert_eq!(verdict.outcome, Outcome::Denied);
+        prop_assert!((1..u64::MAX).contains(&verdict.numbers.retry_after));
+    }
+
     /// Only time lowers a level, however it passes.
     #[test]
     fn time_in_two_steps_is_time_in_one(quotas in quotas(), cost in 1..=20u64, a in 0..=3_000_000u64, b in 0..=3_000_000u64) {
@@ -503,9 +517,6 @@ proptest! {
             quota.kind(),
             Kind::IntervalRefill | Kind::FixedWindow(WindowStart::FirstCheck)
         );
-        if starts_with_charge {
-            return Ok(());
-        }
         let limits = limits(&[quota]);
         let mut used = Used::after(&limits, before);
         let mut without = used.clone();
@@ -517,15 +528,40 @@ proptest! {
         for (pause, cost) in others {
             used.now += pause / 4;
             without.now = used.now;
+            if starts_with_charge && without.used() == 0 {
+                return Ok(());
+            }
             if used.check(cost).is_allowed() {
                 without.adjust(&limits.debit(&cost));
             }
         }
-        let left = |_| reset.saturating_sub(used.now - since);
+        if starts_with_charge && without.used() == 0 {
+            return Ok(());
+        }
+        let reset_after = reset.saturating_sub(used.now - since);
+        let left = |_| Left { used: quota.capacity() - verdict.numbers.remaining, reset_after };
         used.adjust(&limits.settle(&actual.min(cost), &cost, left, 0));
         prop_assert!(used.used() >= without.used(), "{:?} {:?}", used, without);
         let wait = |used: &Used<'_>| used.peek().numbers.reset_after;
         prop_assert!(wait(&used) >= wait(&without), "{:?} {:?}", used, without);
+    }
+
+    /// To the rounding of a wait. Counters do not know what was taken in which of two windows.
+    #[test]
+    fn all_of_a_check_is_given_back_at_once(quota in quota(), checks in checks(), cost in 1..=20u64) {
+        let limits = limits(&[quota]);
+        let is_bucket = matches!(quota.kind(), Kind::TokenBucket | Kind::Queue(_));
+        let is_exact = quota.kind() != Kind::SlidingCounters;
+        let mut used = Used::after(&limits, if is_exact { checks } else { Vec::new() });
+        let before = used.clone();
+        let verdict = used.check(cost);
+        if verdict.is_allowed() {
+            let reset_after = verdict.numbers.reset_after;
+            let left = Left { used: quota.capacity() - verdict.numbers.remaining, reset_after };
+            used.adjust(&limits.settle(&0, &cost, |_| left, 0));
+            let lost = before.remaining() - used.remaining();
+            prop_assert!(lost <= u64::from(is_bucket), "{} of {}: {}", lost, cost, quota);
+        }
     }
 
     #[test]

@@ -283,6 +283,25 @@ async fn an_invalid_value_becomes_an_empty_bucket_with_a_ttl() {
 }
 
 #[tokio::test]
+async fn a_value_that_is_too_short_or_too_long_becomes_an_empty_bucket() {
+    let server = Server::start().await;
+    for quota in &QUOTAS[1..] {
+        let limiter = limiter(&server, *quota);
+        limiter.reset("key").await.unwrap();
+        limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+        let whole = value(&server).await.unwrap();
+        let short = whole.split_last().unwrap().1;
+        let long = [&whole, &[0][..]].concat();
+        for value in [short, &long] {
+            server.command(&[b"SET", REDIS_KEY.as_bytes(), value, b"PX", b"100000"]).await;
+            let decision = limiter.check("key").await.unwrap();
+            assert!(decision.is_denied() && decision.remaining() == 0, "{quota}: {decision:?}");
+            assert!(ttl(&server).await > 100_000, "{quota}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_missing_ttl_is_restored_whether_the_check_is_allowed_or_denied() {
     let server = Server::start().await;
     for quota in &QUOTAS[..2] {

@@ -2,6 +2,7 @@ use std::fmt;
 use std::slice;
 use std::time::Duration;
 
+use crate::algorithm::Left;
 use crate::verdict::{Numbers, Outcome, QuotaInfo, Verdict};
 use crate::{Error, Quota};
 
@@ -129,8 +130,13 @@ impl Decision {
 
     fn made(outcome: Outcome, limit: u64, remaining: u64, wait: Duration) -> Self {
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-        let numbers =
-            Numbers { remaining, retry_after: wait, refill_after: wait, reset_after: wait };
+        let numbers = Numbers {
+            remaining,
+            retry_after: wait,
+            refill_after: wait,
+            reset_after: wait,
+            counts_for: 0,
+        };
         let verdict = Verdict::new(outcome, numbers);
         let quota = QuotaInfo::new(Quota::DEFAULT_NAME, limit, 0);
         Self { verdict, source: Source::Store, quota }
@@ -266,6 +272,11 @@ impl Decision {
 }
 
 impl<'a> QuotaStatus<'a> {
+    pub(crate) fn left(&self) -> Left {
+        let Numbers { remaining, reset_after, counts_for, .. } = *self.numbers;
+        Left { used: self.info.limit.saturating_sub(remaining), reset_after, counts_for }
+    }
+
     /// The name of the quota, as in the `RateLimit` field.
     pub fn name(&self) -> &'a str {
         self.info.name()

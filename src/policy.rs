@@ -88,7 +88,7 @@ impl Policy {
         self.quotas.iter().map(|(name, quota)| (&**name, quota))
     }
 
-    /// The same with another quota in place of the only one.
+    /// The same with another quota in place of the only one. `None` if there are several.
     pub(crate) fn with_only(&self, quota: Quota) -> Option<Self> {
         let [(name, _)] = &*self.quotas else { return None };
         Some(Self { name: self.name.clone(), quotas: vec![(name.clone(), quota)] })

@@ -24,6 +24,9 @@ pub(crate) struct Numbers {
     pub(crate) retry_after: u64,
     pub(crate) refill_after: u64,
     pub(crate) reset_after: u64,
+    /// For how long all permits count that were taken last, of an algorithm where they count less and
+    /// less. 0 for others.
+    pub(crate) counts_for: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -66,8 +66,9 @@ pub struct Adjustment(Arc<[i64]>);
 pub(crate) struct Left {
     /// The permits that were in use after it.
     pub(crate) used: u64,
-    /// From now on, in microseconds.
+    /// From now on, in microseconds, like the next.
     pub(crate) reset_after: u64,
+    pub(crate) counts_for: u64,
 }
 
 impl Charge {

@@ -158,12 +158,14 @@ impl Algorithm for IntervalRefill {
         self.longest_debt().min(self.limit * 2)
     }
 
-    /// Those that are still missing. The last refill adds what whole refills have left.
+    /// Those that are still missing. The last refill adds the remainder.
     fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
         let last = left.used.saturating_sub(1) % self.rate.permits + 1;
         match left.reset_after.saturating_sub(delay).div_ceil(self.rate.interval) {
             0 => 0,
-            refills => permits.min((refills - 1).saturating_mul(self.rate.permits) + last),
+            refills => {
+                permits.min((refills - 1).saturating_mul(self.rate.permits).saturating_add(last))
+            }
         }
     }
 

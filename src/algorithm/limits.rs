@@ -217,7 +217,7 @@ impl Limits {
 
     /// Decides a check of a key of which at most a lone token bucket is stored, and returns what to
     /// store if it is allowed. `None` for any other policy or state. Nearly all checks are of this
-    /// kind, and without the loops they take a memory store an eighth fewer instructions.
+    /// kind, and without the loops one in memory takes an eighth fewer instructions.
     pub(crate) fn check_lone(
         &self,
         state: Option<&State>,

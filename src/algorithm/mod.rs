@@ -107,6 +107,11 @@ pub(crate) trait Algorithm {
         1
     }
 
+    /// For how long all permits count that were taken last, if they count less and less afterwards.
+    fn counts_for(_: &Self::Level) -> u64 {
+        0
+    }
+
     /// Gives permits back, at most those in use. From now on the level falls as one that this
     /// revision has left.
     fn credit(&self, level: &mut Self::Level, units: u64);
@@ -160,6 +165,7 @@ pub(crate) trait Algorithm {
             retry_after: 0,
             refill_after: Self::time_to(level, self.limit().saturating_sub(remaining + 1)),
             reset_after: Self::time_to(level, 0),
+            counts_for: Self::counts_for(level),
         }
     }
 

@@ -161,11 +161,14 @@ impl Algorithm for SlidingCounters {
         level.state.current += cost;
     }
 
-    /// Only in the window in which they were taken. In the next one, what was used counts for at most
-    /// as long as if all of it had been taken in that window.
+    /// Until the end of the current window.
+    fn counts_for(level: &CountersLevel) -> u64 {
+        let CountersState { current, starts_at, span, .. } = level.state;
+        if current == 0 { 0 } else { starts_at.saturating_add(span.0).saturating_sub(level.now) }
+    }
+
     fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
-        let in_next = self.span.share_falls_to(left.used, 0);
-        if left.reset_after > in_next.saturating_add(delay) { permits } else { 0 }
+        if left.counts_for > delay { permits } else { 0 }
     }
 
     /// Permits of the current window come back first.

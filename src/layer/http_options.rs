@@ -60,7 +60,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// stands: see [`costs_without_response`](Self::costs_without_response). If the client
     /// disconnects later, the closure is called with the bytes sent by then. Permits that are
     /// available again by then, because the window has ended or the bucket has refilled, are not
-    /// given back. If the store failed and the failure mode allowed the request, its whole cost is
+    /// given back. The same applies to those of a sliding window that were not taken in the current
+    /// block, or in the current window of the two counters. If the store failed and the failure mode allowed the request, its whole cost is
     /// charged afterwards. If Redis charged the check although its reply was late, the request is
     /// charged twice. Costs that could not be charged are logged. If the costs name a quota that
     /// the policy does not have, the estimate stands and the log says so.
@@ -124,8 +125,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// Layers with different keys, such as user, tenant and global, cannot be atomic, because the
     /// keys may be on different servers. So this is best effort, with the bounds of
     /// [`BestEffortChecks`](crate::BestEffortChecks). Put the narrowest limit outermost, where it
-    /// is checked first. The inner layer marks the extensions of its response. If middleware in
-    /// between returns a response without them, nothing is given back.
+    /// is checked first. If middleware in between drops the extensions of the request or of the
+    /// response, nothing is given back.
     ///
     /// ```
     /// use axum::{Router, routing::get};

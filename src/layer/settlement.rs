@@ -33,7 +33,7 @@ pub(super) struct Settling {
     pub(super) refunds: bool,
 }
 
-/// In the extensions of a request: a layer around wants to know whether it is denied.
+/// In the extensions of a request: an outer layer wants to know whether it is denied.
 #[derive(Clone, Debug)]
 struct ReportDenial;
 
@@ -65,7 +65,7 @@ struct Charged {
     without_response: Option<Costs>,
 }
 
-/// Reports a denial to layers around, which may give their permits back.
+/// Reports a denial to outer layers, which may give their permits back.
 pub(super) fn report_denial(request: &Extensions, response: &mut Extensions) {
     if request.get::<ReportDenial>().is_some() {
         response.insert(DeniedInside);
@@ -104,7 +104,7 @@ impl Settlement {
         }
     }
 
-    /// Asks the layers inside.
+    /// Asks inner layers to report a denial.
     pub(super) fn ask_for_denials(&self, request: &mut Extensions) {
         if self.refunds {
             request.insert(ReportDenial);

@@ -171,10 +171,6 @@ impl Limiter {
             let revision = self.revision();
             CheckState::start(self, &revision, &key, &costs, Some(Patience(wait)))
         };
-        let checked = match state {
-            CheckState::Ready(checked) => checked?,
-            CheckState::Pending(mut check) => poll_fn(|cx| check.poll(self, cx)).await?,
-        };
-        Ok(Reservation(checked))
+        Ok(Reservation(state.finish(self).await?))
     }
 }

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use super::check::unknown_quota;
 use super::failure_log::Effect;
-use super::taken::{Taken, micros};
+use super::taken::Taken;
 use super::{HeldRevision, InvalidateOnDrop, Limiter, Revision};
 use crate::algorithm::{Adjustment, Charge};
 use crate::store::{Op, PendingVerdict};
@@ -107,8 +107,8 @@ impl Limiter {
             (Ok(charged), Ok(actual)) => (charged, actual),
             (Err(error), _) | (_, Err(error)) => return self.not_charged(revision, &error),
         };
-        let (left, delay) = (|quota| taken.left(quota), micros(self.timeout()));
-        let adjustment = revision.limits.settle(&actual, &charged, left, delay);
+        let left = |quota| taken.left(quota);
+        let adjustment = revision.limits.settle(&actual, &charged, left, taken.delay());
         if adjustment.is_nothing() {
             return;
         }

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{Limiter, Taken};
+use super::{CheckState, Limiter, Taken};
 use crate::{Costs, Decision, Error, Key, Source};
 
 /// Limits on several keys for one request: per user, per tenant, and for everyone.
@@ -78,15 +78,18 @@ impl BestEffortChecks {
     pub async fn check(self) -> Result<Decision, Error> {
         let (mut earlier, mut tightest) = (GiveBack(Vec::new()), None::<Decision>);
         for (limiter, key, costs) in self.0 {
-            // Only used to give permits back. An update in between is no problem, because quotas keep
-            // what was used.
-            let held = limiter.revision().hold();
-            let mut taken = Taken::new(&limiter, held, key.clone(), Instant::now());
-            let decision = limiter.check_costs(key, costs.clone()).await?;
+            let since = Instant::now();
+            let (held, state) = {
+                let revision = limiter.revision();
+                let state = CheckState::start(&limiter, &revision, &key, &costs, None);
+                (revision.hold(), state)
+            };
+            let decision = state.finish(&limiter).await?.decision;
             if decision.is_denied() {
                 return Ok(decision);
             }
             if decision.source() == Source::Store {
+                let mut taken = Taken::new(&limiter, held, key, since);
                 taken.decided(&decision);
                 earlier.0.push((taken, costs));
             }

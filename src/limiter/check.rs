@@ -1,5 +1,5 @@
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -80,6 +80,14 @@ impl CheckState {
                 let op = |queued| Op::Queue(Box::new(queued));
                 Self::decide(limiter, revision, key, queued, op, waiter)
             }
+        }
+    }
+
+    /// The result, of a check of this limiter.
+    pub(super) async fn finish(self, limiter: &Limiter) -> Result<Checked, Error> {
+        match self {
+            Self::Ready(checked) => checked,
+            Self::Pending(mut check) => poll_fn(|cx| check.poll(limiter, cx)).await,
         }
     }
 

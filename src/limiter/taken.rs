@@ -10,7 +10,6 @@ use crate::algorithm::Left;
 use crate::{Costs, Decision, Key};
 
 /// A check that has taken permits.
-#[derive(Clone)]
 pub(crate) struct Taken {
     pub(super) limiter: Limiter,
     pub(super) revision: HeldRevision,
@@ -29,11 +28,7 @@ impl Taken {
 
     /// The check is allowed.
     pub(crate) fn decided(&mut self, decision: &Decision) {
-        let left = decision.quotas().map(|quota| Left {
-            used: quota.limit().saturating_sub(quota.remaining()),
-            reset_after: micros(quota.reset_after()),
-        });
-        self.left = left.collect();
+        self.left = decision.quotas().map(|quota| quota.left()).collect();
     }
 
     /// The actual cost replaces the charge, without waiting for the store.
@@ -41,13 +36,22 @@ impl Taken {
         self.limiter.settle(self, charged, actual);
     }
 
+    /// The longest time until the store knows what is given back, in microseconds.
+    pub(super) fn delay(&self) -> u64 {
+        micros(self.limiter.timeout())
+    }
+
     /// Of a quota, by now.
     pub(super) fn left(&self, quota: usize) -> Left {
-        let Left { used, reset_after } = self.left.get(quota).copied().unwrap_or_default();
-        Left { used, reset_after: reset_after.saturating_sub(micros(self.since.elapsed())) }
+        let Left { used, reset_after, counts_for } =
+            self.left.get(quota).copied().unwrap_or_default();
+        let elapsed = micros(self.since.elapsed());
+        let (reset_after, counts_for) =
+            (reset_after.saturating_sub(elapsed), counts_for.saturating_sub(elapsed));
+        Left { used, reset_after, counts_for }
     }
 }
 
-pub(super) fn micros(time: Duration) -> u64 {
+fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::taken::{Taken, micros};
+use super::taken::Taken;
 use super::{HeldRevision, Limiter, Revision};
 use crate::algorithm::Place;
 use crate::store::Op;
@@ -104,8 +104,9 @@ impl Wait {
 
     fn leave(&mut self) -> Option<Op> {
         let place = self.place.take().filter(|_| !self.delay().is_zero())?;
-        let (left, delay) = (|quota| self.taken.left(quota), micros(self.taken.limiter.timeout()));
-        Some(Op::Leave(Box::new(self.revision().limits.leaving(place, left, delay))))
+        let left = |quota| self.taken.left(quota);
+        let place = self.revision().limits.leaving(place, left, self.taken.delay());
+        Some(Op::Leave(Box::new(place)))
     }
 
     /// The revision that decided the check.

@@ -1,6 +1,6 @@
 //! Charges and credits: permits that are taken and given back without a check.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::task::JoinSet;
 use tollgate::{
@@ -168,6 +168,35 @@ fn named(store: impl Store + Clone, limits: [u64; 3]) -> [Limiter; 3] {
         let quota = Quota::per_day(n).fixed_window();
         uncached(store.clone(), Policy::new(name).quota(name, quota))
     })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_key_that_denies_gives_all_of_the_first_back_whatever_its_algorithm() {
+    let quota = Quota::per_minute(10);
+    for quota in [
+        quota,
+        quota.borrow_up_to(5),
+        quota.interval_refill(),
+        quota.fixed_window(),
+        quota.calendar(),
+        quota.sliding_window(),
+        quota.sliding_blocks(6),
+    ] {
+        let start = UNIX_EPOCH + Duration::from_secs(600);
+        let store = MemoryStore::starting_at(start);
+        let first = Limiter::new(store.clone(), Policy::new("first").quota("q", quota)).unwrap();
+        let other = Policy::new("second").quota("q", Quota::per_day(1).fixed_window());
+        let second = Limiter::new(store, other).unwrap();
+        second.charge("all", 1).await.unwrap();
+        // Some were used in the window before.
+        first.charge("key", 9).await.unwrap();
+        tokio::time::advance(Duration::from_secs(65)).await;
+        first.charge("key", 1).await.unwrap();
+        let before = remaining(&first, "key").await;
+        let checks = BestEffortChecks::new().add_costs(&first, "key", Costs::new(4));
+        assert!(checks.add(&second, "all").check().await.unwrap().is_denied());
+        assert_eq!(remaining(&first, "key").await, before, "{quota}");
+    }
 }
 
 fn checks([user, tenant, global]: &[Limiter; 3], cost: u64) -> BestEffortChecks {

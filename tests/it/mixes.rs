@@ -63,7 +63,8 @@ fn bucket() -> impl Strategy<Value = Quota> {
     })
 }
 
-fn quota() -> impl Strategy<Value = Quota> {
+/// One of each kind.
+fn quotas() -> Vec<BoxedStrategy<Quota>> {
     let limit = prop_oneof![1..=20u64, 1_000..=1u64 << 52];
     let micros = prop_oneof![1_000..=100_000u64, Just(604_800_000_000), 1_000..=1u64 << 52];
     let window = (limit, micros, any::<bool>()).prop_map(|(limit, micros, is_on_clock)| {
@@ -97,24 +98,43 @@ fn quota() -> impl Strategy<Value = Quota> {
         let micros = width * u64::from(blocks);
         Quota::new(limit, Duration::from_micros(micros)).sliding_blocks(blocks)
     });
-    let quota =
-        prop_oneof![bucket(), borrowing, queue, interval, window, calendar, sliding, blocks];
-    quota.prop_filter("too large", |quota| Limiter::new(MemoryStore::new(), *quota).is_ok())
+    let quotas = [
+        bucket().boxed(),
+        borrowing.boxed(),
+        queue.boxed(),
+        interval.boxed(),
+        window.boxed(),
+        calendar.boxed(),
+        sliding.boxed(),
+        blocks.boxed(),
+    ];
+    let is_possible = |quota: &Quota| Limiter::new(MemoryStore::new(), *quota).is_ok();
+    quotas.map(|quota| quota.prop_filter("too large", is_possible).boxed()).into()
 }
 
-fn policy() -> impl Strategy<Value = Policy> {
-    let others = prop::collection::vec((0..5usize, quota()), 0..=3);
-    (clock(), others).prop_map(|(clock, mut others)| {
-        others.sort_by_key(|(name, _)| *name);
-        others.dedup_by_key(|(name, _)| *name);
-        let add =
-            |policy: Policy, (name, quota)| policy.quota(["a", "b", "c", "d", "e"][name], quota);
-        others.into_iter().fold(Policy::new("test").quota(CLOCK, clock), add)
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+/// Most revisions have quotas of the same kind under a name, with other numbers.
+fn revisions() -> impl Strategy<Value = Vec<Policy>> {
+    let other = (0..NAMES.len(), quotas(), 0..40usize);
+    let revision = (clock(), prop::collection::vec(other, 0..=3));
+    let kinds = prop::collection::vec(0..8usize, NAMES.len());
+    (kinds, prop::collection::vec(revision, 1..=3)).prop_map(|(kinds, revisions)| {
+        let policy = |(clock, mut others): (Quota, Vec<(usize, Vec<Quota>, usize)>)| {
+            others.sort_by_key(|(name, ..)| *name);
+            others.dedup_by_key(|(name, ..)| *name);
+            let policy = Policy::new("test").quota(CLOCK, clock);
+            others.iter().fold(policy, |policy, (name, quotas, any)| {
+                let quota = quotas.get(*any).unwrap_or(&quotas[kinds[*name]]);
+                policy.quota(NAMES[*name], *quota)
+            })
+        };
+        revisions.into_iter().map(policy).collect()
     })
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    prop::collection::vec(policy(), 1..=3).prop_flat_map(|revisions| {
+    revisions().prop_flat_map(|revisions| {
         let cost = prop_oneof![8 => 0..=3u64, 2 => 1..=41u64, 1 => Just(u32::MAX.into())];
         let permits = prop_oneof![8 => 1..=30u64, 1 => 1..=1u64 << 52, 1 => Just(u64::MAX)];
         let adjustment = prop_oneof![

@@ -166,6 +166,24 @@ async fn a_quota_without_a_queue_denies_one_that_would_have_to_wait() {
     assert_eq!(limiter.peek("key").await.unwrap().quotas().next().unwrap().remaining(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_wait_gives_back_what_it_took_from_each_quota() {
+    let policy = Policy::new("test")
+        .quota("queue", QUEUE)
+        .quota("window", Quota::per_day(9).fixed_window())
+        .quota("counters", Quota::per_day(9).sliding_window())
+        .quota("interval", Quota::per_day(9).interval_refill())
+        .quota("lent", Quota::per_day(9).borrow_up_to(3));
+    let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();
+    assert!(limiter.acquire("key").await.unwrap().is_allowed());
+    let before = limiter.peek("key").await.unwrap();
+    let costs = Costs::new(4).with("queue", 1);
+    let reservation = limiter.reserve("key", costs).await.unwrap();
+    assert!(reservation.decision().is_allowed() && !reservation.delay().is_zero());
+    reservation.cancel().await.unwrap();
+    assert_eq!(limiter.peek("key").await.unwrap(), before);
+}
+
 #[tokio::test]
 async fn an_outage_is_decided_at_once_by_the_failure_mode() {
     let store = RedisStore::open("redis://127.0.0.1:1").unwrap();

@@ -524,7 +524,7 @@ proptest! {
         if !verdict.is_allowed() {
             return Ok(());
         }
-        let (since, reset) = (used.now, verdict.numbers.reset_after);
+        let since = used.now;
         for (pause, cost) in others {
             used.now += pause / 4;
             without.now = used.now;
@@ -538,26 +538,29 @@ proptest! {
         if starts_with_charge && without.used() == 0 {
             return Ok(());
         }
-        let reset_after = reset.saturating_sub(used.now - since);
-        let left = |_| Left { used: quota.capacity() - verdict.numbers.remaining, reset_after };
+        let passed = used.now - since;
+        let left = |_| Left {
+            used: quota.capacity() - verdict.numbers.remaining,
+            reset_after: verdict.numbers.reset_after.saturating_sub(passed),
+            counts_for: verdict.numbers.counts_for.saturating_sub(passed),
+        };
         used.adjust(&limits.settle(&actual.min(cost), &cost, left, 0));
         prop_assert!(used.used() >= without.used(), "{:?} {:?}", used, without);
         let wait = |used: &Used<'_>| used.peek().numbers.reset_after;
         prop_assert!(wait(&used) >= wait(&without), "{:?} {:?}", used, without);
     }
 
-    /// To the rounding of a wait. Counters do not know what was taken in which of two windows.
+    /// To the rounding of a wait.
     #[test]
     fn all_of_a_check_is_given_back_at_once(quota in quota(), checks in checks(), cost in 1..=20u64) {
         let limits = limits(&[quota]);
         let is_bucket = matches!(quota.kind(), Kind::TokenBucket | Kind::Queue(_));
-        let is_exact = quota.kind() != Kind::SlidingCounters;
-        let mut used = Used::after(&limits, if is_exact { checks } else { Vec::new() });
+        let mut used = Used::after(&limits, checks);
         let before = used.clone();
         let verdict = used.check(cost);
         if verdict.is_allowed() {
-            let reset_after = verdict.numbers.reset_after;
-            let left = Left { used: quota.capacity() - verdict.numbers.remaining, reset_after };
+            let Numbers { remaining, reset_after, counts_for, .. } = verdict.numbers;
+            let left = Left { used: quota.capacity() - remaining, reset_after, counts_for };
             used.adjust(&limits.settle(&0, &cost, |_| left, 0));
             let lost = before.remaining() - used.remaining();
             prop_assert!(lost <= u64::from(is_bucket), "{} of {}: {}", lost, cost, quota);

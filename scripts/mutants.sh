@@ -64,7 +64,8 @@ tests=(mixes:: state:: "calendars:: charges:: exact:: queue:: server_errors:: wa
 copy="$PWD/target/mutants"
 rm -rf "$copy"
 mkdir -p "$copy"
-git ls-files -z | xargs -0 tar -cf - | tar -xf - -C "$copy"
+# As new files (-m), or cargo would take the build of an earlier run for theirs.
+git ls-files -z | xargs -0 tar -cf - | tar -xmf - -C "$copy"
 export CARGO_TARGET_DIR="$PWD/target/mutants-build" CARGO_PROFILE_DEV_DEBUG=0 RUST_BACKTRACE=0
 export PROPTEST_MAX_SHRINK_ITERS=0
 cd "$copy"

@@ -421,6 +421,21 @@ async fn used_permits_stay_used_at_other_numbers() {
 }
 
 /// Lua has at most 200 variables, and 250 registers.
+/// Otherwise a limit per day would be one per hour while both are in use.
+#[tokio::test]
+async fn a_longer_window_lengthens_the_one_that_a_shorter_one_started() {
+    let server = Server::start().await;
+    let hour = Duration::from_secs(3_600);
+    let [short, long] = [Quota::per_hour(10), Quota::per_day(10)].map(Quota::fixed_window);
+    let [short, long] = revisions(&server, short, long);
+    short.check("key").await.unwrap().ensure_allowed().unwrap();
+    assert!(short.peek("key").await.unwrap().reset_after() <= hour);
+    long.check("key").await.unwrap().ensure_allowed().unwrap();
+    let found = short.peek("key").await.unwrap();
+    assert_eq!(found.remaining(), 8);
+    assert!(found.reset_after() > 23 * hour, "{found:?}");
+}
+
 #[tokio::test]
 async fn the_script_of_the_largest_policies_runs() {
     let server = Server::start().await;

@@ -174,11 +174,8 @@ mod tests {
             let quota = Quota::new(1, Duration::from_micros(period));
             let bucket = TokenBucket::new(&quota).unwrap();
             let verdict = bucket.check(&mut bucket.empty(0), 1);
-            let decision = Decision {
-                verdict,
-                source: Source::Store,
-                quota: Limit::TokenBucket(bucket).info("q"),
-            };
+            let quota = Limit::TokenBucket(bucket).info("q");
+            let decision = Decision::new(verdict, Source::Store, quota);
             let status = decoded(&denied(&decision, GRPC));
             assert_eq!(status.code(), Code::ResourceExhausted);
             let info = status.get_details_retry_info().unwrap();

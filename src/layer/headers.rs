@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::grpc;
 use super::interned::interned;
-use crate::verdict::{QuotaInfo, Verdict};
+use crate::verdict::QuotaInfo;
 use crate::{Decision, Source};
 
 /// Which rate limit headers to send.
@@ -122,7 +122,7 @@ impl RateLimitHeaders {
         decision: &Decision,
         fields: &QuotaFields,
     ) -> RateLimitHeaders {
-        let numbers = &decision.verdict.numbers;
+        let numbers = &decision.numbers;
         let three = |names, since| {
             let (limit, remaining) = (decision.limit(), numbers.remaining);
             let reset = seconds(numbers.reset_after.saturating_add(since));
@@ -200,7 +200,7 @@ impl RateLimitHeaders {
 /// Adds `Retry-After` to a denial, unless the cost exceeds the capacity, so that waiting cannot help.
 pub(super) fn insert_retry_after(decision: &Decision, headers: &mut HeaderMap) {
     if decision.retry_after().is_some() {
-        headers.insert(RETRY_AFTER, seconds(decision.verdict.numbers.retry_after).into());
+        headers.insert(RETRY_AFTER, seconds(decision.numbers.retry_after).into());
     }
 }
 
@@ -223,11 +223,11 @@ fn prefix(quota: &QuotaInfo) -> Box<[u8]> {
 
 /// `"name";r=5;t=1, "other";r=0;t=30`
 fn field(prefixes: &[Box<[u8]>], decision: &Decision) -> HeaderValue {
-    if let ([prefix], Verdict { numbers, several: None, .. }) = (prefixes, &decision.verdict) {
+    if let ([prefix], Decision { numbers, several: None, .. }) = (prefixes, decision) {
         return value(item(prefix, numbers.remaining, numbers.refill_after));
     }
     // `Retry-After` is not before any `t`, so a quota that has permits left omits a later one.
-    let denied_for = decision.retry_after().map(|_| seconds(decision.verdict.numbers.retry_after));
+    let denied_for = decision.retry_after().map(|_| seconds(decision.numbers.retry_after));
     let items = prefixes.iter().zip(decision.quotas()).map(|(prefix, quota)| {
         let refill_after = quota.refill_micros();
         let is_later = denied_for.is_some_and(|wait| seconds(refill_after) > wait);
@@ -301,7 +301,7 @@ mod tests {
         for _ in 0..taken {
             verdict = bucket.check(&mut debt, 1);
         }
-        Decision { verdict, source: Source::Store, quota: Limit::TokenBucket(bucket).info("burst") }
+        Decision::new(verdict, Source::Store, Limit::TokenBucket(bucket).info("burst"))
     }
 
     fn headers(style: HeaderStyle, quota: Quota, taken: u32) -> HeaderMap {
@@ -336,7 +336,7 @@ mod tests {
         let verdict = limits.check(&mut standing, &of_kb(then));
         let tightest = verdict.several.as_ref().unwrap().tightest;
         let quota = limits.infos()[tightest].clone();
-        Decision { verdict, source: Source::Store, quota }
+        Decision::new(verdict, Source::Store, quota)
     }
 
     #[test]

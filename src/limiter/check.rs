@@ -134,7 +134,7 @@ impl Checked {
         check: impl FnOnce() -> (HeldRevision, Key),
     ) -> Self {
         let Some(waiter) = waiter else { return Self { decision, wait: None } };
-        let several = decision.verdict.several.as_mut();
+        let several = decision.several.as_mut();
         let wait = several.and_then(|several| several.waiting.take()).map(|waiting| {
             let (revision, key) = check();
             Box::new(Wait::new(waiter, revision, key, waiting, &decision))

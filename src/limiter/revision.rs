@@ -87,7 +87,7 @@ impl Revision {
 
     pub(crate) fn decision(&self, verdict: Verdict, source: Source) -> Decision {
         let tightest = verdict.several.as_ref().map_or(0, |several| several.tightest);
-        Decision { verdict, source, quota: self.quotas()[tightest].clone() }
+        Decision::new(verdict, source, self.quotas()[tightest].clone())
     }
 
     /// Data of the layer, computed once per revision. The limiter knows nothing about it. Only one

@@ -180,3 +180,19 @@ impl StdError for Error {
         self.0.source.as_deref().map(|source| source as _)
     }
 }
+
+/// The text of an error and its causes, for logs.
+pub(crate) fn with_causes(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        // Some errors repeat their cause.
+        if !text.ends_with(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Algorithm;
-#[cfg(test)]
+#[cfg(any(feature = "redis", test))]
 use super::TokenBucket;
 use super::charge::{Adjustment, Charge, Cost, Left, Place, Queued};
 use super::limit::{Level, Limit};
@@ -61,6 +61,14 @@ impl Limits {
         let infos = infos.map(|((name, _), quota)| quota.limit.info(name)).collect();
         let has_queue = quotas.iter().any(|quota| quota.limit.is_queue());
         Ok(Self { quotas, infos, has_queue })
+    }
+
+    /// Of a single bucket without a queue.
+    #[cfg(any(feature = "redis", test))]
+    pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
+        let (id, limit) = (QuotaId::LONE, Limit::TokenBucket(bucket));
+        let named = Named { id, limit, is_first_bucket: true };
+        Self { quotas: [named].into(), infos: [limit.info("q")].into(), has_queue: false }
     }
 
     /// While all calendars are in their current windows, if there are any.
@@ -350,15 +358,6 @@ impl Limits {
 /// No quota has as many permits or units.
 fn saturating(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-#[cfg(test)]
-impl Limits {
-    pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
-        let (id, limit) = (QuotaId::LONE, Limit::TokenBucket(bucket));
-        let named = Named { id, limit, is_first_bucket: true };
-        Self { quotas: [named].into(), infos: [limit.info("q")].into(), has_queue: false }
-    }
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(crate) use sliding_counters::{CountersState, Span};
 pub(crate) use state::State;
 #[cfg(feature = "redis")]
 pub(crate) use state::{Entry, QuotaId};
-#[cfg(test)]
+#[cfg(any(feature = "redis", test))]
 pub(crate) use token_bucket::TokenBucket;
 
 use crate::verdict::{Numbers, Outcome, Verdict};

@@ -43,6 +43,10 @@ pub(crate) struct FullAt {
 }
 
 impl Rate {
+    /// A permit per microsecond.
+    #[cfg(feature = "redis")]
+    pub(crate) const FASTEST: Self = Self { permit: NonZeroU64::MIN, scale: NonZeroU64::MIN };
+
     /// `None` for numbers that no quota has.
     pub(crate) fn new(permit: u64, scale: u64) -> Option<Self> {
         let number = |ticks| NonZeroU64::new(ticks).filter(|ticks| ticks.get() <= MAX_TICKS);

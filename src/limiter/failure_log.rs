@@ -1,7 +1,6 @@
 //! Reports checks and charges that the store did not decide: one line per reason and interval, so
 //! that a limit that is not enforced is always visible, and a long outage does not fill the log.
 
-use std::error::Error as StdError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::FailureMode;
+use crate::error::with_causes;
 use crate::{Error, ErrorKind};
 
 /// What a failure means.
@@ -68,7 +68,7 @@ impl Default for FailureLog {
 
 impl FailureLog {
     pub(super) fn failed(&self, policy: &str, effect: impl Into<Effect>, error: &Error) {
-        let (now, text) = (Instant::now(), describe(error));
+        let (now, text) = (Instant::now(), with_causes(error));
         let server = error.server().unwrap_or_default();
         let lines: Vec<Line> = {
             let mut reasons = self.reasons();
@@ -174,20 +174,4 @@ impl From<FailureMode> for Effect {
             FailureMode::Closed => Self::FailsClosed,
         }
     }
-}
-
-/// The error and its causes.
-fn describe(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        // Some errors repeat their cause.
-        if !text.ends_with(&message) {
-            text.push_str(": ");
-            text.push_str(&message);
-        }
-        cause = error.source();
-    }
-    text
 }

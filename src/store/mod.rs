@@ -104,7 +104,7 @@ pub enum Op {
 
 impl Op {
     /// Takes permits from all quotas if they are there.
-    #[cfg(all(test, feature = "redis"))]
+    #[cfg(feature = "redis")]
     pub(crate) fn acquire(cost: u64) -> Self {
         Self::Acquire(Charge::Same(cost))
     }

@@ -42,16 +42,14 @@ async fn an_unresponsive_redis_delays_checks_by_the_timeout_and_no_longer() {
     let limiter = fail_closed(proxy.url());
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
     proxy.swallow(true);
-    for _ in 0..5 {
-        let started = Instant::now();
-        // Two flushes are in flight, and the third check is queued behind them.
-        let checks = ["a", "b", "c"].map(|key| start(limiter.check(key)));
-        for check in checks {
-            assert_eq!(check.await.unwrap_err().kind(), ErrorKind::Timeout);
-        }
-        let elapsed = started.elapsed();
-        assert!(elapsed >= TIMEOUT && elapsed < TIMEOUT + SLACK, "{elapsed:?}");
+    let started = Instant::now();
+    // Two flushes are in flight, and the third check is queued behind them.
+    let checks = ["a", "b", "c"].map(|key| start(limiter.check(key)));
+    for check in checks {
+        assert_eq!(check.await.unwrap_err().kind(), ErrorKind::Timeout);
     }
+    let elapsed = started.elapsed();
+    assert!(elapsed >= TIMEOUT && elapsed < TIMEOUT + SLACK, "{elapsed:?}");
     proxy.swallow(false);
     assert!(wait_for_recovery(&limiter).await < Duration::from_secs(1));
 }
@@ -63,12 +61,11 @@ async fn an_expired_check_is_not_sent_and_does_not_close_the_connection() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.port()).await;
     let store = RedisStore::open(proxy.url()).unwrap();
-    let quota = Quota::per_second(1_000_000);
+    let quota = Quota::per_day(100);
     let limiter = test_limiter(store.clone(), quota);
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
     let timeout = Duration::from_millis(1);
     let short_timeout = test_limiter_builder(store, quota).timeout(timeout).build().unwrap();
-    let before = evalsha_calls(&server).await;
     // The first check is alone, and sent at once. The second one waits for its turn.
     let expired = [(); 2].map(|()| start(short_timeout.check("key")));
     // Long enough for the timer, which fires on another thread.
@@ -76,8 +73,7 @@ async fn an_expired_check_is_not_sent_and_does_not_close_the_connection() {
     for check in expired {
         assert_eq!(check.await.unwrap_err().kind(), ErrorKind::Timeout);
     }
-    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
-    assert_eq!(evalsha_calls(&server).await - before, 2);
+    assert_eq!(limiter.check("key").await.unwrap().remaining(), 97);
     assert_eq!(proxy.accepted(), 1);
 }
 

@@ -3,6 +3,7 @@
 
 mod common;
 
+mod breaker;
 mod calendars;
 mod charges;
 mod cluster;

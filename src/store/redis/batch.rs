@@ -310,6 +310,14 @@ impl Batch {
         encoded
     }
 
+    /// The bucket of one of the checks, with its slot.
+    pub(super) fn any_bucket(&self) -> Option<(Arc<RedisPolicy>, Key, u16)> {
+        let state = self.state();
+        let (bucket, group) = state.groups.first()?;
+        let policy = state.policies.get(bucket.policy)?;
+        Some((policy.policy.clone(), bucket.key.clone(), group.slot))
+    }
+
     /// Whether a check of these groups is still pending.
     pub(super) fn any_pending(&self, groups: &[usize]) -> bool {
         let state = self.state();

@@ -13,6 +13,7 @@ use super::call::Call;
 use super::connection::Connection;
 use super::node_queue::{NodeQueue, shut_down};
 use super::reply::{self, Found};
+use super::server_error;
 use super::topology::Failure;
 use super::window::Sent;
 use crate::Error;
@@ -25,6 +26,19 @@ pub(super) struct Flight {
     batch: Arc<Batch>,
     sent: Sent,
     is_finished: bool,
+}
+
+/// How a flight ends.
+pub(super) enum End {
+    /// Or its runtime has shut down.
+    NotSent,
+    Lost,
+    /// A good reply has decided a check, or named the server that does.
+    Replied {
+        sent: Sent,
+        at: Instant,
+        is_good: bool,
+    },
 }
 
 impl Flight {
@@ -41,12 +55,12 @@ impl Flight {
             |groups| Call::of_batch(groups, topology.is_cluster()),
         );
         if calls.is_empty() {
-            self.finish(false);
+            self.finish(End::NotSent);
             return;
         }
         let replies = topology.send(&mut calls, &self.queue.connections, &connection).await;
-        let received = replies.iter().any(|reply| !matches!(reply, Err(Failure::Lost(_))));
-        self.finish(received);
+        let at = Instant::now();
+        let is_lost = replies.iter().all(|reply| matches!(reply, Err(Failure::Lost(_))));
         let (mut found, mut again) = (Vec::with_capacity(calls.len()), Vec::new());
         for (call, reply) in calls.into_iter().zip(replies) {
             match reply {
@@ -55,6 +69,11 @@ impl Flight {
                 reply => found.extend(self.read(reply, call)),
             }
         }
+        let is_good = !again.is_empty() || found.iter().any(|(_, found)| is_good(found));
+        self.finish(match is_lost {
+            true => End::Lost,
+            false => End::Replied { sent: self.sent, at, is_good },
+        });
         self.complete(found);
         if !again.is_empty() {
             // In a task of its own: these may go to another server, and none waits for another.
@@ -110,20 +129,25 @@ impl Flight {
         call.groups.into_iter().zip(found)
     }
 
-    fn finish(&mut self, received: bool) {
+    fn finish(&mut self, end: End) {
         if !std::mem::replace(&mut self.is_finished, true) {
-            self.queue.returned(received.then(|| (self.sent, Instant::now())));
+            self.queue.returned(end, &self.batch);
         }
     }
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.finish(false);
+        self.finish(End::NotSent);
         // Checks are pending only if the runtime has shut down, maybe while calls were sent again.
         self.batch.fail(shut_down);
         self.queue.forget(&self.batch);
     }
+}
+
+/// An error of a single key is no fault of the server.
+fn is_good(found: &Result<Found, Error>) -> bool {
+    found.as_ref().err().is_none_or(server_error::is_of_key)
 }
 
 #[cfg(test)]
@@ -148,7 +172,7 @@ mod tests {
         let (batch, index, sent) =
             state.start_alone(&policy, &"key".into(), 0, &op, Instant::now(), waker);
         let mut flight = Flight::new(queue.into(), batch.clone(), sent);
-        flight.finish(true);
+        flight.finish(End::Replied { sent, at: Instant::now(), is_good: true });
         drop(flight);
         let verdict = batch.poll(index, &mut Context::from_waker(waker));
         assert!(matches!(verdict, Poll::Ready(Err(_))), "{verdict:?}");

@@ -39,6 +39,11 @@ impl KeyEncoder {
         })
     }
 
+    /// Names the keys of probes, which are in the same slots.
+    pub(super) fn probe(&self) -> Self {
+        Self { hash: 0, prefix: self.prefix.clone(), suffix: "}:probe".into() }
+    }
+
     /// The slot of the bucket on a cluster, which is the slot of its hash tag.
     pub(super) fn slot(&self, key: &Key) -> u16 {
         let mut crc = crc16::State::<crc16::XMODEM>::new();

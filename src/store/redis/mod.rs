@@ -4,6 +4,8 @@
 mod assembly;
 mod backoff;
 mod batch;
+mod breaker;
+mod breaker_log;
 mod call;
 mod cluster;
 mod cluster_view;
@@ -20,6 +22,7 @@ mod packed;
 mod policy;
 #[cfg(feature = "sentinel")]
 mod primary_report;
+mod probe;
 mod queue;
 mod queue_state;
 mod reply;

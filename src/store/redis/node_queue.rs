@@ -8,21 +8,25 @@
 
 use std::future::poll_fn;
 use std::mem;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
+use super::backoff;
 use super::batch::Batch;
-use super::flight::Flight;
+use super::breaker::{Breaker, Fault, Probed};
+use super::connection::Connection;
+use super::flight::{End, Flight};
 use super::policy::RedisPolicy;
+use super::probe::{Prober, Target};
 use super::queue::{LoneCall, Place, no_runtime, timed_out};
 use super::queue_state::{Next, QueueState};
 use super::shared_connection::ConnectionSet;
 use super::timer::{self, Timer};
 use super::topology::Topology;
-use super::window::Sent;
 use crate::store::Op;
 use crate::{Error, ErrorKind, Key};
 
@@ -36,6 +40,7 @@ pub(super) struct NodeQueue {
 #[derive(Debug)]
 struct State {
     queue: QueueState,
+    breaker: Breaker,
     /// Where flushers run.
     runtime: Option<Handle>,
 }
@@ -47,7 +52,8 @@ impl NodeQueue {
         connections: Arc<ConnectionSet>,
         timeout: Duration,
     ) -> Self {
-        let state = State { queue: QueueState::new(timeout), runtime: None };
+        let queue = QueueState::new(timeout);
+        let state = State { queue, breaker: Breaker::default(), runtime: None };
         Self { topology, connections, state: Mutex::new(state) }
     }
 
@@ -67,6 +73,12 @@ impl NodeQueue {
     ) -> Result<Place, Error> {
         let now = Instant::now();
         let mut state = self.state();
+        if let Some(error) = state.breaker.refuse() {
+            if state.breaker.resume() {
+                self.unlock_and_probe(state, Target::new(policy, key, slot), now);
+            }
+            return Err(error);
+        }
         if state.queue.is_alone()
             && let Some(connection) = self.connections.established()
         {
@@ -134,10 +146,94 @@ impl NodeQueue {
         runtime.spawn(Flusher { queue: self.clone(), is_done: false }.run());
     }
 
-    /// A batch is not in flight any more. `round_trip` is when it was sent and when its reply
-    /// arrived, if one did.
-    pub(super) fn returned(&self, round_trip: Option<(Sent, Instant)>) {
-        self.state().queue.returned(round_trip);
+    /// A batch is not in flight any more.
+    pub(super) fn returned(self: &Arc<Self>, end: End, batch: &Batch) {
+        let mut state = self.state();
+        let fault = match end {
+            End::NotSent => {
+                state.queue.returned(None);
+                return;
+            }
+            End::Lost => {
+                state.queue.returned(None);
+                Fault::Failed
+            }
+            End::Replied { sent, at, is_good } => match state.queue.returned(Some((sent, at))) {
+                true => Fault::Late,
+                false if is_good => return state.breaker.succeeded(),
+                false => Fault::Failed,
+            },
+        };
+        self.unlock_and_report(state, fault, || batch.any_bucket());
+    }
+
+    /// Calls of these batches have failed.
+    fn report(self: &Arc<Self>, fault: Fault, batches: &[Arc<Batch>]) {
+        let bucket = || batches.iter().find_map(|batch| batch.any_bucket());
+        self.unlock_and_report(self.state(), fault, bucket);
+    }
+
+    /// A call has failed, so that the server may have to be probed.
+    fn unlock_and_report(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        fault: Fault,
+        bucket: impl FnOnce() -> Option<(Arc<RedisPolicy>, Key, u16)>,
+    ) {
+        let now = Instant::now();
+        if state.breaker.failed(fault, now) {
+            match bucket() {
+                Some((policy, key, slot)) => {
+                    self.unlock_and_probe(state, Target::new(&policy, &key, slot), now);
+                }
+                None => state.breaker.abandoned(),
+            }
+        }
+    }
+
+    fn unlock_and_probe(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        target: Target,
+        now: Instant,
+    ) {
+        let Some(runtime) = Handle::try_current().ok().or_else(|| state.runtime.clone()) else {
+            return state.breaker.abandoned();
+        };
+        let patience = state.queue.probe_patience(now);
+        drop(state);
+        runtime.spawn(Prober::new(self, target).run(patience));
+    }
+
+    /// A probe has ended. Returns when the next starts, unless the server works.
+    pub(super) fn probed(&self, result: Result<(), Error>) -> Option<Instant> {
+        let server = self.connections.server();
+        let result = result.map_err(|error| error.with_server(server));
+        let (now, error) = (Instant::now(), result.as_ref().err().cloned());
+        let (probed, unsent) = {
+            let mut state = self.state();
+            let probed = state.breaker.probed(result, now, backoff::random());
+            let opens = matches!(probed, Probed::Opens { .. });
+            let error = state.breaker.open_error().filter(|_| opens).cloned();
+            (probed, error.map(|error| (state.queue.take_all(), error)))
+        };
+        if let Some((batches, error)) = unsent {
+            batches.iter().for_each(|batch| batch.fail(|| error.clone()));
+        }
+        self.connections.breaker_log.probed(server, &probed, error.as_ref(), now);
+        match probed {
+            Probed::Works | Probed::Closes { .. } => None,
+            Probed::Opens { next, .. } | Probed::StaysOpen { next } => Some(next),
+        }
+    }
+
+    /// A probe has ended without a result.
+    pub(super) fn probe_abandoned(&self) {
+        self.state().breaker.abandoned();
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.state().queue.timeout()
     }
 
     /// Stops watching the deadlines of a batch.
@@ -169,10 +265,11 @@ impl NodeQueue {
         .with_server(self.connections.server())
     }
 
-    fn fail_all(&self, error: &Error) {
+    fn fail_all(&self, error: &Error) -> Vec<Arc<Batch>> {
         let error = error.clone().with_server(self.connections.server());
         let batches = self.state().queue.take_all();
         batches.iter().for_each(|batch| batch.fail(|| error.clone()));
+        batches
     }
 
     fn unlock_and_arm(self: &Arc<Self>, state: MutexGuard<'_, State>, at: Option<Instant>) {
@@ -200,6 +297,9 @@ impl Timer for NodeQueue {
         if let Some(runtime) = runtime {
             self.spawn_flusher(&runtime);
         }
+        if fired.is_silent {
+            self.report(Fault::Late, &fired.batches);
+        }
         let timed_out = |slot| timed_out(&self.topology.server(slot));
         let next = fired.batches.iter().filter_map(|batch| batch.expire(now, timed_out)).min();
         self.state().queue.rearm(now, next)
@@ -224,12 +324,12 @@ struct Flusher {
 impl Flusher {
     async fn run(mut self) {
         loop {
-            match self.queue.connections.acquire().await {
+            match self.acquire().await {
                 Ok(connection) => match self.take() {
                     Some(flight) => flight.run(connection).await,
                     None => return,
                 },
-                Err(error) => return self.give_up(&error),
+                Err(error) => return self.cannot_connect(&error),
             }
             // Tasks whose checks were just completed often check again, and then share the next
             // batch.
@@ -238,6 +338,18 @@ impl Flusher {
                 return;
             }
         }
+    }
+
+    /// A connection. One that takes longer to make than a check may take is a fault.
+    async fn acquire(&self) -> Result<Arc<Connection>, Error> {
+        let mut acquiring = pin!(self.queue.connections.acquire());
+        let deadline = Instant::now() + self.queue.timeout();
+        if let Some(connection) = timer::timeout_at(deadline, acquiring.as_mut()).await {
+            return connection;
+        }
+        let waiting = self.queue.state().queue.waiting();
+        self.queue.report(Fault::Late, &waiting);
+        acquiring.await
     }
 
     /// Takes what is pending and fits in one batch.
@@ -262,10 +374,16 @@ impl Flusher {
         !self.is_done
     }
 
-    fn give_up(&mut self, error: &Error) {
+    fn cannot_connect(&mut self, error: &Error) {
+        let batches = self.give_up(error);
+        self.queue.report(Fault::Failed, &batches);
+    }
+
+    fn give_up(&mut self, error: &Error) -> Vec<Arc<Batch>> {
         self.is_done = true;
-        self.queue.fail_all(error);
+        let batches = self.queue.fail_all(error);
         self.queue.release();
+        batches
     }
 }
 

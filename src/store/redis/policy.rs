@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::key_encoder::KeyEncoder;
 use super::script::{Params, Scripts};
 use crate::ConfigError;
-use crate::algorithm::Limits;
+use crate::algorithm::{Limits, TokenBucket};
 use crate::store::{PolicySpec, RevisionDenials};
 
 #[derive(Debug)]
@@ -36,6 +36,22 @@ impl RedisPolicy {
             params,
             denials: spec.denials.clone(),
         })
+    }
+
+    /// The policy of probes that imitate its checks. It allows all of them, and its buckets live for
+    /// about a second.
+    pub(super) fn probe(&self) -> Self {
+        let limits = Limits::of_bucket(TokenBucket::of_probes());
+        let (scripts, params) = Scripts::of(&limits);
+        Self {
+            limits,
+            timeout: self.timeout,
+            encoder: self.encoder.probe(),
+            scripts,
+            hash: 0,
+            params,
+            denials: self.denials.clone(),
+        }
     }
 
     /// Whether checks under both policies have the same bucket and the same numbers.

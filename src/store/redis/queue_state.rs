@@ -48,6 +48,8 @@ pub(super) struct Fired {
     pub(super) batches: Vec<Arc<Batch>>,
     /// Whether a place in the window is reserved for another flusher.
     pub(super) starts: bool,
+    /// Whether a reply is outstanding, and no reply has arrived for a timeout.
+    pub(super) is_silent: bool,
 }
 
 /// How much a queue holds.
@@ -178,13 +180,24 @@ impl QueueState {
 
     /// A batch is not in flight any more. `round_trip` is when it was sent and when its reply
     /// arrived, if one did.
-    pub(super) fn returned(&mut self, round_trip: Option<(Sent, Instant)>) {
+    /// Returns whether that was too late.
+    pub(super) fn returned(&mut self, round_trip: Option<(Sent, Instant)>) -> bool {
         match round_trip {
-            Some((sent, received)) => {
-                self.window.replied(sent, received);
+            Some((sent, received)) => self.window.replied(sent, received),
+            None => {
+                self.window.abandoned();
+                false
             }
-            None => self.window.abandoned(),
         }
+    }
+
+    /// How long a probe may take.
+    pub(super) fn probe_patience(&self, now: Instant) -> Duration {
+        self.window.probe_patience(now)
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Stops watching the deadlines of a batch. The caller drops the result without a lock, because
@@ -195,6 +208,11 @@ impl QueueState {
         let batch = self.sent.swap_remove(index);
         self.used.push_back(batch);
         if self.used.len() > MAX_USED { self.used.pop_front() } else { None }
+    }
+
+    /// The batches that wait.
+    pub(super) fn waiting(&self) -> Vec<Arc<Batch>> {
+        self.full.iter().chain([&self.open]).cloned().collect()
     }
 
     /// Takes all batches that wait.
@@ -219,13 +237,14 @@ impl QueueState {
         if starts {
             self.reserve(now);
         }
-        let waiting = self.full.iter().chain([&self.open]);
-        Some(Fired { batches: self.sent.iter().chain(waiting).cloned().collect(), starts })
+        let batches = self.sent.iter().cloned().chain(self.waiting()).collect();
+        Some(Fired { batches, starts, is_silent: self.window.is_silent(now) })
     }
 
     /// When to fire again. `next` is the earliest deadline of the batches that the timer found.
     pub(super) fn rearm(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
-        let at = next.into_iter().chain(self.next_start(now)).min()?;
+        let silent_at = self.window.silent_at(now).filter(|&at| at > now);
+        let at = next.into_iter().chain(self.next_start(now)).chain(silent_at).min()?;
         self.arm_for(at)
     }
 

@@ -79,6 +79,11 @@ pub(super) fn to_key_error(text: Cow<'_, str>) -> Error {
     Error::new(ErrorKind::Server, text.into_owned()).with_transience(is_transient)
 }
 
+/// Whether only the key is at fault.
+pub(super) fn is_of_key(error: &Error) -> bool {
+    error.kind() == ErrorKind::Server && error.to_string().starts_with("WRONGTYPE")
+}
+
 /// The error of a reply which says that this server cannot decide checks, so that the store has to
 /// connect again. Such a server would answer a PING like any other.
 pub(super) fn not_primary(reply: &Value) -> Option<Error> {

@@ -1,15 +1,15 @@
 //! A connection that is replaced when it fails, and sets of them.
 
-use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use foldhash::fast::RandomState;
 use futures_util::future::select;
 use tokio::sync::Notify;
 
+use super::backoff;
+use super::breaker_log::BreakerLog;
 use super::connection::{Connection, Disconnection};
 use super::connector::{CONNECT_TIMEOUT, Connector};
 use super::lifecycle::{Established, Lifecycle, Step};
@@ -29,6 +29,7 @@ pub(super) struct ConnectionSet {
     connections: Box<[Arc<SharedConnection>]>,
     server: Arc<str>,
     next: AtomicUsize,
+    pub(super) breaker_log: BreakerLog,
 }
 
 impl ConnectionSet {
@@ -36,7 +37,7 @@ impl ConnectionSet {
         let server = connector.server().clone();
         let connections =
             (0..count).map(|_| Arc::new(SharedConnection::new(connector.clone()))).collect();
-        Self { connections, server, next: AtomicUsize::new(0) }
+        Self { connections, server, next: AtomicUsize::new(0), breaker_log: BreakerLog::default() }
     }
 
     pub(super) fn server(&self) -> &Arc<str> {
@@ -113,7 +114,7 @@ impl SharedConnection {
     }
 
     fn step(&self, has_tried: bool) -> Step<Arc<Connection>> {
-        self.lifecycle().step(Instant::now(), has_tried, random())
+        self.lifecycle().step(Instant::now(), has_tried, backoff::random())
     }
 
     /// Starts an attempt as a task of the runtime: no check's timeout cuts it short.
@@ -231,11 +232,6 @@ impl Drop for Attempt {
             }
         }
     }
-}
-
-/// From 0 to 1.
-fn random() -> f64 {
-    RandomState::default().hash_one(0) as f64 / u64::MAX as f64
 }
 
 fn too_slow() -> Error {

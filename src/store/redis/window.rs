@@ -131,13 +131,13 @@ impl Window {
         Sent { at: now, in_flight: self.silence.outstanding() }
     }
 
-    /// A reply arrived.
-    pub(super) fn replied(&mut self, sent: Sent, now: Instant) {
+    /// A reply arrived. Returns whether it was late, as far as the server is concerned.
+    pub(super) fn replied(&mut self, sent: Sent, now: Instant) -> bool {
         self.silence.received(now);
         if self.latest_replied.is_some_and(|latest| sent.at < latest) {
             // Replies arrive in order, so this one was only read late, by a worker that was
             // blocked.
-            return;
+            return false;
         }
         self.latest_replied = Some(sent.at);
         let taken = now.saturating_duration_since(sent.at);
@@ -159,6 +159,7 @@ impl Window {
         } else {
             self.limit.min(limit)
         };
+        taken > self.timeout
     }
 
     /// A batch was sent, and its reply will not be noticed.
@@ -209,8 +210,23 @@ impl Window {
 
     /// Whether no reply has been read for so long that more calls would probably run too late. But
     /// the reason may be a blocked worker that does not read it, so a few still start.
-    fn is_silent(&self, now: Instant) -> bool {
-        self.silence.duration(now).is_some_and(|silence| silence > self.timeout)
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        self.silence.duration(now).is_some_and(|silence| silence >= self.timeout)
+    }
+
+    /// When it will be silent, if a reply is outstanding and none arrives until then.
+    pub(super) fn silent_at(&self, now: Instant) -> Option<Instant> {
+        self.silence.duration(now).map(|silence| now - silence + self.timeout)
+    }
+
+    /// How long a probe may take. If the server is silent, less than a check.
+    pub(super) fn probe_patience(&self, now: Instant) -> Duration {
+        match self.round_trip {
+            Some(round_trip) if self.is_silent(now) => {
+                (self.timeout / 2).max(round_trip.shortest() * 2).min(self.timeout)
+            }
+            _ => self.timeout,
+        }
     }
 }
 

@@ -1,0 +1,226 @@
+//! When a server is not asked any more, because it fails. It does no I/O and reads no clock.
+//!
+//! A call that fails or is late may mean little: a worker was blocked, or a connection was lost. So it
+//! starts a probe, which is a call that no check waits for. If that fails too, the breaker opens. Then
+//! checks fail at once, until a probe succeeds.
+
+use std::time::{Duration, Instant};
+
+use crate::Error;
+
+/// Between a probe that has succeeded and the next suspicion. Errors of single keys, which are no
+/// fault of the server, cost a call per period.
+const REST: Duration = Duration::from_millis(100);
+
+const FIRST_INTERVAL: Duration = Duration::from_millis(25);
+
+/// Short enough that checks are decided again within a second after an outage.
+const LONGEST_INTERVAL: Duration = Duration::from_millis(250);
+
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    open: Option<Open>,
+    is_probing: bool,
+    rests_until: Option<Instant>,
+    faults: Faults,
+}
+
+#[derive(Debug)]
+struct Open {
+    error: Error,
+    since: Instant,
+    /// The checks that were not sent.
+    refused: u64,
+    interval: Duration,
+}
+
+/// The calls that have failed since the last good reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Faults {
+    /// With an error, or without any reply.
+    pub(super) failed: u64,
+    /// Without a reply in time.
+    pub(super) late: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Failed,
+    Late,
+}
+
+/// What a probe has shown.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Probed {
+    Works,
+    Opens { faults: Faults, next: Instant },
+    StaysOpen { next: Instant },
+    Closes { after: Duration, refused: u64 },
+}
+
+impl Breaker {
+    /// A good reply arrived in time.
+    pub(super) fn succeeded(&mut self) {
+        self.faults = Faults::default();
+    }
+
+    /// A call has failed. Returns whether a probe starts.
+    pub(super) fn failed(&mut self, fault: Fault, now: Instant) -> bool {
+        match fault {
+            Fault::Failed => self.faults.failed += 1,
+            Fault::Late => self.faults.late += 1,
+        }
+        let rests = self.rests_until.is_some_and(|until| now < until);
+        let starts = !self.is_probing && (self.open.is_some() || !rests);
+        self.is_probing |= starts;
+        starts
+    }
+
+    /// Why a check is not sent, if it is not: the error of the last probe.
+    pub(super) fn refuse(&mut self) -> Option<Error> {
+        let open = self.open.as_mut()?;
+        open.refused += 1;
+        Some(open.error.clone())
+    }
+
+    /// Why checks are not sent, if they are not.
+    pub(super) fn open_error(&self) -> Option<&Error> {
+        self.open.as_ref().map(|open| &open.error)
+    }
+
+    /// A probe has ended. `jitter` is a random number from 0 to 1, so that the processes of a fleet do
+    /// not all probe at the same times.
+    pub(super) fn probed(
+        &mut self,
+        result: Result<(), Error>,
+        now: Instant,
+        jitter: f64,
+    ) -> Probed {
+        let next = |interval: Duration| now + interval.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0));
+        match (result, &mut self.open) {
+            (Ok(()), open) => {
+                let open = open.take();
+                self.is_probing = false;
+                self.rests_until = Some(now + REST);
+                self.succeeded();
+                match open {
+                    None => Probed::Works,
+                    Some(Open { since, refused, .. }) => {
+                        Probed::Closes { after: now.saturating_duration_since(since), refused }
+                    }
+                }
+            }
+            (Err(error), None) => {
+                let interval = FIRST_INTERVAL;
+                self.open = Some(Open { error, since: now, refused: 0, interval });
+                Probed::Opens { faults: self.faults, next: next(interval) }
+            }
+            (Err(error), Some(open)) => {
+                open.error = error;
+                open.interval = (open.interval * 2).min(LONGEST_INTERVAL);
+                Probed::StaysOpen { next: next(open.interval) }
+            }
+        }
+    }
+
+    /// A probe will have no result, because its runtime has shut down. The next check starts another.
+    pub(super) fn abandoned(&mut self) {
+        self.is_probing = false;
+    }
+
+    /// Whether a probe has to start, because the last one was abandoned. If so, it starts.
+    pub(super) fn resume(&mut self) -> bool {
+        self.open.is_some() && !std::mem::replace(&mut self.is_probing, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn error() -> Error {
+        Error::new(crate::ErrorKind::Timeout, "late")
+    }
+
+    fn opened(now: Instant) -> Breaker {
+        let mut breaker = Breaker::default();
+        assert!(breaker.failed(Fault::Late, now));
+        assert!(matches!(breaker.probed(Err(error()), now, 0.5), Probed::Opens { .. }));
+        breaker
+    }
+
+    #[test]
+    fn a_fault_that_a_probe_does_not_confirm_changes_nothing() {
+        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        assert!(breaker.failed(Fault::Failed, start));
+        assert!(!breaker.failed(Fault::Failed, start + MS), "one probe at a time");
+        assert!(breaker.refuse().is_none());
+        assert_eq!(breaker.probed(Ok(()), start + 2 * MS, 0.5), Probed::Works);
+        assert!(breaker.refuse().is_none());
+    }
+
+    #[test]
+    fn faults_that_are_none_of_the_server_cost_few_probes() {
+        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        let mut probes = 0;
+        for ms in 0..1_000 {
+            if breaker.failed(Fault::Failed, start + ms * MS) {
+                probes += 1;
+                breaker.probed(Ok(()), start + ms * MS, 0.5);
+            }
+        }
+        assert_eq!(probes, 10);
+    }
+
+    #[test]
+    fn checks_fail_with_the_cause_until_a_probe_succeeds() {
+        let start = Instant::now();
+        let mut breaker = opened(start);
+        for _ in 0..3 {
+            assert_eq!(breaker.refuse().unwrap().to_string(), "late");
+        }
+        let closes = Probed::Closes { after: 7 * MS, refused: 3 };
+        assert_eq!(breaker.probed(Ok(()), start + 7 * MS, 0.5), closes);
+        assert!(breaker.refuse().is_none());
+    }
+
+    #[test]
+    fn only_faults_since_the_last_good_reply_count() {
+        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        breaker.failed(Fault::Failed, now);
+        breaker.succeeded();
+        breaker.failed(Fault::Late, now);
+        breaker.failed(Fault::Late, now);
+        let Probed::Opens { faults, .. } = breaker.probed(Err(error()), now, 0.5) else { panic!() };
+        assert_eq!(faults, Faults { failed: 0, late: 2 });
+    }
+
+    #[test]
+    fn an_open_breaker_probes_several_times_a_second_and_no_more() {
+        for jitter in [0.0, 0.5, 1.0] {
+            let start = Instant::now();
+            let mut breaker = opened(start);
+            let (mut now, mut probes) = (start, 0);
+            while now < start + 60_000 * MS {
+                let Probed::StaysOpen { next } = breaker.probed(Err(error()), now, jitter) else {
+                    panic!()
+                };
+                assert!(next <= now + LONGEST_INTERVAL);
+                (now, probes) = (next, probes + 1);
+            }
+            assert!((240..=485).contains(&probes), "{probes} probes in a minute");
+        }
+    }
+
+    #[test]
+    fn a_probe_that_ended_with_its_runtime_is_replaced() {
+        let mut breaker = opened(Instant::now());
+        assert!(!breaker.resume(), "it is still probing");
+        breaker.abandoned();
+        assert!(breaker.resume() && !breaker.resume());
+        let mut closed = Breaker::default();
+        assert!(!closed.resume());
+    }
+}

@@ -1,0 +1,160 @@
+//! Reports when the circuit breakers of a server open and close. A server that fails again and again
+//! causes few lines.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::breaker::{Faults, Probed};
+use crate::Error;
+
+/// At least so long after one pair of lines comes the next.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// One for all queues of a server, each of which has a breaker.
+#[derive(Debug, Default)]
+pub(super) struct BreakerLog(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many breakers are open.
+    open: usize,
+    /// Whether a line says so.
+    is_reported: bool,
+    next_line: Option<Instant>,
+    /// Since the last pair of lines.
+    opened: u64,
+    faults: Faults,
+    refused: u64,
+    since: Option<Instant>,
+}
+
+/// A line to be logged. Not under the lock, because a subscriber may use the same limiter.
+enum Line {
+    Opened { opened: u64, faults: Faults },
+    Closed { since: Instant, refused: u64 },
+}
+
+impl BreakerLog {
+    /// A probe of one of the breakers has ended.
+    pub(super) fn probed(
+        &self,
+        server: &Arc<str>,
+        probed: &Probed,
+        error: Option<&Error>,
+        now: Instant,
+    ) {
+        // Nothing that panics runs under the lock.
+        let line = self.0.lock().unwrap_or_else(PoisonError::into_inner).line(probed, now);
+        match line {
+            Some(Line::Opened { opened, faults: Faults { failed, late } }) => {
+                let reason = error.map(crate::error::with_causes).unwrap_or_default();
+                tracing::warn!(
+                    target: "tollgate", %server, reason, failed, late, opened,
+                    "circuit breaker open: checks are not sent to this server until it works"
+                );
+            }
+            Some(Line::Closed { since, refused }) => {
+                let open_ms = now.saturating_duration_since(since).as_millis() as u64;
+                tracing::info!(
+                    target: "tollgate", %server, open_ms, refused,
+                    "circuit breaker closed: the server works"
+                );
+            }
+            None => {}
+        }
+    }
+}
+
+impl State {
+    fn line(&mut self, probed: &Probed, now: Instant) -> Option<Line> {
+        match probed {
+            Probed::Works => return None,
+            Probed::Opens { faults, .. } => {
+                self.open += 1;
+                self.opened += 1;
+                self.faults.failed += faults.failed;
+                self.faults.late += faults.late;
+                self.since.get_or_insert(now);
+            }
+            Probed::StaysOpen { .. } => {}
+            Probed::Closes { refused, .. } => {
+                self.open = self.open.saturating_sub(1);
+                self.refused += refused;
+            }
+        }
+        let may_report = self.next_line.is_none_or(|next| next <= now);
+        match (self.open > 0, self.is_reported) {
+            (true, false) if may_report => {
+                self.is_reported = true;
+                let (opened, faults) = (self.opened, self.faults);
+                Some(Line::Opened { opened, faults })
+            }
+            (false, true) => {
+                let (since, refused) = (self.since.unwrap_or(now), self.refused);
+                *self = Self { next_line: Some(now + INTERVAL), ..Self::default() };
+                Some(Line::Closed { since, refused })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn opens(now: Instant) -> Probed {
+        Probed::Opens { faults: Faults { failed: 1, late: 2 }, next: now }
+    }
+
+    fn closes() -> Probed {
+        Probed::Closes { after: MS, refused: 7 }
+    }
+
+    fn lines(state: &mut State, probed: &Probed, now: Instant) -> &'static str {
+        match state.line(probed, now) {
+            None => "",
+            Some(Line::Opened { .. }) => "opened",
+            Some(Line::Closed { .. }) => "closed",
+        }
+    }
+
+    #[test]
+    fn an_outage_is_reported_once_however_many_breakers_it_opens() {
+        let (mut state, now) = (State::default(), Instant::now());
+        let outcomes =
+            [opens(now), opens(now), Probed::StaysOpen { next: now }, closes(), closes()];
+        let reported = outcomes.map(|probed| lines(&mut state, &probed, now));
+        assert_eq!(reported, ["opened", "", "", "", "closed"]);
+    }
+
+    #[test]
+    fn a_server_that_fails_ten_times_a_second_does_not_fill_the_log() {
+        let (mut state, start) = (State::default(), Instant::now());
+        let mut reported = 0;
+        for ms in (0..60_000).step_by(100) {
+            let now = start + ms * MS;
+            let outcomes = [opens(now), closes()].map(|probed| lines(&mut state, &probed, now));
+            reported += outcomes.iter().filter(|line| !line.is_empty()).count();
+        }
+        assert!((2..=24).contains(&reported), "{reported} lines in a minute");
+    }
+
+    #[test]
+    fn an_outage_soon_after_another_is_reported_late_but_not_never() {
+        let (mut state, start) = (State::default(), Instant::now());
+        lines(&mut state, &opens(start), start);
+        lines(&mut state, &closes(), start);
+        let again = start + 100 * MS;
+        assert_eq!(lines(&mut state, &opens(again), again), "");
+        let later = start + INTERVAL;
+        let Some(Line::Opened { opened, .. }) =
+            state.line(&Probed::StaysOpen { next: later }, later)
+        else {
+            panic!("it has to be reported by now")
+        };
+        assert_eq!(opened, 1);
+    }
+}

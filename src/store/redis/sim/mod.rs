@@ -7,6 +7,7 @@
 mod check;
 mod connection;
 mod plan;
+mod probe;
 mod process;
 mod random;
 mod server;
@@ -76,5 +77,6 @@ impl Stats {
         self.owed += other.owed;
         self.attempts += other.attempts;
         self.redirected += other.redirected;
+        self.opened += other.opened;
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::connection::Connection;
 use super::plan::{Micros, Plan, SLOTS};
+use super::probe::Breakers;
 use crate::store::redis::batch::Batch;
 use crate::store::redis::lifecycle::Lifecycle;
 use crate::store::redis::queue_state::QueueState;
@@ -13,6 +14,7 @@ use crate::store::redis::queue_state::QueueState;
 pub(super) struct Process {
     /// By timeout and node.
     pub(super) queues: Vec<Vec<QueueState>>,
+    pub(super) breakers: Vec<Vec<Breakers>>,
     pub(super) links: Vec<Lifecycle<Rc<Connection>>>,
     /// The tasks that wait for a connection to a node.
     pub(super) waiters: Vec<Vec<u64>>,
@@ -37,8 +39,10 @@ impl Process {
         let queue = |&timeout: &Micros| {
             (0..plan.nodes).map(|_| QueueState::new(Duration::from_micros(timeout))).collect()
         };
+        let breakers = || (0..plan.nodes).map(|_| Breakers::default()).collect();
         Self {
             queues: plan.timeouts.iter().map(queue).collect(),
+            breakers: plan.timeouts.iter().map(|_| breakers()).collect(),
             links: (0..plan.nodes).map(|_| Lifecycle::default()).collect(),
             waiters: vec![Vec::new(); plan.nodes],
             routes: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),

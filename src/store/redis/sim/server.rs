@@ -116,7 +116,7 @@ impl Servers {
         let migration = self.migrations.get(&call.slot);
         let has_moved = |&(_, since, until): &(usize, Micros, Micros)| {
             // Keys move one after another.
-            let key = call.groups[0].bucket.1 % 16;
+            let key = call.groups.first().map_or(0, |group| group.bucket.1 % 16);
             now > since && (now - since) * 16 > (until - since) * key
         };
         match migration {

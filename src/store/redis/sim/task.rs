@@ -5,10 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::connection::Connection;
-use super::plan::MS;
+use super::plan::{MS, Micros};
 use super::server::{Call, Group, Reply, UNIT};
 use super::world::{Event, QueueId, World, disconnected, overloaded, unreachable};
 use crate::store::redis::batch::Batch;
+use crate::store::redis::breaker::Fault;
 pub(super) use crate::store::redis::lifecycle::Step;
 use crate::store::redis::queue_state::{Next, QueueState};
 use crate::store::redis::reply::Found;
@@ -36,13 +37,15 @@ pub(super) struct Flight {
 /// What a task does next.
 #[derive(Debug)]
 pub(super) enum Work {
-    Acquire { has_tried: bool },
+    Acquire { has_tried: bool, late_at: Option<Micros> },
     Freeze { flight: Rc<Flight>, connection: Rc<Connection> },
     Send { flight: Rc<Flight>, connection: Rc<Connection>, calls: Vec<Call> },
     Wait { flight: Rc<Flight>, connection: Rc<Connection>, calls: Vec<Call> },
     Continue,
     AcquireAgain { redirected: Redirected, has_tried: bool },
     WaitAgain { redirected: Redirected, connection: Rc<Connection> },
+    ProbeAcquire { has_tried: bool },
+    ProbeWait { connection: Rc<Connection> },
 }
 
 /// A call that is sent again after a redirection.
@@ -58,7 +61,10 @@ pub(super) struct Redirected {
 impl Work {
     pub(super) fn flight(&self) -> Option<&Rc<Flight>> {
         match self {
-            Self::Acquire { .. } | Self::Continue => None,
+            Self::Acquire { .. }
+            | Self::Continue
+            | Self::ProbeAcquire { .. }
+            | Self::ProbeWait { .. } => None,
             Self::Freeze { flight, .. } | Self::Send { flight, .. } | Self::Wait { flight, .. } => {
                 Some(flight)
             }
@@ -78,7 +84,9 @@ impl World {
         let again = |work| Task { queue: id, work, reply: None, is_lone };
         let now = self.instant();
         match work {
-            Work::Acquire { has_tried } => match self.acquire(id.0, id.2, has_tried) {
+            Work::ProbeAcquire { has_tried } => self.acquire_for_probe(number, id, has_tried),
+            Work::ProbeWait { connection } => self.wait_for_probe(number, id, connection, reply),
+            Work::Acquire { has_tried, late_at } => match self.acquire(id.0, id.2, has_tried) {
                 Step::Use(connection) => {
                     let Some((batch, sent)) = self.queue(id).take(now) else { return };
                     let flight = Rc::new(Flight { queue: id, batch, sent });
@@ -88,10 +96,16 @@ impl World {
                 Step::Fail(error) => {
                     self.queue(id).take_all().iter().for_each(|batch| batch.fail(|| error.clone()));
                     self.start_next(id, QueueState::release);
+                    self.report(id, Fault::Failed);
                 }
                 step => {
                     let has_tried = has_tried || matches!(step, Step::Connect(_));
-                    self.tasks.insert(number, again(Work::Acquire { has_tried }));
+                    let first = late_at.is_none().then(|| self.now + self.plan.timeouts[id.1]);
+                    if let Some(at) = first {
+                        self.push(at, Event::SlowAcquire(number));
+                    }
+                    let late_at = late_at.or(first);
+                    self.tasks.insert(number, again(Work::Acquire { has_tried, late_at }));
                     self.await_connection(id.0, id.2, number, step);
                 }
             },
@@ -133,7 +147,8 @@ impl World {
                 queue.release();
                 match queue.start_next(now) {
                     Next::Starts => {
-                        self.tasks.insert(number, again(Work::Acquire { has_tried: false }));
+                        let work = Work::Acquire { has_tried: false, late_at: None };
+                        self.tasks.insert(number, again(work));
                         self.resume(number);
                     }
                     Next::Waits(at) => self.arm(id, at),
@@ -184,7 +199,26 @@ impl World {
         }
     }
 
-    fn acquire(&mut self, process: usize, node: usize, has_tried: bool) -> Step<Rc<Connection>> {
+    pub(super) fn slow_acquire(&mut self, number: u64) {
+        if let Some(Task { queue, work: Work::Acquire { late_at: Some(at), .. }, .. }) =
+            self.tasks.get(&number)
+            && *at <= self.now
+        {
+            let queue = *queue;
+            self.report(queue, Fault::Late);
+        }
+    }
+
+    pub(super) fn insert(&mut self, number: u64, queue: QueueId, work: Work) {
+        self.tasks.insert(number, Task { queue, work, reply: None, is_lone: false });
+    }
+
+    pub(super) fn acquire(
+        &mut self,
+        process: usize,
+        node: usize,
+        has_tried: bool,
+    ) -> Step<Rc<Connection>> {
         if let Some(connection) = self.processes[process].links[node].established() {
             return Step::Use(connection.clone());
         }
@@ -193,7 +227,7 @@ impl World {
         self.processes[process].links[node].step(now, has_tried, jitter)
     }
 
-    fn await_connection(
+    pub(super) fn await_connection(
         &mut self,
         process: usize,
         node: usize,
@@ -241,7 +275,13 @@ impl World {
         if groups.is_empty() { Vec::new() } else { vec![Call { slot: 0, groups }] }
     }
 
-    fn send(&mut self, connection: &Rc<Connection>, task: u64, calls: Vec<Call>, asking: bool) {
+    pub(super) fn send(
+        &mut self,
+        connection: &Rc<Connection>,
+        task: u64,
+        calls: Vec<Call>,
+        asking: bool,
+    ) {
         connection.health.borrow_mut().sent(self.instant());
         connection.waiting.borrow_mut().push(task);
         if !connection.is_nudging.replace(true) {
@@ -258,7 +298,7 @@ impl World {
     }
 
     /// The replies, if there are any, or the connection is closed.
-    fn received(
+    pub(super) fn received(
         &mut self,
         connection: &Rc<Connection>,
         task: u64,
@@ -294,7 +334,15 @@ impl World {
     ) {
         let (id, now) = (task.queue, self.instant());
         let received = replies.iter().any(|reply| !matches!(reply, Reply::Broken));
-        self.queue(id).returned(received.then_some((flight.sent, now)));
+        let is_late = self.queue(id).returned(received.then_some((flight.sent, now)));
+        let is_good = |reply: &Reply| !matches!(reply, Reply::Broken | Reply::ReadOnly);
+        if is_late {
+            self.report(id, Fault::Late);
+        } else if replies.iter().any(is_good) {
+            self.breaker(id).succeeded();
+        } else {
+            self.report(id, Fault::Failed);
+        }
         let mut found = Vec::new();
         let mut again = Vec::new();
         for (call, reply) in calls.into_iter().zip(replies) {

@@ -16,6 +16,7 @@ use super::random::Random;
 use super::server::{Ran, Reply, Request, Servers, UNIT};
 use super::task::{Flight, Task, Work};
 use crate::store::Op;
+use crate::store::redis::breaker::Fault as BreakerFault;
 use crate::store::redis::health::WAKE_INTERVAL;
 use crate::store::redis::lifecycle::Established;
 use crate::store::redis::policy::RedisPolicy;
@@ -63,6 +64,8 @@ pub(super) struct Stats {
     pub(super) owed: u64,
     pub(super) attempts: u64,
     pub(super) redirected: u64,
+    /// How often a breaker has opened.
+    pub(super) opened: u64,
 }
 
 #[derive(Debug)]
@@ -75,10 +78,23 @@ pub(super) enum Event {
     ToServer(usize),
     Run(usize),
     ToClient(usize),
-    Connected { process: usize, node: usize, attempt: u64, is_good: bool },
+    Connected {
+        process: usize,
+        node: usize,
+        attempt: u64,
+        is_good: bool,
+    },
     Disconnected(usize),
     Wake(usize),
     Keep(usize),
+    /// A task has been waiting for a connection for a timeout.
+    SlowAcquire(u64),
+    Probe(QueueId),
+    ProbeLate {
+        queue: QueueId,
+        call: u64,
+        is_last: bool,
+    },
     Fault(Fault),
     Migrated(u16),
 }
@@ -192,6 +208,9 @@ impl World {
             Event::Disconnected(connection) => self.disconnected(connection),
             Event::Wake(connection) => self.wake_keeper(connection),
             Event::Keep(connection) => self.keep(connection),
+            Event::SlowAcquire(task) => self.slow_acquire(task),
+            Event::Probe(queue) => self.probe_again(queue),
+            Event::ProbeLate { queue, call, is_last } => self.probe_late(queue, call, is_last),
             Event::Fault(fault) => self.start_fault(fault),
             Event::Migrated(slot) => {
                 if let Some((next, ..)) = self.servers.migrations.remove(&slot) {
@@ -236,6 +255,9 @@ impl World {
         self.checks.push(Check::new(id, self.now, deadline, is_owed));
         let waker: Waker = Arc::new(CheckWaker { check, woken: self.woken.clone() }).into();
         let (key, op) = (Key::from(number), Op::acquire(UNIT + check as u64));
+        if let Some(error) = self.breaker(id).refuse() {
+            return self.judge(check, Err(error));
+        }
         let queue = self.queue(id);
         if queue.is_alone()
             && let Some(connection) = connection
@@ -313,6 +335,9 @@ impl World {
         let expire =
             |batch: &Arc<_>| crate::store::redis::batch::Batch::expire(batch, now, |_| timed_out());
         let next = fired.batches.iter().filter_map(expire).min();
+        if fired.is_silent {
+            self.report(id, BreakerFault::Late);
+        }
         drop(fired);
         if self.random.chance(10) && self.now < self.plan.end {
             // Another thread adds a check while the timer holds no lock.
@@ -331,7 +356,7 @@ impl World {
     }
 
     pub(super) fn spawn_flusher(&mut self, queue: QueueId) {
-        let task = self.spawn(queue, Work::Acquire { has_tried: false }, false);
+        let task = self.spawn(queue, Work::Acquire { has_tried: false, late_at: None }, false);
         self.resume(task);
     }
 
@@ -350,7 +375,7 @@ impl World {
     }
 
     /// When a worker of the process polls a task that is woken now.
-    fn when_polled(&mut self, process: usize) -> Micros {
+    pub(super) fn when_polled(&mut self, process: usize) -> Micros {
         let delay = match self.random.index(50) {
             0 => self.random.range(0..2 * MS),
             1..10 => self.random.range(0..50),
@@ -631,6 +656,6 @@ pub(super) fn overloaded() -> Error {
     Error::new(ErrorKind::Timeout, "shed")
 }
 
-fn timed_out() -> Error {
+pub(super) fn timed_out() -> Error {
     Error::new(ErrorKind::Timeout, "timed out")
 }

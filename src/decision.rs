@@ -82,8 +82,11 @@ pub enum Source {
     Store,
     /// The denial cache of this process: the store denied the same key, and the denial still holds.
     Cached,
-    /// The limiter's [`FailureMode`](crate::FailureMode), because the store failed. The numbers
-    /// say nothing about the key's bucket.
+    /// This process, by its part of the limits, because the store failed: see
+    /// [`FailureMode::Local`](crate::FailureMode::Local). The numbers are those of its part.
+    Local,
+    /// Another [`FailureMode`](crate::FailureMode), because the store failed. The numbers say
+    /// nothing about the key's bucket.
     FailureMode,
     /// The quota alone, because the cost [exceeds its capacity](Decision::exceeds_capacity). The
     /// store was not asked. Nothing is known about the key's bucket, so the numbers are those of a

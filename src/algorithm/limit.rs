@@ -35,8 +35,17 @@ macro_rules! algorithms {
                 }
             }
 
+            #[cfg(feature = "redis")]
+            pub(crate) fn limit(&self) -> u64 {
+                match self { $(Self::$name(limit) => limit.limit(),)+ }
+            }
+
             pub(crate) fn capacity(&self, patience: Option<Patience>) -> u64 {
                 match self { $(Self::$name(limit) => limit.capacity(patience),)+ }
+            }
+
+            pub(crate) fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
+                match self { $(Self::$name(limit) => limit.divided(part).map(Self::$name),)+ }
             }
 
             /// Whether the state is one of this algorithm.

@@ -71,6 +71,16 @@ impl Limits {
         Self { quotas: [named].into(), infos: [limit.info("q")].into(), has_queue: false }
     }
 
+    /// The parts of an instance if a fleet divides the limits. `None` if a quota has none for it.
+    pub(crate) fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
+        let divided = |quota: &Named| {
+            let limit = quota.limit.divided(part)?;
+            Some(Named { id: quota.id, limit, is_first_bucket: quota.is_first_bucket })
+        };
+        let quotas = self.quotas.iter().map(divided).collect::<Option<_>>()?;
+        Some(Self { quotas, infos: self.infos.clone(), has_queue: self.has_queue })
+    }
+
     /// While all calendars are in their current windows, if there are any.
     pub(crate) fn valid_during(&self) -> Option<Range<u64>> {
         let windows = self.quotas.iter().filter_map(|quota| quota.limit.valid_during());
@@ -346,6 +356,15 @@ impl Limits {
         }
         let quotas = self.quotas.iter().zip(&standing.0).enumerate();
         Verdict::of_several(outcome, self.infos.clone(), quotas.map(numbers).collect())
+    }
+
+    /// The permits of each quota that are in use, rounded up, and its limit.
+    #[cfg(feature = "redis")]
+    pub(crate) fn used(&self, standing: &Standing) -> impl Iterator<Item = (u64, u64)> {
+        self.quotas
+            .iter()
+            .zip(&standing.0)
+            .map(|(quota, level)| (level.used(), quota.limit.limit()))
     }
 
     /// Whether time and checks change these levels as they would change those that this revision of

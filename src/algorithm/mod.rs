@@ -55,6 +55,13 @@ pub(crate) trait Algorithm {
     /// The length of a window, or the time in which an empty bucket refills. 0 if it is not whole.
     fn window(&self) -> u64;
 
+    /// The part of an instance if a fleet divides the limit: an equal part of everything, rounded so
+    /// that the parts together admit no more than the whole. `part` says how many permits of a
+    /// number are for this instance. `None` if the limit has none for it.
+    fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self>
+    where
+        Self: Sized;
+
     /// The level at `now` of a state that a revision of the quota has left, or that of an unused quota.
     fn level(&self, state: Option<Self::State>, now: u64) -> Self::Level;
 

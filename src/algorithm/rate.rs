@@ -53,6 +53,22 @@ impl Rate {
         Some(Self { permit: number(permit)?, scale: number(scale)? })
     }
 
+    /// The rate of a part of a bucket, rounded down. The ticks are shorter, so that little is lost,
+    /// if a debt of `most` permits allows it.
+    pub(crate) fn divided(self, part: u64, whole: u64, most: u64) -> Option<Self> {
+        const PRECISION: u64 = 1 << 20;
+        let longest = MAX_TICKS.checked_div(most)?;
+        let finer = |factor: u64| {
+            let permit = u128::from(self.permit()) * u128::from(factor) * u128::from(whole);
+            let permit =
+                permit.checked_div(part.into())? + u128::from(permit % u128::from(part) > 0);
+            let permit = u64::try_from(permit).ok().filter(|permit| *permit <= longest)?;
+            Self::new(permit, self.scale().checked_mul(factor)?)
+        };
+        let coarse = || Self::new(longest, self.scale());
+        finer((PRECISION / self.permit()).max(1)).or_else(|| finer(1)).or_else(coarse)
+    }
+
     /// The ticks in which a permit refills.
     pub(crate) fn permit(self) -> u64 {
         self.permit.get()

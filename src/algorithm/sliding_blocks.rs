@@ -101,6 +101,11 @@ impl Algorithm for SlidingBlocks {
         self.width * self.blocks as u64
     }
 
+    fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
+        let limit = part(self.limit);
+        (limit > 0).then_some(Self { limit, ..*self })
+    }
+
     fn level(&self, state: Option<BlocksState>, now: u64) -> BlocksLevel {
         let level = state.map(|state| BlocksLevel { state: state.at(now), now });
         level.filter(|level| Self::used(level) > 0).unwrap_or_else(|| self.of(0, now))

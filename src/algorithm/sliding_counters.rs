@@ -110,6 +110,11 @@ impl Algorithm for SlidingCounters {
         self.span.0
     }
 
+    fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
+        let limit = part(self.limit);
+        (limit > 0).then_some(Self { limit, ..*self })
+    }
+
     fn level(&self, state: Option<CountersState>, now: u64) -> CountersLevel {
         let Some(mut state) = state else { return self.of(0, now) };
         let CountersState { current, starts_at, span, .. } = state;

@@ -136,6 +136,12 @@ impl Algorithm for TokenBucket {
         self.limit
     }
 
+    fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
+        let (limit, borrow) = (part(self.limit), part(self.borrow));
+        let rate = self.rate.divided(limit, self.limit, limit + borrow)?;
+        Some(Self { limit, borrow, rate, ..*self })
+    }
+
     fn capacity(&self, patience: Option<Patience>) -> u64 {
         match patience {
             None => self.limit + self.borrow,

@@ -159,8 +159,14 @@ impl Limiter {
     ) -> Result<(), Error> {
         let _invalidate = is_credit.then(|| InvalidateOnDrop { limiter: self, key: key.clone() });
         let (backend, mut pending) = (&self.held(held).backend, PendingVerdict::default());
-        poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx)).await?;
-        Ok(())
+        match poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx)).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let is_local = self.inner.failure_mode.is_local() && matches!(op, Op::Adjust(_));
+                let local = is_local.then(|| backend.decide_locally(&key, &op)).flatten();
+                local.map(|_| ()).ok_or(error)
+            }
+        }
     }
 
     fn not_charged(&self, revision: &Revision, error: &Error) {

@@ -52,7 +52,7 @@ impl LimiterBuilder {
         Self { timeout, ..self }
     }
 
-    /// Sets what happens to a check when the store fails: [`FailureMode::Open`] by default.
+    /// Sets what happens to a check when the store fails: [`FailureMode::Local`] by default.
     pub fn failure_mode(self, failure_mode: FailureMode) -> Self {
         Self { failure_mode, ..self }
     }
@@ -132,6 +132,9 @@ impl LimiterBuilder {
         };
         let inner =
             registry.register(part, &policy, make, |existing| conflict(existing, &policy))?;
+        if failure_mode.is_local() {
+            inner.revisions.current().backend.prepare_to_decide_locally();
+        }
         Ok(Limiter { inner, other: None })
     }
 }

@@ -112,7 +112,7 @@ impl CheckState {
         let op = op(cost);
         match revision.backend.decide(key, &op) {
             Some(verdict) => {
-                let decision = limiter.inner.apply_failure_mode(revision, verdict);
+                let decision = limiter.inner.apply_failure_mode(revision, key, &op, verdict);
                 Self::Ready(decision.map(|decision| {
                     Checked::new(decision, waiter, || (revision.hold(), key.clone()))
                 }))
@@ -168,7 +168,7 @@ impl PendingCheck {
         let Self { verdict, key, op, revision: held, waiter } = self;
         let revision = limiter.held(held);
         let verdict = ready!(revision.backend.poll_check(key, op, verdict, cx));
-        let decision = limiter.inner.apply_failure_mode(revision, verdict)?;
+        let decision = limiter.inner.apply_failure_mode(revision, key, op, verdict)?;
         Poll::Ready(Ok(Checked::new(decision, waiter.take(), || (held.clone(), key.clone()))))
     }
 }
@@ -178,6 +178,8 @@ impl Inner {
     fn apply_failure_mode(
         &self,
         revision: &Revision,
+        key: &Key,
+        op: &Op,
         verdict: Result<Verdict, Error>,
     ) -> Result<Decision, Error> {
         let policy = revision.policy().name();
@@ -188,6 +190,10 @@ impl Inner {
             }
             Err(error) => {
                 self.failure_log.failed(policy, self.failure_mode, &error);
+                let local = || revision.backend.decide_locally(key, op);
+                if let Some(verdict) = self.failure_mode.is_local().then(local).flatten() {
+                    return Ok(revision.decision(verdict, Source::Local));
+                }
                 let verdict = self.failure_mode.verdict(error, revision.quotas()[0].limit)?;
                 Ok(revision.decision(verdict, Source::FailureMode))
             }

@@ -14,6 +14,7 @@ use crate::{Error, ErrorKind};
 /// What a failure means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
+    DecidesLocally,
     FailsOpen,
     FailsClosed,
     NotCharged,
@@ -117,7 +118,7 @@ impl FailureLog {
         };
         log(policy, effect, lines);
         if has_ended && effect != Effect::NotCharged {
-            tracing::info!(target: "tollgate", policy, "rate limit enforced again");
+            tracing::info!(target: "tollgate", policy, "rate limit enforced by the store again");
         }
     }
 
@@ -152,6 +153,8 @@ impl Reason {
 fn log(policy: &str, effect: Effect, lines: Vec<Line>) {
     for Line { server, reason, count, is_late } in lines {
         let message = match (effect, is_late) {
+            (Effect::DecidesLocally, false) => "rate limit enforced locally, by a part of it",
+            (Effect::DecidesLocally, true) => "rate limit was enforced locally, by a part of it",
             (Effect::FailsOpen, false) => "rate limit not enforced, failing open",
             (Effect::FailsOpen, true) => "rate limit was not enforced, failed open",
             (Effect::FailsClosed, false) => "rate limit unavailable, failing closed",
@@ -170,6 +173,7 @@ fn log(policy: &str, effect: Effect, lines: Vec<Line>) {
 impl From<FailureMode> for Effect {
     fn from(mode: FailureMode) -> Self {
         match mode {
+            FailureMode::Local => Self::DecidesLocally,
             FailureMode::Open => Self::FailsOpen,
             FailureMode::Closed => Self::FailsClosed,
         }

@@ -17,7 +17,8 @@ use crate::verdict::{Numbers, Outcome, Verdict};
 /// let store = RedisStore::open("redis://127.0.0.1:1")?;
 /// let limiter = Limiter::new(store.clone(), Quota::per_second(1))?;
 /// let decision = limiter.check("user:7").await?;
-/// assert!(decision.is_allowed() && decision.source() == Source::FailureMode);
+/// assert!(decision.is_allowed() && decision.source() == Source::Local);
+/// assert!(limiter.check("user:7").await?.is_denied());
 ///
 /// let limiter = Limiter::builder(store, Quota::per_second(1))
 ///     .failure_mode(FailureMode::Closed)
@@ -28,9 +29,31 @@ use crate::verdict::{Numbers, Outcome, Verdict};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureMode {
+    /// This process decides by its part of the limits, in memory.
+    ///
+    /// The instances of a fleet register in Redis, and remember which of them were there. In an
+    /// outage each has a part of every limit, in proportion to the checks that came to it before, and
+    /// at least a quarter of an equal part. The parts of a limit add up to the limit: over an
+    /// outage, the fleet admits at most the burst and the rate times its length. A limit below the
+    /// number of instances is enforced by some of them, chosen by the key; the others deny.
+    ///
+    /// A bucket starts from what Redis said last about its key, if the key had used more than an
+    /// eighth of a limit. When Redis works again, what was taken and still counts is charged there.
+    ///
+    /// In these cases the fleet can admit more:
+    ///
+    /// - An instance that has just started uses its part at once, while the others use their larger
+    ///   parts for up to five more seconds: an instance more, a part more.
+    /// - An instance that only this process's network cuts off from Redis uses its part in addition to
+    ///   what Redis admits. So does each check whose reply is late.
+    /// - If instances start while Redis cannot be reached, they know of no others:
+    ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect.
+    ///
+    /// A [`MemoryStore`](crate::MemoryStore) does not fail.
+    #[default]
+    Local,
     /// The check is allowed without being counted, so a Redis outage does not take the service
     /// down. There is no rate limit while the store fails.
-    #[default]
     Open,
     /// The check fails with the store's error, and a layer responds with 503. It is never reported
     /// as a denial.
@@ -38,10 +61,15 @@ pub enum FailureMode {
 }
 
 impl FailureMode {
+    pub(super) fn is_local(self) -> bool {
+        self == Self::Local
+    }
+
+    /// If the process itself decides nothing.
     pub(super) fn verdict(self, error: Error, limit: u64) -> Result<Verdict, Error> {
         match self {
             Self::Closed => Err(error),
-            Self::Open => {
+            Self::Local | Self::Open => {
                 let numbers = Numbers { remaining: limit, ..Numbers::default() };
                 Ok(Verdict::new(Outcome::Allowed, numbers))
             }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::key_hasher::{KeyHasher, random_hasher};
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
-use crate::algorithm::State;
+use crate::algorithm::{Limits, State};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -172,13 +172,8 @@ impl Store for MemoryStore {}
 
 impl Open for MemoryStore {
     fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
-        let mut policies = lock(&self.shared.policies);
-        let policy = policies.iter().position(|name| *name == spec.name).unwrap_or_else(|| {
-            policies.push(spec.name.clone());
-            policies.len() - 1
-        });
-        let (shared, policy) = (self.shared.clone(), policy as u32);
-        Ok(Arc::new(MemoryBackend { shared, policy, spec }))
+        let policy = self.buckets(&spec.name);
+        Ok(Arc::new(MemoryBackend { store: self.clone(), policy, spec }))
     }
 
     fn clock(&self) -> u64 {
@@ -191,21 +186,45 @@ impl Open for MemoryStore {
 }
 
 struct MemoryBackend {
-    shared: Arc<Shared>,
-    policy: u32,
+    store: MemoryStore,
+    policy: PolicyIndex,
     spec: PolicySpec,
 }
 
-impl MemoryBackend {
-    /// Decides on a bucket's state, and stores it if it has changed.
-    fn verdict(&self, key: &Key, op: &Op) -> Verdict {
-        let hash = self.shared.hash(self.policy, key);
+/// Of a policy in the store.
+pub(super) type PolicyIndex = u32;
+
+/// What is only for this crate.
+impl MemoryStore {
+    /// The buckets of the policy with this name.
+    pub(super) fn buckets(&self, name: &Arc<str>) -> PolicyIndex {
+        let mut policies = lock(&self.shared.policies);
+        let index = policies.iter().position(|other| other == name).unwrap_or_else(|| {
+            policies.push(name.clone());
+            policies.len() - 1
+        });
+        index as u32
+    }
+
+    /// Decides on a bucket's state, and stores it if it has changed. `unknown` is the state of a key
+    /// that has no bucket, by the time of the store.
+    #[inline]
+    pub(super) fn verdict(
+        &self,
+        policy: PolicyIndex,
+        limits: &Limits,
+        key: &Key,
+        op: &Op,
+        unknown: impl FnOnce(u64) -> Option<State>,
+    ) -> Verdict {
+        let hash = self.shared.hash(policy, key);
         let mut shard = lock(self.shared.shard(hash));
         // Read under the lock, so that time does not go back between two checks of a key.
         let now = self.shared.now();
-        let stored = shard.find(hash, self.policy, key);
-        let found = stored.as_ref().map(|bucket| &bucket.state);
-        let (verdict, changed) = op.apply(&self.spec.limits, found, now);
+        let stored = shard.find(hash, policy, key);
+        let initial = if stored.is_none() { unknown(now) } else { None };
+        let found = stored.as_ref().map(|bucket| &bucket.state).or(initial.as_ref());
+        let (verdict, changed) = op.apply(limits, found, now);
         let Some(state) = changed else { return verdict };
         match stored {
             Some(bucket) => {
@@ -216,12 +235,28 @@ impl MemoryBackend {
                 }
             }
             None => {
-                let bucket = Bucket { policy: self.policy, key: key.clone(), state };
+                let bucket = Bucket { policy, key: key.clone(), state };
                 let evicted = shard.insert(hash, bucket, now, &self.shared);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
             }
         }
         verdict
+    }
+
+    /// The state of a key and the time, if it has a bucket. The bucket is full afterwards.
+    pub(super) fn take(&self, policy: PolicyIndex, key: &Key) -> Option<(State, u64)> {
+        let hash = self.shared.hash(policy, key);
+        let mut shard = lock(self.shared.shard(hash));
+        // The entry in the heap stays, so that the heap does not grow.
+        let bucket = shard.find(hash, policy, key)?;
+        Some((mem::replace(&mut bucket.state, State::unused()), self.shared.now()))
+    }
+}
+
+impl MemoryBackend {
+    #[inline]
+    fn verdict(&self, key: &Key, op: &Op) -> Verdict {
+        self.store.verdict(self.policy, &self.spec.limits, key, op, |_| None)
     }
 }
 
@@ -241,12 +276,7 @@ impl Backend for MemoryBackend {
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
-        let hash = self.shared.hash(self.policy, key);
-        let mut shard = lock(self.shared.shard(hash));
-        // The entry in the heap stays, so that resets do not make it grow.
-        if let Some(bucket) = shard.find(hash, self.policy, key) {
-            bucket.state = State::unused();
-        }
+        self.store.take(self.policy, key);
         Box::pin(std::future::ready(Ok(())))
     }
 

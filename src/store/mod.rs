@@ -4,7 +4,11 @@
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
 mod denials;
+#[cfg(feature = "redis")]
+mod fleet;
 mod key_hasher;
+#[cfg(feature = "redis")]
+mod local;
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -18,6 +22,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use crate::algorithm::Cost;
 use crate::algorithm::{Adjustment, Charge, Limits, Place, Queued, Standing, State};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
@@ -85,6 +91,14 @@ pub trait Backend: Debug + Send + Sync {
 
     /// Whether a check leaves the process, so that caching denials pays.
     fn is_remote(&self) -> bool;
+
+    /// From now on the store may be asked to decide without its server.
+    fn prepare_to_decide_locally(&self) {}
+
+    /// Decides a check by the part of the limits that is for this process, without the server.
+    fn decide_locally(&self, _key: &Key, _op: &Op) -> Option<Verdict> {
+        None
+    }
 }
 
 /// What a check does to its bucket.
@@ -107,6 +121,17 @@ impl Op {
     #[cfg(feature = "redis")]
     pub(crate) fn acquire(cost: u64) -> Self {
         Self::Acquire(Charge::Same(cost))
+    }
+
+    /// What an allowed check has taken from each quota.
+    #[cfg(feature = "redis")]
+    pub(crate) fn taken(&self, quota: usize) -> u64 {
+        match self {
+            Self::Acquire(charge) => charge.of(quota),
+            Self::Queue(queued) => queued.of(quota),
+            Self::Adjust(adjustment) => adjustment.of(quota).try_into().unwrap_or(0),
+            Self::Peek | Self::Leave(_) => 0,
+        }
     }
 
     /// Whether a key is different afterwards. `exists` says whether anything is stored.

@@ -17,6 +17,7 @@ mod grpc;
 mod harness;
 mod hooks;
 mod layer;
+mod local;
 mod log;
 mod mixes;
 mod oracle;

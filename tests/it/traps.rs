@@ -382,7 +382,7 @@ async fn the_end_of_an_outage_is_logged_with_what_was_not_yet_counted() {
     server.restart().await;
     let recovered = async || limiter.check("key").await.unwrap().source() == Source::Store;
     wait_until("the store answers", BOUND, recovered).await;
-    let ended = || of_limiters(&log).iter().any(|event| event.contains("enforced again"));
+    let ended = || of_limiters(&log).iter().any(|event| event.contains("by the store again"));
     wait_until("the end is logged", BOUND, async || {
         let _ = limiter.check("key").await.unwrap();
         ended()

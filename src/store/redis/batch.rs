@@ -118,6 +118,9 @@ enum Progress {
     Gone,
 }
 
+/// What a key has used matters if it is more than this part of a limit.
+const MATTERS: u64 = 8;
+
 /// Tasks to wake once no lock is held.
 type Wakers = Vec<Waker>;
 
@@ -348,6 +351,9 @@ impl Batch {
         }
         wakers.reserve(checks.len());
         let mut abandoned = Vec::new();
+        if let Some(local) = policies.first().and_then(|policy| policy.policy.local.as_ref()) {
+            local.local().add_demand(checks.len());
+        }
         for check in checks.iter_mut().filter(|check| check.is_sent) {
             // One that was cancelled since has been charged, so it counts for those after it.
             let verdict = match &mut replays[check.group] {
@@ -368,9 +374,13 @@ impl Batch {
             check.complete(verdict, &mut wakers);
         }
         let sent_at = *sent_at;
-        let denied = replays.into_iter().flatten().flatten().filter(|replay| replay.has_denied);
-        let denials: Vec<_> =
-            denied.filter_map(|replay| Some(replay.into_denial(sent_at?))).collect();
+        let mut denials = Vec::new();
+        for replay in replays.into_iter().flatten().flatten() {
+            replay.report();
+            if let Some(sent_at) = sent_at.filter(|_| replay.has_denied) {
+                denials.push(replay.into_denial(sent_at));
+            }
+        }
         drop(state);
         // Before the callers are woken, so that their next checks find them.
         for Denied { policy, key, state, now, sent_at } in denials {
@@ -491,6 +501,19 @@ impl<'a> Replay<'a> {
         let verdict = op.decide(&self.policy.limits, &mut self.standing, self.now);
         self.has_denied |= !verdict.is_allowed();
         verdict
+    }
+
+    /// Reports the standing of the key, for decisions while the server fails. A key that has used
+    /// little starts from nothing then.
+    fn report(&self) {
+        let Self { policy, key, standing, now, .. } = self;
+        let Some(local) = policy.local.as_ref().filter(|local| local.local().is_used()) else {
+            return;
+        };
+        let mut used = policy.limits.used(standing);
+        if used.any(|(used, limit)| used.saturating_mul(MATTERS) > limit) {
+            local.report(key, policy.limits.state(standing, None, *now), *now);
+        }
     }
 
     fn into_denial(self, sent_at: SentAt) -> Denied {

@@ -16,6 +16,7 @@ mod fragment;
 mod health;
 mod key_encoder;
 mod lifecycle;
+mod membership;
 mod node;
 mod node_queue;
 mod packed;
@@ -25,6 +26,7 @@ mod primary_report;
 mod probe;
 mod queue;
 mod queue_state;
+mod repayment;
 mod reply;
 mod routes;
 mod script;
@@ -46,7 +48,7 @@ mod window;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -54,14 +56,19 @@ use redis::IntoConnectionInfo;
 
 use self::cluster::Cluster;
 use self::connector::Connector;
+use self::membership::Membership;
 use self::policy::RedisPolicy;
 pub(crate) use self::queue::QueuedCheck;
 use self::queue::Queues;
+use self::repayment::Repayment;
 use self::topology::Topology;
+use super::local::Local;
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
+
+const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 
 /// A [`Store`] that keeps buckets in Redis or Valkey, shared by all processes that use the same
 /// server and [`key_prefix`](Self::key_prefix).
@@ -182,6 +189,17 @@ pub struct RedisStore {
     queues: Arc<Queues>,
     key_prefix: Arc<str>,
     registry: Arc<Registry>,
+    fleet: Arc<OnceLock<Fleet>>,
+    instances: u64,
+    local_keys: NonZeroUsize,
+}
+
+/// What the store needs to decide while Redis fails.
+#[derive(Debug)]
+struct Fleet {
+    local: Arc<Local>,
+    membership: Arc<Membership>,
+    repayment: Arc<Repayment>,
 }
 
 /// A pool of `deadpool-redis`: of connections to one server, to a cluster, or through Sentinel.
@@ -329,7 +347,7 @@ impl RedisStore {
     /// [`Limiter::new`](crate::Limiter::new).
     #[must_use]
     pub fn key_prefix(self, prefix: impl Into<Arc<str>>) -> Self {
-        Self { key_prefix: prefix.into(), ..self }
+        Self { key_prefix: prefix.into(), fleet: Arc::default(), ..self }
     }
 
     /// Sets the number of connections to each server: 1 by default. Calls are distributed
@@ -338,7 +356,44 @@ impl RedisStore {
     #[must_use]
     pub fn connections(self, connections: NonZeroUsize) -> Self {
         let topology = self.queues.topology.with_connections(connections.get());
-        Self { queues: Queues::new(topology).into(), ..self }
+        Self { queues: Queues::new(topology).into(), fleet: Arc::default(), ..self }
+    }
+
+    /// Sets the number of instances that share the limits, until the store knows it: 1 by default.
+    /// The store learns it from Redis, where each instance registers at its first check and every
+    /// two seconds from then on. So this matters only if Redis cannot be reached when an instance
+    /// starts. See [`FailureMode::Local`](crate::FailureMode::Local).
+    #[must_use]
+    pub fn instances(self, instances: NonZeroUsize) -> Self {
+        Self { instances: instances.get() as u64, fleet: Arc::default(), ..self }
+    }
+
+    /// Sets for how many keys this process can decide while Redis fails: 100,000 by default, which
+    /// take up to 80 MB during an outage. See [`FailureMode::Local`](crate::FailureMode::Local).
+    #[must_use]
+    pub fn local_keys(self, keys: NonZeroUsize) -> Self {
+        Self { local_keys: keys, fleet: Arc::default(), ..self }
+    }
+
+    /// Signs off from the fleet, so that during an outage the others use the whole limits. Call it
+    /// when the process ends. Without it, the others count this instance for ten more seconds.
+    ///
+    /// The store can still be used, but does not register again. It takes at most a second, and does
+    /// nothing if the store has not registered.
+    pub async fn shutdown(&self) {
+        if let Some(fleet) = self.fleet.get() {
+            fleet.membership.leave().await;
+        }
+    }
+
+    fn fleet(&self) -> &Fleet {
+        self.fleet.get_or_init(|| {
+            let local = Arc::new(Local::new(self.local_keys, self.instances));
+            let topology = self.queues.topology.clone();
+            let membership = Membership::new(topology, &self.key_prefix, local.clone());
+            let repayment = Repayment::new(local.max_keys());
+            Fleet { local, membership: membership.into(), repayment: repayment.into() }
+        })
     }
 
     fn on(connector: Connector) -> Self {
@@ -347,7 +402,14 @@ impl RedisStore {
 
     fn with_topology(topology: Topology) -> Self {
         let queues = Queues::new(topology).into();
-        Self { queues, key_prefix: "tollgate".into(), registry: Arc::default() }
+        Self {
+            queues,
+            key_prefix: "tollgate".into(),
+            registry: Arc::default(),
+            fleet: Arc::default(),
+            instances: 1,
+            local_keys: LOCAL_KEYS,
+        }
     }
 }
 
@@ -364,8 +426,10 @@ impl Store for RedisStore {}
 
 impl Open for RedisStore {
     fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
-        let policy = RedisPolicy::new(&spec, &self.key_prefix)?.into();
-        Ok(Arc::new(RedisBackend { policy, queues: self.queues.clone() }))
+        let Fleet { local, membership, repayment } = self.fleet();
+        let policy = RedisPolicy::new(&spec, &self.key_prefix, local)?.into();
+        let (membership, repayment) = (membership.clone(), repayment.clone());
+        Ok(Arc::new(RedisBackend { policy, queues: self.queues.clone(), membership, repayment }))
     }
 
     fn clock(&self) -> u64 {
@@ -382,6 +446,8 @@ impl Open for RedisStore {
 struct RedisBackend {
     policy: Arc<RedisPolicy>,
     queues: Arc<Queues>,
+    membership: Arc<Membership>,
+    repayment: Arc<Repayment>,
 }
 
 impl Backend for RedisBackend {
@@ -392,7 +458,23 @@ impl Backend for RedisBackend {
         check: &mut PendingVerdict,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {
+        self.membership.start();
         self.queues.poll(&self.policy, key, op, check, cx)
+    }
+
+    fn prepare_to_decide_locally(&self) {
+        if let Some(local) = &self.policy.local {
+            local.local().set_used();
+        }
+    }
+
+    fn decide_locally(&self, key: &Key, op: &Op) -> Option<Verdict> {
+        let verdict = self.policy.local.as_ref()?.decide(key, op);
+        if verdict.is_allowed() {
+            self.repayment.add(&self.policy, key, op);
+            self.repayment.start(&self.queues);
+        }
+        Some(verdict)
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {

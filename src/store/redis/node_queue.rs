@@ -63,6 +63,11 @@ impl NodeQueue {
         Arc::strong_count(&self.connections) > 1 || !self.state().queue.is_idle()
     }
 
+    /// Whether checks are sent.
+    pub(super) fn is_open(&self) -> bool {
+        self.state().breaker.open_error().is_none()
+    }
+
     pub(super) fn enqueue(
         self: &Arc<Self>,
         policy: &Arc<RedisPolicy>,

@@ -9,6 +9,7 @@ use super::key_encoder::KeyEncoder;
 use super::script::{Params, Scripts};
 use crate::ConfigError;
 use crate::algorithm::{Limits, TokenBucket};
+use crate::store::local::{Local, LocalPolicy};
 use crate::store::{PolicySpec, RevisionDenials};
 
 #[derive(Debug)]
@@ -22,10 +23,16 @@ pub(super) struct RedisPolicy {
     /// Makes comparisons short.
     hash: u64,
     pub(super) denials: Arc<RevisionDenials>,
+    /// Not of probes.
+    pub(super) local: Option<LocalPolicy>,
 }
 
 impl RedisPolicy {
-    pub(super) fn new(spec: &PolicySpec, key_prefix: &str) -> Result<Self, ConfigError> {
+    pub(super) fn new(
+        spec: &PolicySpec,
+        key_prefix: &str,
+        local: &Arc<Local>,
+    ) -> Result<Self, ConfigError> {
         let (scripts, params) = Scripts::of(&spec.limits);
         Ok(Self {
             limits: spec.limits.clone(),
@@ -35,6 +42,7 @@ impl RedisPolicy {
             hash: BuildHasherDefault::<DefaultHasher>::default().hash_one(&params),
             params,
             denials: spec.denials.clone(),
+            local: Some(local.policy(&spec.name, &spec.limits)),
         })
     }
 
@@ -51,6 +59,7 @@ impl RedisPolicy {
             hash: 0,
             params,
             denials: self.denials.clone(),
+            local: None,
         }
     }
 
@@ -77,6 +86,7 @@ impl RedisPolicy {
     pub(super) fn of_limits(name: &str, limits: Limits, timeout: Duration) -> Arc<Self> {
         let denials = RevisionDenials::new(Arc::default(), RevisionId(0)).into();
         let spec = PolicySpec { name: name.into(), limits, timeout, denials };
-        Self::new(&spec, "tests").unwrap().into()
+        let local = Local::new(std::num::NonZeroUsize::MIN, 1).into();
+        Self::new(&spec, "tests", &local).unwrap().into()
     }
 }

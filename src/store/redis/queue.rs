@@ -101,6 +101,14 @@ impl Queues {
         }
     }
 
+    /// Whether the checks of a key are sent.
+    pub(super) fn is_open(&self, policy: &RedisPolicy, key: &Key) -> bool {
+        let slot = if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 };
+        let queues = self.queues.load();
+        let queue = queues.get(&(self.topology.destination(slot), policy.timeout));
+        queue.is_none_or(|queue| queue.is_open())
+    }
+
     /// Adds the queue of a slot's destination, unless there is one now.
     fn add(&self, slot: u16, timeout: Duration) -> Arc<NodeQueue> {
         // Nothing runs under the lock that could panic.

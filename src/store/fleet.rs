@@ -1,0 +1,198 @@
+//! How a fleet of instances divides limits without a store: who is in it, and what each gets.
+//!
+//! All instances compute the same parts of a number from the same plan. The parts add up to the
+//! number, for each key. What a division leaves over goes to the instances that rank first for the key
+//! (rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
+//! 1998), so that a limit below the number of instances has owners, and different ones for different
+//! keys.
+
+use crate::Key;
+
+/// Identifies an instance in a fleet.
+pub(crate) type InstanceId = u64;
+
+/// The instances that divide limits, by their identity, and their weights.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan(Vec<(InstanceId, u32)>);
+
+/// What an instance may use. Until the fleet has agreed on a new plan, it is the least of both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    me: InstanceId,
+    agreed: Plan,
+    /// Some instances may use it already.
+    proposed: Option<Plan>,
+}
+
+impl Plan {
+    /// Instances with a small weight get at least a quarter of an equal part, because demand can move
+    /// to them.
+    pub(crate) fn new(instances: impl IntoIterator<Item = (InstanceId, u32)>) -> Self {
+        let mut instances: Vec<_> = instances.into_iter().collect();
+        instances.sort_unstable();
+        instances.dedup_by_key(|(id, _)| *id);
+        let total: u64 = instances.iter().map(|(_, weight)| u64::from(*weight)).sum();
+        let least = (total / (4 * instances.len().max(1) as u64)).max(1) as u32;
+        instances.iter_mut().for_each(|(_, weight)| *weight = least.max(*weight));
+        Self(instances)
+    }
+
+    /// Equal parts for so many instances, which are numbered from 0.
+    pub(crate) fn even(instances: u64) -> Self {
+        Self::new((0..instances).map(|id| (id, 1)))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The part of an instance in a number of permits. `None` if it is not in the plan.
+    fn part(&self, me: InstanceId, key: u64, permits: u64) -> Option<u64> {
+        let weight = self.weight(me)?;
+        let total: u128 = self.0.iter().map(|(_, weight)| u128::from(*weight)).sum();
+        // At most `permits`.
+        let floor = |weight: u32| (u128::from(permits) * u128::from(weight) / total) as u64;
+        let rest = permits - self.0.iter().map(|(_, weight)| floor(*weight)).sum::<u64>();
+        let mine = score(me, key);
+        let before = self.0.iter().filter(|(id, _)| score(*id, key) > mine).count() as u64;
+        Some(floor(weight) + u64::from(before < rest))
+    }
+
+    fn weight(&self, id: InstanceId) -> Option<u32> {
+        let index = self.0.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        Some(self.0[index].1)
+    }
+}
+
+impl Share {
+    /// Of the agreed plan.
+    pub(crate) fn new(me: InstanceId, agreed: Plan, proposed: Option<Plan>) -> Self {
+        Self { me, agreed, proposed }
+    }
+
+    /// The same with another plan that is not agreed, if this instance is part of the agreed one.
+    pub(crate) fn proposed(&self, me: InstanceId, plan: Plan) -> Self {
+        Self::new(me, self.agreed.clone(), Some(plan))
+    }
+
+    /// A number for a key, for [`part`](Self::part).
+    pub(crate) fn hash(key: &Key) -> u64 {
+        // FNV-1a, because all instances must agree, whatever they were built with.
+        let mut hash = 0xcbf2_9ce4_8422_2325;
+        for byte in key.as_bytes() {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        hash
+    }
+
+    /// How many of these permits are for this instance. One that has just joined uses the plan that
+    /// it is part of.
+    pub(crate) fn part(&self, key: u64, permits: u64) -> u64 {
+        let agreed = self.agreed.part(self.me, key, permits);
+        let proposed = self.proposed.as_ref().and_then(|plan| plan.part(self.me, key, permits));
+        match (agreed, proposed) {
+            (Some(agreed), Some(proposed)) => agreed.min(proposed),
+            (Some(part), None) | (None, Some(part)) => part,
+            (None, None) => 0,
+        }
+    }
+
+    /// How many instances there are.
+    pub(crate) fn instances(&self) -> usize {
+        self.proposed.as_ref().unwrap_or(&self.agreed).len()
+    }
+}
+
+/// Where an instance ranks for a key: the finalizer of SplitMix64.
+fn score(id: InstanceId, key: u64) -> u64 {
+    let mut score = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ key;
+    score = (score ^ (score >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    score = (score ^ (score >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    score ^ (score >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn plan() -> impl Strategy<Value = Plan> {
+        prop::collection::vec((0..1_000u64, 0..100u32), 1..20).prop_map(Plan::new)
+    }
+
+    /// The instances, each of which knows the agreed plan, both, or only that a new one is agreed.
+    fn parts(
+        old: &Plan,
+        new: &Plan,
+        knows: impl Fn(InstanceId) -> u8,
+        key: u64,
+        permits: u64,
+    ) -> u64 {
+        let part = |id| match knows(id) {
+            0 => Share::new(id, old.clone(), None).part(key, permits),
+            _ => Share::new(id, old.clone(), Some(new.clone())).part(key, permits),
+        };
+        old.0.iter().map(|(id, _)| part(*id)).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_of_a_number_add_up_to_it(plan in plan(), key: u64, permits in 0..=1u64 << 52) {
+            let parts = plan.0.iter().map(|(id, _)| plan.part(*id, key, permits).unwrap());
+            prop_assert_eq!(parts.sum::<u64>(), permits);
+        }
+
+        #[test]
+        fn a_new_plan_that_some_do_not_know_yet_adds_nothing(
+            old in plan(), new in plan(), knows in prop::collection::vec(0..2u8, 1_000), key: u64,
+            permits in 0..=10_000u64,
+        ) {
+            let knows = |id: InstanceId| knows[id as usize];
+            prop_assert!(parts(&old, &new, knows, key, permits) <= permits);
+            // Once all know it, some may know that it is agreed.
+            let of_all = new.0.iter().map(|(id, _)| match (old.weight(*id), knows(*id)) {
+                (Some(_), 0) => Share::new(*id, old.clone(), Some(new.clone())).part(key, permits),
+                _ => Share::new(*id, new.clone(), None).part(key, permits),
+            });
+            prop_assert!(of_all.sum::<u64>() <= permits);
+        }
+
+        #[test]
+        fn a_part_is_near_the_weight(plan in plan(), key: u64, permits in 0..=1_000_000u64) {
+            let total: f64 = plan.0.iter().map(|(_, weight)| f64::from(*weight)).sum();
+            for (id, weight) in &plan.0 {
+                prop_assert!(f64::from(*weight) >= total / (8.0 * plan.len() as f64));
+                let part = plan.part(*id, key, permits).unwrap() as f64;
+                let ideal = permits as f64 * f64::from(*weight) / total;
+                prop_assert!((part - ideal).abs() <= 1.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_below_the_number_of_instances_has_owners_that_depend_on_the_key() {
+        let plan = Plan::even(5);
+        let owners = |key: u32| -> Vec<u64> {
+            let hash = Share::hash(&key.into());
+            (0..5).filter(|id| plan.part(*id, hash, 2).unwrap() > 0).collect()
+        };
+        let mut counts = [0; 5];
+        for key in 0..1_000 {
+            assert_eq!(owners(key).len(), 2);
+            owners(key).into_iter().for_each(|id| counts[id as usize] += 1);
+        }
+        // Each is expected to own 400.
+        assert!(counts.iter().all(|count| (320..480).contains(count)), "{counts:?}");
+        assert!((0..100).map(owners).collect::<HashSet<_>>().len() == 10);
+    }
+
+    #[test]
+    fn an_instance_that_has_just_joined_has_a_part() {
+        let (old, new) = (Plan::even(2), Plan::even(3));
+        assert_eq!(Share::new(2, old.clone(), Some(new)).part(7, 300), 100);
+        assert_eq!(Share::new(2, old, None).part(7, 300), 0);
+    }
+}

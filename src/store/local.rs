@@ -1,0 +1,216 @@
+//! Decisions while the server fails: each instance enforces its part of the limits in memory. It starts
+//! from what the server said last about a key.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use foldhash::quality::RandomState;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{Equivalent, UnitWeighter};
+
+use super::fleet::{InstanceId, Plan, Share};
+use super::memory::PolicyIndex;
+use super::sealed::Open;
+use super::{MemoryStore, Op};
+use crate::Key;
+use crate::algorithm::{Adjustment, Limits, State};
+use crate::verdict::Verdict;
+
+/// The buckets of one process, for all limiters on a store.
+pub(crate) struct Local {
+    memory: MemoryStore,
+    share: ArcSwap<Share>,
+    /// What the server said last. Allocated by the first standing.
+    standings: OnceLock<Cache<Id, Reported, UnitWeighter, RandomState>>,
+    max_keys: usize,
+    /// Whether a limiter decides locally if the server fails.
+    is_used: AtomicBool,
+    /// The checks that the server has decided or should have.
+    demand: AtomicU64,
+}
+
+/// A policy whose limits are divided.
+pub(crate) struct LocalPolicy {
+    local: Arc<Local>,
+    buckets: PolicyIndex,
+    limits: Limits,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Id {
+    buckets: PolicyIndex,
+    key: Key,
+}
+
+/// Hashes like an [`Id`].
+#[derive(Hash)]
+struct IdRef<'a> {
+    buckets: PolicyIndex,
+    key: &'a Key,
+}
+
+/// The state of a key at a time in microseconds of the server's clock.
+#[derive(Clone)]
+struct Reported {
+    state: State,
+    decided: u64,
+    received: Instant,
+}
+
+impl Local {
+    /// For at most so many keys, in a fleet of so many instances until more is known.
+    pub(crate) fn new(max_keys: NonZeroUsize, instances: u64) -> Self {
+        let share = Share::new(random_id() % instances.max(1), Plan::even(instances.max(1)), None);
+        Self {
+            memory: MemoryStore::with_max_keys(max_keys),
+            share: ArcSwap::from_pointee(share),
+            standings: OnceLock::new(),
+            max_keys: max_keys.get(),
+            is_used: AtomicBool::new(false),
+            demand: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn set_share(&self, share: Share) {
+        self.share.store(share.into());
+    }
+
+    /// A plan of a fleet that has agreed on none. What this instance knew before still counts.
+    pub(crate) fn propose(&self, me: InstanceId, plan: Plan) {
+        let share = self.share.load().proposed(me, plan);
+        self.set_share(share);
+    }
+
+    /// How many instances there are.
+    pub(crate) fn instances(&self) -> usize {
+        self.share.load().instances()
+    }
+
+    pub(crate) fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+
+    pub(crate) fn set_used(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// So many checks have come.
+    pub(crate) fn add_demand(&self, checks: usize) {
+        self.demand.fetch_add(checks as u64, Ordering::Relaxed);
+    }
+
+    /// The checks since the last call.
+    pub(crate) fn take_demand(&self) -> u64 {
+        self.demand.swap(0, Ordering::Relaxed)
+    }
+
+    pub(crate) fn policy(self: &Arc<Self>, name: &Arc<str>, limits: &Limits) -> LocalPolicy {
+        let buckets = self.memory.buckets(name);
+        LocalPolicy { local: self.clone(), buckets, limits: limits.clone() }
+    }
+}
+
+impl LocalPolicy {
+    /// The server has left a key in this state.
+    pub(crate) fn report(&self, key: &Key, state: State, decided: u64) {
+        let standings = self.local.standings.get_or_init(|| {
+            let max_keys = self.local.max_keys;
+            let lifecycle = DefaultLifecycle::default();
+            Cache::with(max_keys, max_keys as u64, UnitWeighter, RandomState::default(), lifecycle)
+        });
+        let reported = Reported { state, decided, received: Instant::now() };
+        standings.insert(Id { buckets: self.buckets, key: key.clone() }, reported);
+    }
+
+    pub(crate) fn local(&self) -> &Arc<Local> {
+        &self.local
+    }
+
+    /// Decides by the part of this instance.
+    pub(crate) fn decide(&self, key: &Key, op: &Op) -> Verdict {
+        self.local.add_demand(1);
+        let share = self.local.share.load();
+        let hash = Share::hash(key);
+        let part = |permits| share.part(hash, permits);
+        let Some(divided) = self.limits.divided(&part) else {
+            // Denied as if everything were taken.
+            let now = self.local.memory.clock();
+            let mut standing = self.limits.empty(now);
+            return op.decide(&self.limits, &mut standing, now);
+        };
+        let unknown = |now| self.initial(&divided, key, &part, now);
+        self.local.memory.verdict(self.buckets, &divided, key, op, unknown)
+    }
+
+    /// What this instance has taken locally from each quota, as far as it still counts: at most these
+    /// numbers. The key has no local bucket afterwards.
+    pub(crate) fn settle(&self, key: &Key, taken: &[u64]) -> Adjustment {
+        let used: Vec<u64> = match self.local.memory.take(self.buckets, key) {
+            Some((state, now)) => {
+                let standing = self.limits.standing(Some(&state), now);
+                self.limits.used(&standing).map(|(used, _)| used).collect()
+            }
+            None => Vec::new(),
+        };
+        let still = taken.iter().zip(used).map(|(taken, used)| *taken.min(&used));
+        still.map(|permits| i64::try_from(permits).unwrap_or(i64::MAX)).collect()
+    }
+
+    /// The state of a key without a local bucket: this instance has its part of what the server said
+    /// remains.
+    fn initial(
+        &self,
+        divided: &Limits,
+        key: &Key,
+        part: &impl Fn(u64) -> u64,
+        now: u64,
+    ) -> Option<State> {
+        let id = IdRef { buckets: self.buckets, key };
+        let Reported { state, decided, received } = self.local.standings.get()?.get(&id)?;
+        let elapsed = u64::try_from(received.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let whole = self.limits.standing(Some(&state), decided.saturating_add(elapsed));
+        let used = self.limits.used(&whole).map(|(used, limit)| {
+            let remaining = part(limit.saturating_sub(used));
+            let debt = part(used.saturating_sub(limit));
+            part(limit).saturating_sub(remaining).saturating_add(debt)
+        });
+        let used: Adjustment =
+            used.map(|permits| i64::try_from(permits).unwrap_or(i64::MAX)).collect();
+        let mut standing = divided.standing(None, now);
+        divided.adjust(&mut standing, &used);
+        Some(divided.state(&standing, None, now))
+    }
+}
+
+/// An identity that no other instance has.
+pub(crate) fn random_id() -> InstanceId {
+    use std::hash::BuildHasher;
+    // Below 2^53, which all numbers in Lua are.
+    RandomState::default().hash_one(std::process::id()) >> 12
+}
+
+impl Equivalent<Id> for IdRef<'_> {
+    fn equivalent(&self, id: &Id) -> bool {
+        self.buckets == id.buckets && *self.key == id.key
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local").field("share", &self.share).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for LocalPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalPolicy").field("local", &self.local).finish_non_exhaustive()
+    }
+}

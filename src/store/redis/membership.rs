@@ -1,0 +1,238 @@
+//! Which instances share the limits: each registers in Redis from time to time, and remembers who was
+//! there last.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
+use tokio::runtime::Handle;
+
+use super::backoff;
+use super::slot_map::SLOTS;
+use super::timer;
+use super::topology::Topology;
+use crate::store::fleet::{InstanceId, Plan, Share};
+use crate::store::local::{Local, random_id};
+
+const SCRIPT: &str = include_str!("../../../lua/fleet.lua");
+
+/// Between two registrations. Large fleets register less often, so that Redis spends little time on
+/// them.
+const INTERVAL: Duration = Duration::from_secs(2);
+const INTERVAL_PER_INSTANCE: Duration = Duration::from_millis(20);
+
+/// Until all instances know the latest plan.
+const SHORT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// An instance that has missed so many registrations counts as gone.
+const MISSED: u32 = 5;
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The hash tag of the key that all instances share.
+const TAG: &str = "fleet";
+
+#[derive(Debug)]
+pub(super) struct Membership {
+    topology: Topology,
+    key: String,
+    slot: u16,
+    me: InstanceId,
+    local: Arc<Local>,
+    is_registering: AtomicBool,
+    has_left: AtomicBool,
+    /// The number of the latest plan.
+    known: AtomicU64,
+    demand: Mutex<Demand>,
+}
+
+/// The checks per second, smoothed.
+#[derive(Debug)]
+struct Demand {
+    since: Instant,
+    per_second: f64,
+}
+
+/// What Redis says about the fleet.
+#[derive(Debug, PartialEq, Eq)]
+struct Fleet {
+    number: u64,
+    agreed_number: u64,
+    plan: Plan,
+    agreed: Plan,
+}
+
+impl Membership {
+    pub(super) fn new(topology: Topology, key_prefix: &str, local: Arc<Local>) -> Self {
+        Self {
+            topology,
+            key: format!("{key_prefix}:{{{TAG}}}"),
+            slot: crc16::State::<crc16::XMODEM>::calculate(TAG.as_bytes()) % SLOTS,
+            me: random_id(),
+            local,
+            is_registering: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
+            known: AtomicU64::new(0),
+            demand: Mutex::new(Demand { since: Instant::now(), per_second: 0.0 }),
+        }
+    }
+
+    /// Registers from now on, for as long as the store lives.
+    #[inline]
+    pub(super) fn start(self: &Arc<Self>) {
+        if !self.is_registering.load(Ordering::Relaxed) && self.local.is_used() {
+            self.spawn();
+        }
+    }
+
+    #[cold]
+    fn spawn(self: &Arc<Self>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if self.has_left.load(Ordering::Relaxed)
+            || self.is_registering.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        runtime.spawn(register(Registration(Arc::downgrade(self))));
+    }
+
+    /// Signs off, so that the others divide what was this instance's part.
+    pub(super) async fn leave(&self) {
+        self.has_left.store(true, Ordering::Relaxed);
+        if self.is_registering.load(Ordering::Relaxed) {
+            self.call(0).await;
+        }
+    }
+
+    /// Registers once, and returns when to do it again.
+    async fn register(&self) -> Duration {
+        let weight = self.weight();
+        let Some(fleet) = self.call(weight).await else { return INTERVAL };
+        self.known.store(fleet.number, Ordering::Relaxed);
+        let is_agreed = fleet.number == fleet.agreed_number;
+        let instances = fleet.plan.len();
+        if is_agreed {
+            self.local.set_share(Share::new(self.me, fleet.plan, None));
+        } else if fleet.agreed.len() == 0 {
+            // Redis has forgotten the fleet.
+            self.local.propose(self.me, fleet.plan);
+        } else {
+            self.local.set_share(Share::new(self.me, fleet.agreed, Some(fleet.plan)));
+        }
+        if is_agreed { interval(instances) } else { SHORT_INTERVAL }
+    }
+
+    async fn call(&self, weight: u32) -> Option<Fleet> {
+        let gone_after = interval(self.local.instances()) * MISSED;
+        let mut command = Cmd::new();
+        command.arg("EVAL").arg(SCRIPT).arg(1).arg(&self.key);
+        command.arg(self.me).arg(weight).arg(self.known.load(Ordering::Relaxed));
+        command.arg(gone_after.as_millis() as u64);
+        let (topology, slot) = (self.topology.clone(), self.slot);
+        // In a task of its own, because the reply shows whether the connection works.
+        let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });
+        let reply = timer::timeout_at(Instant::now() + TIMEOUT, call).await?.ok()?.ok()?;
+        parse(&reply)
+    }
+
+    fn weight(&self) -> u32 {
+        let mut demand = self.demand.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, checks) = (Instant::now(), self.local.take_demand());
+        let seconds = now.saturating_duration_since(demand.since).as_secs_f64();
+        // Soon after a start there is no earlier demand to be smoothed with.
+        let latest = checks as f64 / seconds.max(0.5);
+        demand.per_second = match demand.per_second {
+            0.0 => latest,
+            earlier => (earlier + latest) / 2.0,
+        };
+        demand.since = now;
+        (demand.per_second as u32).clamp(1, 1_000_000_000)
+    }
+}
+
+fn interval(instances: usize) -> Duration {
+    let instances = u32::try_from(instances).unwrap_or(u32::MAX);
+    INTERVAL_PER_INSTANCE.saturating_mul(instances).max(INTERVAL)
+}
+
+/// A task that registers. If its runtime shuts down, the next check starts another.
+struct Registration(Weak<Membership>);
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(membership) = self.0.upgrade() {
+            membership.is_registering.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+async fn register(registration: Registration) {
+    while let Some(membership) = registration.0.upgrade() {
+        if membership.has_left.load(Ordering::Relaxed) {
+            return;
+        }
+        let pause = membership.register().await;
+        drop(membership);
+        // With jitter, so that the instances do not all come at the same times.
+        timer::sleep_until(Instant::now() + pause.mul_f64(0.75 + 0.25 * backoff::random())).await;
+    }
+}
+
+/// The reply is not trusted.
+fn parse(reply: &Value) -> Option<Fleet> {
+    let Value::Array(parts) = reply else { return None };
+    let [Value::Int(number), Value::Int(agreed_number), plan, agreed] = &**parts else {
+        return None;
+    };
+    Some(Fleet {
+        number: (*number).try_into().ok()?,
+        agreed_number: (*agreed_number).try_into().ok()?,
+        plan: parse_plan(plan)?,
+        agreed: parse_plan(agreed)?,
+    })
+}
+
+fn parse_plan(text: &Value) -> Option<Plan> {
+    let Value::BulkString(text) = text else { return None };
+    let mut words = str::from_utf8(text).ok()?.split_ascii_whitespace();
+    let mut instances = Vec::new();
+    while let Some(id) = words.next() {
+        instances.push((id.parse().ok()?, words.next()?.parse().ok()?));
+    }
+    Some(Plan::new(instances))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    #[test]
+    fn what_redis_says_is_parsed_and_anything_else_ignored() {
+        let reply = |plan: &str, agreed: &str| {
+            Value::Array(vec![Value::Int(3), Value::Int(2), text(plan), text(agreed)])
+        };
+        let fleet = parse(&reply("7 100 8 200", "7 100")).unwrap();
+        assert_eq!((fleet.number, fleet.agreed_number), (3, 2));
+        assert_eq!(fleet.plan, Plan::new([(7, 100), (8, 200)]));
+        assert_eq!(parse(&reply("", "")).unwrap().agreed, Plan::default());
+        for (plan, agreed) in [("7", ""), ("x 1", ""), ("7 -1", ""), ("", "7 1e3"), ("7 1 8", "")] {
+            assert_eq!(parse(&reply(plan, agreed)), None, "{plan:?} {agreed:?}");
+        }
+        let negative = Value::Array(vec![Value::Int(-1), Value::Int(2), text(""), text("")]);
+        for garbage in [Value::Nil, Value::Array(vec![]), negative] {
+            assert_eq!(parse(&garbage), None);
+        }
+    }
+
+    #[test]
+    fn a_large_fleet_registers_less_often() {
+        assert_eq!(interval(3), INTERVAL);
+        assert_eq!(interval(500), Duration::from_secs(10));
+        assert!(interval(usize::MAX) > INTERVAL);
+    }
+}

@@ -1,0 +1,159 @@
+//! Limits while Redis fails: each instance enforces its part, and together they enforce the whole.
+
+use std::time::{Duration, Instant};
+
+use tollgate::{Limiter, Quota, RedisStore, Source};
+
+use crate::common::{BOUND, Server, wait_until};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Stores that register as instances of their own.
+async fn fleet(server: &Server, quota: Quota, instances: usize) -> Vec<(RedisStore, Limiter)> {
+    let fleet: Vec<_> = (0..instances)
+        .map(|_| {
+            let store = RedisStore::open(server.url()).unwrap();
+            let limiter = Limiter::new(store.clone(), quota).unwrap();
+            (store, limiter)
+        })
+        .collect();
+    for (_, limiter) in &fleet {
+        assert_eq!(limiter.check("warm").await.unwrap().source(), Source::Store);
+    }
+    wait_until_agreed(server, instances).await;
+    fleet
+}
+
+/// Waits until all instances know that there are so many.
+async fn wait_until_agreed(server: &Server, instances: usize) {
+    wait_until("the fleet has agreed", BOUND, async || {
+        let Ok(text) = server.try_query::<String>(&["GET", "tollgate:{fleet}"]).await else {
+            return false;
+        };
+        let fleet: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let plan = fleet["plan"].as_object().map_or(0, |plan| plan.len());
+        fleet["number"] == fleet["agreed_number"] && plan == instances
+    })
+    .await;
+    // They register again, and hear that all know the plan.
+    tokio::time::sleep(5 * SECOND / 2).await;
+}
+
+/// Checks at these rates, one per instance, and returns what was admitted from now on until the end.
+async fn admitted(fleet: &[(RedisStore, Limiter)], per_second: &[u32], time: Duration) -> [u64; 2] {
+    let start = Instant::now();
+    let tasks: Vec<_> = fleet
+        .iter()
+        .zip(per_second)
+        .map(|((_, limiter), per_second)| {
+            let (limiter, pause) = (limiter.clone(), SECOND / *per_second);
+            tokio::spawn(async move {
+                let (mut tick, mut admitted) = (tokio::time::interval(pause), [0, 0]);
+                while start.elapsed() < time {
+                    tick.tick().await;
+                    let decision = limiter.check("key").await.unwrap();
+                    if decision.is_allowed() {
+                        admitted[usize::from(decision.source() == Source::Local)] += 1;
+                    }
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut sum = [0, 0];
+    for task in tasks {
+        let admitted = task.await.unwrap();
+        (0..2).for_each(|index| sum[index] += admitted[index]);
+    }
+    sum
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_admits_the_limit_in_an_outage_and_no_more() {
+    let server = Server::start().await;
+    let fleet = fleet(&server, Quota::per_second(50), 3).await;
+    // Demand is observed before.
+    for rates in [[100, 100, 100], [300, 100, 100]] {
+        admitted(&fleet, &rates, 5 * SECOND).await;
+        server.pause();
+        let start = Instant::now();
+        let [_, local] = admitted(&fleet, &rates, 4 * SECOND).await;
+        let most = 50.0 + 50.0 * start.elapsed().as_secs_f64();
+        server.resume();
+        assert!(local as f64 <= most, "{local} of {most}");
+        assert!(local as f64 >= most / 2.0, "{local} of {most}");
+        let start = Instant::now();
+        wait_until("Redis decides", BOUND, async || {
+            fleet[0].1.check("key").await.unwrap().source() == Source::Store
+        })
+        .await;
+        assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_below_the_number_of_instances_is_neither_zero_nor_that_number() {
+    let server = Server::start().await;
+    let fleet = fleet(&server, Quota::per_hour(2), 3).await;
+    server.pause();
+    for key in 0..20u32 {
+        let mut admitted = 0;
+        for _ in 0..3 {
+            for (_, limiter) in &fleet {
+                admitted += u32::from(limiter.check(key).await.unwrap().is_allowed());
+            }
+        }
+        assert_eq!(admitted, 2, "key {key}");
+    }
+    server.resume();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exhausted_key_stays_exhausted_when_redis_fails() {
+    let server = Server::start().await;
+    let fleet = fleet(&server, Quota::per_hour(300), 3).await;
+    let [_, (_, first), (_, second)] = &fleet[..] else { panic!() };
+    first.check_cost("key", 240).await.unwrap().ensure_allowed().unwrap();
+    // All instances that check the key know.
+    assert_eq!(second.peek("key").await.unwrap().remaining(), 60);
+    server.pause();
+    for limiter in [first, second] {
+        let mut admitted = 0;
+        for _ in 0..50 {
+            admitted += u32::from(limiter.check("key").await.unwrap().is_allowed());
+        }
+        assert_eq!(admitted, 20);
+    }
+    server.resume();
+    // What was taken locally is charged, once. A few checks were sent before, and run now.
+    wait_until("the permits are charged", BOUND, async || {
+        first.peek("key").await.is_ok_and(|decision| decision.remaining() <= 20)
+    })
+    .await;
+    tokio::time::sleep(SECOND).await;
+    let remaining = first.peek("key").await.unwrap().remaining();
+    assert!((10..=20).contains(&remaining), "{remaining}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_signs_off_leaves_its_part_to_the_others() {
+    let server = Server::start().await;
+    let mut fleet = fleet(&server, Quota::per_hour(30), 2).await;
+    let (store, _) = fleet.pop().unwrap();
+    store.shutdown().await;
+    wait_until_agreed(&server, 1).await;
+    server.pause();
+    let decision = fleet[0].1.check_cost("key", 30).await.unwrap();
+    assert_eq!((decision.is_allowed(), decision.source()), (true, Source::Local));
+    server.resume();
+}
+
+#[tokio::test]
+async fn instances_that_never_saw_redis_divide_by_the_number_that_they_expect() {
+    let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
+    let store = store.instances(4.try_into().unwrap());
+    let limiter = Limiter::new(store, Quota::per_hour(40)).unwrap();
+    let decision = limiter.check_cost("key", 10).await.unwrap();
+    assert_eq!((decision.is_allowed(), decision.source()), (true, Source::Local));
+    assert!(limiter.check("key").await.unwrap().is_denied());
+}

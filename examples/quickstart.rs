@@ -1,4 +1,4 @@
-//! An app that allows each client 5 requests per second, with bursts of up to 10.
+//! An app that limits the requests of each client: 5 per second, with bursts of up to 10.
 //!
 //! ```sh
 //! cargo run --example quickstart
@@ -6,8 +6,8 @@
 //! REDIS_CLUSTER=redis://127.0.0.1:7000,redis://127.0.0.1:7001 cargo run --example quickstart
 //! ```
 //!
-//! `PORT` changes the port from 3000; 0 picks a free one. Several processes on the same Redis share
-//! the limit.
+//! `PORT` changes the port from 3000; 0 picks a free one. `LIMIT` changes the limit: `50/s burst 50`.
+//! Several processes on the same Redis share the limit, also while Redis does not answer.
 
 use std::env;
 use std::error::Error;
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tollgate::resolve::PeerIp;
 use tollgate::{Decision, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore, Source};
 
-const QUOTA: Quota = Quota::per_second(5).burst(10);
+const LIMIT: &str = "5/s burst 10";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -34,7 +34,9 @@ async fn main() -> ExitCode {
 }
 
 async fn serve() -> Result<(), Box<dyn Error>> {
-    let (limiter, place) = limiter()?;
+    let limit = env::var("LIMIT").unwrap_or_else(|_| LIMIT.into());
+    let quota = limit.parse().map_err(|error| format!("LIMIT: {error}"))?;
+    let (limiter, place) = limiter(quota)?;
     let app =
         Router::new().route("/", get(hello)).layer(RateLimitLayer::new(limiter, PeerIp::new()));
 
@@ -46,7 +48,7 @@ async fn serve() -> Result<(), Box<dyn Error>> {
         .await
         .map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}"))?;
     println!(
-        "GET http://{address}/ allows each client 5 requests per second, with bursts of up to 10.
+        "GET http://{address}/ allows each client {limit}.
 The buckets are {place}.
 
 One response with its headers:
@@ -61,18 +63,18 @@ One response with its headers:
 }
 
 /// A limiter, and where its buckets are. The type is the same for every store.
-fn limiter() -> Result<(Limiter, &'static str), Box<dyn Error>> {
+fn limiter(quota: Quota) -> Result<(Limiter, &'static str), Box<dyn Error>> {
     Ok(match (env::var("REDIS_URL"), env::var("REDIS_CLUSTER")) {
-        (Err(_), Err(_)) => (Limiter::new(MemoryStore::new(), QUOTA)?, "in this process"),
+        (Err(_), Err(_)) => (Limiter::new(MemoryStore::new(), quota)?, "in this process"),
         // Opening a store does no I/O. Redis may start later.
         (Ok(url), Err(_)) => {
             let store = RedisStore::open(url).map_err(|error| format!("REDIS_URL: {error}"))?;
-            (Limiter::new(store, QUOTA)?, "in the Redis of REDIS_URL")
+            (Limiter::new(store, quota)?, "in the Redis of REDIS_URL")
         }
         (Err(_), Ok(urls)) => {
             let store = RedisStore::open_cluster(urls.split(','))
                 .map_err(|error| format!("REDIS_CLUSTER: {error}"))?;
-            (Limiter::new(store, QUOTA)?, "in the Redis cluster of REDIS_CLUSTER")
+            (Limiter::new(store, quota)?, "in the Redis cluster of REDIS_CLUSTER")
         }
         (Ok(_), Ok(_)) => return Err("REDIS_URL and REDIS_CLUSTER are both set: keep one".into()),
     })
@@ -80,7 +82,7 @@ fn limiter() -> Result<(Limiter, &'static str), Box<dyn Error>> {
 
 async fn hello(Extension(decision): Extension<Decision>) -> String {
     match decision.source() {
-        Source::FailureMode => "Hello! Redis does not answer, so there is no limit.\n".into(),
+        Source::Local => "Hello! Redis does not answer: this process has its part.\n".into(),
         _ => format!("Hello! {} of {} left.\n", decision.remaining(), decision.limit()),
     }
 }

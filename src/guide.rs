@@ -596,9 +596,9 @@
 //!
 //! This recipe needs `cargo add serde --features derive`. A limit per account lets anyone lock the
 //! owner of an account out for as long as they keep trying; the limit per address only bounds how
-//! many accounts one address can lock out. With the default failure mode, attempts are not limited
-//! while Redis is down. If that is worse than nobody being able to log in, build `per_account` with
-//! [`FailureMode::Closed`]. `reset` ignores the failure mode: it fails whenever Redis does. Keys
+//! many accounts one address can lock out. While Redis is down, each instance allows its part of the
+//! attempts, and one that knows of no others the whole. If that is worse than nobody being able to log
+//! in, build `per_account` with [`FailureMode::Closed`]. `reset` ignores the failure mode: it fails whenever Redis does. Keys
 //! are readable in Redis: hash them first if e-mail addresses must not be stored there.
 //!
 //! # gRPC
@@ -734,8 +734,8 @@
 //!    ```
 //!
 //!    Add it with `axum::middleware::from_fn_with_state(limiter, dry_run)`.
-//! 2. **Start generous, in the failure mode [`Open`]**, so that an outage of Redis does not take
-//!    the service down. Alert on `tracing` events of the target `tollgate` at level WARN (the
+//! 2. **Start generous, in the failure mode [`Open`]**, so that a limit that is too strict in an
+//!    outage of Redis does not take the service down. Alert on `tracing` events of the target `tollgate` at level WARN (the
 //!    failure mode decides checks, permits cannot be charged afterwards, or a policy in a file is
 //!    not used) and ERROR (requests are rejected because of a misconfiguration, or limits in a file
 //!    or of a request are invalid and not used). Count denials with [`on_decision`].

@@ -120,7 +120,10 @@ async fn the_failure_mode_decides_during_an_outage_and_is_named_as_the_source() 
     let limiter = fail_closed("redis://127.0.0.1:1".into());
     assert_eq!(limiter.check("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
     let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
-    let open = Limiter::new(store, Quota::per_second(1_000_000)).unwrap();
+    let quota = Quota::per_second(1_000_000);
+    let local = Limiter::new(store.clone(), quota).unwrap();
+    assert_eq!(local.check("key").await.unwrap().source(), Source::Local);
+    let open = Limiter::builder(store, quota).failure_mode(FailureMode::Open).build().unwrap();
     let decision = open.check("key").await.unwrap();
     assert!(decision.is_allowed());
     assert_eq!(decision.source(), Source::FailureMode);
@@ -247,7 +250,7 @@ async fn a_restart_under_load_lets_no_check_exceed_the_timeout_and_is_over_withi
         .collect();
     server.stop();
     wait_until("the failure mode decides", BOUND, async || {
-        limiter.check("probe").await.unwrap().source() == Source::FailureMode
+        limiter.check("probe").await.unwrap().source() == Source::Local
     })
     .await;
     server.restart().await;

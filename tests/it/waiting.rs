@@ -187,12 +187,13 @@ async fn a_cancelled_wait_gives_back_what_it_took_from_each_quota() {
 #[tokio::test]
 async fn an_outage_is_decided_at_once_by_the_failure_mode() {
     let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
-    let open = Limiter::new(store.clone(), QUEUE).unwrap();
+    let builder = || Limiter::builder(store.clone(), QUEUE);
+    let open = builder().failure_mode(FailureMode::Open).build().unwrap();
     for _ in 0..3 {
         let decision = open.acquire("key").await.unwrap();
         assert_eq!(decision.source(), Source::FailureMode);
     }
-    let closed = Limiter::builder(store, QUEUE).failure_mode(FailureMode::Closed).build().unwrap();
+    let closed = builder().failure_mode(FailureMode::Closed).build().unwrap();
     assert!(closed.acquire("key").await.is_err());
 }
 

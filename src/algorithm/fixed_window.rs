@@ -140,12 +140,12 @@ impl Algorithm for FixedWindow {
         self.windows.span()
     }
 
-    /// A window without permits used does not start before the next check.
     fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
         let limit = part(self.limit);
         (limit > 0).then_some(Self { limit, ..*self })
     }
 
+    /// A window without permits used does not start before the next check.
     fn level(&self, state: Option<WindowState>, now: u64) -> WindowLevel {
         match state {
             Some(window) if window.used > 0 && window.ends_at > now => WindowLevel { window, now },

@@ -112,16 +112,11 @@ impl Algorithm for IntervalRefill {
         self.rate.count(self.limit) * self.rate.interval
     }
 
-    /// A part of less than a permit per interval comes as one permit per longer interval.
+    /// An instance without a part of each refill has none of the limit either.
     fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
-        let limit = part(self.limit);
-        let Refills { permits, interval } = self.rate;
-        let of_limit = u128::from(permits) * u128::from(limit);
-        let permits = (of_limit / u128::from(self.limit)).max(1);
-        let stretched = u128::from(interval) * u128::from(self.limit) * permits;
-        let interval = stretched.checked_div(of_limit)? + u128::from(stretched % of_limit > 0);
-        let interval = u64::try_from(interval).unwrap_or(u64::MAX).min(MAX_TICKS / limit);
-        Some(Self { limit, rate: Refills { permits: permits as u64, interval } })
+        let (limit, permits) = (part(self.limit), part(self.rate.permits));
+        let rate = Refills { permits: permits.min(limit), interval: self.rate.interval };
+        (rate.permits > 0).then_some(Self { limit, rate })
     }
 
     fn level(&self, state: Option<IntervalState>, now: u64) -> IntervalLevel {

@@ -2,6 +2,8 @@
 //! specification: the memory store runs them, and the Lua fragments must agree with them.
 
 mod charge;
+#[cfg(all(test, feature = "redis"))]
+mod contract;
 mod fixed_window;
 mod interval_refill;
 mod limit;

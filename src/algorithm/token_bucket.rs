@@ -139,7 +139,7 @@ impl Algorithm for TokenBucket {
     fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
         let (limit, borrow) = (part(self.limit), part(self.borrow));
         let rate = self.rate.divided(limit, self.limit, limit + borrow)?;
-        Some(Self { limit, borrow, rate, ..*self })
+        (limit > 0).then_some(Self { limit, borrow, rate, ..*self })
     }
 
     fn capacity(&self, patience: Option<Patience>) -> u64 {

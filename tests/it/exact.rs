@@ -234,7 +234,9 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
 
 /// Generates so many random values.
 pub(crate) fn sample<T: Debug>(strategy: impl Strategy<Value = T>, count: usize) -> Vec<T> {
-    let mut runner = TestRunner::new(Config::default());
+    // The number of rejects of all values together.
+    let config = Config { max_local_rejects: u32::MAX, ..Config::default() };
+    let mut runner = TestRunner::new(config);
     (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
 }
 

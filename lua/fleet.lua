@@ -21,10 +21,26 @@ if not ok or type(fleet) ~= 'table' or type(fleet.instances) ~= 'table' or type(
   fleet = {instances = {}, plan = {}, agreed = {}, number = known, agreed_number = known}
 end
 
+local function are_numbers(...)
+  for _, value in ipairs({...}) do
+    if type(value) ~= 'number' then
+      return false
+    end
+  end
+  return true
+end
 for other, seen in pairs(fleet.instances) do
   -- A time in the future is of a clock that has been set back since.
-  if type(seen) ~= 'table' or math.abs(now - (tonumber(seen[1]) or 0)) > gone_after then
+  if type(seen) ~= 'table' or #seen ~= 3 or not are_numbers(unpack(seen))
+    or math.abs(now - seen[1]) > gone_after then
     fleet.instances[other] = nil
+  end
+end
+for _, plan in ipairs({fleet.plan, fleet.agreed}) do
+  for other, planned in pairs(plan) do
+    if not are_numbers(planned) then
+      plan[other] = nil
+    end
   end
 end
 if weight > 0 then

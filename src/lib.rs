@@ -48,4 +48,4 @@ pub use resolve::{KeyResolver, Rejection, Resolution};
 pub use store::RedisStore;
 #[cfg(feature = "deadpool")]
 pub use store::redis::RedisPool;
-pub use store::{MemoryStore, Store};
+pub use store::{DividedStore, MemoryStore, Store};

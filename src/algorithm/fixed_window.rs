@@ -153,7 +153,6 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    #[cfg(any(feature = "redis", test))]
     fn empty(&self, now: u64) -> WindowLevel {
         self.used_at(self.limit, now)
     }

@@ -131,7 +131,6 @@ impl Algorithm for IntervalRefill {
         }
     }
 
-    #[cfg(any(feature = "redis", test))]
     fn empty(&self, _: u64) -> IntervalLevel {
         self.of(self.limit)
     }

@@ -66,7 +66,6 @@ macro_rules! algorithms {
                 }
             }
 
-            #[cfg(feature = "redis")]
             pub(crate) fn empty(&self, now: u64) -> Level {
                 match self { $(Self::$name(limit) => Level::$name(limit.empty(now)),)+ }
             }

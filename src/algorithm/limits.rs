@@ -178,7 +178,6 @@ impl Limits {
     }
 
     /// The levels of a key of which all permits are taken.
-    #[cfg(feature = "redis")]
     pub(crate) fn empty(&self, now: u64) -> Standing {
         Standing(self.quotas.iter().map(|quota| quota.limit.empty(now)).collect())
     }

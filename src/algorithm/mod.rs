@@ -68,7 +68,6 @@ pub(crate) trait Algorithm {
     fn level(&self, state: Option<Self::State>, now: u64) -> Self::Level;
 
     /// The level if all permits are taken.
-    #[cfg(any(feature = "redis", test))]
     fn empty(&self, now: u64) -> Self::Level;
 
     /// The permits in use, rounded up.

@@ -111,7 +111,6 @@ impl Algorithm for SlidingBlocks {
         level.filter(|level| Self::used(level) > 0).unwrap_or_else(|| self.of(0, now))
     }
 
-    #[cfg(any(feature = "redis", test))]
     fn empty(&self, now: u64) -> BlocksLevel {
         self.of(self.limit, now)
     }

@@ -133,7 +133,6 @@ impl Algorithm for SlidingCounters {
         }
     }
 
-    #[cfg(any(feature = "redis", test))]
     fn empty(&self, now: u64) -> CountersLevel {
         self.of(self.limit, now)
     }

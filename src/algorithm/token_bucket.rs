@@ -158,7 +158,6 @@ impl Algorithm for TokenBucket {
         state.map_or(self.rate.debt(0), |state| state.debt(now))
     }
 
-    #[cfg(any(feature = "redis", test))]
     fn empty(&self, _: u64) -> Debt {
         Debt { ticks: self.refill_ticks(), rate: self.rate }
     }

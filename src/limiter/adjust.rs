@@ -41,7 +41,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store failed, whatever the failure mode. The permits may have been charged.
+    /// If the store failed and the failure mode is not [`Local`](crate::FailureMode::Local), which
+    /// charges the part of this process. The permits may have been charged.
     pub async fn charge(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
         self.charge_costs(key, Costs::new(cost)).await
     }
@@ -83,7 +84,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store failed, whatever the failure mode. The permits may have been given back.
+    /// As for [`charge`](Self::charge). The permits may have been given back.
     pub async fn credit(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
         self.credit_costs(key, Costs::new(cost)).await
     }
@@ -162,7 +163,7 @@ impl Limiter {
         match poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx)).await {
             Ok(_) => Ok(()),
             Err(error) => {
-                let is_local = self.inner.failure_mode.is_local() && matches!(op, Op::Adjust(_));
+                let is_local = self.inner.failure_mode.is_local();
                 let local = is_local.then(|| backend.decide_locally(&key, &op)).flatten();
                 local.map(|_| ()).ok_or(error)
             }

@@ -14,8 +14,7 @@ use quick_cache::{Equivalent, UnitWeighter};
 
 use super::fleet::{InstanceId, Plan, Share};
 use super::memory::PolicyIndex;
-use super::sealed::Open;
-use super::{MemoryStore, Op};
+use super::{MemoryStore, Op, divided};
 use crate::Key;
 use crate::algorithm::{Adjustment, Limits, State};
 use crate::verdict::Verdict;
@@ -137,17 +136,9 @@ impl LocalPolicy {
     /// Decides by the part of this instance.
     pub(crate) fn decide(&self, key: &Key, op: &Op) -> Verdict {
         self.local.add_demand(1);
-        let share = self.local.share.load();
-        let hash = Share::hash(key);
-        let part = |permits| share.part(hash, permits);
-        let Some(divided) = self.limits.divided(&part) else {
-            // Denied as if everything were taken.
-            let now = self.local.memory.clock();
-            let mut standing = self.limits.empty(now);
-            return op.decide(&self.limits, &mut standing, now);
-        };
-        let unknown = |now| self.initial(&divided, key, &part, now);
-        self.local.memory.verdict(self.buckets, &divided, key, op, unknown)
+        let (memory, share) = (&self.local.memory, self.local.share.load());
+        let unknown = |part: &Limits, now| self.initial(part, key, &share, now);
+        divided::decide(memory, self.buckets, &self.limits, &share, (key, op), unknown)
     }
 
     /// What this instance has taken locally from each quota, as far as it still counts: at most these
@@ -166,13 +157,9 @@ impl LocalPolicy {
 
     /// The state of a key without a local bucket: this instance has its part of what the server said
     /// remains.
-    fn initial(
-        &self,
-        divided: &Limits,
-        key: &Key,
-        part: &impl Fn(u64) -> u64,
-        now: u64,
-    ) -> Option<State> {
+    fn initial(&self, divided: &Limits, key: &Key, share: &Share, now: u64) -> Option<State> {
+        let hash = Share::hash(key);
+        let part = |permits| share.part(hash, permits);
         let id = IdRef { buckets: self.buckets, key };
         let Reported { state, decided, received } = self.local.standings.get()?.get(&id)?;
         let elapsed = u64::try_from(received.elapsed().as_micros()).unwrap_or(u64::MAX);

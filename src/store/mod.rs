@@ -4,7 +4,7 @@
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
 mod denials;
-#[cfg(feature = "redis")]
+mod divided;
 mod fleet;
 mod key_hasher;
 #[cfg(feature = "redis")]
@@ -29,6 +29,7 @@ use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
 pub(crate) use denials::{Denial, Denials, SentAt};
+pub use divided::DividedStore;
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;

@@ -11,7 +11,9 @@ use tokio::runtime::Handle;
 use super::backoff;
 use super::slot_map::SLOTS;
 use super::timer;
-use super::topology::Topology;
+use super::topology::{Failure, Topology};
+use crate::Error;
+use crate::error::with_causes;
 use crate::store::fleet::{InstanceId, Plan, Share};
 use crate::store::local::{Local, random_id};
 
@@ -42,6 +44,7 @@ pub(super) struct Membership {
     local: Arc<Local>,
     is_registering: AtomicBool,
     has_left: AtomicBool,
+    has_warned: AtomicBool,
     /// The number of the latest plan.
     known: AtomicU64,
     demand: Mutex<Demand>,
@@ -73,6 +76,7 @@ impl Membership {
             local,
             is_registering: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
             known: AtomicU64::new(0),
             demand: Mutex::new(Demand { since: Instant::now(), per_second: 0.0 }),
         }
@@ -132,8 +136,24 @@ impl Membership {
         let (topology, slot) = (self.topology.clone(), self.slot);
         // In a task of its own, because the reply shows whether the connection works.
         let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });
-        let reply = timer::timeout_at(Instant::now() + TIMEOUT, call).await?.ok()?.ok()?;
-        parse(&reply)
+        match timer::timeout_at(Instant::now() + TIMEOUT, call).await?.ok()? {
+            Ok(reply) => parse(&reply),
+            Err(Failure::Refused(error)) => {
+                self.warn(&error);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Once, because it does not change unless someone changes the permissions.
+    fn warn(&self, error: &Error) {
+        if !error.is_transient() && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                target: "tollgate", key = self.key, reason = with_causes(error),
+                "this instance cannot register: if Redis fails, it does not know its part of the limits"
+            );
+        }
     }
 
     fn weight(&self) -> u32 {

@@ -1,12 +1,13 @@
 //! What was taken locally while a server failed, until it is charged on that server.
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -14,12 +15,13 @@ use tokio::runtime::Handle;
 use super::policy::RedisPolicy;
 use super::queue::{QueuedCheck, Queues};
 use super::{backoff, timer};
+use crate::Key;
+use crate::error::with_causes;
 use crate::store::Op;
-use crate::{Error, Key};
 
 /// How many keys are charged at a time, and how long the pause before is. So a fleet that returns does
 /// not flood the server.
-const KEYS: usize = 64;
+const KEYS: usize = 128;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// While the server fails.
@@ -78,10 +80,11 @@ impl Repayment {
         }
     }
 
-    fn take(&self, count: usize) -> VecDeque<(String, Owed)> {
+    /// The keys that have waited longest.
+    fn take(&self) -> Vec<(String, Owed)> {
         let mut owed = self.owed();
-        let rest = owed.len().saturating_sub(count);
-        owed.split_off(rest).into_iter().collect()
+        let count = owed.len().min(KEYS);
+        owed.drain(..count).collect()
     }
 
     fn is_empty(&self) -> bool {
@@ -106,14 +109,16 @@ impl Run {
             timer::sleep_until(Instant::now() + pause.mul_f64(0.5 + backoff::random())).await;
             let Some(queues) = self.queues.upgrade() else { return };
             pause = PAUSE;
-            for (name, owed) in self.repayment.take(KEYS) {
-                if !queues.is_open(&owed.policy, &owed.key) {
+            let mut charges = FuturesUnordered::new();
+            for (name, owed) in self.repayment.take() {
+                if queues.is_open(&owed.policy, &owed.key) {
+                    charges.push(charge(&queues, owed));
+                } else {
                     self.repayment.put(name, owed);
                     pause = LONG_PAUSE;
-                } else if let Err(error) = charge(&queues, &owed).await {
-                    log_loss(&owed, &error);
                 }
             }
+            while charges.next().await.is_some() {}
         }
     }
 }
@@ -125,21 +130,19 @@ impl Drop for Run {
 }
 
 /// Charges once. If no reply arrives, the charge may have been made.
-async fn charge(queues: &Queues, owed: &Owed) -> Result<(), Error> {
-    let Some(local) = &owed.policy.local else { return Ok(()) };
-    let adjustment = local.settle(&owed.key, &owed.permits);
+async fn charge(queues: &Queues, owed: Owed) {
+    let Owed { policy, key, permits } = owed;
+    let Some(local) = &policy.local else { return };
+    let adjustment = local.settle(&key, &permits);
     if adjustment.is_nothing() {
-        return Ok(());
+        return;
     }
     let (op, mut check) = (Op::Adjust(adjustment), QueuedCheck::default());
-    poll_fn(|cx| queues.poll(&owed.policy, &owed.key, &op, &mut check, cx)).await?;
-    Ok(())
-}
-
-fn log_loss(owed: &Owed, error: &Error) {
-    let (permits, reason) = (owed.permits.iter().sum::<u64>(), crate::error::with_causes(error));
-    tracing::debug!(
-        target: "tollgate", permits, reason,
-        "permits that were taken locally may not be charged"
-    );
+    if let Err(error) = poll_fn(|cx| queues.poll(&policy, &key, &op, &mut check, cx)).await {
+        let (permits, reason) = (permits.iter().sum::<u64>(), with_causes(&error));
+        tracing::debug!(
+            target: "tollgate", permits, reason,
+            "permits that were taken locally may not be charged"
+        );
+    }
 }

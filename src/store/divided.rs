@@ -1,0 +1,238 @@
+use std::fmt;
+use std::future::Future;
+use std::num::NonZeroUsize;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arc_swap::ArcSwap;
+
+use super::fleet::{Plan, Share};
+use super::memory::PolicyIndex;
+use super::sealed::Open;
+use super::{Backend, MemoryStore, Op, PendingVerdict, PolicySpec, Registry, Store};
+use crate::algorithm::{Limits, State};
+use crate::verdict::Verdict;
+use crate::{ConfigError, Error, Key};
+
+/// A [`Store`] in the memory of one instance of a fleet, which enforces its part of the limits. The
+/// parts of all instances add up to the limits.
+///
+/// It needs no server, and limits a fleet as well as its load is balanced: an instance denies when its
+/// part is used up, even if others have permits left. Each instance has a number, such as the ordinal
+/// of a pod in a Kubernetes `StatefulSet`. A limit below the number of instances is enforced by some of
+/// them, chosen by the key; the others deny the key.
+///
+/// This is how a `RedisStore` decides [while Redis fails](crate::FailureMode::Local), where the
+/// instances find each other through Redis.
+///
+/// ```
+/// use std::num::NonZeroUsize;
+/// use tollgate::{DividedStore, Limiter, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // The second of three instances.
+/// let store = DividedStore::new(1, NonZeroUsize::new(3).unwrap())?;
+/// let limiter = Limiter::new(store.clone(), Quota::per_hour(300))?;
+/// assert!(limiter.check_cost("user:7", 100).await?.is_allowed());
+/// assert!(limiter.check("user:7").await?.is_denied());
+///
+/// // Another one ends. Used permits stay used.
+/// store.set_instances(1, NonZeroUsize::new(2).unwrap())?;
+/// assert!(limiter.check_cost("user:7", 50).await?.is_allowed());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct DividedStore {
+    memory: MemoryStore,
+    share: Arc<ArcSwap<Share>>,
+}
+
+impl DividedStore {
+    /// The store of an instance, which are numbered from 0, for at most a million keys. They take as
+    /// much memory as those of a [`MemoryStore`].
+    ///
+    /// # Errors
+    ///
+    /// If the number of the instance is not below the number of instances.
+    pub fn new(instance: usize, instances: NonZeroUsize) -> Result<Self, ConfigError> {
+        Self::on(MemoryStore::new(), instance, instances)
+    }
+
+    /// Like [`new`](Self::new), for at most `keys` keys.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn with_max_keys(
+        instance: usize,
+        instances: NonZeroUsize,
+        keys: NonZeroUsize,
+    ) -> Result<Self, ConfigError> {
+        Self::on(MemoryStore::with_max_keys(keys), instance, instances)
+    }
+
+    /// Changes the number of this instance, and how many there are, for all clones of the store. While
+    /// some instances do not know the new number yet, the parts can add up to more or less than the
+    /// limits.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new). Then nothing changes.
+    pub fn set_instances(
+        &self,
+        instance: usize,
+        instances: NonZeroUsize,
+    ) -> Result<(), ConfigError> {
+        self.share.store(share(instance, instances)?.into());
+        Ok(())
+    }
+
+    fn on(
+        memory: MemoryStore,
+        instance: usize,
+        instances: NonZeroUsize,
+    ) -> Result<Self, ConfigError> {
+        let share = Arc::new(ArcSwap::from_pointee(share(instance, instances)?));
+        Ok(Self { memory, share })
+    }
+}
+
+fn share(instance: usize, instances: NonZeroUsize) -> Result<Share, ConfigError> {
+    if instance >= instances.get() {
+        return Err(ConfigError::new(format!(
+            "there is no instance {instance} of {instances}: number them from 0 to {}",
+            instances.get() - 1
+        )));
+    }
+    Ok(Share::new(instance as u64, Plan::even(instances.get() as u64), None))
+}
+
+/// Decides by a part of the limits. `unknown` is the state of a key that has no bucket, for the divided
+/// limits and by the time of the store.
+pub(super) fn decide(
+    memory: &MemoryStore,
+    buckets: PolicyIndex,
+    limits: &Limits,
+    share: &Share,
+    (key, op): (&Key, &Op),
+    unknown: impl FnOnce(&Limits, u64) -> Option<State>,
+) -> Verdict {
+    let hash = Share::hash(key);
+    match limits.divided(&|permits| share.part(hash, permits)) {
+        Some(part) => memory.verdict(buckets, &part, key, op, |now| unknown(&part, now)),
+        None => {
+            // As if everything were taken.
+            let now = memory.clock();
+            op.decide(limits, &mut limits.empty(now), now)
+        }
+    }
+}
+
+impl Store for DividedStore {}
+
+impl Open for DividedStore {
+    fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
+        let buckets = self.memory.buckets(&spec.name);
+        Ok(Arc::new(DividedBackend { store: self.clone(), buckets, limits: spec.limits }))
+    }
+
+    fn clock(&self) -> u64 {
+        self.memory.clock()
+    }
+
+    fn registry(&self) -> (&Registry, &str) {
+        self.memory.registry()
+    }
+}
+
+#[derive(Debug)]
+struct DividedBackend {
+    store: DividedStore,
+    buckets: PolicyIndex,
+    limits: Limits,
+}
+
+impl DividedBackend {
+    fn verdict(&self, key: &Key, op: &Op) -> Verdict {
+        let Self { store: DividedStore { memory, share }, buckets, limits } = self;
+        decide(memory, *buckets, limits, &share.load(), (key, op), |_, _| None)
+    }
+}
+
+impl Backend for DividedBackend {
+    fn decide(&self, key: &Key, op: &Op) -> Option<Result<Verdict, Error>> {
+        Some(Ok(self.verdict(key, op)))
+    }
+
+    fn poll_check(
+        &self,
+        key: &Key,
+        op: &Op,
+        _: &mut PendingVerdict,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<Verdict, Error>> {
+        Poll::Ready(Ok(self.verdict(key, op)))
+    }
+
+    fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
+        self.store.memory.take(self.buckets, key);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+}
+
+impl fmt::Debug for DividedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DividedStore").field("memory", &self.memory).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limiter, Quota};
+
+    fn instances(count: usize) -> NonZeroUsize {
+        NonZeroUsize::new(count).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_instances_together_allow_the_limit_of_each_key() {
+        for quota in [
+            Quota::per_hour(10),
+            Quota::per_hour(10).fixed_window(),
+            Quota::per_hour(10).sliding_blocks(6),
+            Quota::per_hour(2),
+        ] {
+            let limiters = [0, 1, 2].map(|instance| {
+                Limiter::new(DividedStore::new(instance, instances(3)).unwrap(), quota).unwrap()
+            });
+            for key in 0..20u32 {
+                let mut allowed = 0;
+                for _ in 0..10 {
+                    for limiter in &limiters {
+                        allowed += u64::from(limiter.check(key).await.unwrap().is_allowed());
+                    }
+                }
+                assert_eq!(allowed, quota.permits(), "{quota:?}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn used_permits_stay_used_when_the_fleet_changes() {
+        let store = DividedStore::new(0, instances(1)).unwrap();
+        let limiter = Limiter::new(store.clone(), Quota::per_hour(90)).unwrap();
+        assert!(limiter.check_cost("key", 20).await.unwrap().is_allowed());
+        store.set_instances(0, instances(3)).unwrap();
+        assert_eq!(limiter.peek("key").await.unwrap().remaining(), 10);
+        let error = store.set_instances(3, instances(3)).unwrap_err().to_string();
+        assert!(error.contains("number them from 0 to 2"), "{error}");
+        assert_eq!(limiter.peek("key").await.unwrap().remaining(), 10);
+    }
+}

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{env, str};
@@ -18,9 +18,11 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::common::{BOUND, Cluster, Server, TempDir, wait_until};
+use crate::local::wait_until_agreed;
 use crate::oracle::Oracle;
 
 const BUCKET: &str = "tollgate:{127.0.0.1}:default:t2";
@@ -62,6 +64,21 @@ impl Example {
 
     async fn get(&self, path: &str) -> Response<Bytes> {
         self.get_with(path, "accept", "*/*").await
+    }
+
+    /// `None` if the process does not respond.
+    async fn try_get(&self, path: &str) -> Option<Response<Bytes>> {
+        let request = Request::get(format!("http://{}{path}", self.address));
+        let response = self.client.request(request.body(Full::default()).unwrap()).await.ok()?;
+        let (parts, body) = response.into_parts();
+        Some(Response::from_parts(parts, body.collect().await.ok()?.to_bytes()))
+    }
+
+    /// The process ends without a chance to do anything.
+    fn kill(&self) {
+        let id = self.process.id().expect("the process runs").to_string();
+        let status = std::process::Command::new("kill").args(["-9", &id]).status();
+        assert!(status.unwrap().success());
     }
 
     async fn get_with(&self, path: &str, header: &str, value: &str) -> Response<Bytes> {
@@ -249,6 +266,85 @@ async fn three_processes_share_exactly_the_quota_on_a_cluster() {
     let owner = cluster.slot_owner(cluster.slot_of(BUCKET).await).await;
     assert_processes_share_quota("REDIS_CLUSTER", &cluster.urls().join(","), cluster.node(owner))
         .await;
+}
+
+/// Requests of 64 clients to processes, in these proportions, until it is stopped.
+struct Clients {
+    stop: Arc<AtomicBool>,
+    admitted: Arc<AtomicU64>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Clients {
+    fn start(processes: &[Arc<Example>], weights: [usize; 3]) -> Self {
+        let (stop, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let turns: Vec<_> = (0..3).flat_map(|process| vec![process; weights[process]]).collect();
+        let tasks = (0..64)
+            .map(|n| {
+                let (stop, admitted) = (stop.clone(), admitted.clone());
+                let process = processes[turns[n % turns.len()]].clone();
+                tokio::spawn(async move {
+                    while !stop.load(Relaxed) {
+                        // A process that is killed does not respond.
+                        let Some(response) = process.try_get("/").await else { return };
+                        let is_admitted = response.status() == StatusCode::OK;
+                        admitted.fetch_add(is_admitted.into(), Relaxed);
+                    }
+                })
+            })
+            .collect();
+        Self { stop, admitted, tasks }
+    }
+
+    /// The requests that are admitted in this time.
+    async fn admitted_in(&self, time: Duration) -> u64 {
+        let before = self.admitted.load(Relaxed);
+        tokio::time::sleep(time).await;
+        self.admitted.load(Relaxed) - before
+    }
+
+    async fn stop(self) {
+        self.stop.store(true, Relaxed);
+        for task in self.tasks {
+            task.await.unwrap();
+        }
+    }
+}
+
+/// A limiter that failed open, or whose instances each used the whole limit, would admit thousands, or
+/// three times the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_processes_keep_the_limit_while_redis_is_stopped_and_killed() {
+    const SECOND: Duration = Duration::from_secs(1);
+    for (weights, is_killed) in [([1, 1, 1], false), ([3, 1, 1], false), ([1, 1, 1], true)] {
+        let server = Server::start().await;
+        let environment = [("REDIS_URL", &*server.url()), ("LIMIT", "50/s burst 50")];
+        let mut processes = Vec::new();
+        for _ in 0..3 {
+            processes.push(Arc::new(Example::serve("quickstart", &environment).await));
+        }
+        let clients = Clients::start(&processes, weights);
+        wait_until_agreed(&server, 3).await;
+        let start = Instant::now();
+        server.pause();
+        let mut admitted = clients.admitted_in(3 * SECOND).await;
+        server.stop();
+        if is_killed {
+            processes[0].kill();
+        }
+        admitted += clients.admitted_in(4 * SECOND).await;
+        let most = 50.0 + 50.0 * start.elapsed().as_secs_f64();
+        assert!(admitted as f64 <= most, "{weights:?}: {admitted} of {most}");
+        if !is_killed {
+            assert!(admitted as f64 >= most / 2.0, "{weights:?}: {admitted} of {most}");
+        }
+        server.restart().await;
+        wait_until("Redis decides", SECOND, async || {
+            server.query::<u8>(&["EXISTS", BUCKET]).await == 1
+        })
+        .await;
+        clients.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ async fn fleet(server: &Server, quota: Quota, instances: usize) -> Vec<(RedisSto
 }
 
 /// Waits until all instances know that there are so many.
-async fn wait_until_agreed(server: &Server, instances: usize) {
+pub(crate) async fn wait_until_agreed(server: &Server, instances: usize) {
     wait_until("the fleet has agreed", BOUND, async || {
         let Ok(text) = server.try_query::<String>(&["GET", "tollgate:{fleet}"]).await else {
             return false;

@@ -290,6 +290,7 @@ fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
     let server = real.block_on(Server::start());
     // `make test-servers` compares more of them.
     let count = env::var("TOLLGATE_MIX_CASES").map_or(300, |count| count.parse().unwrap());
+    let mut skipped = 0;
     for (n, case) in sample(cases(), count).iter().enumerate() {
         let decisions = real.block_on(decide_on_redis(&server, &format!("case{n}"), case));
         paused_runtime().block_on(async {
@@ -304,7 +305,13 @@ fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
             for (step, (at, expected, is_cancelled)) in case.checks.iter().zip(decisions) {
                 // Unlike a timer, which has milliseconds, `advance` is exact to the microsecond.
                 let elapsed = Duration::from_micros(at.saturating_sub(first));
-                tokio::time::advance(elapsed - start.elapsed()).await;
+                let Some(pause) = elapsed.checked_sub(start.elapsed()) else {
+                    // The clock of the machine has been set back, which that of the memory store is
+                    // never.
+                    skipped += 1;
+                    return;
+                };
+                tokio::time::advance(pause).await;
                 let policy = &case.revisions[step.revision];
                 limiter.update(policy.clone()).unwrap();
                 if let Some(adjustment) = &step.adjustment {
@@ -317,4 +324,5 @@ fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
             }
         });
     }
+    assert!(skipped <= 1 + count / 1_000, "{skipped} of {count} cases were skipped");
 }

@@ -60,6 +60,8 @@ pub struct Decision {
     // The fields of a `Verdict`: as one field it would take 8 bytes more.
     pub(crate) outcome: Outcome,
     pub(crate) source: Source,
+    /// Whether the limiter denies checks of the key.
+    pub(crate) is_enforced: bool,
     pub(crate) numbers: Numbers,
     pub(crate) several: Option<Box<Several>>,
     /// The quota that restricts the client most.
@@ -149,15 +151,30 @@ impl Decision {
 
     pub(crate) fn new(verdict: Verdict, source: Source, quota: QuotaInfo) -> Self {
         let Verdict { outcome, numbers, several } = verdict;
-        Self { outcome, source, numbers, several, quota }
+        Self { outcome, source, is_enforced: true, numbers, several, quota }
     }
 
     /// Whether the check was allowed. Its cost has been charged, unless the decision
-    /// comes from [`Limiter::peek`](crate::Limiter::peek) or its [`source`](Self::source) is
-    /// [`Source::FailureMode`].
+    /// comes from [`Limiter::peek`](crate::Limiter::peek), its [`source`](Self::source) is
+    /// [`Source::FailureMode`], or it [would have been denied](Self::would_be_denied).
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.outcome == Outcome::Allowed
+        self.outcome == Outcome::Allowed || !self.is_enforced
+    }
+
+    /// Whether the check would have been denied if the limit [were enforced](Self::is_enforced) for
+    /// its key. Then nothing was charged. True for all denied checks too.
+    #[must_use]
+    pub fn would_be_denied(&self) -> bool {
+        self.outcome != Outcome::Allowed
+    }
+
+    /// Whether the limit is enforced for the key: see
+    /// [`enforce_for_percent`](crate::LimiterBuilder::enforce_for_percent). If not, the check is
+    /// allowed in any case.
+    #[must_use]
+    pub fn is_enforced(&self) -> bool {
+        self.is_enforced
     }
 
     /// Whether the check was denied and nothing charged.
@@ -175,7 +192,7 @@ impl Decision {
     /// used up its permits: that is [`is_denied`](Self::is_denied).
     #[must_use]
     pub fn exceeds_capacity(&self) -> bool {
-        self.outcome == Outcome::ExceedsCapacity
+        self.outcome == Outcome::ExceedsCapacity && self.is_enforced
     }
 
     /// Converts a denial into an error, for `?`.
@@ -217,7 +234,7 @@ impl Decision {
     /// # Ok(()) }
     /// ```
     pub fn quotas(&self) -> impl Iterator<Item = QuotaStatus<'_>> {
-        let is_denied = self.is_denied();
+        let is_denied = self.would_be_denied();
         let (quotas, numbers) = match &self.several {
             None => (slice::from_ref(&self.quota), slice::from_ref(&self.numbers)),
             Some(several) => (&*several.quotas, &*several.numbers),
@@ -252,7 +269,7 @@ impl Decision {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let wait = Duration::from_micros(self.numbers.retry_after);
-        (self.outcome == Outcome::Denied).then_some(wait)
+        (self.outcome == Outcome::Denied && self.is_enforced).then_some(wait)
     }
 
     /// How long until [`remaining`](Self::remaining) grows. Zero if no permit is in use.
@@ -301,7 +318,8 @@ impl<'a> QuotaStatus<'a> {
         self.numbers.remaining
     }
 
-    /// Whether the check was denied because of this quota. More than one can be violated.
+    /// Whether the check was denied because of this quota, or would have been. More than one can be
+    /// violated.
     pub fn is_violated(&self) -> bool {
         self.is_violated
     }
@@ -343,6 +361,7 @@ impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
             .field("is_allowed", &self.is_allowed())
+            .field("would_be_denied", &self.would_be_denied())
             .field("quota_name", &self.quota_name())
             .field("limit", &self.limit())
             .field("remaining", &self.remaining())

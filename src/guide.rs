@@ -711,29 +711,26 @@
 //!
 //! # Rollout
 //!
-//! 1. **Measure first.** Check without denying, and look at who would be denied:
+//! 1. **Measure first**, in shadow mode: requests are decided and charged as usual, but not denied,
+//!    and clients see no headers. Look at who would be denied:
 //!
 //!    ```
-//!    use axum::extract::{Request, State};
-//!    use axum::middleware::Next;
-//!    use axum::response::Response;
 //!    use tollgate::resolve::PeerIp;
-//!    use tollgate::{KeyResolver, Limiter, Resolution};
+//!    use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
 //!
-//!    async fn dry_run(State(limiter): State<Limiter>, request: Request, next: Next) -> Response {
-//!        let (parts, body) = request.into_parts();
-//!        if let Resolution::Key(key) = PeerIp::new().resolve(&parts)
-//!            && let Ok(decision) = limiter.check(&key).await
-//!            && decision.is_denied()
-//!        {
-//!            println!("would deny {key:?}");
+//!    let limiter = Limiter::builder(MemoryStore::new(), Quota::per_second(10))
+//!        .enforce_for_percent(0.0)
+//!        .build()?;
+//!    let layer = RateLimitLayer::new(limiter, PeerIp::new()).on_decision(|checked| {
+//!        if checked.decision.would_be_denied() {
+//!            println!("would deny {:?}", checked.key);
 //!        }
-//!        next.run(Request::from_parts(parts, body)).await
-//!    }
-//!    # let _: fn(State<Limiter>, Request, Next) -> _ = dry_run;
+//!    });
+//!    # let _ = layer;
+//!    # Ok::<(), tollgate::ConfigError>(())
 //!    ```
 //!
-//!    Add it with `axum::middleware::from_fn_with_state(limiter, dry_run)`.
+//!    Then enforce the limit for 1% of the keys, 10%, and all.
 //! 2. **Start generous, in the failure mode [`Open`]**, so that a limit that is too strict in an
 //!    outage of Redis does not take the service down. Alert on `tracing` events of the target `tollgate` at level WARN (the
 //!    failure mode decides checks, permits cannot be charged afterwards, or a policy in a file is

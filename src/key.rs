@@ -47,6 +47,15 @@ impl Key {
         self.is_digest
     }
 
+    /// The 64-bit FNV-1a hash of the key, the same in all processes, whatever they were built with.
+    pub(crate) fn stable_hash(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325;
+        for byte in self.as_bytes() {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        hash
+    }
+
     /// Joins parts into one key, separated by `|`.
     ///
     /// Different parts give different keys: inside a part, `|` and `\` are escaped with `\`, and a

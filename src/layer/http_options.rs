@@ -15,6 +15,7 @@ use crate::Costs;
 #[derive(Clone, Default)]
 pub struct Http {
     pub(super) headers: HeaderStyle,
+    pub(super) headers_if_not_enforced: bool,
     pub(super) decision_in: DecisionPlacement,
     pub(super) error_response: Option<Arc<ErrorResponse>>,
     pub(super) settling: Settling,
@@ -29,6 +30,15 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     #[must_use]
     pub fn headers(self, headers: HeaderStyle) -> Self {
         let mode = Http { headers, ..self.mode };
+        Self { mode, ..self }
+    }
+
+    /// Adds the headers also for keys for which the limiter does
+    /// [not enforce](crate::LimiterBuilder::enforce_for_percent) the limit. By default their responses
+    /// have none, because clients would take a limit that is only tried out for real.
+    #[must_use]
+    pub fn headers_if_not_enforced(self) -> Self {
+        let mode = Http { headers_if_not_enforced: true, ..self.mode };
         Self { mode, ..self }
     }
 

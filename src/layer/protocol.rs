@@ -9,7 +9,7 @@ use super::body::ErrorBody;
 use super::headers::{self, RateLimitHeaders};
 use super::precomputed::Precomputed;
 use super::settlement::{self, Settlement, Settling};
-use super::{Cause, ErrorContext, Errors, Http, RateLimitLayer, placement};
+use super::{Cause, ErrorContext, Errors, HeaderStyle, Http, RateLimitLayer, placement};
 use crate::limiter::Revision;
 use crate::{Decision, Error, ErrorKind, Key, Limiter, Rejection};
 
@@ -104,7 +104,11 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         parts: &mut Parts,
         settlement: Option<Settlement>,
     ) -> ResponseContext {
-        let Http { headers, decision_in, .. } = self.mode;
+        let Http { headers, headers_if_not_enforced, decision_in, .. } = self.mode;
+        let headers = match decision.is_enforced || headers_if_not_enforced {
+            true => headers,
+            false => HeaderStyle::None,
+        };
         if let Some(settlement) = &settlement {
             settlement.ask_for_denials(&mut parts.extensions);
         }

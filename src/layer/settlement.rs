@@ -95,6 +95,10 @@ impl Settlement {
     /// The request is allowed, and from now on charged.
     pub(super) fn allowed(&mut self, decision: &Decision) {
         self.is_allowed = true;
+        if decision.would_be_denied() {
+            // It is served only because the limit is not enforced for its key.
+            self.charged = None;
+        }
         if let Some(charged) = &mut self.charged {
             match decision.source() {
                 // Nothing was charged.

@@ -88,7 +88,7 @@ impl BestEffortChecks {
             if decision.is_denied() {
                 return Ok(decision);
             }
-            if decision.source() == Source::Store {
+            if decision.source() == Source::Store && !decision.would_be_denied() {
                 let mut taken = Taken::new(&limiter, held, key, since);
                 taken.decided(&decision);
                 earlier.0.push((taken, costs));

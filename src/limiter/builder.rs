@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::enforcement::Enforcement;
 use super::failure_log::FailureLog;
 use super::other_numbers::OtherNumbers;
 use super::revision::{Revision, Revisions};
@@ -21,6 +22,7 @@ pub struct LimiterBuilder {
     policy: Policy,
     timeout: Duration,
     failure_mode: FailureMode,
+    enforced_percent: f64,
     cache_denials: Duration,
     max_wait: Duration,
     max_waiters: usize,
@@ -33,6 +35,7 @@ impl LimiterBuilder {
             policy,
             timeout: Duration::from_millis(50),
             failure_mode: FailureMode::default(),
+            enforced_percent: 100.0,
             cache_denials: Duration::from_secs(1),
             max_wait: Duration::from_secs(30),
             max_waiters: 1_024,
@@ -55,6 +58,34 @@ impl LimiterBuilder {
     /// Sets what happens to a check when the store fails: [`FailureMode::Local`] by default.
     pub fn failure_mode(self, failure_mode: FailureMode) -> Self {
         Self { failure_mode, ..self }
+    }
+
+    /// Sets for how many of the keys checks can be denied: for all, 100.0, by default. For the others
+    /// the limiter decides and charges as usual, but allows every check, at once:
+    /// [`Decision::would_be_denied`](crate::Decision::would_be_denied) says what would have happened.
+    /// 0.0 is a shadow mode, to try a limit on real traffic.
+    ///
+    /// A hash chooses the keys, the same in all processes and versions. A larger percentage adds keys
+    /// and removes none. A layer adds no headers to responses for the other keys, unless
+    /// [asked to](crate::RateLimitLayer::headers_if_not_enforced). If the store fails, these checks
+    /// are allowed in any failure mode.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::builder(MemoryStore::new(), Quota::per_hour(1))
+    ///     .enforce_for_percent(0.0)
+    ///     .build()?;
+    /// assert!(!limiter.check("user:7").await?.would_be_denied());
+    ///
+    /// let decision = limiter.check("user:7").await?;
+    /// assert!(decision.is_allowed() && decision.would_be_denied());
+    /// # Ok(()) }
+    /// ```
+    pub fn enforce_for_percent(self, percent: f64) -> Self {
+        Self { enforced_percent: percent, ..self }
     }
 
     /// Sets the maximum time that this process caches a denial: 1 second by default. Zero disables
@@ -93,14 +124,16 @@ impl LimiterBuilder {
     /// - The policy is invalid: a bad name, no quota or too many, or numbers that are zero or too
     ///   large to represent exactly.
     /// - The timeout is zero, so the failure mode would apply to every check.
+    /// - The percentage of keys for which the limit is enforced is not between 0 and 100.
     /// - The store cannot hold the policy, for instance because its key prefix is invalid.
     /// - Another limiter on the same store or one of its clones uses the same policy name with
     ///   different quotas. Without this rule, two bare quotas on one store would silently share
     ///   buckets. Name the policies, or use [`Limiter::update`] to change the numbers of a running
     ///   one.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        let Self { store, policy, timeout, failure_mode, cache_denials, max_wait, max_waiters } =
-            self;
+        let Self { store, policy, timeout, failure_mode, .. } = self;
+        let Self { enforced_percent, cache_denials, max_wait, max_waiters, .. } = self;
+        let enforcement = Enforcement::percent(enforced_percent)?;
         if timeout.is_zero() {
             return Err(ConfigError::new(
                 "a timeout of zero would leave every check to the failure mode: use 1 ms or more",
@@ -122,6 +155,7 @@ impl LimiterBuilder {
                 store: store.clone(),
                 timeout,
                 failure_mode,
+                enforcement,
                 cache_denials,
                 failure_log: FailureLog::default(),
                 charge_log: FailureLog::default(),

@@ -100,7 +100,8 @@ impl CheckState {
         waiter: Option<Box<Waiter>>,
     ) -> Self {
         let at_once = |verdict, source| {
-            Self::Ready(Ok(Checked { decision: revision.decision(verdict, source), wait: None }))
+            let decision = limiter.inner.enforce(key, revision.decision(verdict, source));
+            Self::Ready(Ok(Checked { decision, wait: None }))
         };
         if let Some(verdict) = revision.limits.exceeding_capacity(&cost) {
             return at_once(verdict, Source::Quota);
@@ -133,7 +134,9 @@ impl Checked {
         waiter: Option<Box<Waiter>>,
         check: impl FnOnce() -> (HeldRevision, Key),
     ) -> Self {
-        let Some(waiter) = waiter else { return Self { decision, wait: None } };
+        let Some(waiter) = waiter.filter(|_| decision.is_enforced) else {
+            return Self { decision, wait: None };
+        };
         let several = decision.several.as_mut();
         let wait = several.and_then(|several| several.waiting.take()).map(|waiting| {
             let (revision, key) = check();
@@ -174,6 +177,13 @@ impl PendingCheck {
 }
 
 impl Inner {
+    /// What the decision is if checks of the key are not denied.
+    #[inline]
+    fn enforce(&self, key: &Key, decision: Decision) -> Decision {
+        let is_enforced = self.enforcement.applies_to(key);
+        Decision { is_enforced, ..decision }
+    }
+
     /// The decision of the store, or of the failure mode if the store failed.
     fn apply_failure_mode(
         &self,
@@ -186,16 +196,20 @@ impl Inner {
         match verdict {
             Ok(verdict) => {
                 self.failure_log.succeeded(policy, self.failure_mode);
-                Ok(revision.decision(verdict, Source::Store))
+                Ok(self.enforce(key, revision.decision(verdict, Source::Store)))
             }
             Err(error) => {
-                self.failure_log.failed(policy, self.failure_mode, &error);
+                let mode = match self.failure_mode {
+                    FailureMode::Closed if !self.enforcement.applies_to(key) => FailureMode::Open,
+                    mode => mode,
+                };
+                self.failure_log.failed(policy, mode, &error);
                 let local = || revision.backend.decide_locally(key, op);
-                if let Some(verdict) = self.failure_mode.is_local().then(local).flatten() {
-                    return Ok(revision.decision(verdict, Source::Local));
+                if let Some(verdict) = mode.is_local().then(local).flatten() {
+                    return Ok(self.enforce(key, revision.decision(verdict, Source::Local)));
                 }
-                let verdict = self.failure_mode.verdict(error, revision.quotas()[0].limit)?;
-                Ok(revision.decision(verdict, Source::FailureMode))
+                let verdict = mode.verdict(error, revision.quotas()[0].limit)?;
+                Ok(self.enforce(key, revision.decision(verdict, Source::FailureMode)))
             }
         }
     }

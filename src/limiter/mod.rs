@@ -7,6 +7,7 @@ mod best_effort;
 mod builder;
 mod check;
 mod denial_cache;
+mod enforcement;
 mod failure_log;
 mod failure_mode;
 mod limiters;
@@ -22,6 +23,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::enforcement::Enforcement;
 use self::failure_log::FailureLog;
 use self::other_numbers::OtherNumbers;
 use self::revision::Revisions;
@@ -78,6 +80,7 @@ struct Inner {
     store: Arc<dyn Store>,
     timeout: Duration,
     failure_mode: FailureMode,
+    enforcement: Enforcement,
     cache_denials: Duration,
     failure_log: FailureLog,
     /// Of charges that nobody waits for.

@@ -119,7 +119,7 @@ pub(super) fn decide(
     (key, op): (&Key, &Op),
     unknown: impl FnOnce(&Limits, u64) -> Option<State>,
 ) -> Verdict {
-    let hash = Share::hash(key);
+    let hash = key.stable_hash();
     match limits.divided(&|permits| share.part(hash, permits)) {
         Some(part) => memory.verdict(buckets, &part, key, op, |now| unknown(&part, now)),
         None => {

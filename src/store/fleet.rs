@@ -6,8 +6,6 @@
 //! 1998), so that a limit below the number of instances has owners, and different ones for different
 //! keys.
 
-use crate::Key;
-
 /// Identifies an instance in a fleet.
 pub(crate) type InstanceId = u64;
 
@@ -75,18 +73,8 @@ impl Share {
         Self::new(me, self.agreed.clone(), Some(plan))
     }
 
-    /// A number for a key, for [`part`](Self::part).
-    pub(crate) fn hash(key: &Key) -> u64 {
-        // FNV-1a, because all instances must agree, whatever they were built with.
-        let mut hash = 0xcbf2_9ce4_8422_2325;
-        for byte in key.as_bytes() {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        hash
-    }
-
-    /// How many of these permits are for this instance. One that has just joined uses the plan that
-    /// it is part of.
+    /// How many of these permits are for this instance, for a key with this
+    /// [hash](Key::stable_hash). One that has just joined uses the plan that it is part of.
     pub(crate) fn part(&self, key: u64, permits: u64) -> u64 {
         let agreed = self.agreed.part(self.me, key, permits);
         let proposed = self.proposed.as_ref().and_then(|plan| plan.part(self.me, key, permits));
@@ -118,6 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Key;
 
     fn plan() -> impl Strategy<Value = Plan> {
         prop::collection::vec((0..1_000u64, 0..100u32), 1..20).prop_map(Plan::new)
@@ -176,7 +165,7 @@ mod tests {
     fn a_limit_below_the_number_of_instances_has_owners_that_depend_on_the_key() {
         let plan = Plan::even(5);
         let owners = |key: u32| -> Vec<u64> {
-            let hash = Share::hash(&key.into());
+            let hash = Key::from(key).stable_hash();
             (0..5).filter(|id| plan.part(*id, hash, 2).unwrap() > 0).collect()
         };
         let mut counts = [0; 5];

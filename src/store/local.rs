@@ -158,7 +158,7 @@ impl LocalPolicy {
     /// The state of a key without a local bucket: this instance has its part of what the server said
     /// remains.
     fn initial(&self, divided: &Limits, key: &Key, share: &Share, now: u64) -> Option<State> {
-        let hash = Share::hash(key);
+        let hash = key.stable_hash();
         let part = |permits| share.part(hash, permits);
         let id = IdRef { buckets: self.buckets, key };
         let Reported { state, decided, received } = self.local.standings.get()?.get(&id)?;

@@ -25,6 +25,7 @@ mod queue;
 mod server_errors;
 mod services;
 mod settlement;
+mod shadow;
 mod state;
 mod transport;
 mod traps;

@@ -320,6 +320,9 @@ fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
                 }
                 let costs = costs(policy, step);
                 let decision = check(&limiter, costs, step.may_wait, &mut reserved).await;
+                let quotas =
+                    |decision: &Decision| format!("{:?}", decision.quotas().collect::<Vec<_>>());
+                assert_eq!(quotas(&decision), quotas(&expected), "{at} {step:?} {case:?}");
                 assert_eq!(decision, expected, "{at} {step:?} {case:?}");
             }
         });

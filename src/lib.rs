@@ -26,6 +26,7 @@ mod quota;
 #[cfg(feature = "serde")]
 mod quota_serde;
 mod quota_text;
+mod random;
 pub mod resolve;
 mod store;
 mod verdict;

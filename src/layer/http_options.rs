@@ -1,5 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
@@ -7,6 +8,7 @@ use http::request::Parts;
 use http_body::Body;
 
 use super::body::{BoxError, ErrorBody};
+use super::retry_jitter::RetryJitter;
 use super::settlement::Settling;
 use super::{DecisionPlacement, ErrorContext, HeaderStyle, RateLimitLayer, Sent};
 use crate::Costs;
@@ -16,6 +18,7 @@ use crate::Costs;
 pub struct Http {
     pub(super) headers: HeaderStyle,
     pub(super) headers_if_not_enforced: bool,
+    pub(super) retry_jitter: RetryJitter,
     pub(super) decision_in: DecisionPlacement,
     pub(super) error_response: Option<Arc<ErrorResponse>>,
     pub(super) settling: Settling,
@@ -30,6 +33,16 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     #[must_use]
     pub fn headers(self, headers: HeaderStyle) -> Self {
         let mode = Http { headers, ..self.mode };
+        Self { mode, ..self }
+    }
+
+    /// Sets the longest time by which `Retry-After` is later than a permit is available: 30 seconds by
+    /// default. It is a random number of whole seconds, and at most a quarter of the wait. So clients
+    /// that were denied at the same time, as at the end of a window, do not all return in the same
+    /// second. Zero turns it off. gRPC clients get the same wait.
+    #[must_use]
+    pub fn retry_jitter(self, longest: Duration) -> Self {
+        let mode = Http { retry_jitter: RetryJitter::new(longest), ..self.mode };
         Self { mode, ..self }
     }
 

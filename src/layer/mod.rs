@@ -52,6 +52,7 @@ mod precomputed;
 mod problem;
 mod protocol;
 mod rate_limit_layer;
+mod retry_jitter;
 mod service;
 mod settlement;
 

@@ -121,7 +121,8 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
     }
 
     fn deny(&self, checking: &Checking<'_, Parts>, decision: Decision) -> Response<ErrorBody> {
-        let Http { headers: style, decision_in, .. } = self.mode;
+        let Http { headers: style, decision_in, retry_jitter, .. } = self.mode;
+        let decision = retry_jitter.apply(decision);
         let mut response = self.respond(&checking.context(Cause::Denied(&decision)));
         let custom_headers =
             self.mode.error_response.is_some().then(|| mem::take(response.headers_mut()));

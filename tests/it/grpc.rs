@@ -1,6 +1,7 @@
 //! The layer on a tonic server over real sockets, and how a tonic client reads its responses.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderName, Request, StatusCode};
@@ -70,7 +71,8 @@ impl TestServer {
 #[tokio::test]
 async fn a_denial_has_the_retry_delay_for_grpc_clients_until_the_bucket_is_reset() {
     let limiter = one_per_day();
-    let server = TestServer::with_limiter(&limiter, Global).await;
+    let layer = RateLimitLayer::new(limiter.clone(), Global).retry_jitter(Duration::ZERO);
+    let server = TestServer::with_layer(layer).await;
     let allowed = server.check().await.unwrap();
     assert_eq!(allowed.get("ratelimit-policy").unwrap(), r#""default";q=1;w=86400"#);
 

@@ -34,7 +34,7 @@ fn limiter(name: &'static str, quota: Quota) -> Limiter {
 }
 
 fn global(quota: Quota) -> RateLimitLayer<Global> {
-    RateLimitLayer::new(limiter("a", quota), Global)
+    RateLimitLayer::new(limiter("a", quota), Global).retry_jitter(Duration::ZERO)
 }
 
 /// Allows one request per minute.
@@ -101,9 +101,11 @@ fn headers<const N: usize>(
 /// Must compile without a type annotation for a body, as users write it.
 fn app() -> Router {
     let by_key = Header::new(HeaderName::from_static("x-api-key")).or_skip();
-    let search = RateLimitLayer::new(limiter("search", Quota::per_minute(1)), by_key);
+    let search = RateLimitLayer::new(limiter("search", Quota::per_minute(1)), by_key)
+        .retry_jitter(Duration::ZERO);
     let by_route = (PeerIp::new(), MatchedPath.or(Global));
     let routes = RateLimitLayer::new(limiter("routes", Quota::per_minute(3)), by_route)
+        .retry_jitter(Duration::ZERO)
         .headers(HeaderStyle::IetfDraft03)
         .cost(|parts| if parts.uri.path() == "/free" { 0 } else { 1 });
     Router::new()
@@ -172,12 +174,16 @@ async fn a_layer_counts_only_the_requests_that_pass_through_it() {
 
 #[tokio::test(start_paused = true)]
 async fn of_two_layers_both_send_headers_and_the_outer_checks_first() {
-    let outer = RateLimitLayer::new(limiter("outer", Quota::per_minute(2)), Global);
+    let outer = RateLimitLayer::new(limiter("outer", Quota::per_minute(2)), Global)
+        .retry_jitter(Duration::ZERO);
     let inner = limiter("inner", Quota::per_minute(1));
     let handler =
         get(async |Extension(decision): Extension<Decision>| decision.limit().to_string());
     let app = Router::new()
-        .route("/", handler.layer(RateLimitLayer::new(inner.clone(), Global)))
+        .route(
+            "/",
+            handler.layer(RateLimitLayer::new(inner.clone(), Global).retry_jitter(Duration::ZERO)),
+        )
         .layer(outer);
 
     let both = fetch(&app, "/").await;
@@ -264,7 +270,8 @@ async fn a_client_that_honors_retry_after_is_admitted() {
 #[tokio::test(start_paused = true)]
 async fn a_permit_refills_at_the_exact_microsecond() {
     let limiter = limiter("a", Quota::per_minute(7).burst(2));
-    let app = router().layer(RateLimitLayer::new(limiter.clone(), Global));
+    let app =
+        router().layer(RateLimitLayer::new(limiter.clone(), Global).retry_jitter(Duration::ZERO));
     assert_eq!(statuses(&app, ["/", "/", "/"]).await, [200, 200, 429]);
     let wait = limiter.peek("global").await.unwrap().retry_after().unwrap();
     assert_eq!(wait, Duration::from_micros(8_571_429));
@@ -452,7 +459,9 @@ async fn the_handler_receives_the_decision() {
     let limiter = limiter("a", Quota::per_minute(3));
     let expected = limiter.peek("global").await.unwrap();
     let handler = get(async |Extension(decision): Extension<Decision>| format!("{decision:?}"));
-    let app = Router::new().route("/", handler).layer(RateLimitLayer::new(limiter.clone(), Global));
+    let app = Router::new()
+        .route("/", handler)
+        .layer(RateLimitLayer::new(limiter.clone(), Global).retry_jitter(Duration::ZERO));
     let body = fetch(&app, "/").await.into_body();
     let now = limiter.check_cost("global", 0).await.unwrap();
     assert_eq!(body, format!("{now:?}"));

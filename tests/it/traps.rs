@@ -582,7 +582,7 @@ async fn each_misconfiguration_of_a_layer_is_logged() {
 
 fn layer(name: &'static str, quota: Quota, style: HeaderStyle) -> RateLimitLayer<Global> {
     let limiter = Limiter::new(MemoryStore::new(), policy(name, quota)).unwrap();
-    RateLimitLayer::new(limiter, Global).headers(style)
+    RateLimitLayer::new(limiter, Global).retry_jitter(Duration::ZERO).headers(style)
 }
 
 #[tokio::test(start_paused = true)]

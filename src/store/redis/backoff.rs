@@ -1,9 +1,6 @@
 //! When to connect again.
 
-use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
-
-use foldhash::fast::RandomState;
 
 const FIRST: Duration = Duration::from_millis(50);
 
@@ -39,11 +36,6 @@ impl Backoff {
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
-}
-
-/// From 0 to 1.
-pub(super) fn random() -> f64 {
-    RandomState::default().hash_one(0) as f64 / u64::MAX as f64
 }
 
 #[cfg(test)]

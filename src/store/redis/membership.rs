@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use super::backoff;
 use super::slot_map::SLOTS;
 use super::timer;
 use super::topology::{Failure, Topology};
-use crate::Error;
 use crate::error::with_causes;
 use crate::store::fleet::{InstanceId, Plan, Share};
 use crate::store::local::{Local, random_id};
+use crate::{Error, random};
 
 const SCRIPT: &str = include_str!("../../../lua/fleet.lua");
 
@@ -195,7 +194,7 @@ async fn register(registration: Registration) {
         let pause = membership.register().await;
         drop(membership);
         // With jitter, so that the instances do not all come at the same times.
-        timer::sleep_until(Instant::now() + pause.mul_f64(0.75 + 0.25 * backoff::random())).await;
+        timer::sleep_until(Instant::now() + pause.mul_f64(0.75 + 0.25 * random::unit())).await;
     }
 }
 

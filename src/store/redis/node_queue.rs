@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::backoff;
 use super::batch::Batch;
 use super::breaker::{Breaker, Fault, Probed};
 use super::connection::Connection;
@@ -28,7 +27,7 @@ use super::shared_connection::ConnectionSet;
 use super::timer::{self, Timer};
 use super::topology::Topology;
 use crate::store::Op;
-use crate::{Error, ErrorKind, Key};
+use crate::{Error, ErrorKind, Key, random};
 
 #[derive(Debug)]
 pub(super) struct NodeQueue {
@@ -217,7 +216,7 @@ impl NodeQueue {
         let (now, error) = (Instant::now(), result.as_ref().err().cloned());
         let (probed, unsent) = {
             let mut state = self.state();
-            let probed = state.breaker.probed(result, now, backoff::random());
+            let probed = state.breaker.probed(result, now, random::unit());
             let opens = matches!(probed, Probed::Opens { .. });
             let error = state.breaker.open_error().filter(|_| opens).cloned();
             (probed, error.map(|error| (state.queue.take_all(), error)))

@@ -14,10 +14,10 @@ use tokio::runtime::Handle;
 
 use super::policy::RedisPolicy;
 use super::queue::{QueuedCheck, Queues};
-use super::{backoff, timer};
-use crate::Key;
+use super::timer;
 use crate::error::with_causes;
 use crate::store::Op;
+use crate::{Key, random};
 
 /// How many keys are charged at a time, and how long the pause before is. So a fleet that returns does
 /// not flood the server.
@@ -106,7 +106,7 @@ impl Run {
     async fn run(self) {
         let mut pause = LONG_PAUSE;
         while !self.repayment.is_empty() {
-            timer::sleep_until(Instant::now() + pause.mul_f64(0.5 + backoff::random())).await;
+            timer::sleep_until(Instant::now() + pause.mul_f64(0.5 + random::unit())).await;
             let Some(queues) = self.queues.upgrade() else { return };
             pause = PAUSE;
             let mut charges = FuturesUnordered::new();

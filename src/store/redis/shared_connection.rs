@@ -8,13 +8,12 @@ use std::time::Instant;
 use futures_util::future::select;
 use tokio::sync::Notify;
 
-use super::backoff;
 use super::breaker_log::BreakerLog;
 use super::connection::{Connection, Disconnection};
 use super::connector::{CONNECT_TIMEOUT, Connector};
 use super::lifecycle::{Established, Lifecycle, Step};
 use super::timer;
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, random};
 
 #[derive(Debug)]
 pub(super) struct SharedConnection {
@@ -114,7 +113,7 @@ impl SharedConnection {
     }
 
     fn step(&self, has_tried: bool) -> Step<Arc<Connection>> {
-        self.lifecycle().step(Instant::now(), has_tried, backoff::random())
+        self.lifecycle().step(Instant::now(), has_tried, random::unit())
     }
 
     /// Starts an attempt as a task of the runtime: no check's timeout cuts it short.

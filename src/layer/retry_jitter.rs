@@ -1,0 +1,79 @@
+//! Clients that are denied at once should not all return at once.
+
+use std::time::Duration;
+
+use crate::{Decision, random};
+
+/// The longest time by which `Retry-After` is later than a permit is available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RetryJitter {
+    longest: Duration,
+}
+
+impl Default for RetryJitter {
+    fn default() -> Self {
+        Self { longest: Duration::from_secs(30) }
+    }
+}
+
+impl RetryJitter {
+    pub(super) fn new(longest: Duration) -> Self {
+        Self { longest }
+    }
+
+    /// The decision with a longer wait, if it is a denial that a wait resolves.
+    pub(super) fn apply(self, mut decision: Decision) -> Decision {
+        if let Some(wait) = decision.retry_after() {
+            // Whole seconds, because `Retry-After` has no others.
+            let longest = self.longest.as_secs().min(wait.as_secs() / 4);
+            let seconds = ((longest + 1) as f64 * random::unit()) as u64;
+            let micros = seconds.min(longest).saturating_mul(1_000_000);
+            decision.numbers.retry_after = decision.numbers.retry_after.saturating_add(micros);
+        }
+        decision
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn waits(jitter: RetryJitter, wait: u64) -> HashMap<u64, u32> {
+        let mut waits = HashMap::new();
+        for _ in 0..1_000 {
+            let decision = jitter.apply(Decision::denied(10, Duration::from_secs(wait)));
+            *waits.entry(decision.retry_after().unwrap().as_secs()).or_default() += 1;
+        }
+        waits
+    }
+
+    #[test]
+    fn a_thousand_clients_return_at_no_more_than_twice_the_mean() {
+        for (wait, longest, spread) in [(60, 30, 15), (3_600, 30, 30), (3_600, 10, 10)] {
+            let waits = waits(RetryJitter::new(Duration::from_secs(longest)), wait);
+            let mean = 1_000 / (spread + 1);
+            let busiest = *waits.values().max().unwrap();
+            assert!(busiest <= 2 * mean, "{busiest} of a mean of {mean}");
+            assert_eq!(waits.keys().min(), Some(&wait), "never earlier");
+            assert_eq!(waits.keys().max(), Some(&(wait + u64::from(spread))));
+        }
+    }
+
+    #[test]
+    fn a_short_wait_stays_short() {
+        assert_eq!(waits(RetryJitter::default(), 3), HashMap::from([(3, 1_000)]));
+        assert_eq!(waits(RetryJitter::new(Duration::ZERO), 60), HashMap::from([(60, 1_000)]));
+        let forever = RetryJitter::new(Duration::MAX).apply(Decision::denied(1, Duration::MAX));
+        assert_eq!(forever.numbers.retry_after, u64::MAX);
+    }
+
+    #[test]
+    fn what_no_wait_resolves_has_none() {
+        let never = RetryJitter::default().apply(Decision::exceeding_capacity(10));
+        assert_eq!(never.retry_after(), None);
+        let allowed = RetryJitter::default().apply(Decision::allowed(10, 3));
+        assert_eq!(allowed, Decision::allowed(10, 3));
+    }
+}

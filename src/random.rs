@@ -1,0 +1,25 @@
+//! Random numbers that spread out what would otherwise happen at once.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+
+/// From 0 to 1.
+pub(crate) fn unit() -> f64 {
+    // Each has another seed.
+    RandomState::default().hash_one(0) as f64 / u64::MAX as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_spread_over_the_range() {
+        let mut counts = [0; 10];
+        for _ in 0..10_000 {
+            counts[((unit() * 10.0) as usize).min(9)] += 1;
+        }
+        assert!(counts.iter().all(|count| (800..1_200).contains(count)), "{counts:?}");
+    }
+}

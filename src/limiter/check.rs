@@ -179,9 +179,11 @@ impl PendingCheck {
 impl Inner {
     /// What the decision is if checks of the key are not denied.
     #[inline]
-    fn enforce(&self, key: &Key, decision: Decision) -> Decision {
-        let is_enforced = self.enforcement.applies_to(key);
-        Decision { is_enforced, ..decision }
+    fn enforce(&self, key: &Key, mut decision: Decision) -> Decision {
+        if !self.enforcement.applies_to(key) {
+            decision.is_enforced = false;
+        }
+        decision
     }
 
     /// The decision of the store, or of the failure mode if the store failed.

@@ -267,6 +267,48 @@ fn a_check_that_may_not_wait_is_told_when_it_could_proceed_at_once() {
     assert_eq!(limits.check(&mut full.clone(), &op).numbers.retry_after, 1);
 }
 
+#[test]
+fn an_instance_without_permits_has_no_part() {
+    let quota = Quota::per_second(9);
+    for quota in [
+        quota,
+        quota.borrow_up_to(9),
+        quota.queue(Duration::from_secs(1)),
+        quota.interval_refill(),
+        quota.fixed_window(),
+        quota.calendar(),
+        quota.sliding_window(),
+        quota.sliding_blocks(4),
+    ] {
+        assert!(limit(quota).divided(&|_| 0).is_none(), "{quota:?}");
+        let part = limit(quota.burst(quota.capacity())).divided(&|permits| permits.div_ceil(3));
+        assert_eq!(part.unwrap().limit(), quota.capacity().div_ceil(3), "{quota:?}");
+    }
+    // A part of the limit without one of each refill.
+    let refills = Quota::per_second(1).burst(9).interval_refill();
+    assert!(limit(refills).divided(&|permits| permits / 3).is_none());
+    let limits = limits(&[("a", quota), ("b", quota.fixed_window())]);
+    assert!(limits.divided(&|_| 0).is_none());
+    assert_eq!(limits.divided(&|_| 3).unwrap().len(), 2);
+}
+
+/// A third of the permits at a third of the rate.
+#[test]
+fn a_part_of_a_bucket_refills_as_slowly_as_it_is_small() {
+    for (quota, wait) in [
+        (Quota::per_second(9), 333_333_000),
+        (Quota::per_hour(3), 3_600_000_000_000),
+        (Quota::per_second(3_000_000).burst(9), 1),
+    ] {
+        let third = limits(&[("q", quota)]).divided(&|permits| permits / 3).unwrap();
+        let mut standing = third.standing(None, NOW);
+        assert!(third.check(&mut standing, &(quota.capacity() / 3)).is_allowed());
+        let verdict = third.check(&mut standing, &1);
+        let nanos = 1_000 * verdict.numbers.retry_after;
+        assert!((wait..wait + 1_001).contains(&nanos) || nanos == 1_000, "{quota:?}: {nanos}");
+    }
+}
+
 /// Otherwise a peek of another revision would change how long a wait is.
 #[test]
 fn a_check_that_charges_nothing_leaves_the_rate() {

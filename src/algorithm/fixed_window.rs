@@ -103,7 +103,7 @@ impl Windows {
     /// The start and the end of the window that has this time in it.
     fn at(self, now: u64) -> (u64, u64) {
         let every = |span: u64, start: u64| {
-            let since_start = (now % span + span - start % span) % span;
+            let since_start = now.saturating_add(span - start % span) % span;
             (now.saturating_sub(since_start), now.saturating_add(span - since_start))
         };
         match self {
@@ -113,7 +113,7 @@ impl Windows {
                 _ if now >= fourth => every(fourth - third, fourth),
                 _ if now >= third => (third, fourth),
                 _ if now >= second => (second, third),
-                _ if now >= first => (first, second),
+                // Also before the first.
                 _ => every(second - first, first),
             },
         }

@@ -204,6 +204,9 @@ impl NodeQueue {
         let Some(runtime) = Handle::try_current().ok().or_else(|| state.runtime.clone()) else {
             return state.breaker.abandoned();
         };
+        if !self.connections.may_probe() {
+            return state.breaker.abandoned();
+        }
         let patience = state.queue.probe_patience(now);
         drop(state);
         runtime.spawn(Prober::new(self, target).run(patience));

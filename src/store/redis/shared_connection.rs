@@ -29,14 +29,20 @@ pub(super) struct ConnectionSet {
     server: Arc<str>,
     next: AtomicUsize,
     pub(super) breaker_log: BreakerLog,
+    /// How many queues probe the server.
+    probers: AtomicUsize,
 }
+
+/// A cluster as a pool sees it has a queue for each slot, and thousands of them may fail at once.
+const MAX_PROBERS: usize = 16;
 
 impl ConnectionSet {
     pub(super) fn new(connector: Arc<Connector>, count: usize) -> Self {
         let server = connector.server().clone();
         let connections =
             (0..count).map(|_| Arc::new(SharedConnection::new(connector.clone()))).collect();
-        Self { connections, server, next: AtomicUsize::new(0), breaker_log: BreakerLog::default() }
+        let (next, probers) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { connections, server, next, breaker_log: BreakerLog::default(), probers }
     }
 
     pub(super) fn server(&self) -> &Arc<str> {
@@ -57,6 +63,16 @@ impl ConnectionSet {
         let turn = self.turn();
         let (before, after) = self.connections.split_at(turn);
         after.iter().chain(before).find_map(|connection| connection.established())
+    }
+
+    /// Whether another queue may probe the server. If so, [`end_probing`](Self::end_probing) follows.
+    pub(super) fn may_probe(&self) -> bool {
+        let add = |probers| (probers < MAX_PROBERS).then_some(probers + 1);
+        self.probers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    pub(super) fn end_probing(&self) {
+        self.probers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether any connection is established.
@@ -243,4 +259,18 @@ fn interrupted() -> Error {
         "the connection was cut short: the Tokio runtime has shut down, or lacks its I/O driver (build \
          it with `enable_all`)",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_of_queues_that_fail_at_once_cost_few_probes() {
+        let connector = Connector::url("redis://127.0.0.1:1").unwrap();
+        let connections = ConnectionSet::new(connector.into(), 1);
+        assert_eq!((0..16_384).filter(|_| connections.may_probe()).count(), MAX_PROBERS);
+        connections.end_probing();
+        assert!(connections.may_probe() && !connections.may_probe());
+    }
 }

@@ -2,9 +2,10 @@
 --
 -- KEYS[1]  a JSON object: `instances` has the time at which each was seen last, its weight, and the
 --          number of the latest plan that it knows; `plan` and `agreed` have the weights by instance;
---          `number` and `agreed_number` are their numbers
+--          `number` and `agreed_number` are their numbers; `created` and `planned` are the times of the
+--          object and the plan
 -- ARGV     the instance, its weight (0: it leaves), the number of the latest plan that it knows, and
---          the milliseconds after which an instance counts as gone
+--          the milliseconds after which an instance of a small fleet counts as gone
 -- Returns  the two numbers, and both plans as lists of instances and weights.
 --
 -- A plan is agreed once all instances know it.
@@ -13,34 +14,54 @@ local id, weight, known, gone_after = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local ok, fleet = pcall(function() return cjson.decode(redis.call('GET', KEYS[1])) end)
-if not ok or type(fleet) ~= 'table' or type(fleet.instances) ~= 'table' or type(fleet.plan) ~= 'table'
-  or type(fleet.agreed) ~= 'table' or type(fleet.number) ~= 'number'
-  or type(fleet.agreed_number) ~= 'number' then
-  -- An instance may know a plan of a fleet that Redis has forgotten.
-  fleet = {instances = {}, plan = {}, agreed = {}, number = known, agreed_number = known}
+local function is_whole(value, least, most)
+  return type(value) == 'number' and value % 1 == 0 and value >= least and value <= most
 end
-
-local function are_numbers(...)
-  for _, value in ipairs({...}) do
-    if type(value) ~= 'number' then
+local function are_weights(plan)
+  for other, planned in pairs(plan) do
+    if not string.match(other, '^%d+$') or not is_whole(planned, 1, 1e9) then
       return false
     end
   end
   return true
 end
+local function is_valid(fleet)
+  for _, name in ipairs({'number', 'agreed_number', 'created', 'planned'}) do
+    if not is_whole(fleet[name], 0, 2^53) then
+      return false
+    end
+  end
+  local weights = {}
+  for other, seen in pairs(fleet.instances) do
+    if not is_whole(seen[1], 0, 2^53) or not is_whole(seen[3], 0, 2^53) then
+      return false
+    end
+    weights[other] = seen[2] or 0
+  end
+  return are_weights(weights) and are_weights(fleet.plan) and are_weights(fleet.agreed)
+end
+
+local ok, fleet = pcall(function()
+  local found = cjson.decode(redis.call('GET', KEYS[1]))
+  return is_valid(found) and found
+end)
+if not ok or not fleet then
+  -- An instance may know a plan of a fleet that Redis has forgotten.
+  fleet = {instances = {}, plan = {}, agreed = {}, number = known, agreed_number = known}
+  fleet.created, fleet.planned = now, now
+end
+
+-- Large fleets register less often.
+local count = 0
+for _ in pairs(fleet.instances) do
+  count = count + 1
+end
+gone_after = math.max(gone_after, 100 * count)
+
 for other, seen in pairs(fleet.instances) do
   -- A time in the future is of a clock that has been set back since.
-  if type(seen) ~= 'table' or #seen ~= 3 or not are_numbers(unpack(seen))
-    or math.abs(now - seen[1]) > gone_after then
+  if math.abs(now - seen[1]) > gone_after then
     fleet.instances[other] = nil
-  end
-end
-for _, plan in ipairs({fleet.plan, fleet.agreed}) do
-  for other, planned in pairs(plan) do
-    if not are_numbers(planned) then
-      plan[other] = nil
-    end
   end
 end
 if weight > 0 then
@@ -49,24 +70,26 @@ else
   fleet.instances[id] = nil
 end
 
+-- Demand is worth a new plan only if it has changed much, and not before the last one is agreed.
+local may_move = fleet.number == fleet.agreed_number and math.abs(now - fleet.planned) > gone_after
 local changes = false
 for other, seen in pairs(fleet.instances) do
   local planned = fleet.plan[other]
-  -- Small changes of the demand are not worth a plan.
-  changes = changes or not planned or math.abs(seen[2] - planned) > math.max(seen[2], planned) / 4
+  local moves = planned and math.abs(seen[2] - planned) > math.max(seen[2], planned) / 4
+  changes = changes or not planned or (may_move and moves)
 end
 for other in pairs(fleet.plan) do
   changes = changes or not fleet.instances[other]
 end
 if changes then
-  fleet.number = fleet.number + 1
-  fleet.plan = {}
+  fleet.number, fleet.planned, fleet.plan = fleet.number + 1, now, {}
   for other, seen in pairs(fleet.instances) do
     fleet.plan[other] = seen[2]
   end
 end
 
-local all_know = true
+-- If Redis has forgotten the fleet, the others need some time to return.
+local all_know = math.abs(now - fleet.created) > gone_after / 2
 for _, seen in pairs(fleet.instances) do
   all_know = all_know and seen[3] == fleet.number
 end

@@ -108,6 +108,20 @@ impl Verdict {
         several.waiting = Some(Waiting { wait, place });
     }
 
+    /// A cost that exceeds the capacity is only denied: a wait may help.
+    #[cfg(feature = "redis")]
+    pub(crate) fn denied_for_now(mut self) -> Self {
+        if self.outcome == Outcome::ExceedsCapacity {
+            self.outcome = Outcome::Denied;
+            let several = self.several.as_mut().map(|several| &mut *several.numbers);
+            let numbers = several.into_iter().flatten().chain([&mut self.numbers]);
+            for numbers in numbers.filter(|numbers| numbers.retry_after == u64::MAX) {
+                numbers.retry_after = numbers.reset_after.max(1);
+            }
+        }
+        self
+    }
+
     pub(crate) fn is_allowed(&self) -> bool {
         self.outcome == Outcome::Allowed
     }

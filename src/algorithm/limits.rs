@@ -81,6 +81,20 @@ impl Limits {
         Some(Self { quotas, infos: self.infos.clone(), has_queue: self.has_queue })
     }
 
+    /// The same adjustment for a part of these limits, whose units are longer.
+    pub(crate) fn in_units_of(&self, part: &Self, adjustment: &Adjustment) -> Adjustment {
+        let quotas = self.quotas.iter().zip(&part.quotas).enumerate();
+        let of = |(index, (whole, part)): (usize, (&Named, &Named))| match adjustment.of(index) {
+            units @ ..0 => {
+                let units = i128::from(units) * i128::from(part.limit.unit());
+                let units = units / i128::from(whole.limit.unit());
+                units.try_into().unwrap_or(i64::MIN + 1)
+            }
+            permits => permits,
+        };
+        quotas.map(of).collect()
+    }
+
     /// While all calendars are in their current windows, if there are any.
     pub(crate) fn valid_during(&self) -> Option<Range<u64>> {
         let windows = self.quotas.iter().filter_map(|quota| quota.limit.valid_during());

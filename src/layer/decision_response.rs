@@ -9,7 +9,7 @@ use crate::{Decision, Error, ErrorKind};
 
 impl Decision {
     /// The headers that a layer adds for this decision: the rate limit headers, and `Retry-After` if
-    /// it is denied.
+    /// it is denied. None if the limit is [not enforced](Self::is_enforced) for the key.
     ///
     /// ```
     /// use tollgate::layer::HeaderStyle;
@@ -26,6 +26,7 @@ impl Decision {
     #[must_use]
     pub fn headers(&self, style: HeaderStyle) -> HeaderMap {
         let mut headers = HeaderMap::new();
+        let style = if self.is_enforced { style } else { HeaderStyle::None };
         RateLimitHeaders::new(style, self, &QuotaFields::of(self)).append_to(&mut headers);
         insert_retry_after(self, &mut headers);
         headers
@@ -86,7 +87,8 @@ mod axum_impls {
             self,
             mut parts: ResponseParts,
         ) -> Result<ResponseParts, Self::Error> {
-            RateLimitHeaders::new(HeaderStyle::Ietf, &self, &QuotaFields::of(&self))
+            let style = if self.is_enforced { HeaderStyle::Ietf } else { HeaderStyle::None };
+            RateLimitHeaders::new(style, &self, &QuotaFields::of(&self))
                 .insert_into(parts.headers_mut());
             Ok(parts)
         }

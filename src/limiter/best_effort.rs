@@ -93,7 +93,9 @@ impl BestEffortChecks {
                 taken.decided(&decision);
                 earlier.0.push((taken, costs));
             }
-            if tightest.as_ref().is_none_or(|least| decision.remaining() < least.remaining()) {
+            // One that is not enforced restricts nobody.
+            let order = |decision: &Decision| (!decision.is_enforced(), decision.remaining());
+            if tightest.as_ref().is_none_or(|least| order(&decision) < order(least)) {
                 tightest = Some(decision);
             }
         }

@@ -179,7 +179,7 @@ impl PendingCheck {
 impl Inner {
     /// What the decision is if checks of the key are not denied.
     #[inline]
-    fn enforce(&self, key: &Key, mut decision: Decision) -> Decision {
+    pub(super) fn enforce(&self, key: &Key, mut decision: Decision) -> Decision {
         if !self.enforcement.applies_to(key) {
             decision.is_enforced = false;
         }

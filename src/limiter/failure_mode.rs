@@ -49,6 +49,12 @@ pub enum FailureMode {
     /// - If instances start while Redis cannot be reached, they know of no others:
     ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect.
     ///
+    /// It can admit less, too: a check whose reply is late may be charged twice, and windows start anew
+    /// in an outage, so what was used counts for longer. A cost above the part of an instance is denied.
+    ///
+    /// All processes with the same [key prefix](crate::RedisStore::key_prefix) on a server are one
+    /// fleet. Give each service a prefix of its own, and one store.
+    ///
     /// A [`MemoryStore`](crate::MemoryStore) does not fail.
     #[default]
     Local,

@@ -167,7 +167,8 @@ impl Limiter {
         let mut pending = PendingVerdict::default();
         let verdict =
             poll_fn(|cx| revision.backend.poll_check(&key, &Op::Peek, &mut pending, cx)).await?;
-        Ok(revision.decision(verdict, Source::Store))
+        let decision = revision.decision(verdict, Source::Store);
+        Ok(self.inner.enforce(&key, decision))
     }
 
     /// Fills the key's bucket, for every process that shares it.

@@ -11,7 +11,7 @@ use super::fleet::{Plan, Share};
 use super::memory::PolicyIndex;
 use super::sealed::Open;
 use super::{Backend, MemoryStore, Op, PendingVerdict, PolicySpec, Registry, Store};
-use crate::algorithm::{Limits, State};
+use crate::algorithm::{Limits, Queued, State};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -120,13 +120,22 @@ pub(super) fn decide(
     unknown: impl FnOnce(&Limits, u64) -> Option<State>,
 ) -> Verdict {
     let hash = key.stable_hash();
-    match limits.divided(&|permits| share.part(hash, permits)) {
-        Some(part) => memory.verdict(buckets, &part, key, op, |now| unknown(&part, now)),
-        None => {
-            // As if everything were taken.
-            let now = memory.clock();
-            op.decide(limits, &mut limits.empty(now), now)
+    let now = || memory.clock();
+    let empty = |op: &Op| op.decide(limits, &mut limits.empty(now()), now());
+    match (limits.divided(&|permits| share.part(hash, permits)), op) {
+        (Some(part), Op::Adjust(adjustment)) => {
+            // Credits are in units of the whole limits.
+            let op = Op::Adjust(limits.in_units_of(&part, adjustment));
+            memory.verdict(buckets, &part, key, &op, Some(|now| unknown(&part, now)))
         }
+        (Some(part), op) => {
+            memory.verdict(buckets, &part, key, op, Some(|now| unknown(&part, now)))
+        }
+        // As if everything were taken, for good.
+        (None, Op::Queue(queued)) => {
+            empty(&Op::Queue(Queued { may_wait: false, ..(**queued).clone() }.into()))
+        }
+        (None, op) => empty(op),
     }
 }
 
@@ -177,7 +186,7 @@ impl Backend for DividedBackend {
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
-        self.store.memory.take(self.buckets, key);
+        self.store.memory.fill(self.buckets, key);
         Box::pin(std::future::ready(Ok(())))
     }
 
@@ -221,6 +230,31 @@ mod tests {
                 }
                 assert_eq!(allowed, quota.permits(), "{quota:?}");
             }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_without_a_part_lets_nobody_wait() {
+        let quota = Quota::per_second(10).queue(std::time::Duration::from_secs(5));
+        let mut allowed = 0;
+        for instance in 0..3 {
+            let store = DividedStore::new(instance, instances(3)).unwrap();
+            let limiter = Limiter::new(store, quota).unwrap();
+            allowed += u32::from(limiter.acquire("key").await.unwrap().is_allowed());
+        }
+        assert_eq!(allowed, 1, "the burst is 1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_permit_that_is_given_back_is_a_whole_one() {
+        for quota in [Quota::per_second(1_000), Quota::per_hour(300), Quota::per_hour(7).burst(30)]
+        {
+            let store = DividedStore::new(0, instances(3)).unwrap();
+            let limiter = Limiter::new(store, quota).unwrap();
+            limiter.check_cost("key", 5).await.unwrap().ensure_allowed().unwrap();
+            let before = limiter.peek("key").await.unwrap().remaining();
+            limiter.credit("key", 3).await.unwrap();
+            assert_eq!(limiter.peek("key").await.unwrap().remaining(), before + 3, "{quota:?}");
         }
     }
 

@@ -84,11 +84,6 @@ impl Share {
             (None, None) => 0,
         }
     }
-
-    /// How many instances there are.
-    pub(crate) fn instances(&self) -> usize {
-        self.proposed.as_ref().unwrap_or(&self.agreed).len()
-    }
 }
 
 /// Where an instance ranks for a key: the finalizer of SplitMix64.

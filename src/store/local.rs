@@ -84,11 +84,6 @@ impl Local {
         self.set_share(share);
     }
 
-    /// How many instances there are.
-    pub(crate) fn instances(&self) -> usize {
-        self.share.load().instances()
-    }
-
     pub(crate) fn max_keys(&self) -> usize {
         self.max_keys
     }
@@ -138,13 +133,16 @@ impl LocalPolicy {
         self.local.add_demand(1);
         let (memory, share) = (&self.local.memory, self.local.share.load());
         let unknown = |part: &Limits, now| self.initial(part, key, &share, now);
-        divided::decide(memory, self.buckets, &self.limits, &share, (key, op), unknown)
+        let verdict =
+            divided::decide(memory, self.buckets, &self.limits, &share, (key, op), unknown);
+        // More than the part is not more than the limit.
+        verdict.denied_for_now()
     }
 
     /// What this instance has taken locally from each quota, as far as it still counts: at most these
-    /// numbers. The key has no local bucket afterwards.
-    pub(crate) fn settle(&self, key: &Key, taken: &[u64]) -> Adjustment {
-        let used: Vec<u64> = match self.local.memory.take(self.buckets, key) {
+    /// numbers.
+    pub(crate) fn owed(&self, key: &Key, taken: &[u64]) -> Adjustment {
+        let used: Vec<u64> = match self.local.memory.state(self.buckets, key) {
             Some((state, now)) => {
                 let standing = self.limits.standing(Some(&state), now);
                 self.limits.used(&standing).map(|(used, _)| used).collect()
@@ -153,6 +151,11 @@ impl LocalPolicy {
         };
         let still = taken.iter().zip(used).map(|(taken, used)| *taken.min(&used));
         still.map(|permits| i64::try_from(permits).unwrap_or(i64::MAX)).collect()
+    }
+
+    /// What was taken locally has been charged on the server.
+    pub(crate) fn settled(&self, key: &Key) {
+        self.local.memory.fill(self.buckets, key);
     }
 
     /// The state of a key without a local bucket: this instance has its part of what the server said

@@ -207,7 +207,7 @@ impl MemoryStore {
     }
 
     /// Decides on a bucket's state, and stores it if it has changed. `unknown` is the state of a key
-    /// that has no bucket, by the time of the store.
+    /// whose bucket is full or missing, by the time of the store.
     #[inline]
     pub(super) fn verdict(
         &self,
@@ -215,15 +215,19 @@ impl MemoryStore {
         limits: &Limits,
         key: &Key,
         op: &Op,
-        unknown: impl FnOnce(u64) -> Option<State>,
+        unknown: Option<impl FnOnce(u64) -> Option<State>>,
     ) -> Verdict {
         let hash = self.shared.hash(policy, key);
         let mut shard = lock(self.shared.shard(hash));
         // Read under the lock, so that time does not go back between two checks of a key.
         let now = self.shared.now();
         let stored = shard.find(hash, policy, key);
-        let initial = if stored.is_none() { unknown(now) } else { None };
-        let found = stored.as_ref().map(|bucket| &bucket.state).or(initial.as_ref());
+        let is_used = |bucket: &&mut Bucket| bucket.state.until() > now;
+        let initial = match unknown {
+            Some(unknown) if !stored.as_ref().is_some_and(is_used) => unknown(now),
+            _ => None,
+        };
+        let found = initial.as_ref().or(stored.as_ref().map(|bucket| &bucket.state));
         let (verdict, changed) = op.apply(limits, found, now);
         let Some(state) = changed else { return verdict };
         match stored {
@@ -243,20 +247,36 @@ impl MemoryStore {
         verdict
     }
 
-    /// The state of a key and the time, if it has a bucket. The bucket is full afterwards.
-    pub(super) fn take(&self, policy: PolicyIndex, key: &Key) -> Option<(State, u64)> {
+    /// The state of a key and the time, if it has a bucket.
+    #[cfg(feature = "redis")]
+    pub(super) fn state(&self, policy: PolicyIndex, key: &Key) -> Option<(State, u64)> {
+        let hash = self.shared.hash(policy, key);
+        let mut shard = lock(self.shared.shard(hash));
+        let bucket = shard.find(hash, policy, key)?;
+        Some((bucket.state.clone(), self.shared.now()))
+    }
+
+    /// Fills the bucket of a key.
+    pub(super) fn fill(&self, policy: PolicyIndex, key: &Key) {
         let hash = self.shared.hash(policy, key);
         let mut shard = lock(self.shared.shard(hash));
         // The entry in the heap stays, so that the heap does not grow.
-        let bucket = shard.find(hash, policy, key)?;
-        Some((mem::replace(&mut bucket.state, State::unused()), self.shared.now()))
+        if let Some(bucket) = shard.find(hash, policy, key) {
+            bucket.state = State::unused();
+        }
     }
 }
 
 impl MemoryBackend {
     #[inline]
     fn verdict(&self, key: &Key, op: &Op) -> Verdict {
-        self.store.verdict(self.policy, &self.spec.limits, key, op, |_| None)
+        self.store.verdict(
+            self.policy,
+            &self.spec.limits,
+            key,
+            op,
+            None::<fn(u64) -> Option<State>>,
+        )
     }
 }
 
@@ -276,7 +296,7 @@ impl Backend for MemoryBackend {
     }
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
-        self.store.take(self.policy, key);
+        self.store.fill(self.policy, key);
         Box::pin(std::future::ready(Ok(())))
     }
 

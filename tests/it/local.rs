@@ -157,3 +157,92 @@ async fn instances_that_never_saw_redis_divide_by_the_number_that_they_expect() 
     assert_eq!((decision.is_allowed(), decision.source()), (true, Source::Local));
     assert!(limiter.check("key").await.unwrap().is_denied());
 }
+
+/// Registers as the instance would, and returns the two numbers and both plans.
+async fn register(server: &Server, id: u64, weight: u64, known: u64) -> (u64, u64, String, String) {
+    let script = include_str!("../../lua/fleet.lua");
+    let numbers = [id, weight, known, 10_000].map(|number| number.to_string());
+    let mut command = vec!["EVAL", script, "1", "tollgate:{fleet}"];
+    command.extend(numbers.iter().map(String::as_str));
+    server.query(&command).await
+}
+
+#[tokio::test]
+async fn a_fleet_that_redis_forgot_is_not_agreed_at_once() {
+    let server = Server::start().await;
+    let (number, agreed, plan, of_agreed) = register(&server, 7, 100, 40).await;
+    assert_eq!((number, agreed, &*plan, &*of_agreed), (41, 40, "7 100", ""));
+    // It knows the plan, but others may be about to return.
+    let (number, agreed, _, of_agreed) = register(&server, 7, 100, 41).await;
+    assert_eq!((number, agreed, &*of_agreed), (41, 40, ""));
+    let (number, agreed, plan, _) = register(&server, 8, 300, 0).await;
+    assert_eq!((number, agreed), (42, 40));
+    assert!(plan == "7 100 8 300" || plan == "8 300 7 100", "{plan}");
+    // Noise of the demand is no reason for another plan before this one is agreed.
+    assert_eq!(register(&server, 7, 1_000, 42).await.0, 42);
+    // One leaves.
+    assert_eq!(register(&server, 8, 0, 42).await.0, 43);
+}
+
+#[tokio::test]
+async fn garbage_in_the_key_of_the_fleet_is_replaced() {
+    let server = Server::start().await;
+    let of = |instances: &str, plan: &str, number: &str| {
+        format!(
+            r#"{{"instances":{instances},"plan":{plan},"agreed":{{}},"number":{number},"agreed_number":1,"created":1,"planned":1}}"#
+        )
+    };
+    let garbage = [
+        "x".to_owned(),
+        "[]".into(),
+        "{}".into(),
+        "7".into(),
+        of("[]", "[]", "0.5"),
+        of("{}", "{}", "1e300"),
+        of("{}", "{}", "-1"),
+        of("{}", r#"{"x":5}"#, "1"),
+        of("{}", r#"{"7":0.5}"#, "1"),
+        of("{}", r#"{"7":"5"}"#, "1"),
+        of(r#"{"8":[1,1]}"#, "{}", "1"),
+        of(r#"{"8":{}}"#, "{}", "1"),
+        of(r#"{"8":7}"#, "{}", "1"),
+    ];
+    for text in garbage {
+        server.command(&["SET", "tollgate:{fleet}", &text]).await;
+        let (number, _, plan, _) = register(&server, 7, 100, 40).await;
+        assert_eq!((number, &*plan), (41, "7 100"), "{text}");
+        assert!(server.query::<i64>(&["PTTL", "tollgate:{fleet}"]).await > 0, "{text}");
+        server.command(&["DEL", "tollgate:{fleet}"]).await;
+    }
+    server.command(&["RPUSH", "tollgate:{fleet}", "x"]).await;
+    assert_eq!(register(&server, 7, 100, 40).await.0, 41);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_repaid_starts_from_its_standing_in_the_next_outage() {
+    let server = Server::start().await;
+    let fleet = fleet(&server, Quota::per_hour(300), 1).await;
+    let limiter = &fleet[0].1;
+    // Without sending the check.
+    let is_open = async || {
+        let start = Instant::now();
+        let is_local = limiter.check("other").await.unwrap().source() == Source::Local;
+        is_local && start.elapsed() < Duration::from_millis(20)
+    };
+    server.pause();
+    wait_until("it decides locally", BOUND, is_open).await;
+    assert!(limiter.check_cost("key", 10).await.unwrap().is_allowed());
+    server.resume();
+    wait_until("the permits are charged", BOUND, async || {
+        limiter.peek("key").await.is_ok_and(|decision| decision.remaining() <= 290)
+    })
+    .await;
+    limiter.check_cost("key", 280).await.unwrap().ensure_allowed().unwrap();
+    server.pause();
+    wait_until("it decides locally", BOUND, is_open).await;
+    let decision = limiter.check_cost("key", 50).await.unwrap();
+    assert!(decision.is_denied() && decision.source() == Source::Local, "{decision:?}");
+    // More than its part may fit when Redis is back.
+    assert!(!decision.exceeds_capacity() && decision.retry_after().is_some());
+    server.resume();
+}

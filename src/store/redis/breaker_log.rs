@@ -94,6 +94,11 @@ impl State {
                 *self = Self { next_line: Some(now + INTERVAL), ..Self::default() };
                 Some(Line::Closed { since, refused })
             }
+            (false, false) => {
+                // It was too short to be reported. The next line counts it.
+                self.since = None;
+                None
+            }
             _ => None,
         }
     }

@@ -29,6 +29,9 @@ const SHORT_INTERVAL: Duration = Duration::from_millis(500);
 /// An instance that has missed so many registrations counts as gone.
 const MISSED: u32 = 5;
 
+/// How long the demand is averaged over.
+const SMOOTHING: Duration = Duration::from_secs(5);
+
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The hash tag of the key that all instances share.
@@ -127,7 +130,7 @@ impl Membership {
     }
 
     async fn call(&self, weight: u32) -> Option<Fleet> {
-        let gone_after = interval(self.local.instances()) * MISSED;
+        let gone_after = INTERVAL * MISSED;
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SCRIPT).arg(1).arg(&self.key);
         command.arg(self.me).arg(weight).arg(self.known.load(Ordering::Relaxed));
@@ -159,11 +162,12 @@ impl Membership {
         let mut demand = self.demand.lock().unwrap_or_else(PoisonError::into_inner);
         let (now, checks) = (Instant::now(), self.local.take_demand());
         let seconds = now.saturating_duration_since(demand.since).as_secs_f64();
-        // Soon after a start there is no earlier demand to be smoothed with.
         let latest = checks as f64 / seconds.max(0.5);
+        let part = 1.0 - (-seconds / SMOOTHING.as_secs_f64()).exp();
+        // Soon after a start there is no earlier demand to be smoothed with.
         demand.per_second = match demand.per_second {
             0.0 => latest,
-            earlier => (earlier + latest) / 2.0,
+            earlier => earlier + (latest - earlier) * part,
         };
         demand.since = now;
         (demand.per_second as u32).clamp(1, 1_000_000_000)

@@ -470,7 +470,7 @@ impl Backend for RedisBackend {
 
     fn decide_locally(&self, key: &Key, op: &Op) -> Option<Verdict> {
         let verdict = self.policy.local.as_ref()?.decide(key, op);
-        if verdict.is_allowed() {
+        if verdict.is_allowed() || matches!(op, Op::Adjust(_)) {
             self.repayment.add(&self.policy, key, op);
             self.repayment.start(&self.queues);
         }

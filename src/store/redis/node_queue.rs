@@ -234,6 +234,12 @@ impl NodeQueue {
         }
     }
 
+    /// Whether the checks of a slot come here.
+    pub(super) fn serves(&self, slot: u16) -> bool {
+        let here = self.topology.destination_of(slot, &self.connections);
+        self.topology.destination(slot) == here
+    }
+
     /// A probe has ended without a result.
     pub(super) fn probe_abandoned(&self) {
         self.state().breaker.abandoned();
@@ -383,6 +389,7 @@ impl Flusher {
 
     fn cannot_connect(&mut self, error: &Error) {
         let batches = self.give_up(error);
+        self.queue.topology.failed(&self.queue.connections);
         self.queue.report(Fault::Failed, &batches);
     }
 

@@ -54,7 +54,8 @@ impl Prober {
                 self.is_done = true;
                 return;
             };
-            if !queue.is_used() {
+            // On a cluster another node may serve the slot by now. The next check probes again.
+            if !queue.is_used() || !queue.serves(self.target.slot) {
                 return;
             }
             patience = queue.timeout();
@@ -80,10 +81,9 @@ impl Drop for Prober {
 async fn probe(queue: &Arc<NodeQueue>, target: &Target, patience: Duration) -> Result<(), Error> {
     // In a task of its own, because the reply shows whether the connection works.
     let mut call = tokio::spawn(call(queue.clone(), target.clone()));
-    let deadline = Instant::now() + patience;
     // If all workers were blocked, it is polled again to read what has arrived meanwhile.
-    for deadline in [deadline, deadline + WAKE_INTERVAL / 2] {
-        if let Some(result) = timer::timeout_at(deadline, &mut call).await {
+    for patience in [patience, WAKE_INTERVAL / 2] {
+        if let Some(result) = timer::timeout_at(Instant::now() + patience, &mut call).await {
             return result.unwrap_or_else(|_| Err(shut_down()));
         }
     }
@@ -91,7 +91,9 @@ async fn probe(queue: &Arc<NodeQueue>, target: &Target, patience: Duration) -> R
 }
 
 async fn call(queue: Arc<NodeQueue>, target: Target) -> Result<(), Error> {
-    let connection = queue.connections.acquire().await?;
+    let connection = queue.connections.acquire().await.inspect_err(|_| {
+        queue.topology.failed(&queue.connections);
+    })?;
     let (batch, op, now) = (Batch::default(), Op::acquire(1), Instant::now());
     batch.push(&target.policy, &target.key, target.slot, &op, now, Waker::noop());
     let is_cluster = queue.topology.is_cluster();

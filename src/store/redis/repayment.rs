@@ -49,7 +49,10 @@ impl Repayment {
 
     /// A check of this key was allowed locally.
     pub(super) fn add(&self, policy: &Arc<RedisPolicy>, key: &Key, op: &Op) {
-        let permits = (0..policy.limits.len()).map(|quota| op.taken(quota)).collect();
+        let permits: SmallVec<_> = (0..policy.limits.len()).map(|quota| op.taken(quota)).collect();
+        if permits.iter().all(|permits| *permits == 0) {
+            return;
+        }
         let name = policy.encoder.name(key);
         self.put(name, Owed { policy: policy.clone(), key: key.clone(), permits });
     }
@@ -133,16 +136,21 @@ impl Drop for Run {
 async fn charge(queues: &Queues, owed: Owed) {
     let Owed { policy, key, permits } = owed;
     let Some(local) = &policy.local else { return };
-    let adjustment = local.settle(&key, &permits);
+    let adjustment = local.owed(&key, &permits);
     if adjustment.is_nothing() {
-        return;
+        return local.settled(&key);
     }
     let (op, mut check) = (Op::Adjust(adjustment), QueuedCheck::default());
-    if let Err(error) = poll_fn(|cx| queues.poll(&policy, &key, &op, &mut check, cx)).await {
-        let (permits, reason) = (permits.iter().sum::<u64>(), with_causes(&error));
-        tracing::debug!(
-            target: "tollgate", permits, reason,
-            "permits that were taken locally may not be charged"
-        );
+    let charged = poll_fn(|cx| queues.poll(&policy, &key, &op, &mut check, cx)).await;
+    match charged {
+        Ok(_) => local.settled(&key),
+        // The local bucket stays as it is.
+        Err(error) => {
+            let (permits, reason) = (permits.iter().sum::<u64>(), with_causes(&error));
+            tracing::debug!(
+                target: "tollgate", permits, reason,
+                "permits that were taken locally may not be charged"
+            );
+        }
     }
 }

@@ -237,7 +237,7 @@ impl Topology {
     }
 
     /// After a failed call: the slot may have another owner by now.
-    fn failed(&self, answered: &ConnectionSet) {
+    pub(super) fn failed(&self, answered: &ConnectionSet) {
         if let Self::Cluster(cluster) = self {
             cluster.failed(answered);
         }

@@ -130,7 +130,7 @@ async fn the_log_has_a_line_when_it_opens_and_one_when_it_closes() {
     let lines = lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");
     let server =
-        format!("server={}", proxy.url().trim_start_matches("redis://").trim_end_matches('/'));
+        format!("server=\"{}\"", proxy.url().trim_start_matches("redis://").trim_end_matches('/'));
     for (line, parts) in lines.iter().zip([
         [
             &*server,

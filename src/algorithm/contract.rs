@@ -309,6 +309,25 @@ fn a_part_of_a_bucket_refills_as_slowly_as_it_is_small() {
     }
 }
 
+#[test]
+fn what_is_given_back_to_a_part_is_in_its_units() {
+    let whole =
+        limits(&[("a", Quota::per_second(1_000)), ("b", Quota::per_hour(9).fixed_window())]);
+    let part = whole.divided(&|permits| permits / 3).unwrap();
+    let units = |limits: &Limits| {
+        let credit = limits.credit(&Charge::Same(3));
+        [credit.of(0), credit.of(1)]
+    };
+    let in_units = |permits| {
+        let adjustment = whole.in_units_of(&part, &permits);
+        [adjustment.of(0), adjustment.of(1)]
+    };
+    assert_ne!(units(&whole)[0], units(&part)[0]);
+    assert_eq!(in_units(whole.credit(&Charge::Same(3))), units(&part));
+    assert_eq!(in_units(whole.debit(&3)), [3, 3], "charges are in permits");
+    assert_eq!(in_units([i64::MIN, -1].into_iter().collect())[0], i64::MIN);
+}
+
 /// Otherwise a peek of another revision would change how long a wait is.
 #[test]
 fn a_check_that_charges_nothing_leaves_the_rate() {

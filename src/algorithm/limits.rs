@@ -88,7 +88,7 @@ impl Limits {
             units @ ..0 => {
                 let units = i128::from(units) * i128::from(part.limit.unit());
                 let units = units / i128::from(whole.limit.unit());
-                units.try_into().unwrap_or(i64::MIN + 1)
+                units.try_into().unwrap_or(i64::MIN)
             }
             permits => permits,
         };

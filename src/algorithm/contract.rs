@@ -310,6 +310,54 @@ fn a_part_of_a_bucket_refills_as_slowly_as_it_is_small() {
 }
 
 #[test]
+fn a_part_of_a_bucket_lends_a_part() {
+    let lends = limit(Quota::per_second(9).borrow_up_to(30));
+    let third = lends.divided(&|permits| permits / 3).unwrap();
+    assert_eq!((third.capacity(None), lends.capacity(None)), (13, 39));
+}
+
+#[test]
+fn a_window_that_was_given_back_needs_no_key() {
+    let limits = limits(&[("q", Quota::per_hour(3).fixed_window())]);
+    let mut standing = limits.standing(None, NOW);
+    assert!(limits.check(&mut standing, &1).is_allowed());
+    assert!(limits.state(&standing, None, NOW).until() > NOW);
+    let _ = limits.adjust(&mut standing, &limits.credit(&Charge::Same(1)));
+    assert_eq!(limits.state(&standing, None, NOW).until(), 0);
+}
+
+/// A tick that is a fraction of a microsecond makes times round up.
+#[test]
+fn fractions_of_a_microsecond_are_neither_lost_nor_won() {
+    let (whole, thirds) = (limit(Quota::per_second(1_000)), limit(Quota::per_second(3_000_000)));
+    let left = Left { used: 9, reset_after: 7, counts_for: 0 };
+    assert_eq!(whole.returnable(9, left, 0), 7, "7 us");
+    assert_eq!(thirds.returnable(9, Left { reset_after: 2, ..left }, 0), 3, "1 us, and a part");
+    assert_eq!(limit(Quota::per_second(3_000_000).burst(9)).longest(), 3);
+    let full_at = |micros| {
+        let full_at = FullAt { micros, ticks: 0 };
+        QuotaState::TokenBucket(BucketState { full_at, rate: Rate::FASTEST })
+    };
+    assert!(
+        !full_at(NOW + MAX_TICKS).is_too_far(NOW) && full_at(NOW + MAX_TICKS + 1).is_too_far(NOW)
+    );
+}
+
+#[test]
+fn numbers_outside_of_their_ranges_are_errors() {
+    let is_valid = |quota: Quota| Limit::new("q", &quota, NOW).is_ok();
+    let queue = |wait| is_valid(Quota::per_second(1).queue(wait));
+    assert!(queue(Duration::from_micros(1)) && queue(Duration::from_secs(3_600)));
+    assert!(!queue(Duration::ZERO) && !queue(Duration::from_nanos(1_500)));
+    assert!(!queue(Duration::from_micros(MAX_TICKS + 1)) && !queue(Duration::MAX));
+    let permits = |permits| is_valid(Quota::per_second(permits).sliding_window());
+    assert!(permits(COUNT) && !permits(COUNT + 1) && !permits(0) && permits(1));
+    let micros = |micros| is_valid(Quota::new(1, Duration::from_micros(micros)).sliding_window());
+    assert!(micros(1_000) && micros(MAX_TICKS / 2));
+    assert!(!micros(999) && !micros(MAX_TICKS / 2 + 1));
+}
+
+#[test]
 fn what_is_given_back_to_a_part_is_in_its_units() {
     let whole =
         limits(&[("a", Quota::per_second(1_000)), ("b", Quota::per_hour(9).fixed_window())]);

@@ -69,7 +69,8 @@ test-servers: ## Run the integration tests on Redis 6.2, 7.0, 8.0 and Valkey 8.1
 mutants: redis ## Change lua/ and src/algorithm in many ways, and check that tests notice (takes hours)
 	scripts/mutants.sh
 	$(CARGO) install --quiet --locked --root target/tools cargo-mutants
-	target/tools/bin/cargo-mutants mutants --file 'src/algorithm/*.rs' --all-features --cargo-arg=--lib -- algorithm
+	target/tools/bin/cargo-mutants mutants --file 'src/algorithm/*.rs' --no-default-features --features jiff,redis \
+	    --cargo-arg=--lib --timeout 20 -j 2 -- algorithm
 
 tls: redis ## Run the tests of rediss:// with each TLS library, and with none
 	$(CARGO) test --locked --all-features --test tls $(ARGS)

@@ -350,6 +350,7 @@ fn numbers_outside_of_their_ranges_are_errors() {
     assert!(queue(Duration::from_micros(1)) && queue(Duration::from_secs(3_600)));
     assert!(!queue(Duration::ZERO) && !queue(Duration::from_nanos(1_500)));
     assert!(!queue(Duration::from_micros(MAX_TICKS + 1)) && !queue(Duration::MAX));
+    assert!(!is_valid(Quota::per_second(1).borrow_up_to(1).fixed_window()));
     let permits = |permits| is_valid(Quota::per_second(permits).sliding_window());
     assert!(permits(COUNT) && !permits(COUNT + 1) && !permits(0) && permits(1));
     let micros = |micros| is_valid(Quota::new(1, Duration::from_micros(micros)).sliding_window());

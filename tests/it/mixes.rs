@@ -253,6 +253,9 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
     let redis_key = REDIS_KEY.replace("tollgate", prefix);
     let (mut last, mut decisions) = (0, Vec::new());
     let mut reserved = Vec::new();
+    // Whether a short window still counts depends on how long the process took.
+    let is_long = |(_, quota): (&str, &Quota)| quota.period() > Duration::from_secs(10);
+    let may_cancel = case.revisions.iter().all(|policy| policy.quotas().all(is_long));
     for step in &case.checks {
         let mut is_cancelled = false;
         let (limiter, costs) =
@@ -264,7 +267,7 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
                 let mut new = Vec::new();
                 let (_, cancelled, decision) = tokio::join!(
                     limiter.check("other key"),
-                    adjust(limiter, adjustment, &mut reserved, true),
+                    adjust(limiter, adjustment, &mut reserved, may_cancel),
                     check(limiter, costs, step.may_wait, &mut new),
                 );
                 reserved.extend(new);

@@ -1,6 +1,6 @@
 -- The instances that divide limits while Redis fails, and the plan by which they divide them.
 --
--- KEYS[1]  a JSON object: `instances` has the time at which each was seen last, its weight, and the
+-- KEYS[1]  a JSON object: `instances` has the time of the last registration of each, its weight, and the
 --          number of the latest plan that it knows; `plan` and `agreed` have the weights by instance;
 --          `number` and `agreed_number` are their numbers; `created` and `planned` are the times of the
 --          object and the plan
@@ -32,11 +32,11 @@ local function is_valid(fleet)
     end
   end
   local weights = {}
-  for other, seen in pairs(fleet.instances) do
-    if not is_whole(seen[1], 0, 2^53) or not is_whole(seen[3], 0, 2^53) then
+  for other, entry in pairs(fleet.instances) do
+    if not is_whole(entry[1], 0, 2^53) or not is_whole(entry[3], 0, 2^53) then
       return false
     end
-    weights[other] = seen[2] or 0
+    weights[other] = entry[2] or 0
   end
   return are_weights(weights) and are_weights(fleet.plan) and are_weights(fleet.agreed)
 end
@@ -58,9 +58,9 @@ for _ in pairs(fleet.instances) do
 end
 gone_after = math.max(gone_after, 100 * count)
 
-for other, seen in pairs(fleet.instances) do
+for other, entry in pairs(fleet.instances) do
   -- A time in the future is of a clock that has been set back since.
-  if math.abs(now - seen[1]) > gone_after then
+  if math.abs(now - entry[1]) > gone_after then
     fleet.instances[other] = nil
   end
 end
@@ -73,9 +73,9 @@ end
 -- Demand is worth a new plan only if it has changed much, and not before the last one is agreed.
 local may_move = fleet.number == fleet.agreed_number and math.abs(now - fleet.planned) > gone_after
 local changes = false
-for other, seen in pairs(fleet.instances) do
+for other, entry in pairs(fleet.instances) do
   local planned = fleet.plan[other]
-  local moves = planned and math.abs(seen[2] - planned) > math.max(seen[2], planned) / 4
+  local moves = planned and math.abs(entry[2] - planned) > math.max(entry[2], planned) / 4
   changes = changes or not planned or (may_move and moves)
 end
 for other in pairs(fleet.plan) do
@@ -83,15 +83,15 @@ for other in pairs(fleet.plan) do
 end
 if changes then
   fleet.number, fleet.planned, fleet.plan = fleet.number + 1, now, {}
-  for other, seen in pairs(fleet.instances) do
-    fleet.plan[other] = seen[2]
+  for other, entry in pairs(fleet.instances) do
+    fleet.plan[other] = entry[2]
   end
 end
 
 -- If Redis has forgotten the fleet, the others need some time to return.
 local all_know = math.abs(now - fleet.created) > gone_after / 2
-for _, seen in pairs(fleet.instances) do
-  all_know = all_know and seen[3] == fleet.number
+for _, entry in pairs(fleet.instances) do
+  all_know = all_know and entry[3] == fleet.number
 end
 if all_know then
   fleet.agreed, fleet.agreed_number = fleet.plan, fleet.number

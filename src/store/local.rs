@@ -2,6 +2,7 @@
 //! from what the server said last about a key.
 
 use std::fmt;
+use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -182,9 +183,9 @@ impl LocalPolicy {
 
 /// An identity that no other instance has.
 pub(crate) fn random_id() -> InstanceId {
-    use std::hash::BuildHasher;
-    // Below 2^53, which all numbers in Lua are.
-    RandomState::default().hash_one(std::process::id()) >> 12
+    // Unlike the hasher of the cache, it is seeded by the operating system. The result is below 2^53,
+    // as all numbers in Lua are.
+    std::hash::RandomState::new().hash_one(0) >> 12
 }
 
 impl Equivalent<Id> for IdRef<'_> {

@@ -28,7 +28,6 @@ pub(super) struct Breaker {
 #[derive(Debug)]
 struct Open {
     error: Error,
-    since: Instant,
     /// The checks that were not sent.
     refused: u64,
     interval: Duration,
@@ -55,7 +54,7 @@ pub(super) enum Probed {
     Works,
     Opens { faults: Faults, next: Instant },
     StaysOpen { next: Instant },
-    Closes { after: Duration, refused: u64 },
+    Closes { refused: u64 },
 }
 
 impl Breaker {
@@ -105,14 +104,12 @@ impl Breaker {
                 self.succeeded();
                 match open {
                     None => Probed::Works,
-                    Some(Open { since, refused, .. }) => {
-                        Probed::Closes { after: now.saturating_duration_since(since), refused }
-                    }
+                    Some(Open { refused, .. }) => Probed::Closes { refused },
                 }
             }
             (Err(error), None) => {
                 let interval = FIRST_INTERVAL;
-                self.open = Some(Open { error, since: now, refused: 0, interval });
+                self.open = Some(Open { error, refused: 0, interval });
                 Probed::Opens { faults: self.faults, next: next(interval) }
             }
             (Err(error), Some(open)) => {
@@ -181,7 +178,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(breaker.refuse().unwrap().to_string(), "late");
         }
-        let closes = Probed::Closes { after: 7 * MS, refused: 3 };
+        let closes = Probed::Closes { refused: 3 };
         assert_eq!(breaker.probed(Ok(()), start + 7 * MS, 0.5), closes);
         assert!(breaker.refuse().is_none());
     }

@@ -77,7 +77,7 @@ impl State {
                 self.since.get_or_insert(now);
             }
             Probed::StaysOpen { .. } => {}
-            Probed::Closes { refused, .. } => {
+            Probed::Closes { refused } => {
                 self.open = self.open.saturating_sub(1);
                 self.refused += refused;
             }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     fn closes() -> Probed {
-        Probed::Closes { after: MS, refused: 7 }
+        Probed::Closes { refused: 7 }
     }
 
     fn lines(state: &mut State, probed: &Probed, now: Instant) -> &'static str {

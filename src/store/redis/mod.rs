@@ -368,8 +368,7 @@ impl RedisStore {
         Self { instances: instances.get() as u64, fleet: Arc::default(), ..self }
     }
 
-    /// Sets for how many keys this process can decide while Redis fails: 100,000 by default, which
-    /// take up to 80 MB during an outage. See [`FailureMode::Local`](crate::FailureMode::Local).
+    /// Sets for how many keys this process can decide while Redis fails: 100,000 by default. See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn local_keys(self, keys: NonZeroUsize) -> Self {
         Self { local_keys: keys, fleet: Arc::default(), ..self }

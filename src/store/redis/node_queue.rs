@@ -355,6 +355,9 @@ impl Flusher {
 
     /// A connection. One that takes longer to make than a check may take is a fault.
     async fn acquire(&self) -> Result<Arc<Connection>, Error> {
+        if let Some(connection) = self.queue.connections.established() {
+            return Ok(connection);
+        }
         let mut acquiring = pin!(self.queue.connections.acquire());
         let deadline = Instant::now() + self.queue.timeout();
         if let Some(connection) = timer::timeout_at(deadline, acquiring.as_mut()).await {

@@ -1,9 +1,11 @@
 //! Decisions as responses, for checks outside of a layer.
 
 use bytes::Bytes;
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::headers::{QuotaFields, RateLimitHeaders, insert_retry_after};
+use super::retry_jitter::RetryJitter;
 use super::{HeaderStyle, problem};
 use crate::{Decision, Error, ErrorKind};
 
@@ -58,7 +60,12 @@ impl Error {
                 *response.status_mut() = StatusCode::BAD_REQUEST;
                 response
             }
-            _ => problem::unavailable(),
+            _ => {
+                let mut response = problem::unavailable();
+                let seconds = RetryJitter::default().unavailable();
+                response.headers_mut().insert(RETRY_AFTER, seconds.into());
+                response
+            }
         }
     }
 }

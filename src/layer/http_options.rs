@@ -39,7 +39,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// Sets the longest time by which `Retry-After` is later than a permit is available: 30 seconds by
     /// default. It is a random number of whole seconds, and at most a quarter of the wait. So clients
     /// that were denied at the same time, as at the end of a window, do not all return in the same
-    /// second. Zero turns it off. gRPC clients get the same wait.
+    /// second. Zero turns it off. gRPC clients get the same wait. The `Retry-After` of a 503, for a store
+    /// that failed, is 1 second and up to 4 more.
     #[must_use]
     pub fn retry_jitter(self, longest: Duration) -> Self {
         let mode = Http { retry_jitter: RetryJitter::new(longest), ..self.mode };

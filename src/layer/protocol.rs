@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{Request, Response};
 
@@ -153,7 +154,11 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
     }
 
     fn fail(&self, checking: &Checking<'_, Parts>, error: &Error) -> Response<ErrorBody> {
-        self.respond(&checking.context(Cause::Unavailable(error)))
+        let mut response = self.respond(&checking.context(Cause::Unavailable(error)));
+        // Unless a custom response has one.
+        let retry_after = response.headers_mut().entry(RETRY_AFTER);
+        retry_after.or_insert(self.mode.retry_jitter.unavailable().into());
+        response
     }
 }
 

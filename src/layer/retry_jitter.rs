@@ -24,13 +24,22 @@ impl RetryJitter {
     /// The decision with a longer wait, if it is a denial that a wait resolves.
     pub(super) fn apply(self, mut decision: Decision) -> Decision {
         if let Some(wait) = decision.retry_after() {
-            // Whole seconds, because `Retry-After` has no others.
-            let longest = self.longest.as_secs().min(wait.as_secs() / 4);
-            let seconds = ((longest + 1) as f64 * random::unit()) as u64;
-            let micros = seconds.min(longest).saturating_mul(1_000_000);
+            let micros = self.seconds(wait.as_secs() / 4).saturating_mul(1_000_000);
             decision.numbers.retry_after = decision.numbers.retry_after.saturating_add(micros);
         }
         decision
+    }
+
+    /// `Retry-After` if the store has failed, in seconds. Nobody knows when it works again.
+    pub(super) fn unavailable(self) -> u64 {
+        1 + self.seconds(4)
+    }
+
+    /// Whole seconds, because `Retry-After` has no others.
+    fn seconds(self, most: u64) -> u64 {
+        let longest = self.longest.as_secs().min(most);
+        let seconds = ((longest + 1) as f64 * random::unit()) as u64;
+        seconds.min(longest)
     }
 }
 
@@ -67,6 +76,16 @@ mod tests {
         assert_eq!(waits(RetryJitter::new(Duration::ZERO), 60), HashMap::from([(60, 1_000)]));
         let forever = RetryJitter::new(Duration::MAX).apply(Decision::denied(1, Duration::MAX));
         assert_eq!(forever.numbers.retry_after, u64::MAX);
+    }
+
+    #[test]
+    fn clients_of_a_failed_store_do_not_all_return_at_once() {
+        let mut waits = [0; 6];
+        for _ in 0..1_000 {
+            waits[RetryJitter::default().unavailable() as usize] += 1;
+        }
+        assert!(waits[0] == 0 && waits[1..].iter().all(|count| *count <= 2 * 200), "{waits:?}");
+        assert_eq!(RetryJitter::new(Duration::ZERO).unavailable(), 1);
     }
 
     #[test]

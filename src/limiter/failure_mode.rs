@@ -61,8 +61,8 @@ pub enum FailureMode {
     /// The check is allowed without being counted, so a Redis outage does not take the service
     /// down. There is no rate limit while the store fails.
     Open,
-    /// The check fails with the store's error, and a layer responds with 503. It is never reported
-    /// as a denial.
+    /// The check fails with the store's error, and a layer responds with 503 and a `Retry-After` of 1 to
+    /// 5 seconds. It is never reported as a denial.
     Closed,
 }
 

@@ -553,7 +553,9 @@ async fn an_outage_is_never_reported_as_a_denial_and_takes_no_longer_than_the_ti
                 (response.status().as_u16(), &problem(&response)["type"]),
                 (503, &json!(REDUCED_CAPACITY))
             );
-            assert_eq!(rate_limit_headers(response.headers()), headers([]));
+            let retry_after = response.headers()["retry-after"].to_str().unwrap();
+            assert!((1..=5).contains(&retry_after.parse().unwrap()), "{retry_after}");
+            assert_eq!(rate_limit_headers(response.headers()).len(), 1);
             assert!(latency <= timeout, "{latency:?}");
         }
         for (response, latency) in fetch_without_redis(address, FailureMode::Open).await {

@@ -78,8 +78,8 @@ impl Repayment {
         }
         let Ok(runtime) = Handle::try_current() else { return };
         if !self.is_running.swap(true, Ordering::Relaxed) {
-            let run = Run { repayment: self.clone(), queues: Arc::downgrade(queues) };
-            runtime.spawn(run.run());
+            let (repayment, queues) = (self.clone(), Arc::downgrade(queues));
+            runtime.spawn(Run { repayment, queues, has_ended: false }.run());
         }
     }
 
@@ -90,8 +90,13 @@ impl Repayment {
         owed.drain(..count).collect()
     }
 
-    fn is_empty(&self) -> bool {
-        self.owed().is_empty()
+    /// Whether a run has to go on. If not, the next debt starts another.
+    fn continues(&self) -> bool {
+        let owed = self.owed();
+        if owed.is_empty() {
+            self.is_running.store(false, Ordering::Relaxed);
+        }
+        !owed.is_empty()
     }
 
     fn owed(&self) -> MutexGuard<'_, IndexMap<String, Owed, RandomState>> {
@@ -103,12 +108,13 @@ impl Repayment {
 struct Run {
     repayment: Arc<Repayment>,
     queues: Weak<Queues>,
+    has_ended: bool,
 }
 
 impl Run {
-    async fn run(self) {
+    async fn run(mut self) {
         let mut pause = LONG_PAUSE;
-        while !self.repayment.is_empty() {
+        while self.repayment.continues() {
             timer::sleep_until(Instant::now() + pause.mul_f64(0.5 + random::unit())).await;
             let Some(queues) = self.queues.upgrade() else { return };
             pause = PAUSE;
@@ -123,12 +129,15 @@ impl Run {
             }
             while charges.next().await.is_some() {}
         }
+        self.has_ended = true;
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.repayment.is_running.store(false, Ordering::Relaxed);
+        if !self.has_ended {
+            self.repayment.is_running.store(false, Ordering::Relaxed);
+        }
     }
 }
 

@@ -96,6 +96,23 @@ pub enum Source {
     Quota,
 }
 
+impl Source {
+    /// In the order of their declaration.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Store, Self::Cached, Self::Local, Self::FailureMode, Self::Quota];
+
+    /// For metrics and traces.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Cached => "cached",
+            Self::Local => "local",
+            Self::FailureMode => "failure_mode",
+            Self::Quota => "quota",
+        }
+    }
+}
+
 impl Decision {
     /// An allowed decision, for tests of code that takes decisions. Its durations are zero.
     ///

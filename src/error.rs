@@ -66,6 +66,30 @@ pub enum ErrorKind {
     UnknownQuota,
 }
 
+impl ErrorKind {
+    /// In the order of their declaration.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Timeout,
+        Self::Unavailable,
+        Self::Server,
+        Self::Denied,
+        Self::Rejected,
+        Self::UnknownQuota,
+    ];
+
+    /// For metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Unavailable => "unavailable",
+            Self::Server => "server",
+            Self::Denied => "denied",
+            Self::Rejected => "rejected",
+            Self::UnknownQuota => "unknown_quota",
+        }
+    }
+}
+
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         let is_transient = matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable);

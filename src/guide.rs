@@ -735,7 +735,7 @@
 //!    outage of Redis does not take the service down. Alert on `tracing` events of the target `tollgate` at level WARN (the
 //!    failure mode decides checks, permits cannot be charged afterwards, or a policy in a file is
 //!    not used) and ERROR (requests are rejected because of a misconfiguration, or limits in a file
-//!    or of a request are invalid and not used). Count denials with [`on_decision`].
+//!    or of a request are invalid and not used). Count denials with [metrics](#metrics-and-traces).
 //! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits
 //!    stay used. While two versions of a quota run at once, on a rolling deployment, a key gets at
 //!    most the larger burst and the larger rate.
@@ -743,6 +743,51 @@
 //!    with only the permissions that [`RedisStore`] lists. When memory is full, `noeviction` makes
 //!    checks fail, and the failure mode decides; `volatile-ttl` refills the buckets that it evicts.
 //!
+//! # Metrics and traces
+//!
+//! With the feature `metrics`, tollgate reports to the recorder of the crate [`metrics`]. Install one
+//! before the first check: what is measured before is lost. `cargo run --example metrics
+//! --features metrics` serves the metrics to Prometheus, and `docs/grafana.json` is a dashboard for
+//! them.
+//!
+//! The names follow OpenTelemetry, and the units are those of UCUM. Prometheus calls the first one
+//! `tollgate_decisions_total`. No label has the value of a key.
+//!
+//! | metric | kind | unit | labels | |
+//! |---|---|---|---|---|
+//! | `tollgate.decisions` | counter | {decision} | `tollgate.policy`, `tollgate.outcome`, `tollgate.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision, in the failure mode [`Closed`]). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`. |
+//! | `tollgate.check.failures` | counter | {check} | `tollgate.policy`, `error.type` | Checks that the store did not decide. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `unknown_quota`. |
+//! | `tollgate.check.duration` | histogram | s | `tollgate.policy` | How long checks waited for Redis. One in 16 is measured. |
+//! | `tollgate.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
+//! | `tollgate.redis.repairs` | counter | {bucket} | `tollgate.policy` | Values in Redis that were corrupt, and count as buckets without permits. |
+//! | `tollgate.redis.call.duration` | histogram | s | `tollgate.server` | How long a server took to reply to a batch, including the network. |
+//! | `tollgate.redis.batch.size` | histogram | {check} | `tollgate.server` | Checks that were sent together. |
+//! | `tollgate.redis.queue.length` | histogram | {check} | `tollgate.server` | Checks that still waited when a batch was sent. |
+//! | `tollgate.redis.breaker.open` | gauge | {breaker} | `tollgate.server` | Circuit breakers that are open. There is one for each timeout, and with a cluster pool for each slot. |
+//! | `tollgate.redis.breaker.openings` | counter | {opening} | `tollgate.server` | How often they have opened. |
+//! | `tollgate.redis.noscript` | counter | {reply} | `tollgate.server` | `NOSCRIPT` replies, after which a script is sent again as a whole. |
+//! | `tollgate.redis.redirections` | counter | {reply} | `tollgate.server` | `MOVED` and `ASK` replies. A pool follows them itself, uncounted. |
+//! | `tollgate.redis.connections` | gauge | {connection} | `tollgate.server` | Established connections. |
+//! | `tollgate.redis.connection.failures` | counter | {attempt} | `tollgate.server` | Failed attempts to connect. |
+//! | `tollgate.fleet.instances` | gauge | {instance} | `tollgate.key_prefix` | Instances that share the limits, as this one knows them. |
+//! | `tollgate.fleet.share` | gauge | 1 | `tollgate.key_prefix` | The part of a limit that this instance enforces while Redis fails, between 0 and 1. |
+//!
+//! The first metric answers most questions. These queries are for Prometheus:
+//!
+//! - Is a limit not enforced? `rate(tollgate_decisions_total{tollgate_source="failure_mode"}[5m]) > 0`.
+//!   Alert on it. `local` instead of `failure_mode`: each instance enforces its part.
+//! - Who is denied? `sum by (tollgate_policy) (rate(tollgate_decisions_total{tollgate_outcome="denied"}[5m]))`.
+//!   Keys are in no metric. [`on_decision`] sees them.
+//!
+//! With the feature `tracing`, each check that waits for the store has a span `rate_limit_check`, and each
+//! decision an event `rate limit decision` inside of it, with the policy, the quota, the outcome, the
+//! source, what remains, and the wait in milliseconds. The level of both is `DEBUG`, the target
+//! `tollgate`. Problems are logged without this feature too: see [Rollout](#rollout).
+//!
+//! [`metrics`]: https://docs.rs/metrics
+//! [`Closed`]: crate::FailureMode::Closed
+//! [`Source`]: crate::Source
+//! [`ErrorKind`]: crate::ErrorKind
 //! [`MemoryStore`]: crate::MemoryStore
 //! [`RedisStore`]: crate::RedisStore
 //! [`RateLimitLayer`]: crate::RateLimitLayer

@@ -18,6 +18,7 @@ pub mod guide;
 mod key;
 pub mod layer;
 mod limiter;
+mod metrics;
 mod policy;
 mod policy_set;
 #[cfg(feature = "serde")]
@@ -29,6 +30,7 @@ mod quota_text;
 mod random;
 pub mod resolve;
 mod store;
+mod trace;
 mod verdict;
 
 pub use costs::Costs;

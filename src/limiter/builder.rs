@@ -4,9 +4,10 @@ use std::time::Duration;
 use super::enforcement::Enforcement;
 use super::failure_log::FailureLog;
 use super::other_numbers::OtherNumbers;
-use super::revision::{Revision, Revisions};
+use super::revision::{Revision, Revisions, Settings};
 use super::waiting::Waiters;
 use super::{FailureMode, Inner, Limiter};
+use crate::metrics::PolicyMetrics;
 use crate::store::Store;
 use crate::{ConfigError, Policy, Quota};
 
@@ -142,21 +143,15 @@ impl LimiterBuilder {
         let timeout = timeout.min(MAX_DURATION);
         let cache_denials = cache_denials.min(MAX_DURATION);
         let max_wait = max_wait.min(MAX_DURATION);
+        let metrics = PolicyMetrics::new(policy.name()).into();
+        let settings = Settings { store: store.clone(), timeout, cache_denials, metrics };
         let (registry, part) = store.registry();
         let make = |denials| {
             Ok(Arc::new(Inner {
-                revisions: Revisions::new(Revision::new(
-                    &*store,
-                    &policy,
-                    denials,
-                    timeout,
-                    cache_denials,
-                )?),
-                store: store.clone(),
-                timeout,
+                revisions: Revisions::new(Revision::new(&settings, &policy, denials)?),
+                settings,
                 failure_mode,
                 enforcement,
-                cache_denials,
                 failure_log: FailureLog::default(),
                 charge_log: FailureLog::default(),
                 waiters: Waiters::new(max_waiters),

@@ -6,7 +6,9 @@ use std::task::{Context, Poll, ready};
 use super::waiting::{Wait, Waiter};
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::algorithm::{Cost, Patience, Queued};
+use crate::metrics::Stopwatch;
 use crate::store::{Op, PendingVerdict};
+use crate::trace::{self, CheckSpan};
 use crate::verdict::Verdict;
 use crate::{Costs, Decision, Error, ErrorKind, Key, Source};
 
@@ -46,6 +48,8 @@ pub(crate) struct PendingCheck {
     op: Op,
     revision: HeldRevision,
     waiter: Option<Box<Waiter>>,
+    stopwatch: Stopwatch,
+    span: CheckSpan,
 }
 
 impl Check {
@@ -68,6 +72,8 @@ impl CheckState {
             Err(unknown) => {
                 let (policy, error) = (revision.policy().name(), unknown_quota(revision, &unknown));
                 limiter.inner.failure_log.failed(policy, FailureMode::Closed, &error);
+                limiter.inner.settings.metrics.failed(&error);
+                limiter.inner.settings.metrics.undecided();
                 return Self::Ready(Err(error));
             }
         };
@@ -100,7 +106,7 @@ impl CheckState {
         waiter: Option<Box<Waiter>>,
     ) -> Self {
         let at_once = |verdict, source| {
-            let decision = limiter.inner.enforce(key, revision.decision(verdict, source));
+            let decision = limiter.inner.decide(revision, key, verdict, source);
             Self::Ready(Ok(Checked { decision, wait: None }))
         };
         if let Some(verdict) = revision.limits.exceeding_capacity(&cost) {
@@ -120,8 +126,9 @@ impl CheckState {
             }
             None => {
                 let (key, revision) = (key.clone(), revision.hold());
-                let verdict = PendingVerdict::default();
-                Self::Pending(PendingCheck { verdict, key, op, revision, waiter })
+                let (verdict, stopwatch) = (PendingVerdict::default(), Stopwatch::start());
+                let span = CheckSpan::new(limiter.held(&revision).policy());
+                Self::Pending(PendingCheck { verdict, key, op, revision, waiter, stopwatch, span })
             }
         }
     }
@@ -168,9 +175,11 @@ impl PendingCheck {
         limiter: &Limiter,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Checked, Error>> {
-        let Self { verdict, key, op, revision: held, waiter } = self;
+        let Self { verdict, key, op, revision: held, waiter, stopwatch, span } = self;
+        let _entered = span.enter();
         let revision = limiter.held(held);
         let verdict = ready!(revision.backend.poll_check(key, op, verdict, cx));
+        limiter.inner.settings.metrics.waited(stopwatch);
         let decision = limiter.inner.apply_failure_mode(revision, key, op, verdict)?;
         Poll::Ready(Ok(Checked::new(decision, waiter.take(), || (held.clone(), key.clone()))))
     }
@@ -186,6 +195,15 @@ impl Inner {
         decision
     }
 
+    /// The decision about a check, which is counted.
+    #[inline]
+    fn decide(&self, revision: &Revision, key: &Key, verdict: Verdict, source: Source) -> Decision {
+        let decision = self.enforce(key, revision.decision(verdict, source));
+        self.settings.metrics.decided(&decision);
+        trace::decided(revision.policy(), &decision);
+        decision
+    }
+
     /// The decision of the store, or of the failure mode if the store failed.
     fn apply_failure_mode(
         &self,
@@ -198,7 +216,7 @@ impl Inner {
         match verdict {
             Ok(verdict) => {
                 self.failure_log.succeeded(policy, self.failure_mode);
-                Ok(self.enforce(key, revision.decision(verdict, Source::Store)))
+                Ok(self.decide(revision, key, verdict, Source::Store))
             }
             Err(error) => {
                 let mode = match self.failure_mode {
@@ -206,12 +224,14 @@ impl Inner {
                     mode => mode,
                 };
                 self.failure_log.failed(policy, mode, &error);
+                self.settings.metrics.failed(&error);
                 let local = || revision.backend.decide_locally(key, op);
                 if let Some(verdict) = mode.is_local().then(local).flatten() {
-                    return Ok(self.enforce(key, revision.decision(verdict, Source::Local)));
+                    return Ok(self.decide(revision, key, verdict, Source::Local));
                 }
-                let verdict = mode.verdict(error, revision.quotas()[0].limit)?;
-                Ok(self.enforce(key, revision.decision(verdict, Source::FailureMode)))
+                let verdict = mode.verdict(error, revision.quotas()[0].limit);
+                let verdict = verdict.inspect_err(|_| self.settings.metrics.undecided())?;
+                Ok(self.decide(revision, key, verdict, Source::FailureMode))
             }
         }
     }

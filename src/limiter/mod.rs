@@ -26,7 +26,7 @@ use std::time::Duration;
 use self::enforcement::Enforcement;
 use self::failure_log::FailureLog;
 use self::other_numbers::OtherNumbers;
-use self::revision::Revisions;
+use self::revision::{Revisions, Settings};
 use self::waiting::Waiters;
 use crate::store::{Op, PendingVerdict, RevisionDenials, Store, Subscriber};
 use crate::{ConfigError, Costs, Decision, Error, Key, Policy, Source};
@@ -77,11 +77,9 @@ pub struct Limiter {
 /// on other threads write.
 #[repr(align(128))]
 struct Inner {
-    store: Arc<dyn Store>,
-    timeout: Duration,
+    settings: Settings,
     failure_mode: FailureMode,
     enforcement: Enforcement,
-    cache_denials: Duration,
     failure_log: FailureLog,
     /// Of charges that nobody waits for.
     charge_log: FailureLog,
@@ -227,11 +225,11 @@ impl Limiter {
         if policy == *current {
             return Ok(());
         }
-        let Inner { store, timeout, cache_denials, .. } = &*self.inner;
+        let Inner { settings, .. } = &*self.inner;
         // Only to see whether the policy is valid.
         let denials = self.revision().denials.clone();
-        Revision::new(&**store, &policy, denials, *timeout, *cache_denials)?;
-        let (registry, part) = store.registry();
+        Revision::new(settings, &policy, denials)?;
+        let (registry, part) = settings.store.registry();
         registry.update(part, &policy);
         Ok(())
     }
@@ -243,7 +241,7 @@ impl Limiter {
 
     /// The longest that a check may take.
     pub fn timeout(&self) -> Duration {
-        self.inner.timeout
+        self.inner.settings.timeout
     }
 
     /// What happens to a check when the store fails.
@@ -253,7 +251,7 @@ impl Limiter {
 
     /// The maximum time that this process caches a denial. Zero if it does not.
     pub fn cache_denials(&self) -> Duration {
-        self.inner.cache_denials
+        self.inner.settings.cache_denials
     }
 
     pub(crate) fn held<'a>(&'a self, revision: &'a HeldRevision) -> &'a Revision {
@@ -262,11 +260,11 @@ impl Limiter {
 
     #[inline]
     pub(crate) fn revision(&self) -> RevisionRef<'_> {
-        let Inner { store, revisions, others, .. } = &*self.inner;
+        let Inner { settings, revisions, others, .. } = &*self.inner;
         match &self.other {
             None => {
                 let current = revisions.current();
-                match current.renewed(&**store, &self.inner) {
+                match current.renewed(settings) {
                     None => current,
                     Some(renewed) => {
                         revisions.replace_if(current, renewed);
@@ -274,7 +272,7 @@ impl Limiter {
                     }
                 }
             }
-            Some(other) => match others.renewed(other, &**store, &self.inner) {
+            Some(other) => match others.renewed(other, settings) {
                 None => RevisionRef::Other(other),
                 Some(renewed) => RevisionRef::RenewedOther(renewed),
             },
@@ -299,8 +297,7 @@ impl Drop for InvalidateOnDrop<'_> {
 impl Subscriber for Inner {
     fn policy_changed(&self, policy: &Policy, denials: Arc<RevisionDenials>) {
         // `update` has rejected what is invalid.
-        let Self { store, timeout, cache_denials, .. } = self;
-        if let Ok(revision) = Revision::new(&**store, policy, denials, *timeout, *cache_denials) {
+        if let Ok(revision) = Revision::new(&self.settings, policy, denials) {
             self.revisions.replace(revision);
         }
     }
@@ -308,13 +305,13 @@ impl Subscriber for Inner {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { store, timeout, failure_mode, cache_denials, .. } = &*self.inner;
+        let Inner { settings, failure_mode, .. } = &*self.inner;
         f.debug_struct("Limiter")
             .field("policy", &self.policy())
-            .field("store", store)
-            .field("timeout", timeout)
+            .field("store", &settings.store)
+            .field("timeout", &settings.timeout)
             .field("failure_mode", failure_mode)
-            .field("cache_denials", cache_denials)
+            .field("cache_denials", &settings.cache_denials)
             .finish()
     }
 }

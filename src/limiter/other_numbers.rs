@@ -4,9 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use quick_cache::sync::Cache;
 
-use super::revision::Revision;
+use super::revision::{Revision, Settings};
 use super::{Inner, Limiter};
-use crate::store::Store;
 use crate::{ConfigError, Policy, Quota};
 
 /// Revisions of a policy that were made for single checks, by their numbers.
@@ -31,23 +30,18 @@ impl OtherNumbers {
     }
 
     /// The same numbers as they are now, if they have changed with time.
-    pub(super) fn renewed(
-        &self,
-        other: &Revision,
-        store: &dyn Store,
-        inner: &Inner,
-    ) -> Option<Arc<Revision>> {
-        if !other.is_outdated(store) {
+    pub(super) fn renewed(&self, other: &Revision, settings: &Settings) -> Option<Arc<Revision>> {
+        if !other.is_outdated(&*settings.store) {
             return None;
         }
         // Another check may have done the same.
         let revisions = self.0.get_or_init(|| Cache::new(Self::MAX));
         if let Some(known) = revisions.get(other.policy())
-            && !known.is_outdated(store)
+            && !known.is_outdated(&*settings.store)
         {
             return Some(known);
         }
-        let renewed = Arc::new(other.renewed(store, inner)?);
+        let renewed = Arc::new(other.renewed(settings)?);
         revisions.insert(other.policy().clone(), renewed.clone());
         Some(renewed)
     }
@@ -99,7 +93,7 @@ impl Limiter {
     /// If the policy is invalid, or its name is not that of the limiter's policy.
     pub fn with_policy(&self, policy: impl Into<Policy>) -> Result<Self, ConfigError> {
         let policy = policy.into();
-        let Inner { store, timeout, cache_denials, revisions, others, .. } = &*self.inner;
+        let Inner { settings, revisions, others, .. } = &*self.inner;
         let current = revisions.current();
         if policy.name() != current.policy.name() {
             return Err(ConfigError::new(format!(
@@ -109,9 +103,9 @@ impl Limiter {
             )));
         }
         let other = others.get_or_make(policy, |policy| {
-            let (registry, part) = store.registry();
+            let (registry, part) = settings.store.registry();
             let denials = registry.other_revision(part, policy);
-            Revision::new(&**store, policy, denials, *timeout, *cache_denials)
+            Revision::new(settings, policy, denials)
         })?;
         Ok(Self { inner: self.inner.clone(), other: Some(other) })
     }

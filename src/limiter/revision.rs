@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 
-use super::Inner;
 use super::denial_cache::DenialCache;
 use crate::algorithm::Limits;
+use crate::metrics::PolicyMetrics;
 use crate::store::{Backend, PolicySpec, RevisionDenials, Store};
 use crate::verdict::{QuotaInfo, Verdict};
 use crate::{ConfigError, Decision, Policy, Source};
@@ -26,17 +26,30 @@ pub(crate) struct Revision {
     precomputed: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
+/// What all revisions of a limiter have in common.
+pub(super) struct Settings {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) timeout: Duration,
+    pub(super) cache_denials: Duration,
+    pub(super) metrics: Arc<PolicyMetrics>,
+}
+
 impl Revision {
     pub(super) fn new(
-        store: &dyn Store,
+        settings: &Settings,
         policy: &Policy,
         denials: Arc<RevisionDenials>,
-        timeout: Duration,
-        cache_denials: Duration,
     ) -> Result<Self, ConfigError> {
+        let Settings { store, timeout, cache_denials, metrics } = settings;
         policy.validate()?;
         let (name, limits) = (policy.name().into(), Limits::new(policy, store.clock())?);
-        let spec = PolicySpec { name, limits: limits.clone(), timeout, denials: denials.clone() };
+        let spec = PolicySpec {
+            name,
+            limits: limits.clone(),
+            timeout: *timeout,
+            denials: denials.clone(),
+            metrics: metrics.clone(),
+        };
         let backend = store.open(spec)?;
         let use_cache = backend.is_remote() && !cache_denials.is_zero();
         Ok(Self {
@@ -44,7 +57,7 @@ impl Revision {
             valid_during: limits.valid_during(),
             limits,
             backend,
-            denial_cache: use_cache.then(|| DenialCache::new(denials.clone(), cache_denials)),
+            denial_cache: use_cache.then(|| DenialCache::new(denials.clone(), *cache_denials)),
             denials,
             precomputed: OnceLock::new(),
         })
@@ -57,16 +70,14 @@ impl Revision {
     /// The same at the time of the store, if the numbers change with time and are not those of this
     /// time: a day or a month has ended.
     #[inline]
-    pub(super) fn renewed(&self, store: &dyn Store, inner: &Inner) -> Option<Self> {
-        if self.is_outdated(store) { self.renew(store, inner) } else { None }
+    pub(super) fn renewed(&self, settings: &Settings) -> Option<Self> {
+        if self.is_outdated(&*settings.store) { self.renew(settings) } else { None }
     }
 
     #[cold]
-    fn renew(&self, store: &dyn Store, inner: &Inner) -> Option<Self> {
-        let Inner { timeout, cache_denials, .. } = *inner;
-        let denials = self.denials.clone();
+    fn renew(&self, settings: &Settings) -> Option<Self> {
         // It was valid before.
-        let renewed = Self::new(store, &self.policy, denials, timeout, cache_denials).ok()?;
+        let renewed = Self::new(settings, &self.policy, self.denials.clone()).ok()?;
         (renewed.valid_during != self.valid_during).then_some(renewed)
     }
 

@@ -84,6 +84,17 @@ impl Share {
             (None, None) => 0,
         }
     }
+
+    /// The part of a large limit, between 0 and 1.
+    pub(crate) fn fraction(&self) -> f64 {
+        const WHOLE: u64 = 1 << 32;
+        self.part(0, WHOLE) as f64 / WHOLE as f64
+    }
+
+    /// How many instances divide the limits.
+    pub(crate) fn instances(&self) -> usize {
+        self.proposed.as_ref().unwrap_or(&self.agreed).len()
+    }
 }
 
 /// Where an instance ranks for a key: the finalizer of SplitMix64.

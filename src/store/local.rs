@@ -75,6 +75,10 @@ impl Local {
         }
     }
 
+    pub(crate) fn share(&self) -> Arc<Share> {
+        self.share.load_full()
+    }
+
     pub(crate) fn set_share(&self, share: Share) {
         self.share.store(share.into());
     }

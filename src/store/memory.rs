@@ -18,6 +18,7 @@ use super::key_hasher::{KeyHasher, random_hasher};
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
 use crate::algorithm::{Limits, State};
+use crate::metrics::{Counter, EVICTIONS};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -59,6 +60,7 @@ struct Shared {
     policies: Mutex<Vec<Arc<str>>>,
     registry: Registry,
     evictions: AtomicU64,
+    evictions_metric: Counter,
 }
 
 #[derive(Debug, Default)]
@@ -136,6 +138,7 @@ impl MemoryStore {
                 policies: Mutex::default(),
                 registry: Registry::default(),
                 evictions: AtomicU64::new(0),
+                evictions_metric: Counter::new(&EVICTIONS, &[]),
             }),
         }
     }
@@ -242,6 +245,7 @@ impl MemoryStore {
                 let bucket = Bucket { policy, key: key.clone(), state };
                 let evicted = shard.insert(hash, bucket, now, &self.shared);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
+                self.shared.evictions_metric.add(evicted);
             }
         }
         verdict

@@ -25,6 +25,7 @@ use std::time::Duration;
 #[cfg(feature = "redis")]
 use crate::algorithm::Cost;
 use crate::algorithm::{Adjustment, Charge, Limits, Place, Queued, Standing, State};
+use crate::metrics::PolicyMetrics;
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -51,6 +52,7 @@ pub struct PolicySpec {
     pub(crate) timeout: Duration,
     /// Where the store reports its denials.
     pub(crate) denials: Arc<RevisionDenials>,
+    pub(crate) metrics: Arc<PolicyMetrics>,
 }
 
 pub(crate) mod sealed {

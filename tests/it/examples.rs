@@ -30,7 +30,7 @@ const BURST: u64 = 10;
 const PER_SECOND: f64 = 5.0;
 
 /// A running server of an example.
-struct Example {
+pub(crate) struct Example {
     address: String,
     client: Client<HttpConnector, Full<Bytes>>,
     process: Child,
@@ -43,7 +43,11 @@ impl Example {
         Self::serve_with(name, environment, Stdio::inherit()).await
     }
 
-    async fn serve_with(name: &str, environment: &[(&str, &str)], stderr: Stdio) -> Self {
+    pub(crate) async fn serve_with(
+        name: &str,
+        environment: &[(&str, &str)],
+        stderr: Stdio,
+    ) -> Self {
         let mut command = command(name, environment);
         let mut process = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut stdout = BufReader::new(process.stdout.take().unwrap());
@@ -62,7 +66,7 @@ impl Example {
         Self { address, client, process, _stdout: stdout }
     }
 
-    async fn get(&self, path: &str) -> Response<Bytes> {
+    pub(crate) async fn get(&self, path: &str) -> Response<Bytes> {
         self.get_with(path, "accept", "*/*").await
     }
 

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, Once};
 
+use tracing::Level;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -12,6 +13,10 @@ pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
     pub(crate) fn capture() -> (Self, DefaultGuard) {
+        Self::capture_up_to(Level::INFO)
+    }
+
+    pub(crate) fn capture_up_to(level: Level) -> (Self, DefaultGuard) {
         // If a thread without a subscriber is the first to reach an event while there is only one
         // subscriber, `tracing` disables the event for all threads.
         static GLOBAL: Once = Once::new();
@@ -20,8 +25,11 @@ impl Log {
             tracing::subscriber::set_global_default(sink).expect("nobody else has set one");
         });
         let log = Self::default();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_max_level(level)
+            .with_writer(log.clone())
+            .finish();
         (log, tracing::subscriber::set_default(subscriber))
     }
 

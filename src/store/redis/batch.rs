@@ -91,6 +91,11 @@ impl Group<'_> {
     }
 
     /// Writes the checks as an argument of the script.
+    /// How many checks it has.
+    pub(super) fn checks(&self) -> usize {
+        self.costs.len()
+    }
+
     pub(super) fn write_costs(&self, call: &mut Cmd) {
         self.costs.write(call, self.policy.limits.len());
     }
@@ -130,6 +135,11 @@ impl Runs {
             Some((count, last)) if last == op => *count += 1,
             _ => self.0.push((1, op.clone())),
         }
+    }
+
+    /// The number of checks.
+    fn len(&self) -> usize {
+        self.0.iter().map(|(count, _)| *count as usize).sum()
     }
 
     /// Whether this is a single check of cost 1, like nearly all.
@@ -423,11 +433,6 @@ impl Batch {
         wake(wakers);
     }
 
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.state().checks.len()
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that panics leaves it half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -493,7 +498,10 @@ struct Denied {
 
 impl<'a> Replay<'a> {
     fn new(policy: &'a Arc<RedisPolicy>, key: &'a Key, slot: u16, found: Found) -> Self {
-        let standing = found.standing(&policy.limits);
+        let standing = found.standing(&policy.limits).unwrap_or_else(|| {
+            policy.metrics.repaired();
+            policy.limits.empty(found.now)
+        });
         Self { policy, key, slot, standing, now: found.now, has_denied: false }
     }
 

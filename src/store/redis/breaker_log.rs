@@ -1,7 +1,7 @@
 //! Reports when the circuit breakers of a server open and close. A server that fails again and again
 //! causes few lines.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::breaker::{Faults, Probed};
@@ -43,8 +43,7 @@ impl BreakerLog {
         error: Option<&Error>,
         now: Instant,
     ) {
-        // Nothing that panics runs under the lock.
-        let line = self.0.lock().unwrap_or_else(PoisonError::into_inner).line(probed, now);
+        let line = self.state().line(probed, now);
         match line {
             Some(Line::Opened { opened, faults: Faults { failed, late } }) => {
                 let reason = error.map(crate::error::with_causes).unwrap_or_default();
@@ -62,6 +61,24 @@ impl BreakerLog {
             }
             None => {}
         }
+    }
+
+    /// A breaker has ended while it was open, because no check needs its server any more.
+    pub(super) fn ended(&self, server: &Arc<str>, now: Instant) {
+        if let Some(Line::Closed { since, refused }) =
+            self.state().line(&Probed::Closes { refused: 0 }, now)
+        {
+            let open_ms = now.saturating_duration_since(since).as_millis() as u64;
+            tracing::info!(
+                target: "tollgate", server = &**server, open_ms, refused,
+                "circuit breaker ended: this server is no longer used"
+            );
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that panics runs under the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
 
-use super::batch::{Abandoned, Batch};
+use super::batch::{Abandoned, Batch, Group};
 use super::call::Call;
 use super::connection::Connection;
 use super::node_queue::{NodeQueue, shut_down};
@@ -52,7 +52,11 @@ impl Flight {
         let mut calls = self.batch.freeze(
             |deadline| deadline < earliest_deadline,
             || self.queue.overloaded(),
-            |groups| Call::of_batch(groups, topology.is_cluster()),
+            |groups| {
+                let checks = groups.iter().map(Group::checks).sum();
+                self.queue.connections.metrics.batch_sent(checks);
+                Call::of_batch(groups, topology.is_cluster())
+            },
         );
         if calls.is_empty() {
             self.finish(End::NotSent);
@@ -70,6 +74,9 @@ impl Flight {
             }
         }
         let is_good = !again.is_empty() || found.iter().any(|(_, found)| is_good(found));
+        if !is_lost {
+            self.queue.connections.metrics.batch_returned(self.sent.elapsed(at));
+        }
         self.finish(match is_lost {
             true => End::Lost,
             false => End::Replied { sent: self.sent, at, is_good },

@@ -12,6 +12,7 @@ use super::slot_map::SLOTS;
 use super::timer;
 use super::topology::{Failure, Topology};
 use crate::error::with_causes;
+use crate::metrics::FleetMetrics;
 use crate::store::fleet::{InstanceId, Plan, Share};
 use crate::store::local::{Local, random_id};
 use crate::{Error, random};
@@ -50,6 +51,7 @@ pub(super) struct Membership {
     /// The number of the latest plan.
     known: AtomicU64,
     demand: Mutex<Demand>,
+    metrics: FleetMetrics,
 }
 
 /// The checks per second, smoothed.
@@ -81,6 +83,7 @@ impl Membership {
             has_warned: AtomicBool::new(false),
             known: AtomicU64::new(0),
             demand: Mutex::new(Demand { since: Instant::now(), per_second: 0.0 }),
+            metrics: FleetMetrics::new(key_prefix),
         }
     }
 
@@ -196,6 +199,8 @@ async fn register(registration: Registration) {
             return;
         }
         let pause = membership.register().await;
+        let share = membership.local.share();
+        membership.metrics.divided(share.instances(), share.fraction());
         drop(membership);
         // With jitter, so that the instances do not all come at the same times.
         timer::sleep_until(Instant::now() + pause.mul_f64(0.75 + 0.25 * random::unit())).await;

@@ -93,6 +93,7 @@ impl NodeQueue {
             let flight = Flight::new(self.clone(), batch.clone(), sent);
             let at = state.queue.arm(now);
             self.unlock_and_arm(state, at);
+            self.connections.metrics.batch_starts(0);
             let in_flight = AloneInFlight(self.clone());
             let call = LoneCall::new(self.clone(), async move {
                 let _in_flight = in_flight;
@@ -227,10 +228,19 @@ impl NodeQueue {
         if let Some((batches, error)) = unsent {
             batches.iter().for_each(|batch| batch.fail(|| error.clone()));
         }
-        self.connections.breaker_log.probed(server, &probed, error.as_ref(), now);
+        let ConnectionSet { breaker_log, metrics, .. } = &*self.connections;
+        breaker_log.probed(server, &probed, error.as_ref(), now);
         match probed {
-            Probed::Works | Probed::Closes { .. } => None,
-            Probed::Opens { next, .. } | Probed::StaysOpen { next } => Some(next),
+            Probed::Works => None,
+            Probed::Opens { next, .. } => {
+                metrics.breaker_opened();
+                Some(next)
+            }
+            Probed::StaysOpen { next } => Some(next),
+            Probed::Closes { .. } => {
+                metrics.breaker_closed();
+                None
+            }
         }
     }
 
@@ -296,6 +306,15 @@ impl NodeQueue {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that panics runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for NodeQueue {
+    fn drop(&mut self) {
+        if !self.is_open() {
+            self.connections.breaker_log.ended(self.connections.server(), Instant::now());
+            self.connections.metrics.breaker_closed();
+        }
     }
 }
 
@@ -371,9 +390,13 @@ impl Flusher {
     /// Takes what is pending and fits in one batch.
     fn take(&mut self) -> Option<Flight> {
         let now = Instant::now();
-        let taken = self.queue.state().queue.take(now);
+        let mut state = self.queue.state();
+        let taken = state.queue.take(now);
+        let waiting = state.queue.waiting_checks();
+        drop(state);
         self.is_done = taken.is_none();
         let (batch, sent) = taken?;
+        self.queue.connections.metrics.batch_starts(waiting);
         Some(Flight::new(self.queue.clone(), batch, sent))
     }
 

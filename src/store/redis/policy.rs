@@ -9,6 +9,7 @@ use super::key_encoder::KeyEncoder;
 use super::script::{Params, Scripts};
 use crate::ConfigError;
 use crate::algorithm::{Limits, TokenBucket};
+use crate::metrics::PolicyMetrics;
 use crate::store::local::{Local, LocalPolicy};
 use crate::store::{PolicySpec, RevisionDenials};
 
@@ -23,6 +24,7 @@ pub(super) struct RedisPolicy {
     /// Makes comparisons short.
     hash: u64,
     pub(super) denials: Arc<RevisionDenials>,
+    pub(super) metrics: Arc<PolicyMetrics>,
     /// Not of probes.
     pub(super) local: Option<LocalPolicy>,
 }
@@ -42,6 +44,7 @@ impl RedisPolicy {
             hash: BuildHasherDefault::<DefaultHasher>::default().hash_one(&params),
             params,
             denials: spec.denials.clone(),
+            metrics: spec.metrics.clone(),
             local: Some(local.policy(&spec.name, &spec.limits)),
         })
     }
@@ -59,6 +62,7 @@ impl RedisPolicy {
             hash: 0,
             params,
             denials: self.denials.clone(),
+            metrics: self.metrics.clone(),
             local: None,
         }
     }
@@ -85,7 +89,8 @@ impl RedisPolicy {
 
     pub(super) fn of_limits(name: &str, limits: Limits, timeout: Duration) -> Arc<Self> {
         let denials = RevisionDenials::new(Arc::default(), RevisionId(0)).into();
-        let spec = PolicySpec { name: name.into(), limits, timeout, denials };
+        let metrics = PolicyMetrics::new(name).into();
+        let spec = PolicySpec { name: name.into(), limits, timeout, denials, metrics };
         let local = Local::new(std::num::NonZeroUsize::MIN, 1).into();
         Self::new(&spec, "tests", &local).unwrap().into()
     }

@@ -22,9 +22,10 @@ pub(super) struct QueueState {
     window: Window,
     /// The batch that the next check joins. It may be empty.
     open: Arc<Batch>,
-    is_open_empty: bool,
-    /// Full batches, which go before it.
-    full: VecDeque<Arc<Batch>>,
+    /// The number of checks in it.
+    open_checks: usize,
+    /// Full batches, which go before it, and the numbers of their checks.
+    full: VecDeque<(Arc<Batch>, usize)>,
     /// Batches that have been sent, to watch their deadlines.
     sent: Vec<Arc<Batch>>,
     /// Batches whose memory is used again once their checks have read their verdicts.
@@ -70,7 +71,7 @@ impl QueueState {
             timeout,
             window: Window::new(timeout),
             open: Arc::default(),
-            is_open_empty: true,
+            open_checks: 0,
             full: VecDeque::new(),
             sent: Vec::new(),
             used: VecDeque::new(),
@@ -125,11 +126,11 @@ impl QueueState {
             None => {
                 let empty = self.empty_batch();
                 let full = mem::replace(&mut self.open, empty);
-                self.full.push_back(full);
+                self.full.push_back((full, mem::take(&mut self.open_checks)));
                 self.open.push(policy, key, slot, op, deadline, waker).unwrap_or_default()
             }
         };
-        self.is_open_empty = false;
+        self.open_checks += 1;
         Some((self.open.clone(), index))
     }
 
@@ -212,14 +213,21 @@ impl QueueState {
 
     /// The batches that wait.
     pub(super) fn waiting(&self) -> Vec<Arc<Batch>> {
-        self.full.iter().chain([&self.open]).cloned().collect()
+        let full = self.full.iter().map(|(batch, _)| batch);
+        full.chain([&self.open]).cloned().collect()
+    }
+
+    /// The number of checks that wait.
+    pub(super) fn waiting_checks(&self) -> usize {
+        self.open_checks + self.full.iter().map(|(_, checks)| checks).sum::<usize>()
     }
 
     /// Takes all batches that wait.
     pub(super) fn take_all(&mut self) -> Vec<Arc<Batch>> {
         let open = mem::take(&mut self.open);
-        self.is_open_empty = true;
-        mem::take(&mut self.full).into_iter().chain([open]).collect()
+        self.open_checks = 0;
+        let full = mem::take(&mut self.full).into_iter().map(|(batch, _)| batch);
+        full.chain([open]).collect()
     }
 
     /// When the timer has to fire at the latest, after a check was added at `now`. `None` if it is
@@ -250,8 +258,8 @@ impl QueueState {
 
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Sizes {
-        let waiting = self.full.iter().chain([&self.open]).map(|batch| batch.len()).sum();
-        Sizes { in_flight: self.window.all_in_flight(), sent: self.sent.len(), waiting }
+        let (in_flight, sent) = (self.window.all_in_flight(), self.sent.len());
+        Sizes { in_flight, sent, waiting: self.waiting_checks() }
     }
 
     fn arm_for(&mut self, at: Instant) -> Option<Instant> {
@@ -263,7 +271,7 @@ impl QueueState {
     }
 
     fn is_empty(&self) -> bool {
-        self.is_open_empty && self.full.is_empty()
+        self.open_checks == 0 && self.full.is_empty()
     }
 
     /// When a batch may start without waiting for another to return, if one waits. `None` if only a
@@ -277,8 +285,8 @@ impl QueueState {
     }
 
     fn pop(&mut self) -> Option<Arc<Batch>> {
-        self.full.pop_front().or_else(|| {
-            if mem::replace(&mut self.is_open_empty, true) {
+        self.full.pop_front().map(|(batch, _)| batch).or_else(|| {
+            if mem::take(&mut self.open_checks) == 0 {
                 return None;
             }
             let empty = self.empty_batch();

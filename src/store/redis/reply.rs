@@ -23,15 +23,16 @@ pub(super) enum Stored {
 }
 
 impl Found {
-    pub(super) fn standing(&self, limits: &Limits) -> Standing {
+    /// `None` if the value is corrupt.
+    pub(super) fn standing(&self, limits: &Limits) -> Option<Standing> {
         match &self.stored {
-            Stored::Nothing => limits.standing(None, self.now),
+            Stored::Nothing => Some(limits.standing(None, self.now)),
             // A value that the script takes for valid and this does not is corrupt too.
-            Stored::Value(value) => match value::parse(value, limits, self.now) {
-                Some(state) => limits.standing(Some(&state), self.now),
-                None => limits.empty(self.now),
-            },
-            Stored::Corrupt => limits.empty(self.now),
+            Stored::Value(value) => {
+                let state = value::parse(value, limits, self.now)?;
+                Some(limits.standing(Some(&state), self.now))
+            }
+            Stored::Corrupt => None,
         }
     }
 }

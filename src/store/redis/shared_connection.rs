@@ -13,11 +13,13 @@ use super::connection::{Connection, Disconnection};
 use super::connector::{CONNECT_TIMEOUT, Connector};
 use super::lifecycle::{Established, Lifecycle, Step};
 use super::timer;
+use crate::metrics::ServerMetrics;
 use crate::{Error, ErrorKind, random};
 
 #[derive(Debug)]
 pub(super) struct SharedConnection {
     connector: Arc<Connector>,
+    metrics: Arc<ServerMetrics>,
     lifecycle: Mutex<Lifecycle<Arc<Connection>>>,
     changed: Notify,
 }
@@ -31,6 +33,7 @@ pub(super) struct ConnectionSet {
     pub(super) breaker_log: BreakerLog,
     /// How many queues probe the server.
     probers: AtomicUsize,
+    pub(super) metrics: Arc<ServerMetrics>,
 }
 
 /// A cluster as a pool sees it has a queue for each slot, and thousands of them may fail at once.
@@ -39,10 +42,11 @@ const MAX_PROBERS: usize = 16;
 impl ConnectionSet {
     pub(super) fn new(connector: Arc<Connector>, count: usize) -> Self {
         let server = connector.server().clone();
-        let connections =
-            (0..count).map(|_| Arc::new(SharedConnection::new(connector.clone()))).collect();
+        let metrics = Arc::new(ServerMetrics::new(&server));
+        let connection = |_| Arc::new(SharedConnection::new(connector.clone(), metrics.clone()));
+        let connections = (0..count).map(connection).collect();
         let (next, probers) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { connections, server, next, breaker_log: BreakerLog::default(), probers }
+        Self { connections, server, next, breaker_log: BreakerLog::default(), probers, metrics }
     }
 
     pub(super) fn server(&self) -> &Arc<str> {
@@ -93,8 +97,8 @@ impl ConnectionSet {
 }
 
 impl SharedConnection {
-    fn new(connector: Arc<Connector>) -> Self {
-        Self { connector, lifecycle: Mutex::default(), changed: Notify::new() }
+    fn new(connector: Arc<Connector>, metrics: Arc<ServerMetrics>) -> Self {
+        Self { connector, metrics, lifecycle: Mutex::default(), changed: Notify::new() }
     }
 
     fn established(&self) -> Option<Arc<Connection>> {
@@ -136,7 +140,8 @@ impl SharedConnection {
     fn connect(self: &Arc<Self>, attempt: u64) {
         let shared = Arc::downgrade(self);
         let end = End::Failed(interrupted());
-        tokio::spawn(keep(self.connector.clone(), Attempt { shared, number: attempt, end }));
+        let attempt = Attempt { shared, number: attempt, end, metrics: self.metrics.clone() };
+        tokio::spawn(keep(self.connector.clone(), attempt));
     }
 
     /// Sets what an attempt has led to.
@@ -198,6 +203,7 @@ async fn keep(connector: Arc<Connector>, mut attempt: Attempt) {
         Ok((multiplexed, origin)) => {
             let connection = Arc::new(Connection::new(multiplexed, disconnection.clone()));
             attempt.end = End::Closed(connection.clone());
+            attempt.metrics.connected();
             attempt.set(|lifecycle, number| lifecycle.connected(number, connection.clone()));
             let replaced = async {
                 origin.replaced().await;
@@ -222,6 +228,7 @@ struct Attempt {
     shared: Weak<SharedConnection>,
     number: u64,
     end: End,
+    metrics: Arc<ServerMetrics>,
 }
 
 /// What happens when the task of an attempt ends, also if it is cut short.
@@ -241,8 +248,12 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         match &self.end {
-            End::Closed(connection) => connection.close(interrupted()),
+            End::Closed(connection) => {
+                self.metrics.disconnected();
+                connection.close(interrupted());
+            }
             End::Failed(error) => {
+                self.metrics.could_not_connect();
                 self.set(|lifecycle, number| lifecycle.failed(number, error.clone()));
             }
         }

@@ -207,9 +207,11 @@ impl Topology {
             }
         };
         if error.kind() == RedisErrorKind::Server(ServerErrorKind::NoScript) {
+            answered.metrics.unknown_script();
             return Err((Failure::UnknownScript, None));
         }
         if let Some(target) = self.redirect(slot, &error, answered) {
+            answered.metrics.redirected();
             return Err((Failure::Redirected, Some(target)));
         }
         let reply = ServerError::of_call(&error);

@@ -52,6 +52,12 @@ pub(super) struct Sent {
     in_flight: usize,
 }
 
+impl Sent {
+    pub(super) fn elapsed(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.at)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
     /// How long the latest two batches took. A single one may have been read late by a worker that

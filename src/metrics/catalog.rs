@@ -1,0 +1,84 @@
+//! The names, units and descriptions of all metrics. They follow the semantic conventions of
+//! OpenTelemetry, and the units are those of UCUM.
+
+pub(crate) struct Descriptor {
+    pub(super) name: &'static str,
+    pub(super) unit: &'static str,
+    pub(super) description: &'static str,
+}
+
+const fn metric(name: &'static str, unit: &'static str, description: &'static str) -> Descriptor {
+    Descriptor { name, unit, description }
+}
+
+pub(super) const DECISIONS: Descriptor =
+    metric("tollgate.decisions", "{decision}", "Decisions about checks");
+pub(super) const CHECK_FAILURES: Descriptor =
+    metric("tollgate.check.failures", "{check}", "Checks that the store did not decide");
+pub(super) const CHECK_DURATION: Descriptor = metric(
+    "tollgate.check.duration",
+    "s",
+    "How long checks waited for the store, of one in 16 checks that did",
+);
+pub(crate) const EVICTIONS: Descriptor = metric(
+    "tollgate.evictions",
+    "{bucket}",
+    "Buckets that were evicted from the memory of this process",
+);
+pub(super) const REPAIRS: Descriptor = metric(
+    "tollgate.redis.repairs",
+    "{bucket}",
+    "Values in Redis that were corrupt, and count as buckets without permits",
+);
+
+#[cfg(feature = "redis")]
+pub(super) mod redis {
+    use super::{Descriptor, metric};
+
+    pub(crate) const CALL_DURATION: Descriptor = metric(
+        "tollgate.redis.call.duration",
+        "s",
+        "How long Redis took to reply to a batch, including the network",
+    );
+    pub(crate) const BATCH_SIZE: Descriptor =
+        metric("tollgate.redis.batch.size", "{check}", "Checks that were sent together");
+    pub(crate) const QUEUE_LENGTH: Descriptor = metric(
+        "tollgate.redis.queue.length",
+        "{check}",
+        "Checks that still waited to be sent when a batch was sent",
+    );
+    pub(crate) const BREAKERS_OPEN: Descriptor =
+        metric("tollgate.redis.breaker.open", "{breaker}", "Circuit breakers that are open");
+    pub(crate) const BREAKER_OPENINGS: Descriptor =
+        metric("tollgate.redis.breaker.openings", "{opening}", "How often circuit breakers opened");
+    pub(crate) const UNKNOWN_SCRIPTS: Descriptor = metric(
+        "tollgate.redis.noscript",
+        "{reply}",
+        "NOSCRIPT replies, after which the script is sent again as a whole",
+    );
+    pub(crate) const REDIRECTIONS: Descriptor =
+        metric("tollgate.redis.redirections", "{reply}", "MOVED and ASK replies of cluster nodes");
+    pub(crate) const CONNECTIONS: Descriptor =
+        metric("tollgate.redis.connections", "{connection}", "Established connections");
+    pub(crate) const CONNECTION_FAILURES: Descriptor =
+        metric("tollgate.redis.connection.failures", "{attempt}", "Failed attempts to connect");
+    pub(crate) const INSTANCES: Descriptor = metric(
+        "tollgate.fleet.instances",
+        "{instance}",
+        "Instances that share the limits, as this one knows them",
+    );
+    pub(crate) const SHARE: Descriptor = metric(
+        "tollgate.fleet.share",
+        "1",
+        "The part of a limit that this instance enforces while Redis fails",
+    );
+}
+
+pub(super) const POLICY: &str = "tollgate.policy";
+pub(super) const OUTCOME: &str = "tollgate.outcome";
+pub(super) const SOURCE: &str = "tollgate.source";
+pub(super) const ERROR_TYPE: &str = "error.type";
+#[cfg(feature = "redis")]
+pub(super) const SERVER: &str = "tollgate.server";
+#[cfg(feature = "redis")]
+pub(super) const KEY_PREFIX: &str = "tollgate.key_prefix";

@@ -1,0 +1,157 @@
+//! Metrics that are registered at their first use after a recorder is installed, because applications
+//! often make their limiters before.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use metrics::{Key, Label, Level, Metadata, Recorder, Unit, with_recorder};
+
+use super::catalog::Descriptor;
+
+static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
+
+#[derive(Debug)]
+pub(crate) struct Counter(Instrument<metrics::Counter>);
+
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+pub(crate) struct Gauge(Instrument<metrics::Gauge>);
+
+#[derive(Debug)]
+pub(crate) struct Histogram(Instrument<metrics::Histogram>);
+
+struct Instrument<T> {
+    descriptor: &'static Descriptor,
+    key: Key,
+    handle: OnceLock<T>,
+}
+
+impl Counter {
+    pub(crate) fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
+        Self(Instrument::new(descriptor, labels))
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
+        let register = |instrument: &Instrument<_>, recorder: &dyn Recorder| {
+            let Descriptor { name, description, .. } = *instrument.descriptor;
+            recorder.describe_counter(name.into(), instrument.unit(), description.into());
+            recorder.register_counter(&instrument.key, &METADATA)
+        };
+        if let Some(counter) = self.0.handle(register) {
+            counter.increment(count);
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Gauge {
+    pub(crate) fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
+        Self(Instrument::new(descriptor, labels))
+    }
+
+    pub(crate) fn add(&self, difference: f64) {
+        if let Some(gauge) = self.handle() {
+            gauge.increment(difference);
+        }
+    }
+
+    pub(crate) fn set(&self, value: f64) {
+        if let Some(gauge) = self.handle() {
+            gauge.set(value);
+        }
+    }
+
+    fn handle(&self) -> Option<&metrics::Gauge> {
+        self.0.handle(|instrument, recorder| {
+            let Descriptor { name, description, .. } = *instrument.descriptor;
+            recorder.describe_gauge(name.into(), instrument.unit(), description.into());
+            recorder.register_gauge(&instrument.key, &METADATA)
+        })
+    }
+}
+
+impl Histogram {
+    pub(crate) fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
+        Self(Instrument::new(descriptor, labels))
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn record(&self, number: usize) {
+        if let Some(histogram) = self.handle() {
+            histogram.record(number as f64);
+        }
+    }
+
+    pub(crate) fn record_duration(&self, duration: Duration) {
+        if let Some(histogram) = self.handle() {
+            histogram.record(duration);
+        }
+    }
+
+    fn handle(&self) -> Option<&metrics::Histogram> {
+        self.0.handle(|instrument, recorder| {
+            let Descriptor { name, description, .. } = *instrument.descriptor;
+            recorder.describe_histogram(name.into(), instrument.unit(), description.into());
+            recorder.register_histogram(&instrument.key, &METADATA)
+        })
+    }
+}
+
+impl<T> Instrument<T> {
+    fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
+        let label = |&(name, value): &(&'static str, &str)| Label::new(name, value.to_owned());
+        let labels: Vec<_> = labels.iter().map(label).collect();
+        let key = Key::from_parts(descriptor.name, labels);
+        Self { descriptor, key, handle: OnceLock::new() }
+    }
+
+    /// `None` while there is no recorder.
+    #[inline]
+    fn handle(&self, register: impl FnOnce(&Self, &dyn Recorder) -> T) -> Option<&T> {
+        match self.handle.get() {
+            Some(handle) => Some(handle),
+            None => self.register(register),
+        }
+    }
+
+    #[cold]
+    fn register(&self, register: impl FnOnce(&Self, &dyn Recorder) -> T) -> Option<&T> {
+        with_recorder(|recorder| {
+            // The one that `metrics` uses until another is installed has no size.
+            let is_installed = size_of_val(recorder) > 0;
+            is_installed.then(|| self.handle.get_or_init(|| register(self, recorder)))
+        })
+    }
+
+    fn unit(&self) -> Option<Unit> {
+        Some(if self.descriptor.unit == "s" { Unit::Seconds } else { Unit::Count })
+    }
+}
+
+impl<T> fmt::Debug for Instrument<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.descriptor.name)
+    }
+}
+
+/// Measures one in 16 of what is started on a thread: reading the clock twice would cost a few percent of
+/// a check.
+#[derive(Debug)]
+pub(crate) struct Stopwatch(Option<Instant>);
+
+impl Stopwatch {
+    #[inline]
+    pub(crate) fn start() -> Self {
+        thread_local!(static TURN: Cell<u8> = const { Cell::new(0) });
+        let turn = TURN.replace(TURN.get().wrapping_add(1));
+        Self(turn.is_multiple_of(16).then(Instant::now))
+    }
+
+    #[inline]
+    pub(super) fn elapsed(&self) -> Option<Duration> {
+        self.0.map(|start| start.elapsed())
+    }
+}

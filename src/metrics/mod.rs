@@ -1,0 +1,26 @@
+//! What an application can measure with the crate `metrics`. Without the feature all of this is empty.
+
+// Without the feature nothing reads the descriptions.
+#![cfg_attr(not(feature = "metrics"), allow(dead_code))]
+
+mod catalog;
+#[cfg(feature = "redis")]
+mod fleet;
+#[cfg(feature = "metrics")]
+mod instrument;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_instrument.rs"]
+mod instrument;
+mod policy;
+#[cfg(feature = "redis")]
+mod server;
+
+pub(crate) use catalog::EVICTIONS;
+#[cfg(feature = "redis")]
+pub(crate) use fleet::FleetMetrics;
+pub(crate) use instrument::{Counter, Stopwatch};
+#[cfg(feature = "tracing")]
+pub(crate) use policy::Outcome;
+pub(crate) use policy::PolicyMetrics;
+#[cfg(feature = "redis")]
+pub(crate) use server::ServerMetrics;

@@ -1,0 +1,58 @@
+//! Metrics that do nothing, for builds without the feature `metrics`.
+
+use std::time::Duration;
+
+use super::catalog::Descriptor;
+
+#[derive(Debug)]
+pub(crate) struct Counter;
+
+#[derive(Debug)]
+pub(crate) struct Gauge;
+
+#[derive(Debug)]
+pub(crate) struct Histogram;
+
+#[derive(Debug)]
+pub(crate) struct Stopwatch;
+
+impl Counter {
+    pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, &str)]) -> Self {
+        Self
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, _: u64) {}
+}
+
+impl Gauge {
+    pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, &str)]) -> Self {
+        Self
+    }
+
+    pub(crate) fn add(&self, _: f64) {}
+
+    pub(crate) fn set(&self, _: f64) {}
+}
+
+impl Histogram {
+    pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, &str)]) -> Self {
+        Self
+    }
+
+    pub(crate) fn record(&self, _: usize) {}
+
+    pub(crate) fn record_duration(&self, _: Duration) {}
+}
+
+impl Stopwatch {
+    #[inline]
+    pub(crate) fn start() -> Self {
+        Self
+    }
+
+    #[inline]
+    pub(super) fn elapsed(&self) -> Option<Duration> {
+        None
+    }
+}

@@ -1,0 +1,114 @@
+use super::catalog::{
+    CHECK_DURATION, CHECK_FAILURES, DECISIONS, ERROR_TYPE, OUTCOME, POLICY, REPAIRS, SOURCE,
+};
+use super::instrument::{Counter, Histogram, Stopwatch};
+use crate::{Decision, Error, ErrorKind, Source};
+
+/// What is measured of the checks of a policy.
+#[derive(Debug)]
+pub(crate) struct PolicyMetrics {
+    decisions: [[Counter; Outcome::ALL.len()]; Source::ALL.len()],
+    failures: [Counter; ErrorKind::ALL.len()],
+    duration: Histogram,
+    repairs: Counter,
+}
+
+/// What became of a check.
+#[derive(Clone, Copy)]
+pub(crate) enum Outcome {
+    Allowed,
+    Denied,
+    WouldBeDenied,
+    Failed,
+}
+
+impl PolicyMetrics {
+    pub(crate) fn new(policy: &str) -> Self {
+        let decisions = |source: Source, outcome: Outcome| {
+            let labels = [(POLICY, policy), (SOURCE, source.name()), (OUTCOME, outcome.name())];
+            Counter::new(&DECISIONS, &labels)
+        };
+        let failures = |kind: ErrorKind| {
+            Counter::new(&CHECK_FAILURES, &[(POLICY, policy), (ERROR_TYPE, kind.name())])
+        };
+        Self {
+            decisions: Source::ALL
+                .map(|source| Outcome::ALL.map(|outcome| decisions(source, outcome))),
+            failures: ErrorKind::ALL.map(failures),
+            duration: Histogram::new(&CHECK_DURATION, &[(POLICY, policy)]),
+            repairs: Counter::new(&REPAIRS, &[(POLICY, policy)]),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn decided(&self, decision: &Decision) {
+        let outcome = Outcome::of(decision);
+        self.decisions[decision.source() as usize][outcome as usize].add(1);
+    }
+
+    /// The store did not decide a check.
+    pub(crate) fn failed(&self, error: &Error) {
+        self.failures[error.kind() as usize].add(1);
+    }
+
+    /// A check has no decision.
+    pub(crate) fn undecided(&self) {
+        self.decisions[Source::FailureMode as usize][Outcome::Failed as usize].add(1);
+    }
+
+    /// A check waited for the store.
+    #[inline]
+    pub(crate) fn waited(&self, stopwatch: &Stopwatch) {
+        if let Some(duration) = stopwatch.elapsed() {
+            self.duration.record_duration(duration);
+            // Registered even if there is never one, so that a dashboard shows 0.
+            self.repairs.add(0);
+        }
+    }
+
+    /// A check found a corrupt value.
+    #[cfg(feature = "redis")]
+    pub(crate) fn repaired(&self) {
+        self.repairs.add(1);
+    }
+}
+
+impl Outcome {
+    const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldBeDenied, Self::Failed];
+
+    #[inline]
+    pub(crate) fn of(decision: &Decision) -> Self {
+        match (decision.is_denied(), decision.would_be_denied()) {
+            (true, _) => Self::Denied,
+            (false, true) => Self::WouldBeDenied,
+            (false, false) => Self::Allowed,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::WouldBeDenied => "would_be_denied",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_counter_is_found_by_its_labels() {
+        for (index, source) in Source::ALL.into_iter().enumerate() {
+            assert_eq!(source as usize, index, "{source:?}");
+        }
+        for (index, kind) in ErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index, "{kind:?}");
+        }
+        for (index, outcome) in Outcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, index, "{}", outcome.name());
+        }
+    }
+}

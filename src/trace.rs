@@ -1,0 +1,58 @@
+//! Spans and events about checks, with the feature `tracing`. Without it this is empty.
+
+#[cfg(feature = "tracing")]
+use tracing::span::{Entered, Span};
+
+#[cfg(feature = "tracing")]
+use crate::metrics::Outcome;
+use crate::{Decision, Policy};
+
+/// The time during which a check waits for the store.
+#[derive(Debug)]
+pub(crate) struct CheckSpan {
+    #[cfg(feature = "tracing")]
+    span: Span,
+}
+
+#[cfg(feature = "tracing")]
+impl CheckSpan {
+    #[inline]
+    pub(crate) fn new(policy: &Policy) -> Self {
+        let policy = policy.name();
+        Self { span: tracing::debug_span!(target: "tollgate", "rate_limit_check", policy) }
+    }
+
+    #[inline]
+    pub(crate) fn enter(&self) -> Entered<'_> {
+        self.span.enter()
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+impl CheckSpan {
+    pub(crate) fn new(_: &Policy) -> Self {
+        Self {}
+    }
+
+    pub(crate) fn enter(&self) -> &Self {
+        self
+    }
+}
+
+/// The key is not reported: it may identify a person, or be a secret.
+#[inline]
+pub(crate) fn decided(policy: &Policy, decision: &Decision) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(
+        target: "tollgate",
+        policy = policy.name(),
+        quota = decision.quota_name(),
+        outcome = Outcome::of(decision).name(),
+        source = decision.source().name(),
+        remaining = decision.remaining(),
+        retry_after_ms = decision.retry_after().map(|wait| wait.as_micros().div_ceil(1_000) as u64),
+        "rate limit decision"
+    );
+    #[cfg(not(feature = "tracing"))]
+    let _ = (policy, decision);
+}

@@ -1,0 +1,260 @@
+//! What the process reports about itself, as Prometheus sees it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Stdio;
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use promql_parser::parser::{self, Expr};
+use promql_parser::util::{ExprVisitor, walk_expr};
+use serde_json::Value;
+use tollgate::{FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore};
+
+use crate::common::{BOUND, Server, wait_until};
+use crate::examples::Example;
+
+/// The labels of each series that a scrape has, by the names of the metrics.
+type Series = BTreeMap<String, Vec<BTreeMap<String, String>>>;
+
+async fn scrape(example: &Example) -> (Series, String) {
+    let text = String::from_utf8(example.get("/metrics").await.into_body().into()).unwrap();
+    let mut series = Series::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let Expr::VectorSelector(selector) =
+            parser::parse(line.rsplit_once(' ').unwrap().0).unwrap()
+        else {
+            panic!("{line} is not a series")
+        };
+        let matchers = selector.matchers.matchers.into_iter();
+        let labels = matchers.map(|label| (label.name, label.value)).collect();
+        series.entry(selector.name.unwrap()).or_default().push(labels);
+    }
+    (series, text)
+}
+
+/// The value of the series with these labels.
+fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let is_series = |line: &&str| {
+        let (series, _) = line.split_once('{').unwrap_or_else(|| line.split_once(' ').unwrap());
+        let has = |(label, value): &(&str, &str)| line.contains(&format!("{label}=\"{value}\""));
+        series == name && labels.iter().all(has)
+    };
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let values = lines
+        .filter(is_series)
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap());
+    values.reduce(|sum, value| sum + value)
+}
+
+/// The metrics that a query selects, and the labels that it names.
+#[derive(Default)]
+struct Names {
+    metrics: BTreeSet<String>,
+    labels: BTreeSet<String>,
+}
+
+impl ExprVisitor for Names {
+    type Error = ();
+
+    fn pre_visit(&mut self, expr: &Expr) -> Result<bool, ()> {
+        match expr {
+            Expr::VectorSelector(selector) => {
+                self.metrics.extend(selector.name.clone());
+                self.labels
+                    .extend(selector.matchers.matchers.iter().map(|label| label.name.clone()));
+            }
+            Expr::MatrixSelector(matrix) => {
+                self.metrics.extend(matrix.vs.name.clone());
+                self.labels
+                    .extend(matrix.vs.matchers.matchers.iter().map(|label| label.name.clone()));
+            }
+            Expr::Aggregate(aggregate) => {
+                if let Some(parser::LabelModifier::Include(labels)) = &aggregate.modifier {
+                    self.labels.extend(labels.labels.iter().cloned());
+                }
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
+}
+
+/// All queries of the dashboard, as Grafana would send them, and the labels in their legends.
+fn queries() -> Vec<(String, Vec<String>)> {
+    let text =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/grafana.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let query = |target: &Value| {
+        let query = target["expr"].as_str().unwrap();
+        let query = query.replace("$__rate_interval", "5m").replace("$policy", ".*");
+        let legend = target["legendFormat"].as_str().unwrap().split("{{").skip(1);
+        let labels = legend.map(|rest| rest.split_once("}}").unwrap().0.to_owned());
+        (query, labels.collect())
+    };
+    targets.map(query).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_query_of_the_dashboard_finds_what_the_example_serves() {
+    let server = Server::start().await;
+    let example =
+        Example::serve_with("metrics", &[("REDIS_URL", &server.url())], Stdio::null()).await;
+    for _ in 0..10 {
+        example.get("/").await;
+    }
+    // Checks have to fail for their errors to be counted.
+    server.pause();
+    wait_until("the breaker opens", BOUND, async || {
+        example.get("/").await;
+        value(&scrape(&example).await.1, "tollgate_redis_breaker_open", &[]) == Some(1.0)
+    })
+    .await;
+    server.resume();
+    wait_until("the breaker closes", BOUND, async || {
+        value(&scrape(&example).await.1, "tollgate_redis_breaker_open", &[]) == Some(0.0)
+    })
+    .await;
+
+    let (series, text) = scrape(&example).await;
+    let queries = queries();
+    assert!(queries.len() > 10);
+    for (query, legend) in queries {
+        let mut names = Names::default();
+        walk_expr(
+            &mut names,
+            &parser::parse(&query).unwrap_or_else(|error| panic!("{query}: {error}")),
+        )
+        .unwrap();
+        assert!(!names.metrics.is_empty(), "{query}");
+        for metric in &names.metrics {
+            let found =
+                series.get(metric).unwrap_or_else(|| panic!("{query}: no {metric} in\n{text}"));
+            for label in names.labels.iter().chain(&legend) {
+                assert!(
+                    found.iter().any(|series| series.contains_key(label)),
+                    "{query}: {metric} has no {label}"
+                );
+            }
+        }
+        // What the legend names has to be left by the aggregation.
+        assert!(legend.iter().all(|label| names.labels.contains(label)), "{query}");
+    }
+    assert!(!text.contains("127.0.0.1\""), "a key is a label:\n{text}");
+
+    let is_documented = |name: &&String| !name.ends_with("_bucket") && !name.ends_with("_sum");
+    let served = series.iter().filter(|(name, _)| is_documented(name)).map(|(name, series)| {
+        let labels = series.iter().flat_map(|labels| labels.keys().cloned());
+        (name.clone(), labels.collect::<BTreeSet<_>>())
+    });
+    assert_eq!(served.collect::<BTreeMap<_, _>>(), documented());
+}
+
+/// The metrics in the guide, as Prometheus calls them, with their labels.
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
+    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide.rs")).unwrap();
+    let rows = guide.lines().filter_map(|line| line.strip_prefix("//! | "));
+    let rows = rows.filter(|row| row.starts_with("`tollgate."));
+    let row = |row: &str| {
+        let cells: Vec<_> =
+            row.split(" | ").map(|cell| cell.trim_matches(['`', ' ', '|'])).collect();
+        let [name, kind, unit, labels, ..] = cells[..] else { panic!("{row}") };
+        let name = name.replace('.', "_");
+        let suffix = match (kind, unit) {
+            ("counter", _) => "_total",
+            ("histogram", "s") => "_seconds_count",
+            ("histogram", _) => "_count",
+            _ => "",
+        };
+        let labels = labels.split("`, `").filter(|label| label.contains('.'));
+        (format!("{name}{suffix}"), labels.map(|label| label.replace('.', "_")).collect())
+    };
+    rows.map(row).collect()
+}
+
+/// What a limiter on this thread has measured.
+fn recorder() -> (PrometheusHandle, impl Drop) {
+    let recorder = PrometheusBuilder::new().with_recommended_naming(true).build_recorder();
+    let handle = recorder.handle();
+    // The guard borrows it.
+    let recorder: &'static _ = Box::leak(Box::new(recorder));
+    (handle, metrics::set_default_local_recorder(recorder))
+}
+
+fn decisions(text: &str, outcome: &str, source: &str) -> Option<f64> {
+    let labels =
+        [("tollgate_policy", "api"), ("tollgate_outcome", outcome), ("tollgate_source", source)];
+    value(text, "tollgate_decisions_total", &labels)
+}
+
+#[tokio::test]
+async fn decisions_are_counted_from_the_time_at_which_a_recorder_is_installed() {
+    let policy = Policy::new("api").quota("rate", Quota::per_hour(2));
+    let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();
+    let check = async |cost| limiter.check_cost("key", cost).await.unwrap().is_allowed();
+    assert!(check(0).await, "before there is a recorder");
+    let (prometheus, _guard) = recorder();
+    assert!(check(1).await && check(1).await && !check(1).await && !check(3).await);
+    let text = prometheus.render();
+    assert_eq!(decisions(&text, "allowed", "store"), Some(2.0));
+    assert_eq!(decisions(&text, "denied", "store"), Some(1.0));
+    assert_eq!(decisions(&text, "denied", "quota"), Some(1.0));
+    assert_eq!(decisions(&text, "would_be_denied", "store"), None);
+    assert_eq!(value(&text, "tollgate_evictions_total", &[]), Some(0.0));
+}
+
+#[tokio::test]
+async fn a_limit_in_shadow_mode_counts_what_it_would_deny() {
+    let (prometheus, _guard) = recorder();
+    let policy = Policy::new("api").quota("rate", Quota::per_hour(1));
+    let builder = Limiter::builder(MemoryStore::new(), policy).enforce_for_percent(0.0);
+    let limiter = builder.build().unwrap();
+    for _ in 0..3 {
+        assert!(limiter.check("key").await.unwrap().is_allowed());
+    }
+    let text = prometheus.render();
+    assert_eq!(decisions(&text, "allowed", "store"), Some(1.0));
+    assert_eq!(decisions(&text, "would_be_denied", "store"), Some(2.0));
+    assert_eq!(decisions(&text, "denied", "store"), None);
+}
+
+#[tokio::test]
+async fn a_check_without_a_decision_is_counted_with_its_error() {
+    let (prometheus, _guard) = recorder();
+    let policy = Policy::new("api").quota("rate", Quota::per_hour(1));
+    // Nothing listens there.
+    let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
+    let builder = Limiter::builder(store, policy).failure_mode(FailureMode::Closed);
+    assert!(builder.build().unwrap().check("key").await.is_err());
+    let text = prometheus.render();
+    assert_eq!(decisions(&text, "failed", "failure_mode"), Some(1.0));
+    let labels = [("tollgate_policy", "api"), ("error_type", "unavailable")];
+    assert_eq!(value(&text, "tollgate_check_failures_total", &labels), Some(1.0));
+    let labels = [("tollgate_server", "127.0.0.1:1")];
+    assert_eq!(value(&text, "tollgate_redis_connections", &labels), Some(0.0));
+    assert!(value(&text, "tollgate_redis_connection_failures_total", &labels) >= Some(1.0));
+}
+
+#[tokio::test]
+async fn repairs_and_unknown_scripts_are_counted() {
+    let server = Server::start().await;
+    let (prometheus, _guard) = recorder();
+    let policy = Policy::new("api").quota("rate", Quota::per_hour(9));
+    let limiter = Limiter::new(RedisStore::open(server.url()).unwrap(), policy).unwrap();
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+    let keys: Vec<String> = server.query(&["KEYS", "*{key}*"]).await;
+    let [key] = &keys[..] else { panic!("{keys:?}") };
+    server.query::<()>(&["SET", key, "garbage"]).await;
+    server.query::<()>(&["SCRIPT", "FLUSH"]).await;
+    assert!(limiter.check("key").await.unwrap().is_denied());
+    assert!(limiter.check("other").await.unwrap().is_allowed());
+    let text = prometheus.render();
+    let labels = [("tollgate_policy", "api")];
+    assert_eq!(value(&text, "tollgate_redis_repairs_total", &labels), Some(1.0));
+    assert_eq!(value(&text, "tollgate_redis_noscript_total", &[]), Some(1.0));
+    assert_eq!(value(&text, "tollgate_redis_connections", &[]), Some(1.0));
+    let sizes = value(&text, "tollgate_redis_batch_size_count", &[]);
+    assert!(sizes >= Some(3.0), "{text}");
+    assert_eq!(sizes, value(&text, "tollgate_redis_queue_length_count", &[]), "{text}");
+}

@@ -22,6 +22,7 @@ mod log;
 mod metrics;
 mod mixes;
 mod oracle;
+mod outages;
 mod queue;
 mod server_errors;
 mod services;

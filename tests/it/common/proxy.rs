@@ -74,6 +74,16 @@ impl Proxy {
         self.faults.disconnects.load(SeqCst)
     }
 
+    /// While on, forwards only the first half of a reply, and closes its connection.
+    pub(crate) fn truncate(&self, on: bool) {
+        self.faults.truncate.store(on, SeqCst);
+    }
+
+    /// While on, replaces the bytes of replies with others.
+    pub(crate) fn garble(&self, on: bool) {
+        self.faults.garble.store(on, SeqCst);
+    }
+
     /// Delays each reply. Delays overlap.
     pub(crate) fn delay(&self, delay: Duration) {
         self.faults.delay_micros.store(delay.as_micros() as u64, SeqCst);

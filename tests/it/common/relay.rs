@@ -17,6 +17,8 @@ pub(super) struct Faults {
     pub(super) target: AtomicU16,
     pub(super) swallow: AtomicBool,
     pub(super) disconnects: AtomicUsize,
+    pub(super) truncate: AtomicBool,
+    pub(super) garble: AtomicBool,
     pub(super) delay_micros: AtomicU64,
     pub(super) round_trip_micros: AtomicU64,
     pub(super) accepted: AtomicUsize,
@@ -43,6 +45,8 @@ pub(super) async fn relay(client: TcpStream, faults: Arc<Faults>) {
     let replies = forward(from_server, to_client, || match faults.swallow(&has_lost_data) {
         true => Action::Discard,
         false if faults.disconnect() => Action::Disconnect,
+        false if faults.truncate.load(SeqCst) => Action::Truncate,
+        false if faults.garble.load(SeqCst) => Action::Garble,
         false => Action::SendAt(Instant::now() + faults.delay() + faults.round_trip() / 2),
     });
     let replies = async {
@@ -63,6 +67,10 @@ enum Action {
     SendAt(Instant),
     Discard,
     Disconnect,
+    /// Sends the first half, and disconnects.
+    Truncate,
+    /// Sends as many other bytes.
+    Garble,
 }
 
 impl Faults {
@@ -101,6 +109,15 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, action: impl F
                 }
                 Action::Discard => {}
                 Action::Disconnect => break,
+                Action::Truncate => {
+                    let half = buffer[..length / 2].to_vec();
+                    sender.send((Instant::now(), half)).unwrap_or(());
+                    break;
+                }
+                Action::Garble => {
+                    let garbage = buffer[..length].iter().map(|byte| byte ^ 0x55).collect();
+                    sender.send((Instant::now(), garbage)).unwrap_or(());
+                }
             }
         }
     };

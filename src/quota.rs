@@ -432,3 +432,21 @@ impl Hash for Quota {
         self.parts().hash(hasher);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limiter, MemoryStore};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quota_per_second_is_so_many_in_a_second() {
+        let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(3)).unwrap();
+        for _second in 0..2 {
+            for permit in 0..4 {
+                let decision = limiter.check("key").await.unwrap();
+                assert_eq!(decision.is_allowed(), permit < 3);
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+    }
+}

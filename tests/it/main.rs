@@ -16,6 +16,7 @@ mod faults;
 mod grpc;
 mod harness;
 mod hooks;
+mod known_failures;
 mod layer;
 mod local;
 mod log;

@@ -252,7 +252,8 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
     let limiters: Vec<Limiter> = limiters.collect();
     let redis_key = REDIS_KEY.replace("tollgate", prefix);
     let (mut last, mut decisions) = (0, Vec::new());
-    let mut reserved = Vec::new();
+    // The reservations, and the revision of each.
+    let (mut reserved, mut reserved_by) = (Vec::new(), Vec::new());
     // Whether a short window still counts depends on how long the process took.
     let is_long = |(_, quota): (&str, &Quota)| quota.period() > Duration::from_secs(10);
     let may_cancel = case.revisions.iter().all(|policy| policy.quotas().all(is_long));
@@ -263,18 +264,33 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
         let decision = match &step.adjustment {
             None => check(limiter, costs, step.may_wait, &mut reserved).await,
             Some(adjustment) => {
-                // While the first is in flight, the other two wait, and then share a call.
+                let is_here = |number: usize| reserved_by.get(number) == Some(&step.revision);
                 let mut new = Vec::new();
-                let (_, cancelled, decision) = tokio::join!(
-                    limiter.check("other key"),
-                    adjust(limiter, adjustment, &mut reserved, may_cancel),
-                    check(limiter, costs, step.may_wait, &mut new),
-                );
+                let decision = match adjustment {
+                    // On another connection, so its order would be left to chance.
+                    Adjustment::Cancel(number) if !is_here(*number) => {
+                        is_cancelled = adjust(limiter, adjustment, &mut reserved, may_cancel).await;
+                        check(limiter, costs, step.may_wait, &mut new).await
+                    }
+                    // While the first is in flight, the other two wait, and then share a call.
+                    _ => {
+                        let (_, cancelled, decision) = tokio::join!(
+                            limiter.check("other key"),
+                            adjust(limiter, adjustment, &mut reserved, may_cancel),
+                            check(limiter, costs, step.may_wait, &mut new),
+                        );
+                        is_cancelled = cancelled;
+                        decision
+                    }
+                };
+                if let (true, Adjustment::Cancel(number)) = (is_cancelled, adjustment) {
+                    reserved_by.remove(*number);
+                }
                 reserved.extend(new);
-                is_cancelled = cancelled;
                 decision
             }
         };
+        reserved_by.resize(reserved.len(), step.revision);
         let value: Option<Vec<u8>> = server.query(&["GET", &redis_key]).await;
         if let (Some(value), Source::Store) = (value, decision.source()) {
             let (full_at, scale) = clock_of(&value);

@@ -17,7 +17,7 @@ $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
 .PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration tls redis msrv deny \
-        bench bench-scale soak bench-delay bench-algorithms bench-instructions bench-smoke
+        bench bench-scale soak chaos bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ plots: ## Draw what each algorithm admits: docs/algorithms.svg
 
 soak: redis ## Check for 10 minutes that stalls of Redis have no lasting effect
 	$(BENCH) soak $(ARGS)
+
+chaos: redis ## Let several processes check for 10 minutes with one fault after another, and print a scorecard
+	$(BENCH) chaos $(ARGS)
 
 bench-instructions: ## Count instructions of code that needs no Redis (needs valgrind)
 	@version="$$(sed -n 's/^gungraun = .*"=\([0-9.]*\)".*/\1/p' bench/Cargo.toml)"

@@ -151,6 +151,12 @@ impl Error {
         self
     }
 
+    /// Whether the server refused to do something that it may do later.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_transient_reply(&self) -> bool {
+        self.0.kind == ErrorKind::Server && self.0.is_transient
+    }
+
     /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -5,6 +5,7 @@ mod algorithms;
 mod allocations;
 mod bytes;
 mod captured;
+mod chaos;
 #[allow(unused_imports)]
 #[path = "../../tests/it/common/mod.rs"]
 mod common;
@@ -44,13 +45,16 @@ Commands:
   algorithms    measure what each algorithm costs Redis, relative to the token bucket
   soak          10 minutes at a round trip of 10 ms, with a stall every few seconds;
                 exits with status 1 if checks are not decided soon after each
+  chaos         10 minutes of several processes with one fault after another; prints a scorecard, and
+                exits with status 1 if the limit, the latency or the recovery are not as documented
   allocations   count the heap allocations of a request
   sizes         measure the memory of a key in Redis and in the process, by its length
   smoke         run every row of the table and `delay` briefly, to check that the benchmarks work
 
-Options of `table` (`scale` and `delay` use only the first two):
+Options of `table` (`scale` and `delay` use only the first two; `chaos` has --slice, and --only for
+the name of a fault):
   --rounds N      number of rounds, each with one run of every subject (default 5, others 3)
-  --slice S       duration of a run in seconds (default 1, scale 0.5, soak 600)
+  --slice S       duration of a run in seconds (default 1, scale 0.5, soak and chaos 600)
   --only TEXT     only the rows whose name starts with TEXT; `script` selects the script costs
   --subject TEXT  only the subjects whose name contains TEXT, for profiling
   --check         exit with status 1 if a target is missed
@@ -73,6 +77,9 @@ fn main() -> ExitCode {
         "admission" => admission::run(),
         "algorithms" => block_on(algorithms::run(&settings)),
         "soak" => block_on(soak::run(settings)),
+        "chaos" => block_on(chaos::run(settings)),
+        // A process of `chaos`.
+        "chaos-worker" => block_on(chaos::run_worker(settings)),
         "smoke" => block_on(smoke::run()),
         "allocations" => allocations::run(),
         "sizes" => block_on(sizes::run()),

@@ -174,7 +174,7 @@ async fn watch_size(start: Instant, time: Duration) -> (u64, u64) {
     (early, resident_kib())
 }
 
-fn resident_kib() -> u64 {
+pub(crate) fn resident_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)

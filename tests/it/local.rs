@@ -4,15 +4,24 @@ use std::time::{Duration, Instant};
 
 use tollgate::{Limiter, Quota, RedisStore, Source};
 
-use crate::common::{BOUND, Server, wait_until};
+use crate::common::{BOUND, Proxy, Server, wait_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Stores that register as instances of their own.
 async fn fleet(server: &Server, quota: Quota, instances: usize) -> Vec<(RedisStore, Limiter)> {
+    fleet_at(server, &server.url(), quota, instances).await
+}
+
+async fn fleet_at(
+    server: &Server,
+    url: &str,
+    quota: Quota,
+    instances: usize,
+) -> Vec<(RedisStore, Limiter)> {
     let fleet: Vec<_> = (0..instances)
         .map(|_| {
-            let store = RedisStore::open(server.url()).unwrap();
+            let store = RedisStore::open(url).unwrap();
             let limiter = Limiter::new(store.clone(), quota).unwrap();
             (store, limiter)
         })
@@ -245,4 +254,22 @@ async fn a_key_that_was_repaid_starts_from_its_standing_in_the_next_outage() {
     // More than its part may fit when Redis is back.
     assert!(!decision.exceeds_capacity() && decision.retry_after().is_some());
     server.resume();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_comes_and_goes_does_not_double_the_limit() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let fleet = fleet_at(&server, &proxy.url(), Quota::per_second(50), 3).await;
+    let start = Instant::now();
+    let cut = async {
+        while start.elapsed() < 4 * SECOND {
+            proxy.disconnect_all().await;
+            tokio::time::sleep(SECOND / 10).await;
+        }
+    };
+    let (_, [by_redis, local]) = tokio::join!(cut, admitted(&fleet, &[200; 3], 4 * SECOND));
+    let limit = 50.0 + 50.0 * start.elapsed().as_secs_f64();
+    assert!(by_redis > 20 && local > 20, "{by_redis} {local}");
+    assert!((by_redis + local) as f64 <= 1.05 * limit, "{by_redis} {local} of {limit}");
 }

@@ -248,6 +248,11 @@ impl Batch {
         Some(state.checks.len() - 1)
     }
 
+    /// Whether the server may have received a check.
+    pub(super) fn was_sent(&self, index: usize) -> bool {
+        self.state().checks.get(index).is_some_and(|check| check.is_sent)
+    }
+
     /// The verdict on a check, once.
     pub(super) fn poll(&self, index: usize, cx: &mut Context<'_>) -> Poll<Result<Verdict, Error>> {
         let mut state = self.state();

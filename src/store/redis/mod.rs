@@ -458,6 +458,9 @@ impl Backend for RedisBackend {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {
         self.membership.start();
+        if check.is_new() {
+            self.repayment.charge_before_check(&self.queues, &self.policy, key, cx);
+        }
         self.queues.poll(&self.policy, key, op, check, cx)
     }
 

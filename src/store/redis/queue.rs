@@ -36,6 +36,18 @@ type QueueMap = HashMap<(Destination, Duration), Arc<NodeQueue>, RandomState>;
 #[derive(Default)]
 pub struct QueuedCheck(Option<Place>);
 
+impl QueuedCheck {
+    /// Whether it has not been polled.
+    pub(super) fn is_new(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether the server may have received it.
+    pub(super) fn was_sent(&self) -> bool {
+        self.0.as_ref().is_some_and(|place| place.batch.was_sent(place.index))
+    }
+}
+
 /// The place of a check in a batch.
 pub(super) struct Place {
     batch: Arc<Batch>,

@@ -1,8 +1,9 @@
 //! What was taken locally while a server failed, until it is charged on that server.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Context;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
@@ -83,6 +84,45 @@ impl Repayment {
         }
     }
 
+    /// Charges what a key owes before its next check, so that the server does not decide without it.
+    #[inline]
+    pub(super) fn charge_before_check(
+        self: &Arc<Self>,
+        queues: &Arc<Queues>,
+        policy: &RedisPolicy,
+        key: &Key,
+        cx: &mut Context<'_>,
+    ) {
+        if self.is_running.load(Ordering::Relaxed) {
+            self.charge_now(queues, policy, key, cx);
+        }
+    }
+
+    #[cold]
+    fn charge_now(
+        self: &Arc<Self>,
+        queues: &Arc<Queues>,
+        policy: &RedisPolicy,
+        key: &Key,
+        cx: &mut Context<'_>,
+    ) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if !queues.is_open(policy, key) {
+            return;
+        }
+        let name = policy.encoder.name(key);
+        let Some(owed) = self.owed().swap_remove(&name) else { return };
+        // The first poll adds the charge to the queue, where the check will be behind it.
+        let mut charge = Box::pin(charge(self.clone(), queues.clone(), name, owed));
+        if charge.as_mut().poll(cx).is_pending() {
+            runtime.spawn(charge);
+        }
+    }
+
+    fn is_owed(&self, name: &str) -> bool {
+        self.owed().contains_key(name)
+    }
+
     /// The keys that have waited longest.
     fn take(&self) -> Vec<(String, Owed)> {
         let mut owed = self.owed();
@@ -121,7 +161,7 @@ impl Run {
             let mut charges = FuturesUnordered::new();
             for (name, owed) in self.repayment.take() {
                 if queues.is_open(&owed.policy, &owed.key) {
-                    charges.push(charge(&queues, owed));
+                    charges.push(charge(self.repayment.clone(), queues.clone(), name, owed));
                 } else {
                     self.repayment.put(name, owed);
                     pause = LONG_PAUSE;
@@ -142,20 +182,25 @@ impl Drop for Run {
 }
 
 /// Charges once. If no reply arrives, the charge may have been made.
-async fn charge(queues: &Queues, owed: Owed) {
-    let Owed { policy, key, permits } = owed;
-    let Some(local) = &policy.local else { return };
-    let adjustment = local.owed(&key, &permits);
+async fn charge(repayment: Arc<Repayment>, queues: Arc<Queues>, name: String, owed: Owed) {
+    let Some(local) = &owed.policy.local else { return };
+    let adjustment = local.owed(&owed.key, &owed.permits);
     if adjustment.is_nothing() {
-        return local.settled(&key);
+        return local.settled(&owed.key);
     }
     let (op, mut check) = (Op::Adjust(adjustment), QueuedCheck::default());
-    let charged = poll_fn(|cx| queues.poll(&policy, &key, &op, &mut check, cx)).await;
+    let charged = poll_fn(|cx| queues.poll(&owed.policy, &owed.key, &op, &mut check, cx)).await;
     match charged {
-        Ok(_) => local.settled(&key),
+        // Unless more was taken meanwhile.
+        Ok(_) if repayment.is_owed(&name) => {}
+        Ok(_) => local.settled(&owed.key),
+        Err(error) if !check.was_sent() || error.is_transient_reply() => {
+            repayment.put(name, owed);
+            repayment.start(&queues);
+        }
         // The local bucket stays as it is.
         Err(error) => {
-            let (permits, reason) = (permits.iter().sum::<u64>(), with_causes(&error));
+            let (permits, reason) = (owed.permits.iter().sum::<u64>(), with_causes(&error));
             tracing::debug!(
                 target: "tollgate", permits, reason,
                 "permits that were taken locally may not be charged"

@@ -1,0 +1,94 @@
+use std::env;
+use std::process::Stdio;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::subjects::BoxError;
+
+/// A process that checks, and takes commands in lines.
+pub(super) struct Instance {
+    _process: Child,
+    commands: ChildStdin,
+    reports: Lines<BufReader<ChildStdout>>,
+}
+
+/// What the checks of a section came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Report {
+    /// Of the key that all instances check.
+    pub(super) admitted: u64,
+    pub(super) failed: u64,
+    /// How many checks took longer than the timeout and 5 ms.
+    pub(super) late: u64,
+    pub(super) checks: u64,
+    /// 99.9% of the checks took no longer.
+    pub(super) p999: Duration,
+    pub(super) slowest: Duration,
+    pub(super) resident_kib: u64,
+}
+
+impl Instance {
+    pub(super) fn start(url: &str) -> Result<Self, BoxError> {
+        let mut process = Command::new(env::current_exe()?)
+            .args(["chaos-worker", "--subject", url])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let commands = process.stdin.take().ok_or("no pipe")?;
+        let reports = BufReader::new(process.stdout.take().ok_or("no pipe")?).lines();
+        Ok(Self { _process: process, commands, reports })
+    }
+
+    /// Checks this key from now on.
+    pub(super) async fn begin(&mut self, key: &str) -> Result<(), BoxError> {
+        self.send(&format!("begin {key}")).await
+    }
+
+    pub(super) async fn end(&mut self) -> Result<Report, BoxError> {
+        self.send("end").await?;
+        self.receive().await?.parse()
+    }
+
+    /// Reports when Redis decides again.
+    pub(super) async fn watch(&mut self) -> Result<(), BoxError> {
+        self.send("watch").await
+    }
+
+    pub(super) async fn recovered(&mut self) -> Result<(), BoxError> {
+        self.receive().await.map(|_| ())
+    }
+
+    async fn send(&mut self, command: &str) -> Result<(), BoxError> {
+        self.commands.write_all(format!("{command}\n").as_bytes()).await?;
+        Ok(())
+    }
+
+    async fn receive(&mut self) -> Result<String, BoxError> {
+        Ok(self.reports.next_line().await?.ok_or("an instance has ended")?)
+    }
+}
+
+impl Report {
+    pub(super) fn write(&self) -> String {
+        let Self { admitted, failed, late, checks, p999, slowest, resident_kib } = self;
+        let (p999, slowest) = (p999.as_micros(), slowest.as_micros());
+        format!("{admitted} {failed} {late} {checks} {p999} {slowest} {resident_kib}")
+    }
+}
+
+impl FromStr for Report {
+    type Err = BoxError;
+
+    fn from_str(text: &str) -> Result<Self, BoxError> {
+        let numbers = text.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+        let [admitted, failed, late, checks, p999, slowest, resident_kib] = numbers[..] else {
+            return Err(format!("not a report: {text}").into());
+        };
+        let (p999, slowest) = (Duration::from_micros(p999), Duration::from_micros(slowest));
+        Ok(Self { admitted, failed, late, checks, p999, slowest, resident_kib })
+    }
+}

@@ -1,0 +1,139 @@
+//! A long run of several processes with one fault after another. Every admission is counted, and the
+//! scorecard says whether the limit held, what a check cost, and how soon Redis decided again.
+
+mod fault;
+mod instance;
+mod scorecard;
+mod worker;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::time::sleep;
+
+use self::fault::{Fault, Target};
+use self::instance::Instance;
+use self::scorecard::{Cycle, Scorecard};
+pub(crate) use self::worker::run as run_worker;
+use crate::settings::Settings;
+use crate::subjects::BoxError;
+
+const INSTANCES: usize = 3;
+const RATE: f64 = 50.0;
+const BURST: f64 = 50.0;
+const TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Without a fault, and how long a fault lasts.
+const CALM: Duration = Duration::from_secs(2);
+const FAULT: Duration = Duration::from_secs(4);
+
+/// Until all instances have agreed on their parts.
+const SETTLE: Duration = Duration::from_secs(6);
+
+pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
+    let time = settings.slice.unwrap_or(Duration::from_secs(600));
+    let target = Target::start().await;
+    let mut instances = Vec::new();
+    for _ in 0..INSTANCES {
+        instances.push(Instance::start(&target.url())?);
+    }
+    section(&mut instances, "warm", SETTLE).await?;
+    let (start, mut number, mut scorecard) = (Instant::now(), 0, Scorecard::default());
+    let mut faults = Faults::new(&settings.only)?;
+    while start.elapsed() < time {
+        number += 1;
+        let calm = section(&mut instances, &format!("calm{number}"), CALM).await?;
+        let fault = faults.next();
+        let cycle = cycle(&mut instances, &target, fault, &format!("fault{number}")).await?;
+        println!("{:>5.0?} {}", start.elapsed(), cycle.summary());
+        scorecard.add(calm, cycle);
+    }
+    print!("{scorecard}");
+    Ok(if scorecard.is_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A time in which all instances check one key.
+struct Section {
+    time: Duration,
+    reports: Vec<instance::Report>,
+}
+
+async fn begin(instances: &mut [Instance], key: &str) -> Result<Instant, BoxError> {
+    // Before the first check of the key.
+    let start = Instant::now();
+    for instance in instances {
+        instance.begin(key).await?;
+    }
+    Ok(start)
+}
+
+/// Ends the checks of the key.
+async fn end(instances: &mut [Instance], start: Instant) -> Result<Section, BoxError> {
+    let mut reports = Vec::new();
+    for instance in instances {
+        reports.push(instance.end().await?);
+    }
+    Ok(Section { time: start.elapsed(), reports })
+}
+
+async fn section(
+    instances: &mut [Instance],
+    key: &str,
+    time: Duration,
+) -> Result<Section, BoxError> {
+    let start = begin(instances, key).await?;
+    sleep(time).await;
+    end(instances, start).await
+}
+
+async fn cycle(
+    instances: &mut [Instance],
+    target: &Target,
+    fault: Fault,
+    key: &str,
+) -> Result<Cycle, BoxError> {
+    let start = begin(instances, key).await?;
+    sleep(CALM / 2).await;
+    fault.happen(target, FAULT).await;
+    let ended = Instant::now();
+    for instance in &mut *instances {
+        instance.watch().await?;
+    }
+    for instance in &mut *instances {
+        instance.recovered().await?;
+    }
+    let recovery = ended.elapsed();
+    sleep(CALM / 2).await;
+    Ok(Cycle { fault, recovery, section: end(instances, start).await? })
+}
+
+/// All faults in a random order, again and again.
+struct Faults {
+    all: Vec<Fault>,
+    left: Vec<Fault>,
+    random: u64,
+}
+
+impl Faults {
+    /// Those whose name contains a text.
+    fn new(text: &str) -> Result<Self, BoxError> {
+        let all = Fault::ALL.into_iter().filter(|fault| fault.name().contains(text));
+        let all: Vec<_> = all.collect();
+        if all.is_empty() {
+            return Err(format!("no fault has a name with {text:?}").into());
+        }
+        let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self { all, left: Vec::new(), random: seed.as_nanos() as u64 | 1 })
+    }
+
+    fn next(&mut self) -> Fault {
+        if self.left.is_empty() {
+            self.left.clone_from(&self.all);
+        }
+        // Xorshift.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.left.swap_remove(self.random as usize % self.left.len())
+    }
+}

@@ -1,0 +1,157 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::fault::Fault;
+use super::{BURST, RATE, Section, TIMEOUT};
+
+/// A fault, and the times before and after it.
+pub(super) struct Cycle {
+    pub(super) fault: Fault,
+    pub(super) recovery: Duration,
+    pub(super) section: Section,
+}
+
+/// The worst figures of a fault.
+#[derive(Default)]
+struct Row {
+    count: u32,
+    p999: Duration,
+    slowest: Duration,
+    recovery: Duration,
+    /// Of the permits that the limit allows.
+    least: Option<f64>,
+    most: f64,
+    beyond: f64,
+}
+
+#[derive(Default)]
+pub(super) struct Scorecard {
+    rows: BTreeMap<Fault, Row>,
+    calm: Row,
+    checks: u64,
+    failed: u64,
+    /// Of the largest instance.
+    resident_kib: Vec<u64>,
+}
+
+/// What a check may take, besides the work of a busy machine for one in a thousand.
+const LONGEST: Duration = TIMEOUT.saturating_add(Duration::from_millis(5));
+const LONGEST_RECOVERY: Duration = Duration::from_secs(1);
+/// How far an instance may grow from a quarter of the run to its end.
+const MAX_GROWTH: f64 = 1.1;
+
+impl Section {
+    fn admitted(&self) -> f64 {
+        self.reports.iter().map(|report| report.admitted).sum::<u64>() as f64
+    }
+
+    fn limit(&self) -> f64 {
+        BURST + RATE * self.time.as_secs_f64()
+    }
+
+    /// The worst of the instances.
+    fn p999(&self) -> Duration {
+        self.reports.iter().map(|report| report.p999).max().unwrap_or_default()
+    }
+
+    fn slowest(&self) -> Duration {
+        self.reports.iter().map(|report| report.slowest).max().unwrap_or_default()
+    }
+}
+
+impl Cycle {
+    /// The documented bound: an outage may add a burst, and lost data another one.
+    fn bound(&self) -> f64 {
+        let lost = if self.fault.loses_data() { BURST } else { 0.0 };
+        self.section.limit() + BURST + lost
+    }
+
+    pub(super) fn summary(&self) -> String {
+        format!(
+            "{:<36} 99.9% {:>6.1?} slowest {:>6.1?} recovery {:>6.1?} admitted {} of {:.0}",
+            self.fault.name(),
+            self.section.p999(),
+            self.section.slowest(),
+            self.recovery,
+            self.section.admitted(),
+            self.section.limit(),
+        )
+    }
+}
+
+impl Row {
+    fn add(&mut self, section: &Section, recovery: Duration, bound: f64) {
+        let share = section.admitted() / section.limit();
+        self.count += 1;
+        self.p999 = self.p999.max(section.p999());
+        self.slowest = self.slowest.max(section.slowest());
+        self.recovery = self.recovery.max(recovery);
+        self.least = Some(self.least.map_or(share, |least| least.min(share)));
+        self.most = self.most.max(share);
+        self.beyond = self.beyond.max(section.admitted() - bound.floor());
+    }
+
+    fn is_met(&self) -> bool {
+        self.beyond <= 0.0 && self.p999 <= LONGEST && self.recovery <= LONGEST_RECOVERY
+    }
+}
+
+impl Scorecard {
+    pub(super) fn add(&mut self, calm: Section, cycle: Cycle) {
+        self.calm.add(&calm, Duration::ZERO, calm.limit());
+        let row = self.rows.entry(cycle.fault).or_default();
+        row.add(&cycle.section, cycle.recovery, cycle.bound());
+        for section in [&calm, &cycle.section] {
+            self.checks += section.reports.iter().map(|report| report.checks).sum::<u64>();
+            self.failed += section.reports.iter().map(|report| report.failed).sum::<u64>();
+        }
+        let largest = cycle.section.reports.iter().map(|report| report.resident_kib).max();
+        self.resident_kib.push(largest.unwrap_or_default());
+    }
+
+    pub(super) fn is_met(&self) -> bool {
+        let (early, late) = self.resident();
+        let has_grown = late as f64 > early as f64 * MAX_GROWTH;
+        self.failed == 0 && !has_grown && self.calm.is_met() && self.rows.values().all(Row::is_met)
+    }
+
+    /// After a quarter of the run, and at the end.
+    fn resident(&self) -> (u64, u64) {
+        let at = |index: usize| self.resident_kib.get(index).copied().unwrap_or_default();
+        (at(self.resident_kib.len() / 4), at(self.resident_kib.len().saturating_sub(1)))
+    }
+}
+
+impl fmt::Display for Scorecard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\n| fault | times | 99.9% of checks | slowest | recovery | admitted, of the limit | beyond the bound |"
+        )?;
+        writeln!(f, "|---|--:|--:|--:|--:|--:|--:|")?;
+        let calm = [("none", &self.calm)];
+        let rows = self.rows.iter().map(|(fault, row)| (fault.name(), row));
+        for (name, row) in calm.into_iter().chain(rows) {
+            let Row { count, p999, slowest, recovery, least, most, beyond } = row;
+            let (least, most) = (100.0 * least.unwrap_or_default(), 100.0 * most);
+            let millis = |time: &Duration| format!("{:.1} ms", 1e3 * time.as_secs_f64());
+            let (p999, slowest, recovery) = (millis(p999), millis(slowest), millis(recovery));
+            let beyond = beyond.max(0.0);
+            writeln!(
+                f,
+                "| {name} | {count} | {p999} | {slowest} | {recovery} | {least:.0} to {most:.0}% | {beyond} |"
+            )?;
+        }
+        let (early, late) = self.resident();
+        let Self { checks, failed, .. } = self;
+        writeln!(
+            f,
+            "\n{checks} checks, of which {failed} failed. Resident memory of the largest process: {early} KiB \
+             after a quarter, {late} KiB at the end.\nRequired: at most {LONGEST:?} for 99.9% of the checks, \
+             recovery within {LONGEST_RECOVERY:?}, nothing beyond the bound, no failed check, and memory at \
+             most {MAX_GROWTH} times: {}.",
+            if self.is_met() { "met" } else { "NOT MET" }
+        )
+    }
+}

@@ -13,6 +13,8 @@ mod algorithm;
 mod calendar;
 mod costs;
 mod decision;
+#[cfg(feature = "denied-keys")]
+mod denied_keys;
 mod error;
 pub mod guide;
 mod key;
@@ -35,6 +37,8 @@ mod verdict;
 
 pub use costs::Costs;
 pub use decision::{Decision, QuotaStatus, Source};
+#[cfg(feature = "denied-keys")]
+pub use denied_keys::DeniedKeys;
 pub use error::{ConfigError, Error, ErrorKind};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};

@@ -777,7 +777,8 @@
 //! - Is a limit not enforced? `rate(tollgate_decisions_total{tollgate_source="failure_mode"}[5m]) > 0`.
 //!   Alert on it. `local` instead of `failure_mode`: each instance enforces its part.
 //! - Who is denied? `sum by (tollgate_policy) (rate(tollgate_decisions_total{tollgate_outcome="denied"}[5m]))`.
-//!   Keys are in no metric. [`on_decision`] sees them.
+//!   Keys are in no metric. With the feature `denied-keys`, `DeniedKeys` finds those that are denied most
+//!   often.
 //!
 //! With the feature `tracing`, each check that waits for the store has a span `rate_limit_check`, and each
 //! decision an event `rate limit decision` inside of it, with the policy, the quota, the outcome, the

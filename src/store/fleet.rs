@@ -20,6 +20,8 @@ pub(crate) struct Share {
     agreed: Plan,
     /// Some instances may use it already.
     proposed: Option<Plan>,
+    /// How many instances there are, if that is known from elsewhere.
+    total: u64,
 }
 
 impl Plan {
@@ -65,7 +67,7 @@ impl Plan {
 impl Share {
     /// Of the agreed plan.
     pub(crate) fn new(me: InstanceId, agreed: Plan, proposed: Option<Plan>) -> Self {
-        Self { me, agreed, proposed }
+        Self { me, agreed, proposed, total: 0 }
     }
 
     /// The same with another plan that is not agreed, if this instance is part of the agreed one.
@@ -73,9 +75,20 @@ impl Share {
         Self::new(me, self.agreed.clone(), Some(plan))
     }
 
+    /// The same in a fleet of so many instances. If the plan has fewer, it leaves equal parts to the
+    /// others.
+    pub(crate) fn among(self, total: u64) -> Self {
+        Self { total, ..self }
+    }
+
     /// How many of these permits are for this instance, for a key with this
     /// [hash](Key::stable_hash). One that has just joined uses the plan that it is part of.
     pub(crate) fn part(&self, key: u64, permits: u64) -> u64 {
+        let (known, total) = (self.instances() as u64, self.total);
+        let permits = match total > known {
+            true => (u128::from(permits) * u128::from(known) / u128::from(total)) as u64,
+            false => permits,
+        };
         let agreed = self.agreed.part(self.me, key, permits);
         let proposed = self.proposed.as_ref().and_then(|plan| plan.part(self.me, key, permits));
         match (agreed, proposed) {
@@ -182,6 +195,17 @@ mod tests {
         // Each is expected to own 400.
         assert!(counts.iter().all(|count| (320..480).contains(count)), "{counts:?}");
         assert!((0..100).map(owners).collect::<HashSet<_>>().len() == 10);
+    }
+
+    #[test]
+    fn instances_that_redis_does_not_know_get_equal_parts() {
+        let known = (0..2).map(|id| Share::new(id, Plan::new([(0, 30), (1, 10)]), None).among(5));
+        let parts: Vec<u64> = known.map(|share| share.part(7, 1_000)).collect();
+        assert_eq!(parts, [300, 100]);
+        let unknown = Share::new(3, Plan::even(5), None).among(5);
+        assert_eq!(unknown.part(7, 1_000), 200);
+        // An instance may have ended: nobody knows which.
+        assert_eq!(Share::new(0, Plan::even(2), None).among(1).part(7, 1_000), 500);
     }
 
     #[test]

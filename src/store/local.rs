@@ -27,6 +27,10 @@ pub(crate) struct Local {
     /// What the server said last. Allocated by the first standing.
     standings: OnceLock<Cache<Id, Reported, UnitWeighter, RandomState>>,
     max_keys: usize,
+    /// Set by somebody else. 0 if nobody has.
+    instances: AtomicU64,
+    /// Whether the server has told which instances there are.
+    has_plan: AtomicBool,
     /// Whether a limiter decides locally if the server fails.
     is_used: AtomicBool,
     /// The checks that the server has decided or should have.
@@ -64,10 +68,11 @@ struct Reported {
 impl Local {
     /// For at most so many keys, in a fleet of so many instances until more is known.
     pub(crate) fn new(max_keys: NonZeroUsize, instances: u64) -> Self {
-        let share = Share::new(random_id() % instances.max(1), Plan::even(instances.max(1)), None);
         Self {
             memory: MemoryStore::with_max_keys(max_keys),
-            share: ArcSwap::from_pointee(share),
+            share: ArcSwap::from_pointee(assumed(instances)),
+            instances: AtomicU64::new(0),
+            has_plan: AtomicBool::new(false),
             standings: OnceLock::new(),
             max_keys: max_keys.get(),
             is_used: AtomicBool::new(false),
@@ -79,8 +84,19 @@ impl Local {
         self.share.load_full()
     }
 
+    /// What this instance may use, as the fleet knows it.
     pub(crate) fn set_share(&self, share: Share) {
-        self.share.store(share.into());
+        self.has_plan.store(true, Ordering::Relaxed);
+        self.share.store(share.among(self.instances.load(Ordering::Relaxed)).into());
+    }
+
+    /// How many instances there are, as somebody else knows it.
+    pub(crate) fn set_instances(&self, instances: u64) {
+        self.instances.store(instances, Ordering::Relaxed);
+        match self.has_plan.load(Ordering::Relaxed) {
+            true => self.share.store(Share::clone(&self.share.load()).among(instances).into()),
+            false => self.share.store(assumed(instances).into()),
+        }
     }
 
     /// A plan of a fleet that has agreed on none. What this instance knew before still counts.
@@ -183,6 +199,12 @@ impl LocalPolicy {
         divided.adjust(&mut standing, &used);
         Some(divided.state(&standing, None, now))
     }
+}
+
+/// As long as this instance does not know which one it is.
+fn assumed(instances: u64) -> Share {
+    let instances = instances.max(1);
+    Share::new(random_id() % instances, Plan::even(instances), None)
 }
 
 /// An identity that no other instance has.

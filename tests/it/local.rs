@@ -167,6 +167,23 @@ async fn instances_that_never_saw_redis_divide_by_the_number_that_they_expect() 
     assert!(limiter.check("key").await.unwrap().is_denied());
 }
 
+#[tokio::test]
+async fn a_service_registry_knows_of_instances_that_redis_does_not() {
+    let server = Server::start().await;
+    let instances = fleet(&server, Quota::per_hour(60), 1).await;
+    let new = RedisStore::open("redis://127.0.0.1:1").unwrap();
+    let late = (new.clone(), Limiter::new(new, Quota::per_hour(60)).unwrap());
+    server.stop();
+    let mut admitted = 0;
+    for (store, limiter) in instances.iter().chain([&late]) {
+        store.set_instances(3.try_into().unwrap());
+        while limiter.check("key").await.unwrap().is_allowed() {
+            admitted += 1;
+        }
+    }
+    assert_eq!(admitted, 2 * 20);
+}
+
 /// Registers as the instance would, and returns the two numbers and both plans.
 async fn register(server: &Server, id: u64, weight: u64, known: u64) -> (u64, u64, String, String) {
     let script = include_str!("../../lua/fleet.lua");

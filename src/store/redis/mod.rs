@@ -368,7 +368,38 @@ impl RedisStore {
         Self { instances: instances.get() as u64, fleet: Arc::default(), ..self }
     }
 
-    /// Sets for how many keys this process can decide while Redis fails: 100,000 by default. See [`FailureMode::Local`](crate::FailureMode::Local).
+    /// Says how many instances there are by now, for example because a service registry knows. It
+    /// matters only while Redis fails: then the instances that Redis did not know, because they have
+    /// started since, get equal parts, and the others leave these to them. A smaller number than Redis
+    /// reported last changes nothing, because nobody knows which instances have ended.
+    ///
+    /// ```
+    /// use std::num::NonZeroUsize;
+    /// use tokio::sync::watch;
+    /// use tollgate::RedisStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::open("redis://127.0.0.1:6379")?;
+    /// // A client of the registry has the sender.
+    /// let (registry, mut instances) = watch::channel(NonZeroUsize::new(3).unwrap());
+    /// tokio::spawn({
+    ///     let store = store.clone();
+    ///     async move {
+    ///         while instances.changed().await.is_ok() {
+    ///             store.set_instances(*instances.borrow_and_update());
+    ///         }
+    ///     }
+    /// });
+    /// # drop(registry);
+    /// # Ok(()) }
+    /// ```
+    pub fn set_instances(&self, instances: NonZeroUsize) {
+        self.fleet().local.set_instances(instances.get() as u64);
+    }
+
+    /// Sets for how many keys this process can decide while Redis fails: 100,000 by default. See
+    /// [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn local_keys(self, keys: NonZeroUsize) -> Self {
         Self { local_keys: keys, fleet: Arc::default(), ..self }

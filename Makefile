@@ -17,7 +17,7 @@ $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
 .PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration tls redis msrv deny \
-        bench bench-scale soak chaos bench-delay bench-algorithms bench-instructions bench-smoke
+        bench bench-scale soak chaos bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ plots: ## Draw what each algorithm admits: docs/algorithms.svg
 
 soak: redis ## Check for 10 minutes that stalls of Redis have no lasting effect
 	$(BENCH) soak $(ARGS)
+
+bench-flood: redis ## Check a million keys, and that memory stays bounded
+	$(BENCH) flood $(ARGS)
 
 chaos: redis ## Let several processes check for 10 minutes with one fault after another, and print a scorecard
 	$(BENCH) chaos $(ARGS)

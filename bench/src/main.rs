@@ -11,6 +11,7 @@ mod chaos;
 mod common;
 mod delay;
 mod distance;
+mod flood;
 mod load;
 mod paced;
 mod plot;
@@ -47,6 +48,8 @@ Commands:
                 exits with status 1 if checks are not decided soon after each
   chaos         10 minutes of several processes with one fault after another; prints a scorecard, and
                 exits with status 1 if the limit, the latency or the recovery are not as documented
+  flood         check a million keys in memory, on Redis, and while Redis is down; exits with status 1
+                if the memory of the process grows, or a denied key is allowed
   allocations   count the heap allocations of a request
   sizes         measure the memory of a key in Redis and in the process, by its length
   smoke         run every row of the table and `delay` briefly, to check that the benchmarks work
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         "chaos" => block_on(chaos::run(settings)),
         // A process of `chaos`.
         "chaos-worker" => block_on(chaos::run_worker(settings)),
+        "flood" => block_on(flood::run()),
         "smoke" => block_on(smoke::run()),
         "allocations" => allocations::run(),
         "sizes" => block_on(sizes::run()),

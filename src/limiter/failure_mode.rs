@@ -38,7 +38,8 @@ pub enum FailureMode {
     /// number of instances is enforced by some of them, chosen by the key; the others deny.
     ///
     /// A bucket starts from what Redis said last about its key, if the key had used more than an
-    /// eighth of a limit. When Redis works again, what was taken and still counts is charged there.
+    /// eighth of a limit. When Redis works again, what was taken and still counts is charged there:
+    /// before the next check of the key, and in the background for keys without one.
     ///
     /// In these cases the fleet can admit more:
     ///
@@ -47,7 +48,8 @@ pub enum FailureMode {
     /// - An instance that only this process's network cuts off from Redis uses its part in addition to
     ///   what Redis admits. So does each check whose reply is late.
     /// - If instances start while Redis cannot be reached, they know of no others:
-    ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect.
+    ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect, and
+    ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now.
     ///
     /// It can admit less, too: a check whose reply is late may be charged twice, and windows start anew
     /// in an outage, so what was used counts for longer. A cost above the part of an instance is denied.

@@ -364,9 +364,24 @@ impl Shard {
             let dropped = self.drop_nearest_to_full(shared, |_| true);
             evicted += u64::from(dropped.is_some_and(|full_at| full_at >= now));
         }
+        if self.buckets.len() + 1 >= shared.keys_per_shard
+            && self.buckets.len() == self.buckets.capacity()
+        {
+            self.rebuild(shared);
+        }
         self.by_full_at.push(Reverse((bucket.state.until(), hash)));
         self.buckets.insert_unique(hash, bucket, |bucket| shared.hash_of(bucket));
         evicted
+    }
+
+    /// What a removed bucket leaves in the table counts as used, until the table is twice as large.
+    #[cold]
+    fn rebuild(&mut self, shared: &Shared) {
+        let smallest = HashTable::with_capacity(shared.keys_per_shard);
+        for bucket in mem::replace(&mut self.buckets, smallest) {
+            let hash = shared.hash_of(&bucket);
+            self.buckets.insert_unique(hash, bucket, |bucket| shared.hash_of(bucket));
+        }
     }
 
     /// Drops the bucket nearest to full if it is near enough, and returns when it is full.
@@ -519,6 +534,17 @@ mod tests {
         let shard = lock(&store.shared.shards[0]);
         assert_eq!(shard.buckets.len(), 3);
         assert!(shard.by_full_at.len() <= 6, "{}", shard.by_full_at.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_does_not_grow_a_table_that_is_full() {
+        // Nearly as many as the table holds.
+        let (store, limiter) = limiter(1_700);
+        for key in 0..20_000u32 {
+            assert!(take(&limiter, key, 1).await);
+        }
+        let capacity = lock(&store.shared.shards[0]).buckets.capacity();
+        assert!(capacity <= HashTable::<Bucket>::with_capacity(1_700).capacity(), "{capacity}");
     }
 
     #[test]

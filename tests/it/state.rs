@@ -359,6 +359,37 @@ async fn a_debt_that_would_outlive_its_key_is_repaired() {
     }
 }
 
+#[tokio::test]
+async fn a_client_that_returns_after_the_wait_is_allowed_and_charged_by_any_algorithm() {
+    const PERIOD: Duration = Duration::from_millis(150);
+    let quota = Quota::new(3, PERIOD);
+    let quotas = [
+        quota,
+        quota.interval_refill(),
+        quota.fixed_window(),
+        quota.calendar(),
+        quota.sliding_window(),
+        quota.sliding_blocks(3),
+    ];
+    let server = Server::start().await;
+    for quota in quotas {
+        let limiter = limiter(&server, quota);
+        limiter.reset("key").await.unwrap();
+        for _ in 0..3 {
+            let mut denial = limiter.check("key").await.unwrap();
+            let mut allowed = 0;
+            while denial.is_allowed() {
+                allowed += 1;
+                // A period may end meanwhile.
+                assert!(allowed <= 2 * 3, "{quota}");
+                denial = limiter.check("key").await.unwrap();
+            }
+            tokio::time::sleep(denial.retry_after().unwrap()).await;
+            assert!(limiter.check("key").await.unwrap().is_allowed(), "{quota}: {denial:?}");
+        }
+    }
+}
+
 /// Also if the bucket is full in the same second as before.
 #[tokio::test]
 async fn a_denied_check_restores_a_missing_ttl_at_any_rate() {

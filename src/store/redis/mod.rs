@@ -398,8 +398,8 @@ impl RedisStore {
         self.fleet().local.set_instances(instances.get() as u64);
     }
 
-    /// Sets for how many keys this process can decide while Redis fails: 100,000 by default. See
-    /// [`FailureMode::Local`](crate::FailureMode::Local).
+    /// Sets for how many keys this process can decide while Redis fails: 100,000 by default. They take
+    /// about 38 MB if all of them are in use. See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn local_keys(self, keys: NonZeroUsize) -> Self {
         Self { local_keys: keys, fleet: Arc::default(), ..self }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Costs, ErrorKind, Limiter, Policy, Quota, RedisStore};
+use tollgate::{Costs, ErrorKind, Limiter, Policy, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Sentinel, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
@@ -387,6 +387,21 @@ async fn a_client_that_returns_after_the_wait_is_allowed_and_charged_by_any_algo
             tokio::time::sleep(denial.retry_after().unwrap()).await;
             assert!(limiter.check("key").await.unwrap().is_allowed(), "{quota}: {denial:?}");
         }
+    }
+}
+
+/// In the first block in which none counts any more.
+#[tokio::test]
+async fn blocks_that_have_just_ended_are_not_read() {
+    let server = Server::start().await;
+    let quota = Quota::new(10, Duration::from_millis(60)).sliding_blocks(3);
+    let limiter = limiter(&server, quota);
+    for _ in 0..10 {
+        limiter.check_cost("key", 9).await.unwrap().ensure_allowed().unwrap();
+        tokio::time::sleep(Duration::from_millis(4 * 20)).await;
+        let decision = limiter.check("key").await.unwrap();
+        assert_eq!((decision.remaining(), decision.source()), (9, Source::Store));
+        limiter.reset("key").await.unwrap();
     }
 }
 

@@ -141,6 +141,23 @@ async fn a_cached_denial_also_denies_a_check_that_is_charged_later() {
     assert_eq!(limiter.check_cost("key", 0).await.unwrap().source(), Source::Store);
 }
 
+/// It is charged to the other quota.
+#[tokio::test]
+async fn a_check_that_is_charged_later_needs_only_one_permit() {
+    let server = Server::start().await;
+    let policy = Policy::new("test").quota("a", Quota::per_day(2)).quota("b", Quota::per_day(9));
+    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), policy);
+    let costs = |a| Costs::new(1).with("a", a);
+    let _ = limiter.check_costs("key", costs(1)).await.unwrap();
+    assert_eq!(remaining(&limiter, "key").await, [1, 8]);
+    let later = || costs(0).charged_later();
+    assert!(limiter.check_costs("key", later()).await.unwrap().is_allowed());
+    assert_eq!(remaining(&limiter, "key").await, [1, 7]);
+    let _ = limiter.check_costs("key", costs(1)).await.unwrap();
+    assert!(limiter.check_costs("key", later()).await.unwrap().is_denied());
+    assert_eq!(remaining(&limiter, "key").await, [0, 6]);
+}
+
 #[tokio::test]
 async fn a_charge_that_fails_is_an_error_in_any_failure_mode() {
     let store = RedisStore::open("redis://127.0.0.1:1").unwrap();

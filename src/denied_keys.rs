@@ -10,8 +10,8 @@ use crate::{Decision, Key};
 
 /// Finds the keys that are denied most often, in bounded memory.
 ///
-/// A key is in no metric, because there are too many of them, and because it may identify a person. This is
-/// for the question who it is that is denied. Clones count together.
+/// Keys are in no metric, because there are too many of them, and because a key may identify a person.
+/// Clones count together.
 ///
 /// The counts are estimates: those of a key that is denied often are close, and a key that is denied
 /// rarely may be missing (HeavyKeeper: Yang et al., "HeavyKeeper: An Accurate Algorithm for Finding
@@ -48,17 +48,18 @@ pub struct DeniedKeys {
 type Sketch = TopK<Key, RandomState>;
 
 impl DeniedKeys {
-    /// Finds about so many keys, and reports them as they are. Bytes that are not printable ASCII are
+    /// Finds at most this many keys, and reports them as they are. Bytes that are not printable ASCII are
     /// escaped.
     pub fn plain(most: NonZeroU16) -> Self {
         Self::new(most, false)
     }
 
-    /// Finds about so many keys, and reports a part of their SHA-256 hash: 16 hexadecimal digits. So a
-    /// log does not contain addresses or names, and a key that somebody asks about can be found all the
-    /// same: `printf %s 203.0.113.7 | sha256sum | cut -c 1-16`.
+    /// Finds at most this many keys, and reports the first 16 hexadecimal digits of their SHA-256 hash.
+    /// So a log contains no addresses or names, and a known key can still be looked up:
+    /// `printf %s 203.0.113.7 | sha256sum | cut -c 1-16`.
     ///
-    /// Who has the hashes can find keys that are easy to guess, such as IPv4 addresses, by trying all.
+    /// Anyone who has the hashes can find keys that are easy to guess, such as IPv4 addresses, by hashing
+    /// all of them.
     pub fn hashed(most: NonZeroU16) -> Self {
         Self::new(most, true)
     }
@@ -92,8 +93,12 @@ impl DeniedKeys {
         if !self.is_hashed {
             return key.as_bytes().escape_ascii().to_string();
         }
-        let hash = Sha256::digest(key.as_bytes());
-        hash[..8].iter().fold(String::new(), |mut text, byte| {
+        // The key of a digest is its hash already.
+        let hash = match key.is_digest() {
+            true => key.as_bytes().to_vec(),
+            false => Sha256::digest(key.as_bytes()).to_vec(),
+        };
+        hash.iter().take(8).fold(String::new(), |mut text, byte| {
             // Writing to a string cannot fail.
             let _ = write!(text, "{byte:02x}");
             text
@@ -157,6 +162,15 @@ mod tests {
         deny(&keys, "203.0.113.7");
         // printf %s 203.0.113.7 | sha256sum | cut -c 1-16
         assert_eq!(keys.take(), [("fec52565aa0cf18f".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn a_long_key_has_the_hash_of_all_its_bytes() {
+        let keys = DeniedKeys::hashed(TEN);
+        let long = "k".repeat(1_000);
+        deny(&keys, &long);
+        let hash = Sha256::digest(&long);
+        assert!(keys.take()[0].0.starts_with(&format!("{:02x}{:02x}", hash[0], hash[1])));
     }
 
     #[test]

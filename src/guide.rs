@@ -746,12 +746,15 @@
 //! # Metrics and traces
 //!
 //! With the feature `metrics`, tollgate reports to the recorder of the crate [`metrics`]. Install one
-//! before the first check: what is measured before is lost. `cargo run --example metrics
+//! before the first check. Except for decisions, what is measured before is lost. (A recorder whose type has
+//! no fields is taken for none.) `cargo run --example metrics
 //! --features metrics` serves the metrics to Prometheus, and `docs/grafana.json` is a dashboard for
 //! them.
 //!
-//! The names follow OpenTelemetry, and the units are those of UCUM. Prometheus calls the first one
-//! `tollgate_decisions_total`. No label has the value of a key.
+//! The names follow OpenTelemetry, and the units are those of UCUM. The queries below and the dashboard
+//! have the names that Prometheus recommends, such as `tollgate_decisions_total`, and need histograms.
+//! With `metrics-exporter-prometheus`, call `with_recommended_naming(true)` and set buckets, as the
+//! example does. No label has the value of a key.
 //!
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
@@ -769,20 +772,22 @@
 //! | `tollgate.redis.redirections` | counter | {reply} | `tollgate.server` | `MOVED` and `ASK` replies. A pool follows them itself, uncounted. |
 //! | `tollgate.redis.connections` | gauge | {connection} | `tollgate.server` | Established connections. |
 //! | `tollgate.redis.connection.failures` | counter | {attempt} | `tollgate.server` | Failed attempts to connect. |
-//! | `tollgate.fleet.instances` | gauge | {instance} | `tollgate.key_prefix` | Instances that share the limits, as this one knows them. |
-//! | `tollgate.fleet.share` | gauge | 1 | `tollgate.key_prefix` | The part of a limit that this instance enforces while Redis fails, between 0 and 1. |
+//! | `tollgate.fleet.instances` | gauge | {instance} | `tollgate.key_prefix`, `tollgate.server` | Instances that share the limits, as this one knows them. |
+//! | `tollgate.fleet.share` | gauge | 1 | `tollgate.key_prefix`, `tollgate.server` | The part of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure mode `Local`, as the row above. |
 //!
 //! The first metric answers most questions. These queries are for Prometheus:
 //!
-//! - Is a limit not enforced? `rate(tollgate_decisions_total{tollgate_source="failure_mode"}[5m]) > 0`.
-//!   Alert on it. `local` instead of `failure_mode`: each instance enforces its part.
+//! - Is a limit not enforced? Alert on
+//!   `rate(tollgate_decisions_total{tollgate_source="failure_mode", tollgate_outcome="allowed"}[5m]) > 0`.
+//!   With the source `local` instead, each instance enforces its part. The outcome `failed` means that
+//!   requests get 503.
 //! - Who is denied? `sum by (tollgate_policy) (rate(tollgate_decisions_total{tollgate_outcome="denied"}[5m]))`.
 //!   Keys are in no metric. With the feature `denied-keys`, `DeniedKeys` finds those that are denied most
 //!   often.
 //!
-//! With the feature `tracing`, each check that waits for the store has a span `rate_limit_check`, and each
-//! decision an event `rate limit decision` inside of it, with the policy, the quota, the outcome, the
-//! source, what remains, and the wait in milliseconds. The level of both is `DEBUG`, the target
+//! With the feature `tracing`, each check that waits for the store has a span `rate_limit_check`. Each
+//! decision is an event `rate limit decision`, with the policy, the quota, the outcome, the source, what
+//! remains, and the wait in milliseconds. The level of both is `DEBUG`, the target
 //! `tollgate`. Problems are logged without this feature too: see [Rollout](#rollout).
 //!
 //! [`metrics`]: https://docs.rs/metrics

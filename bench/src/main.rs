@@ -73,6 +73,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    #[cfg(feature = "observed")]
+    observe();
     let result = match command.as_str() {
         "table" => block_on(table::run(settings)),
         "scale" => block_on(scale::run(settings)),
@@ -100,6 +102,19 @@ fn main() -> ExitCode {
         eprintln!("error: {error}");
         ExitCode::FAILURE
     })
+}
+
+/// Installs a recorder, and empties its histograms as an exporter does.
+#[cfg(feature = "observed")]
+fn observe() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder();
+    let handle = recorder.expect("there is no other recorder");
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            handle.run_upkeep();
+        }
+    });
 }
 
 /// Uses two worker threads, as the targets assume.

@@ -60,6 +60,7 @@ impl Error {
                 *response.status_mut() = StatusCode::BAD_REQUEST;
                 response
             }
+            (ErrorKind::UnknownQuota, _) => problem::unavailable(),
             _ => {
                 let mut response = problem::unavailable();
                 let seconds = RetryJitter::default().unavailable();

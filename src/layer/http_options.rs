@@ -40,7 +40,7 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// default. It is a random number of whole seconds, and at most a quarter of the wait. So clients
     /// that were denied at the same time, as at the end of a window, do not all return in the same
     /// second. Zero turns it off. gRPC clients get the same wait. The `Retry-After` of a 503, for a store
-    /// that failed, is 1 second and up to 4 more.
+    /// that failed, is 1 second and up to 4 more, within the same limit.
     #[must_use]
     pub fn retry_jitter(self, longest: Duration) -> Self {
         let mode = Http { retry_jitter: RetryJitter::new(longest), ..self.mode };

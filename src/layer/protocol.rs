@@ -155,9 +155,12 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
 
     fn fail(&self, checking: &Checking<'_, Parts>, error: &Error) -> Response<ErrorBody> {
         let mut response = self.respond(&checking.context(Cause::Unavailable(error)));
-        // Unless a custom response has one.
-        let retry_after = response.headers_mut().entry(RETRY_AFTER);
-        retry_after.or_insert(self.mode.retry_jitter.unavailable().into());
+        // A quota that does not exist will not exist later.
+        if error.kind() != ErrorKind::UnknownQuota {
+            // Unless a custom response has one.
+            let retry_after = response.headers_mut().entry(RETRY_AFTER);
+            retry_after.or_insert(self.mode.retry_jitter.unavailable().into());
+        }
         response
     }
 }

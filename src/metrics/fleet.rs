@@ -1,5 +1,5 @@
-use super::catalog::KEY_PREFIX;
 use super::catalog::redis::{INSTANCES, SHARE};
+use super::catalog::{KEY_PREFIX, SERVER};
 use super::instrument::Gauge;
 
 /// What is measured of the instances that share limits.
@@ -10,8 +10,8 @@ pub(crate) struct FleetMetrics {
 }
 
 impl FleetMetrics {
-    pub(crate) fn new(key_prefix: &str) -> Self {
-        let labels = &[(KEY_PREFIX, key_prefix)];
+    pub(crate) fn new(key_prefix: &str, server: &str) -> Self {
+        let labels = &[(KEY_PREFIX, key_prefix), (SERVER, server)];
         Self { instances: Gauge::new(&INSTANCES, labels), share: Gauge::new(&SHARE, labels) }
     }
 

@@ -2,9 +2,9 @@
 //! often make their limiters before.
 
 use std::cell::Cell;
-use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use std::{fmt, mem};
 
 use metrics::{Key, Label, Level, Metadata, Recorder, Unit, with_recorder};
 
@@ -17,7 +17,11 @@ pub(crate) struct Counter(Instrument<metrics::Counter>);
 
 #[cfg(feature = "redis")]
 #[derive(Debug)]
-pub(crate) struct Gauge(Instrument<metrics::Gauge>);
+pub(crate) struct Gauge {
+    instrument: Instrument<metrics::Gauge>,
+    /// What was added while there was no recorder.
+    unreported: Mutex<f64>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Histogram(Instrument<metrics::Histogram>);
@@ -33,28 +37,37 @@ impl Counter {
         Self(Instrument::new(descriptor, labels))
     }
 
-    #[inline]
     pub(crate) fn add(&self, count: u64) {
-        let register = |instrument: &Instrument<_>, recorder: &dyn Recorder| {
+        if let Some(counter) = self.handle() {
+            counter.increment(count);
+        }
+    }
+
+    /// Whether there is a recorder.
+    pub(super) fn register(&self) -> bool {
+        self.handle().is_some()
+    }
+
+    fn handle(&self) -> Option<&metrics::Counter> {
+        self.0.handle(|instrument, recorder| {
             let Descriptor { name, description, .. } = *instrument.descriptor;
             recorder.describe_counter(name.into(), instrument.unit(), description.into());
             recorder.register_counter(&instrument.key, &METADATA)
-        };
-        if let Some(counter) = self.0.handle(register) {
-            counter.increment(count);
-        }
+        })
     }
 }
 
 #[cfg(feature = "redis")]
 impl Gauge {
     pub(crate) fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
-        Self(Instrument::new(descriptor, labels))
+        Self { instrument: Instrument::new(descriptor, labels), unreported: Mutex::new(0.0) }
     }
 
     pub(crate) fn add(&self, difference: f64) {
+        let mut unreported = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
+        *unreported += difference;
         if let Some(gauge) = self.handle() {
-            gauge.increment(difference);
+            gauge.increment(mem::take(&mut *unreported));
         }
     }
 
@@ -65,7 +78,7 @@ impl Gauge {
     }
 
     fn handle(&self) -> Option<&metrics::Gauge> {
-        self.0.handle(|instrument, recorder| {
+        self.instrument.handle(|instrument, recorder| {
             let Descriptor { name, description, .. } = *instrument.descriptor;
             recorder.describe_gauge(name.into(), instrument.unit(), description.into());
             recorder.register_gauge(&instrument.key, &METADATA)
@@ -83,6 +96,11 @@ impl Histogram {
         if let Some(histogram) = self.handle() {
             histogram.record(number as f64);
         }
+    }
+
+    /// An empty one is reported.
+    pub(super) fn register(&self) {
+        self.handle();
     }
 
     pub(crate) fn record_duration(&self, duration: Duration) {
@@ -109,7 +127,6 @@ impl<T> Instrument<T> {
     }
 
     /// `None` while there is no recorder.
-    #[inline]
     fn handle(&self, register: impl FnOnce(&Self, &dyn Recorder) -> T) -> Option<&T> {
         match self.handle.get() {
             Some(handle) => Some(handle),
@@ -117,7 +134,6 @@ impl<T> Instrument<T> {
         }
     }
 
-    #[cold]
     fn register(&self, register: impl FnOnce(&Self, &dyn Recorder) -> T) -> Option<&T> {
         with_recorder(|recorder| {
             // The one that `metrics` uses until another is installed has no size.
@@ -137,17 +153,21 @@ impl<T> fmt::Debug for Instrument<T> {
     }
 }
 
-/// Measures one in 16 of what is started on a thread: reading the clock twice would cost a few percent of
-/// a check.
+/// Measures one in 16, chosen at random: reading the clock twice would cost a few percent of a check.
 #[derive(Debug)]
 pub(crate) struct Stopwatch(Option<Instant>);
 
 impl Stopwatch {
     #[inline]
     pub(crate) fn start() -> Self {
-        thread_local!(static TURN: Cell<u8> = const { Cell::new(0) });
-        let turn = TURN.replace(TURN.get().wrapping_add(1));
-        Self(turn.is_multiple_of(16).then(Instant::now))
+        thread_local!(static RANDOM: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) });
+        // Xorshift (Marsaglia, "Xorshift RNGs", 2003).
+        let mut random = RANDOM.get();
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        RANDOM.set(random);
+        Self((random >> 60 == 0).then(Instant::now))
     }
 
     #[inline]

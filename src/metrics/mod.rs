@@ -4,6 +4,8 @@
 #![cfg_attr(not(feature = "metrics"), allow(dead_code))]
 
 mod catalog;
+#[cfg(feature = "metrics")]
+mod counter_set;
 #[cfg(feature = "redis")]
 mod fleet;
 #[cfg(feature = "metrics")]
@@ -16,8 +18,12 @@ mod policy;
 mod server;
 
 pub(crate) use catalog::EVICTIONS;
+#[cfg(feature = "metrics")]
+use counter_set::CounterSet;
 #[cfg(feature = "redis")]
 pub(crate) use fleet::FleetMetrics;
+#[cfg(not(feature = "metrics"))]
+use instrument::CounterSet;
 pub(crate) use instrument::{Counter, Stopwatch};
 #[cfg(feature = "tracing")]
 pub(crate) use policy::Outcome;

@@ -16,6 +16,9 @@ pub(crate) struct Histogram;
 #[derive(Debug)]
 pub(crate) struct Stopwatch;
 
+#[derive(Debug)]
+pub(crate) struct CounterSet;
+
 impl Counter {
     pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, &str)]) -> Self {
         Self
@@ -23,6 +26,17 @@ impl Counter {
 
     #[inline]
     pub(crate) fn add(&self, _: u64) {}
+}
+
+impl CounterSet {
+    pub(crate) fn new(_: impl IntoIterator<Item = Counter>) -> Self {
+        Self
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, _: usize, _: u64) -> bool {
+        false
+    }
 }
 
 impl Gauge {
@@ -41,6 +55,8 @@ impl Histogram {
     }
 
     pub(crate) fn record(&self, _: usize) {}
+
+    pub(super) fn register(&self) {}
 
     pub(crate) fn record_duration(&self, _: Duration) {}
 }

@@ -1,3 +1,4 @@
+use super::CounterSet;
 use super::catalog::{
     CHECK_DURATION, CHECK_FAILURES, DECISIONS, ERROR_TYPE, OUTCOME, POLICY, REPAIRS, SOURCE,
 };
@@ -7,7 +8,8 @@ use crate::{Decision, Error, ErrorKind, Source};
 /// What is measured of the checks of a policy.
 #[derive(Debug)]
 pub(crate) struct PolicyMetrics {
-    decisions: [[Counter; Outcome::ALL.len()]; Source::ALL.len()],
+    /// For each source and outcome.
+    decisions: CounterSet,
     failures: [Counter; ErrorKind::ALL.len()],
     duration: Histogram,
     repairs: Counter,
@@ -24,16 +26,18 @@ pub(crate) enum Outcome {
 
 impl PolicyMetrics {
     pub(crate) fn new(policy: &str) -> Self {
-        let decisions = |source: Source, outcome: Outcome| {
+        let all = Source::ALL
+            .into_iter()
+            .flat_map(|source| Outcome::ALL.map(|outcome| (source, outcome)));
+        let decisions = all.map(|(source, outcome): (Source, Outcome)| {
             let labels = [(POLICY, policy), (SOURCE, source.name()), (OUTCOME, outcome.name())];
             Counter::new(&DECISIONS, &labels)
-        };
+        });
         let failures = |kind: ErrorKind| {
             Counter::new(&CHECK_FAILURES, &[(POLICY, policy), (ERROR_TYPE, kind.name())])
         };
         Self {
-            decisions: Source::ALL
-                .map(|source| Outcome::ALL.map(|outcome| decisions(source, outcome))),
+            decisions: CounterSet::new(decisions),
             failures: ErrorKind::ALL.map(failures),
             duration: Histogram::new(&CHECK_DURATION, &[(POLICY, policy)]),
             repairs: Counter::new(&REPAIRS, &[(POLICY, policy)]),
@@ -42,8 +46,16 @@ impl PolicyMetrics {
 
     #[inline]
     pub(crate) fn decided(&self, decision: &Decision) {
-        let outcome = Outcome::of(decision);
-        self.decisions[decision.source() as usize][outcome as usize].add(1);
+        self.count(decision.source(), Outcome::of(decision));
+    }
+
+    #[inline]
+    fn count(&self, source: Source, outcome: Outcome) {
+        let index = source as usize * Outcome::ALL.len() + outcome as usize;
+        if self.decisions.add(index, 1) {
+            self.duration.register();
+            self.failures.iter().chain([&self.repairs]).for_each(|counter| counter.add(0));
+        }
     }
 
     /// The store did not decide a check.
@@ -53,7 +65,7 @@ impl PolicyMetrics {
 
     /// A check has no decision.
     pub(crate) fn undecided(&self) {
-        self.decisions[Source::FailureMode as usize][Outcome::Failed as usize].add(1);
+        self.count(Source::FailureMode, Outcome::Failed);
     }
 
     /// A check waited for the store.
@@ -61,8 +73,6 @@ impl PolicyMetrics {
     pub(crate) fn waited(&self, stopwatch: &Stopwatch) {
         if let Some(duration) = stopwatch.elapsed() {
             self.duration.record_duration(duration);
-            // Registered even if there is never one, so that a dashboard shows 0.
-            self.repairs.add(0);
         }
     }
 

@@ -9,6 +9,9 @@
 /// Identifies an instance in a fleet.
 pub(crate) type InstanceId = u64;
 
+/// A division among more would take too long.
+pub(crate) const MAX_INSTANCES: usize = 10_000;
+
 /// The instances that divide limits, by their identity, and their weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan(Vec<(InstanceId, u32)>);
@@ -20,8 +23,6 @@ pub(crate) struct Share {
     agreed: Plan,
     /// Some instances may use it already.
     proposed: Option<Plan>,
-    /// How many instances there are, if that is known from elsewhere.
-    total: u64,
 }
 
 impl Plan {
@@ -39,7 +40,20 @@ impl Plan {
 
     /// Equal parts for so many instances, which are numbered from 0.
     pub(crate) fn even(instances: u64) -> Self {
-        Self::new((0..instances).map(|id| (id, 1)))
+        Self::new((0..instances.min(MAX_INSTANCES as u64)).map(|id| (id, 1)))
+    }
+
+    /// The same with others that nobody has identified, so that there are so many.
+    fn among(mut self, total: usize) -> Self {
+        let known = self.0.len().max(1);
+        let all: u64 = self.0.iter().map(|(_, weight)| u64::from(*weight)).sum();
+        let equal = (all / known as u64).max(1) as u32;
+        // Identities in Redis are smaller.
+        let others = self.0.len()..total.min(MAX_INSTANCES);
+        self.0.extend(
+            others.map(|number| (InstanceId::MAX - MAX_INSTANCES as u64 + number as u64, equal)),
+        );
+        self
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -67,7 +81,7 @@ impl Plan {
 impl Share {
     /// Of the agreed plan.
     pub(crate) fn new(me: InstanceId, agreed: Plan, proposed: Option<Plan>) -> Self {
-        Self { me, agreed, proposed, total: 0 }
+        Self { me, agreed, proposed }
     }
 
     /// The same with another plan that is not agreed, if this instance is part of the agreed one.
@@ -75,20 +89,15 @@ impl Share {
         Self::new(me, self.agreed.clone(), Some(plan))
     }
 
-    /// The same in a fleet of so many instances. If the plan has fewer, it leaves equal parts to the
-    /// others.
-    pub(crate) fn among(self, total: u64) -> Self {
-        Self { total, ..self }
+    /// The same in a fleet of so many instances. If a plan has fewer, it leaves equal parts to the others.
+    pub(crate) fn among(self, total: usize) -> Self {
+        let (agreed, proposed) = (self.agreed.among(total), self.proposed);
+        Self { me: self.me, agreed, proposed: proposed.map(|plan| plan.among(total)) }
     }
 
     /// How many of these permits are for this instance, for a key with this
     /// [hash](Key::stable_hash). One that has just joined uses the plan that it is part of.
     pub(crate) fn part(&self, key: u64, permits: u64) -> u64 {
-        let (known, total) = (self.instances() as u64, self.total);
-        let permits = match total > known {
-            true => (u128::from(permits) * u128::from(known) / u128::from(total)) as u64,
-            false => permits,
-        };
         let agreed = self.agreed.part(self.me, key, permits);
         let proposed = self.proposed.as_ref().and_then(|plan| plan.part(self.me, key, permits));
         match (agreed, proposed) {
@@ -203,9 +212,27 @@ mod tests {
         let parts: Vec<u64> = known.map(|share| share.part(7, 1_000)).collect();
         assert_eq!(parts, [300, 100]);
         let unknown = Share::new(3, Plan::even(5), None).among(5);
-        assert_eq!(unknown.part(7, 1_000), 200);
+        assert_eq!((unknown.part(7, 1_000), unknown.instances()), (200, 5));
         // An instance may have ended: nobody knows which.
         assert_eq!(Share::new(0, Plan::even(2), None).among(1).part(7, 1_000), 500);
+    }
+
+    #[test]
+    fn a_small_limit_is_not_lost_among_instances_that_redis_does_not_know() {
+        let parts = |key: u64| -> u64 {
+            let share = |id| Share::new(id, Plan::even(9), None).among(10);
+            (0..9).map(|id| share(id).part(Key::from(key).stable_hash(), 1)).sum()
+        };
+        let enforced: u64 = (0..1_000).map(parts).sum();
+        assert!((0..1_000).all(|key| parts(key) <= 1));
+        assert!((850..=950).contains(&enforced), "{enforced} of 1,000 keys");
+    }
+
+    #[test]
+    fn a_fleet_of_any_size_is_divided() {
+        let share = Share::new(0, Plan::even(u64::MAX), None).among(usize::MAX);
+        assert_eq!(share.instances(), MAX_INSTANCES);
+        assert_eq!(share.part(7, 20_000), 2);
     }
 
     #[test]

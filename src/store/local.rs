@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -27,14 +27,23 @@ pub(crate) struct Local {
     /// What the server said last. Allocated by the first standing.
     standings: OnceLock<Cache<Id, Reported, UnitWeighter, RandomState>>,
     max_keys: usize,
-    /// Set by somebody else. 0 if nobody has.
-    instances: AtomicU64,
-    /// Whether the server has told which instances there are.
-    has_plan: AtomicBool,
+    known: Mutex<Known>,
     /// Whether a limiter decides locally if the server fails.
     is_used: AtomicBool,
     /// The checks that the server has decided or should have.
     demand: AtomicU64,
+}
+
+/// What is known of the fleet.
+struct Known {
+    /// Which instance this is, as long as the server has not said.
+    id: u64,
+    /// How many instances there are, as long as nobody knows.
+    assumed: u64,
+    /// How many there are, as somebody else knows it. 0 if nobody has said so.
+    total: usize,
+    /// What the server said last.
+    share: Option<Share>,
 }
 
 /// A policy whose limits are divided.
@@ -68,11 +77,11 @@ struct Reported {
 impl Local {
     /// For at most so many keys, in a fleet of so many instances until more is known.
     pub(crate) fn new(max_keys: NonZeroUsize, instances: u64) -> Self {
+        let known = Known { id: random_id(), assumed: instances, total: 0, share: None };
         Self {
             memory: MemoryStore::with_max_keys(max_keys),
-            share: ArcSwap::from_pointee(assumed(instances)),
-            instances: AtomicU64::new(0),
-            has_plan: AtomicBool::new(false),
+            share: ArcSwap::from_pointee(known.share()),
+            known: Mutex::new(known),
             standings: OnceLock::new(),
             max_keys: max_keys.get(),
             is_used: AtomicBool::new(false),
@@ -86,23 +95,24 @@ impl Local {
 
     /// What this instance may use, as the fleet knows it.
     pub(crate) fn set_share(&self, share: Share) {
-        self.has_plan.store(true, Ordering::Relaxed);
-        self.share.store(share.among(self.instances.load(Ordering::Relaxed)).into());
+        self.learn(|known| known.share = Some(share));
     }
 
     /// How many instances there are, as somebody else knows it.
-    pub(crate) fn set_instances(&self, instances: u64) {
-        self.instances.store(instances, Ordering::Relaxed);
-        match self.has_plan.load(Ordering::Relaxed) {
-            true => self.share.store(Share::clone(&self.share.load()).among(instances).into()),
-            false => self.share.store(assumed(instances).into()),
-        }
+    pub(crate) fn set_instances(&self, instances: usize) {
+        self.learn(|known| known.total = instances);
     }
 
     /// A plan of a fleet that has agreed on none. What this instance knew before still counts.
     pub(crate) fn propose(&self, me: InstanceId, plan: Plan) {
-        let share = self.share.load().proposed(me, plan);
-        self.set_share(share);
+        self.learn(|known| known.share = Some(known.undivided().proposed(me, plan)));
+    }
+
+    fn learn(&self, change: impl FnOnce(&mut Known)) {
+        // Nothing that panics runs under the lock.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut known);
+        self.share.store(known.share().into());
     }
 
     pub(crate) fn max_keys(&self) -> usize {
@@ -201,10 +211,20 @@ impl LocalPolicy {
     }
 }
 
-/// As long as this instance does not know which one it is.
-fn assumed(instances: u64) -> Share {
-    let instances = instances.max(1);
-    Share::new(random_id() % instances, Plan::even(instances), None)
+impl Known {
+    /// What this instance may use.
+    fn share(&self) -> Share {
+        self.undivided().among(self.total)
+    }
+
+    /// Without the instances that the server does not know.
+    fn undivided(&self) -> Share {
+        self.share.clone().unwrap_or_else(|| {
+            let instances = if self.total > 0 { self.total as u64 } else { self.assumed };
+            let plan = Plan::even(instances.max(1));
+            Share::new(self.id % plan.len() as u64, plan, None)
+        })
+    }
 }
 
 /// An identity that no other instance has.

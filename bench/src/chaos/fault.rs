@@ -21,6 +21,14 @@ impl Target {
     pub(super) fn url(&self) -> String {
         self.proxy.url()
     }
+
+    pub(super) fn suspend(&self) {
+        self.server.pause();
+    }
+
+    pub(super) fn resume(&self) {
+        self.server.resume();
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,6 +3,7 @@
 
 mod fault;
 mod instance;
+mod open_breaker;
 mod scorecard;
 mod worker;
 
@@ -48,6 +49,8 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
         println!("{:>5.0?} {}", start.elapsed(), cycle.summary());
         scorecard.add(calm, cycle);
     }
+    drop(instances);
+    scorecard.open_breaker = open_breaker::measure(&target).await?;
     print!("{scorecard}");
     Ok(if scorecard.is_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

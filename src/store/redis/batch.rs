@@ -90,12 +90,12 @@ impl Group<'_> {
         (self.number, ptr::from_ref(self.policy.scripts), Arc::as_ptr(self.policy))
     }
 
-    /// Writes the checks as an argument of the script.
     /// How many checks it has.
     pub(super) fn checks(&self) -> usize {
         self.costs.len()
     }
 
+    /// Writes the checks as an argument of the script.
     pub(super) fn write_costs(&self, call: &mut Cmd) {
         self.costs.write(call, self.policy.limits.len());
     }

@@ -125,6 +125,12 @@ impl Breaker {
         self.is_probing = false;
     }
 
+    /// Nobody probes any more, and checks are sent again. Returns whether it was open.
+    pub(super) fn end(&mut self) -> bool {
+        self.is_probing = false;
+        self.open.take().is_some()
+    }
+
     /// Whether a probe has to start, because the last one was abandoned. If so, it starts.
     pub(super) fn resume(&mut self) -> bool {
         self.open.is_some() && !std::mem::replace(&mut self.is_probing, true)

@@ -107,6 +107,10 @@ impl Cluster {
     }
 
     /// The connections to the node that serves a slot, or to another node, which will redirect.
+    pub(super) fn first_server(&self) -> &str {
+        self.first_connections.server()
+    }
+
     pub(super) fn connections(self: &Arc<Self>, slot: u16) -> Arc<ConnectionSet> {
         self.route(slot, Arc::clone)
     }

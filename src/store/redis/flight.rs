@@ -49,12 +49,12 @@ impl Flight {
     pub(super) async fn run(mut self, connection: Arc<Connection>) {
         let topology = self.queue.topology.clone();
         let earliest_deadline = self.queue.earliest_deadline();
+        let mut checks = 0;
         let mut calls = self.batch.freeze(
             |deadline| deadline < earliest_deadline,
             || self.queue.overloaded(),
             |groups| {
-                let checks = groups.iter().map(Group::checks).sum();
-                self.queue.connections.metrics.batch_sent(checks);
+                checks = groups.iter().map(Group::checks).sum();
                 Call::of_batch(groups, topology.is_cluster())
             },
         );
@@ -62,6 +62,7 @@ impl Flight {
             self.finish(End::NotSent);
             return;
         }
+        self.queue.connections.metrics.batch_sent(checks);
         let replies = topology.send(&mut calls, &self.queue.connections, &connection).await;
         let at = Instant::now();
         let is_lost = replies.iter().all(|reply| matches!(reply, Err(Failure::Lost(_))));

@@ -72,10 +72,12 @@ struct Fleet {
 
 impl Membership {
     pub(super) fn new(topology: Topology, key_prefix: &str, local: Arc<Local>) -> Self {
+        let slot = crc16::State::<crc16::XMODEM>::calculate(TAG.as_bytes()) % SLOTS;
+        let metrics = FleetMetrics::new(key_prefix, topology.first_server());
         Self {
             topology,
             key: format!("{key_prefix}:{{{TAG}}}"),
-            slot: crc16::State::<crc16::XMODEM>::calculate(TAG.as_bytes()) % SLOTS,
+            slot,
             me: random_id(),
             local,
             is_registering: AtomicBool::new(false),
@@ -83,7 +85,7 @@ impl Membership {
             has_warned: AtomicBool::new(false),
             known: AtomicU64::new(0),
             demand: Mutex::new(Demand { since: Instant::now(), per_second: 0.0 }),
-            metrics: FleetMetrics::new(key_prefix),
+            metrics,
         }
     }
 

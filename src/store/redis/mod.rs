@@ -362,7 +362,7 @@ impl RedisStore {
     /// Sets the number of instances that share the limits, until the store knows it: 1 by default.
     /// The store learns it from Redis, where each instance registers at its first check and every
     /// two seconds from then on. So this matters only if Redis cannot be reached when an instance
-    /// starts. See [`FailureMode::Local`](crate::FailureMode::Local).
+    /// starts. More than 10,000 count as 10,000. See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn instances(self, instances: NonZeroUsize) -> Self {
         Self { instances: instances.get() as u64, fleet: Arc::default(), ..self }
@@ -371,7 +371,10 @@ impl RedisStore {
     /// Says how many instances there are by now, for example because a service registry knows. It
     /// matters only while Redis fails: then the instances that Redis did not know, because they have
     /// started since, get equal parts, and the others leave these to them. A smaller number than Redis
-    /// reported last changes nothing, because nobody knows which instances have ended.
+    /// reported last changes nothing, because nobody knows which instances have ended. More than 10,000
+    /// count as 10,000.
+    ///
+    /// Call it after the methods that change the store, which start anew.
     ///
     /// ```
     /// use std::num::NonZeroUsize;
@@ -395,7 +398,7 @@ impl RedisStore {
     /// # Ok(()) }
     /// ```
     pub fn set_instances(&self, instances: NonZeroUsize) {
-        self.fleet().local.set_instances(instances.get() as u64);
+        self.fleet().local.set_instances(instances.get());
     }
 
     /// Sets for how many keys this process can decide while Redis fails: 100,000 by default. They take

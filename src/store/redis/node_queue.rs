@@ -67,6 +67,35 @@ impl NodeQueue {
         self.state().breaker.open_error().is_none()
     }
 
+    /// Adds a check that is sent with the next one, or by [`start`](Self::start).
+    pub(super) fn add(
+        self: &Arc<Self>,
+        policy: &Arc<RedisPolicy>,
+        key: &Key,
+        slot: u16,
+        op: &Op,
+        waker: &Waker,
+    ) -> Result<Place, Error> {
+        let now = Instant::now();
+        let mut state = self.state();
+        if let Some(error) = state.breaker.open_error() {
+            return Err(error.clone());
+        }
+        if state.runtime.is_none() {
+            state.runtime = Some(Handle::try_current().map_err(|_| no_runtime())?);
+        }
+        let joined = state.queue.join(policy, key, slot, op, now, waker);
+        let (batch, index) = joined.ok_or_else(|| self.overloaded())?;
+        let at = state.queue.arm(now);
+        self.unlock_and_arm(state, at);
+        Ok(Place::new(batch, index, None))
+    }
+
+    /// Sends the checks that wait, if a batch may start.
+    pub(super) fn start(self: &Arc<Self>) {
+        self.start_next(|_| ());
+    }
+
     pub(super) fn enqueue(
         self: &Arc<Self>,
         policy: &Arc<RedisPolicy>,
@@ -244,6 +273,14 @@ impl NodeQueue {
         }
     }
 
+    /// No check needs the server any more, as far as a prober knows.
+    pub(super) fn end_breaker(&self) {
+        if self.state().breaker.end() {
+            self.connections.breaker_log.ended(self.connections.server(), Instant::now());
+            self.connections.metrics.breaker_closed();
+        }
+    }
+
     /// Whether the checks of a slot come here.
     pub(super) fn serves(&self, slot: u16) -> bool {
         let here = self.topology.destination_of(slot, &self.connections);
@@ -311,10 +348,7 @@ impl NodeQueue {
 
 impl Drop for NodeQueue {
     fn drop(&mut self) {
-        if !self.is_open() {
-            self.connections.breaker_log.ended(self.connections.server(), Instant::now());
-            self.connections.metrics.breaker_closed();
-        }
+        self.end_breaker();
     }
 }
 

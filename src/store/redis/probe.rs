@@ -54,8 +54,11 @@ impl Prober {
                 self.is_done = true;
                 return;
             };
-            // On a cluster another node may serve the slot by now. The next check probes again.
+            // On a cluster another node may serve the slot by now. If checks still come here, they are
+            // sent, and the next fault starts another prober.
             if !queue.is_used() || !queue.serves(self.target.slot) {
+                self.is_done = true;
+                queue.end_breaker();
                 return;
             }
             patience = queue.timeout();

@@ -98,6 +98,20 @@ impl Queues {
         Poll::Ready(verdict)
     }
 
+    /// Adds a check that is sent with the next one of its queue, or when the queue is told to start.
+    pub(super) fn add(
+        &self,
+        policy: &Arc<RedisPolicy>,
+        key: &Key,
+        op: &Op,
+        waker: &Waker,
+    ) -> Result<(Arc<NodeQueue>, QueuedCheck), Error> {
+        let slot = self.slot(policy, key);
+        let queue = self.queue(slot, policy.timeout);
+        let place = queue.add(policy, key, slot, op, waker)?;
+        Ok((queue, QueuedCheck(Some(place))))
+    }
+
     fn enqueue(
         &self,
         policy: &Arc<RedisPolicy>,
@@ -105,24 +119,28 @@ impl Queues {
         op: &Op,
         waker: &Waker,
     ) -> Result<Place, Error> {
-        let slot = if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 };
+        let slot = self.slot(policy, key);
         let queues = self.queues.load();
         match queues.get(&(self.topology.destination(slot), policy.timeout)) {
             Some(queue) => queue.enqueue(policy, key, slot, op, waker),
-            None => self.add(slot, policy.timeout).enqueue(policy, key, slot, op, waker),
+            None => self.queue(slot, policy.timeout).enqueue(policy, key, slot, op, waker),
         }
+    }
+
+    fn slot(&self, policy: &RedisPolicy, key: &Key) -> u16 {
+        if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 }
     }
 
     /// Whether the checks of a key are sent.
     pub(super) fn is_open(&self, policy: &RedisPolicy, key: &Key) -> bool {
-        let slot = if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 };
+        let slot = self.slot(policy, key);
         let queues = self.queues.load();
         let queue = queues.get(&(self.topology.destination(slot), policy.timeout));
         queue.is_none_or(|queue| queue.is_open())
     }
 
-    /// Adds the queue of a slot's destination, unless there is one now.
-    fn add(&self, slot: u16, timeout: Duration) -> Arc<NodeQueue> {
+    /// The queue of a slot's destination, which is added unless there is one.
+    fn queue(&self, slot: u16, timeout: Duration) -> Arc<NodeQueue> {
         // Nothing runs under the lock that could panic.
         let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = self.topology.connections(slot);

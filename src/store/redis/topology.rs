@@ -97,6 +97,14 @@ impl Topology {
     }
 
     /// Whether a call can touch one slot only.
+    /// The server, or the first of those that were named.
+    pub(super) fn first_server(&self) -> &str {
+        match self {
+            Self::Server { connector, .. } => connector.server(),
+            Self::Cluster(cluster) => cluster.first_server(),
+        }
+    }
+
     pub(super) fn is_cluster(&self) -> bool {
         match self {
             Self::Server { connector, .. } => connector.is_cluster(),

@@ -2,33 +2,25 @@
 //! often make their limiters before.
 
 use std::cell::Cell;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::fmt;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use std::{fmt, mem};
 
 use metrics::{Key, Label, Level, Metadata, Recorder, Unit, with_recorder};
 
 use super::catalog::Descriptor;
 
-static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
+pub(super) static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
 
 #[derive(Debug)]
 pub(crate) struct Counter(Instrument<metrics::Counter>);
 
-#[cfg(feature = "redis")]
-#[derive(Debug)]
-pub(crate) struct Gauge {
-    instrument: Instrument<metrics::Gauge>,
-    /// What was added while there was no recorder.
-    unreported: Mutex<f64>,
-}
-
 #[derive(Debug)]
 pub(crate) struct Histogram(Instrument<metrics::Histogram>);
 
-struct Instrument<T> {
-    descriptor: &'static Descriptor,
-    key: Key,
+pub(super) struct Instrument<T> {
+    pub(super) descriptor: &'static Descriptor,
+    pub(super) key: Key,
     handle: OnceLock<T>,
 }
 
@@ -53,35 +45,6 @@ impl Counter {
             let Descriptor { name, description, .. } = *instrument.descriptor;
             recorder.describe_counter(name.into(), instrument.unit(), description.into());
             recorder.register_counter(&instrument.key, &METADATA)
-        })
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Gauge {
-    pub(crate) fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
-        Self { instrument: Instrument::new(descriptor, labels), unreported: Mutex::new(0.0) }
-    }
-
-    pub(crate) fn add(&self, difference: f64) {
-        let mut unreported = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
-        *unreported += difference;
-        if let Some(gauge) = self.handle() {
-            gauge.increment(mem::take(&mut *unreported));
-        }
-    }
-
-    pub(crate) fn set(&self, value: f64) {
-        if let Some(gauge) = self.handle() {
-            gauge.set(value);
-        }
-    }
-
-    fn handle(&self) -> Option<&metrics::Gauge> {
-        self.instrument.handle(|instrument, recorder| {
-            let Descriptor { name, description, .. } = *instrument.descriptor;
-            recorder.describe_gauge(name.into(), instrument.unit(), description.into());
-            recorder.register_gauge(&instrument.key, &METADATA)
         })
     }
 }
@@ -119,7 +82,7 @@ impl Histogram {
 }
 
 impl<T> Instrument<T> {
-    fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
+    pub(super) fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
         let label = |&(name, value): &(&'static str, &str)| Label::new(name, value.to_owned());
         let labels: Vec<_> = labels.iter().map(label).collect();
         let key = Key::from_parts(descriptor.name, labels);
@@ -127,7 +90,7 @@ impl<T> Instrument<T> {
     }
 
     /// `None` while there is no recorder.
-    fn handle(&self, register: impl FnOnce(&Self, &dyn Recorder) -> T) -> Option<&T> {
+    pub(super) fn handle(&self, register: impl FnOnce(&Self, &dyn Recorder) -> T) -> Option<&T> {
         match self.handle.get() {
             Some(handle) => Some(handle),
             None => self.register(register),
@@ -142,7 +105,7 @@ impl<T> Instrument<T> {
         })
     }
 
-    fn unit(&self) -> Option<Unit> {
+    pub(super) fn unit(&self) -> Option<Unit> {
         Some(if self.descriptor.unit == "s" { Unit::Seconds } else { Unit::Count })
     }
 }

@@ -8,6 +8,8 @@ mod catalog;
 mod counter_set;
 #[cfg(feature = "redis")]
 mod fleet;
+#[cfg(all(feature = "metrics", feature = "redis"))]
+mod gauge;
 #[cfg(feature = "metrics")]
 mod instrument;
 #[cfg(not(feature = "metrics"))]
@@ -22,8 +24,12 @@ pub(crate) use catalog::EVICTIONS;
 use counter_set::CounterSet;
 #[cfg(feature = "redis")]
 pub(crate) use fleet::FleetMetrics;
+#[cfg(all(feature = "redis", feature = "metrics"))]
+use gauge::Gauge;
 #[cfg(not(feature = "metrics"))]
 use instrument::CounterSet;
+#[cfg(all(feature = "redis", not(feature = "metrics")))]
+use instrument::Gauge;
 pub(crate) use instrument::{Counter, Stopwatch};
 #[cfg(feature = "tracing")]
 pub(crate) use policy::Outcome;

@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Installs a recorder. What was measured before would be lost.
+/// Installs a recorder, before the first check.
 fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
     let seconds: Vec<f64> = (0..16).map(|power| 50e-6 * f64::from(1 << power)).collect();
     let checks: Vec<f64> = (0..12).map(|power| f64::from(1 << power)).collect();

@@ -48,8 +48,9 @@ pub struct DeniedKeys {
 type Sketch = TopK<Key, RandomState>;
 
 impl DeniedKeys {
-    /// Finds at most this many keys, and reports them as they are. Bytes that are not printable ASCII are
-    /// escaped.
+    /// Finds at most this many keys, and reports their bytes, escaped as by
+    /// [`escape_ascii`](slice::escape_ascii). For a key longer than 128 bytes these are the bytes of its
+    /// SHA-256 hash.
     pub fn plain(most: NonZeroU16) -> Self {
         Self::new(most, false)
     }
@@ -76,8 +77,8 @@ impl DeniedKeys {
         }
     }
 
-    /// The keys that were denied most often since the last call, and about how often. The first was
-    /// denied most.
+    /// Returns the keys that were denied most often since the last call, with approximate counts in
+    /// descending order, and resets the counts.
     #[must_use]
     pub fn take(&self) -> Vec<(String, u64)> {
         let counted = {

@@ -731,9 +731,9 @@
 //!    ```
 //!
 //!    Then enforce the limit for 1% of the keys, 10%, and all.
-//! 2. **Start generous, in the failure mode [`Open`]**, so that a limit that is too strict in an
-//!    outage of Redis does not take the service down. Alert on `tracing` events of the target `tollgate` at level WARN (the
-//!    failure mode decides checks, permits cannot be charged afterwards, or a policy in a file is
+//! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied by
+//!    an instance's part of the limit while Redis is down. Change to `Local` once the limit fits. Alert on `tracing` events of the target `tollgate` at level WARN (for example: the
+//!    failure mode decides checks, a circuit breaker opens, an instance cannot register, permits cannot be charged afterwards, or a policy in a file is
 //!    not used) and ERROR (requests are rejected because of a misconfiguration, or limits in a file
 //!    or of a request are invalid and not used). Count denials with [metrics](#metrics-and-traces).
 //! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits
@@ -746,8 +746,8 @@
 //! # Metrics and traces
 //!
 //! With the feature `metrics`, tollgate reports to the recorder of the crate [`metrics`]. Install one
-//! before the first check. Except for decisions, what is measured before is lost. (A recorder whose type has
-//! no fields is taken for none.) `cargo run --example metrics
+//! before the first check. Counters and histograms, except `tollgate.decisions`, lose what was recorded
+//! before. (A zero-sized recorder is treated as no recorder.) `cargo run --example metrics
 //! --features metrics` serves the metrics to Prometheus, and `docs/grafana.json` is a dashboard for
 //! them.
 //!
@@ -758,9 +758,9 @@
 //!
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
-//! | `tollgate.decisions` | counter | {decision} | `tollgate.policy`, `tollgate.outcome`, `tollgate.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision, in the failure mode [`Closed`]). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`. |
-//! | `tollgate.check.failures` | counter | {check} | `tollgate.policy`, `error.type` | Checks that the store did not decide. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `unknown_quota`. |
-//! | `tollgate.check.duration` | histogram | s | `tollgate.policy` | How long checks waited for Redis. One in 16 is measured. |
+//! | `tollgate.decisions` | counter | {decision} | `tollgate.policy`, `tollgate.outcome`, `tollgate.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision: the store failed in the failure mode [`Closed`], or the costs name an unknown quota; the source is `failure_mode`). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`. |
+//! | `tollgate.check.failures` | counter | {check} | `tollgate.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `unknown_quota`. |
+//! | `tollgate.check.duration` | histogram | s | `tollgate.policy` | How long checks waited for Redis. One in 64 is measured. |
 //! | `tollgate.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `tollgate.redis.repairs` | counter | {bucket} | `tollgate.policy` | Values in Redis that were corrupt, and count as buckets without permits. |
 //! | `tollgate.redis.call.duration` | histogram | s | `tollgate.server` | How long a server took to reply to a batch, including the network. |
@@ -781,7 +781,7 @@
 //!   `rate(tollgate_decisions_total{tollgate_source="failure_mode", tollgate_outcome="allowed"}[5m]) > 0`.
 //!   With the source `local` instead, each instance enforces its part. The outcome `failed` means that
 //!   requests get 503.
-//! - Who is denied? `sum by (tollgate_policy) (rate(tollgate_decisions_total{tollgate_outcome="denied"}[5m]))`.
+//! - Which policies deny? `sum by (tollgate_policy) (rate(tollgate_decisions_total{tollgate_outcome="denied"}[5m]))`.
 //!   Keys are in no metric. With the feature `denied-keys`, `DeniedKeys` finds those that are denied most
 //!   often.
 //!

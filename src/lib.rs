@@ -1,4 +1,6 @@
 //! [examples]: https://docs.rs/crate/tollgate/latest/source/examples
+//! [docs/chaos.md]: https://docs.rs/crate/tollgate/latest/source/docs/chaos.md
+//! [docs/known-failures.md]: https://docs.rs/crate/tollgate/latest/source/docs/known-failures.md
 //! [docs/performance.md]: https://docs.rs/crate/tollgate/latest/source/docs/performance.md
 //! [ARCHITECTURE.md]: https://docs.rs/crate/tollgate/latest/source/ARCHITECTURE.md
 //! [CONTRIBUTING.md]: https://docs.rs/crate/tollgate/latest/source/CONTRIBUTING.md

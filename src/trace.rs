@@ -1,7 +1,10 @@
 //! Spans and events about checks, with the feature `tracing`. Without it this is empty.
 
 #[cfg(feature = "tracing")]
-use tracing::span::{Entered, Span};
+use tracing::{
+    Level,
+    span::{Entered, Span},
+};
 
 #[cfg(feature = "tracing")]
 use crate::metrics::Outcome;
@@ -10,21 +13,26 @@ use crate::{Decision, Policy};
 /// The time during which a check waits for the store.
 #[derive(Debug)]
 pub(crate) struct CheckSpan {
+    /// Only if somebody is interested: it is large to move with each check.
     #[cfg(feature = "tracing")]
-    span: Span,
+    span: Option<Box<Span>>,
 }
 
 #[cfg(feature = "tracing")]
 impl CheckSpan {
     #[inline]
     pub(crate) fn new(policy: &Policy) -> Self {
-        let policy = policy.name();
-        Self { span: tracing::debug_span!(target: "tollgate", "rate_limit_check", policy) }
+        let is_enabled = tracing::enabled!(target: "tollgate", Level::DEBUG);
+        let span = || {
+            let policy = policy.name();
+            Box::new(tracing::debug_span!(target: "tollgate", "rate_limit_check", policy))
+        };
+        Self { span: is_enabled.then(span) }
     }
 
     #[inline]
-    pub(crate) fn enter(&self) -> Entered<'_> {
-        self.span.enter()
+    pub(crate) fn enter(&self) -> Option<Entered<'_>> {
+        self.span.as_ref().map(|span| span.enter())
     }
 }
 

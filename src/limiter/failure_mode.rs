@@ -43,8 +43,9 @@ pub enum FailureMode {
     ///
     /// In these cases the fleet can admit more:
     ///
-    /// - An instance that has just started uses its part at once, while the others use their larger
-    ///   parts for up to five more seconds: an instance more, a part more.
+    /// - An instance that has just registered uses its part at once. The others reduce theirs when they
+    ///   next register. If Redis fails before that, they keep the larger parts until it is back, so the
+    ///   fleet can admit an extra part for each new instance.
     /// - An instance that only this process's network cuts off from Redis uses its part in addition to
     ///   what Redis admits. So does each check whose reply is late.
     /// - If instances start while Redis cannot be reached, they know of no others:
@@ -54,8 +55,9 @@ pub enum FailureMode {
     /// It can admit less, too: a check whose reply is late may be charged twice, and windows start anew
     /// in an outage, so what was used counts for longer. A cost above the part of an instance is denied.
     ///
-    /// All processes with the same [key prefix](crate::RedisStore::key_prefix) on a server are one
-    /// fleet. Give each service a prefix of its own, and one store.
+    /// All stores with the same [key prefix](crate::RedisStore::key_prefix) on a server are one fleet.
+    /// Each store that is opened registers as an instance; clones do not. So give each service its own
+    /// key prefix, and open one store per process with it.
     ///
     /// A [`MemoryStore`](crate::MemoryStore) does not fail.
     #[default]

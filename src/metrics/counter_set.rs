@@ -1,7 +1,7 @@
 //! Counters that every check increments.
 //!
-//! A number that all threads write costs each of them several percent of a check in memory. So threads
-//! have cells of their own, and a thread of this module adds them up four times a second.
+//! A number that all threads write costs up to a tenth of a check in memory. So threads are spread over
+//! several sets of cells, and a thread of this module adds these up four times a second.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -80,8 +80,8 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// A check takes at most one round trip, except for redirections in a cluster, and when the server
 /// has forgotten its scripts. Checks that arrive while calls are in flight go out together, whichever
 /// limiter on this store or its clones they come from, if the limiters have the same timeout. Beyond
-/// the capacity of Redis, these are rejected alike. To isolate a policy, open a second store for it.
-/// A call is sent again only after a reply that proves that it did not run.
+/// the capacity of Redis, these are rejected alike. To isolate a policy, open a second store for it,
+/// with another key prefix. A call is sent again only after a reply that proves that it did not run.
 ///
 /// # Runtimes
 ///
@@ -359,22 +359,23 @@ impl RedisStore {
         Self { queues: Queues::new(topology).into(), fleet: Arc::default(), ..self }
     }
 
-    /// Sets the number of instances that share the limits, until the store knows it: 1 by default.
-    /// The store learns it from Redis, where each instance registers at its first check and every
-    /// two seconds from then on. So this matters only if Redis cannot be reached when an instance
-    /// starts. More than 10,000 count as 10,000. See [`FailureMode::Local`](crate::FailureMode::Local).
+    /// Sets how many instances this one assumes until it has registered in Redis: 1 by default. It
+    /// registers at its first check, and about every two seconds from then on (less often with more than
+    /// 100 instances). So this matters only to an instance that starts while Redis is unreachable. With
+    /// 1, such an instance enforces the whole limit. More than 10,000 count as 10,000. See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn instances(self, instances: NonZeroUsize) -> Self {
         Self { instances: instances.get() as u64, fleet: Arc::default(), ..self }
     }
 
-    /// Says how many instances there are by now, for example because a service registry knows. It
-    /// matters only while Redis fails: then the instances that Redis did not know, because they have
-    /// started since, get equal parts, and the others leave these to them. A smaller number than Redis
-    /// reported last changes nothing, because nobody knows which instances have ended. More than 10,000
-    /// count as 10,000.
+    /// Sets the current number of instances, for example from a service registry. Call it in every
+    /// instance when the number changes. It matters only while Redis fails. An instance that could not
+    /// register then takes an equal part, and the registered instances reduce theirs to leave room for
+    /// it. A number below the one that Redis reported last has no effect, because it does not say which
+    /// instances have ended. More than 10,000 count as 10,000.
     ///
-    /// Call it after the methods that change the store, which start anew.
+    /// Call it on the finished store: `key_prefix`, `connections`, `instances` and `local_keys` return a
+    /// store that does not have this number.
     ///
     /// ```
     /// use std::num::NonZeroUsize;
@@ -401,18 +402,21 @@ impl RedisStore {
         self.fleet().local.set_instances(instances.get());
     }
 
-    /// Sets for how many keys this process can decide while Redis fails: 100,000 by default. They take
-    /// about 38 MB if all of them are in use. See [`FailureMode::Local`](crate::FailureMode::Local).
+    /// Sets how many keys can have a local bucket while Redis fails: 100,000 by default, which take about
+    /// 38 MB. With more keys, the buckets nearest to full are evicted, and what further keys take is not
+    /// charged in Redis afterwards. See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn local_keys(self, keys: NonZeroUsize) -> Self {
         Self { local_keys: keys, fleet: Arc::default(), ..self }
     }
 
-    /// Signs off from the fleet, so that during an outage the others use the whole limits. Call it
-    /// when the process ends. Without it, the others count this instance for ten more seconds.
+    /// Deregisters this instance, so that in a later outage the others divide the whole limits among
+    /// themselves. Call it after the last check, before the process exits. Without it, the others count
+    /// this instance for about ten more seconds (longer with more than 100 instances), or until the end
+    /// of an outage that begins in that time.
     ///
-    /// The store can still be used, but does not register again. It takes at most a second, and does
-    /// nothing if the store has not registered.
+    /// The call takes at most a second. The store still works afterwards, but does not register again.
+    /// In an outage it uses its last part.
     pub async fn shutdown(&self) {
         if let Some(fleet) = self.fleet.get() {
             fleet.membership.leave().await;

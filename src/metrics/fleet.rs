@@ -1,6 +1,6 @@
-use super::Gauge;
 use super::catalog::redis::{INSTANCES, SHARE};
 use super::catalog::{KEY_PREFIX, SERVER};
+use super::instruments::Gauge;
 
 /// What is measured of the instances that share limits.
 #[derive(Debug)]

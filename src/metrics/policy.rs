@@ -1,8 +1,7 @@
-use super::CounterSet;
 use super::catalog::{
     CHECK_DURATION, CHECK_FAILURES, DECISIONS, ERROR_TYPE, OUTCOME, POLICY, REPAIRS, SOURCE,
 };
-use super::instrument::{Counter, Histogram, Stopwatch};
+use super::instruments::{Counter, CounterSet, Histogram, Stopwatch};
 use crate::{Decision, Error, ErrorKind, Source};
 
 /// What is measured of the checks of a policy.

@@ -1,12 +1,11 @@
 use std::time::Duration;
 
-use super::Gauge;
 use super::catalog::SERVER;
 use super::catalog::redis::{
     BATCH_SIZE, BREAKER_OPENINGS, BREAKERS_OPEN, CALL_DURATION, CONNECTION_FAILURES, CONNECTIONS,
     QUEUE_LENGTH, REDIRECTIONS, UNKNOWN_SCRIPTS,
 };
-use super::instrument::{Counter, Histogram};
+use super::instruments::{Counter, Gauge, Histogram};
 
 /// What is measured of a server.
 #[derive(Debug)]

@@ -1,14 +1,13 @@
 //! Metrics that are registered at their first use after a recorder is installed, because applications
 //! often make their limiters before.
 
-use std::cell::Cell;
 use std::fmt;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::{Key, Label, Level, Metadata, Recorder, Unit, with_recorder};
 
-use super::catalog::Descriptor;
+use crate::metrics::catalog::Descriptor;
 
 pub(super) static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
 
@@ -36,7 +35,7 @@ impl Counter {
     }
 
     /// Whether there is a recorder.
-    pub(super) fn register(&self) -> bool {
+    pub(in crate::metrics) fn register(&self) -> bool {
         self.handle().is_some()
     }
 
@@ -62,7 +61,7 @@ impl Histogram {
     }
 
     /// An empty one is reported.
-    pub(super) fn register(&self) {
+    pub(in crate::metrics) fn register(&self) {
         self.handle();
     }
 
@@ -113,28 +112,5 @@ impl<T> Instrument<T> {
 impl<T> fmt::Debug for Instrument<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.descriptor.name)
-    }
-}
-
-/// Measures one in 64, chosen at random: reading the clock twice would cost a few percent of a check.
-#[derive(Debug)]
-pub(crate) struct Stopwatch(Option<Box<Instant>>);
-
-impl Stopwatch {
-    #[inline]
-    pub(crate) fn start() -> Self {
-        thread_local!(static RANDOM: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) });
-        // Xorshift (Marsaglia, "Xorshift RNGs", 2003).
-        let mut random = RANDOM.get();
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        RANDOM.set(random);
-        Self((random >> 58 == 0).then(|| Box::new(Instant::now())))
-    }
-
-    #[inline]
-    pub(super) fn elapsed(&self) -> Option<Duration> {
-        self.0.as_ref().map(|start| start.elapsed())
     }
 }

@@ -3,8 +3,8 @@
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 
-use super::catalog::Descriptor;
 use super::instrument::{Instrument, METADATA};
+use crate::metrics::catalog::Descriptor;
 
 #[derive(Debug)]
 pub(crate) struct Gauge {

@@ -1,0 +1,14 @@
+//! Metrics of the crate `metrics`.
+
+mod counter_set;
+#[cfg(feature = "redis")]
+mod gauge;
+mod instrument;
+mod stopwatch;
+
+pub(super) use counter_set::CounterSet;
+#[cfg(feature = "redis")]
+pub(super) use gauge::Gauge;
+pub(crate) use instrument::Counter;
+pub(super) use instrument::Histogram;
+pub(crate) use stopwatch::Stopwatch;

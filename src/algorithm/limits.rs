@@ -4,19 +4,19 @@
 //! capacity: an allowed check raises it, and time lowers it. The algorithm says how.
 
 use std::borrow::Cow;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::Algorithm;
-#[cfg(any(feature = "redis", test))]
-use super::TokenBucket;
-use super::charge::{Adjustment, Charge, Cost, Left, Place, Queued};
+use super::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued};
 use super::limit::{Level, Limit};
+use super::rate::BucketState;
 #[cfg(test)]
 use super::rate::Debt;
 use super::state::{Entry, QuotaId, State};
+use super::token_bucket::TokenBucket;
 use crate::verdict::{Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Costs, Policy};
 
@@ -255,15 +255,50 @@ impl Limits {
         cost: &impl Cost,
         now: u64,
     ) -> Option<(Verdict, State)> {
-        let [Named { limit: Limit::TokenBucket(bucket), .. }] = &*self.quotas else { return None };
-        let state = match state {
-            None => None,
-            Some(State::Lone(state)) => Some(*state),
-            Some(State::Several(_)) => return None,
-        };
+        let (bucket, state) = self.lone(state)?;
         let mut debt = bucket.level(state, now);
         let verdict = bucket.decide(&mut debt, cost);
         Some((verdict, State::Lone(debt.state(now))))
+    }
+
+    /// If the only quota is a bucket, and nothing else is stored.
+    fn lone(&self, state: Option<&State>) -> Option<(&TokenBucket, Option<BucketState>)> {
+        let [Named { limit: Limit::TokenBucket(bucket), .. }] = &*self.quotas else { return None };
+        match state {
+            None => Some((bucket, None)),
+            Some(State::Lone(state)) => Some((bucket, Some(*state))),
+            Some(State::Several(_)) => None,
+        }
+    }
+
+    /// The verdict at the earliest of these times on a check of a key that a check has left in this
+    /// state, if it is denied at the latest too, whatever other checks do meanwhile.
+    pub(crate) fn denial(
+        &self,
+        state: &State,
+        cost: &impl Cost,
+        times: RangeInclusive<u64>,
+    ) -> Option<Verdict> {
+        // A smaller check that is allowed sets a bucket to this revision's rate, which may be faster.
+        // Until there is a permit, none is.
+        if let Some((bucket, state)) = self.lone(Some(state)) {
+            let latest = bucket.level(state, *times.end());
+            let is_allowed = match bucket.is_own(&latest) {
+                true => bucket.allows(&latest, cost),
+                false => bucket.allows(&latest, &AtMostOne(cost)),
+            };
+            let mut earliest = bucket.level(state, *times.start());
+            return (!is_allowed).then(|| bucket.decide(&mut earliest, cost));
+        }
+        let latest = self.standing(Some(state), *times.end());
+        let is_allowed = match self.is_own(&latest) {
+            true => self.is_allowed(&latest, cost),
+            // Any check that is charged to another quota does so too.
+            false if self.len() > 1 => true,
+            false => self.is_allowed(&latest, &AtMostOne(cost)),
+        };
+        let mut earliest = self.standing(Some(state), *times.start());
+        (!is_allowed).then(|| self.check(&mut earliest, cost))
     }
 
     /// Decides a check, and charges its cost if it is allowed.

@@ -15,7 +15,7 @@ mod state;
 mod token_bucket;
 mod window;
 
-pub(crate) use charge::{Adjustment, AtMostOne, Charge, Cost, Left, Patience, Place, Queued};
+pub(crate) use charge::{Adjustment, Charge, Cost, Left, Patience, Place, Queued};
 #[cfg(feature = "redis")]
 pub(crate) use fixed_window::{WindowState, Windows};
 #[cfg(feature = "redis")]
@@ -124,11 +124,16 @@ pub(crate) trait Algorithm {
     /// revision has left.
     fn credit(&self, level: &mut Self::Level, units: u64);
 
-    /// Decides a check of the only quota, and charges its cost if it is allowed.
-    fn decide(&self, level: &mut Self::Level, cost: &impl Cost) -> Verdict {
+    /// Whether a check of the only quota is allowed.
+    fn allows(&self, level: &Self::Level, cost: &impl Cost) -> bool {
         let needed = cost.needed(0);
         let patience = cost.patience().filter(|_| cost.may_wait());
-        let outcome = if needed == 0 || self.fits(level, needed, patience) {
+        needed == 0 || self.fits(level, needed, patience)
+    }
+
+    /// Decides a check of the only quota, and charges its cost if it is allowed.
+    fn decide(&self, level: &mut Self::Level, cost: &impl Cost) -> Verdict {
+        let outcome = if self.allows(level, cost) {
             if cost.of(0) > 0 {
                 self.charge(level, cost.of(0));
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Key;
-use crate::algorithm::{AtMostOne, Cost, Limits};
+use crate::algorithm::{Cost, Limits};
 use crate::store::RevisionDenials;
 use crate::verdict::Verdict;
 
@@ -35,26 +35,11 @@ impl DenialCache {
         if now >= sent.saturating_add(self.max_ttl) {
             return None;
         }
-        let standing = |elapsed: u64| {
-            limits.standing(Some(&denial.state), denial.decided.saturating_add(elapsed))
-        };
-        // The store may have decided as early as the check was sent.
-        let latest = standing(now.saturating_sub(sent).div_ceil(1_000));
-        // A smaller check that is allowed sets a bucket to this revision's rate, which may be faster.
-        // Until there is a permit, none is.
-        let is_allowed = match limits.is_own(&latest) {
-            true => limits.is_allowed(&latest, cost),
-            // Any check that is charged to another quota does so too.
-            false if limits.len() > 1 => true,
-            false => limits.is_allowed(&latest, &AtMostOne(cost)),
-        };
-        if is_allowed {
-            return None;
-        }
-        // Or as late as the reply was received, so that a client that honors `Retry-After` is never
-        // early.
-        let mut earliest = standing(now.saturating_sub(denial.received) / 1_000);
-        Some(limits.check(&mut earliest, cost))
+        // The store may have decided as early as the check was sent, or as late as the reply was
+        // received. So a client that honors `Retry-After` is never early.
+        let latest = denial.decided.saturating_add(now.saturating_sub(sent).div_ceil(1_000));
+        let earliest = denial.decided.saturating_add(now.saturating_sub(denial.received) / 1_000);
+        limits.denial(&denial.state, cost, earliest..=latest)
     }
 }
 

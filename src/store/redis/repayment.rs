@@ -56,12 +56,23 @@ struct Owed {
 
 type Permits = SmallVec<[u64; 1]>;
 
-/// A charge that has to be made, or is under way.
+/// A charge that has to be made, or is under way. It ends when it is dropped, also if its runtime shuts
+/// down.
 struct Charge {
+    repayment: Arc<Repayment>,
     name: String,
     policy: Arc<RedisPolicy>,
     key: Key,
     permits: Permits,
+    end: End,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Charged,
+    NotCharged,
+    /// It is not charged again.
+    Unknown,
 }
 
 impl Repayment {
@@ -130,41 +141,32 @@ impl Repayment {
             return;
         }
         let Some(charge) = self.begin(&policy.encoder.name(key)) else { return };
-        let Some(op) = charge.op() else { return self.end(&charge, Ok(())) };
+        let Some(op) = charge.op() else { return charge.end(End::Charged) };
         // The check joins the same batch behind it.
         match queues.add(&charge.policy, &charge.key, &op, cx.waker()) {
             Ok((queue, check)) => {
-                let (repayment, queues) = (self.clone(), queues.clone());
+                let queues = queues.clone();
                 runtime.spawn(async move {
                     queue.start();
-                    repayment.finish(&queues, charge, op, check).await;
+                    charge.finish(&queues, op, check).await;
                 });
             }
-            Err(error) => self.end(&charge, Err(Some(error))),
-        }
-    }
-
-    /// Waits for the reply to a charge.
-    async fn finish(&self, queues: &Queues, charge: Charge, op: Op, mut check: QueuedCheck) {
-        let Charge { policy, key, .. } = &charge;
-        let charged = poll_fn(|cx| queues.poll(policy, key, &op, &mut check, cx)).await;
-        let may_be_charged = |error: &Error| check.was_sent() && !error.is_transient_reply();
-        match charged {
-            Ok(_) => self.end(&charge, Ok(())),
-            Err(error) if may_be_charged(&error) => self.end(&charge, Err(None)),
-            Err(error) => self.end(&charge, Err(Some(error))),
+            Err(_) => charge.end(End::NotCharged),
         }
     }
 
     /// Begins the charge of a key, unless another one is under way.
-    fn begin(&self, name: &str) -> Option<Charge> {
+    fn begin(self: &Arc<Self>, name: &str) -> Option<Charge> {
         let mut ledger = self.ledger();
         let (_, name, owed) = ledger.keys.get_full_mut(name)?;
-        owed.begin(name)
+        owed.begin(self, name)
     }
 
     /// Begins the charges of the keys whose turn it is.
-    fn begin_some(&self, may_charge: impl Fn(&RedisPolicy, &Key) -> bool) -> Vec<Charge> {
+    fn begin_some(
+        self: &Arc<Self>,
+        may_charge: impl Fn(&RedisPolicy, &Key) -> bool,
+    ) -> Vec<Charge> {
         let mut ledger = self.ledger();
         let Ledger { keys, next } = &mut *ledger;
         let count = KEYS.min(keys.len());
@@ -174,20 +176,19 @@ impl Repayment {
             if let Some((name, owed)) = keys.get_index_mut(*next)
                 && may_charge(&owed.policy, &owed.key)
             {
-                charges.extend(owed.begin(name));
+                charges.extend(owed.begin(self, name));
             }
             *next += 1;
         }
         charges
     }
 
-    /// A charge has been made, or it has not (with the error), or nobody knows.
-    fn end(&self, charge: &Charge, result: Result<(), Option<Error>>) {
-        let Charge { name, policy, key, permits } = charge;
+    fn end(&self, charge: &Charge) {
+        let Charge { name, policy, key, permits, end, .. } = charge;
         let mut ledger = self.ledger();
         let Some(owed) = ledger.keys.get_mut(name) else { return };
         owed.is_charging = false;
-        if let Err(Some(_)) = &result {
+        if *end == End::NotCharged {
             owed.add(permits);
         }
         let is_paid = owed.permits.iter().all(|permits| *permits == 0);
@@ -196,12 +197,12 @@ impl Repayment {
             self.count.store(ledger.keys.len(), Ordering::Relaxed);
         }
         drop(ledger);
-        match result {
+        match end {
             // Unless more was taken meanwhile, the next outage starts from what the server says.
-            Ok(()) if is_paid => policy.local.iter().for_each(|local| local.settled(key)),
-            Ok(()) | Err(Some(_)) => {}
+            End::Charged if is_paid => policy.local.iter().for_each(|local| local.settled(key)),
+            End::Charged | End::NotCharged => {}
             // The local bucket stays as it is.
-            Err(None) => {
+            End::Unknown => {
                 let permits = permits.iter().sum::<u64>();
                 tracing::debug!(
                     target: "tollgate", permits, "permits that were taken locally may not be charged"
@@ -233,13 +234,19 @@ impl Owed {
         }
     }
 
-    fn begin(&mut self, name: &str) -> Option<Charge> {
+    fn begin(&mut self, repayment: &Arc<Repayment>, name: &str) -> Option<Charge> {
         if self.is_charging {
             return None;
         }
         self.is_charging = true;
-        let (policy, key) = (self.policy.clone(), self.key.clone());
-        Some(Charge { name: name.to_owned(), policy, key, permits: mem::take(&mut self.permits) })
+        Some(Charge {
+            repayment: repayment.clone(),
+            name: name.to_owned(),
+            policy: self.policy.clone(),
+            key: self.key.clone(),
+            permits: mem::take(&mut self.permits),
+            end: End::Unknown,
+        })
     }
 }
 
@@ -248,6 +255,28 @@ impl Charge {
     fn op(&self) -> Option<Op> {
         let adjustment = self.policy.local.as_ref()?.owed(&self.key, &self.permits);
         (!adjustment.is_nothing()).then_some(Op::Adjust(adjustment))
+    }
+
+    /// Waits for the reply.
+    async fn finish(self, queues: &Queues, op: Op, mut check: QueuedCheck) {
+        let Self { policy, key, .. } = &self;
+        let charged = poll_fn(|cx| queues.poll(policy, key, &op, &mut check, cx)).await;
+        let may_be_charged = |error: &Error| check.was_sent() && !error.is_transient_reply();
+        self.end(match charged {
+            Ok(_) => End::Charged,
+            Err(error) if may_be_charged(&error) => End::Unknown,
+            Err(_) => End::NotCharged,
+        });
+    }
+
+    fn end(mut self, end: End) {
+        self.end = end;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.repayment.end(self);
     }
 }
 
@@ -270,10 +299,10 @@ impl Run {
             let mut charges = FuturesUnordered::new();
             for charge in begun {
                 match charge.op() {
-                    None => self.repayment.end(&charge, Ok(())),
+                    None => charge.end(End::Charged),
                     Some(op) => {
                         let check = QueuedCheck::default();
-                        charges.push(self.repayment.finish(&queues, charge, op, check));
+                        charges.push(charge.finish(&queues, op, check));
                     }
                 }
             }
@@ -288,5 +317,52 @@ impl Drop for Run {
         if !self.has_ended {
             self.repayment.is_running.store(false, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owing() -> (Arc<Repayment>, Arc<RedisPolicy>, Key, String) {
+        let policy = RedisPolicy::for_tests(Duration::from_secs(1));
+        let (repayment, key) = (Arc::new(Repayment::new(10)), Key::from("key"));
+        repayment.add(&policy, &key, &Op::acquire(3));
+        let name = policy.encoder.name(&key);
+        (repayment, policy, key, name)
+    }
+
+    #[test]
+    fn a_charge_that_is_cut_short_is_not_made_again_and_blocks_no_other() {
+        let (repayment, policy, key, name) = owing();
+        let charge = repayment.begin(&name).unwrap();
+        assert!(repayment.begin(&name).is_none(), "one at a time");
+        drop(charge);
+        assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
+        repayment.add(&policy, &key, &Op::acquire(2));
+        assert_eq!(repayment.begin(&name).unwrap().permits.as_slice(), [2]);
+    }
+
+    #[test]
+    fn what_is_taken_during_a_charge_is_charged_later() {
+        for (end, owed) in [(End::Charged, 2), (End::Unknown, 2), (End::NotCharged, 5)] {
+            let (repayment, policy, key, name) = owing();
+            let charge = repayment.begin(&name).unwrap();
+            repayment.add(&policy, &key, &Op::acquire(2));
+            charge.end(end);
+            assert_eq!(repayment.begin(&name).unwrap().permits.as_slice(), [owed]);
+        }
+    }
+
+    #[test]
+    fn each_key_has_its_turn() {
+        let policy = RedisPolicy::for_tests(Duration::from_secs(1));
+        let repayment = Arc::new(Repayment::new(1_000));
+        for key in 0..300u32 {
+            repayment.add(&policy, &Key::from(key), &Op::acquire(1));
+        }
+        // They are under way until the end.
+        let begun = [(); 3].map(|()| repayment.begin_some(|_, _| true));
+        assert_eq!(begun.map(|charges| charges.len()), [KEYS, KEYS, 300 - 2 * KEYS]);
     }
 }

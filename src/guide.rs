@@ -769,7 +769,7 @@
 //! | `tollgate.redis.breaker.open` | gauge | {breaker} | `tollgate.server` | Circuit breakers that are open. There is one for each timeout, and with a cluster pool for each slot. |
 //! | `tollgate.redis.breaker.openings` | counter | {opening} | `tollgate.server` | How often they have opened. |
 //! | `tollgate.redis.noscript` | counter | {reply} | `tollgate.server` | `NOSCRIPT` replies, after which a script is sent again as a whole. |
-//! | `tollgate.redis.redirections` | counter | {reply} | `tollgate.server` | `MOVED` and `ASK` replies. A pool follows them itself, uncounted. |
+//! | `tollgate.redis.redirections` | counter | {reply} | `tollgate.server` | `MOVED` and `ASK` replies. Those that a pool follows are not counted. |
 //! | `tollgate.redis.connections` | gauge | {connection} | `tollgate.server` | Established connections. |
 //! | `tollgate.redis.connection.failures` | counter | {attempt} | `tollgate.server` | Failed attempts to connect. |
 //! | `tollgate.fleet.instances` | gauge | {instance} | `tollgate.key_prefix`, `tollgate.server` | Instances that share the limits, as this one knows them. |

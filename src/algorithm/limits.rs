@@ -287,8 +287,8 @@ impl Limits {
                 true => bucket.allows(&latest, cost),
                 false => bucket.allows(&latest, &AtMostOne(cost)),
             };
-            let mut earliest = bucket.level(state, *times.start());
-            return (!is_allowed).then(|| bucket.decide(&mut earliest, cost));
+            return (!is_allowed)
+                .then(|| bucket.decide(&mut bucket.level(state, *times.start()), cost));
         }
         let latest = self.standing(Some(state), *times.end());
         let is_allowed = match self.is_own(&latest) {
@@ -297,8 +297,7 @@ impl Limits {
             false if self.len() > 1 => true,
             false => self.is_allowed(&latest, &AtMostOne(cost)),
         };
-        let mut earliest = self.standing(Some(state), *times.start());
-        (!is_allowed).then(|| self.check(&mut earliest, cost))
+        (!is_allowed).then(|| self.check(&mut self.standing(Some(state), *times.start()), cost))
     }
 
     /// Decides a check, and charges its cost if it is allowed.

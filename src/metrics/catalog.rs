@@ -14,7 +14,7 @@ const fn metric(name: &'static str, unit: &'static str, description: &'static st
 pub(super) const DECISIONS: Descriptor =
     metric("tollgate.decisions", "{decision}", "Decisions about checks");
 pub(super) const CHECK_FAILURES: Descriptor =
-    metric("tollgate.check.failures", "{check}", "Checks that the store did not decide");
+    metric("tollgate.check.failures", "{check}", "Checks that the store failed to decide");
 pub(super) const CHECK_DURATION: Descriptor = metric(
     "tollgate.check.duration",
     "s",

@@ -98,7 +98,7 @@ impl Queues {
         Poll::Ready(verdict)
     }
 
-    /// Adds a check that is sent with the next one of its queue, or when the queue is told to start.
+    /// Adds a check that is sent with the next one of its queue, or by [`NodeQueue::start`].
     pub(super) fn add(
         &self,
         policy: &Arc<RedisPolicy>,

@@ -14,10 +14,12 @@
 -- Returns for each key what its checks found: the value; "" if there was none; "-" if it was corrupt,
 --         that is a value that no revision could have left, or a key without an expiry of which no
 --         check is charged (the checks find that all quotas are used up, which is written back); or
---         "!" and the text of an error, which affects only that key. The last element is the time,
---         as "seconds microseconds ". From the value and the time the client computes the decisions.
---         For a single key the reply is not a table, which would take the server longer to send: it
---         is the time and what was found in one string, or the error.
+--         "!" and the text of an error, which affects only that key. They are one string, because a
+--         table takes the server and the client longer: the time as "seconds microseconds ", and
+--         then what was found, separated by commas. If a value is not text or a key failed, the
+--         reply is a table instead, of what was found and then the time. From the value and the time
+--         the client computes the decisions. For a single key the reply is always the string, or the
+--         error.
 --
 -- At the time of the call each quota is a level between 0 and its capacity. It exceeds the capacity
 -- if a revision with a larger one wrote it. The form of the value (short.lua, packed.lua) reads and
@@ -30,7 +32,7 @@ local pcall, tonumber, format, sub = redis.pcall, tonumber, string.format, strin
 local pack, read = struct.pack, struct.unpack
 local keys, arguments = KEYS, ARGV
 local time = redis.call('TIME')
-local now, failed = time[1] * 1000000 + time[2]
+local now, failed, binary = time[1] * 1000000 + time[2]
 --@ once
 -- MGET does not distinguish a missing key from one of the wrong type or without permission, so GET
 -- reads these again. If MGET itself is not permitted, `values` is an error table without values.
@@ -77,6 +79,8 @@ for i = 1, #keys do
   -- Reuses the table of the keys for the results, because tables are expensive.
   keys[i] = found
 end
-if #keys == 1 then return failed and keys[1] or time[1] .. ' ' .. time[2] .. ' ' .. keys[1] end
-keys[#keys + 1] = time[1] .. ' ' .. time[2] .. ' '
+local clock = time[1] .. ' ' .. time[2] .. ' '
+if #keys == 1 then return failed and keys[1] or clock .. keys[1] end
+if not (failed or binary) then return clock .. table.concat(keys, ',') end
+keys[#keys + 1] = clock
 return keys

@@ -7,6 +7,7 @@ local form, count, first = string.byte(value, 1, 2)
 local has_identities = false
 till = 0
 if form == 1 and count then
+  binary = true
   first = 4
   for n = 1, count do
     if first + 7 > #value then break end

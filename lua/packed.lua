@@ -20,7 +20,7 @@ local NUMBERS, granule = read('NUMBER_FORMAT', arguments[2])
 local cell_format, own_format, cell_bytes = CELL_FORMAT, OWN_FORMAT, CELL_BYTES
 --@ load
 if #value == #header + cell_bytes and sub(value, 1, #header) == header then
-  own = true
+  own, binary = true, true
   OWN_CELLS = read(own_format, value, #header + 1)
   till = TILL
   --@ level@

@@ -26,6 +26,13 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Costs {
     pub(crate) others: u64,
+    /// Boxed, because most checks cost the same of every quota.
+    pub(crate) special: Option<Box<Special>>,
+}
+
+/// What distinguishes costs from a single number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Special {
     pub(crate) named: Vec<(Cow<'static, str>, u64)>,
     pub(crate) is_charged_later: bool,
 }
@@ -33,7 +40,7 @@ pub struct Costs {
 impl Costs {
     /// Takes this number of permits from every quota. With 0 the check is allowed and takes nothing.
     pub const fn new(cost: u64) -> Self {
-        Self { others: cost, named: Vec::new(), is_charged_later: false }
+        Self { others: cost, special: None }
     }
 
     /// Sets the cost for the quota with this name, instead of the one from [`new`](Self::new). With
@@ -44,8 +51,9 @@ impl Costs {
     #[must_use]
     pub fn with(mut self, quota: impl Into<Cow<'static, str>>, cost: u64) -> Self {
         let quota = quota.into();
-        self.named.retain(|(name, _)| *name != quota);
-        self.named.push((quota, cost));
+        let named = &mut self.special.get_or_insert_default().named;
+        named.retain(|(name, _)| *name != quota);
+        named.push((quota, cost));
         self
     }
 
@@ -70,7 +78,8 @@ impl Costs {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn charged_later(self) -> Self {
-        Self { is_charged_later: true, ..self }
+    pub fn charged_later(mut self) -> Self {
+        self.special.get_or_insert_default().is_charged_later = true;
+        self
     }
 }

@@ -166,6 +166,7 @@ impl Decision {
         Self::new(Verdict::new(outcome, numbers), Source::Store, quota)
     }
 
+    #[inline]
     pub(crate) fn new(verdict: Verdict, source: Source, quota: QuotaInfo) -> Self {
         let Verdict { outcome, numbers, several } = verdict;
         Self { outcome, source, is_enforced: true, numbers, several, quota }

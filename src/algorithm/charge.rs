@@ -6,6 +6,9 @@ use std::sync::Arc;
 pub(crate) trait Cost {
     fn of(&self, quota: usize) -> u64;
 
+    /// At least as many as for any quota.
+    fn most(&self) -> u64;
+
     /// The permits that must be left.
     fn needed(&self, quota: usize) -> u64 {
         self.of(quota)
@@ -115,6 +118,10 @@ impl Cost for u64 {
     fn of(&self, _: usize) -> u64 {
         *self
     }
+
+    fn most(&self) -> u64 {
+        *self
+    }
 }
 
 impl Cost for Charge {
@@ -122,6 +129,13 @@ impl Cost for Charge {
         match self {
             Self::Same(cost) => *cost,
             Self::Each(costs) | Self::Later(costs) => costs.get(quota).copied().unwrap_or(0),
+        }
+    }
+
+    fn most(&self) -> u64 {
+        match self {
+            Self::Same(cost) => *cost,
+            Self::Each(costs) | Self::Later(costs) => costs.iter().copied().max().unwrap_or(0),
         }
     }
 
@@ -136,6 +150,10 @@ impl Cost for Charge {
 impl Cost for Queued {
     fn of(&self, quota: usize) -> u64 {
         self.charge.of(quota)
+    }
+
+    fn most(&self) -> u64 {
+        self.charge.most()
     }
 
     fn needed(&self, quota: usize) -> u64 {
@@ -157,6 +175,10 @@ pub(crate) struct AtMostOne<'a, C>(pub(crate) &'a C);
 impl<C: Cost> Cost for AtMostOne<'_, C> {
     fn of(&self, quota: usize) -> u64 {
         self.0.of(quota).min(1)
+    }
+
+    fn most(&self) -> u64 {
+        self.0.most().min(1)
     }
 
     fn needed(&self, quota: usize) -> u64 {

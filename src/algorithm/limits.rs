@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 use super::Algorithm;
 use super::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued};
 use super::limit::{Level, Limit};
-use super::rate::BucketState;
 #[cfg(test)]
 use super::rate::Debt;
 use super::state::{Entry, QuotaId, State};
 use super::token_bucket::TokenBucket;
+use crate::costs::Special;
 use crate::verdict::{Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Costs, Policy};
 
@@ -24,6 +24,8 @@ use crate::{ConfigError, Costs, Policy};
 pub(crate) struct Limits {
     quotas: SmallVec<[Named; 1]>,
     infos: Arc<[QuotaInfo]>,
+    /// Of any quota, for checks that do not wait.
+    least_capacity: u64,
     has_queue: bool,
 }
 
@@ -59,8 +61,14 @@ impl Limits {
         }
         let infos = policy.quotas().zip(&quotas);
         let infos = infos.map(|((name, _), quota)| quota.limit.info(name)).collect();
+        Ok(Self::of(quotas, infos))
+    }
+
+    fn of(quotas: SmallVec<[Named; 1]>, infos: Arc<[QuotaInfo]>) -> Self {
+        let capacities = quotas.iter().map(|quota| quota.limit.capacity(None));
+        let least_capacity = capacities.min().unwrap_or(0);
         let has_queue = quotas.iter().any(|quota| quota.limit.is_queue());
-        Ok(Self { quotas, infos, has_queue })
+        Self { quotas, infos, least_capacity, has_queue }
     }
 
     /// Of a single bucket without a queue.
@@ -68,7 +76,7 @@ impl Limits {
     pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
         let (id, limit) = (QuotaId::LONE, Limit::TokenBucket(bucket));
         let named = Named { id, limit, is_first_bucket: true };
-        Self { quotas: [named].into(), infos: [limit.info("q")].into(), has_queue: false }
+        Self::of([named].into(), [limit.info("q")].into())
     }
 
     /// The parts of an instance if a fleet divides the limits. `None` if a quota has none for it.
@@ -78,7 +86,7 @@ impl Limits {
             Some(Named { id: quota.id, limit, is_first_bucket: quota.is_first_bucket })
         };
         let quotas = self.quotas.iter().map(divided).collect::<Option<_>>()?;
-        Some(Self { quotas, infos: self.infos.clone(), has_queue: self.has_queue })
+        Some(Self::of(quotas, self.infos.clone()))
     }
 
     /// The same adjustment for a part of these limits, whose units are longer.
@@ -223,51 +231,58 @@ impl Limits {
     /// What a check takes from each quota. The error is a name that no quota has.
     #[inline]
     pub(crate) fn charge(&self, costs: &Costs) -> Result<Charge, Cow<'static, str>> {
-        if costs.named.is_empty() && !costs.is_charged_later {
-            return Ok(Charge::Same(costs.others));
+        match &costs.special {
+            None => Ok(Charge::Same(costs.others)),
+            Some(special) => self.charge_each(costs.others, special),
         }
-        self.charge_each(costs)
     }
 
-    fn charge_each(&self, costs: &Costs) -> Result<Charge, Cow<'static, str>> {
-        let mut each = vec![costs.others; self.quotas.len()];
-        for (name, cost) in &costs.named {
+    fn charge_each(&self, others: u64, special: &Special) -> Result<Charge, Cow<'static, str>> {
+        let mut each = vec![others; self.quotas.len()];
+        for (name, cost) in &special.named {
             let index = self.infos.iter().position(|info| info.name() == name);
             each[index.ok_or_else(|| name.clone())?] = *cost;
         }
-        Ok(match costs.is_charged_later {
+        Ok(match special.is_charged_later {
             false => Charge::Each(each.into()),
             true => Charge::Later(each.into()),
         })
     }
 
     /// The verdict on a cost above the capacity of a quota, which needs no state.
+    #[inline]
     pub(crate) fn exceeding_capacity(&self, cost: &impl Cost) -> Option<Verdict> {
+        // No wait makes a capacity smaller.
+        if cost.most() <= self.least_capacity {
+            return None;
+        }
         self.exceeds_capacity(cost).then(|| self.check(&mut self.standing(None, 0), cost))
     }
 
-    /// Decides a check of a key of which at most a lone token bucket is stored, and returns what to
-    /// store if it is allowed. `None` for any other policy or state. Nearly all checks are of this
-    /// kind, and without the loops one in memory takes an eighth fewer instructions.
+    /// Decides a check of a key of which only a lone token bucket is stored, and charges it. `None`
+    /// for any other policy or state. Nearly all checks are of this kind, and without the loops and
+    /// the moves one in memory takes an eighth fewer instructions.
+    #[inline]
     pub(crate) fn check_lone(
         &self,
-        state: Option<&State>,
+        state: &mut State,
         cost: &impl Cost,
         now: u64,
-    ) -> Option<(Verdict, State)> {
-        let (bucket, state) = self.lone(state)?;
-        let mut debt = bucket.level(state, now);
+    ) -> Option<Verdict> {
+        let (bucket, State::Lone(state)) = (self.lone_bucket()?, state) else { return None };
+        let mut debt = bucket.level(Some(*state), now);
         let verdict = bucket.decide(&mut debt, cost);
-        Some((verdict, State::Lone(debt.state(now))))
+        if verdict.is_allowed() && cost.of(0) > 0 {
+            *state = debt.state(now);
+        }
+        Some(verdict)
     }
 
-    /// If the only quota is a bucket, and nothing else is stored.
-    fn lone(&self, state: Option<&State>) -> Option<(&TokenBucket, Option<BucketState>)> {
-        let [Named { limit: Limit::TokenBucket(bucket), .. }] = &*self.quotas else { return None };
-        match state {
-            None => Some((bucket, None)),
-            Some(State::Lone(state)) => Some((bucket, Some(*state))),
-            Some(State::Several(_)) => None,
+    #[inline]
+    fn lone_bucket(&self) -> Option<&TokenBucket> {
+        match &*self.quotas {
+            [Named { limit: Limit::TokenBucket(bucket), .. }] => Some(bucket),
+            _ => None,
         }
     }
 
@@ -281,14 +296,14 @@ impl Limits {
     ) -> Option<Verdict> {
         // A smaller check that is allowed sets a bucket to this revision's rate, which may be faster.
         // Until there is a permit, none is.
-        if let Some((bucket, state)) = self.lone(Some(state)) {
-            let latest = bucket.level(state, *times.end());
+        if let (Some(bucket), State::Lone(state)) = (self.lone_bucket(), state) {
+            let latest = bucket.level(Some(*state), *times.end());
             let is_allowed = match bucket.is_own(&latest) {
                 true => bucket.allows(&latest, cost),
                 false => bucket.allows(&latest, &AtMostOne(cost)),
             };
             return (!is_allowed)
-                .then(|| bucket.decide(&mut bucket.level(state, *times.start()), cost));
+                .then(|| bucket.decide(&mut bucket.level(Some(*state), *times.start()), cost));
         }
         let latest = self.standing(Some(state), *times.end());
         let is_allowed = match self.is_own(&latest) {

@@ -12,7 +12,7 @@ use super::RateLimitLayer;
 use super::protocol::{Checking, Protocol};
 use super::settlement::Settlement;
 use crate::algorithm::Patience;
-use crate::limiter::{CheckState, Checked, PendingCheck, Revision, Wait};
+use crate::limiter::{CheckState, HeldRevision, PendingCheck, Revision, Wait, Waiter};
 use crate::{Costs, Decision, Error, Key, KeyResolver, Limiter, Resolution};
 
 pin_project! {
@@ -24,18 +24,20 @@ pin_project! {
     {
         Checking {
             check: PendingCheck,
+            key: Key,
+            waiter: Option<Box<Waiter>>,
             chosen: Option<Limiter>,
             request: Option<(L::Head, L::Body)>,
+            settlement: Option<Settlement>,
             service: S,
             layer: Arc<L>,
-            settlement: Option<Settlement>,
         },
         Waiting {
             delayed: Box<Delayed>,
             request: Option<(L::Head, L::Body)>,
+            settlement: Option<Settlement>,
             service: S,
             layer: Arc<L>,
-            settlement: Option<Settlement>,
         },
         Calling { #[pin] future: S::Future, context: Option<L::Context> },
         Responded { response: Option<L::LayerResponse> },
@@ -82,25 +84,35 @@ where
         let chosen = layer.limiter_of(&head);
         let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
         let revision = limiter.revision();
-        let mut settlement = layer.settling().map(|settling| {
+        let settlement = layer.settling().map(|settling| {
             Settlement::new(limiter, revision.hold(), key, costs.clone(), settling)
         });
         if settlement.as_ref().is_some_and(Settlement::is_by_response) {
             costs = costs.charged_later();
         }
-        let patience = revision.has_queue().then_some(Patience(0));
-        match CheckState::start(limiter, &revision, key, &costs, patience) {
-            CheckState::Ready(result) => {
-                let (request, settlement) = (&mut Some((head, body)), &mut settlement);
-                Self::decide(layer, &revision, key, result, request, settlement, service)
+        let (waiter, state) = match revision.has_queue() {
+            false => (None, CheckState::start(limiter, &revision, key, &costs)),
+            true => {
+                let waiter = Waiter::new(limiter).map(Box::new);
+                let (patience, may_wait) = (Patience(0), waiter.is_some());
+                let state =
+                    CheckState::enqueue(limiter, &revision, key, &costs, patience, may_wait);
+                (waiter, state)
+            }
+        };
+        match state {
+            CheckState::Ready(mut decision) => {
+                let wait = wait(&mut decision, waiter, key, || revision.hold());
+                let (then, request) = ((wait, settlement), &mut Some((head, body)));
+                Self::decide(layer, &revision, key, decision, then, request, service)
             }
             CheckState::Pending(check) => {
                 // The clone stays behind and has to become ready itself.
                 let clone = service.clone();
                 let service = mem::replace(service, clone);
                 let layer = layer.clone();
-                let request = Some((head, body));
-                Self::Checking { check, chosen, request, service, layer, settlement }
+                let (key, request) = (key.clone(), Some((head, body)));
+                Self::Checking { check, key, waiter, chosen, request, settlement, service, layer }
             }
         }
     }
@@ -113,23 +125,22 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
         layer: &Arc<L>,
         revision: &Revision,
         key: &Key,
-        result: Result<Checked, Error>,
+        decision: Result<Decision, Error>,
+        (wait, mut settlement): (Option<Box<Wait>>, Option<Settlement>),
         request: &mut Option<(L::Head, L::Body)>,
-        settlement: &mut Option<Settlement>,
         service: &mut S,
     ) -> Self {
-        let mut settlement = settlement.take();
         // Taken as a whole, because the head is large to move.
         let Some((head, _)) = request else { return Self::Responded { response: None } };
         let checking = Checking { head, key, revision };
-        match result {
-            Ok(Checked { decision, wait }) => {
+        match decision {
+            Ok(decision) => {
                 layer.observe(&checking, &decision);
                 if let Some(wait) = wait {
                     let service = give_up(service);
                     let delayed = Box::new(Delayed { decision: Some(decision), wait: *wait });
                     let (request, layer) = (request.take(), layer.clone());
-                    Self::Waiting { delayed, request, service, layer, settlement }
+                    Self::Waiting { delayed, request, settlement, service, layer }
                 } else if decision.is_allowed() {
                     if let Some(settlement) = &mut settlement {
                         settlement.allowed(&decision);
@@ -163,20 +174,22 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
             let next = match self.as_mut().project() {
                 AdmissionProj::Checking {
                     check,
+                    key,
+                    waiter,
                     chosen,
                     request,
+                    settlement,
                     service,
                     layer,
-                    settlement,
-                    ..
                 } => {
                     let limiter = chosen.as_ref().unwrap_or_else(|| layer.limiter());
-                    let result = ready!(check.poll(limiter, cx));
+                    let mut decision = ready!(check.poll(limiter, key, cx));
+                    let wait = wait(&mut decision, waiter.take(), key, || check.hold());
                     let revision = check.revision(limiter);
-                    let key = check.key();
-                    Self::decide(layer, revision, key, result, request, settlement, service)
+                    let then = (wait, settlement.take());
+                    Self::decide(layer, revision, key, decision, then, request, service)
                 }
-                AdmissionProj::Waiting { delayed, request, service, layer, settlement } => {
+                AdmissionProj::Waiting { delayed, request, settlement, service, layer } => {
                     let Delayed { decision, wait } = &mut **delayed;
                     ready!(wait.poll(cx));
                     if let (Some(settlement), Some(decision)) = (settlement.as_mut(), &decision) {
@@ -209,6 +222,17 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
             self.set(next);
         }
     }
+}
+
+/// If the check has to wait. Boxed, because nearly none has to.
+#[inline]
+fn wait(
+    decision: &mut Result<Decision, Error>,
+    waiter: Option<Box<Waiter>>,
+    key: &Key,
+    revision: impl FnOnce() -> HeldRevision,
+) -> Option<Box<Wait>> {
+    Wait::new(decision.as_mut().ok()?, *waiter?, key, revision).map(Box::new)
 }
 
 /// A ready service may hold resources, such as a slot of a concurrency limit, until it is called or

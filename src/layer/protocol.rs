@@ -121,9 +121,9 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         ResponseContext { headers, decision: kept, settlement }
     }
 
-    fn deny(&self, checking: &Checking<'_, Parts>, decision: Decision) -> Response<ErrorBody> {
+    fn deny(&self, checking: &Checking<'_, Parts>, mut decision: Decision) -> Response<ErrorBody> {
         let Http { headers: style, decision_in, retry_jitter, .. } = self.mode;
-        let decision = retry_jitter.apply(decision);
+        retry_jitter.apply(&mut decision);
         let mut response = self.respond(&checking.context(Cause::Denied(&decision)));
         let custom_headers =
             self.mode.error_response.is_some().then(|| mem::take(response.headers_mut()));
@@ -132,7 +132,9 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
             .append_to(headers);
         headers::insert_retry_after(&decision, headers);
         // Headers that a custom response sets replace those of the layer.
-        headers.extend(custom_headers.into_iter().flatten());
+        if let Some(custom_headers) = custom_headers {
+            headers.extend(custom_headers);
+        }
         settlement::report_denial(&checking.head.extensions, response.extensions_mut());
         if decision_in.in_response() {
             placement::insert(response.extensions_mut(), decision);

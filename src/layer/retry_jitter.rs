@@ -21,13 +21,13 @@ impl RetryJitter {
         Self { longest }
     }
 
-    /// The decision with a longer wait, if it is a denial that a wait resolves.
-    pub(super) fn apply(self, mut decision: Decision) -> Decision {
+    /// Makes the wait longer, if the decision is a denial that a wait resolves.
+    #[inline]
+    pub(super) fn apply(self, decision: &mut Decision) {
         if let Some(wait) = decision.retry_after() {
             let micros = self.seconds(wait.as_secs() / 4).saturating_mul(1_000_000);
             decision.numbers.retry_after = decision.numbers.retry_after.saturating_add(micros);
         }
-        decision
     }
 
     /// `Retry-After` if the store has failed, in seconds. Nobody knows when it works again.
@@ -49,10 +49,15 @@ mod tests {
 
     use super::*;
 
+    fn applied(jitter: RetryJitter, mut decision: Decision) -> Decision {
+        jitter.apply(&mut decision);
+        decision
+    }
+
     fn waits(jitter: RetryJitter, wait: u64) -> HashMap<u64, u32> {
         let mut waits = HashMap::new();
         for _ in 0..1_000 {
-            let decision = jitter.apply(Decision::denied(10, Duration::from_secs(wait)));
+            let decision = applied(jitter, Decision::denied(10, Duration::from_secs(wait)));
             *waits.entry(decision.retry_after().unwrap().as_secs()).or_default() += 1;
         }
         waits
@@ -74,7 +79,7 @@ mod tests {
     fn a_short_wait_stays_short() {
         assert_eq!(waits(RetryJitter::default(), 3), HashMap::from([(3, 1_000)]));
         assert_eq!(waits(RetryJitter::new(Duration::ZERO), 60), HashMap::from([(60, 1_000)]));
-        let forever = RetryJitter::new(Duration::MAX).apply(Decision::denied(1, Duration::MAX));
+        let forever = applied(RetryJitter::new(Duration::MAX), Decision::denied(1, Duration::MAX));
         assert_eq!(forever.numbers.retry_after, u64::MAX);
     }
 
@@ -90,9 +95,9 @@ mod tests {
 
     #[test]
     fn what_no_wait_resolves_has_none() {
-        let never = RetryJitter::default().apply(Decision::exceeding_capacity(10));
+        let never = applied(RetryJitter::default(), Decision::exceeding_capacity(10));
         assert_eq!(never.retry_after(), None);
-        let allowed = RetryJitter::default().apply(Decision::allowed(10, 3));
+        let allowed = applied(RetryJitter::default(), Decision::allowed(10, 3));
         assert_eq!(allowed, Decision::allowed(10, 3));
     }
 }

@@ -5,7 +5,8 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use super::Limiter;
-use super::check::{CheckState, Checked};
+use super::check::CheckState;
+use super::waiting::{Wait, Waiter};
 use crate::algorithm::Patience;
 use crate::{Costs, Decision, Error, Key};
 
@@ -14,18 +15,21 @@ use crate::{Costs, Decision, Error, Key};
 /// If it is dropped before [its time](Self::delay), the permits are given back, unless others have
 /// queued behind it.
 #[must_use = "a reservation that is dropped before its time gives its permits back"]
-pub struct Reservation(Checked);
+pub struct Reservation {
+    decision: Decision,
+    wait: Option<Wait>,
+}
 
 impl Reservation {
     /// The decision. If it is a denial, nothing is reserved.
     pub fn decision(&self) -> &Decision {
-        &self.0.decision
+        &self.decision
     }
 
     /// How long until the permits are there, on Tokio's clock. Zero if they are there now, or if the
     /// check was denied.
     pub fn delay(&self) -> Duration {
-        self.0.wait.as_ref().map_or(Duration::ZERO, |wait| wait.delay())
+        self.wait.as_ref().map_or(Duration::ZERO, |wait| wait.delay())
     }
 
     /// Waits until the permits are there. A denial is returned at once.
@@ -34,7 +38,7 @@ impl Reservation {
     ///
     /// If it has to wait outside of a Tokio runtime with a time driver.
     pub async fn wait(self) -> Decision {
-        let Checked { decision, wait } = self.0;
+        let Self { decision, wait } = self;
         if let Some(mut wait) = wait {
             poll_fn(|cx| wait.poll(cx)).await;
         }
@@ -47,7 +51,7 @@ impl Reservation {
     ///
     /// If the store failed, whatever the failure mode.
     pub async fn cancel(self) -> Result<(), Error> {
-        match self.0.wait {
+        match self.wait {
             Some(mut wait) => wait.cancel().await,
             None => Ok(()),
         }
@@ -166,11 +170,16 @@ impl Limiter {
     /// As for [`check_costs`](Self::check_costs).
     pub async fn reserve(&self, key: impl Into<Key>, costs: Costs) -> Result<Reservation, Error> {
         let key = key.into();
-        let wait = u64::try_from(self.inner.max_wait.as_micros()).unwrap_or(u64::MAX);
-        let state = {
+        let patience = u64::try_from(self.inner.max_wait.as_micros()).unwrap_or(u64::MAX);
+        let waiter = Waiter::new(self);
+        let (held, state) = {
             let revision = self.revision();
-            CheckState::start(self, &revision, &key, &costs, Some(Patience(wait)))
+            let (patience, may_wait) = (Patience(patience), waiter.is_some());
+            let state = CheckState::enqueue(self, &revision, &key, &costs, patience, may_wait);
+            (revision.hold(), state)
         };
-        Ok(Reservation(state.finish(self).await?))
+        let mut decision = state.finish(self, &key).await?;
+        let wait = waiter.and_then(|waiter| Wait::new(&mut decision, waiter, &key, || held));
+        Ok(Reservation { decision, wait })
     }
 }

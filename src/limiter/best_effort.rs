@@ -81,10 +81,10 @@ impl BestEffortChecks {
             let since = Instant::now();
             let (held, state) = {
                 let revision = limiter.revision();
-                let state = CheckState::start(&limiter, &revision, &key, &costs, None);
+                let state = CheckState::start(&limiter, &revision, &key, &costs);
                 (revision.hold(), state)
             };
-            let decision = state.finish(&limiter).await?.decision;
+            let decision = state.finish(&limiter, &key).await?;
             if decision.is_denied() {
                 return Ok(decision);
             }

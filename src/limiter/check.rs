@@ -3,9 +3,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::waiting::{Wait, Waiter};
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
-use crate::algorithm::{Cost, Patience, Queued};
+use crate::algorithm::{Patience, Queued};
 use crate::metrics::Stopwatch;
 use crate::store::{Op, PendingVerdict};
 use crate::trace::{self, CheckSpan};
@@ -19,137 +18,107 @@ use crate::{Costs, Decision, Error, ErrorKind, Key, Source};
 #[must_use = "futures do nothing unless awaited"]
 pub struct Check {
     limiter: Limiter,
+    key: Key,
     progress: Progress,
 }
 
 enum Progress {
-    New { key: Key, costs: Costs },
+    New(Costs),
     Pending(PendingCheck),
     Done,
 }
 
 /// A check that has started.
 pub(crate) enum CheckState {
-    Ready(Result<Checked, Error>),
+    Ready(Result<Decision, Error>),
     Pending(PendingCheck),
-}
-
-/// A decision, and what an allowed request has to wait for.
-pub(crate) struct Checked {
-    pub(crate) decision: Decision,
-    pub(crate) wait: Option<Box<Wait>>,
 }
 
 /// A check without a verdict yet. It does not hold the limiter, which the layer has
 /// already: all checks of a hot limiter would contend for its reference count.
 pub(crate) struct PendingCheck {
     verdict: PendingVerdict,
-    key: Key,
     op: Op,
     revision: HeldRevision,
-    waiter: Option<Box<Waiter>>,
     stopwatch: Stopwatch,
     span: CheckSpan,
 }
 
 impl Check {
+    #[inline]
     pub(super) fn new(limiter: &Limiter, key: Key, costs: Costs) -> Self {
-        Self { limiter: limiter.clone(), progress: Progress::New { key, costs } }
+        Self { limiter: limiter.clone(), key, progress: Progress::New(costs) }
     }
 }
 
 impl CheckState {
-    /// `patience` is `None` if the check does not wait.
+    #[inline]
     pub(crate) fn start(
         limiter: &Limiter,
         revision: &RevisionRef<'_>,
         key: &Key,
         costs: &Costs,
-        patience: Option<Patience>,
     ) -> Self {
-        let charge = match revision.limits.charge(costs) {
-            Ok(charge) => charge,
-            Err(unknown) => {
-                let (policy, error) = (revision.policy().name(), unknown_quota(revision, &unknown));
-                limiter.inner.failure_log.failed(policy, FailureMode::Closed, &error);
-                limiter.inner.settings.metrics.failed(&error);
-                limiter.inner.settings.metrics.undecided();
-                return Self::Ready(Err(error));
-            }
-        };
-        // If too many wait already, it is denied unless it can proceed at once.
-        let waiter = patience.and_then(|_| Waiter::new(limiter)).map(Box::new);
-        match patience {
-            None => Self::decide(limiter, revision, key, charge, Op::Acquire, None),
-            Some(patience) => {
-                let queued = Queued { charge, patience, may_wait: waiter.is_some() };
-                let op = |queued| Op::Queue(Box::new(queued));
-                Self::decide(limiter, revision, key, queued, op, waiter)
-            }
+        match revision.limits.charge(costs) {
+            Ok(charge) => Self::decide(limiter, revision, key, Op::Acquire(charge)),
+            Err(unknown) => Self::unknown(limiter, revision, &unknown),
         }
     }
 
-    /// The result, of a check of this limiter.
-    pub(super) async fn finish(self, limiter: &Limiter) -> Result<Checked, Error> {
-        match self {
-            Self::Ready(checked) => checked,
-            Self::Pending(mut check) => poll_fn(|cx| check.poll(limiter, cx)).await,
-        }
-    }
-
-    fn decide<C: Cost>(
+    /// Starts a check that may have to wait: then the decision says so, and [`Wait::new`] takes its
+    /// place. If it may not wait, it is denied unless it can proceed at once.
+    pub(crate) fn enqueue(
         limiter: &Limiter,
         revision: &RevisionRef<'_>,
         key: &Key,
-        cost: C,
-        op: impl FnOnce(C) -> Op,
-        waiter: Option<Box<Waiter>>,
+        costs: &Costs,
+        patience: Patience,
+        may_wait: bool,
     ) -> Self {
-        let at_once = |verdict, source| {
-            let decision = limiter.inner.decide(revision, key, verdict, source);
-            Self::Ready(Ok(Checked { decision, wait: None }))
-        };
-        if let Some(verdict) = revision.limits.exceeding_capacity(&cost) {
-            return at_once(verdict, Source::Quota);
-        }
-        let cache = revision.denial_cache.as_ref();
-        if let Some(verdict) = cache.and_then(|cache| cache.get(key, &cost, &revision.limits)) {
-            return at_once(verdict, Source::Cached);
-        }
-        let op = op(cost);
-        match revision.backend.decide(key, &op) {
-            Some(verdict) => {
-                let decision = limiter.inner.apply_failure_mode(revision, key, &op, verdict);
-                Self::Ready(decision.map(|decision| {
-                    Checked::new(decision, waiter, || (revision.hold(), key.clone()))
-                }))
+        match revision.limits.charge(costs) {
+            Ok(charge) => {
+                let op = Op::Queue(Box::new(Queued { charge, patience, may_wait }));
+                Self::decide(limiter, revision, key, op)
             }
+            Err(unknown) => Self::unknown(limiter, revision, &unknown),
+        }
+    }
+
+    /// The result, of a check of this key by this limiter.
+    pub(super) async fn finish(self, limiter: &Limiter, key: &Key) -> Result<Decision, Error> {
+        match self {
+            Self::Ready(decision) => decision,
+            Self::Pending(mut check) => poll_fn(|cx| check.poll(limiter, key, cx)).await,
+        }
+    }
+
+    #[inline]
+    fn decide(limiter: &Limiter, revision: &RevisionRef<'_>, key: &Key, op: Op) -> Self {
+        let known = match &op {
+            Op::Acquire(charge) => revision.known(key, charge),
+            Op::Queue(queued) => revision.known(key, &**queued),
+            Op::Peek | Op::Adjust(_) | Op::Leave(_) => None,
+        };
+        if let Some((verdict, source)) = known {
+            return Self::Ready(Ok(limiter.inner.decide(revision, key, verdict, source)));
+        }
+        match revision.backend.decide(key, &op) {
+            Some(verdict) => Self::Ready(limiter.inner.decide_or_fail(revision, key, &op, verdict)),
             None => {
-                let (key, revision) = (key.clone(), revision.hold());
                 let (verdict, stopwatch) = (PendingVerdict::default(), Stopwatch::start());
-                let span = CheckSpan::new(limiter.held(&revision).policy());
-                Self::Pending(PendingCheck { verdict, key, op, revision, waiter, stopwatch, span })
+                let (span, revision) = (CheckSpan::new(revision.policy()), revision.hold());
+                Self::Pending(PendingCheck { verdict, op, revision, stopwatch, span })
             }
         }
     }
-}
 
-impl Checked {
-    #[inline]
-    fn new(
-        mut decision: Decision,
-        waiter: Option<Box<Waiter>>,
-        check: impl FnOnce() -> (HeldRevision, Key),
-    ) -> Self {
-        let Some(waiter) = waiter.filter(|_| decision.is_enforced) else {
-            return Self { decision, wait: None };
-        };
-        let several = decision.several.as_mut();
-        let wait = several.and_then(|several| several.waiting.take()).map(|waiting| {
-            let (revision, key) = check();
-            Box::new(Wait::new(waiter, revision, key, waiting, &decision))
-        });
-        Self { decision, wait }
+    #[cold]
+    fn unknown(limiter: &Limiter, revision: &Revision, quota: &str) -> Self {
+        let (policy, error) = (revision.policy().name(), unknown_quota(revision, quota));
+        limiter.inner.failure_log.failed(policy, FailureMode::Closed, &error);
+        limiter.inner.settings.metrics.failed(&error);
+        limiter.inner.settings.metrics.undecided();
+        Self::Ready(Err(error))
     }
 }
 
@@ -160,8 +129,8 @@ pub(super) fn unknown_quota(revision: &Revision, name: &str) -> Error {
 }
 
 impl PendingCheck {
-    pub(crate) fn key(&self) -> &Key {
-        &self.key
+    pub(crate) fn hold(&self) -> HeldRevision {
+        self.revision.clone()
     }
 
     /// The revision that decides the check.
@@ -169,19 +138,19 @@ impl PendingCheck {
         limiter.held(&self.revision)
     }
 
-    /// `limiter` is the one that started the check.
+    /// `limiter` is the one that started the check, of this key.
     pub(crate) fn poll(
         &mut self,
         limiter: &Limiter,
+        key: &Key,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Checked, Error>> {
-        let Self { verdict, key, op, revision: held, waiter, stopwatch, span } = self;
+    ) -> Poll<Result<Decision, Error>> {
+        let Self { verdict, op, revision: held, stopwatch, span } = self;
         let _entered = span.enter();
         let revision = limiter.held(held);
         let verdict = ready!(revision.backend.poll_check(key, op, verdict, cx));
         limiter.inner.settings.metrics.waited(stopwatch);
-        let decision = limiter.inner.apply_failure_mode(revision, key, op, verdict)?;
-        Poll::Ready(Ok(Checked::new(decision, waiter.take(), || (held.clone(), key.clone()))))
+        Poll::Ready(limiter.inner.decide_or_fail(revision, key, op, verdict))
     }
 }
 
@@ -205,35 +174,44 @@ impl Inner {
     }
 
     /// The decision of the store, or of the failure mode if the store failed.
-    fn apply_failure_mode(
+    #[inline]
+    fn decide_or_fail(
         &self,
         revision: &Revision,
         key: &Key,
         op: &Op,
         verdict: Result<Verdict, Error>,
     ) -> Result<Decision, Error> {
-        let policy = revision.policy().name();
         match verdict {
             Ok(verdict) => {
-                self.failure_log.succeeded(policy, self.failure_mode);
+                self.failure_log.succeeded(revision.policy().name(), self.failure_mode);
                 Ok(self.decide(revision, key, verdict, Source::Store))
             }
-            Err(error) => {
-                let mode = match self.failure_mode {
-                    FailureMode::Closed if !self.enforcement.applies_to(key) => FailureMode::Open,
-                    mode => mode,
-                };
-                self.failure_log.failed(policy, mode, &error);
-                self.settings.metrics.failed(&error);
-                let local = || revision.backend.decide_locally(key, op);
-                if let Some(verdict) = mode.is_local().then(local).flatten() {
-                    return Ok(self.decide(revision, key, verdict, Source::Local));
-                }
-                let verdict = mode.verdict(error, revision.quotas()[0].limit);
-                let verdict = verdict.inspect_err(|_| self.settings.metrics.undecided())?;
-                Ok(self.decide(revision, key, verdict, Source::FailureMode))
-            }
+            Err(error) => self.apply_failure_mode(revision, key, op, error),
         }
+    }
+
+    #[cold]
+    fn apply_failure_mode(
+        &self,
+        revision: &Revision,
+        key: &Key,
+        op: &Op,
+        error: Error,
+    ) -> Result<Decision, Error> {
+        let mode = match self.failure_mode {
+            FailureMode::Closed if !self.enforcement.applies_to(key) => FailureMode::Open,
+            mode => mode,
+        };
+        self.failure_log.failed(revision.policy().name(), mode, &error);
+        self.settings.metrics.failed(&error);
+        let local = || revision.backend.decide_locally(key, op);
+        if let Some(verdict) = mode.is_local().then(local).flatten() {
+            return Ok(self.decide(revision, key, verdict, Source::Local));
+        }
+        let verdict = mode.verdict(error, revision.quotas()[0].limit);
+        let verdict = verdict.inspect_err(|_| self.settings.metrics.undecided())?;
+        Ok(self.decide(revision, key, verdict, Source::FailureMode))
     }
 }
 
@@ -241,20 +219,20 @@ impl Future for Check {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { limiter, progress } = &mut *self;
-        if let Progress::New { key, costs } = progress {
-            match CheckState::start(limiter, &limiter.revision(), key, costs, None) {
-                CheckState::Ready(result) => {
+        let Self { limiter, key, progress } = &mut *self;
+        if let Progress::New(costs) = progress {
+            match CheckState::start(limiter, &limiter.revision(), key, costs) {
+                CheckState::Ready(decision) => {
                     *progress = Progress::Done;
-                    return Poll::Ready(result.map(|checked| checked.decision));
+                    return Poll::Ready(decision);
                 }
                 CheckState::Pending(pending) => *progress = Progress::Pending(pending),
             }
         }
         let Progress::Pending(pending) = progress else { return Poll::Pending };
-        let result = ready!(pending.poll(limiter, cx));
+        let decision = ready!(pending.poll(limiter, key, cx));
         *progress = Progress::Done;
-        Poll::Ready(result.map(|checked| checked.decision))
+        Poll::Ready(decision)
     }
 }
 

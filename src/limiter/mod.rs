@@ -35,12 +35,12 @@ pub use acquire::Reservation;
 pub use best_effort::BestEffortChecks;
 pub use builder::LimiterBuilder;
 pub use check::Check;
-pub(crate) use check::{CheckState, Checked, PendingCheck};
+pub(crate) use check::{CheckState, PendingCheck};
 pub use failure_mode::FailureMode;
 pub use limiters::Limiters;
 pub(crate) use revision::{HeldRevision, Revision, RevisionRef};
 pub(crate) use taken::Taken;
-pub(crate) use waiting::Wait;
+pub(crate) use waiting::{Wait, Waiter};
 #[cfg(feature = "watch")]
 pub use watch::FileWatch;
 
@@ -260,22 +260,31 @@ impl Limiter {
 
     #[inline]
     pub(crate) fn revision(&self) -> RevisionRef<'_> {
-        let Inner { settings, revisions, others, .. } = &*self.inner;
-        match &self.other {
-            None => {
-                let current = revisions.current();
-                match current.renewed(settings) {
-                    None => current,
-                    Some(renewed) => {
-                        revisions.replace_if(current, renewed);
-                        revisions.current()
-                    }
-                }
+        let Inner { settings, revisions, .. } = &*self.inner;
+        if let Some(other) = &self.other {
+            return self.other_revision(other);
+        }
+        let current = revisions.current();
+        if current.is_outdated(&*settings.store) { self.renewed_revision(current) } else { current }
+    }
+
+    #[cold]
+    fn renewed_revision<'a>(&'a self, current: RevisionRef<'a>) -> RevisionRef<'a> {
+        let Inner { settings, revisions, .. } = &*self.inner;
+        match current.renewed(settings) {
+            None => current,
+            Some(renewed) => {
+                revisions.replace_if(current, renewed);
+                revisions.current()
             }
-            Some(other) => match others.renewed(other, settings) {
-                None => RevisionRef::Other(other),
-                Some(renewed) => RevisionRef::RenewedOther(renewed),
-            },
+        }
+    }
+
+    fn other_revision<'a>(&'a self, other: &'a Arc<Revision>) -> RevisionRef<'a> {
+        let Inner { settings, others, .. } = &*self.inner;
+        match others.renewed(other, settings) {
+            None => RevisionRef::Other(other),
+            Some(renewed) => RevisionRef::RenewedOther(renewed),
         }
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 
 use super::denial_cache::DenialCache;
-use crate::algorithm::Limits;
+use crate::algorithm::{Cost, Limits};
 use crate::metrics::PolicyMetrics;
 use crate::store::{Backend, PolicySpec, RevisionDenials, Store};
 use crate::verdict::{QuotaInfo, Verdict};
-use crate::{ConfigError, Decision, Policy, Source};
+use crate::{ConfigError, Decision, Key, Policy, Source};
 
 /// A policy with its numbers as they are until the next update.
 pub(crate) struct Revision {
@@ -96,6 +96,17 @@ impl Revision {
         self.limits.infos()
     }
 
+    /// The verdict on a check that the store need not be asked for.
+    #[inline]
+    pub(super) fn known(&self, key: &Key, cost: &impl Cost) -> Option<(Verdict, Source)> {
+        if let Some(verdict) = self.limits.exceeding_capacity(cost) {
+            return Some((verdict, Source::Quota));
+        }
+        let verdict = self.denial_cache.as_ref()?.get(key, cost, &self.limits)?;
+        Some((verdict, Source::Cached))
+    }
+
+    #[inline]
     pub(crate) fn decision(&self, verdict: Verdict, source: Source) -> Decision {
         let tightest = verdict.several.as_ref().map_or(0, |several| several.tightest);
         Decision::new(verdict, source, self.quotas()[tightest].clone())

@@ -23,7 +23,7 @@ pub(super) struct Waiters {
 }
 
 /// Permission to wait, which a limited number of checks has at a time.
-pub(super) struct Waiter {
+pub(crate) struct Waiter {
     limiter: Limiter,
     /// When the check started.
     since: Instant,
@@ -36,7 +36,7 @@ pub(crate) struct Wait {
     due: Instant,
     /// Until the time has come, like the waiter.
     place: Option<Place>,
-    waiter: Option<Box<Waiter>>,
+    waiter: Option<Waiter>,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
@@ -48,7 +48,7 @@ impl Waiters {
 
 impl Waiter {
     /// `None` if too many wait.
-    pub(super) fn new(limiter: &Limiter) -> Option<Self> {
+    pub(crate) fn new(limiter: &Limiter) -> Option<Self> {
         let Waiters { most, count } = &limiter.inner.waiters;
         let more = |count: usize| (count < *most).then_some(count + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -63,19 +63,21 @@ impl Drop for Waiter {
 }
 
 impl Wait {
-    /// The wait begins now.
-    pub(super) fn new(
-        waiter: Box<Waiter>,
-        revision: HeldRevision,
-        key: Key,
-        waiting: Waiting,
-        decision: &Decision,
-    ) -> Self {
-        let Waiting { wait, place } = waiting;
-        let mut taken = Taken::new(&waiter.limiter, revision, key, waiter.since);
+    /// If the check has to wait: the wait begins now. `revision` is the one that decided it.
+    pub(crate) fn new(
+        decision: &mut Decision,
+        waiter: Waiter,
+        key: &Key,
+        revision: impl FnOnce() -> HeldRevision,
+    ) -> Option<Self> {
+        if !decision.is_enforced {
+            return None;
+        }
+        let Waiting { wait, place } = decision.several.as_mut()?.waiting.take()?;
+        let mut taken = Taken::new(&waiter.limiter, revision(), key.clone(), waiter.since);
         taken.decided(decision);
         let due = Instant::now() + Duration::from_micros(wait);
-        Self { taken, due, place: Some(place), waiter: Some(waiter), sleep: None }
+        Some(Self { taken, due, place: Some(place), waiter: Some(waiter), sleep: None })
     }
 
     pub(super) fn delay(&self) -> Duration {

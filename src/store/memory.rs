@@ -230,23 +230,30 @@ impl MemoryStore {
             Some(unknown) if !stored.as_ref().is_some_and(is_used) => unknown(now),
             _ => None,
         };
-        let found = initial.as_ref().or(stored.as_ref().map(|bucket| &bucket.state));
-        let (verdict, changed) = op.apply(limits, found, now);
-        let Some(state) = changed else { return verdict };
-        match stored {
-            Some(bucket) => {
-                let full_at = state.until();
-                let was_full_at = mem::replace(&mut bucket.state, state).until();
-                if full_at < was_full_at {
-                    shard.add_earlier(full_at, hash, &self.shared);
-                }
-            }
-            None => {
+        let Some(bucket) = stored else {
+            let (verdict, changed) = op.apply(limits, initial.as_ref(), now);
+            if let Some(state) = changed {
                 let bucket = Bucket { policy, key: key.clone(), state };
                 let evicted = shard.insert(hash, bucket, now, &self.shared);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
                 self.shared.evictions_metric.add(evicted);
             }
+            return verdict;
+        };
+        let was_full_at = bucket.state.until();
+        let verdict = match initial {
+            None => op.apply_to(limits, &mut bucket.state, now),
+            Some(initial) => {
+                let (verdict, changed) = op.apply(limits, Some(&initial), now);
+                if let Some(state) = changed {
+                    bucket.state = state;
+                }
+                verdict
+            }
+        };
+        let full_at = bucket.state.until();
+        if full_at < was_full_at {
+            shard.add_earlier(full_at, hash, &self.shared);
         }
         verdict
     }

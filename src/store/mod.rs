@@ -148,19 +148,28 @@ impl Op {
         }
     }
 
-    /// Decides on what is stored, and returns what to store instead if it changes.
+    /// Decides on what is stored, and changes it.
+    #[inline]
+    pub(crate) fn apply_to(&self, limits: &Limits, stored: &mut State, now: u64) -> Verdict {
+        if let Self::Acquire(charge) = self
+            && let Some(verdict) = limits.check_lone(stored, charge, now)
+        {
+            return verdict;
+        }
+        let (verdict, changed) = self.apply(limits, Some(stored), now);
+        if let Some(state) = changed {
+            *stored = state;
+        }
+        verdict
+    }
+
+    /// Decides on what is found, and returns what to store instead if it changes.
     pub(crate) fn apply(
         &self,
         limits: &Limits,
         found: Option<&State>,
         now: u64,
     ) -> (Verdict, Option<State>) {
-        if let Self::Acquire(charge) = self
-            && let Some((verdict, state)) = limits.check_lone(found, charge, now)
-        {
-            let changes = self.changes(found.is_some(), &verdict);
-            return (verdict, changes.then_some(state));
-        }
         let mut standing = limits.standing(found, now);
         let verdict = self.decide(limits, &mut standing, now);
         let changes = self.changes(found.is_some(), &verdict);

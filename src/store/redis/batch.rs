@@ -26,6 +26,9 @@ use crate::{Error, Key};
 #[derive(Debug, Default)]
 pub(super) struct Batch(Mutex<State>);
 
+/// Of a check in its batch.
+pub(super) type CheckIndex = u32;
+
 #[derive(Debug, Default)]
 struct State {
     policies: Vec<BatchPolicy>,
@@ -236,7 +239,7 @@ impl Batch {
         op: &Op,
         deadline: Instant,
         waker: &Waker,
-    ) -> Option<usize> {
+    ) -> Option<CheckIndex> {
         let mut state = self.state();
         if state.checks.len() >= Self::MAX_CHECKS {
             return None;
@@ -245,18 +248,23 @@ impl Batch {
         state.last = group;
         let progress = Progress::Pending(waker.clone());
         state.checks.push(Check { group, op: op.clone(), deadline, is_sent: false, progress });
-        Some(state.checks.len() - 1)
+        // Below `MAX_CHECKS`.
+        Some(state.checks.len() as CheckIndex - 1)
     }
 
     /// Whether the server may have received a check.
-    pub(super) fn was_sent(&self, index: usize) -> bool {
-        self.state().checks.get(index).is_some_and(|check| check.is_sent)
+    pub(super) fn was_sent(&self, index: CheckIndex) -> bool {
+        self.state().checks.get(index as usize).is_some_and(|check| check.is_sent)
     }
 
     /// The verdict on a check, once.
-    pub(super) fn poll(&self, index: usize, cx: &mut Context<'_>) -> Poll<Result<Verdict, Error>> {
+    pub(super) fn poll(
+        &self,
+        index: CheckIndex,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Verdict, Error>> {
         let mut state = self.state();
-        let Some(check) = state.checks.get_mut(index) else { return Poll::Pending };
+        let Some(check) = state.checks.get_mut(index as usize) else { return Poll::Pending };
         let progress = match &check.progress {
             Progress::Pending(waker) if waker.will_wake(cx.waker()) => return Poll::Pending,
             Progress::Pending(_) => Progress::Pending(cx.waker().clone()),
@@ -272,10 +280,10 @@ impl Batch {
     }
 
     /// Nobody waits for this check any more.
-    pub(super) fn cancel(&self, index: usize) {
+    pub(super) fn cancel(&self, index: CheckIndex) {
         let progress = {
             let mut state = self.state();
-            let check = state.checks.get_mut(index);
+            let check = state.checks.get_mut(index as usize);
             check.map(|check| std::mem::replace(&mut check.progress, Progress::Gone))
         };
         // Dropping a waker may run code of another crate.

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use tokio::runtime::Handle;
 
-use super::batch::Batch;
+use super::batch::{Batch, CheckIndex};
 use super::node_queue::{NodeQueue, shut_down};
 use super::policy::RedisPolicy;
 use super::timer;
@@ -48,11 +48,11 @@ impl QueuedCheck {
     }
 }
 
-/// The place of a check in a batch.
+/// The place of a check in a batch. Small, because it moves with the check.
 pub(super) struct Place {
     batch: Arc<Batch>,
-    index: usize,
-    call: Option<LoneCall>,
+    call: Option<Box<LoneCall>>,
+    index: CheckIndex,
     is_done: bool,
 }
 
@@ -178,8 +178,8 @@ impl Queues {
 }
 
 impl Place {
-    pub(super) fn new(batch: Arc<Batch>, index: usize, call: Option<LoneCall>) -> Self {
-        Self { batch, index, call, is_done: false }
+    pub(super) fn new(batch: Arc<Batch>, index: CheckIndex, call: Option<LoneCall>) -> Self {
+        Self { batch, call: call.map(Box::new), index, is_done: false }
     }
 
     /// Nobody waits for the result, but it is not cancelled.

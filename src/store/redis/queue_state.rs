@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::batch::Batch;
+use super::batch::{Batch, CheckIndex};
 use super::policy::RedisPolicy;
 use super::window::{Sent, Window};
 use crate::Key;
@@ -98,7 +98,7 @@ impl QueueState {
         op: &Op,
         now: Instant,
         waker: &Waker,
-    ) -> (Arc<Batch>, usize, Sent) {
+    ) -> (Arc<Batch>, CheckIndex, Sent) {
         self.window.set_lone_call(true);
         let batch = self.empty_batch();
         let deadline = now + self.timeout;
@@ -116,7 +116,7 @@ impl QueueState {
         op: &Op,
         now: Instant,
         waker: &Waker,
-    ) -> Option<(Arc<Batch>, usize)> {
+    ) -> Option<(Arc<Batch>, CheckIndex)> {
         if self.window.is_overloaded(self.full.len()) {
             return None;
         }

@@ -1,6 +1,7 @@
 //! Parses the reply of a script.
 
 use redis::Value;
+use smallvec::SmallVec;
 
 use super::{server_error, value};
 use crate::algorithm::{Limits, Standing};
@@ -17,7 +18,8 @@ pub(super) struct Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     Nothing,
-    Value(Vec<u8>),
+    /// Short, unless the policy has several quotas.
+    Value(SmallVec<[u8; 24]>),
     /// A corrupt value: the checks find no permits.
     Corrupt,
 }
@@ -40,6 +42,12 @@ impl Found {
 /// Returns for each key what its checks found, or the error of that key. The reply is not trusted.
 pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error>>, Error> {
     match reply {
+        Value::BulkString(text) if keys > 1 => {
+            let (now, values) = clock(&text).ok_or_else(unexpected)?;
+            let values = values.split(|&byte| byte == b',');
+            let found: Vec<_> = values.map(|value| found(value, now)).collect();
+            if found.len() == keys { Ok(found) } else { Err(unexpected()) }
+        }
         Value::Array(mut values) if keys > 1 => {
             let Some(Value::BulkString(text)) = values.pop() else { return Err(unexpected()) };
             let Some((now, b"")) = clock(&text) else { return Err(unexpected()) };
@@ -47,18 +55,16 @@ pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error
                 return Err(unexpected());
             }
             let found = values.into_iter().map(|value| match value {
-                Value::BulkString(text) => Ok(found(text, now)),
+                Value::BulkString(text) => Ok(found(&text, now)),
                 _ => Err(unexpected()),
             });
             found.collect()
         }
-        Value::BulkString(mut text) if keys == 1 => match server_error::of_key(&text) {
+        Value::BulkString(text) if keys == 1 => match server_error::of_key(&text) {
             Some(error) => Ok(vec![Err(server_error::to_key_error(error))]),
             None => {
-                let (now, rest) = clock(&text).ok_or_else(unexpected)?;
-                let start = text.len() - rest.len();
-                text.drain(..start);
-                Ok(vec![found(text, now)])
+                let (now, value) = clock(&text).ok_or_else(unexpected)?;
+                Ok(vec![found(value, now)])
             }
         },
         _ => Err(unexpected()),
@@ -66,14 +72,14 @@ pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error
 }
 
 /// What one key held.
-fn found(text: Vec<u8>, now: u64) -> Result<Found, Error> {
-    if let Some(error) = server_error::of_key(&text) {
+fn found(value: &[u8], now: u64) -> Result<Found, Error> {
+    if let Some(error) = server_error::of_key(value) {
         return Err(server_error::to_key_error(error));
     }
-    let stored = match text.as_slice() {
+    let stored = match value {
         b"" => Stored::Nothing,
         b"-" => Stored::Corrupt,
-        _ => Stored::Value(text),
+        _ => Stored::Value(SmallVec::from_slice(value)),
     };
     Ok(Found { now, stored })
 }
@@ -119,6 +125,9 @@ mod tests {
             assert!(parse(reply.clone(), 1).is_err(), "{reply:?}");
             assert!(parse(reply.clone(), 2).is_err(), "{reply:?}");
         }
+        for text in ["7 5 ", "7 5 1", "7 5 1,2,3", "7 5,1,2"] {
+            assert!(parse(bulk(text), 2).is_err(), "{text:?}");
+        }
         for values in [
             vec![bulk(""), bulk(""), bulk("")],
             vec![bulk(""), bulk(""), bulk(""), now()],
@@ -135,12 +144,13 @@ mod tests {
         for (text, stored) in [
             ("", Stored::Nothing),
             ("-", Stored::Corrupt),
-            ("9000000015", Stored::Value(b"9000000015".into())),
+            ("9000000015", Stored::Value(b"9000000015".as_slice().into())),
         ] {
             let found = Found { now: 7_000_005, stored };
             let alone = parse(bulk(format!("7 5 {text}")), 1).unwrap();
-            let pair = parse(Value::Array(vec![bulk(text), bulk(text), bulk("7 5 ")]), 2).unwrap();
-            for result in alone.into_iter().chain(pair) {
+            let pair = parse(bulk(format!("7 5 {text},{text}")), 2).unwrap();
+            let table = Value::Array(vec![bulk(text), bulk(text), bulk("7 5 ")]);
+            for result in alone.into_iter().chain(pair).chain(parse(table, 2).unwrap()) {
                 assert_eq!(result.unwrap(), found.clone());
             }
         }

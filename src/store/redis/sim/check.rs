@@ -8,7 +8,7 @@ use super::plan::{Load, MS, Micros, SECOND};
 use super::server::UNIT;
 use super::world::{QueueId, World};
 use crate::Error;
-use crate::store::redis::batch::Batch;
+use crate::store::redis::batch::{Batch, CheckIndex};
 use crate::store::redis::lifecycle::Established;
 use crate::store::redis::queue_state::QueueState;
 use crate::verdict::Verdict;
@@ -42,7 +42,7 @@ pub(super) struct Check {
 #[derive(Debug)]
 pub(super) enum Progress {
     Starting,
-    Waiting(Arc<Batch>, usize),
+    Waiting(Arc<Batch>, CheckIndex),
     Cancelled,
     Done,
 }

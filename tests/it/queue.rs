@@ -386,6 +386,29 @@ async fn a_redis_key_of_the_wrong_type_fails_only_its_own_checks() {
 }
 
 #[tokio::test]
+async fn a_strange_value_fails_neither_its_own_check_nor_the_others_of_its_batch() {
+    let server = Server::start().await;
+    let limiter = limiter(server.url());
+    let two = Policy::new("default").quota("a", SLOW.quota()).quota("b", SLOW.quota());
+    let packed = Limiter::new(RedisStore::open(server.url()).unwrap(), two).unwrap();
+    for value in ["", ",", "1,2", " 12345678901234567", "\n", "-", "!", "packed"] {
+        server.command(&["FLUSHALL"]).await;
+        match value {
+            "packed" => assert!(packed.check("strange").await.unwrap().is_allowed()),
+            _ => {
+                server.command(&["SET", &redis_key("strange"), value, "EX", "9"]).await;
+            }
+        }
+        assert_eq!(limiter.check_cost("used", 3).await.unwrap().remaining(), 297);
+        let checks = ["fresh", "strange", "used"].map(|key| start(limiter.check(key)));
+        let [fresh, strange, used] = checks;
+        assert_eq!(fresh.await.unwrap().remaining(), 299, "{value:?}");
+        assert!(strange.await.is_ok(), "{value:?}");
+        assert_eq!(used.await.unwrap().remaining(), 296, "{value:?}");
+    }
+}
+
+#[tokio::test]
 async fn checks_complete_after_their_limiter_is_dropped() {
     let server = Server::start().await;
     let limiter = limiter(server.url());

@@ -11,6 +11,7 @@ mod cluster;
 mod cluster_view;
 mod connection;
 mod connector;
+mod digits;
 mod flight;
 mod fragment;
 mod health;

@@ -3,6 +3,7 @@
 use redis::Value;
 use smallvec::SmallVec;
 
+use super::digits::number;
 use super::{server_error, value};
 use crate::algorithm::{Limits, Standing};
 use crate::{Error, ErrorKind};
@@ -87,8 +88,7 @@ fn found(value: &[u8], now: u64) -> Result<Found, Error> {
 /// The time at the start of a text, and what follows it.
 fn clock(text: &[u8]) -> Option<(u64, &[u8])> {
     let mut parts = text.splitn(3, |&byte| byte == b' ');
-    let mut number = || str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
-    let (seconds, micros) = (number()?, number()?);
+    let (seconds, micros) = (number(parts.next()?)?, number(parts.next()?)?);
     Some((seconds.checked_mul(1_000_000)?.checked_add(micros)?, parts.next()?))
 }
 

@@ -1,5 +1,6 @@
 //! The short form of values, for a single token bucket: see `lua/short.lua`.
 
+use super::digits::number;
 use super::script::Params;
 use crate::algorithm::{BucketState, FullAt, Limit, Limits, MAX_TICKS, Rate};
 
@@ -40,22 +41,18 @@ pub(super) fn params(limits: &Limits) -> Option<Params> {
 
 /// The state that a value in this form describes. `None` for one that no quota can have left.
 pub(super) fn parse(value: &[u8]) -> Option<BucketState> {
-    let value = str::from_utf8(value).ok()?;
-    let (micros, rate) = value.split_at_checked(value.len().checked_sub(3)?)?;
-    let (micros, rate) = (number(micros)?.checked_sub(MARGIN)?, of_three_digits(rate)?);
+    let (micros, rate) = value.split_last_chunk()?;
+    let (micros, rate) = (number(micros)?.checked_sub(MARGIN)?, of_three_digits(*rate)?);
     let full_at = FullAt { micros, ticks: 0 };
     (micros <= 2 * MAX_TICKS).then_some(BucketState { full_at, rate })
 }
 
-fn of_three_digits(text: &str) -> Option<Rate> {
-    let (digits, zeros) = text.split_at_checked(2)?;
-    let digits = if digits == "00" { 864 } else { number(digits)? };
-    Rate::new(digits * 10u64.pow(u32::try_from(number(zeros)?).ok()?), 1)
-}
-
-/// Unlike `parse`, without a sign.
-fn number(text: &str) -> Option<u64> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+fn of_three_digits(text: [u8; 3]) -> Option<Rate> {
+    let (digits, zeros) = match number(&text)? {
+        zeros @ 0..10 => (864, zeros),
+        digits => (digits / 10, digits % 10),
+    };
+    Rate::new(digits * 10u64.pow(zeros as u32), 1)
 }
 
 #[cfg(test)]
@@ -79,7 +76,7 @@ mod tests {
         ] {
             let rate = Rate::new(micros, 1).unwrap();
             assert_eq!(three_digits(rate).as_deref(), Some(expected), "{micros}");
-            assert_eq!(of_three_digits(expected), Some(rate));
+            assert_eq!(of_three_digits(expected.as_bytes().try_into().unwrap()), Some(rate));
             assert_eq!(three_digits(Rate::new(micros, 7).unwrap()), None, "{micros}");
         }
         for micros in [101, 15_625, 8_641, 100_000_000_000, 8_640_000_000_000, 1 << 52] {

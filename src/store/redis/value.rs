@@ -11,8 +11,8 @@ pub(super) fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<State> {
     let is_possible = |state: &QuotaState| !state.is_too_far(now);
     if let Some(bucket) = short::parse(value) {
         let state = QuotaState::TokenBucket(bucket);
-        let is_read = is_read(limits, QuotaId::LONE, fragment::BUCKET_TAG);
-        return (!is_read || is_possible(&state)).then_some(State::Lone(bucket));
+        let matters = || is_read(limits, QuotaId::LONE, fragment::BUCKET_TAG);
+        return (is_possible(&state) || !matters()).then_some(State::Lone(bucket));
     }
     let mut entries = SmallVec::<[Entry; 4]>::new();
     for packed::Entry { quota, tag, numbers, cells } in packed::entries(value)? {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Decision, Error, ErrorKind, Limiter, Policy, RedisStore, Source};
+use tollgate::{Decision, Error, ErrorKind, Limiter, Policy, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
@@ -405,6 +405,20 @@ async fn a_strange_value_fails_neither_its_own_check_nor_the_others_of_its_batch
         assert_eq!(fresh.await.unwrap().remaining(), 299, "{value:?}");
         assert!(strange.await.is_ok(), "{value:?}");
         assert_eq!(used.await.unwrap().remaining(), 296, "{value:?}");
+    }
+}
+
+#[tokio::test]
+async fn values_that_contain_a_comma_are_told_apart() {
+    let server = Server::start().await;
+    // As a double, this number has the bytes 42 2C, and then zeros. 2C is a comma.
+    let quota = Quota::new(1, Duration::from_micros(7 << 33)).burst(300);
+    let policy = Policy::new("two").quota("a", quota).quota("b", quota);
+    let limiter = uncached(RedisStore::open(server.url()).unwrap(), policy);
+    for remaining in [299, 298] {
+        for check in ["a", "b", "c"].map(|key| start(limiter.check(key))) {
+            assert_eq!(check.await.unwrap().remaining(), remaining);
+        }
     }
 }
 

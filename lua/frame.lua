@@ -15,11 +15,10 @@
 --         that is a value that no revision could have left, or a key without an expiry of which no
 --         check is charged (the checks find that all quotas are used up, which is written back); or
 --         "!" and the text of an error, which affects only that key. They are one string, because a
---         table takes the server and the client longer: the time as "seconds microseconds ", and
---         then what was found, separated by commas. If a value is not text or a key failed, the
---         reply is a table instead, of what was found and then the time. From the value and the time
---         the client computes the decisions. For a single key the reply is always the string, or the
---         error.
+--         table takes the client longer: the time as "seconds microseconds ", and then what was
+--         found, separated by commas. If a value is binary or a key failed, the reply is a table
+--         instead, of what was found and then the time. From the value and the time the client
+--         computes the decisions. For a single key the reply is always the string, or the error.
 --
 -- At the time of the call each quota is a level between 0 and its capacity. It exceeds the capacity
 -- if a revision with a larger one wrote it. The form of the value (short.lua, packed.lua) reads and
@@ -81,6 +80,10 @@ for i = 1, #keys do
 end
 local clock = time[1] .. ' ' .. time[2] .. ' '
 if #keys == 1 then return failed and keys[1] or clock .. keys[1] end
-if not (failed or binary) then return clock .. table.concat(keys, ',') end
+if not (failed or binary) then
+  local text = table.concat(keys, ',')
+  -- tonumber ignores what follows a NUL, so a corrupt value that passed for valid may have commas there.
+  if not string.find(text, '\0', 1, true) then return clock .. text end
+end
 keys[#keys + 1] = clock
 return keys

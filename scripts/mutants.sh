@@ -12,6 +12,7 @@ mutations=(
     "frame|if changed or found == '-' then|if true then"
     "frame|if changed or found == '-' then|if changed then"
     "frame|if not (failed or binary) then|if not binary then"
+    "frame|if not string.find(text, '\\0', 1, true) then|if true then"
     "decide|level@ + cost PRICE <= capacity@|level@ + cost PRICE < capacity@"
     "decide|level@ + cost PRICE <= capacity@|level@ <= capacity@"
     "decide|math.floor(((waits|math.ceil(((waits"

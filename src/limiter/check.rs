@@ -65,8 +65,8 @@ impl CheckState {
         }
     }
 
-    /// Starts a check that may have to wait: then the decision says so, and [`Wait::new`] takes its
-    /// place. If it may not wait, it is denied unless it can proceed at once.
+    /// Starts a check that may have to wait: then the decision holds its place in the queue, for
+    /// [`Wait::new`](super::Wait::new). If it may not wait, it is denied unless it can proceed at once.
     pub(crate) fn enqueue(
         limiter: &Limiter,
         revision: &RevisionRef<'_>,

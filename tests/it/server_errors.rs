@@ -6,7 +6,7 @@ use std::fs;
 
 use tollgate::{Error, ErrorKind, Limiter, Quota, RedisStore, Source};
 
-use crate::common::{BOUND, Proxy, Server, wait_until};
+use crate::common::{BOUND, Proxy, Server, start, wait_until};
 use crate::exact::test_limiter;
 
 fn limiter(url: String) -> Limiter {
@@ -62,6 +62,11 @@ async fn a_failed_snapshot_passes() {
     };
     save("err").await;
     let limiter = limiter(server.url());
+    // The first goes alone, the others in one call. The text of the error has a comma.
+    for check in ["a", "b", "c"].map(|key| start(limiter.check(key))) {
+        let error = text(&check.await.unwrap_err());
+        assert!(error.contains("MISCONF"), "{error}");
+    }
     assert_fails(&limiter, "MISCONF", true).await;
     fs::remove_dir_all(&in_the_way).unwrap();
     save("ok").await;

@@ -19,7 +19,7 @@ pub(super) struct Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     Nothing,
-    /// Short, unless the policy has several quotas.
+    /// It fits if it has the short form.
     Value(SmallVec<[u8; 24]>),
     /// A corrupt value: the checks find no permits.
     Corrupt,
@@ -45,9 +45,10 @@ pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error
     match reply {
         Value::BulkString(text) if keys > 1 => {
             let (now, values) = clock(&text).ok_or_else(unexpected)?;
-            let values = values.split(|&byte| byte == b',');
-            let found: Vec<_> = values.map(|value| found(value, now)).collect();
-            if found.len() == keys { Ok(found) } else { Err(unexpected()) }
+            let values = values.split(|&byte| byte == b',').take(keys + 1);
+            let mut all = Vec::with_capacity(keys + 1);
+            all.extend(values.map(|value| found(value, now)));
+            if all.len() == keys { Ok(all) } else { Err(unexpected()) }
         }
         Value::Array(mut values) if keys > 1 => {
             let Some(Value::BulkString(text)) = values.pop() else { return Err(unexpected()) };
@@ -56,16 +57,18 @@ pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error
                 return Err(unexpected());
             }
             let found = values.into_iter().map(|value| match value {
-                Value::BulkString(text) => Ok(found(&text, now)),
+                Value::BulkString(text) => Ok(found(text, now)),
                 _ => Err(unexpected()),
             });
             found.collect()
         }
-        Value::BulkString(text) if keys == 1 => match server_error::of_key(&text) {
+        Value::BulkString(mut text) if keys == 1 => match server_error::of_key(&text) {
             Some(error) => Ok(vec![Err(server_error::to_key_error(error))]),
             None => {
                 let (now, value) = clock(&text).ok_or_else(unexpected)?;
-                Ok(vec![found(value, now)])
+                let start = text.len() - value.len();
+                text.drain(..start);
+                Ok(vec![found(text, now)])
             }
         },
         _ => Err(unexpected()),
@@ -73,14 +76,14 @@ pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error
 }
 
 /// What one key held.
-fn found(value: &[u8], now: u64) -> Result<Found, Error> {
-    if let Some(error) = server_error::of_key(value) {
+fn found(value: impl AsRef<[u8]> + Into<SmallVec<[u8; 24]>>, now: u64) -> Result<Found, Error> {
+    if let Some(error) = server_error::of_key(value.as_ref()) {
         return Err(server_error::to_key_error(error));
     }
-    let stored = match value {
+    let stored = match value.as_ref() {
         b"" => Stored::Nothing,
         b"-" => Stored::Corrupt,
-        _ => Stored::Value(SmallVec::from_slice(value)),
+        _ => Stored::Value(value.into()),
     };
     Ok(Found { now, stored })
 }

@@ -48,6 +48,8 @@ pub enum FailureMode {
     ///   fleet can admit an extra part for each new instance.
     /// - An instance that only this process's network cuts off from Redis uses its part in addition to
     ///   what Redis admits. So does each check whose reply is late.
+    /// - A charge whose reply is lost is not repeated, because Redis may have made it. So what an instance
+    ///   has taken since its last charge may be free, once for each time that Redis goes away.
     /// - If instances start while Redis cannot be reached, they know of no others:
     ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect, and
     ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now.

@@ -289,9 +289,8 @@ async fn comes_and_goes(connections: usize) {
     let (_, [by_redis, local]) = tokio::join!(cut, admitted(&fleet, &[200; 3], 4 * SECOND));
     let limit = 50.0 + 50.0 * start.elapsed().as_secs_f64();
     assert!(by_redis > 20 && local > 20, "{by_redis} {local}");
-    // A charge whose reply is cut off is not repeated, so a few permits may be lost. Without charges
-    // before checks it is half the limit.
-    assert!((by_redis + local) as f64 <= 1.2 * limit, "{by_redis} {local} of {limit}");
+    // As documented: a burst more than the limit, however often Redis goes away.
+    assert!((by_redis + local) as f64 <= limit + 50.0, "{by_redis} {local} of {limit}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -342,7 +342,7 @@ fn types_moved_with_each_request_stay_small() {
     assert!(size_of::<Key>() <= 48);
     // A key, the time of its start, its verdict or a receiver for it, a limiter, and a pointer each for
     // metrics and traces.
-    assert!(size_of::<Check>() <= 184);
+    assert!(size_of::<Check>() <= 144);
     // With the numbers of a quota per request.
     assert_eq!(size_of::<Limiter>(), 2 * size_of::<usize>());
     // One pointer each.

@@ -16,7 +16,7 @@ $(CARGO) test --locked --no-default-features --features redis,sentinel,tls-nativ
 $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
-.PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration tls redis msrv deny \
+.PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration server tls redis msrv deny \
         bench bench-scale soak chaos bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
@@ -25,15 +25,17 @@ help: ## List the targets
 test: redis fmt-check lint doc features bench-smoke ## Run all checks and tests that a change has to pass
 	$(CARGO) test --locked --all-features
 	$(TLS_TESTS)
+	$(CARGO) test --locked --package tollgate-server
 
 fmt: ## Format the code
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 
 fmt-check:
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 
 lint: ## Run clippy on all targets, with warnings as errors
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
+	$(CARGO) clippy --locked --package tollgate-server --all-targets -- -D warnings
 
 doc: ## Build the documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
@@ -71,6 +73,9 @@ mutants: redis ## Change lua/ and src/algorithm in many ways, and check that tes
 	$(CARGO) install --quiet --locked --root target/tools cargo-mutants
 	target/tools/bin/cargo-mutants mutants --file 'src/algorithm/*.rs' --no-default-features --features jiff,redis \
 	    --cargo-arg=--lib --timeout 20 -j 2 -- algorithm
+
+server: redis ## Run the tests of tollgate-server
+	$(CARGO) test --locked --package tollgate-server $(ARGS)
 
 tls: redis ## Run the tests of rediss:// with each TLS library, and with none
 	$(CARGO) test --locked --all-features --test tls $(ARGS)

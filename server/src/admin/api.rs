@@ -1,0 +1,143 @@
+//! The admin API.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tollgate::{Error, ErrorKind, Key};
+
+use crate::http::{DecisionJson, problem};
+use crate::live::{Active, ActivePolicy, Live};
+use crate::reload::reload as reload_files;
+
+/// The active policies, with what they have decided since the start.
+pub(super) async fn policies(State(live): State<Arc<Live>>) -> Json<Value> {
+    let active = live.active();
+    let mut policies: Vec<_> = active.policies().collect();
+    policies.sort_by_key(|(name, _)| *name);
+    let policies = policies.into_iter().map(|(name, policy)| {
+        let numbers = policy.limiter.policy();
+        let quotas =
+            numbers.quotas().map(|(name, quota)| (name.to_owned(), quota.to_string().into()));
+        json!({
+            "name": name,
+            "quotas": Value::Object(quotas.collect()),
+            "is_shadow": policy.is_shadow(),
+            "allowed": policy.counts().allowed.load(Ordering::Relaxed),
+            "denied": policy.counts().denied.load(Ordering::Relaxed),
+        })
+    });
+    Json(json!({ "store": live.store.kind(), "policies": policies.collect::<Vec<_>>() }))
+}
+
+/// The keys that were denied most since the last call, with approximate counts.
+pub(super) async fn denied(State(live): State<Arc<Live>>) -> Json<Value> {
+    let denied = live.denied_keys.take();
+    let denied = denied.into_iter().map(|(key, count)| json!({ "key": key, "count": count }));
+    Json(Value::Array(denied.collect()))
+}
+
+/// Reads the files again, and lists what is wrong with them otherwise.
+pub(super) async fn reload(State(live): State<Arc<Live>>) -> Response {
+    match reload_files(&live).await {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => problem(StatusCode::UNPROCESSABLE_ENTITY, &error.to_string()),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Target {
+    policy: String,
+    key: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Adjustment {
+    policy: String,
+    key: String,
+    cost: u64,
+}
+
+type Body<T> = Result<Json<T>, JsonRejection>;
+
+pub(super) async fn peek(State(live): State<Arc<Live>>, body: Body<Target>) -> Response {
+    let target = match body {
+        Ok(Json(target)) => target,
+        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
+    };
+    let active = live.active();
+    let policy = match find(&active, &target.policy) {
+        Ok(policy) => policy,
+        Err(response) => return *response,
+    };
+    match policy.limiter.peek(Key::from(&target.key)).await {
+        Ok(decision) => Json(DecisionJson::new(&decision)).into_response(),
+        Err(error) => failed(&error),
+    }
+}
+
+pub(super) async fn reset(State(live): State<Arc<Live>>, body: Body<Target>) -> Response {
+    let target = match body {
+        Ok(Json(target)) => target,
+        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
+    };
+    let active = live.active();
+    match find(&active, &target.policy) {
+        Ok(policy) => done(policy.limiter.reset(Key::from(&target.key)).await),
+        Err(response) => *response,
+    }
+}
+
+pub(super) async fn charge(State(live): State<Arc<Live>>, body: Body<Adjustment>) -> Response {
+    adjust(&live, body, true).await
+}
+
+pub(super) async fn credit(State(live): State<Arc<Live>>, body: Body<Adjustment>) -> Response {
+    adjust(&live, body, false).await
+}
+
+async fn adjust(live: &Live, body: Body<Adjustment>, is_charge: bool) -> Response {
+    let target = match body {
+        Ok(Json(target)) => target,
+        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
+    };
+    let (active, key) = (live.active(), Key::from(&target.key));
+    let policy = match find(&active, &target.policy) {
+        Ok(policy) => policy,
+        Err(response) => return *response,
+    };
+    done(match is_charge {
+        true => policy.limiter.charge(key, target.cost).await,
+        false => policy.limiter.credit(key, target.cost).await,
+    })
+}
+
+fn find<'a>(active: &'a Active, name: &str) -> Result<&'a ActivePolicy, Box<Response>> {
+    active.policy(name).ok_or_else(|| {
+        Box::new(problem(StatusCode::NOT_FOUND, &format!("there is no policy `{name}`")))
+    })
+}
+
+fn done(result: Result<(), Error>) -> Response {
+    match result {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Operators are told what has happened.
+fn failed(error: &Error) -> Response {
+    let status = match error.kind() {
+        ErrorKind::Rejected | ErrorKind::UnknownQuota => StatusCode::BAD_REQUEST,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    problem(status, &error.to_string())
+}

@@ -1,0 +1,37 @@
+//! The admin listener: what operators and their tools ask for.
+
+mod api;
+mod auth;
+mod health;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware;
+use axum::routing::{get, post};
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use crate::live::Live;
+
+pub(crate) use health::{Readiness, router as health_router};
+
+/// Health checks and metrics need no token: probes and scrapers rarely have one.
+pub(crate) fn router(
+    live: Arc<Live>,
+    token: Option<String>,
+    readiness: Arc<Readiness>,
+    prometheus: PrometheusHandle,
+) -> Router {
+    let api = Router::new()
+        .route("/api/policies", get(api::policies))
+        .route("/api/denied", get(api::denied))
+        .route("/api/reload", post(api::reload))
+        .route("/api/peek", post(api::peek))
+        .route("/api/reset", post(api::reset))
+        .route("/api/charge", post(api::charge))
+        .route("/api/credit", post(api::credit))
+        .with_state(live)
+        .layer(middleware::from_fn_with_state(auth::Token::new(token), auth::require));
+    let metrics = get(async move || prometheus.render());
+    health_router(readiness).route("/metrics", metrics).merge(api)
+}

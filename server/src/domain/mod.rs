@@ -1,0 +1,144 @@
+//! Limits by descriptors, as Envoy asks for them.
+
+mod format;
+mod pattern;
+mod policy_name;
+mod tree;
+mod unit;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use tollgate::{Key, Policy, PolicySet};
+
+use self::policy_name::override_name;
+use self::tree::Node;
+use crate::config::Errors;
+
+pub(crate) use format::DomainFile;
+pub(crate) use unit::Unit;
+
+/// The name that clients see of a limit without a name of its own.
+pub(crate) const QUOTA_NAME: &str = "limit";
+
+/// The limits of all domains.
+#[derive(Debug, Default)]
+pub(crate) struct Domains {
+    domains: HashMap<String, Domain>,
+}
+
+#[derive(Debug)]
+struct Domain {
+    root: Node,
+    overrides: String,
+}
+
+/// What a descriptor of the configuration limits.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) limit: Limit,
+    /// The name that others replace it by, or empty.
+    pub(crate) name: String,
+    pub(crate) replaces: Vec<String>,
+    pub(crate) shadow_mode: bool,
+    pub(crate) quota_mode: bool,
+    /// Whether metrics tell all values of the descriptor apart.
+    pub(crate) detailed_metric: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Limit {
+    Unlimited,
+    /// A fixed window.
+    PerUnit {
+        permits: u32,
+        unit: Unit,
+        policy: String,
+    },
+    /// A policy of the settings.
+    Policy(String),
+}
+
+impl Rule {
+    /// The name of the policy that decides, unless none has to.
+    pub(crate) fn policy_name(&self) -> Option<&str> {
+        match &self.limit {
+            Limit::Unlimited | Limit::PerUnit { permits: 0, .. } => None,
+            Limit::PerUnit { policy, .. } | Limit::Policy(policy) => Some(policy),
+        }
+    }
+
+    /// The limit as gateways know it, unless it is a policy.
+    pub(crate) fn per_unit(&self) -> Option<(u32, Unit)> {
+        match self.limit {
+            Limit::PerUnit { permits, unit, .. } => Some((permits, unit)),
+            _ => None,
+        }
+    }
+
+    /// The policy that decides, unless it is one of the settings.
+    pub(crate) fn own_policy(&self) -> Option<Policy> {
+        match &self.limit {
+            Limit::PerUnit { permits: permits @ 1.., unit, policy } => {
+                let quota = unit.quota(u64::from(*permits));
+                Some(Policy::new(policy.clone()).quota(QUOTA_NAME, quota))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The limit that applies to a descriptor of a request.
+#[derive(Debug)]
+pub(crate) struct Match<'a> {
+    pub(crate) rule: &'a Rule,
+    pub(crate) key: Key,
+    /// What metrics show of the descriptor, if they tell values apart.
+    pub(crate) label: Option<String>,
+}
+
+impl Domains {
+    /// Adds the domain of a file.
+    pub(crate) fn add(
+        &mut self,
+        file: &Path,
+        domain: &DomainFile,
+        policies: &PolicySet,
+        errors: &mut Errors,
+    ) {
+        let name = &domain.domain.value;
+        if name.is_empty() {
+            errors.add(file, domain.domain.referenced, "the domain is empty");
+        }
+        if self.domains.contains_key(name) {
+            let message = format!("another file has the domain `{name}` too");
+            errors.add(file, domain.domain.referenced, message);
+        }
+        let root =
+            Node::new(name, &domain.descriptors, &mut tree::Context { file, policies, errors });
+        let overrides = override_name(name);
+        self.domains.insert(name.clone(), Domain { root, overrides });
+    }
+
+    /// The limit of a descriptor with these keys and values. All of them have to match.
+    pub(crate) fn find<'a>(
+        &'a self,
+        domain: &str,
+        entries: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Option<Match<'a>> {
+        self.domains.get(domain)?.root.find(entries)
+    }
+
+    /// The name of the policy for limits that requests to this domain bring along.
+    pub(crate) fn override_policy(&self, domain: &str) -> Option<&str> {
+        self.domains.get(domain).map(|domain| domain.overrides.as_str())
+    }
+
+    pub(crate) fn override_names(&self) -> impl Iterator<Item = &str> {
+        self.domains.values().map(|domain| domain.overrides.as_str())
+    }
+
+    pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.domains.values().flat_map(|domain| domain.root.rules())
+    }
+}

@@ -1,0 +1,45 @@
+//! The headers that the gateway adds to responses.
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+use http::HeaderMap;
+use tollgate::layer::HeaderStyle;
+
+use super::status::Outcome;
+
+/// `RateLimit` and `RateLimit-Policy` with an item for each limit that applies, and `Retry-After`, the
+/// longest wait, if the request is denied.
+pub(super) fn headers(outcomes: &[Outcome<'_>], is_denied: bool) -> Vec<HeaderValue> {
+    let decisions = outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Decided { decision, .. } => Some(decision),
+        _ => None,
+    });
+    let maps: Vec<HeaderMap> =
+        decisions.map(|decision| decision.headers(HeaderStyle::Ietf)).collect();
+    let mut headers: Vec<_> = ["ratelimit", "ratelimit-policy"]
+        .into_iter()
+        .filter_map(|name| {
+            let values = maps.iter().flat_map(|map| map.get_all(name));
+            let values: Vec<_> = values.filter_map(|value| value.to_str().ok()).collect();
+            (!values.is_empty()).then(|| header(name, values.join(", ")))
+        })
+        .collect();
+    if is_denied && let Some(wait) = outcomes.iter().filter_map(wait).max() {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        headers.push(header("retry-after", seconds.to_string()));
+    }
+    headers
+}
+
+fn wait(outcome: &Outcome<'_>) -> Option<Duration> {
+    match outcome {
+        Outcome::Decided { decision, .. } if !decision.is_allowed() => decision.retry_after(),
+        Outcome::Blocked { time, .. } => *time,
+        _ => None,
+    }
+}
+
+fn header(name: &str, value: String) -> HeaderValue {
+    HeaderValue { key: name.to_owned(), value, ..HeaderValue::default() }
+}

@@ -1,0 +1,208 @@
+//! `envoy.service.ratelimit.v3.RateLimitService`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use futures_util::future::try_join_all;
+use tollgate::{Costs, Key, Limiter};
+use tonic::{Request, Response, Status};
+
+use super::details::Details;
+use super::headers::headers;
+use super::status::{Outcome, status};
+use crate::checker::{self, Answer};
+use crate::domain::{Limit, Match, Rule, Unit};
+use crate::live::{Active, ActivePolicy, Live};
+
+pub(crate) struct RateLimitService {
+    live: Arc<Live>,
+    details: Details,
+}
+
+impl RateLimitService {
+    pub(super) fn new(live: Arc<Live>) -> Self {
+        Self { live, details: Details::default() }
+    }
+}
+
+#[tonic::async_trait]
+impl rate_limit_service_server::RateLimitService for RateLimitService {
+    /// Each descriptor is decided on its own, all of them at the same time. So one that is allowed is
+    /// counted even if another one denies the request.
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let request = request.get_ref();
+        let active = self.live.active();
+        validate(request, active.max_descriptors)?;
+        let mut planned = plan(&active, request)?;
+        drop_replaced(&mut planned);
+        let hits_addend = u64::from(request.hits_addend.max(1));
+        let outcomes = planned.iter().zip(&request.descriptors).map(|(planned, descriptor)| {
+            let hits = descriptor.hits_addend.map_or(hits_addend, |hits| hits.value);
+            self.decide(&active, planned, descriptor, hits)
+        });
+        let outcomes = try_join_all(outcomes).await?;
+        Ok(Response::new(response(&outcomes)))
+    }
+}
+
+fn validate(request: &RateLimitRequest, max_descriptors: usize) -> Result<(), Status> {
+    if request.domain.is_empty() {
+        return Err(Status::invalid_argument("the domain is empty"));
+    }
+    match request.descriptors.len() {
+        0 => Err(Status::invalid_argument("there is no descriptor")),
+        many if many > max_descriptors => {
+            let message = format!("{many} descriptors, of at most {max_descriptors}");
+            Err(Status::invalid_argument(message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What applies to a descriptor.
+enum Planned<'a> {
+    /// No limit of the configuration.
+    Nothing,
+    Rule(Match<'a>),
+    /// A limit of the request.
+    Override(&'a ActivePolicy, Limiter, Key, u32, Unit),
+    /// Such a limit of 0 requests.
+    Never(u32, Unit),
+}
+
+fn plan<'a>(active: &'a Active, request: &'a RateLimitRequest) -> Result<Vec<Planned<'a>>, Status> {
+    let plan_one = |descriptor: &'a RateLimitDescriptor| match &descriptor.limit {
+        Some(limit) => plan_override(active, &request.domain, descriptor, limit),
+        None => {
+            let entries = descriptor.entries.iter();
+            let entries = entries.map(|entry| (entry.key.as_str(), entry.value.as_str()));
+            let found = active.domains.find(&request.domain, entries);
+            Ok(found.map_or(Planned::Nothing, Planned::Rule))
+        }
+    };
+    request.descriptors.iter().map(plan_one).collect()
+}
+
+fn plan_override<'a>(
+    active: &'a Active,
+    domain: &str,
+    descriptor: &RateLimitDescriptor,
+    limit: &RateLimitOverride,
+) -> Result<Planned<'a>, Status> {
+    let Some(policy) = active.domains.override_policy(domain).and_then(|name| active.policy(name))
+    else {
+        return Ok(Planned::Nothing);
+    };
+    let unit = Unit::from_proto(limit.unit)
+        .ok_or_else(|| Status::invalid_argument("a limit of the request has no unit"))?;
+    let permits = limit.requests_per_unit;
+    if permits == 0 {
+        return Ok(Planned::Never(permits, unit));
+    }
+    let limiter = policy.limiter.with_quota(unit.quota(permits.into()));
+    let limiter = limiter.map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let entries = descriptor.entries.iter();
+    let parts = entries.flat_map(|entry| [entry.key.as_str(), entry.value.as_str()]);
+    let parts: Vec<_> = std::iter::once(unit.name()).chain(parts).map(Key::from).collect();
+    Ok(Planned::Override(policy, limiter, Key::join(&parts), permits, unit))
+}
+
+/// Limits can replace others of the same request, by name.
+fn drop_replaced(planned: &mut [Planned<'_>]) {
+    let rules = planned.iter().filter_map(|planned| match planned {
+        Planned::Rule(found) => Some(found.rule),
+        _ => None,
+    });
+    let replaced: HashSet<&str> =
+        rules.flat_map(|rule| &rule.replaces).map(String::as_str).collect();
+    if replaced.is_empty() {
+        return;
+    }
+    for planned in planned {
+        if let Planned::Rule(found) = planned
+            && replaced.contains(found.rule.name.as_str())
+        {
+            *planned = Planned::Nothing;
+        }
+    }
+}
+
+impl RateLimitService {
+    async fn decide<'a>(
+        &self,
+        active: &Active,
+        planned: &Planned<'a>,
+        descriptor: &RateLimitDescriptor,
+        hits: u64,
+    ) -> Result<Outcome<'a>, Status> {
+        let (rule, policy, limiter, key) = match planned {
+            Planned::Nothing => return Ok(Outcome::Unlimited { matched: false }),
+            Planned::Never(permits, unit) => {
+                return Ok(Outcome::never(None, *permits, *unit));
+            }
+            Planned::Override(policy, limiter, key, ..) => (None, *policy, limiter, key),
+            Planned::Rule(Match { rule, key, .. }) => match &rule.limit {
+                Limit::Unlimited => return Ok(Outcome::Unlimited { matched: true }),
+                Limit::PerUnit { permits: 0, unit, .. } => {
+                    return Ok(Outcome::never(Some(rule), 0, *unit));
+                }
+                Limit::PerUnit { policy, .. } | Limit::Policy(policy) => {
+                    let policy = active.policy(policy);
+                    let policy = policy.ok_or_else(|| Status::internal("a policy is missing"))?;
+                    (Some(*rule), policy, &policy.limiter, key)
+                }
+            },
+        };
+        let gives_back = descriptor.is_negative_hits;
+        if gives_back {
+            limiter.credit(key, hits).await.map_err(|_| unavailable())?;
+        }
+        let hits = if gives_back { 0 } else { hits };
+        let answer =
+            checker::check(active, policy, limiter, &self.live.denied_keys, key, Costs::new(hits));
+        let answer = answer.await.map_err(|_| unavailable())?;
+        if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned {
+            self.details.count(rule.policy_name().unwrap_or_default(), label, answer.is_allowed());
+        }
+        Ok(match answer {
+            Answer::Exempt => Outcome::Unlimited { matched: true },
+            Answer::Blocked(time) => Outcome::Blocked { rule, time },
+            Answer::Decided(decision) => {
+                let limit = match planned {
+                    Planned::Override(_, _, _, permits, unit) => Some((*permits, *unit)),
+                    _ => rule.and_then(Rule::per_unit),
+                };
+                Outcome::Decided { rule, limit, decision }
+            }
+        })
+    }
+}
+
+/// Clients learn nothing about the server. It is in the log.
+fn unavailable() -> Status {
+    Status::unavailable("the rate limit cannot be checked at the moment")
+}
+
+/// A request is over the limit if one of its limits is, or all of those in quota mode are.
+fn response(outcomes: &[Outcome<'_>]) -> RateLimitResponse {
+    let is_quota = |outcome: &&Outcome<'_>| outcome.rule().is_some_and(|rule| rule.quota_mode);
+    let mut quotas = outcomes.iter().filter(is_quota).peekable();
+    let has_quotas = quotas.peek().is_some();
+    let is_over = outcomes.iter().any(|outcome| !is_quota(&outcome) && !outcome.is_allowed())
+        || has_quotas && quotas.all(|outcome| !outcome.is_allowed());
+    let code = if is_over { Code::OverLimit } else { Code::Ok };
+    RateLimitResponse {
+        overall_code: code.into(),
+        statuses: outcomes.iter().map(status).collect(),
+        response_headers_to_add: headers(outcomes, is_over),
+        ..RateLimitResponse::default()
+    }
+}

@@ -1,0 +1,128 @@
+//! `/auth`: whether a gateway may pass a request on, for nginx's `auth_request`, Caddy's
+//! `forward_auth` and Traefik's ForwardAuth.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{ConnectInfo, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::header::RETRY_AFTER;
+use http::request::Parts;
+use http::{HeaderName, StatusCode};
+use serde::Deserialize;
+use tollgate::layer::HeaderStyle;
+use tollgate::{Costs, Key, KeyResolver, Resolution};
+
+use super::problem;
+use crate::checker::{self, Answer};
+use crate::live::{Active, Live};
+
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// What the gateway's configuration chooses. The client's own query is never part of this URL.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AuthQuery {
+    policy: Option<String>,
+    /// The header with the key, instead of the client's IP address.
+    key_header: Option<String>,
+    #[serde(default = "one")]
+    cost: u64,
+    /// The status of a denial, for gateways that do not pass 429 on.
+    #[serde(default = "too_many_requests")]
+    denied: u16,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn too_many_requests() -> u16 {
+    StatusCode::TOO_MANY_REQUESTS.as_u16()
+}
+
+pub(super) async fn auth(
+    State(live): State<Arc<Live>>,
+    query: Result<Query<AuthQuery>, QueryRejection>,
+    request: Request,
+) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
+    };
+    let denied = match StatusCode::from_u16(query.denied) {
+        Ok(status) if status.is_client_error() => status,
+        _ => return problem(StatusCode::BAD_REQUEST, "`denied` is not a status of 400 to 499"),
+    };
+    let active = live.active();
+    let Some(name) =
+        query.policy.as_ref().or(active.auth.policy.as_ref().map(|policy| &policy.value))
+    else {
+        let advice = "no policy: add `?policy=NAME` to the URL, or `auth.policy` to the settings";
+        return problem(StatusCode::BAD_REQUEST, advice);
+    };
+    let Some(policy) = active.policy(name) else {
+        return problem(StatusCode::NOT_FOUND, &format!("there is no policy `{name}`"));
+    };
+    let (parts, _) = request.into_parts();
+    let key = match key(&active, query.key_header.as_deref(), &parts) {
+        Ok(key) => key,
+        Err(response) => return *response,
+    };
+    let (costs, denied_keys) = (Costs::new(query.cost), &live.denied_keys);
+    match checker::check(&active, policy, &policy.limiter, denied_keys, &key, costs).await {
+        Ok(Answer::Decided(decision)) if decision.is_allowed() => {
+            decision.headers(HeaderStyle::Ietf).into_response()
+        }
+        Ok(Answer::Decided(decision)) => {
+            let mut response = decision.response().map(Into::into);
+            *response.status_mut() = denied;
+            response
+        }
+        Ok(Answer::Exempt) => StatusCode::OK.into_response(),
+        Ok(Answer::Blocked(time)) => {
+            let mut response = problem(denied, "this key is blocked");
+            if let Some(time) = time {
+                response.headers_mut().insert(RETRY_AFTER, (time.as_secs() + 1).into());
+            }
+            response
+        }
+        Err(error) => error.response().map(Into::into),
+    }
+}
+
+/// The key, or the response to a request without one.
+fn key(active: &Active, header: Option<&str>, parts: &Parts) -> Result<Key, Box<Response>> {
+    let bad_request = |detail: &str| Box::new(problem(StatusCode::BAD_REQUEST, detail));
+    if let Some(name) = header.or(active.auth.key_header.as_deref()) {
+        let name = HeaderName::try_from(name)
+            .map_err(|_| bad_request("`key_header` is not the name of a header"))?;
+        let mut values = parts.headers.get_all(&name).into_iter();
+        return match (values.next(), values.next()) {
+            (Some(value), None) if !value.is_empty() => Ok(Key::from(value.as_bytes())),
+            (Some(_), None) => Err(bad_request(&format!("the header `{name}` is empty"))),
+            (None, _) => Err(bad_request(&format!("the header `{name}` is missing"))),
+            (Some(_), Some(_)) => Err(bad_request(&format!("the header `{name}` occurs twice"))),
+        };
+    }
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+    // Otherwise all clients of that gateway would be one.
+    if let Some(ConnectInfo(peer)) = peer
+        && !active.auth.trusted_proxies.iter().any(|range| range.contains(peer.ip()))
+    {
+        let advice = format!("`auth.trusted_proxies` does not have {}", peer.ip());
+        tracing::warn!(%peer, "a gateway is not in `auth.trusted_proxies`");
+        return Err(Box::new(problem(StatusCode::FORBIDDEN, &advice)));
+    }
+    if !parts.headers.contains_key(X_FORWARDED_FOR) {
+        return Err(bad_request("the gateway has to send X-Forwarded-For"));
+    }
+    match active.client_ip.resolve(parts) {
+        Resolution::Key(key) => Ok(key),
+        Resolution::Missing(rejection) | Resolution::Reject(rejection) => {
+            Err(Box::new(problem(rejection.status(), rejection.message())))
+        }
+        _ => Err(bad_request("the client has no address")),
+    }
+}

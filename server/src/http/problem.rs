@@ -1,0 +1,15 @@
+//! Errors as problem details (RFC 9457).
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use serde_json::json;
+
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+pub(crate) fn problem(status: StatusCode, detail: &str) -> Response {
+    let title = status.canonical_reason().unwrap_or_default();
+    let body = json!({ "title": title, "status": status.as_u16(), "detail": detail });
+    (status, [(CONTENT_TYPE, PROBLEM_JSON)], Json(body)).into_response()
+}

@@ -1,0 +1,141 @@
+//! Accepts connections and serves them, with a limit for everything that a client could use up.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::extract::Request;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
+
+use crate::settings::Limits;
+
+/// A connection that a client opens has to become a request within this time.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/2 clients are pinged, so a connection is silent only if nobody is there any more.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long to wait after an error of the operating system, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a listener speaks. Each has only one protocol, so that a client cannot delay the choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// A port, and what is served on it.
+pub(crate) struct Endpoint {
+    pub(crate) listener: TcpListener,
+    pub(crate) router: Router,
+    pub(crate) protocol: Protocol,
+    pub(crate) tls: Option<TlsAcceptor>,
+}
+
+impl Endpoint {
+    /// Serves until `shutdown`, then finishes the requests that have begun.
+    pub(crate) async fn serve(self, limits: &Limits, shutdown: impl Future<Output = ()>) {
+        let Self { listener, router, protocol, tls } = self;
+        let connections = Arc::new(Semaphore::new(limits.connections.get()));
+        let builder = builder(protocol, limits);
+        let graceful = GracefulShutdown::new();
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let permit = tokio::select! {
+                permit = connections.clone().acquire_owned() => permit,
+                () = &mut shutdown => break,
+            };
+            let (stream, peer) = tokio::select! {
+                accepted = accept(&listener) => accepted,
+                () = &mut shutdown => break,
+            };
+            let (router, tls, builder) = (router.clone(), tls.clone(), builder.clone());
+            let watcher = graceful.watcher();
+            tokio::spawn(async move {
+                let _permit = permit;
+                let result = match tls {
+                    None => connection(stream, peer, router, &builder, watcher).await,
+                    Some(tls) => match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+                        Ok(Ok(stream)) => connection(stream, peer, router, &builder, watcher).await,
+                        Ok(Err(error)) => Err(error.into()),
+                        Err(elapsed) => Err(elapsed.into()),
+                    },
+                };
+                if let Err(error) = result {
+                    tracing::debug!(%peer, %error, "connection failed");
+                }
+            });
+        }
+        drop(listener);
+        graceful.shutdown().await;
+    }
+}
+
+fn builder(protocol: Protocol, limits: &Limits) -> auto::Builder<TokioExecutor> {
+    let builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = match protocol {
+        Protocol::Http1 => builder.http1_only(),
+        Protocol::Http2 => builder.http2_only(),
+    };
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams.get())
+        .max_header_list_size(limits.header_bytes)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL);
+    builder
+}
+
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) if is_of_client(&error) => {}
+            Err(error) => {
+                tracing::error!(%error, "cannot accept connections");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The client has closed the connection already.
+fn is_of_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+async fn connection<S: AsyncRead + AsyncWrite + Send + 'static>(
+    stream: S,
+    peer: SocketAddr,
+    router: Router,
+    builder: &auto::Builder<TokioExecutor>,
+    watcher: hyper_util::server::graceful::Watcher,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_read_timeout(Some(SILENCE_TIMEOUT));
+    stream.set_write_timeout(Some(SILENCE_TIMEOUT));
+    let service = router.map_request(move |mut request: Request<_>| {
+        request.extensions_mut().insert(ConnectInfo(peer));
+        request.map(axum::body::Body::new)
+    });
+    let io = TokioIo::new(Box::pin(stream));
+    watcher.watch(builder.serve_connection(io, TowerToHyperService::new(service))).await
+}

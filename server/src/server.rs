@@ -1,0 +1,140 @@
+//! The process: three listeners, and an orderly end.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use http::StatusCode;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::timeout::TimeoutLayer;
+
+use crate::admin::{self, Readiness};
+use crate::config::Source;
+use crate::live::Live;
+use crate::serve::{Endpoint, Protocol};
+use crate::settings::{Limits, Settings};
+use crate::store::AnyStore;
+use crate::{grpc, http as http_api, reload, telemetry, tls};
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+///
+/// If the configuration is invalid, or a port is in use.
+#[tokio::main]
+pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
+    // Before the first limiter, which looks for the recorder.
+    let prometheus = telemetry::init_metrics()?;
+    let is_sample = source.file.is_none();
+    let config = source.load()?;
+    let settings = config.settings.clone();
+    let Settings { listen, limits, admin, shutdown, .. } = &settings;
+    let live = Arc::new(Live::new(config, AnyStore::open(&settings.store)?, source)?);
+    let readiness = Arc::new(Readiness::new());
+
+    let acceptor =
+        |protocol| settings.tls.as_ref().map(|tls| tls::acceptor(tls, protocol)).transpose();
+    let (grpc_router, health) = grpc::router(live.clone(), limits).await;
+    let grpc = Endpoint {
+        listener: bind(listen.grpc).await?,
+        router: bounded(grpc_router, limits),
+        protocol: Protocol::Http2,
+        tls: acceptor(Protocol::Http2)?,
+    };
+    let http_router = http_api::router(live.clone()).merge(admin::health_router(readiness.clone()));
+    let http = Endpoint {
+        listener: bind(listen.http).await?,
+        router: bounded(http_router, limits),
+        protocol: Protocol::Http1,
+        tls: acceptor(Protocol::Http1)?,
+    };
+    let admin_router =
+        admin::router(live.clone(), admin.token.clone(), readiness.clone(), prometheus);
+    let admin = Endpoint {
+        listener: bind(listen.admin).await?,
+        router: bounded(admin_router, limits),
+        protocol: Protocol::Http1,
+        tls: None,
+    };
+    let addresses = [&grpc, &http, &admin].map(|endpoint| endpoint.listener.local_addr());
+    let [grpc_address, http_address, admin_address] = addresses;
+    let (grpc_address, http_address, admin_address) =
+        (grpc_address?, http_address?, admin_address?);
+    tracing::info!(
+        store = live.store.kind(),
+        grpc = %grpc_address,
+        http = %http_address,
+        admin = %admin_address,
+        "listening"
+    );
+    if is_sample {
+        print_sample(http_address, admin_address);
+    }
+
+    tokio::spawn(reload::on_hangup(live.clone()));
+    tokio::spawn(reload::on_change(live.clone()));
+    let (stop, stopped) = watch::channel(false);
+    let serving = [grpc, http, admin].map(|endpoint| {
+        let (limits, mut stopped) = (limits.clone(), stopped.clone());
+        tokio::spawn(async move {
+            let stopped = async {
+                // An error means that the process ends.
+                let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
+            };
+            endpoint.serve(&limits, stopped).await;
+        })
+    });
+
+    ended_by_signal().await?;
+    tracing::info!("shutting down");
+    readiness.end();
+    grpc::set_not_serving(&health).await;
+    sleep(shutdown.delay).await;
+    stop.send_replace(true);
+    let drained = timeout(shutdown.timeout, async {
+        for endpoint in serving {
+            let _ = endpoint.await;
+        }
+    });
+    if drained.await.is_err() {
+        tracing::warn!(timeout = ?shutdown.timeout, "requests were still open at the end");
+    }
+    live.store.shutdown().await;
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
+    TcpListener::bind(address).await.map_err(|error| format!("cannot listen on {address}: {error}"))
+}
+
+fn bounded(router: Router, limits: &Limits) -> Router {
+    let timeout =
+        TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout);
+    router.layer(RequestBodyLimitLayer::new(limits.request_bytes)).layer(timeout)
+}
+
+async fn ended_by_signal() -> Result<(), std::io::Error> {
+    let (mut terminated, mut interrupted) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = terminated.recv() => {}
+        _ = interrupted.recv() => {}
+    }
+    Ok(())
+}
+
+fn print_sample(http: SocketAddr, admin: SocketAddr) {
+    let (http, admin) = (http.port(), admin.port());
+    println!(
+        "A sample configuration, with limits in memory. Try, more than ten times:
+
+  curl -i http://127.0.0.1:{http}/auth -H 'X-Forwarded-For: 192.0.2.1'
+  curl -i http://127.0.0.1:{http}/v1/check --json '{{\"policy\": \"login\", \"key\": \"anna\"}}'
+  curl http://127.0.0.1:{admin}/api/policies"
+    );
+}

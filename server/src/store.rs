@@ -1,0 +1,75 @@
+//! The store of the settings.
+
+use std::time::Duration;
+
+use tollgate::{ConfigError, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
+
+use crate::settings::{Sentinel, StoreSettings};
+
+/// How long a leaving process may take to sign off.
+const SIGN_OFF_TIMEOUT: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub(crate) enum AnyStore {
+    Memory(MemoryStore),
+    Redis(RedisStore),
+}
+
+impl AnyStore {
+    /// # Errors
+    ///
+    /// If a URL is invalid.
+    pub(crate) fn open(settings: &StoreSettings) -> Result<Self, ConfigError> {
+        let StoreSettings { redis, cluster, sentinel, max_keys, .. } = settings;
+        let store = if let Some(Sentinel { urls, service }) = sentinel {
+            RedisStore::open_sentinel(urls.iter().map(String::as_str), service.as_str())?
+        } else if !cluster.is_empty() {
+            RedisStore::open_cluster(cluster.iter().map(String::as_str))?
+        } else if let Some(url) = redis {
+            RedisStore::open(url.as_str())?
+        } else {
+            return Ok(Self::Memory(match max_keys {
+                None => MemoryStore::new(),
+                Some(keys) => MemoryStore::with_max_keys(*keys),
+            }));
+        };
+        let store = match &settings.key_prefix {
+            Some(prefix) => store.key_prefix(prefix.as_str()),
+            None => store,
+        };
+        let store = match settings.connections {
+            Some(connections) => store.connections(connections),
+            None => store,
+        };
+        let store = match settings.instances {
+            Some(instances) => store.instances(instances),
+            None => store,
+        };
+        Ok(Self::Redis(match max_keys {
+            Some(keys) => store.local_keys(*keys),
+            None => store,
+        }))
+    }
+
+    pub(crate) fn limiter(&self, policy: Policy) -> LimiterBuilder {
+        match self {
+            Self::Memory(store) => Limiter::builder(store.clone(), policy),
+            Self::Redis(store) => Limiter::builder(store.clone(), policy),
+        }
+    }
+
+    /// What the operator is told.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Memory(_) => "memory",
+            Self::Redis(_) => "redis",
+        }
+    }
+
+    /// Tells the other instances that this one does not need its part any more.
+    pub(crate) async fn shutdown(&self) {
+        if let Self::Redis(store) = self {
+            let _ = tokio::time::timeout(SIGN_OFF_TIMEOUT, store.shutdown()).await;
+        }
+    }
+}

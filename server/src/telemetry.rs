@@ -1,0 +1,58 @@
+//! Logs on standard error, and metrics for Prometheus.
+
+use std::error::Error;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+/// Old values of histograms are dropped this often.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+pub(crate) const RELOADS: &str = "tollgate.server.reloads";
+pub(crate) const RELOAD_FAILED: &str = "tollgate.server.reload.failed";
+
+/// `RUST_LOG` selects what is logged: `info` by default.
+pub(crate) fn init_logs() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+/// # Errors
+///
+/// If there is a recorder already.
+pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
+    let seconds: Vec<f64> = (0..16).map(|power| 50e-6 * f64::from(1 << power)).collect();
+    let checks: Vec<f64> = (0..12).map(|power| f64::from(1 << power)).collect();
+    let handle = PrometheusBuilder::new()
+        .with_recommended_naming(true)
+        .set_buckets_for_metric(Matcher::Suffix("duration".into()), &seconds)?
+        .set_buckets_for_metric(Matcher::Suffix("size".into()), &checks)?
+        .set_buckets_for_metric(Matcher::Suffix("length".into()), &checks)?
+        .install_recorder()?;
+    metrics::describe_counter!(RELOADS, "Attempts to reload the configuration");
+    metrics::describe_gauge!(
+        RELOAD_FAILED,
+        "1 if the last reload was rejected, so the configuration in use is not that of the files"
+    );
+    metrics::gauge!(RELOAD_FAILED).set(0.0);
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(handle)
+}
+
+pub(crate) fn reloaded(has_worked: bool) {
+    let outcome = if has_worked { "applied" } else { "rejected" };
+    metrics::counter!(RELOADS, "outcome" => outcome).increment(1);
+    metrics::gauge!(RELOAD_FAILED).set(if has_worked { 0.0 } else { 1.0 });
+}

@@ -1,0 +1,94 @@
+//! The admin API.
+
+use reqwest::{Client, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::common::Server;
+
+const SETTINGS: &str = "policies: { search: { hour: 5/h } }";
+
+async fn post(server: &Server, path: &str, body: Value) -> Response {
+    Client::new().post(server.admin(path)).json(&body).send().await.unwrap()
+}
+
+async fn remaining(server: &Server) -> u64 {
+    let target = json!({ "policy": "search", "key": "ada" });
+    let decision: Value = post(server, "/api/peek", target).await.json().await.unwrap();
+    decision["remaining"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn operators_look_at_keys_and_change_them() {
+    let server = Server::with_settings(SETTINGS);
+    assert_eq!(remaining(&server).await, 5);
+    let adjust = |cost: u64| json!({ "policy": "search", "key": "ada", "cost": cost });
+    assert_eq!(post(&server, "/api/charge", adjust(4)).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(remaining(&server).await, 1);
+    assert_eq!(post(&server, "/api/credit", adjust(2)).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(remaining(&server).await, 3);
+    let target = json!({ "policy": "search", "key": "ada" });
+    assert_eq!(post(&server, "/api/reset", target).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(remaining(&server).await, 5);
+    let unknown = json!({ "policy": "serch", "key": "ada" });
+    assert_eq!(post(&server, "/api/peek", unknown).await.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn policies_and_denied_keys_are_listed() {
+    let server = Server::with_settings(SETTINGS);
+    for _ in 0..8 {
+        let body = json!({ "policy": "search", "key": "ada" });
+        Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+    }
+    let policies: Value = Client::new()
+        .get(server.admin("/api/policies"))
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(
+        policies,
+        json!({ "store": "memory", "policies": [{
+            "name": "search", "quotas": { "hour": "5/h" }, "is_shadow": false,
+            "allowed": 5, "denied": 3,
+        }] })
+    );
+    let denied: Value =
+        Client::new().get(server.admin("/api/denied")).send().await.unwrap().json().await.unwrap();
+    assert_eq!(denied, json!([{ "key": "ada", "count": 3 }]));
+}
+
+#[tokio::test]
+async fn the_api_needs_the_token_and_probes_do_not() {
+    let settings = format!("{{ {SETTINGS}, admin: {{ token: s3cret }} }}");
+    let server = Server::with_settings(&settings);
+    let get = async |path: &str, token: Option<&str>| {
+        let mut request = Client::new().get(server.admin(path));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        request.send().await.unwrap().status()
+    };
+    assert_eq!(get("/api/policies", None).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(get("/api/policies", Some("s3cre")).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(get("/api/policies", Some("s3cret")).await, StatusCode::OK);
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_eq!(get(path, None).await, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_cannot_use_the_api_through_a_browser() {
+    let server = Server::with_settings(SETTINGS);
+    let get = async |name: &str, value: &str| {
+        let request = Client::new().get(server.admin("/api/policies")).header(name, value);
+        request.send().await.unwrap().status()
+    };
+    assert_eq!(get("origin", "http://evil.example").await, StatusCode::FORBIDDEN);
+    // A name of the attacker that points to this machine.
+    assert_eq!(get("host", "evil.example:6070").await, StatusCode::FORBIDDEN);
+    assert_eq!(get("host", "localhost:6070").await, StatusCode::OK);
+    assert_eq!(get("origin", &format!("http://{}", server.admin)).await, StatusCode::OK);
+}

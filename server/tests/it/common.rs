@@ -1,0 +1,245 @@
+//! Processes and clients for the tests.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tempfile::TempDir;
+use tonic::transport::Channel;
+
+/// Longer than anything takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Files of a configuration.
+pub(crate) struct Files(TempDir);
+
+impl Files {
+    /// With these names and contents.
+    pub(crate) fn new(files: &[(&str, &str)]) -> Self {
+        let this = Self(tempfile::tempdir().unwrap());
+        for (name, text) in files {
+            this.write(name, text);
+        }
+        this
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // Replaced at once, as an editor or a mounted volume does.
+        let new = path.with_extension("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, path).unwrap();
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+/// What `tollgate-server check` says about a settings file.
+pub(crate) fn check(file: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tollgate-server")).arg("check").arg(file).output().unwrap()
+}
+
+/// A running server, on free ports. It is killed at the end.
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    _files: Option<Files>,
+}
+
+impl Server {
+    /// With a settings file of this text.
+    pub(crate) fn with_settings(text: &str) -> Self {
+        Self::with_settings_and(text, &[])
+    }
+
+    pub(crate) fn with_settings_and(text: &str, env: &[(&str, &str)]) -> Self {
+        let files = Files::new(&[("settings.yaml", text)]);
+        let mut server = Self::start(&files.path("settings.yaml"), env);
+        server._files = Some(files);
+        server
+    }
+
+    /// With a domain of envoyproxy/ratelimit's format, and these settings.
+    pub(crate) fn with_domain(domain: &str, settings: &str) -> Self {
+        let settings = format!("domains: [domain.yaml]\n{settings}");
+        let files = Files::new(&[("settings.yaml", &settings), ("domain.yaml", domain)]);
+        let mut server = Self::start(&files.path("settings.yaml"), &[]);
+        server._files = Some(files);
+        server
+    }
+
+    pub(crate) fn start(settings: &Path, env: &[(&str, &str)]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate-server"))
+            .arg("--config")
+            .arg(settings)
+            .args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"])
+            .args(["--admin", "127.0.0.1:0"])
+            .env_remove("REDIS_URL")
+            .envs(env.iter().copied())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let (lines, log) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                eprintln!("{line}");
+                // The test may have seen enough.
+                let _ = lines.send(line);
+            }
+        });
+        let listening = loop {
+            let line = log.recv_timeout(PATIENCE).expect("the server does not start");
+            if line.contains(" listening ") {
+                break line;
+            }
+        };
+        let address = |name: &str| {
+            let (_, rest) = listening.split_once(&format!(" {name}=")).unwrap();
+            rest.split(' ').next().unwrap().parse().unwrap()
+        };
+        let (grpc, http, admin) = (address("grpc"), address("http"), address("admin"));
+        Self { process, grpc, http, admin, _files: None }
+    }
+
+    pub(crate) fn files(&self) -> &Files {
+        self._files.as_ref().unwrap()
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        let url = format!("http://{}", self.grpc);
+        Client(RateLimitServiceClient::connect(url).await.unwrap())
+    }
+
+    pub(crate) fn http(&self, path: &str) -> String {
+        format!("http://{}{path}", self.http)
+    }
+
+    pub(crate) fn admin(&self, path: &str) -> String {
+        format!("http://{}{path}", self.admin)
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// The exit status, after a signal.
+    pub(crate) fn wait(&mut self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the server does not end");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A gateway that speaks gRPC.
+#[derive(Clone)]
+pub(crate) struct Client(pub(crate) RateLimitServiceClient<Channel>);
+
+impl Client {
+    pub(crate) async fn ask(
+        &mut self,
+        domain: &str,
+        entries: &[(&str, &str)],
+    ) -> RateLimitResponse {
+        self.send(request(domain, &[entries])).await.unwrap()
+    }
+
+    pub(crate) async fn send(
+        &mut self,
+        request: RateLimitRequest,
+    ) -> Result<RateLimitResponse, tonic::Status> {
+        self.0.should_rate_limit(request).await.map(tonic::Response::into_inner)
+    }
+}
+
+pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
+    let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
+    RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 }
+}
+
+pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entry = |&(key, value): &(&str, &str)| Entry { key: key.into(), value: value.into() };
+    let entries = entries.iter().map(entry).collect();
+    RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < PATIENCE, "the condition does not come true");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A Redis server, which is killed at the end.
+pub(crate) struct Redis {
+    process: Child,
+    pub(crate) url: String,
+    _directory: TempDir,
+}
+
+impl Redis {
+    pub(crate) fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let binary = std::env::var("REDIS_SERVER_BIN").unwrap_or("redis-server".into());
+        let process = Command::new(binary)
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
+            .arg("--dir")
+            .arg(directory.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is missing: run `make redis`");
+        let start = Instant::now();
+        while !answers(port) {
+            assert!(start.elapsed() < PATIENCE, "Redis does not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Self { process, url: format!("redis://127.0.0.1:{port}"), _directory: directory }
+    }
+}
+
+fn answers(port: u16) -> bool {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
+    std::io::Write::write_all(&mut stream, b"PING\r\n").unwrap();
+    let mut reply = [0; 5];
+    stream.read_exact(&mut reply).is_ok() && &reply == b"+PONG"
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

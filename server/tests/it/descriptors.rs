@@ -1,0 +1,315 @@
+//! Limits by descriptors over gRPC. The cases are those of envoyproxy/ratelimit's own tests and
+//! examples.
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::google::protobuf::UInt64Value;
+use futures_util::future::join_all;
+use tonic::Code as GrpcCode;
+
+use crate::common::{Server, descriptor, request};
+
+fn code(response: &RateLimitResponse) -> Code {
+    response.overall_code()
+}
+
+/// The permits and the unit that apply to the only descriptor.
+fn limit(response: &RateLimitResponse) -> Option<(u32, Unit)> {
+    let [status] = response.statuses.as_slice() else { panic!("{response:?}") };
+    status.current_limit.as_ref().map(|limit| (limit.requests_per_unit, limit.unit()))
+}
+
+const BASIC: &str = "
+domain: test-domain
+descriptors:
+  - key: key1
+    value: value1
+    descriptors:
+      - { key: subkey1, rate_limit: { unit: second, requests_per_unit: 5 } }
+      - { key: subkey1, value: subvalue1, rate_limit: { unit: SECOND, requests_per_unit: 10 } }
+  - { key: key2, rate_limit: { unit: minute, requests_per_unit: 20 } }
+  - { key: key2, value: value2, rate_limit: { unit: minute, requests_per_unit: 30 } }
+  - { key: key2, value: value3 }
+  - { key: key3, rate_limit: { unit: hour, requests_per_unit: 1 } }
+  - { key: key4, rate_limit: { unit: day, requests_per_unit: 1, name: key4_rate_limit } }
+  - key: key5
+    value: value5
+    rate_limit: { unit: day, requests_per_unit: 15 }
+    descriptors:
+      - { key: subkey5, value: subvalue5, rate_limit: { unit: week, requests_per_unit: 25 } }
+  - { key: key6, rate_limit: { unlimited: true } }
+  - { key: key7, value: 7, rate_limit: { unit: month, requests_per_unit: 70 } }
+  - { key: key8, value: true, rate_limit: { unit: year, requests_per_unit: 80 } }
+";
+
+#[tokio::test]
+async fn the_limit_of_a_descriptor_is_that_of_its_whole_path() {
+    let server = Server::with_domain(BASIC, "");
+    let mut client = server.client().await;
+    for (entries, expected) in [
+        (&[("key1", "something")][..], None),
+        (&[("key1", "value1")], None),
+        (&[("key2", "value2"), ("subkey", "subvalue")], None),
+        (&[("key5", "value5"), ("subkey5", "subvalue")], None),
+        (&[("key1", "value1"), ("subkey1", "something")], Some((5, Unit::Second))),
+        (&[("key1", "value1"), ("subkey1", "subvalue1")], Some((10, Unit::Second))),
+        (&[("key2", "something")], Some((20, Unit::Minute))),
+        (&[("key2", "value2")], Some((30, Unit::Minute))),
+        (&[("key2", "value3")], None),
+        (&[("key3", "foo")], Some((1, Unit::Hour))),
+        (&[("key4", "foo")], Some((1, Unit::Day))),
+        (&[("key5", "value5")], Some((15, Unit::Day))),
+        (&[("key5", "value5"), ("subkey5", "subvalue5")], Some((25, Unit::Week))),
+        (&[("key6", "foo")], None),
+        (&[("key7", "7")], Some((70, Unit::Month))),
+        (&[("key8", "true")], Some((80, Unit::Year))),
+        (&[], None),
+    ] {
+        let response = client.ask("test-domain", entries).await;
+        assert_eq!((code(&response), limit(&response)), (Code::Ok, expected), "{entries:?}");
+    }
+    let named = client.ask("test-domain", &[("key4", "bar")]).await;
+    assert_eq!(named.statuses[0].current_limit.as_ref().unwrap().name, "key4_rate_limit");
+    let unlimited = client.ask("test-domain", &[("key6", "foo")]).await;
+    assert_eq!(unlimited.statuses[0].limit_remaining, u32::MAX);
+    let unknown = client.ask("other-domain", &[("key2", "value2")]).await;
+    assert_eq!((code(&unknown), limit(&unknown)), (Code::Ok, None));
+}
+
+#[tokio::test]
+async fn permits_are_counted_by_value_and_no_more_are_admitted_than_the_limit() {
+    let server = Server::with_domain(BASIC, "");
+    let client = server.client().await;
+    let checks = (0..100).map(|_| {
+        let mut client = client.clone();
+        async move { client.ask("test-domain", &[("key2", "value2")]).await }
+    });
+    let responses = join_all(checks).await;
+    let allowed = responses.iter().filter(|response| code(response) == Code::Ok).count();
+    let denied = responses.iter().find(|response| code(response) == Code::OverLimit).unwrap();
+    assert_eq!(denied.statuses[0].limit_remaining, 0);
+    let reset = denied.statuses[0].duration_until_reset.unwrap().seconds;
+    assert!((1..=60).contains(&reset), "{reset}");
+    // A minute may end in between.
+    assert!(allowed == 30 || allowed == 60, "{allowed}");
+
+    let mut client = client;
+    let other = client.ask("test-domain", &[("key2", "another")]).await;
+    assert_eq!((code(&other), other.statuses[0].limit_remaining), (Code::Ok, 19));
+}
+
+#[tokio::test]
+async fn wildcards_match_values_and_can_share_a_limit() {
+    let server = Server::with_domain(
+        "
+domain: d
+descriptors:
+  - { key: wild, value: foo*, rate_limit: { unit: day, requests_per_unit: 20 } }
+  - { key: plain, value: foo, rate_limit: { unit: day, requests_per_unit: 20 } }
+  - { key: middle, value: bar*b, rate_limit: { unit: day, requests_per_unit: 20 } }
+  - { key: many, value: foo*bar*baz, rate_limit: { unit: day, requests_per_unit: 10 } }
+  - { key: file, value: test1, rate_limit: { unit: day, requests_per_unit: 50 } }
+  - key: file
+    value: test*
+    share_threshold: true
+    rate_limit: { unit: day, requests_per_unit: 100 }
+  - key: tenant
+    value: t*prod
+    share_threshold: true
+    descriptors:
+      - { key: resource, rate_limit: { unit: day, requests_per_unit: 60 } }
+",
+        "",
+    );
+    let mut client = server.client().await;
+    for (key, value, expected) in [
+        ("wild", "foo1", Some(20)),
+        ("wild", "bar", None),
+        ("plain", "foo1", None),
+        ("middle", "barb", Some(20)),
+        ("middle", "bara", None),
+        ("middle", "xbarb", None),
+        ("many", "foo123bar456baz", Some(10)),
+        ("many", "foobarbaz", Some(10)),
+        ("many", "foo123baz", None),
+        ("file", "test1", Some(50)),
+        ("file", "test2", Some(100)),
+    ] {
+        let response = client.ask("d", &[(key, value)]).await;
+        let permits = limit(&response).map(|(permits, _)| permits);
+        assert_eq!(permits, expected, "{key}={value}");
+    }
+    let mut remaining =
+        async |entries: &[(&str, &str)]| client.ask("d", entries).await.statuses[0].limit_remaining;
+    assert_eq!(remaining(&[("wild", "foo1")]).await, 18, "each value has its own limit");
+    assert_eq!(remaining(&[("wild", "foo2")]).await, 19);
+    assert_eq!(remaining(&[("file", "test2")]).await, 98);
+    assert_eq!(remaining(&[("file", "test345")]).await, 97, "the values share one");
+    assert_eq!(remaining(&[("tenant", "t1prod"), ("resource", "a")]).await, 59);
+    assert_eq!(remaining(&[("tenant", "t2prod"), ("resource", "a")]).await, 58);
+    assert_eq!(remaining(&[("tenant", "t2prod"), ("resource", "b")]).await, 59);
+}
+
+#[tokio::test]
+async fn a_request_can_cost_several_hits_or_none_or_give_them_back() {
+    let server = Server::with_domain(BASIC, "");
+    let mut client = server.client().await;
+    let mut hits = async |all: u32, own: Option<u64>, gives_back: bool| {
+        let mut request = request("test-domain", &[&[("key2", "hits")]]);
+        request.hits_addend = all;
+        request.descriptors[0].hits_addend = own.map(|value| UInt64Value { value });
+        request.descriptors[0].is_negative_hits = gives_back;
+        let response = client.send(request).await.unwrap();
+        (code(&response), response.statuses[0].limit_remaining)
+    };
+    assert_eq!(hits(5, None, false).await, (Code::Ok, 15));
+    assert_eq!(hits(5, Some(2), false).await, (Code::Ok, 13), "a descriptor's own number counts");
+    assert_eq!(hits(0, None, false).await, (Code::Ok, 12), "0 for all stands for 1");
+    assert_eq!(hits(5, Some(0), false).await, (Code::Ok, 12), "0 only asks");
+    assert_eq!(hits(13, None, false).await, (Code::OverLimit, 12), "all or none");
+    assert_eq!(hits(1, Some(4), true).await, (Code::Ok, 16));
+}
+
+#[tokio::test]
+async fn a_limit_in_the_request_applies_instead_of_the_configured_one() {
+    let server = Server::with_domain(BASIC, "");
+    let mut client = server.client().await;
+    let mut ask = async |domain: &str, permits: u32, unit: i32| {
+        let mut request = request(domain, &[&[("key2", "value2")]]);
+        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: permits, unit });
+        client.send(request).await
+    };
+    let day = Unit::Day as i32;
+    let response = ask("test-domain", 2, day).await.unwrap();
+    assert_eq!(limit(&response), Some((2, Unit::Day)));
+    assert_eq!(response.statuses[0].limit_remaining, 1);
+    // What was used stays when the limit changes.
+    assert_eq!(ask("test-domain", 3, day).await.unwrap().statuses[0].limit_remaining, 1);
+    assert_eq!(code(&ask("test-domain", 1, day).await.unwrap()), Code::OverLimit);
+    // Another unit is another limit.
+    let hour = Unit::Hour as i32;
+    assert_eq!(ask("test-domain", 9, hour).await.unwrap().statuses[0].limit_remaining, 8);
+    assert_eq!(code(&ask("test-domain", 0, day).await.unwrap()), Code::OverLimit);
+    assert_eq!(limit(&ask("other", 2, day).await.unwrap()), None, "the domain is unknown");
+    for unit in [0, 99] {
+        let status = ask("test-domain", 2, unit).await.unwrap_err();
+        assert_eq!(status.code(), GrpcCode::InvalidArgument);
+    }
+}
+
+#[tokio::test]
+async fn descriptors_of_a_request_are_decided_on_their_own() {
+    let server = Server::with_domain(
+        "
+domain: d
+descriptors:
+  - { key: one, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: ten, rate_limit: { unit: day, requests_per_unit: 10 } }
+  - { key: none, rate_limit: { unit: day, requests_per_unit: 0 } }
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: a, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: b, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 2 } }
+",
+        "",
+    );
+    let mut client = server.client().await;
+    let mut ask = async |keys: &[&str]| {
+        let entries: Vec<_> = keys.iter().map(|key| vec![(*key, "x")]).collect();
+        let entries: Vec<&[_]> = entries.iter().map(Vec::as_slice).collect();
+        let response = client.send(request("d", &entries)).await.unwrap();
+        let codes: Vec<_> = response.statuses.iter().map(|status| status.code()).collect();
+        (code(&response), codes, response)
+    };
+    use Code::{Ok, OverLimit};
+    assert_eq!(ask(&["one", "ten", "unknown"]).await.1, [Ok, Ok, Ok]);
+    let (all, codes, response) = ask(&["one", "ten", "unknown"]).await;
+    assert_eq!((all, codes), (OverLimit, vec![OverLimit, Ok, Ok]));
+    assert_eq!(response.statuses[1].limit_remaining, 8, "the allowed one is counted, too");
+    assert_eq!(response.statuses.len(), 3);
+    assert!(response.statuses[2].current_limit.is_none());
+    assert_eq!(ask(&["none"]).await.0, OverLimit);
+
+    assert_eq!(ask(&["shadow"]).await.0, Ok);
+    let (all, _, response) = ask(&["shadow"]).await;
+    assert_eq!((all, response.statuses[0].limit_remaining), (Ok, 0));
+
+    // Quotas deny only together.
+    assert_eq!(ask(&["a", "b"]).await.0, Ok);
+    assert_eq!(ask(&["a", "b"]).await.1, [OverLimit, Ok]);
+    assert_eq!(ask(&["a", "b"]).await.0, OverLimit);
+}
+
+#[tokio::test]
+async fn a_limit_can_replace_others_of_the_same_request() {
+    let server = Server::with_domain(
+        "
+domain: example7
+descriptors:
+  - key: key_1
+    value: value_1
+    descriptors:
+      - key: user
+        value: ada
+        rate_limit: { unit: day, requests_per_unit: 5, name: specific_limit }
+  - key: key_2
+    value: value_2
+    descriptors:
+      - key: user
+        value: ada
+        rate_limit: { unit: day, requests_per_unit: 10, replaces: [{ name: specific_limit }] }
+",
+        "",
+    );
+    let mut client = server.client().await;
+    let first: &[(&str, &str)] = &[("key_1", "value_1"), ("user", "ada")];
+    let second: &[(&str, &str)] = &[("key_2", "value_2"), ("user", "ada")];
+    let both = client.send(request("example7", &[first, second])).await.unwrap();
+    assert!(both.statuses[0].current_limit.is_none());
+    assert_eq!(both.statuses[1].limit_remaining, 9);
+    let alone = client.ask("example7", first).await;
+    assert_eq!(alone.statuses[0].limit_remaining, 4, "it was not counted before");
+}
+
+#[tokio::test]
+async fn a_descriptor_can_have_any_policy_of_the_settings() {
+    let server = Server::with_domain(
+        "
+domain: d
+descriptors:
+  - { key: user, policy: search }
+",
+        "policies: { search: { minute: 3/h burst 3, day: 100/day } }",
+    );
+    let mut client = server.client().await;
+    let response = client.ask("d", &[("user", "ada")]).await;
+    assert_eq!(response.statuses[0].limit_remaining, 2);
+    let headers: Vec<_> = response.response_headers_to_add.iter().collect();
+    assert_eq!(headers[0].key, "ratelimit");
+    assert!(headers[0].value.starts_with(r#""minute";r=2;t="#), "{headers:?}");
+    for _ in 0..2 {
+        assert_eq!(code(&client.ask("d", &[("user", "ada")]).await), Code::Ok);
+    }
+    let denied = client.ask("d", &[("user", "ada")]).await;
+    assert_eq!(code(&denied), Code::OverLimit);
+    let retry = denied.response_headers_to_add.iter().find(|header| header.key == "retry-after");
+    assert_eq!(retry.unwrap().value, "1200");
+}
+
+#[tokio::test]
+async fn requests_that_make_no_sense_or_too_much_work_are_rejected() {
+    let server = Server::with_domain(BASIC, "limits: { descriptors: 3, request_bytes: 4096 }");
+    let mut client = server.client().await;
+    let one: &[(&str, &str)] = &[("key2", "x")];
+    for invalid in [request("", &[one]), request("d", &[]), request("d", &[one; 4])] {
+        let status = client.send(invalid).await.unwrap_err();
+        assert_eq!(status.code(), GrpcCode::InvalidArgument);
+    }
+    let long = "x".repeat(5_000);
+    let status = client.send(request("d", &[&[("key2", &long)]])).await.unwrap_err();
+    assert_ne!(status.code(), GrpcCode::Ok);
+    let mut many = request("test-domain", &[one; 3]);
+    many.descriptors[1] = descriptor(&[("key2", &"y".repeat(1_000))]);
+    assert_eq!(code(&client.send(many).await.unwrap()), Code::Ok);
+}

@@ -1,0 +1,163 @@
+//! Checks over HTTP.
+
+use reqwest::{Client, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::common::Server;
+
+const SETTINGS: &str = "
+policies:
+  search: { hour: 3/h }
+  upload: { files: 10/day, bytes: 1000/day }
+auth: { policy: search }
+allow: [10.9.0.0/16, friend]
+deny: [203.0.113.66]
+";
+
+async fn auth(server: &Server, query: &str, headers: &[(&str, &str)]) -> Response {
+    let mut request = Client::new().get(server.http(&format!("/auth{query}")));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.send().await.unwrap()
+}
+
+async fn check(server: &Server, body: Value) -> Response {
+    Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap()
+}
+
+fn header<'a>(response: &'a Response, name: &str) -> Option<&'a str> {
+    response.headers().get(name).map(|value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn gateways_are_told_whether_a_client_may_pass() {
+    let server = Server::with_settings(SETTINGS);
+    let ask = async |client: &str| auth(&server, "", &[("x-forwarded-for", client)]).await;
+    for remaining in ["2", "1", "0"] {
+        let response = ask("192.0.2.1").await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let field = header(&response, "ratelimit").unwrap();
+        assert!(field.starts_with(&format!(r#""hour";r={remaining};t="#)), "{field}");
+        assert_eq!(header(&response, "ratelimit-policy"), Some(r#""hour";q=3;w=3600"#));
+    }
+    let denied = ask("192.0.2.1").await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(header(&denied, "retry-after"), Some("1200"));
+    assert_eq!(header(&denied, "content-type"), Some("application/problem+json"));
+    assert_eq!(ask("192.0.2.2").await.status(), StatusCode::OK);
+
+    // Only the entry that the gateway added counts.
+    assert_eq!(ask("192.0.2.99, 192.0.2.1").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    // nginx passes only some statuses on.
+    let headers = [("x-forwarded-for", "192.0.2.1")];
+    let denied = auth(&server, "?denied=403", &headers).await;
+    assert_eq!(denied.status(), StatusCode::FORBIDDEN);
+    assert_eq!(header(&denied, "retry-after"), Some("1200"));
+}
+
+#[tokio::test]
+async fn a_gateway_chooses_the_policy_the_key_and_the_cost() {
+    let server = Server::with_settings(SETTINGS);
+    let query = "?policy=upload&key_header=x-api-key&cost=4";
+    let ask = async |key: &str| auth(&server, query, &[("x-api-key", key)]).await;
+    assert!(header(&ask("a").await, "ratelimit").unwrap().starts_with(r#""files";r=6;"#));
+    assert!(header(&ask("a").await, "ratelimit").unwrap().starts_with(r#""files";r=2;"#));
+    assert_eq!(ask("a").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask("b").await.status(), StatusCode::OK);
+    assert_eq!(ask("").await.status(), StatusCode::BAD_REQUEST);
+    let twice = [("x-api-key", "a"), ("x-api-key", "c")];
+    assert_eq!(auth(&server, query, &twice).await.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn a_gateway_that_hides_its_clients_is_told_so() {
+    let server = Server::with_settings(SETTINGS);
+    let response = auth(&server, "", &[]).await;
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    assert!(response.text().await.unwrap().contains("has to send X-Forwarded-For"));
+
+    let elsewhere =
+        "{ policies: { a: { q: 1/s } }, auth: { policy: a, trusted_proxies: [10.0.0.1] } }";
+    let server = Server::with_settings(elsewhere);
+    let response = auth(&server, "", &[("x-forwarded-for", "192.0.2.1")]).await;
+    assert_eq!(response.status(), StatusCode::FORBIDDEN);
+    assert!(
+        response.text().await.unwrap().contains("`auth.trusted_proxies` does not have 127.0.0.1")
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_configuration_of_a_gateway_is_explained() {
+    let server = Server::with_settings("policies: { a: { q: 1/s } }");
+    for (query, status, says) in [
+        ("", 400, "add `?policy=NAME`"),
+        ("?policy=b", 404, "there is no policy `b`"),
+        ("?policy=a&denied=200", 400, "`denied`"),
+        ("?policy=a&polcy=a", 400, "polcy"),
+        ("?policy=a&key_header=a%20b", 400, "`key_header`"),
+        ("?policy=a&key_header=missing", 400, "the header `missing` is missing"),
+    ] {
+        let response = auth(&server, query, &[("x-forwarded-for", "192.0.2.1")]).await;
+        assert_eq!(response.status().as_u16(), status, "{query}");
+        let text = response.text().await.unwrap();
+        assert!(text.contains(says), "{query}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_check_returns_the_decision_as_json() {
+    let server = Server::with_settings(SETTINGS);
+    let costs = json!({ "policy": "upload", "key": "ada", "costs": { "bytes": 600 } });
+    let response = check(&server, costs.clone()).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(header(&response, "ratelimit").unwrap().contains(r#""bytes";r=400"#));
+    let decision: Value = response.json().await.unwrap();
+    assert_eq!((&decision["allowed"], &decision["source"]), (&json!(true), &json!("store")));
+    assert_eq!(decision["quotas"][0]["remaining"], 9);
+    assert_eq!(decision["quotas"][1]["remaining"], 400);
+
+    let response = check(&server, costs).await;
+    assert_eq!(response.status(), StatusCode::OK, "the check has worked");
+    assert!(header(&response, "retry-after").is_some());
+    let decision: Value = response.json().await.unwrap();
+    assert_eq!(decision["allowed"], false);
+    assert_eq!(decision["quotas"][0]["violated"], false);
+    assert_eq!(decision["quotas"][1]["violated"], true);
+    assert_eq!(decision["quotas"][0]["remaining"], 9, "a denial takes nothing");
+    assert!(decision["retry_after"].as_f64().unwrap() > 17_000.0, "{decision}");
+}
+
+#[tokio::test]
+async fn invalid_checks_are_explained() {
+    let server =
+        Server::with_settings("{ policies: { a: { q: 1/s } }, limits: { request_bytes: 1000 } }");
+    for (body, status, says) in [
+        (json!({ "policy": "b", "key": "k" }), 404, "there is no policy `b`"),
+        (json!({ "policy": "a" }), 422, "missing field `key`"),
+        (json!({ "policy": "a", "key": "k", "cots": 1 }), 422, "unknown field `cots`"),
+        (json!({ "policy": "a", "key": "k", "cost": -1 }), 422, "cost"),
+        (json!({ "policy": "a", "key": "k", "costs": { "x": 1 } }), 400, "`x`"),
+        (json!({ "policy": "a", "key": "k".repeat(2_000) }), 413, ""),
+    ] {
+        let response = check(&server, body).await;
+        let (actual, text) = (response.status().as_u16(), response.text().await.unwrap());
+        assert_eq!(actual, status, "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+    let garbage = Client::new().post(server.http("/v1/check")).body("{").send().await.unwrap();
+    assert_eq!(garbage.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+}
+
+#[tokio::test]
+async fn listed_keys_are_not_counted() {
+    let server = Server::with_settings(SETTINGS);
+    let ask = async |client: &str| auth(&server, "", &[("x-forwarded-for", client)]).await.status();
+    for _ in 0..5 {
+        assert_eq!(ask("10.9.1.2").await, StatusCode::OK);
+        assert_eq!(ask("203.0.113.66").await, StatusCode::TOO_MANY_REQUESTS);
+        let friend = check(&server, json!({ "policy": "search", "key": "friend" })).await;
+        let decision: Value = friend.json().await.unwrap();
+        assert_eq!(decision, json!({ "allowed": true, "source": "list" }));
+    }
+}

@@ -1,0 +1,187 @@
+//! Reloads, hostile clients, and the end of the process.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use reqwest::{Client, StatusCode};
+use tonic::transport::Channel;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::common::{PATIENCE, Server, until};
+
+fn domain(permits: u32) -> String {
+    format!(
+        "domain: d\ndescriptors:\n  \
+         - {{ key: user, rate_limit: {{ unit: day, requests_per_unit: {permits} }} }}\n"
+    )
+}
+
+async fn get(url: String) -> (StatusCode, String) {
+    let response = Client::new().get(url).send().await.unwrap();
+    (response.status(), response.text().await.unwrap())
+}
+
+async fn reload(server: &Server) -> (StatusCode, String) {
+    let response = Client::new().post(server.admin("/api/reload")).send().await.unwrap();
+    (response.status(), response.text().await.unwrap())
+}
+
+#[tokio::test]
+async fn a_reload_changes_limits_and_keeps_what_was_consumed() {
+    let server = Server::with_domain(&domain(10), "");
+    let mut client = server.client().await;
+    for _ in 0..4 {
+        client.ask("d", &[("user", "ada")]).await;
+    }
+    server.files().write("domain.yaml", &domain(20));
+    assert_eq!(reload(&server).await.0, StatusCode::NO_CONTENT);
+    assert_eq!(client.ask("d", &[("user", "ada")]).await.statuses[0].limit_remaining, 15);
+
+    // A limit that is gone does not apply, and one that is back has forgotten nothing.
+    server.files().write("domain.yaml", "domain: d");
+    assert_eq!(reload(&server).await.0, StatusCode::NO_CONTENT);
+    assert!(client.ask("d", &[("user", "ada")]).await.statuses[0].current_limit.is_none());
+    server.files().write("domain.yaml", &domain(20));
+    assert_eq!(reload(&server).await.0, StatusCode::NO_CONTENT);
+    assert_eq!(client.ask("d", &[("user", "ada")]).await.statuses[0].limit_remaining, 14);
+}
+
+#[tokio::test]
+async fn an_invalid_file_keeps_the_old_limits_and_metrics_show_it() {
+    let server = Server::with_domain(&domain(10), "");
+    let mut client = server.client().await;
+    server.files().write("domain.yaml", "domain: d\ndescriptors: [{ key: user, polcy: x }]");
+    let (status, text) = reload(&server).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(text.contains("polcy"), "{text}");
+    assert_eq!(client.ask("d", &[("user", "ada")]).await.statuses[0].limit_remaining, 9);
+    let (_, metrics) = get(server.admin("/metrics")).await;
+    assert!(metrics.contains("tollgate_server_reload_failed 1"), "{metrics}");
+    assert!(metrics.contains(r#"tollgate_server_reloads_total{outcome="rejected"}"#), "{metrics}");
+
+    server.files().write("domain.yaml", &domain(10));
+    assert_eq!(reload(&server).await.0, StatusCode::NO_CONTENT);
+    let (_, metrics) = get(server.admin("/metrics")).await;
+    assert!(metrics.contains("tollgate_server_reload_failed 0"), "{metrics}");
+}
+
+#[tokio::test]
+async fn changed_files_and_hangups_reload_too() {
+    let server = Server::with_domain(&domain(10), "");
+    let client = server.client().await;
+    let has_limit = |permits: u32| {
+        let client = client.clone();
+        move || {
+            let mut client = client.clone();
+            async move {
+                let response = client.ask("d", &[("user", "ada")]).await;
+                let limit = response.statuses[0].current_limit.clone();
+                limit.is_some_and(|limit| limit.requests_per_unit == permits)
+            }
+        }
+    };
+    server.files().write("domain.yaml", &domain(1_000));
+    until(has_limit(1_000)).await;
+    server.files().write("domain.yaml", &domain(2_000));
+    server.signal("HUP");
+    until(has_limit(2_000)).await;
+}
+
+#[tokio::test]
+async fn metrics_by_value_are_counted_where_the_configuration_asks_for_them() {
+    let server = Server::with_domain(
+        "
+domain: d
+descriptors:
+  - { key: key1, detailed_metric: true, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - key: route
+    value_to_metric: true
+    descriptors:
+      - { key: subject, rate_limit: { unit: day, requests_per_unit: 9 } }
+  - { key: plain, rate_limit: { unit: day, requests_per_unit: 9 } }
+",
+        "",
+    );
+    let mut client = server.client().await;
+    for _ in 0..3 {
+        client.ask("d", &[("key1", "a")]).await;
+    }
+    client.ask("d", &[("route", "draw"), ("subject", "123")]).await;
+    client.ask("d", &[("plain", "secret")]).await;
+    let (_, metrics) = get(server.admin("/metrics")).await;
+    let value = |descriptor: &str, outcome: &str| {
+        let line = metrics.lines().find(|line| {
+            line.starts_with("tollgate_server_descriptors_total")
+                && line.contains(&format!("\"{descriptor}\""))
+                && line.contains(outcome)
+        });
+        line.map(|line| line.rsplit(' ').next().unwrap().to_owned())
+    };
+    assert_eq!(value("key1_a", "allowed").as_deref(), Some("1"));
+    assert_eq!(value("key1_a", "denied").as_deref(), Some("2"));
+    assert_eq!(value("route_draw.subject", "allowed").as_deref(), Some("1"));
+    assert!(!metrics.contains("secret") && !metrics.contains("123"));
+}
+
+#[tokio::test]
+async fn a_process_that_ends_says_so_first_and_finishes_what_it_has_begun() {
+    let mut server =
+        Server::with_settings("{ policies: { a: { q: 9/s } }, shutdown: { delay: 1s } }");
+    let url = format!("http://{}", server.grpc);
+    let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
+    let mut health = HealthClient::new(channel);
+    let mut status = async || {
+        let request = HealthCheckRequest { service: String::new() };
+        health.check(request).await.map(|reply| reply.into_inner().status())
+    };
+    assert_eq!(status().await.unwrap(), ServingStatus::Serving);
+    // A request of which half has arrived.
+    let mut begun = TcpStream::connect(server.http).unwrap();
+    let body = r#"{"policy": "a", "key": "k"}"#;
+    write!(
+        begun,
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    )
+    .unwrap();
+    server.signal("TERM");
+    until(async || get(server.http("/readyz")).await.0 == StatusCode::SERVICE_UNAVAILABLE).await;
+    assert_eq!(status().await.unwrap(), ServingStatus::NotServing);
+    begun.write_all(body.as_bytes()).unwrap();
+    let mut response = String::new();
+    begun.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    assert!(server.wait());
+}
+
+#[tokio::test]
+async fn clients_that_send_garbage_or_half_a_request_do_not_disturb_others() {
+    let server = Server::with_domain(&domain(10), "limits: { connections: 32 }");
+    let half_open: Vec<_> = (0..20)
+        .flat_map(|_| [server.grpc, server.http, server.admin])
+        .map(|address| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET / HT").unwrap();
+            stream
+        })
+        .collect();
+    for address in [server.grpc, server.http, server.admin] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&[0xff; 4_096]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut reply = Vec::new();
+        // Reset, or told that it is garbage.
+        let _ = stream.read_to_end(&mut reply);
+    }
+    let mut client = server.client().await;
+    let answer = tokio::time::timeout(Duration::from_secs(5), client.ask("d", &[("user", "ada")]));
+    assert_eq!(answer.await.unwrap().overall_code(), Code::Ok);
+    assert_eq!(get(server.http("/healthz")).await.0, StatusCode::OK);
+    drop(half_open);
+}

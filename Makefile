@@ -16,8 +16,8 @@ $(CARGO) test --locked --no-default-features --features redis,sentinel,tls-nativ
 $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
-.PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration server tls redis msrv deny \
-        bench bench-scale soak chaos bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
+.PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration server test-gateways tls redis msrv deny \
+        bench bench-scale soak chaos bench-server bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,11 +77,15 @@ mutants: redis ## Change lua/ and src/algorithm in many ways, and check that tes
 server: redis ## Run the tests of tollgate-server
 	$(CARGO) test --locked --package tollgate-server $(ARGS)
 
+test-gateways: redis ## Run tollgate-server behind Envoy and Caddy, which this downloads (Debian)
+	scripts/install-gateways.sh
+	$(CARGO) test --locked --package tollgate-server --test it gateways -- --ignored $(ARGS)
+
 tls: redis ## Run the tests of rediss:// with each TLS library, and with none
 	$(CARGO) test --locked --all-features --test tls $(ARGS)
 	$(TLS_TESTS)
 
-redis: ## Install redis-server and OpenSSL headers if they are missing
+redis: ## Install redis-server, nginx and OpenSSL headers if they are missing
 	scripts/install-test-deps.sh
 
 msrv: ## Check the library with the oldest Rust that Cargo.toml supports
@@ -109,6 +113,9 @@ plots: ## Draw what each algorithm admits: docs/algorithms.svg
 
 soak: redis ## Check for 10 minutes that stalls of Redis have no lasting effect
 	$(BENCH) soak $(ARGS)
+
+bench-server: redis ## Compare tollgate-server with a bare gRPC service, and with a naive one on Redis
+	$(CARGO) bench --locked --package tollgate-server --bench grpc $(ARGS)
 
 bench-flood: redis ## Check a million keys, and that memory stays bounded
 	$(BENCH) flood $(ARGS)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need if it is missing: redis-server, and for the feature tls-native-tls the
-# headers of OpenSSL. Leaves no server running.
+# Installs what the tests need if it is missing: redis-server, for the feature tls-native-tls the headers
+# of OpenSSL, and for tollgate-server nginx. Leaves no server running.
 set -euo pipefail
 
 binary="${REDIS_SERVER_BIN:-redis-server}"
@@ -28,6 +28,14 @@ if [ "$(uname)" = Linux ] && ! pkg-config --exists openssl 2>/dev/null; then
     fi
     packages+=(libssl-dev pkg-config)
 fi
+# Debian has it where not all users look for programs.
+if ! PATH="$PATH:/usr/sbin" command -v nginx >/dev/null; then
+    if ! command -v apt-get >/dev/null; then
+        echo "The tests of tollgate-server need nginx: install the package of that name." >&2
+        exit 1
+    fi
+    packages+=(nginx)
+fi
 if [ "${#packages[@]}" -eq 0 ]; then
     exit 0
 fi
@@ -41,6 +49,10 @@ environment=(env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1)
 "${as_root[@]}" "${environment[@]}" apt-get update
 "${as_root[@]}" "${environment[@]}" apt-get install -y --no-install-recommends "${packages[@]}"
 # Where systemd runs, it ignores the runlevel.
-if [[ " ${packages[*]} " = *" redis-server "* && -d /run/systemd/system ]]; then
-    "${as_root[@]}" systemctl disable --now redis-server
+if [ -d /run/systemd/system ]; then
+    for package in redis-server nginx; do
+        if [[ " ${packages[*]} " = *" $package "* ]]; then
+            "${as_root[@]}" systemctl disable --now "$package"
+        fi
+    done
 fi

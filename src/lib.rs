@@ -1,6 +1,7 @@
 //! [examples]: https://docs.rs/crate/tollgate/latest/source/examples
 //! [docs/chaos.md]: https://docs.rs/crate/tollgate/latest/source/docs/chaos.md
 //! [docs/known-failures.md]: https://docs.rs/crate/tollgate/latest/source/docs/known-failures.md
+//! [docs/server.md]: https://docs.rs/crate/tollgate/latest/source/docs/server.md
 //! [docs/performance.md]: https://docs.rs/crate/tollgate/latest/source/docs/performance.md
 //! [ARCHITECTURE.md]: https://docs.rs/crate/tollgate/latest/source/ARCHITECTURE.md
 //! [CONTRIBUTING.md]: https://docs.rs/crate/tollgate/latest/source/CONTRIBUTING.md
@@ -57,4 +58,4 @@ pub use resolve::{KeyResolver, Rejection, Resolution};
 pub use store::RedisStore;
 #[cfg(feature = "deadpool")]
 pub use store::redis::RedisPool;
-pub use store::{DividedStore, MemoryStore, Store};
+pub use store::{DividedStore, ManualClock, MemoryStore, Store};

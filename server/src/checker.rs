@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::{Costs, Decision, DeniedKeys, Error, Key, Limiter};
+use tollgate::{Costs, Decision, Error, Key, Limiter};
 
+use crate::denied::Denied;
 use crate::live::{Active, ActivePolicy};
 
 /// What a gateway is told.
@@ -33,7 +34,7 @@ pub(crate) async fn check(
     active: &Active,
     policy: &ActivePolicy,
     limiter: &Limiter,
-    denied_keys: &DeniedKeys,
+    denied: &Denied,
     key: &Key,
     costs: Costs,
 ) -> Result<Answer, Error> {
@@ -42,7 +43,7 @@ pub(crate) async fn check(
         return Ok(answer);
     }
     let decision = limiter.check_costs(key, costs).await?;
-    denied_keys.observe(key, &decision);
+    denied.observe(key, &decision);
     let answer = Answer::Decided(decision);
     policy.count(&answer);
     Ok(answer)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::settings::{FailureMode, Sentinel, Settings};
+use crate::simulate::Simulate;
 
 /// Rate limiting as a service, for Envoy, nginx, Caddy, Traefik and other gateways
 ///
@@ -28,6 +29,7 @@ pub(crate) enum Command {
         /// The settings file (YAML)
         file: PathBuf,
     },
+    Simulate(Simulate),
 }
 
 /// Options override the settings file.

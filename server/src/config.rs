@@ -29,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     /// The files and directories that it was read from.
     pub(crate) paths: Vec<PathBuf>,
+    /// What was in them: see [`digest`].
+    pub(crate) digest: Vec<u8>,
     /// Those of the settings, and those of the domains.
     pub(crate) policies: PolicySet,
     /// The names of policies that do not deny.
@@ -77,12 +79,17 @@ impl Source {
     /// Everything that is wrong with any of them.
     pub(crate) fn load(&self) -> Result<Config, Errors> {
         match &self.file {
-            None => self.parse(Path::new("sample.yaml"), SAMPLE, Vec::new()),
-            Some(file) => self.parse(file, &read(file)?, vec![file.clone()]),
+            None => self.parse(Path::new("sample.yaml"), SAMPLE, Files::default()),
+            Some(file) => {
+                let mut files = Files::default();
+                files.paths.push(file.clone());
+                let text = files.read(file)?;
+                self.parse(file, &text, files)
+            }
         }
     }
 
-    fn parse(&self, file: &Path, text: &str, mut paths: Vec<PathBuf>) -> Result<Config, Errors> {
+    fn parse(&self, file: &Path, text: &str, mut files: Files) -> Result<Config, Errors> {
         let mut settings: Settings = parse(file, text)?;
         self.overrides.apply(&mut settings);
         let mut errors = Errors::default();
@@ -90,7 +97,7 @@ impl Source {
             errors.add(file, Location::UNKNOWN, message);
         }
         let policies = policies(file, &settings, &mut errors);
-        let domains = domains(file, &settings, &policies, &mut paths, &mut errors);
+        let domains = domains(file, &settings, &policies, &mut files, &mut errors);
         if let Some(name) = &settings.auth.policy
             && policies.get(&name.value).is_none()
         {
@@ -105,20 +112,40 @@ impl Source {
         let shadow = domains.rules().filter(|rule| rule.shadow_mode);
         let shadow = shadow.filter_map(|rule| rule.policy_name()).map(str::to_owned).collect();
         let lists = Lists::new(&settings.allow, &settings.deny);
-        Ok(Config { settings, paths, policies, shadow, domains, lists })
+        let Files { paths, hasher } = files;
+        let digest = hasher.finalize().to_vec();
+        Ok(Config { settings, paths, digest, policies, shadow, domains, lists })
+    }
+}
+
+/// The files that a configuration consists of.
+#[derive(Default)]
+struct Files {
+    paths: Vec<PathBuf>,
+    hasher: Sha256,
+}
+
+impl Files {
+    fn read(&mut self, file: &Path) -> Result<String, Errors> {
+        let text = fs::read_to_string(file).map_err(|error| Errors::one(file, error))?;
+        self.add(file, text.as_bytes());
+        Ok(text)
+    }
+
+    fn add(&mut self, file: &Path, text: &[u8]) {
+        self.hasher.update(file.as_os_str().as_encoded_bytes());
+        self.hasher.update((text.len() as u64).to_be_bytes());
+        self.hasher.update(text);
     }
 }
 
 /// A hash of all files at these paths, which changes with any of them.
 pub(crate) fn digest(paths: &[PathBuf]) -> Vec<u8> {
-    let mut hasher = Sha256::new();
-    for file in paths.iter().flat_map(|path| files(path).unwrap_or_default()) {
-        let text = fs::read(&file).unwrap_or_default();
-        hasher.update(file.as_os_str().as_encoded_bytes());
-        hasher.update((text.len() as u64).to_be_bytes());
-        hasher.update(text);
+    let mut files = Files::default();
+    for file in paths.iter().flat_map(|path| files_at(path).unwrap_or_default()) {
+        files.add(&file, &fs::read(&file).unwrap_or_default());
     }
-    hasher.finalize().to_vec()
+    files.hasher.finalize().to_vec()
 }
 
 fn policies(file: &Path, settings: &Settings, errors: &mut Errors) -> PolicySet {
@@ -147,18 +174,20 @@ fn domains(
     file: &Path,
     settings: &Settings,
     policies: &PolicySet,
-    paths: &mut Vec<PathBuf>,
+    files: &mut Files,
     errors: &mut Errors,
 ) -> Domains {
     let mut domains = Domains::default();
     let base = file.parent().unwrap_or(Path::new(""));
     for path in &settings.domains {
-        paths.push(base.join(&path.value));
-        match files(&base.join(&path.value)) {
+        let at = base.join(&path.value);
+        let found = files_at(&at);
+        files.paths.push(at);
+        match found {
             Err(error) => errors.add(file, path.referenced, error),
-            Ok(files) => {
-                for file in files {
-                    match read(&file).and_then(|text| parse::<DomainFile>(&file, &text)) {
+            Ok(found) => {
+                for file in found {
+                    match files.read(&file).and_then(|text| parse::<DomainFile>(&file, &text)) {
                         Ok(domain) => domains.add(&file, &domain, policies, errors),
                         Err(Errors(others)) => errors.0.extend(others),
                     }
@@ -170,7 +199,7 @@ fn domains(
 }
 
 /// A file, or the YAML files of a directory by name.
-fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
+fn files_at(path: &Path) -> Result<Vec<PathBuf>, String> {
     let error = |error: std::io::Error| format!("{}: {error}", path.display());
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -186,10 +215,6 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
         return Err(format!("{}: no file ends with .yaml or .yml", path.display()));
     }
     Ok(files)
-}
-
-fn read(file: &Path) -> Result<String, Errors> {
-    fs::read_to_string(file).map_err(|error| Errors::one(file, error))
 }
 
 fn parse<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, Errors> {

@@ -1,30 +1,27 @@
 //! The configuration in use, and its limiters. A reload replaces it as a whole.
 
 use std::collections::HashMap;
-use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tollgate::resolve::ClientIp;
-use tollgate::{ConfigError, DeniedKeys, Limiter, Policy, Quota};
+use tollgate::{ConfigError, Limiter, Policy, Quota};
 
 use crate::checker::Answer;
 use crate::config::{self, Config, Source};
+use crate::denied::Denied;
 use crate::domain::{Domains, QUOTA_NAME};
 use crate::lists::Lists;
-use crate::settings::{Auth, Checks};
+use crate::settings::{Auth, Checks, FailureMode};
 use crate::store::AnyStore;
-
-/// How many of the keys that are denied most are listed.
-const MOST_DENIED: NonZeroU16 = NonZeroU16::new(100).unwrap();
 
 /// What all requests share.
 pub(crate) struct Live {
     active: ArcSwap<Active>,
     pub(crate) store: AnyStore,
-    pub(crate) denied_keys: DeniedKeys,
+    pub(crate) denied: Arc<Denied>,
     source: Source,
     reloading: Mutex<()>,
 }
@@ -35,10 +32,12 @@ pub(crate) struct Active {
     pub(crate) domains: Domains,
     pub(crate) lists: Lists,
     pub(crate) auth: Auth,
+    pub(crate) failure_mode: FailureMode,
     pub(crate) client_ip: ClientIp,
     /// Descriptors in a request, at most.
     pub(crate) max_descriptors: usize,
     paths: Vec<PathBuf>,
+    digest: Vec<u8>,
 }
 
 pub(crate) struct ActivePolicy {
@@ -82,7 +81,7 @@ impl Live {
         Ok(Self {
             active: ArcSwap::from_pointee(active),
             store,
-            denied_keys: DeniedKeys::plain(MOST_DENIED),
+            denied: Arc::new(Denied::new()),
             source,
             reloading: Mutex::default(),
         })
@@ -92,7 +91,12 @@ impl Live {
         self.active.load()
     }
 
-    /// A hash of the files that the configuration was read from.
+    /// A hash of the files when the configuration was read from them.
+    pub(crate) fn digest(&self) -> Vec<u8> {
+        self.active().digest.clone()
+    }
+
+    /// A hash of these files as they are now.
     pub(crate) fn digest_of_files(&self) -> Vec<u8> {
         config::digest(&self.active().paths)
     }
@@ -114,7 +118,7 @@ impl Live {
 
 impl Active {
     fn new(config: Config, store: &AnyStore, before: Option<&Active>) -> Result<Self, ConfigError> {
-        let Config { settings, paths, policies, shadow, domains, lists } = config;
+        let Config { settings, paths, digest, policies, shadow, domains, lists } = config;
         let overrides = domains.override_names().map(|name| {
             // Its numbers are those of the requests.
             Policy::new(name.to_owned()).quota(QUOTA_NAME, Quota::per_second(1).calendar())
@@ -131,8 +135,18 @@ impl Active {
             .collect::<Result<_, _>>()?;
         let client_ip = ClientIp::new(&settings.auth.trusted_proxies)?;
         let max_descriptors = settings.limits.descriptors;
-        let auth = settings.auth;
-        Ok(Self { policies, domains, lists, auth, client_ip, max_descriptors, paths })
+        let (auth, failure_mode) = (settings.auth, settings.checks.failure_mode);
+        Ok(Self {
+            policies,
+            domains,
+            lists,
+            auth,
+            failure_mode,
+            client_ip,
+            max_descriptors,
+            paths,
+            digest,
+        })
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&ActivePolicy> {

@@ -4,6 +4,7 @@ mod admin;
 mod checker;
 mod cli;
 mod config;
+mod denied;
 mod domain;
 mod grpc;
 mod http;
@@ -14,10 +15,13 @@ mod reload;
 mod serve;
 mod server;
 mod settings;
+mod simulate;
 mod store;
 mod telemetry;
 mod tls;
 
+use std::fmt::Display;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -29,26 +33,26 @@ fn main() -> ExitCode {
     let Cli { command, serve } = Cli::parse();
     match command {
         None => run(serve),
-        Some(Command::Check { file }) => {
-            let source = Source { file: Some(file), ..Source::default() };
-            match source.load() {
-                Ok(config) => {
-                    println!("{} policies, no errors", config.policies.iter().count());
-                    ExitCode::SUCCESS
-                }
-                Err(errors) => {
-                    eprintln!("{errors}");
-                    ExitCode::FAILURE
-                }
-            }
-        }
+        Some(Command::Check { file }) => check(file),
+        Some(Command::Simulate(simulate)) => exit(simulate.run()),
     }
+}
+
+fn check(file: PathBuf) -> ExitCode {
+    let source = Source { file: Some(file), ..Source::default() };
+    exit(source.load().map(|config| {
+        println!("{} policies, no errors", config.policies.iter().count());
+    }))
 }
 
 fn run(Serve { config, overrides }: Serve) -> ExitCode {
     telemetry::init_logs();
     let source = Source { file: config, overrides };
-    match server::run(source) {
+    exit(server::run(source))
+}
+
+fn exit(result: Result<(), impl Display>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

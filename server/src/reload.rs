@@ -40,18 +40,18 @@ pub(crate) async fn on_hangup(live: Arc<Live>) -> Result<(), std::io::Error> {
 
 /// Never ends.
 pub(crate) async fn on_change(live: Arc<Live>) {
-    let mut seen = contents(&live).await;
+    let mut seen = live.digest();
     loop {
         sleep(INTERVAL).await;
-        let now = contents(&live).await;
-        if now != seen {
+        let live_too = live.clone();
+        let now = tokio::task::spawn_blocking(move || live_too.digest_of_files()).await;
+        // An invalid file is reported once.
+        if let Ok(now) = now
+            && now != seen
+        {
             seen = now;
+            // The error is in the log.
             let _ = reload(&live).await;
         }
     }
-}
-
-async fn contents(live: &Arc<Live>) -> Option<Vec<u8>> {
-    let live = live.clone();
-    tokio::task::spawn_blocking(move || live.digest_of_files()).await.ok()
 }

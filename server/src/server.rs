@@ -15,6 +15,7 @@ use tower_http::timeout::TimeoutLayer;
 
 use crate::admin::{self, Readiness};
 use crate::config::Source;
+use crate::denied::Denied;
 use crate::live::Live;
 use crate::serve::{Endpoint, Protocol};
 use crate::settings::{Limits, Settings};
@@ -76,6 +77,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         print_sample(http_address, admin_address);
     }
 
+    tokio::spawn(Denied::count(live.denied.clone()));
     tokio::spawn(reload::on_hangup(live.clone()));
     tokio::spawn(reload::on_change(live.clone()));
     let (stop, stopped) = watch::channel(false);
@@ -135,6 +137,7 @@ fn print_sample(http: SocketAddr, admin: SocketAddr) {
 
   curl -i http://127.0.0.1:{http}/auth -H 'X-Forwarded-For: 192.0.2.1'
   curl -i http://127.0.0.1:{http}/v1/check --json '{{\"policy\": \"login\", \"key\": \"anna\"}}'
-  curl http://127.0.0.1:{admin}/api/policies"
+
+The page http://127.0.0.1:{admin}/ shows what is admitted and denied."
     );
 }

@@ -15,6 +15,7 @@ use hashbrown::HashTable;
 use tokio::time::Instant;
 
 use super::key_hasher::{KeyHasher, random_hasher};
+use super::manual_clock::ManualClock;
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
 use crate::algorithm::{Limits, State};
@@ -31,7 +32,7 @@ use crate::{ConfigError, Error, Key};
 /// background task.
 ///
 /// The clock is [`tokio::time::Instant`]: the monotonic clock, or the paused clock of a test. No
-/// Tokio runtime is needed.
+/// Tokio runtime is needed. [`with_manual_clock`](Self::with_manual_clock) uses a [`ManualClock`].
 ///
 /// ```
 /// use tollgate::{Limiter, MemoryStore, Quota};
@@ -49,9 +50,7 @@ pub struct MemoryStore {
 }
 
 struct Shared {
-    start: Instant,
-    /// What the clock said then, in microseconds since 1970.
-    started_at: u64,
+    clock: Clock,
     /// Randomly keyed, because a client that knew the hashes of its keys could make them collide.
     hasher: KeyHasher,
     shards: Box<[Mutex<Shard>]>,
@@ -61,6 +60,15 @@ struct Shared {
     registry: Registry,
     evictions: AtomicU64,
     evictions_metric: Counter,
+}
+
+enum Clock {
+    /// Tokio's, and what the system's clock said at the start, in microseconds since 1970.
+    Tokio {
+        start: Instant,
+        started_at: u64,
+    },
+    Manual(ManualClock),
 }
 
 #[derive(Debug, Default)]
@@ -99,7 +107,7 @@ impl MemoryStore {
     /// eviction can begin a few percent below the maximum. Below 4,096 keys there is one shard, and
     /// the maximum is exact.
     pub fn with_max_keys(keys: NonZeroUsize) -> Self {
-        Self::build(keys, SystemTime::now())
+        Self::build(keys, Clock::tokio(SystemTime::now()))
     }
 
     /// Like [`new`](Self::new), but the store's clock starts at `time` instead of the system time,
@@ -121,16 +129,19 @@ impl MemoryStore {
     /// # Ok(()) }
     /// ```
     pub fn starting_at(time: SystemTime) -> Self {
-        Self::build(Self::DEFAULT_KEYS, time)
+        Self::build(Self::DEFAULT_KEYS, Clock::tokio(time))
     }
 
-    fn build(keys: NonZeroUsize, time: SystemTime) -> Self {
-        let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    /// Like [`with_max_keys`](Self::with_max_keys), with a clock that moves only when it is told to.
+    pub fn with_manual_clock(keys: NonZeroUsize, clock: ManualClock) -> Self {
+        Self::build(keys, Clock::Manual(clock))
+    }
+
+    fn build(keys: NonZeroUsize, clock: Clock) -> Self {
         let shards = (keys.get() / 2_048).clamp(1, 64);
         Self {
             shared: Arc::new(Shared {
-                start: Instant::now(),
-                started_at: since_1970.as_micros() as u64,
+                clock,
                 hasher: random_hasher(),
                 shards: (0..shards).map(|_| Mutex::default()).collect(),
                 max_keys: keys.get(),
@@ -322,10 +333,22 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
+impl Clock {
+    fn tokio(time: SystemTime) -> Self {
+        let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::Tokio { start: Instant::now(), started_at: since_1970.as_micros() as u64 }
+    }
+}
+
 impl Shared {
     /// In microseconds since 1970.
     fn now(&self) -> u64 {
-        self.started_at.saturating_add(self.start.elapsed().as_micros() as u64)
+        match &self.clock {
+            Clock::Tokio { start, started_at } => {
+                started_at.saturating_add(start.elapsed().as_micros() as u64)
+            }
+            Clock::Manual(clock) => clock.micros(),
+        }
     }
 
     fn hash(&self, policy: u32, key: &Key) -> u64 {

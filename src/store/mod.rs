@@ -9,6 +9,7 @@ mod fleet;
 mod key_hasher;
 #[cfg(feature = "redis")]
 mod local;
+mod manual_clock;
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -31,6 +32,7 @@ use crate::{ConfigError, Error, Key};
 
 pub(crate) use denials::{Denial, Denials, SentAt};
 pub use divided::DividedStore;
+pub use manual_clock::ManualClock;
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;

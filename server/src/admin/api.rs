@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::State;
@@ -12,12 +13,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate::{Error, ErrorKind, Key};
 
+use crate::denied;
 use crate::http::{DecisionJson, problem};
 use crate::live::{Active, ActivePolicy, Live};
 use crate::reload::reload as reload_files;
 
-/// The active policies, with what they have decided since the start.
-pub(super) async fn policies(State(live): State<Arc<Live>>) -> Json<Value> {
+/// The active policies with what they have decided since the start, and the keys that were denied most
+/// in the last complete period.
+pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     let active = live.active();
     let mut policies: Vec<_> = active.policies().collect();
     policies.sort_by_key(|(name, _)| *name);
@@ -33,14 +36,16 @@ pub(super) async fn policies(State(live): State<Arc<Live>>) -> Json<Value> {
             "denied": policy.counts().denied.load(Ordering::Relaxed),
         })
     });
-    Json(json!({ "store": live.store.kind(), "policies": policies.collect::<Vec<_>>() }))
-}
-
-/// The keys that were denied most since the last call, with approximate counts.
-pub(super) async fn denied(State(live): State<Arc<Live>>) -> Json<Value> {
-    let denied = live.denied_keys.take();
-    let denied = denied.into_iter().map(|(key, count)| json!({ "key": key, "count": count }));
-    Json(Value::Array(denied.collect()))
+    let keys = live.denied.last().into_iter();
+    let keys = keys.map(|(key, count)| json!({ "key": key, "count": count }));
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Json(json!({
+        "time": time.as_secs_f64(),
+        "store": live.store.kind(),
+        "failure_mode": active.failure_mode,
+        "policies": policies.collect::<Vec<_>>(),
+        "denied": { "seconds": denied::PERIOD.as_secs(), "keys": keys.collect::<Vec<_>>() },
+    }))
 }
 
 /// Reads the files again, and lists what is wrong with them otherwise.

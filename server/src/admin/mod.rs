@@ -3,6 +3,7 @@
 mod api;
 mod auth;
 mod health;
+mod page;
 
 use std::sync::Arc;
 
@@ -23,8 +24,7 @@ pub(crate) fn router(
     prometheus: PrometheusHandle,
 ) -> Router {
     let api = Router::new()
-        .route("/api/policies", get(api::policies))
-        .route("/api/denied", get(api::denied))
+        .route("/api/status", get(api::status))
         .route("/api/reload", post(api::reload))
         .route("/api/peek", post(api::peek))
         .route("/api/reset", post(api::reset))
@@ -33,5 +33,5 @@ pub(crate) fn router(
         .with_state(live)
         .layer(middleware::from_fn_with_state(auth::Token::new(token), auth::require));
     let metrics = get(async move || prometheus.render());
-    health_router(readiness).route("/metrics", metrics).merge(api)
+    health_router(readiness).route("/metrics", metrics).merge(page::router()).merge(api)
 }

@@ -167,7 +167,7 @@ impl RateLimitService {
         }
         let hits = if gives_back { 0 } else { hits };
         let answer =
-            checker::check(active, policy, limiter, &self.live.denied_keys, key, Costs::new(hits));
+            checker::check(active, policy, limiter, &self.live.denied, key, Costs::new(hits));
         let answer = answer.await.map_err(|_| unavailable())?;
         if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned {
             self.details.count(rule.policy_name().unwrap_or_default(), label, answer.is_allowed());

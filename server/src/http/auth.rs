@@ -70,8 +70,8 @@ pub(super) async fn auth(
         Ok(key) => key,
         Err(response) => return *response,
     };
-    let (costs, denied_keys) = (Costs::new(query.cost), &live.denied_keys);
-    match checker::check(&active, policy, &policy.limiter, denied_keys, &key, costs).await {
+    let costs = Costs::new(query.cost);
+    match checker::check(&active, policy, &policy.limiter, &live.denied, &key, costs).await {
         Ok(Answer::Decided(decision)) if decision.is_allowed() => {
             decision.headers(HeaderStyle::Ietf).into_response()
         }

@@ -55,8 +55,7 @@ pub(super) async fn check(
         return problem(StatusCode::NOT_FOUND, &detail);
     };
     let (key, costs) = (Key::from(&request.key), request.costs());
-    let Live { denied_keys, .. } = &*live;
-    match checker::check(&active, policy, &policy.limiter, denied_keys, &key, costs).await {
+    match checker::check(&active, policy, &policy.limiter, &live.denied, &key, costs).await {
         Ok(Answer::Decided(decision)) => {
             (decision.headers(HeaderStyle::Ietf), Json(DecisionJson::new(&decision)))
                 .into_response()

@@ -1,5 +1,7 @@
 //! Processes and clients for the tests.
 
+mod gateway;
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tempfile::TempDir;
 use tonic::transport::Channel;
+
+pub(crate) use gateway::Gateway;
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

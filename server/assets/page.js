@@ -1,0 +1,143 @@
+// Shows the admin API, once a second. The rates are differences between two answers.
+"use strict";
+
+const INTERVAL = 1000;
+const $ = (id) => document.getElementById(id);
+let before = null;
+let isPaused = false;
+
+// Text is never read as HTML: keys come from clients.
+function element(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+const number = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
+
+function row(cells) {
+  const made = element("tr");
+  made.append(...cells);
+  return made;
+}
+
+function showPolicies(status, seconds) {
+  const old = new Map((before?.policies ?? []).map((policy) => [policy.name, policy]));
+  const rate = (policy, field) => {
+    const earlier = old.get(policy.name);
+    return earlier && seconds > 0 ? number((policy[field] - earlier[field]) / seconds) : "–";
+  };
+  $("policies").replaceChildren(...status.policies.map((policy) => {
+    const name = element("th", policy.name);
+    name.scope = "row";
+    const quotas = Object.entries(policy.quotas).map(([name, quota]) => `${name} ${quota}`).join(", ");
+    return row([
+      name,
+      element("td", quotas + (policy.is_shadow ? " (shadow)" : "")),
+      element("td", rate(policy, "allowed"), "number"),
+      element("td", rate(policy, "denied"), "number"),
+      element("td", number(policy.allowed), "number"),
+      element("td", number(policy.denied), "number"),
+    ]);
+  }));
+}
+
+function showDenied(denied) {
+  $("denied-note").textContent = denied.keys.length
+    ? `In the last ${denied.seconds} seconds:`
+    : `No key was denied in the last ${denied.seconds} seconds.`;
+  $("denied").replaceChildren(...denied.keys.map(({ key, count }) =>
+    row([element("td", key, "key"), element("td", number(count), "number")])));
+}
+
+// Of the metrics with this name: the labels and the value of each.
+function samples(metrics, name) {
+  return metrics.split("\n")
+    .filter((line) => line.startsWith(name + "{") || line.startsWith(name + " "))
+    .map((line) => [line.slice(name.length, line.lastIndexOf(" ")), Number(line.slice(line.lastIndexOf(" ") + 1))]);
+}
+
+const sum = (values) => values.reduce((total, [, value]) => total + value, 0);
+
+// The bound below which a share of the measured values lies.
+function quantile(metrics, name, share) {
+  const buckets = new Map();
+  for (const [labels, value] of samples(metrics, `${name}_bucket`)) {
+    const bound = /le="([^"]*)"/.exec(labels)[1];
+    const key = bound === "+Inf" ? Infinity : Number(bound);
+    buckets.set(key, (buckets.get(key) ?? 0) + value);
+  }
+  const sorted = [...buckets].sort(([a], [b]) => a - b);
+  const all = sorted.at(-1)?.[1] ?? 0;
+  return all ? sorted.find(([, count]) => count >= share * all)[0] : null;
+}
+
+function showServer(status, metrics) {
+  const facts = [["Store", status.store]];
+  const connections = samples(metrics, "tollgate_redis_connections");
+  if (status.store === "redis") {
+    const open = sum(samples(metrics, "tollgate_redis_breaker_open"));
+    facts.push(["Circuit breaker", open > 0 ? `open (${open})` : "closed", open > 0]);
+    facts.push(["Connections", number(sum(connections))]);
+    const instances = samples(metrics, "tollgate_fleet_instances");
+    if (instances.length) facts.push(["Instances", number(sum(instances))]);
+    const share = samples(metrics, "tollgate_fleet_share");
+    if (share.length) facts.push(["Share in an outage", `${number(100 * sum(share))}%`]);
+    const latency = quantile(metrics, "tollgate_redis_call_duration_seconds", 0.99);
+    if (latency !== null) facts.push(["99% of calls take at most", `${number(1000 * latency)} ms`]);
+  }
+  facts.push(["Failure mode", status.failure_mode]);
+  const failed = sum(samples(metrics, "tollgate_server_reload_failed")) > 0;
+  facts.push(["Configuration", failed ? "the last reload was rejected" : "as in the files", failed]);
+  $("server").replaceChildren(...facts.map(([name, value, isBad]) => {
+    const pair = element("div");
+    pair.append(element("dt", name), element("dd", value, isBad ? "bad" : undefined));
+    return pair;
+  }));
+}
+
+async function get(path) {
+  const token = sessionStorage.getItem("token");
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  return fetch(path, { headers, cache: "no-store" });
+}
+
+function say(text, isBad) {
+  $("state").textContent = text;
+  $("state").className = isBad ? "bad" : "";
+}
+
+async function update() {
+  const [response, metrics] = await Promise.all([get("api/status"), get("metrics")]);
+  $("login").hidden = response.status !== 401;
+  if (response.status === 401) return say("A token is needed.", true);
+  if (!response.ok || !metrics.ok) return say(`The server says ${response.status}.`, true);
+  const status = await response.json();
+  showServer(status, await metrics.text());
+  showPolicies(status, before ? (status.time - before.time) : 0);
+  showDenied(status.denied);
+  before = status;
+  say(`Up to date at ${new Date(status.time * 1000).toLocaleTimeString()}`);
+}
+
+async function run() {
+  for (;;) {
+    if (!isPaused) {
+      await update().catch(() => say("The server does not answer.", true));
+    }
+    await new Promise((resolve) => setTimeout(resolve, INTERVAL));
+  }
+}
+
+$("pause").addEventListener("click", () => {
+  isPaused = !isPaused;
+  $("pause").setAttribute("aria-pressed", String(isPaused));
+  $("pause").textContent = isPaused ? "Continue" : "Pause";
+});
+$("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("token", $("token").value);
+  update().catch(() => say("The server does not answer.", true));
+});
+run();

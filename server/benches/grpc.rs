@@ -1,0 +1,272 @@
+//! Checks per second over gRPC, against a bare service that answers OK, and against a naive one that
+//! calls a script in Redis for each request. `make bench-server` runs it, with `redis-server`.
+//!
+//! Each subject is a process of its own. The client is this one, on the same machine, so all of them
+//! share its processors.
+
+use std::error::Error;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Server};
+use tonic::{Request, Response, Status};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const STREAMS: [usize; 3] = [1, 64, 512];
+/// As Envoy has one for each of its workers.
+const CONNECTIONS: usize = 2;
+const KEYS: u64 = 10_000;
+const ROUNDS: usize = 5;
+const SLICE: Duration = Duration::from_millis(1_500);
+const WARM_UP: Duration = Duration::from_millis(300);
+
+const SETTINGS: &str = "
+policies: { api: { requests: 1000000/s } }
+domains: [domain.yaml]
+checks: { timeout: 1s }
+";
+const DOMAIN: &str = "domain: bench\ndescriptors: [{ key: user, policy: api }]\n";
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["bare"] => serve(Bare).await,
+        ["naive", url] => serve(Naive::new(url).await?).await,
+        _ => compare().await,
+    }
+}
+
+/// Answers OK.
+struct Bare;
+
+#[tonic::async_trait]
+impl RateLimitService for Bare {
+    async fn should_rate_limit(
+        &self,
+        _: Request<RateLimitRequest>,
+    ) -> std::result::Result<Response<RateLimitResponse>, Status> {
+        Ok(Response::new(ok()))
+    }
+}
+
+fn ok() -> RateLimitResponse {
+    let status = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
+    RateLimitResponse {
+        overall_code: Code::Ok.into(),
+        statuses: vec![status],
+        ..RateLimitResponse::default()
+    }
+}
+
+/// One script call for each request, on a connection of a pool.
+struct Naive {
+    pool: deadpool_redis::Pool,
+    script: redis::Script,
+}
+
+impl Naive {
+    async fn new(url: &str) -> Result<Self> {
+        let config = deadpool_redis::Config::from_url(url);
+        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1))?;
+        let script = redis::Script::new(
+            "local n = redis.call('INCRBY', KEYS[1], ARGV[1])
+            if n == tonumber(ARGV[1]) then redis.call('PEXPIRE', KEYS[1], 1000) end
+            return n",
+        );
+        Ok(Self { pool, script })
+    }
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Naive {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> std::result::Result<Response<RateLimitResponse>, Status> {
+        let unavailable = |error: &dyn Error| Status::unavailable(error.to_string());
+        let mut connection = self.pool.get().await.map_err(|error| unavailable(&error))?;
+        let key = &request.get_ref().descriptors[0].entries[0].value;
+        let mut call = self.script.key(key);
+        let count: u64 = call
+            .arg(1)
+            .invoke_async(&mut *connection)
+            .await
+            .map_err(|error| unavailable(&error))?;
+        if count > 1_000_000 {
+            return Err(Status::resource_exhausted("over the limit"));
+        }
+        Ok(Response::new(ok()))
+    }
+}
+
+async fn serve(service: impl RateLimitService) -> Result<()> {
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse()?)?.with_nodelay(Some(true));
+    eprintln!(" listening grpc={} ", incoming.local_addr()?);
+    Server::builder()
+        .add_service(RateLimitServiceServer::new(service))
+        .serve_with_incoming(incoming)
+        .await?;
+    Ok(())
+}
+
+/// A process that is killed at the end.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Subject {
+    name: &'static str,
+    clients: Vec<RateLimitServiceClient<Channel>>,
+    _process: Process,
+}
+
+impl Subject {
+    async fn start(name: &'static str, command: &mut Command) -> Result<Self> {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        let stderr = child.stderr.take().ok_or("no standard error")?;
+        let process = Process(child);
+        let mut lines = BufReader::new(stderr).lines();
+        let listening = loop {
+            let line = lines.next().ok_or("it has ended")??;
+            if line.contains(" listening ") {
+                break line;
+            }
+        };
+        let address = listening.split(" grpc=").nth(1).and_then(|rest| rest.split(' ').next());
+        let address: SocketAddr = address.ok_or("no address")?.parse()?;
+        // The pipe has to stay open and empty.
+        std::thread::spawn(move || lines.for_each(drop));
+        let mut clients = Vec::new();
+        for _ in 0..CONNECTIONS {
+            clients.push(RateLimitServiceClient::connect(format!("http://{address}")).await?);
+        }
+        Ok(Self { name, clients, _process: process })
+    }
+
+    async fn measure(&self, streams: usize) -> Result<Measured> {
+        let random = Arc::new(AtomicU64::new(1));
+        let start = Instant::now();
+        let tasks: Vec<_> = (0..streams)
+            .map(|n| {
+                let (mut client, random) = (self.clients[n % CONNECTIONS].clone(), random.clone());
+                tokio::spawn(async move {
+                    let mut times = Vec::new();
+                    while start.elapsed() < WARM_UP + SLICE {
+                        let key = random.fetch_add(7_919, Ordering::Relaxed) % KEYS;
+                        let before = Instant::now();
+                        let reply = client.should_rate_limit(request(key)).await?;
+                        assert_eq!(reply.get_ref().overall_code(), Code::Ok);
+                        if start.elapsed() > WARM_UP {
+                            times.push(before.elapsed());
+                        }
+                    }
+                    Ok::<_, Status>(times)
+                })
+            })
+            .collect();
+        let mut times = Vec::new();
+        for task in tasks {
+            times.extend(task.await??);
+        }
+        times.sort_unstable();
+        let quantile = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+        let rate = times.len() as f64 / SLICE.as_secs_f64();
+        Ok(Measured { rate, p50: quantile(0.5), p99: quantile(0.99) })
+    }
+}
+
+struct Measured {
+    rate: f64,
+    p50: Duration,
+    p99: Duration,
+}
+
+fn request(key: u64) -> RateLimitRequest {
+    let entry = Entry { key: "user".into(), value: format!("user-{key}") };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+    RateLimitRequest { domain: "bench".into(), descriptors: vec![descriptor], hits_addend: 1 }
+}
+
+async fn compare() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    std::fs::write(directory.path().join("settings.yaml"), SETTINGS)?;
+    std::fs::write(directory.path().join("domain.yaml"), DOMAIN)?;
+    let (_redis, url) = redis(directory.path())?;
+    let this = std::env::current_exe()?;
+    let tollgate = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
+        command.arg("--config").arg(directory.path().join("settings.yaml"));
+        command.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.env_remove("REDIS_URL");
+        command
+    };
+    let subjects = [
+        Subject::start("bare tonic", Command::new(&this).arg("bare")).await?,
+        Subject::start("tollgate-server, memory", &mut tollgate()).await?,
+        Subject::start("tollgate-server, Redis", tollgate().env("REDIS_URL", &url)).await?,
+        Subject::start("naive, Redis", Command::new(&this).args(["naive", &url])).await?,
+    ];
+    println!("| streams | subject | checks/s | ratio to bare | to naive | p50 | p99 |");
+    println!("|--:|---|--:|--:|--:|--:|--:|");
+    for streams in STREAMS {
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            let mut round = Vec::new();
+            for subject in &subjects {
+                round.push(subject.measure(streams).await?);
+            }
+            rounds.push(round);
+        }
+        let median = |value: &dyn Fn(&[Measured]) -> f64| {
+            let mut values: Vec<_> = rounds.iter().map(|round| value(round)).collect();
+            values.sort_by(f64::total_cmp);
+            values[ROUNDS / 2]
+        };
+        for (index, subject) in subjects.iter().enumerate() {
+            println!(
+                "| {streams} | {} | {:.0} | {:.2} | {:.2} | {:.2} ms | {:.2} ms |",
+                subject.name,
+                median(&|round| round[index].rate),
+                median(&|round| round[index].rate / round[0].rate),
+                median(&|round| round[index].rate / round[3].rate),
+                median(&|round| 1e3 * round[index].p50.as_secs_f64()),
+                median(&|round| 1e3 * round[index].p99.as_secs_f64()),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn redis(directory: &std::path::Path) -> Result<(Process, String)> {
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let child = Command::new("redis-server")
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--dir"])
+        .arg(directory)
+        .stdout(Stdio::null())
+        .spawn()?;
+    let process = Process(child);
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok((process, format!("redis://127.0.0.1:{port}")))
+}

@@ -1,0 +1,114 @@
+//! One line of an access log.
+//!
+//! Common: `host ident user [time] "request" status bytes`. Combined adds `"referer" "agent"`.
+//! Source: the Apache HTTP Server's documentation of `mod_log_config`.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::json_line;
+use super::log_time::LogTime;
+
+/// What a pattern can refer to. A field that the line does not have is empty.
+#[derive(Debug, Default)]
+pub(super) struct Line<'a> {
+    /// In microseconds since 1970.
+    pub(super) time: u64,
+    pub(super) ip: Cow<'a, str>,
+    pub(super) user: Cow<'a, str>,
+    pub(super) method: Cow<'a, str>,
+    pub(super) path: Cow<'a, str>,
+    pub(super) status: Cow<'a, str>,
+    pub(super) bytes: Cow<'a, str>,
+    pub(super) referer: Cow<'a, str>,
+    pub(super) agent: Cow<'a, str>,
+    /// Of a JSON object, by its path.
+    pub(super) fields: HashMap<String, String>,
+}
+
+impl<'a> Line<'a> {
+    /// # Errors
+    ///
+    /// Why the line cannot be used.
+    pub(super) fn parse(text: &'a str, times: &mut LogTime) -> Result<Self, &'static str> {
+        if text.starts_with('{') { json_line::parse(text) } else { Self::common(text, times) }
+    }
+
+    fn common(text: &'a str, times: &mut LogTime) -> Result<Self, &'static str> {
+        let (ip, rest) = text.split_once(' ').ok_or("there is no field")?;
+        let (_, rest) = rest.split_once(' ').ok_or("there is no user")?;
+        let (user, rest) = rest.split_once(" [").ok_or("there is no [time]")?;
+        let (time, rest) = rest.split_once("] \"").ok_or("there is no \"request\"")?;
+        let time = times.parse(time).ok_or("the time is not like 02/Jan/2026:03:04:05 +0000")?;
+        let (request, rest) = quoted(rest).ok_or("the \"request\" does not end")?;
+        let mut request = request.split(' ');
+        let (method, path) = (request.next().unwrap_or_default(), request.next());
+        let mut rest = rest.trim_start().splitn(3, ' ');
+        let (status, bytes) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
+        let mut line = Self {
+            time,
+            ip: ip.into(),
+            user: user.into(),
+            method: method.into(),
+            path: path.unwrap_or_default().into(),
+            status: status.into(),
+            bytes: bytes.into(),
+            ..Self::default()
+        };
+        if let Some((referer, rest)) = rest.next().and_then(|rest| quoted(rest.strip_prefix('"')?))
+        {
+            line.referer = referer.into();
+            let agent = rest.trim_start().strip_prefix('"').and_then(quoted);
+            line.agent = agent.map_or("", |(agent, _)| agent).into();
+        }
+        Ok(line)
+    }
+}
+
+/// What is before the closing quote, and what is after it.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let mut from = 0;
+    loop {
+        let at = from + text[from..].find('"')?;
+        let backslashes = text[..at].bytes().rev().take_while(|byte| *byte == b'\\').count();
+        if backslashes % 2 == 0 {
+            return Some((&text[..at], &text[at + 1..]));
+        }
+        from = at + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_and_combined_lines_have_their_fields() {
+        let mut times = LogTime::default();
+        let text =
+            r#"192.0.2.7 - ada [10/Oct/2000:13:55:36 -0700] "GET /a\"b?c=d HTTP/1.0" 200 2326"#;
+        let line = Line::parse(text, &mut times).unwrap();
+        assert_eq!(line.time, 971_211_336_000_000);
+        assert_eq!((&*line.ip, &*line.user, &*line.method), ("192.0.2.7", "ada", "GET"));
+        assert_eq!((&*line.path, &*line.status, &*line.bytes), (r#"/a\"b?c=d"#, "200", "2326"));
+        let combined = format!(r#"{text} "http://a/" "curl/8 \"x\"""#);
+        let line = Line::parse(&combined, &mut times).unwrap();
+        assert_eq!((&*line.referer, &*line.agent), ("http://a/", r#"curl/8 \"x\""#));
+    }
+
+    #[test]
+    fn lines_that_cannot_be_used_say_why() {
+        let mut times = LogTime::default();
+        for (text, why) in [
+            ("", "no field"),
+            ("a b c", "no [time]"),
+            (r#"a - - [nonsense] "GET / HTTP/1.1" 200 1"#, "the time is not like"),
+            (r#"a - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1 200 1"#, "does not end"),
+            ("{", "not a JSON object"),
+            ("{}", "no time"),
+        ] {
+            let error = Line::parse(text, &mut times).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Real gateways in front of the server, with the configurations of the documentation.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use tempfile::TempDir;
+use tokio::runtime::Builder;
+
+use super::{PATIENCE, Server};
+
+/// A running gateway. It is killed at the end.
+pub(crate) struct Gateway {
+    process: Child,
+    address: SocketAddr,
+    _directory: TempDir,
+}
+
+impl Gateway {
+    pub(crate) fn nginx(server: &Server) -> Self {
+        Self::start("nginx.conf", server, |directory, config| {
+            // Debian has it where not all users look for programs.
+            let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
+            let mut command = Command::new("nginx");
+            command
+                .env("PATH", path)
+                .arg("-p")
+                .arg(directory)
+                .arg("-c")
+                .arg(config)
+                .args(["-g", "daemon off; pid nginx.pid; user root;"]);
+            command
+        })
+    }
+
+    pub(crate) fn caddy(server: &Server) -> Self {
+        Self::start("Caddyfile", server, |directory, config| {
+            let mut command = Command::new("caddy");
+            command.env("HOME", directory).args(["run", "--adapter", "caddyfile", "--config"]);
+            command.arg(config);
+            command
+        })
+    }
+
+    pub(crate) fn envoy(server: &Server) -> Self {
+        Self::start("envoy.yaml", server, |_, config| {
+            let mut command = Command::new(root().join("target/gateways/envoy"));
+            command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]);
+            command.arg("-c").arg(config);
+            command
+        })
+    }
+
+    /// With this file of `docs/server`, and other ports.
+    fn start(config: &str, server: &Server, command: impl FnOnce(&Path, &Path) -> Command) -> Self {
+        let text = std::fs::read_to_string(root().join("docs/server").join(config)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut replaced = text;
+        for (documented, actual) in [
+            ("0.0.0.0, port_value: 10000", format!("127.0.0.1, port_value: {}", free.port())),
+            ("listen 10000", format!("listen {free}")),
+            (":10000 {", format!("{{\n\tadmin off\n\tauto_https off\n}}\n:{} {{", free.port())),
+            (
+                "127.0.0.1, port_value: 8081",
+                format!("127.0.0.1, port_value: {}", server.grpc.port()),
+            ),
+            ("127.0.0.1:8080", server.http.to_string()),
+            ("127.0.0.1, port_value: 3000", format!("127.0.0.1, port_value: {}", service().port())),
+            ("127.0.0.1:3000", service().to_string()),
+        ] {
+            replaced = replaced.replace(documented, &actual);
+        }
+        let file = directory.path().join(config);
+        std::fs::write(&file, replaced).unwrap();
+        let process =
+            command(directory.path(), &file).stdout(Stdio::null()).spawn().unwrap_or_else(
+                |error| panic!("{config}: {error}: run `make redis`, or `make test-gateways`"),
+            );
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free.port()));
+        let gateway = Self { process, address, _directory: directory };
+        let start = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            assert!(start.elapsed() < PATIENCE, "the gateway does not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        gateway
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+}
+
+/// The service that the gateways protect. It says hello.
+fn service() -> SocketAddr {
+    static ADDRESS: OnceLock<SocketAddr> = OnceLock::new();
+    *ADDRESS.get_or_init(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(|| {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                listener.set_nonblocking(true).unwrap();
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let app = Router::new().fallback(async || "hello\n");
+                axum::serve(listener, app).await.unwrap();
+            });
+        });
+        address
+    })
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Its workers end with it, which `kill` would leave behind.
+        let pid = self.process.id().to_string();
+        let _ = Command::new("kill").args(["-TERM", &pid]).status();
+        let start = Instant::now();
+        while matches!(self.process.try_wait(), Ok(None)) && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,140 @@
+//! Envoy and Caddy in front of the server, with the documented configurations. `make test-gateways`
+//! installs and runs them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::join_all;
+use reqwest::{Client, StatusCode};
+use tokio::time::{Instant, sleep};
+
+use crate::common::{Gateway, Redis, Server};
+
+const CLIENTS: usize = 64;
+
+fn domain(limits: &str) -> String {
+    format!("domain: app\ndescriptors:\n{limits}")
+}
+
+async fn get(gateway: &Gateway, key: Option<&str>) -> reqwest::Response {
+    let request = Client::new().get(gateway.url());
+    let request = key.into_iter().fold(request, |request, key| request.header("x-api-key", key));
+    request.send().await.unwrap()
+}
+
+fn header<'a>(response: &'a reqwest::Response, name: &str) -> Option<&'a str> {
+    response.headers().get(name).map(|value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+#[ignore = "needs Envoy: make test-gateways"]
+async fn envoy_admits_and_denies_as_configured_with_the_headers() {
+    let limits = "  - { key: remote_address, rate_limit: { unit: day, requests_per_unit: 6 } }
+  - { key: api_key, rate_limit: { unit: day, requests_per_unit: 3 } }\n";
+    let server = Server::with_domain(&domain(limits), "");
+    let envoy = Gateway::envoy(&server);
+    for remaining in [2, 1, 0] {
+        let response = get(&envoy, Some("ada")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        // Of the address, and of the key.
+        let field = header(&response, "ratelimit").unwrap().to_owned();
+        let [address, key] = field.split(", ").collect::<Vec<_>>().try_into().unwrap();
+        assert!(address.starts_with(&format!(r#""limit";r={};t="#, remaining + 3)), "{field}");
+        assert!(key.starts_with(&format!(r#""limit";r={remaining};t="#)), "{field}");
+    }
+    let denied = get(&envoy, Some("ada")).await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    let seconds: u64 = header(&denied, "retry-after").unwrap().parse().unwrap();
+    assert!((1..=86_400).contains(&seconds));
+    // The address has been counted for that, too: 4 of 6.
+    assert_eq!(get(&envoy, None).await.status(), StatusCode::OK);
+    assert_eq!(get(&envoy, Some("bob")).await.status(), StatusCode::OK);
+    assert_eq!(get(&envoy, None).await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+/// How many requests Envoy lets pass, and for how long they were sent.
+async fn admitted(envoy: &[Gateway], time: Duration) -> (usize, Duration) {
+    let start = Instant::now();
+    let clients = (0..CLIENTS).map(|n| async move {
+        let (client, mut admitted) = (Client::new(), 0);
+        while start.elapsed() < time {
+            let response = client.get(envoy[n % envoy.len()].url()).send().await.unwrap();
+            admitted += usize::from(response.status() == StatusCode::OK);
+        }
+        admitted
+    });
+    let admitted = join_all(clients).await.iter().sum();
+    (admitted, start.elapsed())
+}
+
+/// Waits until a second of the clock has just begun.
+async fn next_second() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    sleep(Duration::from_secs(1) - Duration::from_nanos(now.subsec_nanos().into())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Envoy: make test-gateways"]
+async fn many_clients_of_envoy_are_admitted_exactly_as_often_as_a_fixed_window_allows() {
+    let limits =
+        "  - { key: remote_address, rate_limit: { unit: second, requests_per_unit: 50 } }\n";
+    let redis = Redis::start();
+    for store in ["", &format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s }}", redis.url)] {
+        let server = Server::with_domain(&domain(limits), store);
+        let envoy = [Gateway::envoy(&server)];
+        next_second().await;
+        let (admitted, took) = admitted(&envoy, Duration::from_millis(4_700)).await;
+        assert!(took < Duration::from_millis(4_950), "too slow to tell: {took:?}");
+        assert_eq!(admitted, 250, "five windows of 50, in {took:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Envoy: make test-gateways"]
+async fn many_clients_of_envoy_are_admitted_exactly_as_often_as_a_token_bucket_allows() {
+    let redis = Redis::start();
+    for store in ["", &format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s }}", redis.url)] {
+        let settings = format!("policies: {{ fifty: {{ requests: 50/s }} }}\n{store}");
+        let limits = "  - { key: remote_address, policy: fifty }\n";
+        let server = Server::with_domain(&domain(limits), &settings);
+        let envoy = [Gateway::envoy(&server)];
+        let (admitted, took) = admitted(&envoy, Duration::from_secs(5)).await;
+        let most = 50.0 + 50.0 * took.as_secs_f64();
+        // The last permits may become available when nobody asks any more.
+        let range = most - 5.0..=most;
+        assert!(range.contains(&(admitted as f64)), "{admitted} instead of {most} in {took:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Envoy: make test-gateways"]
+async fn two_copies_behind_envoy_share_the_limit_and_a_killed_one_loses_nothing() {
+    let limits = "  - { key: remote_address, rate_limit: { unit: day, requests_per_unit: 500 } }\n";
+    let redis = Redis::start();
+    let store = format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s }}", redis.url);
+    let copy = || Server::with_domain(&domain(limits), &store);
+    let (mut first, second) = (copy(), copy());
+    let gateways = [Gateway::envoy(&first), Gateway::envoy(&second)];
+    let mut before = 0;
+    while before < 300 {
+        before += usize::from(get(&gateways[before % 2], None).await.status() == StatusCode::OK);
+    }
+    first.kill();
+    let (after, _) = admitted(&gateways[1..], Duration::from_secs(2)).await;
+    assert_eq!(before + after, 500);
+}
+
+#[tokio::test]
+#[ignore = "needs Caddy: make test-gateways"]
+async fn caddy_admits_and_denies_as_configured_with_the_headers() {
+    let server = Server::with_settings("policies: { api: { requests: 3/h } }");
+    let caddy = Gateway::caddy(&server);
+    for _ in 0..3 {
+        let response = get(&caddy, None).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.text().await.unwrap(), "hello\n");
+    }
+    let denied = get(&caddy, None).await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(header(&denied, "retry-after"), Some("1200"));
+    assert_eq!(header(&denied, "ratelimit-policy"), Some(r#""requests";q=3;w=3600"#));
+}

@@ -1,0 +1,58 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The clock of a [`MemoryStore`](crate::MemoryStore) that moves only when it is told to: to simulate
+/// limits on recorded traffic, faster than it happened. Clones are the same clock.
+///
+/// For tests of asynchronous code, Tokio's paused clock is often simpler, which a `MemoryStore`
+/// follows by default.
+///
+/// ```
+/// use std::num::NonZeroUsize;
+/// use std::time::{Duration, UNIX_EPOCH};
+/// use tollgate::{Limiter, ManualClock, MemoryStore, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let start = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+/// let clock = ManualClock::new(start);
+/// let keys = NonZeroUsize::new(1_000).unwrap();
+/// let store = MemoryStore::with_manual_clock(keys, clock.clone());
+/// let limiter = Limiter::new(store, Quota::per_hour(1))?;
+/// assert!(limiter.check("user:7").await?.is_allowed());
+/// assert!(limiter.check("user:7").await?.is_denied());
+///
+/// clock.advance_to(start + Duration::from_secs(3_600));
+/// assert!(limiter.check("user:7").await?.is_allowed());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// A clock that shows this time, in whole microseconds. A time before 1970 counts as
+    /// 1970-01-01 00:00 UTC.
+    pub fn new(time: SystemTime) -> Self {
+        Self(Arc::new(AtomicU64::new(micros(time))))
+    }
+
+    /// Moves the clock. It never goes back: an earlier time has no effect.
+    pub fn advance_to(&self, time: SystemTime) {
+        self.0.fetch_max(micros(time), Ordering::Relaxed);
+    }
+
+    /// The time that the clock shows.
+    pub fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.micros())
+    }
+
+    /// Since 1970.
+    pub(super) fn micros(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn micros(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
+}

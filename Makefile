@@ -16,7 +16,7 @@ $(CARGO) test --locked --no-default-features --features redis,sentinel,tls-nativ
 $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
-.PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration server test-gateways tls redis msrv deny \
+.PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration server test-gateways test-page tls redis msrv deny \
         bench bench-scale soak chaos bench-server bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
@@ -80,6 +80,10 @@ server: redis ## Run the tests of tollgate-server
 test-gateways: redis ## Run tollgate-server behind Envoy and Caddy, which this downloads (Debian)
 	scripts/install-gateways.sh
 	$(CARGO) test --locked --package tollgate-server --test it gateways -- --ignored $(ARGS)
+
+test-page: redis ## Look at the live page of tollgate-server with Chromium, which this installs (Debian)
+	scripts/install-chromium.sh
+	$(CARGO) test --locked --package tollgate-server --test it page -- --ignored $(ARGS)
 
 tls: redis ## Run the tests of rediss:// with each TLS library, and with none
 	$(CARGO) test --locked --all-features --test tls $(ARGS)

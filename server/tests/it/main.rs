@@ -9,5 +9,6 @@ mod gateways;
 mod http;
 mod nginx;
 mod operations;
+mod page;
 mod shared;
 mod simulate;

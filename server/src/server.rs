@@ -40,7 +40,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
 
     let acceptor =
         |protocol| settings.tls.as_ref().map(|tls| tls::acceptor(tls, protocol)).transpose();
-    let (grpc_router, health) = grpc::router(live.clone(), limits).await;
+    let (grpc_router, health) = grpc::router(live.clone(), limits).await?;
     let grpc = Endpoint {
         listener: bind(listen.grpc).await?,
         router: bounded(grpc_router, limits),

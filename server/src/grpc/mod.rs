@@ -3,6 +3,7 @@
 mod details;
 mod headers;
 mod ratelimit;
+mod reflection;
 mod status;
 
 use std::sync::Arc;
@@ -18,13 +19,21 @@ use crate::settings::Limits;
 
 type Service = RateLimitServiceServer<RateLimitService>;
 
-/// The service, and the standard health service, which says that it serves.
-pub(crate) async fn router(live: Arc<Live>, limits: &Limits) -> (Router, HealthReporter) {
+/// The service, the standard health service, which says that it serves, and reflection.
+pub(crate) async fn router(
+    live: Arc<Live>,
+    limits: &Limits,
+) -> Result<(Router, HealthReporter), tonic_reflection::server::Error> {
     let service =
         Service::new(RateLimitService::new(live)).max_decoding_message_size(limits.request_bytes);
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<Service>().await;
-    (Routes::new(service).add_service(health_service).into_axum_router(), health)
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_file_descriptor_set(reflection::descriptors())
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    let routes = Routes::new(service).add_service(health_service).add_service(reflection);
+    Ok((routes.into_axum_router(), health))
 }
 
 /// Tells clients to go elsewhere.

@@ -313,3 +313,33 @@ async fn requests_that_make_no_sense_or_too_much_work_are_rejected() {
     many.descriptors[1] = descriptor(&[("key2", &"y".repeat(1_000))]);
     assert_eq!(code(&client.send(many).await.unwrap()), Code::Ok);
 }
+
+#[tokio::test]
+async fn reflection_describes_the_service() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+    let server = Server::with_domain(BASIC, "");
+    let url = format!("http://{}", server.grpc);
+    let channel = tonic::transport::Channel::from_shared(url).unwrap().connect().await.unwrap();
+    let mut client = ServerReflectionClient::new(channel);
+    let mut ask = async |message: MessageRequest| {
+        let request =
+            ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+        let requests = futures_util::stream::iter([request]);
+        let mut replies = client.server_reflection_info(requests).await.unwrap().into_inner();
+        replies.message().await.unwrap().unwrap().message_response.unwrap()
+    };
+    let MessageResponse::ListServicesResponse(services) =
+        ask(MessageRequest::ListServices(String::new())).await
+    else {
+        panic!("no list");
+    };
+    let names: Vec<_> = services.service.iter().map(|service| service.name.as_str()).collect();
+    let rate_limits = "envoy.service.ratelimit.v3.RateLimitService";
+    assert!(names.contains(&rate_limits) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    let symbol = MessageRequest::FileContainingSymbol(rate_limits.to_owned());
+    assert!(matches!(ask(symbol).await, MessageResponse::FileDescriptorResponse(_)));
+}

@@ -17,7 +17,7 @@ $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
 .PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration server test-gateways test-page tls redis msrv deny \
-        bench bench-scale soak chaos bench-server bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
+        bench bench-scale soak chaos soak-server bench-server bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,6 +117,9 @@ plots: ## Draw what each algorithm admits: docs/algorithms.svg
 
 soak: redis ## Check for 10 minutes that stalls of Redis have no lasting effect
 	$(BENCH) soak $(ARGS)
+
+soak-server: redis ## Disturb tollgate-server for 5 minutes: reloads, restarts of Redis, hostile clients
+	$(CARGO) test --locked --package tollgate-server --test it soak -- --ignored --nocapture $(ARGS)
 
 bench-server: redis ## Compare tollgate-server with a bare gRPC service, and with a naive one on Redis
 	$(CARGO) bench --locked --package tollgate-server --bench grpc $(ARGS)

@@ -12,3 +12,4 @@ mod operations;
 mod page;
 mod shared;
 mod simulate;
+mod soak;

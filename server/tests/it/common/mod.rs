@@ -59,28 +59,26 @@ pub(crate) struct Server {
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
-    _files: Option<Files>,
+    files: Option<Files>,
 }
 
 impl Server {
     /// With a settings file of this text.
     pub(crate) fn with_settings(text: &str) -> Self {
-        Self::with_settings_and(text, &[])
-    }
-
-    pub(crate) fn with_settings_and(text: &str, env: &[(&str, &str)]) -> Self {
-        let files = Files::new(&[("settings.yaml", text)]);
-        let mut server = Self::start(&files.path("settings.yaml"), env);
-        server._files = Some(files);
-        server
+        Self::with_files(&[("settings.yaml", text)])
     }
 
     /// With a domain of envoyproxy/ratelimit's format, and these settings.
     pub(crate) fn with_domain(domain: &str, settings: &str) -> Self {
         let settings = format!("domains: [domain.yaml]\n{settings}");
-        let files = Files::new(&[("settings.yaml", &settings), ("domain.yaml", domain)]);
+        Self::with_files(&[("settings.yaml", &settings), ("domain.yaml", domain)])
+    }
+
+    /// One of them is `settings.yaml`.
+    pub(crate) fn with_files(files: &[(&str, &str)]) -> Self {
+        let files = Files::new(files);
         let mut server = Self::start(&files.path("settings.yaml"), &[]);
-        server._files = Some(files);
+        server.files = Some(files);
         server
     }
 
@@ -115,11 +113,11 @@ impl Server {
             rest.split(' ').next().unwrap().parse().unwrap()
         };
         let (grpc, http, admin) = (address("grpc"), address("http"), address("admin"));
-        Self { process, grpc, http, admin, _files: None }
+        Self { process, grpc, http, admin, files: None }
     }
 
     pub(crate) fn files(&self) -> &Files {
-        self._files.as_ref().unwrap()
+        self.files.as_ref().unwrap()
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -136,8 +134,12 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.process.id().to_string();
+        let pid = self.pid().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     pub(crate) fn kill(&mut self) {
@@ -209,19 +211,25 @@ pub(crate) async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() 
 /// A Redis server, which is killed at the end.
 pub(crate) struct Redis {
     process: Child,
+    port: u16,
     pub(crate) url: String,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Redis {
     pub(crate) fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let process = Self::run(port, directory.path());
+        Self { process, port, url: format!("redis://127.0.0.1:{port}"), directory }
+    }
+
+    fn run(port: u16, directory: &Path) -> Child {
         let binary = std::env::var("REDIS_SERVER_BIN").unwrap_or("redis-server".into());
         let process = Command::new(binary)
             .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
             .arg("--dir")
-            .arg(directory.path())
+            .arg(directory)
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server is missing: run `make redis`");
@@ -230,7 +238,17 @@ impl Redis {
             assert!(start.elapsed() < PATIENCE, "Redis does not start");
             std::thread::sleep(Duration::from_millis(10));
         }
-        Self { process, url: format!("redis://127.0.0.1:{port}"), _directory: directory }
+        process
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// On the same port, and empty.
+    pub(crate) fn start_again(&mut self) {
+        self.process = Self::run(self.port, self.directory.path());
     }
 }
 

@@ -12,7 +12,7 @@ use crate::simulate::Simulate;
 
 /// Rate limiting as a service, for Envoy, nginx, Caddy, Traefik and other gateways
 ///
-/// Without a command, it serves.
+/// Without a command, starts the server.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
@@ -24,7 +24,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Check a settings file and the files that it names, and print every error
+    /// Validate a settings file and its domain files, and print every error
     Check {
         /// The settings file (YAML)
         file: PathBuf,
@@ -35,7 +35,7 @@ pub(crate) enum Command {
 /// Options override the settings file.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
-    /// The settings file (YAML). Without one, a sample configuration in memory
+    /// The settings file (YAML) [default: a built-in sample]
     #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
@@ -44,48 +44,48 @@ pub(crate) struct Serve {
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct Overrides {
-    /// Where gRPC listens
+    /// Listen address for gRPC
     #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
     grpc: Option<SocketAddr>,
-    /// Where HTTP listens
+    /// Listen address for HTTP
     #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
     http: Option<SocketAddr>,
-    /// Where the admin API listens
+    /// Listen address for the admin API
     #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
     admin: Option<SocketAddr>,
-    /// What clients of the admin API send as bearer token
+    /// Bearer token for the admin API
     #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     admin_token: Option<String>,
-    /// A Redis server
+    /// Redis URL
     #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true)]
     redis_url: Option<String>,
-    /// Nodes of a Redis cluster, separated by commas
+    /// Redis Cluster node URLs, separated by commas
     #[arg(long, env = "REDIS_CLUSTER", value_name = "URLS", value_delimiter = ',')]
     #[arg(hide_env_values = true)]
     redis_cluster: Vec<String>,
-    /// Sentinels, separated by commas
+    /// Redis Sentinel URLs, separated by commas
     #[arg(long, env = "REDIS_SENTINEL", value_name = "URLS", value_delimiter = ',')]
     #[arg(hide_env_values = true, requires = "redis_sentinel_service")]
     redis_sentinel: Vec<String>,
-    /// The name of the primary that the sentinels watch
+    /// Name of the primary in Sentinel
     #[arg(long, env = "REDIS_SENTINEL_SERVICE", value_name = "NAME")]
     redis_sentinel_service: Option<String>,
-    /// What the names of all keys in Redis begin with
+    /// Prefix of all Redis keys
     #[arg(long, env = "TOLLGATE_KEY_PREFIX", value_name = "PREFIX")]
     key_prefix: Option<String>,
     /// Connections to each Redis server
     #[arg(long, env = "TOLLGATE_CONNECTIONS", value_name = "NUMBER")]
     connections: Option<NonZeroUsize>,
-    /// Copies of this service, until Redis has been reached
+    /// Number of instances to assume until Redis has been reached
     #[arg(long, env = "TOLLGATE_INSTANCES", value_name = "NUMBER")]
     instances: Option<NonZeroUsize>,
-    /// The longest time that a check may take, such as 50ms
+    /// Timeout of a check, such as 50ms
     #[arg(long, env = "TOLLGATE_TIMEOUT", value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
-    /// What happens to checks while Redis fails
+    /// How to decide checks while Redis is unavailable
     #[arg(long, env = "TOLLGATE_FAILURE_MODE", value_name = "MODE")]
     failure_mode: Option<FailureMode>,
-    /// The time between "not ready" and the last accepted connection
+    /// How long to keep accepting connections after /readyz starts to fail
     #[arg(long, env = "TOLLGATE_SHUTDOWN_DELAY", value_name = "TIME", value_parser = humantime::parse_duration)]
     shutdown_delay: Option<Duration>,
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde_saphyr::{DefaultMessageFormatter, Location, MessageFormatter};
 use sha2::{Digest, Sha256};
+use tollgate::resolve::ClientIp;
 use tollgate::{Policy, PolicySet, Quota};
 
 use crate::cli::Overrides;
@@ -27,16 +28,13 @@ pub(crate) struct Source {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) settings: Settings,
-    /// The files and directories that it was read from.
-    pub(crate) paths: Vec<PathBuf>,
-    /// What was in them: see [`digest`].
-    pub(crate) digest: Vec<u8>,
-    /// Those of the settings, and those of the domains.
+    /// Policies from the settings and the domain files.
     pub(crate) policies: PolicySet,
     /// The names of policies that do not deny.
     pub(crate) shadow: BTreeSet<String>,
     pub(crate) domains: Domains,
     pub(crate) lists: Lists,
+    pub(crate) client_ip: ClientIp,
 }
 
 /// Everything that is wrong with the configuration, one error per line.
@@ -77,48 +75,83 @@ impl Source {
     /// # Errors
     ///
     /// Everything that is wrong with any of them.
-    pub(crate) fn load(&self) -> Result<Config, Errors> {
-        match &self.file {
-            None => self.parse(Path::new("sample.yaml"), SAMPLE, Files::default()),
+    pub(crate) fn load(&self) -> (Read, Result<Config, Errors>) {
+        let mut files = Files::default();
+        let config = match &self.file {
+            None => self.parse(Path::new("sample.yaml"), SAMPLE, &mut files),
             Some(file) => {
-                let mut files = Files::default();
                 files.paths.push(file.clone());
-                let text = files.read(file)?;
-                self.parse(file, &text, files)
+                files.read(file).and_then(|text| self.parse(file, &text, &mut files))
             }
-        }
+        };
+        (Read { paths: files.paths, digest: files.hasher.finalize().to_vec() }, config)
     }
 
-    fn parse(&self, file: &Path, text: &str, mut files: Files) -> Result<Config, Errors> {
+    fn parse(&self, file: &Path, text: &str, files: &mut Files) -> Result<Config, Errors> {
         let mut settings: Settings = parse(file, text)?;
         self.overrides.apply(&mut settings);
         let mut errors = Errors::default();
         for message in settings.errors() {
             errors.add(file, Location::UNKNOWN, message);
         }
-        let policies = policies(file, &settings, &mut errors);
-        let domains = domains(file, &settings, &policies, &mut files, &mut errors);
+        let mut policies = policies(file, &settings, &mut errors);
+        let domains = domains(file, &settings, &policies, files, &mut errors);
+        for policy in domains.rules().filter_map(|rule| rule.own_policy()) {
+            if policies.get(policy.name()).is_some() {
+                let name = policy.name();
+                let message = format!("policy `{name}` has the name that a descriptor's limit has");
+                errors.add(file, Location::UNKNOWN, message);
+            }
+            if let Err(error) = PolicySet::new().policy(policy.clone()).validate() {
+                errors.add(file, Location::UNKNOWN, error);
+            }
+            policies = policies.policy(policy);
+        }
         if let Some(name) = &settings.auth.policy
             && policies.get(&name.value).is_none()
         {
             let message = format!("there is no policy `{}`", name.value);
             errors.add(file, name.referenced, message);
         }
-        if !errors.0.is_empty() {
-            return Err(errors);
+        let client_ip = ClientIp::new(&settings.auth.trusted_proxies);
+        match client_ip {
+            Ok(client_ip) if errors.0.is_empty() => {
+                let shadow = domains.rules().filter(|rule| rule.shadow_mode);
+                let shadow = shadow.filter_map(|rule| rule.policy_name());
+                let shadow = shadow.map(str::to_owned).collect();
+                let lists = Lists::new(&settings.allow, &settings.deny);
+                Ok(Config { settings, policies, shadow, domains, lists, client_ip })
+            }
+            Ok(_) => Err(errors),
+            Err(error) => {
+                let message = format!("auth.trusted_proxies: {error}");
+                errors.add(file, Location::UNKNOWN, message);
+                Err(errors)
+            }
         }
-        let policies =
-            domains.rules().filter_map(|rule| rule.own_policy()).fold(policies, PolicySet::policy);
-        let shadow = domains.rules().filter(|rule| rule.shadow_mode);
-        let shadow = shadow.filter_map(|rule| rule.policy_name()).map(str::to_owned).collect();
-        let lists = Lists::new(&settings.allow, &settings.deny);
-        let Files { paths, hasher } = files;
-        let digest = hasher.finalize().to_vec();
-        Ok(Config { settings, paths, digest, policies, shadow, domains, lists })
     }
 }
 
-/// The files that a configuration consists of.
+/// The files that were read, and what was in them.
+#[derive(Debug)]
+pub(crate) struct Read {
+    paths: Vec<PathBuf>,
+    digest: Vec<u8>,
+}
+
+impl Read {
+    pub(crate) fn has_changed(&self) -> bool {
+        let mut files = Files::default();
+        for file in self.paths.iter().flat_map(|path| files_at(path).unwrap_or_default()) {
+            // A file that cannot be read has not been added before, either.
+            if let Ok(text) = fs::read_to_string(&file) {
+                files.add(&file, &text);
+            }
+        }
+        files.hasher.finalize().as_slice() != self.digest
+    }
+}
+
 #[derive(Default)]
 struct Files {
     paths: Vec<PathBuf>,
@@ -128,24 +161,15 @@ struct Files {
 impl Files {
     fn read(&mut self, file: &Path) -> Result<String, Errors> {
         let text = fs::read_to_string(file).map_err(|error| Errors::one(file, error))?;
-        self.add(file, text.as_bytes());
+        self.add(file, &text);
         Ok(text)
     }
 
-    fn add(&mut self, file: &Path, text: &[u8]) {
+    fn add(&mut self, file: &Path, text: &str) {
         self.hasher.update(file.as_os_str().as_encoded_bytes());
         self.hasher.update((text.len() as u64).to_be_bytes());
         self.hasher.update(text);
     }
-}
-
-/// A hash of all files at these paths, which changes with any of them.
-pub(crate) fn digest(paths: &[PathBuf]) -> Vec<u8> {
-    let mut files = Files::default();
-    for file in paths.iter().flat_map(|path| files_at(path).unwrap_or_default()) {
-        files.add(&file, &fs::read(&file).unwrap_or_default());
-    }
-    files.hasher.finalize().to_vec()
 }
 
 fn policies(file: &Path, settings: &Settings, errors: &mut Errors) -> PolicySet {

@@ -26,12 +26,12 @@ impl Denied {
         self.counter.observe(key, decision);
     }
 
-    /// Of the last complete period, with approximate counts.
+    /// Keys denied in the last complete period, with approximate counts.
     pub(crate) fn last(&self) -> Vec<(String, u64)> {
         self.last.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Never ends.
+    /// Runs until the process exits.
     pub(crate) async fn count(this: Arc<Self>) {
         loop {
             tokio::time::sleep(PERIOD).await;

@@ -1,65 +1,90 @@
 //! The allow list and the deny list.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 
+use ipnet::IpNet;
 use tollgate::Key;
 
-use crate::checker::Answer;
 use crate::range::Range;
 
-/// Keys as they are, and ranges of IP addresses.
+/// Descriptors with these keys have the client's address as value.
+const ADDRESS_KEYS: [&str; 2] = ["remote_address", "masked_remote_address"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listed {
+    Allowed,
+    Denied,
+}
+
 #[derive(Clone, Debug, Default)]
-struct KeyList {
+pub(crate) struct Lists {
+    allow: List,
+    deny: List,
+}
+
+/// Addresses match only what is known to be an address. Otherwise a client that chooses its key could
+/// choose an address that is allowed.
+#[derive(Clone, Debug, Default)]
+struct List {
     keys: HashSet<Key>,
     ranges: Vec<Range>,
 }
 
-impl KeyList {
+impl Lists {
+    pub(crate) fn new(allow: &[String], deny: &[String]) -> Self {
+        Self { allow: List::new(allow), deny: List::new(deny) }
+    }
+
+    /// Of a key that is not an address.
+    pub(crate) fn of_key(&self, key: &Key) -> Option<Listed> {
+        self.of(|list| list.keys.contains(key))
+    }
+
+    /// Of the key of a client's address: the address itself, or its network.
+    pub(crate) fn of_address(&self, key: &Key) -> Option<Listed> {
+        let address = str::from_utf8(key.as_bytes()).ok().and_then(Range::network);
+        self.of(|list| address.is_some_and(|address| list.has(address)))
+    }
+
+    /// Of an entry of a descriptor.
+    pub(crate) fn of_entry(&self, key: &str, value: &str) -> Option<Listed> {
+        if self.allow.is_empty() && self.deny.is_empty() {
+            return None;
+        }
+        let value = Key::from(value);
+        if ADDRESS_KEYS.contains(&key) { self.of_address(&value) } else { self.of_key(&value) }
+    }
+
+    /// The deny list takes precedence.
+    fn of(&self, contains: impl Fn(&List) -> bool) -> Option<Listed> {
+        if contains(&self.deny) {
+            Some(Listed::Denied)
+        } else {
+            contains(&self.allow).then_some(Listed::Allowed)
+        }
+    }
+}
+
+impl List {
     fn new(entries: &[String]) -> Self {
         let mut list = Self::default();
         for entry in entries {
             match entry.parse() {
                 Ok(range) => list.ranges.push(range),
                 Err(_) => {
-                    list.keys.insert(Key::from(entry.as_str()));
+                    list.keys.insert(Key::from(entry));
                 }
             }
         }
         list
     }
 
-    fn contains(&self, key: &Key) -> bool {
-        self.keys.contains(key) || (!self.ranges.is_empty() && self.has_address(key))
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.ranges.is_empty()
     }
 
-    fn has_address(&self, key: &Key) -> bool {
-        let text = std::str::from_utf8(key.as_bytes()).ok();
-        let address: Option<IpAddr> = text.and_then(|text| text.parse().ok());
-        address.is_some_and(|address| self.ranges.iter().any(|range| range.contains(address)))
-    }
-}
-
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Lists {
-    allow: KeyList,
-    deny: KeyList,
-}
-
-impl Lists {
-    pub(crate) fn new(allow: &[String], deny: &[String]) -> Self {
-        Self { allow: KeyList::new(allow), deny: KeyList::new(deny) }
-    }
-
-    /// The answer for a key on a list. The deny list wins.
-    pub(crate) fn answer(&self, key: &Key) -> Option<Answer> {
-        if self.deny.contains(key) {
-            Some(Answer::Blocked(None))
-        } else if self.allow.contains(key) {
-            Some(Answer::Exempt)
-        } else {
-            None
-        }
+    fn has(&self, address: IpNet) -> bool {
+        self.ranges.iter().any(|range| range.contains(address))
     }
 }
 
@@ -67,25 +92,34 @@ impl Lists {
 mod tests {
     use super::*;
 
-    fn lists(allow: &[&str], deny: &[&str]) -> Lists {
+    #[test]
+    fn addresses_match_only_addresses_and_keys_only_keys() {
         let owned =
             |entries: &[&str]| entries.iter().map(|&entry| entry.into()).collect::<Vec<_>>();
-        Lists::new(&owned(allow), &owned(deny))
-    }
-
-    #[test]
-    fn a_list_has_keys_and_ranges_of_addresses() {
-        let lists = lists(&["10.0.0.0/8", "user:7"], &["10.0.0.66/32", "2001:db8::/32"]);
-        for (key, allowed) in [
-            ("10.1.2.3", Some(true)),
-            ("user:7", Some(true)),
-            ("10.0.0.66", Some(false)),
-            ("2001:db8::1", Some(false)),
-            ("user:70", None),
+        let lists = Lists::new(
+            &owned(&["10.0.0.0/8", "friend", "2001:db8:1::/48"]),
+            &owned(&["10.0.0.66", "2001:db8:1:2::/64", "foe"]),
+        );
+        use Listed::{Allowed, Denied};
+        for (address, expected) in [
+            ("10.1.2.3", Some(Allowed)),
+            ("10.0.0.66", Some(Denied)),
             ("11.0.0.1", None),
+            ("2001:db8:1:2::/64", Some(Denied)),
+            ("2001:db8:1:3::/64", Some(Allowed)),
+            ("2001:db8::/32", None),
+            ("::ffff:10.1.2.3", Some(Allowed)),
+            ("friend", None),
         ] {
-            let answer = lists.answer(&key.into()).map(|answer| answer.is_allowed());
-            assert_eq!(answer, allowed, "{key}");
+            assert_eq!(lists.of_address(&address.into()), expected, "{address}");
         }
+        for (key, expected) in
+            [("friend", Some(Allowed)), ("foe", Some(Denied)), ("10.1.2.3", None), ("fo", None)]
+        {
+            assert_eq!(lists.of_key(&key.into()), expected, "{key}");
+        }
+        assert_eq!(lists.of_entry("remote_address", "10.1.2.3"), Some(Allowed));
+        assert_eq!(lists.of_entry("api_key", "10.1.2.3"), None);
+        assert_eq!(lists.of_entry("api_key", "foe"), Some(Denied));
     }
 }

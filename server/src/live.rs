@@ -1,21 +1,20 @@
 //! The configuration in use, and its limiters. A reload replaces it as a whole.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use tollgate::resolve::ClientIp;
-use tollgate::{ConfigError, Limiter, Policy, Quota};
+use tollgate::{ConfigError, Decision, Limiter, Policy, Quota};
 
-use crate::checker::Answer;
-use crate::config::{self, Config, Source};
+use crate::config::{Config, Read, Source};
 use crate::denied::Denied;
 use crate::domain::{Domains, QUOTA_NAME};
 use crate::lists::Lists;
-use crate::settings::{Auth, Checks, FailureMode};
+use crate::settings::{Auth, Checks, FailureMode, Settings};
 use crate::store::AnyStore;
+use crate::telemetry;
 
 /// What all requests share.
 pub(crate) struct Live {
@@ -23,7 +22,17 @@ pub(crate) struct Live {
     pub(crate) store: AnyStore,
     pub(crate) denied: Arc<Denied>,
     source: Source,
-    reloading: Mutex<()>,
+    /// The settings that the process started with.
+    started_with: Settings,
+    reloads: Mutex<Reloads>,
+}
+
+/// What lasts from one configuration to the next.
+struct Reloads {
+    /// All policies since the start, because a request may still use one that is gone.
+    policies: HashMap<String, ActivePolicy>,
+    /// The files that were read last, also if they were invalid.
+    read: Read,
 }
 
 /// A configuration with its limiters.
@@ -36,10 +45,11 @@ pub(crate) struct Active {
     pub(crate) client_ip: ClientIp,
     /// Descriptors in a request, at most.
     pub(crate) max_descriptors: usize,
-    paths: Vec<PathBuf>,
-    digest: Vec<u8>,
+    has_warned_of_gateways: AtomicBool,
+    has_warned_of_domains: AtomicBool,
 }
 
+#[derive(Clone)]
 pub(crate) struct ActivePolicy {
     pub(crate) limiter: Limiter,
     is_shadow: bool,
@@ -54,8 +64,8 @@ pub(crate) struct Counts {
 }
 
 impl ActivePolicy {
-    pub(crate) fn count(&self, answer: &Answer) {
-        let count = if answer.is_allowed() { &self.counts.allowed } else { &self.counts.denied };
+    pub(crate) fn count(&self, decision: &Decision) {
+        let count = if decision.is_allowed() { &self.counts.allowed } else { &self.counts.denied };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -74,16 +84,20 @@ impl Live {
     /// If the store cannot hold the policies.
     pub(crate) fn new(
         config: Config,
+        read: Read,
         store: AnyStore,
         source: Source,
     ) -> Result<Self, ConfigError> {
-        let active = Active::new(config, &store, None)?;
+        let started_with = config.settings.clone();
+        let mut policies = HashMap::new();
+        let active = Active::new(config, &store, &mut policies)?;
         Ok(Self {
             active: ArcSwap::from_pointee(active),
             store,
             denied: Arc::new(Denied::new()),
             source,
-            reloading: Mutex::default(),
+            started_with,
+            reloads: Mutex::new(Reloads { policies, read }),
         })
     }
 
@@ -91,62 +105,89 @@ impl Live {
         self.active.load()
     }
 
-    /// A hash of the files when the configuration was read from them.
-    pub(crate) fn digest(&self) -> Vec<u8> {
-        self.active().digest.clone()
+    /// Whether the files are not those that were read last.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.reloads().read.has_changed()
     }
 
-    /// A hash of these files as they are now.
-    pub(crate) fn digest_of_files(&self) -> Vec<u8> {
-        config::digest(&self.active().paths)
-    }
-
-    /// Reads the files again. What was consumed stays.
+    /// Reads the files again. Consumed permits stay consumed.
     ///
     /// # Errors
     ///
-    /// If a file is invalid. The configuration stays as it is then.
+    /// If a file is invalid. The current configuration stays in effect then.
     pub(crate) fn reload(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         // Of two reloads, the one that read the files last applies.
-        let _reloading = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-        let config = self.source.load()?;
-        let active = Active::new(config, &self.store, Some(&self.active()))?;
+        let mut reloads = self.reloads();
+        let result = self.try_reload(&mut reloads);
+        telemetry::reloaded(result.is_ok());
+        result
+    }
+
+    fn try_reload(
+        &self,
+        reloads: &mut Reloads,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let (read, config) = self.source.load();
+        reloads.read = read;
+        let config = config?;
+        let ignored = config.settings.need_restart(&self.started_with);
+        let active = Active::new(config, &self.store, &mut reloads.policies)?;
         self.active.store(Arc::new(active));
+        if !ignored.is_empty() {
+            let settings = ignored.join(", ");
+            tracing::warn!(settings, "some settings have changed that need a restart");
+        }
         Ok(())
+    }
+
+    fn reloads(&self) -> MutexGuard<'_, Reloads> {
+        self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Active {
-    fn new(config: Config, store: &AnyStore, before: Option<&Active>) -> Result<Self, ConfigError> {
-        let Config { settings, paths, digest, policies, shadow, domains, lists } = config;
+    fn new(
+        config: Config,
+        store: &AnyStore,
+        all: &mut HashMap<String, ActivePolicy>,
+    ) -> Result<Self, ConfigError> {
+        let Config { settings, policies, shadow, domains, lists, client_ip } = config;
         let overrides = domains.override_names().map(|name| {
             // Its numbers are those of the requests.
             Policy::new(name.to_owned()).quota(QUOTA_NAME, Quota::per_second(1).calendar())
         });
-        let all = policies.iter().cloned().chain(overrides);
-        let policies = all
-            .map(|policy| {
-                let name = policy.name().to_owned();
-                let before = before.and_then(|active| active.policies.get(&name));
-                let is_shadow = shadow.contains(&name);
-                ActivePolicy::new(policy, is_shadow, &settings.checks, store, before)
-                    .map(|active| (name, active))
-            })
-            .collect::<Result<_, _>>()?;
-        let client_ip = ClientIp::new(&settings.auth.trusted_proxies)?;
+        let mut active = HashMap::new();
+        for policy in policies.iter().cloned().chain(overrides) {
+            let name = policy.name().to_owned();
+            let is_shadow = shadow.contains(&name);
+            let policy =
+                ActivePolicy::new(policy, is_shadow, &settings.checks, store, all.get(&name))?;
+            all.insert(name.clone(), policy.clone());
+            active.insert(name, policy);
+        }
         let max_descriptors = settings.limits.descriptors;
         let (auth, failure_mode) = (settings.auth, settings.checks.failure_mode);
         Ok(Self {
-            policies,
+            policies: active,
             domains,
             lists,
             auth,
             failure_mode,
             client_ip,
             max_descriptors,
-            paths,
-            digest,
+            has_warned_of_gateways: AtomicBool::new(false),
+            has_warned_of_domains: AtomicBool::new(false),
         })
+    }
+
+    /// Once for each configuration, because anyone may send such requests.
+    pub(crate) fn warns_of_gateways(&self) -> bool {
+        !self.has_warned_of_gateways.swap(true, Ordering::Relaxed)
+    }
+
+    /// Once for each configuration, because there is one of these for each request.
+    pub(crate) fn warns_of_domains(&self) -> bool {
+        !self.has_warned_of_domains.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&ActivePolicy> {

@@ -40,9 +40,7 @@ fn main() -> ExitCode {
 
 fn check(file: PathBuf) -> ExitCode {
     let source = Source { file: Some(file), ..Source::default() };
-    exit(source.load().map(|config| {
-        println!("{} policies, no errors", config.policies.iter().count());
-    }))
+    exit(server::check(&source).map(|policies| println!("{policies} policies, no errors")))
 }
 
 fn run(Serve { config, overrides }: Serve) -> ExitCode {

@@ -13,8 +13,20 @@ use serde::Deserialize;
 pub(crate) struct Range(IpNet);
 
 impl Range {
-    pub(crate) fn contains(self, address: IpAddr) -> bool {
-        self.0.contains(&address.to_canonical())
+    pub(crate) fn contains(self, network: IpNet) -> bool {
+        self.0.contains(&network)
+    }
+
+    pub(crate) fn contains_address(self, address: IpAddr) -> bool {
+        self.contains(address.to_canonical().into())
+    }
+
+    /// An address or a network. An IPv4 address in IPv6 notation counts as IPv4.
+    pub(crate) fn network(text: &str) -> Option<IpNet> {
+        match text.parse::<IpAddr>() {
+            Ok(address) => Some(address.to_canonical().into()),
+            Err(_) => text.parse().ok(),
+        }
     }
 }
 
@@ -22,8 +34,7 @@ impl FromStr for Range {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let address = |_| text.parse::<IpAddr>().map(IpNet::from);
-        text.parse().or_else(address).map(Self).map_err(|_| {
+        Self::network(text).map(Self).ok_or_else(|| {
             format!("`{text}` is neither an IP address nor a range such as 10.0.0.0/8")
         })
     }

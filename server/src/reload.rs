@@ -8,15 +8,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::live::Live;
-use crate::telemetry;
 
-/// How often files are read to see whether they have changed. This also works for files that are
-/// mounted, or replaced by links, of which no notification arrives.
+/// How often files are read to see whether they have changed. This also works for mounted volumes and
+/// swapped symlinks, which file watchers miss.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// # Errors
 ///
-/// If a file is invalid. The configuration stays as it is then.
+/// If a file is invalid. The current configuration stays in effect then.
 pub(crate) async fn reload(live: &Arc<Live>) -> Result<(), Box<dyn Error + Send + Sync>> {
     let live = live.clone();
     let result = tokio::task::spawn_blocking(move || live.reload()).await?;
@@ -24,11 +23,10 @@ pub(crate) async fn reload(live: &Arc<Live>) -> Result<(), Box<dyn Error + Send 
         Ok(()) => tracing::info!("configuration reloaded"),
         Err(error) => tracing::error!("configuration not reloaded, the old one stays:\n{error}"),
     }
-    telemetry::reloaded(result.is_ok());
     result
 }
 
-/// Never ends.
+/// Runs until the process exits.
 pub(crate) async fn on_hangup(live: Arc<Live>) -> Result<(), std::io::Error> {
     let mut hangups = signal(SignalKind::hangup())?;
     while hangups.recv().await.is_some() {
@@ -38,18 +36,13 @@ pub(crate) async fn on_hangup(live: Arc<Live>) -> Result<(), std::io::Error> {
     Ok(())
 }
 
-/// Never ends.
+/// Runs until the process exits.
 pub(crate) async fn on_change(live: Arc<Live>) {
-    let mut seen = live.digest();
     loop {
         sleep(INTERVAL).await;
-        let live_too = live.clone();
-        let now = tokio::task::spawn_blocking(move || live_too.digest_of_files()).await;
-        // An invalid file is reported once.
-        if let Ok(now) = now
-            && now != seen
-        {
-            seen = now;
+        let watched = live.clone();
+        let has_changed = tokio::task::spawn_blocking(move || watched.has_changed()).await;
+        if has_changed.is_ok_and(|has_changed| has_changed) {
             // The error is in the log.
             let _ = reload(&live).await;
         }

@@ -24,15 +24,21 @@ use tower::ServiceExt as _;
 
 use crate::settings::Limits;
 
-/// A connection that a client opens has to become a request within this time.
+/// Timeout of the TLS handshake, and for the headers of an HTTP/1 request.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// HTTP/2 clients are pinged, so a connection is silent only if nobody is there any more.
+/// Interval of HTTP/2 keep-alive pings. Live connections answer them, so they are never silent.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// A connection from which nothing arrives for so long is closed.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long to wait after an error of the operating system, such as too many open files.
+/// The smallest buffer of a connection that hyper supports.
+const MIN_BUFFER: usize = 8 * 1_024;
+/// Of HTTP/2 (RFC 9113): the initial size, and the largest.
+const MIN_WINDOW: u32 = 65_535;
+const MAX_WINDOW: u32 = (1 << 31) - 1;
+/// Delay after a failed `accept`, for example with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a listener speaks. Each has only one protocol, so that a client cannot delay the choice.
+/// What a listener speaks. Each has only one protocol, because a slow client could stall its detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http1,
@@ -92,12 +98,21 @@ fn builder(protocol: Protocol, limits: &Limits) -> auto::Builder<TokioExecutor> 
         Protocol::Http1 => builder.http1_only(),
         Protocol::Http2 => builder.http2_only(),
     };
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE_TIMEOUT);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HANDSHAKE_TIMEOUT)
+        .max_buf_size((limits.header_bytes as usize).max(MIN_BUFFER));
+    // A request fits into a window.
+    let window =
+        u32::try_from(limits.request_bytes).unwrap_or(u32::MAX).clamp(MIN_WINDOW, MAX_WINDOW);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams.get())
         .max_header_list_size(limits.header_bytes)
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(window.saturating_mul(4).min(MAX_WINDOW))
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_INTERVAL);
     builder

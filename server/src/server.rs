@@ -22,6 +22,22 @@ use crate::settings::{Limits, Settings};
 use crate::store::AnyStore;
 use crate::{grpc, http as http_api, reload, telemetry, tls};
 
+/// Checks a configuration as far as that is possible without connecting, and returns the number of its
+/// policies.
+///
+/// # Errors
+///
+/// Everything that is wrong with it.
+pub(crate) fn check(source: &Source) -> Result<usize, Box<dyn Error>> {
+    let (_, config) = source.load();
+    let config = config?;
+    AnyStore::open(&config.settings.store)?;
+    if let Some(tls) = &config.settings.tls {
+        tls::acceptor(tls, Protocol::Http2)?;
+    }
+    Ok(config.policies.iter().count())
+}
+
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -32,10 +48,11 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     // Before the first limiter, which looks for the recorder.
     let prometheus = telemetry::init_metrics()?;
     let is_sample = source.file.is_none();
-    let config = source.load()?;
+    let (read, config) = source.load();
+    let config = config?;
     let settings = config.settings.clone();
     let Settings { listen, limits, admin, shutdown, .. } = &settings;
-    let live = Arc::new(Live::new(config, AnyStore::open(&settings.store)?, source)?);
+    let live = Arc::new(Live::new(config, read, AnyStore::open(&settings.store)?, source)?);
     let readiness = Arc::new(Readiness::new());
 
     let acceptor =
@@ -74,6 +91,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         "listening"
     );
     if is_sample {
+        tracing::warn!("no settings file (--config): the limits are those of a sample");
         print_sample(http_address, admin_address);
     }
 
@@ -103,8 +121,11 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
             let _ = endpoint.await;
         }
     });
-    if drained.await.is_err() {
-        tracing::warn!(timeout = ?shutdown.timeout, "requests were still open at the end");
+    tokio::select! {
+        drained = drained => if drained.is_err() {
+            tracing::warn!(timeout = ?shutdown.timeout, "requests were still open at the end");
+        },
+        _ = ended_by_signal() => tracing::warn!("a second signal: open requests are cut"),
     }
     live.store.shutdown().await;
     Ok(())
@@ -133,7 +154,7 @@ async fn ended_by_signal() -> Result<(), std::io::Error> {
 fn print_sample(http: SocketAddr, admin: SocketAddr) {
     let (http, admin) = (http.port(), admin.port());
     println!(
-        "A sample configuration, with limits in memory. Try, more than ten times:
+        "A sample configuration. Try, more than ten times:
 
   curl -i http://127.0.0.1:{http}/auth -H 'X-Forwarded-For: 192.0.2.1'
   curl -i http://127.0.0.1:{http}/v1/check --json '{{\"policy\": \"login\", \"key\": \"anna\"}}'

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indexmap::IndexMap;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_saphyr::Spanned;
 use tollgate::Limiter;
 
@@ -16,22 +16,36 @@ use crate::range::Range;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Settings {
+    #[serde(deserialize_with = "or_default")]
     pub(crate) listen: Listen,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) store: StoreSettings,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) checks: Checks,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) limits: Limits,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Tls>,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) admin: Admin,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) auth: Auth,
     /// Policies of this crate by name, each with its quotas as text.
     pub(crate) policies: IndexMap<Spanned<String>, IndexMap<Spanned<String>, Spanned<String>>>,
     /// Files in the format of envoyproxy/ratelimit, or directories of them, relative to this file.
     pub(crate) domains: Vec<Spanned<PathBuf>>,
-    /// Keys that are never denied, and never counted.
+    /// Keys and addresses that are always allowed and consume nothing.
     pub(crate) allow: Vec<String>,
-    /// Keys that are always denied.
+    /// Keys and addresses that are always denied.
     pub(crate) deny: Vec<String>,
+}
+
+/// A section of which all lines are comments has the defaults, too.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    section: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(section).map(Option::unwrap_or_default)
 }
 
 impl Settings {
@@ -55,12 +69,37 @@ impl Settings {
         if admin.token.as_ref().is_some_and(String::is_empty) {
             errors.push("admin.token is empty".to_owned());
         }
+        if self.policies.is_empty() && self.domains.is_empty() {
+            errors.push(
+                "there are neither `policies` nor `domains`, so nothing is limited".to_owned(),
+            );
+        }
+        let Limits { request_timeout, request_bytes, descriptors, .. } = &self.limits;
+        if request_timeout.is_zero() || *request_bytes == 0 || *descriptors == 0 {
+            let message = "limits: with a `request_timeout`, `request_bytes` or `descriptors` of 0, no \
+                           request can be answered";
+            errors.push(message.to_owned());
+        }
         errors
+    }
+
+    /// The settings that are not those of the start, and that a reload does not change.
+    pub(crate) fn need_restart(&self, started_with: &Self) -> Vec<&'static str> {
+        let limits = Limits { descriptors: started_with.limits.descriptors, ..self.limits.clone() };
+        let changed = [
+            ("listen", self.listen != started_with.listen),
+            ("store", self.store != started_with.store),
+            ("limits", limits != started_with.limits),
+            ("shutdown", self.shutdown != started_with.shutdown),
+            ("tls", self.tls != started_with.tls),
+            ("admin", self.admin != started_with.admin),
+        ];
+        changed.into_iter().filter(|(_, has_changed)| *has_changed).map(|(name, _)| name).collect()
     }
 }
 
 /// The addresses of the listeners. Port 0 picks a free port.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Listen {
     pub(crate) grpc: SocketAddr,
@@ -80,8 +119,8 @@ impl Default for Listen {
     }
 }
 
-/// Where the buckets are. In memory, unless a server is given.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Where rate limit state is stored: in memory by default.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StoreSettings {
     /// The URL of a Redis server.
@@ -92,13 +131,13 @@ pub(crate) struct StoreSettings {
     pub(crate) key_prefix: Option<String>,
     /// Connections to each server.
     pub(crate) connections: Option<NonZeroUsize>,
-    /// Copies of this service, until Redis has been reached.
+    /// Number of instances to assume until Redis has been reached.
     pub(crate) instances: Option<NonZeroUsize>,
-    /// Keys in memory: all of them without Redis, and those of an outage with it.
+    /// Most keys kept in memory (with Redis: only during an outage).
     pub(crate) max_keys: Option<NonZeroUsize>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sentinel {
     /// The URLs of the sentinels.
@@ -155,11 +194,11 @@ impl From<FailureMode> for tollgate::FailureMode {
     }
 }
 
-/// What clients may use of this process.
-#[derive(Clone, Debug, Deserialize)]
+/// Resource limits per client or listener.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Limits {
-    /// Open connections of each listener. Further clients wait.
+    /// Connections per port. More wait to be accepted.
     pub(crate) connections: NonZeroUsize,
     /// Concurrent requests of an HTTP/2 connection.
     pub(crate) streams: NonZeroU32,
@@ -186,13 +225,13 @@ impl Default for Limits {
     }
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Shutdown {
-    /// Between the first "not ready" and the last accepted connection, for load balancers.
+    /// How long to keep accepting connections after `/readyz` starts to fail.
     #[serde(with = "humantime_serde")]
     pub(crate) delay: Duration,
-    /// For the requests that have begun.
+    /// How long to wait for requests in flight.
     #[serde(with = "humantime_serde")]
     pub(crate) timeout: Duration,
 }
@@ -204,14 +243,14 @@ impl Default for Shutdown {
 }
 
 /// PEM files, for gRPC and HTTP.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tls {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Admin {
     /// What clients of the admin API send as `Authorization: Bearer`. Required unless it listens on

@@ -6,7 +6,7 @@ use tollgate::{ConfigError, Limiter, LimiterBuilder, MemoryStore, Policy, RedisS
 
 use crate::settings::{Sentinel, StoreSettings};
 
-/// How long a leaving process may take to sign off.
+/// Timeout for deregistering at shutdown.
 const SIGN_OFF_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ impl AnyStore {
         }
     }
 
-    /// What the operator is told.
+    /// Store name for logs and status.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Memory(_) => "memory",
@@ -66,7 +66,7 @@ impl AnyStore {
         }
     }
 
-    /// Tells the other instances that this one does not need its part any more.
+    /// Deregisters this instance, so that the others take over its share.
     pub(crate) async fn shutdown(&self) {
         if let Self::Redis(store) = self {
             let _ = tokio::time::timeout(SIGN_OFF_TIMEOUT, store.shutdown()).await;

@@ -11,6 +11,7 @@ use tracing_subscriber::EnvFilter;
 const UPKEEP: Duration = Duration::from_secs(5);
 
 pub(crate) const RELOADS: &str = "tollgate.server.reloads";
+pub(crate) const UNMATCHED: &str = "tollgate.server.unmatched";
 pub(crate) const RELOAD_FAILED: &str = "tollgate.server.reload.failed";
 
 /// `RUST_LOG` selects what is logged: `info` by default.
@@ -25,7 +26,7 @@ pub(crate) fn init_logs() {
 
 /// # Errors
 ///
-/// If there is a recorder already.
+/// If a metrics recorder is already installed.
 pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
     let seconds: Vec<f64> = (0..16).map(|power| 50e-6 * f64::from(1 << power)).collect();
     let checks: Vec<f64> = (0..12).map(|power| f64::from(1 << power)).collect();
@@ -39,6 +40,10 @@ pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
     metrics::describe_gauge!(
         RELOAD_FAILED,
         "1 if the last reload was rejected, so the configuration in use is not that of the files"
+    );
+    metrics::describe_counter!(
+        UNMATCHED,
+        "Descriptors to which no limit applies, by what the configuration does not have"
     );
     metrics::gauge!(RELOAD_FAILED).set(0.0);
     let upkeep = handle.clone();
@@ -55,4 +60,9 @@ pub(crate) fn reloaded(has_worked: bool) {
     let outcome = if has_worked { "applied" } else { "rejected" };
     metrics::counter!(RELOADS, "outcome" => outcome).increment(1);
     metrics::gauge!(RELOAD_FAILED).set(if has_worked { 0.0 } else { 1.0 });
+}
+
+/// A descriptor to which no limit applies.
+pub(crate) fn unmatched(reason: &'static str) {
+    metrics::counter!(UNMATCHED, "reason" => reason).increment(1);
 }

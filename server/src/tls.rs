@@ -14,7 +14,7 @@ use crate::settings::Tls;
 
 /// # Errors
 ///
-/// If the files cannot be read, or do not belong together.
+/// If the files cannot be read, or the key does not match the certificate.
 pub(crate) fn acceptor(files: &Tls, protocol: Protocol) -> Result<TlsAcceptor, String> {
     let certificates = CertificateDer::pem_file_iter(&files.certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

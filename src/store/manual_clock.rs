@@ -2,11 +2,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The clock of a [`MemoryStore`](crate::MemoryStore) that moves only when it is told to: to simulate
-/// limits on recorded traffic, faster than it happened. Clones are the same clock.
+/// A manually advanced clock for a [`MemoryStore`](crate::MemoryStore), for replaying recorded traffic
+/// faster than real time. Clones share the same clock.
 ///
-/// For tests of asynchronous code, Tokio's paused clock is often simpler, which a `MemoryStore`
-/// follows by default.
+/// Only decisions follow it: [`Limiter::acquire`](crate::Limiter::acquire) still waits by Tokio's clock.
+/// In asynchronous tests, Tokio's paused clock is often simpler: a `MemoryStore` follows it by default.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -31,18 +31,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// A clock that shows this time, in whole microseconds. A time before 1970 counts as
-    /// 1970-01-01 00:00 UTC.
+    /// Creates a clock set to `time`, truncated to microseconds. Times before 1970 become 1970-01-01
+    /// 00:00 UTC.
     pub fn new(time: SystemTime) -> Self {
         Self(Arc::new(AtomicU64::new(micros(time))))
     }
 
-    /// Moves the clock. It never goes back: an earlier time has no effect.
+    /// Advances the clock to `time`. It never goes backwards: an earlier time has no effect.
     pub fn advance_to(&self, time: SystemTime) {
         self.0.fetch_max(micros(time), Ordering::Relaxed);
     }
 
-    /// The time that the clock shows.
+    /// Returns the current time of this clock.
     pub fn now(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_micros(self.micros())
     }

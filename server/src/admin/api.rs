@@ -48,7 +48,7 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     }))
 }
 
-/// Reads the files again, and lists what is wrong with them otherwise.
+/// Reloads the configuration, or returns all errors.
 pub(super) async fn reload(State(live): State<Arc<Live>>) -> Response {
     match reload_files(&live).await {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
@@ -138,7 +138,7 @@ fn done(result: Result<(), Error>) -> Response {
     }
 }
 
-/// Operators are told what has happened.
+/// Unlike gateways, operators get the full error.
 fn failed(error: &Error) -> Response {
     let status = match error.kind() {
         ErrorKind::Rejected | ErrorKind::UnknownQuota => StatusCode::BAD_REQUEST,

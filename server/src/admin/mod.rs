@@ -31,7 +31,13 @@ pub(crate) fn router(
         .route("/api/charge", post(api::charge))
         .route("/api/credit", post(api::credit))
         .with_state(live)
-        .layer(middleware::from_fn_with_state(auth::Token::new(token), auth::require));
+        .layer(middleware::from_fn_with_state(auth::Token::new(token.clone()), auth::require));
     let metrics = get(async move || prometheus.render());
-    health_router(readiness).route("/metrics", metrics).merge(page::router()).merge(api)
+    let open = Router::new().route("/metrics", metrics).merge(page::router());
+    let router = open.merge(api);
+    let router = match token {
+        Some(_) => router,
+        None => router.layer(middleware::from_fn(auth::require_same_site)),
+    };
+    router.merge(health_router(readiness))
 }

@@ -1,4 +1,5 @@
-//! The format of envoyproxy/ratelimit's configuration files, and one field of our own: `policy`.
+//! The format of envoyproxy/ratelimit's configuration files, and two fields of our own: `policy`
+//! and `count_denied`.
 //!
 //! Source: the section "Configuration" of its README.
 
@@ -32,6 +33,9 @@ pub(crate) struct Descriptor {
     pub(crate) shadow_mode: bool,
     #[serde(default)]
     pub(crate) quota_mode: bool,
+    /// Whether hits that are denied are counted, too: for hits that are reported afterwards.
+    #[serde(default)]
+    pub(crate) count_denied: bool,
     #[serde(default)]
     pub(crate) detailed_metric: bool,
     #[serde(default)]

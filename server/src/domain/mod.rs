@@ -18,7 +18,7 @@ use crate::config::Errors;
 pub(crate) use format::DomainFile;
 pub(crate) use unit::Unit;
 
-/// The name that clients see of a limit without a name of its own.
+/// The name that clients see of the quota of any `rate_limit`.
 pub(crate) const QUOTA_NAME: &str = "limit";
 
 /// The limits of all domains.
@@ -42,6 +42,8 @@ pub(crate) struct Rule {
     pub(crate) replaces: Vec<String>,
     pub(crate) shadow_mode: bool,
     pub(crate) quota_mode: bool,
+    /// Whether hits that are denied are counted, too.
+    pub(crate) count_denied: bool,
     /// Whether metrics tell all values of the descriptor apart.
     pub(crate) detailed_metric: bool,
 }
@@ -60,7 +62,7 @@ pub(crate) enum Limit {
 }
 
 impl Rule {
-    /// The name of the policy that decides, unless none has to.
+    /// The name of the policy that decides, or `None` if no policy is needed.
     pub(crate) fn policy_name(&self) -> Option<&str> {
         match &self.limit {
             Limit::Unlimited | Limit::PerUnit { permits: 0, .. } => None,
@@ -129,7 +131,11 @@ impl Domains {
         self.domains.get(domain)?.root.find(entries)
     }
 
-    /// The name of the policy for limits that requests to this domain bring along.
+    pub(crate) fn has(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// The name of the policy for limits sent in requests to this domain (overrides).
     pub(crate) fn override_policy(&self, domain: &str) -> Option<&str> {
         self.domains.get(domain).map(|domain| domain.overrides.as_str())
     }

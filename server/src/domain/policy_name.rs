@@ -2,9 +2,9 @@
 
 use sha2::{Digest, Sha256};
 
-/// Of a policy.
+/// Maximum length of a policy name.
 const MAX_LEN: usize = 64;
-/// Of the hash, in hexadecimal digits.
+/// Number of hex digits of the hash.
 const HASH_LEN: usize = 12;
 
 /// The keys of descriptors from the outermost one, each with its value if it has one.
@@ -31,7 +31,7 @@ pub(super) fn policy_name(domain: &str, path: &Path<'_>) -> String {
     format!("{kept:->width$}-{}", &hash[..HASH_LEN], width = MAX_LEN - HASH_LEN - 1)
 }
 
-/// The name of the policy for limits that requests to a domain bring along.
+/// The name of the policy for limits sent in requests to a domain.
 pub(super) fn override_name(domain: &str) -> String {
     policy_name(domain, &[("", None), ("override", None)])
 }

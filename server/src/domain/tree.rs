@@ -71,7 +71,7 @@ impl Node {
             node = next;
         }
         let rule = node.rule.as_ref()?;
-        Some(Match { rule, key: key(&steps), label: label(rule, &steps) })
+        Some(Match { rule, key: key(rule, &steps), label: label(rule, &steps) })
     }
 
     pub(super) fn rules(&self) -> Box<dyn Iterator<Item = &Rule> + '_> {
@@ -98,15 +98,20 @@ enum Matched<'a> {
     AnyValue,
 }
 
-/// What is counted: the values, or the wildcard that they share a limit by.
-fn key(steps: &[Step<'_>]) -> Key {
+/// What is counted: the values, or the wildcard that they share a limit by. Others use the policies of
+/// the settings, so for these the keys are a part, too.
+fn key(rule: &Rule, steps: &[Step<'_>]) -> Key {
     let counted = |step: &Step<'_>| match step.matched {
         Matched::Wildcard { text, shares: true } => Key::from(text),
         _ => Key::from(step.value),
     };
-    match steps {
-        [only] => counted(only),
-        steps => Key::join(&steps.iter().map(counted).collect::<Vec<_>>()),
+    match (&rule.limit, steps) {
+        (Limit::Policy(_), steps) => {
+            let parts = steps.iter().flat_map(|step| [Key::from(step.key), counted(step)]);
+            Key::join(&parts.collect::<Vec<_>>())
+        }
+        (_, [only]) => counted(only),
+        (_, steps) => Key::join(&steps.iter().map(counted).collect::<Vec<_>>()),
     }
 }
 
@@ -186,7 +191,7 @@ fn rule(
     descriptor: &Descriptor,
     context: &mut Context<'_>,
 ) -> Option<Rule> {
-    let Descriptor { shadow_mode, quota_mode, detailed_metric, .. } = *descriptor;
+    let Descriptor { shadow_mode, quota_mode, count_denied, detailed_metric, .. } = *descriptor;
     let mut error = |at, message: &str| context.errors.add(context.file, at, message);
     let (limit, name, replaces) = match (&descriptor.rate_limit, &descriptor.policy) {
         (None, None) => return None,
@@ -254,5 +259,5 @@ fn rule(
             (limit, rate_limit.name.clone(), names.collect())
         }
     };
-    Some(Rule { limit, name, replaces, shadow_mode, quota_mode, detailed_metric })
+    Some(Rule { limit, name, replaces, shadow_mode, quota_mode, count_denied, detailed_metric })
 }

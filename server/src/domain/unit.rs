@@ -34,7 +34,7 @@ impl Unit {
         Self::ALL.iter().find(|(_, unit)| *unit == self).map_or("", |(name, _)| name)
     }
 
-    /// In upper or lower case.
+    /// Parses a unit name, ignoring case.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_same = |(name, _): &&(&str, Self)| name.eq_ignore_ascii_case(text);
         Self::ALL.iter().find(is_same).map(|(_, unit)| *unit)
@@ -55,7 +55,7 @@ impl Unit {
         Quota::new(permits, Duration::from_secs(seconds)).calendar()
     }
 
-    /// The number of a limit in a request. Its type, `RateLimitUnit`, has the same numbers.
+    /// Converts from protobuf. `RateLimitUnit`, the type in requests, has the same numbers.
     pub(crate) fn from_proto(unit: i32) -> Option<Self> {
         let is_same = |(_, this): &&(&str, Self)| i32::from(this.to_proto()) == unit;
         Self::ALL.iter().find(is_same).map(|(_, unit)| *unit)

@@ -35,7 +35,6 @@ pub(super) fn headers(outcomes: &[Outcome<'_>], is_denied: bool) -> Vec<HeaderVa
 fn wait(outcome: &Outcome<'_>) -> Option<Duration> {
     match outcome {
         Outcome::Decided { decision, .. } if !decision.is_allowed() => decision.retry_after(),
-        Outcome::Blocked { time, .. } => *time,
         _ => None,
     }
 }

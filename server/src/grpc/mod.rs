@@ -19,7 +19,7 @@ use crate::settings::Limits;
 
 type Service = RateLimitServiceServer<RateLimitService>;
 
-/// The service, the standard health service, which says that it serves, and reflection.
+/// Builds the router: rate limit, health and reflection services.
 pub(crate) async fn router(
     live: Arc<Live>,
     limits: &Limits,
@@ -36,7 +36,7 @@ pub(crate) async fn router(
     Ok((routes.into_axum_router(), health))
 }
 
-/// Tells clients to go elsewhere.
+/// Reports `NOT_SERVING` to health checks.
 pub(crate) async fn set_not_serving(health: &HealthReporter) {
     health.set_not_serving::<Service>().await;
     health.set_service_status("", tonic_health::ServingStatus::NotServing).await;

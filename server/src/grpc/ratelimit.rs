@@ -15,9 +15,11 @@ use tonic::{Request, Response, Status};
 use super::details::Details;
 use super::headers::headers;
 use super::status::{Outcome, status};
-use crate::checker::{self, Answer};
+use crate::checker;
 use crate::domain::{Limit, Match, Rule, Unit};
+use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy, Live};
+use crate::telemetry;
 
 pub(crate) struct RateLimitService {
     live: Arc<Live>,
@@ -71,6 +73,8 @@ fn validate(request: &RateLimitRequest, max_descriptors: usize) -> Result<(), St
 enum Planned<'a> {
     /// No limit of the configuration.
     Nothing,
+    /// A value is on a list.
+    Listed(Listed, Option<&'a Rule>),
     Rule(Match<'a>),
     /// A limit of the request.
     Override(&'a ActivePolicy, Limiter, Key, u32, Unit),
@@ -79,16 +83,42 @@ enum Planned<'a> {
 }
 
 fn plan<'a>(active: &'a Active, request: &'a RateLimitRequest) -> Result<Vec<Planned<'a>>, Status> {
-    let plan_one = |descriptor: &'a RateLimitDescriptor| match &descriptor.limit {
-        Some(limit) => plan_override(active, &request.domain, descriptor, limit),
-        None => {
-            let entries = descriptor.entries.iter();
-            let entries = entries.map(|entry| (entry.key.as_str(), entry.value.as_str()));
-            let found = active.domains.find(&request.domain, entries);
-            Ok(found.map_or(Planned::Nothing, Planned::Rule))
-        }
+    if !active.domains.has(&request.domain) && active.warns_of_domains() {
+        let domain = &request.domain;
+        tracing::warn!(?domain, "the configuration does not have this domain: nothing is limited");
+    }
+    request
+        .descriptors
+        .iter()
+        .map(|descriptor| plan_one(active, &request.domain, descriptor))
+        .collect()
+}
+
+fn plan_one<'a>(
+    active: &'a Active,
+    domain: &str,
+    descriptor: &'a RateLimitDescriptor,
+) -> Result<Planned<'a>, Status> {
+    let entries = || descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value));
+    let listed = entries().filter_map(|(key, value)| active.lists.of_entry(key, value));
+    let listed = listed.max_by_key(|listed| *listed == Listed::Denied);
+    if listed == Some(Listed::Denied) {
+        return Ok(Planned::Listed(Listed::Denied, None));
+    }
+    let planned = match &descriptor.limit {
+        Some(limit) => plan_override(active, domain, descriptor, limit)?,
+        None => active.domains.find(domain, entries()).map_or(Planned::Nothing, Planned::Rule),
     };
-    request.descriptors.iter().map(plan_one).collect()
+    Ok(match (listed, planned) {
+        (Some(listed), Planned::Rule(found)) => Planned::Listed(listed, Some(found.rule)),
+        (Some(listed), _) => Planned::Listed(listed, None),
+        (None, Planned::Nothing) => {
+            let has_domain = active.domains.has(domain);
+            telemetry::unmatched(if has_domain { "descriptor" } else { "domain" });
+            Planned::Nothing
+        }
+        (None, planned) => planned,
+    })
 }
 
 fn plan_override<'a>(
@@ -144,15 +174,21 @@ impl RateLimitService {
         hits: u64,
     ) -> Result<Outcome<'a>, Status> {
         let (rule, policy, limiter, key) = match planned {
-            Planned::Nothing => return Ok(Outcome::Unlimited { matched: false }),
+            Planned::Nothing => return Ok(Outcome::Unlimited { rule: None, is_matched: false }),
+            Planned::Listed(Listed::Denied, _) => return Ok(Outcome::Listed),
+            Planned::Listed(Listed::Allowed, rule) => {
+                return Ok(Outcome::Unlimited { rule: *rule, is_matched: true });
+            }
             Planned::Never(permits, unit) => {
-                return Ok(Outcome::never(None, *permits, *unit));
+                return Ok(Outcome::Never { rule: None, limit: (*permits, *unit) });
             }
             Planned::Override(policy, limiter, key, ..) => (None, *policy, limiter, key),
             Planned::Rule(Match { rule, key, .. }) => match &rule.limit {
-                Limit::Unlimited => return Ok(Outcome::Unlimited { matched: true }),
+                Limit::Unlimited => {
+                    return Ok(Outcome::Unlimited { rule: None, is_matched: true });
+                }
                 Limit::PerUnit { permits: 0, unit, .. } => {
-                    return Ok(Outcome::never(Some(rule), 0, *unit));
+                    return Ok(Outcome::Never { rule: Some(rule), limit: (0, *unit) });
                 }
                 Limit::PerUnit { policy, .. } | Limit::Policy(policy) => {
                     let policy = active.policy(policy);
@@ -165,28 +201,30 @@ impl RateLimitService {
         if gives_back {
             limiter.credit(key, hits).await.map_err(|_| unavailable())?;
         }
-        let hits = if gives_back { 0 } else { hits };
-        let answer =
-            checker::check(active, policy, limiter, &self.live.denied, key, Costs::new(hits));
-        let answer = answer.await.map_err(|_| unavailable())?;
-        if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned {
-            self.details.count(rule.policy_name().unwrap_or_default(), label, answer.is_allowed());
+        let costs = match hits {
+            // Only asks, for hits that are reported afterwards.
+            0 => Costs::new(0).charged_later(),
+            _ if gives_back => Costs::new(0),
+            hits => Costs::new(hits),
+        };
+        let decision = checker::check(policy, limiter, &self.live.denied, key, costs).await;
+        let decision = decision.map_err(|_| unavailable())?;
+        if decision.would_be_denied() && rule.is_some_and(|rule| rule.count_denied) {
+            limiter.charge(key, hits).await.map_err(|_| unavailable())?;
         }
-        Ok(match answer {
-            Answer::Exempt => Outcome::Unlimited { matched: true },
-            Answer::Blocked(time) => Outcome::Blocked { rule, time },
-            Answer::Decided(decision) => {
-                let limit = match planned {
-                    Planned::Override(_, _, _, permits, unit) => Some((*permits, *unit)),
-                    _ => rule.and_then(Rule::per_unit),
-                };
-                Outcome::Decided { rule, limit, decision }
-            }
-        })
+        if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned {
+            let policy = rule.policy_name().unwrap_or_default();
+            self.details.count(policy, label, decision.is_allowed());
+        }
+        let limit = match planned {
+            Planned::Override(_, _, _, permits, unit) => Some((*permits, *unit)),
+            _ => rule.and_then(Rule::per_unit),
+        };
+        Ok(Outcome::Decided { rule, limit, decision })
     }
 }
 
-/// Clients learn nothing about the server. It is in the log.
+/// Hides the cause from clients. It is logged.
 fn unavailable() -> Status {
     Status::unavailable("the rate limit cannot be checked at the moment")
 }

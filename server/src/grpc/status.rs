@@ -12,14 +12,13 @@ use crate::domain::{Rule, Unit};
 
 /// What was decided about a descriptor.
 pub(super) enum Outcome<'a> {
-    /// No limit applies. `matched` tells whether the configuration says so.
+    /// No limit applies. `is_matched` tells whether the configuration says so.
     Unlimited {
-        matched: bool,
-    },
-    Blocked {
         rule: Option<&'a Rule>,
-        time: Option<Duration>,
+        is_matched: bool,
     },
+    /// On the deny list.
+    Listed,
     /// The limit is 0 requests.
     Never {
         rule: Option<&'a Rule>,
@@ -33,23 +32,19 @@ pub(super) enum Outcome<'a> {
 }
 
 impl<'a> Outcome<'a> {
-    pub(super) fn never(rule: Option<&'a Rule>, permits: u32, unit: Unit) -> Self {
-        Self::Never { rule, limit: (permits, unit) }
-    }
-
     pub(super) fn rule(&self) -> Option<&'a Rule> {
         match self {
-            Self::Unlimited { .. } => None,
-            Self::Blocked { rule, .. } | Self::Never { rule, .. } | Self::Decided { rule, .. } => {
-                *rule
-            }
+            Self::Listed => None,
+            Self::Unlimited { rule, .. }
+            | Self::Never { rule, .. }
+            | Self::Decided { rule, .. } => *rule,
         }
     }
 
     pub(super) fn is_allowed(&self) -> bool {
         match self {
             Self::Unlimited { .. } => true,
-            Self::Blocked { .. } => false,
+            Self::Listed => false,
             Self::Never { rule, .. } => rule.is_some_and(|rule| rule.shadow_mode),
             Self::Decided { decision, .. } => decision.is_allowed(),
         }
@@ -66,25 +61,35 @@ pub(super) fn status(outcome: &Outcome<'_>) -> DescriptorStatus {
         unit: unit.to_proto().into(),
     };
     match outcome {
-        Outcome::Unlimited { matched: false } => status,
-        Outcome::Unlimited { matched: true } => {
+        Outcome::Unlimited { is_matched: false, .. } | Outcome::Listed => status,
+        Outcome::Unlimited { is_matched: true, .. } => {
             DescriptorStatus { limit_remaining: u32::MAX, ..status }
-        }
-        Outcome::Blocked { time, .. } => {
-            DescriptorStatus { duration_until_reset: time.map(duration), ..status }
         }
         Outcome::Never { limit, .. } => {
             DescriptorStatus { current_limit: Some(current_limit(*limit)), ..status }
         }
-        Outcome::Decided { limit, decision, .. } => {
-            let wait = decision.retry_after().unwrap_or_else(|| decision.reset_after());
-            DescriptorStatus {
-                current_limit: limit.map(current_limit),
-                limit_remaining: u32::try_from(decision.remaining()).unwrap_or(u32::MAX),
-                duration_until_reset: Some(duration(wait)),
-                ..status
-            }
-        }
+        Outcome::Decided { limit, decision, .. } => DescriptorStatus {
+            current_limit: limit.map(current_limit),
+            limit_remaining: remaining(decision),
+            duration_until_reset: until_reset(decision).map(duration),
+            ..status
+        },
+    }
+}
+
+/// What is left for another request of this cost.
+fn remaining(decision: &Decision) -> u32 {
+    match decision.would_be_denied() {
+        true => 0,
+        false => u32::try_from(decision.remaining()).unwrap_or(u32::MAX),
+    }
+}
+
+/// None if it will never be allowed.
+fn until_reset(decision: &Decision) -> Option<Duration> {
+    match decision.would_be_denied() {
+        true => decision.retry_after(),
+        false => Some(decision.reset_after()),
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{HeaderName, StatusCode};
 use serde::Deserialize;
@@ -15,8 +14,10 @@ use tollgate::layer::HeaderStyle;
 use tollgate::{Costs, Key, KeyResolver, Resolution};
 
 use super::problem;
-use crate::checker::{self, Answer};
+use crate::checker;
+use crate::lists::Listed;
 use crate::live::{Active, Live};
+use crate::range::Range;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
@@ -66,60 +67,74 @@ pub(super) async fn auth(
         return problem(StatusCode::NOT_FOUND, &format!("there is no policy `{name}`"));
     };
     let (parts, _) = request.into_parts();
-    let key = match key(&active, query.key_header.as_deref(), &parts) {
-        Ok(key) => key,
+    let (key, listed) = match key(&active, &query, &parts) {
+        Ok(KeyOf::Header(key)) => {
+            let listed = active.lists.of_key(&key);
+            (key, listed)
+        }
+        Ok(KeyOf::Address(key)) => {
+            let listed = active.lists.of_address(&key);
+            (key, listed)
+        }
         Err(response) => return *response,
     };
+    match listed {
+        Some(Listed::Allowed) => return StatusCode::OK.into_response(),
+        Some(Listed::Denied) => return problem(denied, "this key is on the deny list"),
+        None => {}
+    }
     let costs = Costs::new(query.cost);
-    match checker::check(&active, policy, &policy.limiter, &live.denied, &key, costs).await {
-        Ok(Answer::Decided(decision)) if decision.is_allowed() => {
+    match checker::check(policy, &policy.limiter, &live.denied, &key, costs).await {
+        Ok(decision) if decision.is_allowed() => {
             decision.headers(HeaderStyle::Ietf).into_response()
         }
-        Ok(Answer::Decided(decision)) => {
+        Ok(decision) => {
             let mut response = decision.response().map(Into::into);
             *response.status_mut() = denied;
-            response
-        }
-        Ok(Answer::Exempt) => StatusCode::OK.into_response(),
-        Ok(Answer::Blocked(time)) => {
-            let mut response = problem(denied, "this key is blocked");
-            if let Some(time) = time {
-                response.headers_mut().insert(RETRY_AFTER, (time.as_secs() + 1).into());
-            }
             response
         }
         Err(error) => error.response().map(Into::into),
     }
 }
 
+enum KeyOf {
+    Header(Key),
+    Address(Key),
+}
+
 /// The key, or the response to a request without one.
-fn key(active: &Active, header: Option<&str>, parts: &Parts) -> Result<Key, Box<Response>> {
+fn key(active: &Active, query: &AuthQuery, parts: &Parts) -> Result<KeyOf, Box<Response>> {
     let bad_request = |detail: &str| Box::new(problem(StatusCode::BAD_REQUEST, detail));
-    if let Some(name) = header.or(active.auth.key_header.as_deref()) {
+    if let Some(name) = query.key_header.as_deref().or(active.auth.key_header.as_deref()) {
         let name = HeaderName::try_from(name)
             .map_err(|_| bad_request("`key_header` is not the name of a header"))?;
         let mut values = parts.headers.get_all(&name).into_iter();
         return match (values.next(), values.next()) {
-            (Some(value), None) if !value.is_empty() => Ok(Key::from(value.as_bytes())),
+            (Some(value), None) if !value.is_empty() => {
+                Ok(KeyOf::Header(Key::from(value.as_bytes())))
+            }
             (Some(_), None) => Err(bad_request(&format!("the header `{name}` is empty"))),
             (None, _) => Err(bad_request(&format!("the header `{name}` is missing"))),
             (Some(_), Some(_)) => Err(bad_request(&format!("the header `{name}` occurs twice"))),
         };
     }
-    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
     // Otherwise all clients of that gateway would be one.
-    if let Some(ConnectInfo(peer)) = peer
-        && !active.auth.trusted_proxies.iter().any(|range| range.contains(peer.ip()))
+    if let Some(ConnectInfo(peer)) = parts.extensions.get::<ConnectInfo<SocketAddr>>()
+        && !active.auth.trusted_proxies.iter().any(|range| range.contains_address(peer.ip()))
     {
-        let advice = format!("`auth.trusted_proxies` does not have {}", peer.ip());
-        tracing::warn!(%peer, "a gateway is not in `auth.trusted_proxies`");
-        return Err(Box::new(problem(StatusCode::FORBIDDEN, &advice)));
+        let peer = peer.ip();
+        if active.warns_of_gateways() {
+            tracing::warn!(%peer, "a gateway is not in `auth.trusted_proxies`: its requests are rejected");
+        }
+        return Err(bad_request(&format!("`auth.trusted_proxies` does not have {peer}")));
     }
-    if !parts.headers.contains_key(X_FORWARDED_FOR) {
-        return Err(bad_request("the gateway has to send X-Forwarded-For"));
+    let forwarded = parts.headers.get(X_FORWARDED_FOR).and_then(|value| value.to_str().ok());
+    let last = forwarded.and_then(|value| value.rsplit(',').next()).map(str::trim);
+    if last.and_then(Range::network).is_none() {
+        return Err(bad_request("the gateway has to send X-Forwarded-For, ending with an address"));
     }
     match active.client_ip.resolve(parts) {
-        Resolution::Key(key) => Ok(key),
+        Resolution::Key(key) => Ok(KeyOf::Address(key)),
         Resolution::Missing(rejection) | Resolution::Reject(rejection) => {
             Err(Box::new(problem(rejection.status(), rejection.message())))
         }

@@ -8,13 +8,14 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::RETRY_AFTER;
 use serde::Deserialize;
+use serde_json::json;
 use tollgate::layer::HeaderStyle;
 use tollgate::{Costs, ErrorKind, Key};
 
 use super::{DecisionJson, problem};
-use crate::checker::{self, Answer};
+use crate::checker;
+use crate::lists::Listed;
 use crate::live::Live;
 
 #[derive(Deserialize)]
@@ -55,27 +56,16 @@ pub(super) async fn check(
         return problem(StatusCode::NOT_FOUND, &detail);
     };
     let (key, costs) = (Key::from(&request.key), request.costs());
-    match checker::check(&active, policy, &policy.limiter, &live.denied, &key, costs).await {
-        Ok(Answer::Decided(decision)) => {
-            (decision.headers(HeaderStyle::Ietf), Json(DecisionJson::new(&decision)))
-                .into_response()
-        }
-        Ok(answer) => listed(&answer),
+    if let Some(listed) = active.lists.of_key(&key) {
+        let is_allowed = listed == Listed::Allowed;
+        return Json(json!({ "allowed": is_allowed, "source": "list" })).into_response();
+    }
+    match checker::check(policy, &policy.limiter, &live.denied, &key, costs).await {
+        Ok(decision) => (decision.headers(HeaderStyle::Ietf), Json(DecisionJson::new(&decision)))
+            .into_response(),
         Err(error) if error.kind() == ErrorKind::UnknownQuota => {
             problem(StatusCode::BAD_REQUEST, &error.to_string())
         }
         Err(error) => error.response().map(Into::into),
     }
-}
-
-/// The answer for a key that no policy was asked about.
-fn listed(answer: &Answer) -> Response {
-    let mut body = serde_json::json!({ "allowed": answer.is_allowed(), "source": "list" });
-    let mut headers = http::HeaderMap::new();
-    if let Answer::Blocked(Some(time)) = answer {
-        body["source"] = "block".into();
-        body["retry_after"] = time.as_secs_f64().into();
-        headers.insert(RETRY_AFTER, (time.as_secs() + 1).into());
-    }
-    (headers, Json(body)).into_response()
 }

@@ -1,11 +1,12 @@
 //! A line with a JSON object.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::line::Line;
+use super::line::{Line, client};
 
 /// The names of fields in the formats of Caddy, nginx, Traefik, Envoy and others.
 const TIME: &[&str] =
@@ -33,9 +34,11 @@ pub(super) fn parse(text: &str) -> Result<Line<'static>, &'static str> {
     flatten("", &object, &mut fields);
     let find = |names: &[&str]| names.iter().find_map(|name| fields.get(*name)).cloned();
     let time = find(TIME).ok_or("there is no time")?;
-    let time = micros(&time).ok_or("the time is neither RFC 3339 nor seconds since 1970")?;
-    let or_empty = |names| find(names).unwrap_or_default().into();
-    let (ip, user, method, path) = (or_empty(IP), or_empty(USER), or_empty(METHOD), or_empty(PATH));
+    let time = micros(&time)
+        .ok_or("the time is neither RFC 3339 nor seconds since 1970 (are they milliseconds?)")?;
+    let or_empty = |names| Cow::from(find(names).unwrap_or_default());
+    let ip = client(&find(IP).unwrap_or_default()).into_owned().into();
+    let (user, method, path) = (or_empty(USER), or_empty(METHOD), or_empty(PATH));
     let (status, bytes) = (or_empty(STATUS), or_empty(BYTES));
     Ok(Line { time, ip, user, method, path, status, bytes, fields, ..Line::default() })
 }
@@ -56,10 +59,13 @@ fn flatten(prefix: &str, object: &Map<String, Value>, fields: &mut HashMap<Strin
     }
 }
 
+/// Today's milliseconds are later seconds.
+const YEAR_5000: f64 = 95_617_584_000.0;
+
 fn micros(text: &str) -> Option<u64> {
     let micros = match text.parse::<Timestamp>() {
         Ok(time) => time.as_microsecond(),
-        Err(_) => (text.parse::<f64>().ok()? * 1e6) as i64,
+        Err(_) => (text.parse::<f64>().ok().filter(|seconds| *seconds < YEAR_5000)? * 1e6) as i64,
     };
     u64::try_from(micros).ok().filter(|micros| *micros > 0)
 }
@@ -81,5 +87,8 @@ mod tests {
         }
         let line = parse(r#"{"time":1,"tenant":{"id":7}}"#).unwrap();
         assert_eq!(line.fields["tenant.id"], "7");
+        for time in ["1800000000500", "1e300", "\"inf\"", "-1"] {
+            assert!(parse(&format!("{{\"time\":{time}}}")).is_err(), "{time}");
+        }
     }
 }

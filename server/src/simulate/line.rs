@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
 
 use super::json_line;
 use super::log_time::LogTime;
@@ -47,7 +48,7 @@ impl<'a> Line<'a> {
         let (status, bytes) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
         let mut line = Self {
             time,
-            ip: ip.into(),
+            ip: client(ip),
             user: user.into(),
             method: method.into(),
             path: path.unwrap_or_default().into(),
@@ -62,6 +63,20 @@ impl<'a> Line<'a> {
             line.agent = agent.map_or("", |(agent, _)| agent).into();
         }
         Ok(line)
+    }
+}
+
+/// The client of an address, as `/auth` counts it: an IPv6 address by its /64 network.
+pub(super) fn client(address: &str) -> Cow<'_, str> {
+    match address.parse::<Ipv6Addr>() {
+        Err(_) => address.into(),
+        Ok(address) => match IpAddr::from(address).to_canonical() {
+            IpAddr::V4(address) => address.to_string().into(),
+            IpAddr::V6(address) => {
+                let network = Ipv6Addr::from(u128::from(address) >> 64 << 64);
+                format!("{network}/64").into()
+            }
+        },
     }
 }
 
@@ -94,6 +109,18 @@ mod tests {
         let combined = format!(r#"{text} "http://a/" "curl/8 \"x\"""#);
         let line = Line::parse(&combined, &mut times).unwrap();
         assert_eq!((&*line.referer, &*line.agent), ("http://a/", r#"curl/8 \"x\""#));
+    }
+
+    #[test]
+    fn clients_are_counted_as_for_gateways() {
+        for (address, key) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("host.example", "host.example"),
+        ] {
+            assert_eq!(client(address), key);
+        }
     }
 
     #[test]

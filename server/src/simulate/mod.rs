@@ -18,19 +18,19 @@ use self::pattern::Pattern;
 use self::report::Report;
 use crate::config::{Config, Source};
 
-/// Replays access logs against the policies of a settings file
+/// Replay an access log against the policies of a settings file
 #[derive(Args, Debug)]
 pub(crate) struct Simulate {
     /// The settings file with the policies (YAML)
     #[arg(long, value_name = "FILE")]
-    limits: PathBuf,
+    config: PathBuf,
     /// Another settings file, to compare with
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
     /// An access log: common, combined, or a JSON object per line. - is standard input
     #[arg(long, value_name = "FILE")]
     log: PathBuf,
-    /// The policies to try. All of them by default
+    /// Replay only this policy (repeatable) [default: all of the settings file]
     #[arg(long = "policy", value_name = "NAME")]
     policies: Vec<String>,
     /// The key of a request: text with {ip}, {user}, {method}, {path}, {status}, {agent}, {referer},
@@ -40,13 +40,13 @@ pub(crate) struct Simulate {
     /// The cost of a request: a number, {bytes}, or {field.name} of JSON
     #[arg(long, default_value = "1", value_name = "PATTERN")]
     cost: Pattern,
-    /// How many of the keys that are denied most to list
+    /// Number of most-denied keys to list
     #[arg(long, default_value_t = 10, value_name = "NUMBER")]
     top: usize,
-    /// Prints JSON instead of a table
+    /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Writes a plot of each minute
+    /// Write an SVG plot, per minute
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -56,7 +56,7 @@ impl Simulate {
     ///
     /// If a file is invalid or cannot be read, or no line of the log can be used.
     pub(crate) fn run(&self) -> Result<(), String> {
-        let files = std::iter::once(&self.limits).chain(&self.compare);
+        let files = std::iter::once(&self.config).chain(&self.compare);
         let configs = files
             .map(|file| Ok((file.as_path(), load(file)?)))
             .collect::<Result<Vec<(&Path, Config)>, String>>()?;
@@ -92,7 +92,7 @@ impl Simulate {
 
 fn load(file: &Path) -> Result<Config, String> {
     let source = Source { file: Some(file.to_owned()), ..Source::default() };
-    source.load().map_err(|errors| errors.to_string())
+    source.load().1.map_err(|errors| errors.to_string())
 }
 
 fn open(file: &Path) -> Result<Box<dyn Read>, String> {

@@ -14,7 +14,7 @@ use super::log_time::LogTime;
 use super::pattern::Pattern;
 use crate::config::Config;
 
-/// Of each policy. Further keys would make it forget others.
+/// Maximum number of keys per policy. Beyond it, buckets are evicted.
 const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(10_000_000).unwrap();
 const MINUTE: u64 = 60_000_000;
 
@@ -52,7 +52,7 @@ pub(super) struct Lines {
 }
 
 impl Run {
-    /// The policies of a configuration with these names, or all of them.
+    /// The policies of a configuration with these names, or all of the settings file.
     ///
     /// # Errors
     ///

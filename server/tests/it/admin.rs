@@ -84,6 +84,8 @@ async fn a_page_of_another_site_cannot_use_the_api_through_a_browser() {
         request.send().await.unwrap().status()
     };
     assert_eq!(get("origin", "http://evil.example").await, StatusCode::FORBIDDEN);
+    // Of a page in a sandbox.
+    assert_eq!(get("origin", "null").await, StatusCode::FORBIDDEN);
     // A name of the attacker that points to this machine.
     assert_eq!(get("host", "evil.example:6070").await, StatusCode::FORBIDDEN);
     assert_eq!(get("host", "localhost:6070").await, StatusCode::OK);

@@ -144,12 +144,37 @@ fn settings_that_contradict_each_other_are_rejected() {
 store: { redis: 'redis://a', cluster: ['redis://b'] }
 checks: { timeout: 0s }
 listen: { admin: '0.0.0.0:6070' }
+limits: { descriptors: 0 }
 ",
         &[],
         &[
             "settings.yaml: store: give only one of",
             "settings.yaml: checks.timeout",
             "settings.yaml: admin.token is missing",
+            "settings.yaml: there are neither `policies` nor `domains`",
+            "settings.yaml: limits: with a `request_timeout`",
         ],
     );
+}
+
+#[test]
+fn a_policy_cannot_have_the_name_of_a_descriptors_limit() {
+    assert_errors(
+        "policies: { d.user: { q: 1/s } }\ndomains: [d.yaml]",
+        &[(
+            "d.yaml",
+            "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 1 } }]",
+        )],
+        &["settings.yaml: policy `d.user` has the name"],
+    );
+}
+
+#[test]
+fn the_documented_settings_are_valid() {
+    let docs = include_str!("../../../docs/server.md");
+    let mut blocks = docs.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let (settings, domain) = (blocks.next().unwrap(), blocks.next().unwrap());
+    let files = Files::new(&[("settings.yaml", settings), ("limits/app.yaml", domain)]);
+    let output = check(&files.path("settings.yaml"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -70,6 +70,51 @@ async fn an_invalid_file_keeps_the_old_limits_and_metrics_show_it() {
 }
 
 #[tokio::test]
+async fn a_rejected_reload_changes_nothing_and_is_tried_again_when_its_files_change() {
+    let settings = |domains: &str, more: &str| {
+        format!("policies: {{ p: {{ day: 5/day }} }}\ndomains: [{domains}]\n{more}")
+    };
+    let server =
+        Server::with_files(&[("settings.yaml", &settings("a.yaml", "")), ("a.yaml", &domain(10))]);
+    let mut client = server.client().await;
+    client.ask("d", &[("user", "ada")]).await;
+    // Valid limits, and trusted proxies that are not.
+    server.files().write("a.yaml", &domain(500));
+    let wrong = settings("a.yaml", "auth: { trusted_proxies: [0.0.0.0/0] }");
+    server.files().write("settings.yaml", &wrong);
+    assert_eq!(reload(&server).await.0, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(client.ask("d", &[("user", "ada")]).await.statuses[0].limit_remaining, 8);
+
+    // A file that was never part of a valid configuration.
+    server.files().write("b.yaml", "domain: other\ndescriptors: [{ kee: x }]");
+    server.files().write("settings.yaml", &settings("a.yaml, b.yaml", ""));
+    assert_eq!(reload(&server).await.0, StatusCode::UNPROCESSABLE_ENTITY);
+    server.files().write("b.yaml", "domain: other");
+    until(async || {
+        let status = client.ask("d", &[("user", "ada")]).await.statuses[0].clone();
+        status.current_limit.is_some_and(|limit| limit.requests_per_unit == 500)
+    })
+    .await;
+    server.files().write("settings.yaml", "");
+    let (status, text) = reload(&server).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "an empty file would lift all limits");
+    assert!(text.contains("nothing is limited"), "{text}");
+}
+
+#[tokio::test]
+async fn descriptors_without_a_limit_are_visible() {
+    let server = Server::with_domain(&domain(10), "");
+    let mut client = server.client().await;
+    client.ask("d", &[("usr", "ada")]).await;
+    client.ask("e", &[("user", "ada")]).await;
+    let (_, metrics) = get(server.admin("/metrics")).await;
+    for reason in ["descriptor", "domain"] {
+        let line = format!("tollgate_server_unmatched_total{{reason=\"{reason}\"}} 1");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
+}
+
+#[tokio::test]
 async fn changed_files_and_hangups_reload_too() {
     let server = Server::with_domain(&domain(10), "");
     let client = server.client().await;
@@ -130,7 +175,7 @@ descriptors:
 #[tokio::test]
 async fn a_process_that_ends_says_so_first_and_finishes_what_it_has_begun() {
     let mut server =
-        Server::with_settings("{ policies: { a: { q: 9/s } }, shutdown: { delay: 1s } }");
+        Server::with_settings("{ policies: { a: { q: 9/s } }, shutdown: { delay: 3s } }");
     let url = format!("http://{}", server.grpc);
     let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
     let mut health = HealthClient::new(channel);

@@ -5,7 +5,11 @@ use futures_util::future::join_all;
 
 use crate::common::{Client, Redis, Server};
 
-const SETTINGS: &str = "policies: { day: { requests: 100/day calendar } }\ndomains: [d.yaml]";
+const SETTINGS: &str = "
+policies: { day: { requests: 100/day } }
+domains: [d.yaml]
+checks: { timeout: 5s }
+";
 const DOMAIN: &str = "domain: d\ndescriptors: [{ key: user, policy: day }]";
 
 fn copy(redis: &Redis) -> Server {

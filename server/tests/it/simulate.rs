@@ -11,7 +11,7 @@ const SETTINGS: &str = "policies: { api: { second: 2/s burst 5 }, day: { day: 10
 fn simulate(files: &Files, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tollgate-server"))
         .current_dir(files.path(""))
-        .args(["simulate", "--limits", "settings.yaml", "--log", "access.log"])
+        .args(["simulate", "--config", "settings.yaml", "--log", "access.log"])
         .args(args)
         .output()
         .unwrap()
@@ -101,7 +101,7 @@ fn what_cannot_be_simulated_is_explained() {
         (&[][..], "none of 2 lines could be used: line 1: "),
         (&["--policy", "apo"], "there is no policy `apo`"),
         (&["--key", "{ip"], "`{` without `}`"),
-        (&["--limits", "none.yaml"], "cannot be used multiple times"),
+        (&["--config", "none.yaml"], "cannot be used multiple times"),
         (&["--compare", "none.yaml"], "none.yaml: "),
     ] {
         let output = simulate(&files, args);

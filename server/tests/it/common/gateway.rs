@@ -90,6 +90,10 @@ impl Gateway {
         gateway
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("http://{}/", self.address)
     }

@@ -61,6 +61,27 @@ async fn concurrent_charges_and_credits_are_exact_and_share_calls() {
     assert!(calls < 400, "{calls} calls for 1,000 operations");
 }
 
+#[tokio::test]
+async fn a_single_permit_is_given_back() {
+    let server = Server::start().await;
+    let limiter = uncached(RedisStore::open(server.url()).unwrap(), policy());
+    limiter.charge("key", 3).await.unwrap();
+    limiter.credit("key", 1).await.unwrap();
+    assert_eq!(remaining(&limiter, "key").await, [998, 4_998]);
+}
+
+/// The client, which decides by the value before, would say so anyway. The server has to agree.
+#[tokio::test]
+async fn nothing_is_lent_to_a_key_without_a_permit() {
+    let server = Server::start().await;
+    let quota = Quota::per_day(10).borrow_up_to(20);
+    let limiter = uncached(RedisStore::open(server.url()).unwrap(), quota);
+    assert!(limiter.check_cost("key", 10).await.unwrap().is_allowed());
+    assert!(limiter.check_cost("key", 5).await.unwrap().is_denied());
+    let wait = limiter.peek("key").await.unwrap().refill_after();
+    assert!(wait <= Duration::from_secs(86_400 / 10), "{wait:?}: it was charged");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn charges_and_credits_work_on_a_cluster() {
     let cluster = Cluster::start().await;

@@ -121,7 +121,13 @@ fn builder(protocol: Protocol, limits: &Limits) -> auto::Builder<TokioExecutor> 
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok(accepted) => return accepted,
+            Ok((stream, peer)) => {
+                // Otherwise a reply waits for the acknowledgement of the one before, up to 40 ms.
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%peer, %error, "TCP_NODELAY is not set");
+                }
+                return (stream, peer);
+            }
             Err(error) if is_of_client(&error) => {}
             Err(error) => {
                 tracing::error!(%error, "cannot accept connections");

@@ -60,7 +60,8 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     let (grpc_router, health) = grpc::router(live.clone(), limits).await?;
     let grpc = Endpoint {
         listener: bind(listen.grpc).await?,
-        router: bounded(grpc_router, limits),
+        // gRPC limits the size of messages itself.
+        router: grpc_router.layer(timeout_layer(limits)),
         protocol: Protocol::Http2,
         tls: acceptor(Protocol::Http2)?,
     };
@@ -136,9 +137,11 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
 }
 
 fn bounded(router: Router, limits: &Limits) -> Router {
-    let timeout =
-        TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout);
-    router.layer(RequestBodyLimitLayer::new(limits.request_bytes)).layer(timeout)
+    router.layer(RequestBodyLimitLayer::new(limits.request_bytes)).layer(timeout_layer(limits))
+}
+
+fn timeout_layer(limits: &Limits) -> TimeoutLayer {
+    TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout)
 }
 
 async fn ended_by_signal() -> Result<(), std::io::Error> {

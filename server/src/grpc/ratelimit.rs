@@ -46,11 +46,16 @@ impl rate_limit_service_server::RateLimitService for RateLimitService {
         let mut planned = plan(&active, request)?;
         drop_replaced(&mut planned);
         let hits_addend = u64::from(request.hits_addend.max(1));
-        let outcomes = planned.iter().zip(&request.descriptors).map(|(planned, descriptor)| {
+        let decide = |index: usize| {
+            let descriptor = &request.descriptors[index];
             let hits = descriptor.hits_addend.map_or(hits_addend, |hits| hits.value);
-            self.decide(&active, planned, descriptor, hits)
-        });
-        let outcomes = try_join_all(outcomes).await?;
+            self.decide(&active, &planned[index], descriptor, hits)
+        };
+        let outcomes = match planned.len() {
+            // Most requests have one, which needs no tasks of its own.
+            1 => vec![decide(0).await?],
+            many => try_join_all((0..many).map(decide)).await?,
+        };
         Ok(Response::new(response(&outcomes)))
     }
 }
@@ -199,7 +204,8 @@ impl RateLimitService {
         };
         let gives_back = descriptor.is_negative_hits;
         if gives_back {
-            limiter.credit(key, hits).await.map_err(|_| unavailable())?;
+            // Boxed, like the charge below: they are rare, and would make every check larger.
+            Box::pin(limiter.credit(key, hits)).await.map_err(|_| unavailable())?;
         }
         let costs = match hits {
             // Only asks, for hits that are reported afterwards.
@@ -210,7 +216,7 @@ impl RateLimitService {
         let decision = checker::check(policy, limiter, &self.live.denied, key, costs).await;
         let decision = decision.map_err(|_| unavailable())?;
         if decision.would_be_denied() && rule.is_some_and(|rule| rule.count_denied) {
-            limiter.charge(key, hits).await.map_err(|_| unavailable())?;
+            Box::pin(limiter.charge(key, hits)).await.map_err(|_| unavailable())?;
         }
         if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned {
             let policy = rule.policy_name().unwrap_or_default();

@@ -47,6 +47,11 @@ impl Key {
         self.is_digest
     }
 
+    /// The key of a digest.
+    pub(crate) fn of_digest(digest: &[u8]) -> Self {
+        Self { bytes: SmallVec::from_slice(digest), is_digest: true }
+    }
+
     /// The 64-bit FNV-1a hash of the key, the same in all processes, whatever they were built with.
     pub(crate) fn stable_hash(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325;

@@ -13,6 +13,7 @@
 
 mod address;
 mod algorithm;
+mod block_list;
 mod calendar;
 mod costs;
 mod decision;
@@ -38,6 +39,7 @@ mod store;
 mod trace;
 mod verdict;
 
+pub use block_list::{BlockList, BlockedKey};
 pub use costs::Costs;
 pub use decision::{Decision, QuotaStatus, Source};
 #[cfg(feature = "denied-keys")]

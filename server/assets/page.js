@@ -51,6 +51,12 @@ function showDenied(denied) {
     row([element("td", key, "key"), element("td", number(count), "number")])));
 }
 
+function showBlocked(blocked) {
+  $("blocked-note").textContent = blocked.length ? "" : "No key is blocked.";
+  $("blocked").replaceChildren(...blocked.map(({ policy, key, seconds }) =>
+    row([element("td", policy), element("td", key, "key"), element("td", number(seconds), "number")])));
+}
+
 // Of the metrics with this name: the labels and the value of each.
 function samples(metrics, name) {
   return metrics.split("\n")
@@ -117,6 +123,7 @@ async function update() {
   showServer(status, await metrics.text());
   showPolicies(status, before ? (status.time - before.time) : 0);
   showDenied(status.denied);
+  showBlocked(status.blocked);
   before = status;
   say(`Up to date at ${new Date(status.time * 1000).toLocaleTimeString()}`);
 }

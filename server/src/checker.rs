@@ -1,9 +1,17 @@
-//! Decides one key by its policy, and counts what was decided.
+//! Decides one key: by what an operator has blocked, then by its policy.
+
+use std::time::Duration;
 
 use tollgate::{Costs, Decision, Error, Key, Limiter};
 
-use crate::denied::Denied;
-use crate::live::ActivePolicy;
+use crate::live::{ActivePolicy, Live};
+
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// An operator has blocked the key, for so long from now on.
+    Blocked(Duration),
+    Decided(Decision),
+}
 
 /// The limiter is that of the policy, or one with other numbers.
 ///
@@ -11,14 +19,23 @@ use crate::live::ActivePolicy;
 ///
 /// If the store fails and the failure mode is `closed`, or if a cost names an unknown quota.
 pub(crate) async fn check(
+    live: &Live,
     policy: &ActivePolicy,
     limiter: &Limiter,
-    denied: &Denied,
     key: &Key,
     costs: Costs,
-) -> Result<Decision, Error> {
+) -> Result<Answer, Error> {
+    if let Some(remaining) = live.blocked.get(policy.name(), key) {
+        policy.count(false);
+        return Ok(Answer::Blocked(remaining));
+    }
     let decision = limiter.check_costs(key, costs).await?;
-    denied.observe(key, &decision);
-    policy.count(&decision);
-    Ok(decision)
+    live.denied.observe(key, &decision);
+    policy.count(decision.is_allowed());
+    Ok(Answer::Decided(decision))
+}
+
+/// For `Retry-After`: in whole seconds, rounded up.
+pub(crate) fn seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use tollgate::resolve::ClientIp;
-use tollgate::{ConfigError, Decision, Limiter, Policy, Quota};
+use tollgate::{BlockList, ConfigError, Limiter, Policy, Quota};
 
 use crate::config::{Config, Read, Source};
 use crate::denied::Denied;
@@ -21,6 +21,7 @@ pub(crate) struct Live {
     active: ArcSwap<Active>,
     pub(crate) store: AnyStore,
     pub(crate) denied: Arc<Denied>,
+    pub(crate) blocked: BlockList,
     source: Source,
     /// The settings that the process started with.
     started_with: Settings,
@@ -52,6 +53,7 @@ pub(crate) struct Active {
 #[derive(Clone)]
 pub(crate) struct ActivePolicy {
     pub(crate) limiter: Limiter,
+    name: Arc<str>,
     is_shadow: bool,
     counts: Arc<Counts>,
 }
@@ -64,8 +66,12 @@ pub(crate) struct Counts {
 }
 
 impl ActivePolicy {
-    pub(crate) fn count(&self, decision: &Decision) {
-        let count = if decision.is_allowed() { &self.counts.allowed } else { &self.counts.denied };
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn count(&self, is_allowed: bool) {
+        let count = if is_allowed { &self.counts.allowed } else { &self.counts.denied };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -91,10 +97,12 @@ impl Live {
         let started_with = config.settings.clone();
         let mut policies = HashMap::new();
         let active = Active::new(config, &store, &mut policies)?;
+        let blocked = store.block_list();
         Ok(Self {
             active: ArcSwap::from_pointee(active),
             store,
             denied: Arc::new(Denied::new()),
+            blocked,
             source,
             started_with,
             reloads: Mutex::new(Reloads { policies, read }),
@@ -207,11 +215,12 @@ impl ActivePolicy {
         store: &AnyStore,
         before: Option<&Self>,
     ) -> Result<Self, ConfigError> {
+        let name = policy.name().into();
         if let Some(before) = before {
             before.limiter.update(policy.clone())?;
             if before.is_shadow == is_shadow && checks.are_of(&before.limiter) {
                 let (limiter, counts) = (before.limiter.clone(), before.counts.clone());
-                return Ok(Self { limiter, is_shadow, counts });
+                return Ok(Self { limiter, name, is_shadow, counts });
             }
         }
         let limiter = store
@@ -222,6 +231,6 @@ impl ActivePolicy {
             .enforce_for_percent(if is_shadow { 0.0 } else { 100.0 })
             .build()?;
         let counts = before.map(|before| before.counts.clone()).unwrap_or_default();
-        Ok(Self { limiter, is_shadow, counts })
+        Ok(Self { limiter, name, is_shadow, counts })
     }
 }

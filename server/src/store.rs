@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{ConfigError, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
+use tollgate::{BlockList, ConfigError, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
 
 use crate::settings::{Sentinel, StoreSettings};
 
@@ -49,6 +49,13 @@ impl AnyStore {
             Some(keys) => store.local_keys(*keys),
             None => store,
         }))
+    }
+
+    pub(crate) fn block_list(&self) -> BlockList {
+        match self {
+            Self::Memory(store) => BlockList::new(store),
+            Self::Redis(store) => BlockList::new(store),
+        }
     }
 
     pub(crate) fn limiter(&self, policy: Policy) -> LimiterBuilder {

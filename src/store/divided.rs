@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 
+use super::blocks::Blocks;
 use super::fleet::{Plan, Share};
 use super::memory::PolicyIndex;
 use super::sealed::Open;
@@ -153,6 +154,10 @@ impl Open for DividedStore {
 
     fn registry(&self) -> (&Registry, &str) {
         self.memory.registry()
+    }
+
+    fn blocks(&self) -> Arc<dyn Blocks> {
+        self.memory.blocks()
     }
 }
 

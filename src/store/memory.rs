@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hashbrown::HashTable;
 use tokio::time::Instant;
 
+use super::blocks::{Blocks, KnownBlocks};
 use super::key_hasher::{KeyHasher, random_hasher};
 use super::manual_clock::ManualClock;
 use super::sealed::Open;
@@ -58,6 +59,7 @@ struct Shared {
     keys_per_shard: usize,
     policies: Mutex<Vec<Arc<str>>>,
     registry: Registry,
+    blocks: Arc<KnownBlocks>,
     evictions: AtomicU64,
     evictions_metric: Counter,
 }
@@ -148,6 +150,7 @@ impl MemoryStore {
                 keys_per_shard: keys.get() / shards,
                 policies: Mutex::default(),
                 registry: Registry::default(),
+                blocks: Arc::default(),
                 evictions: AtomicU64::new(0),
                 evictions_metric: Counter::new(&EVICTIONS, &[]),
             }),
@@ -196,6 +199,10 @@ impl Open for MemoryStore {
 
     fn registry(&self) -> (&Registry, &str) {
         (&self.shared.registry, "")
+    }
+
+    fn blocks(&self) -> Arc<dyn Blocks> {
+        self.shared.blocks.clone()
     }
 }
 

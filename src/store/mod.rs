@@ -3,6 +3,7 @@
 // What only a remote store needs.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
+pub(crate) mod blocks;
 mod denials;
 mod divided;
 mod fleet;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use self::blocks::Blocks;
 #[cfg(feature = "redis")]
 use crate::algorithm::Cost;
 use crate::algorithm::{Adjustment, Charge, Limits, Place, Queued, Standing, State};
@@ -70,6 +72,9 @@ pub(crate) mod sealed {
 
         /// What the limiters on this store share, and the part of the store that this handle uses.
         fn registry(&self) -> (&Registry, &str);
+
+        /// The keys of this store that are blocked.
+        fn blocks(&self) -> Arc<dyn Blocks>;
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod common;
 
+mod blocks;
 mod breaker;
 mod calendars;
 mod charges;

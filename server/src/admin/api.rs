@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::State;
@@ -13,13 +13,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate::{Error, ErrorKind, Key};
 
+use crate::checker::seconds;
 use crate::denied;
 use crate::http::{DecisionJson, problem};
 use crate::live::{Active, ActivePolicy, Live};
 use crate::reload::reload as reload_files;
 
-/// The active policies with what they have decided since the start, and the keys that were denied most
-/// in the last complete period.
+/// The active policies with what they have decided since the start, the keys that were denied most in
+/// the last complete period, and those that are blocked.
 pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     let active = live.active();
     let mut policies: Vec<_> = active.policies().collect();
@@ -38,6 +39,15 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     });
     let keys = live.denied.last().into_iter();
     let keys = keys.map(|(key, count)| json!({ "key": key, "count": count }));
+    let mut blocked = live.blocked.list();
+    blocked.sort_by(|a, b| (&a.policy, &a.key).cmp(&(&b.policy, &b.key)));
+    let blocked = blocked.into_iter().map(|blocked| {
+        json!({
+            "policy": blocked.policy,
+            "key": blocked.key.as_bytes().escape_ascii().to_string(),
+            "seconds": seconds(blocked.remaining),
+        })
+    });
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Json(json!({
         "time": time.as_secs_f64(),
@@ -45,6 +55,7 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
         "failure_mode": active.failure_mode,
         "policies": policies.collect::<Vec<_>>(),
         "denied": { "seconds": denied::PERIOD.as_secs(), "keys": keys.collect::<Vec<_>>() },
+        "blocked": blocked.collect::<Vec<_>>(),
     }))
 }
 
@@ -69,6 +80,15 @@ pub(super) struct Adjustment {
     policy: String,
     key: String,
     cost: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Block {
+    policy: String,
+    key: String,
+    /// From now on.
+    seconds: u64,
 }
 
 type Body<T> = Result<Json<T>, JsonRejection>;
@@ -107,6 +127,25 @@ pub(super) async fn charge(State(live): State<Arc<Live>>, body: Body<Adjustment>
 
 pub(super) async fn credit(State(live): State<Arc<Live>>, body: Body<Adjustment>) -> Response {
     adjust(&live, body, false).await
+}
+
+pub(super) async fn block(State(live): State<Arc<Live>>, body: Body<Block>) -> Response {
+    let Block { policy, key, seconds } = match body {
+        Ok(Json(block)) => block,
+        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
+    };
+    if let Err(response) = find(&live.active(), &policy) {
+        return *response;
+    }
+    done(live.blocked.block(&policy, key, Duration::from_secs(seconds)).await)
+}
+
+/// Also for a policy that is gone.
+pub(super) async fn unblock(State(live): State<Arc<Live>>, body: Body<Target>) -> Response {
+    match body {
+        Ok(Json(Target { policy, key })) => done(live.blocked.unblock(&policy, key).await),
+        Err(rejection) => problem(rejection.status(), &rejection.body_text()),
+    }
 }
 
 async fn adjust(live: &Live, body: Body<Adjustment>, is_charge: bool) -> Response {

@@ -30,6 +30,8 @@ pub(crate) fn router(
         .route("/api/reset", post(api::reset))
         .route("/api/charge", post(api::charge))
         .route("/api/credit", post(api::credit))
+        .route("/api/block", post(api::block))
+        .route("/api/unblock", post(api::unblock))
         .with_state(live)
         .layer(middleware::from_fn_with_state(auth::Token::new(token.clone()), auth::require));
     let metrics = get(async move || prometheus.render());

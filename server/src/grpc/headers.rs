@@ -7,6 +7,7 @@ use http::HeaderMap;
 use tollgate::layer::HeaderStyle;
 
 use super::status::Outcome;
+use crate::checker::seconds;
 
 /// `RateLimit` and `RateLimit-Policy` with an item for each limit that applies, and `Retry-After`, the
 /// longest wait, if the request is denied.
@@ -26,8 +27,7 @@ pub(super) fn headers(outcomes: &[Outcome<'_>], is_denied: bool) -> Vec<HeaderVa
         })
         .collect();
     if is_denied && let Some(wait) = outcomes.iter().filter_map(wait).max() {
-        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        headers.push(header("retry-after", seconds.to_string()));
+        headers.push(header("retry-after", seconds(wait).to_string()));
     }
     headers
 }
@@ -35,6 +35,7 @@ pub(super) fn headers(outcomes: &[Outcome<'_>], is_denied: bool) -> Vec<HeaderVa
 fn wait(outcome: &Outcome<'_>) -> Option<Duration> {
     match outcome {
         Outcome::Decided { decision, .. } if !decision.is_allowed() => decision.retry_after(),
+        Outcome::Blocked(time) => *time,
         _ => None,
     }
 }

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 use super::details::Details;
 use super::headers::headers;
 use super::status::{Outcome, status};
-use crate::checker;
+use crate::checker::{self, Answer};
 use crate::domain::{Limit, Match, Rule, Unit};
 use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy, Live};
@@ -180,7 +180,7 @@ impl RateLimitService {
     ) -> Result<Outcome<'a>, Status> {
         let (rule, policy, limiter, key) = match planned {
             Planned::Nothing => return Ok(Outcome::Unlimited { rule: None, is_matched: false }),
-            Planned::Listed(Listed::Denied, _) => return Ok(Outcome::Listed),
+            Planned::Listed(Listed::Denied, _) => return Ok(Outcome::Blocked(None)),
             Planned::Listed(Listed::Allowed, rule) => {
                 return Ok(Outcome::Unlimited { rule: *rule, is_matched: true });
             }
@@ -213,8 +213,11 @@ impl RateLimitService {
             _ if gives_back => Costs::new(0),
             hits => Costs::new(hits),
         };
-        let decision = checker::check(policy, limiter, &self.live.denied, key, costs).await;
-        let decision = decision.map_err(|_| unavailable())?;
+        let answer = checker::check(&self.live, policy, limiter, key, costs).await;
+        let decision = match answer.map_err(|_| unavailable())? {
+            Answer::Blocked(remaining) => return Ok(Outcome::Blocked(Some(remaining))),
+            Answer::Decided(decision) => decision,
+        };
         if decision.would_be_denied() && rule.is_some_and(|rule| rule.count_denied) {
             Box::pin(limiter.charge(key, hits)).await.map_err(|_| unavailable())?;
         }

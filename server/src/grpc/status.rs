@@ -8,6 +8,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 use envoy_types::pb::google::protobuf;
 use tollgate::Decision;
 
+use crate::checker::seconds;
 use crate::domain::{Rule, Unit};
 
 /// What was decided about a descriptor.
@@ -17,8 +18,8 @@ pub(super) enum Outcome<'a> {
         rule: Option<&'a Rule>,
         is_matched: bool,
     },
-    /// On the deny list.
-    Listed,
+    /// On the deny list, or blocked by an operator for so long from now on.
+    Blocked(Option<Duration>),
     /// The limit is 0 requests.
     Never {
         rule: Option<&'a Rule>,
@@ -34,7 +35,7 @@ pub(super) enum Outcome<'a> {
 impl<'a> Outcome<'a> {
     pub(super) fn rule(&self) -> Option<&'a Rule> {
         match self {
-            Self::Listed => None,
+            Self::Blocked(_) => None,
             Self::Unlimited { rule, .. }
             | Self::Never { rule, .. }
             | Self::Decided { rule, .. } => *rule,
@@ -44,7 +45,7 @@ impl<'a> Outcome<'a> {
     pub(super) fn is_allowed(&self) -> bool {
         match self {
             Self::Unlimited { .. } => true,
-            Self::Listed => false,
+            Self::Blocked(_) => false,
             Self::Never { rule, .. } => rule.is_some_and(|rule| rule.shadow_mode),
             Self::Decided { decision, .. } => decision.is_allowed(),
         }
@@ -61,7 +62,10 @@ pub(super) fn status(outcome: &Outcome<'_>) -> DescriptorStatus {
         unit: unit.to_proto().into(),
     };
     match outcome {
-        Outcome::Unlimited { is_matched: false, .. } | Outcome::Listed => status,
+        Outcome::Unlimited { is_matched: false, .. } => status,
+        Outcome::Blocked(time) => {
+            DescriptorStatus { duration_until_reset: time.map(duration), ..status }
+        }
         Outcome::Unlimited { is_matched: true, .. } => {
             DescriptorStatus { limit_remaining: u32::MAX, ..status }
         }
@@ -95,6 +99,5 @@ fn until_reset(decision: &Decision) -> Option<Duration> {
 
 /// In whole seconds, rounded up, because Envoy drops fractions.
 fn duration(time: Duration) -> protobuf::Duration {
-    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
-    protobuf::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+    protobuf::Duration { seconds: i64::try_from(seconds(time)).unwrap_or(i64::MAX), nanos: 0 }
 }

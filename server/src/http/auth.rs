@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::response::{IntoResponse, Response};
+use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{HeaderName, StatusCode};
 use serde::Deserialize;
@@ -14,7 +15,7 @@ use tollgate::layer::HeaderStyle;
 use tollgate::{Costs, Key, KeyResolver, Resolution};
 
 use super::problem;
-use crate::checker;
+use crate::checker::{self, Answer};
 use crate::lists::Listed;
 use crate::live::{Active, Live};
 use crate::range::Range;
@@ -84,11 +85,17 @@ pub(super) async fn auth(
         None => {}
     }
     let costs = Costs::new(query.cost);
-    match checker::check(policy, &policy.limiter, &live.denied, &key, costs).await {
-        Ok(decision) if decision.is_allowed() => {
+    match checker::check(&live, policy, &policy.limiter, &key, costs).await {
+        Ok(Answer::Blocked(remaining)) => {
+            let mut response = problem(denied, "this key is blocked");
+            let seconds = checker::seconds(remaining).into();
+            response.headers_mut().insert(RETRY_AFTER, seconds);
+            response
+        }
+        Ok(Answer::Decided(decision)) if decision.is_allowed() => {
             decision.headers(HeaderStyle::Ietf).into_response()
         }
-        Ok(decision) => {
+        Ok(Answer::Decided(decision)) => {
             let mut response = decision.response().map(Into::into);
             *response.status_mut() = denied;
             response

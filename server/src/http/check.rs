@@ -8,13 +8,14 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use http::header::RETRY_AFTER;
 use serde::Deserialize;
 use serde_json::json;
 use tollgate::layer::HeaderStyle;
 use tollgate::{Costs, ErrorKind, Key};
 
 use super::{DecisionJson, problem};
-use crate::checker;
+use crate::checker::{self, Answer};
 use crate::lists::Listed;
 use crate::live::Live;
 
@@ -60,9 +61,17 @@ pub(super) async fn check(
         let is_allowed = listed == Listed::Allowed;
         return Json(json!({ "allowed": is_allowed, "source": "list" })).into_response();
     }
-    match checker::check(policy, &policy.limiter, &live.denied, &key, costs).await {
-        Ok(decision) => (decision.headers(HeaderStyle::Ietf), Json(DecisionJson::new(&decision)))
-            .into_response(),
+    match checker::check(&live, policy, &policy.limiter, &key, costs).await {
+        Ok(Answer::Blocked(remaining)) => {
+            let body = json!({
+                "allowed": false, "source": "block", "retry_after": remaining.as_secs_f64(),
+            });
+            ([(RETRY_AFTER, checker::seconds(remaining).to_string())], Json(body)).into_response()
+        }
+        Ok(Answer::Decided(decision)) => {
+            (decision.headers(HeaderStyle::Ietf), Json(DecisionJson::new(&decision)))
+                .into_response()
+        }
         Err(error) if error.kind() == ErrorKind::UnknownQuota => {
             problem(StatusCode::BAD_REQUEST, &error.to_string())
         }

@@ -1,5 +1,6 @@
 //! The admin API.
 
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -55,6 +56,46 @@ async fn policies_and_denied_keys_are_listed() {
     );
     until(async || status().await["denied"]["keys"] == json!([{ "key": "ada", "count": 3 }])).await;
     until(async || status().await["denied"]["keys"] == json!([])).await;
+}
+
+#[tokio::test]
+async fn a_blocked_key_is_denied_everywhere_until_it_is_unblocked() {
+    let settings =
+        "policies: { search: { hour: 5/h } }\nauth: { policy: search }\ndomains: [d.yaml]";
+    let domain = "domain: d\ndescriptors: [{ key: user, policy: search }]";
+    let server = Server::with_files(&[("settings.yaml", settings), ("d.yaml", domain)]);
+    let mut client = server.client().await;
+    for key in ["192.0.2.1", "user|192.0.2.1"] {
+        let block = json!({ "policy": "search", "key": key, "seconds": 60 });
+        assert_eq!(post(&server, "/api/block", block).await.status(), StatusCode::NO_CONTENT);
+    }
+    let auth = async || {
+        let request = Client::new().get(server.http("/auth"));
+        request.header("x-forwarded-for", "192.0.2.1").send().await.unwrap()
+    };
+    let denied = auth().await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.headers()["retry-after"], "60");
+    let body = json!({ "policy": "search", "key": "192.0.2.1" });
+    let check = Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+    let decision: Value = check.json().await.unwrap();
+    assert_eq!((&decision["allowed"], &decision["source"]), (&json!(false), &json!("block")));
+    let response = client.ask("d", &[("user", "192.0.2.1")]).await;
+    assert_eq!(response.overall_code(), Code::OverLimit);
+    let status = Client::new().get(server.admin("/api/status")).send().await.unwrap();
+    let status: Value = status.json().await.unwrap();
+    assert_eq!(
+        status["blocked"],
+        json!([
+            { "policy": "search", "key": "192.0.2.1", "seconds": 60 },
+            { "policy": "search", "key": "user|192.0.2.1", "seconds": 60 },
+        ])
+    );
+    assert_eq!(post(&server, "/api/unblock", body).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(auth().await.status(), StatusCode::OK);
+    for wrong in [json!({ "policy": "search", "key": "a", "seconds": 0 }), json!({})] {
+        assert!(post(&server, "/api/block", wrong).await.status().is_client_error());
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 mod assembly;
 mod backoff;
 mod batch;
+mod blocks;
 mod breaker;
 mod breaker_log;
 mod call;
@@ -55,6 +56,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::IntoConnectionInfo;
 
+use self::blocks::RedisBlocks;
 use self::cluster::Cluster;
 use self::connector::Connector;
 use self::membership::Membership;
@@ -63,6 +65,7 @@ pub(crate) use self::queue::QueuedCheck;
 use self::queue::Queues;
 use self::repayment::Repayment;
 use self::topology::Topology;
+use super::blocks::Blocks;
 use super::local::Local;
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
@@ -172,7 +175,8 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// In addition grant `+cluster|slots +cluster|nodes +asking` on a cluster (before Redis 7 all of
 /// `+cluster`), `+role` on a primary that is found through Sentinel, `+select` for a database other
 /// than 0, and `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs
-/// `+sentinel +subscribe &+switch-master`.
+/// `+sentinel +subscribe &+switch-master`. A [`BlockList`](crate::BlockList) needs `+zadd +zrem +zcard
+/// +zscore +zrange +zremrangebyscore +pexpireat`.
 ///
 /// Four of these are optional. `+mget`, `+incrby` and `+setrange` save the server work.
 /// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
@@ -201,6 +205,7 @@ struct Fleet {
     local: Arc<Local>,
     membership: Arc<Membership>,
     repayment: Arc<Repayment>,
+    blocks: Arc<RedisBlocks>,
 }
 
 /// A pool of `deadpool-redis`: of connections to one server, to a cluster, or through Sentinel.
@@ -430,7 +435,8 @@ impl RedisStore {
             let topology = self.queues.topology.clone();
             let membership = Membership::new(topology, &self.key_prefix, local.clone());
             let repayment = Repayment::new(local.max_keys());
-            Fleet { local, membership: membership.into(), repayment: repayment.into() }
+            let blocks = RedisBlocks::new(self.queues.topology.clone(), &self.key_prefix);
+            Fleet { local, membership: membership.into(), repayment: repayment.into(), blocks }
         })
     }
 
@@ -464,7 +470,7 @@ impl Store for RedisStore {}
 
 impl Open for RedisStore {
     fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
-        let Fleet { local, membership, repayment } = self.fleet();
+        let Fleet { local, membership, repayment, .. } = self.fleet();
         let policy = RedisPolicy::new(&spec, &self.key_prefix, local)?.into();
         let (membership, repayment) = (membership.clone(), repayment.clone());
         Ok(Arc::new(RedisBackend { policy, queues: self.queues.clone(), membership, repayment }))
@@ -477,6 +483,10 @@ impl Open for RedisStore {
 
     fn registry(&self) -> (&Registry, &str) {
         (&self.registry, &self.key_prefix)
+    }
+
+    fn blocks(&self) -> Arc<dyn Blocks> {
+        self.fleet().blocks.clone()
     }
 }
 

@@ -1,0 +1,177 @@
+//! The block list in Redis, which each process reads from time to time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
+use tokio::runtime::Handle;
+
+use super::slot_map::SLOTS;
+use super::timer;
+use super::topology::{Failure, Topology};
+use crate::error::with_causes;
+use crate::store::blocks::{BlockChange, Blocks, Changed, KnownBlocks, MAX_BLOCKED, Member, full};
+use crate::{Error, ErrorKind, random};
+
+const SCRIPT: &str = include_str!("../../../lua/block_list.lua");
+
+/// A block reaches all processes in this time.
+const INTERVAL: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The hash tag of the key.
+const TAG: &str = "blocked";
+
+#[derive(Debug)]
+pub(super) struct RedisBlocks {
+    topology: Topology,
+    key: String,
+    slot: u16,
+    known: KnownBlocks,
+    is_following: AtomicBool,
+    has_warned: AtomicBool,
+    this: Weak<Self>,
+}
+
+impl RedisBlocks {
+    pub(super) fn new(topology: Topology, key_prefix: &str) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            topology,
+            key: format!("{key_prefix}:{{{TAG}}}"),
+            slot: crc16::State::<crc16::XMODEM>::calculate(TAG.as_bytes()) % SLOTS,
+            known: KnownBlocks::default(),
+            is_following: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
+            this: this.clone(),
+        })
+    }
+
+    /// Calls the script, and remembers the list that it returns.
+    async fn call(&self, args: &[&[u8]]) -> Result<(), Error> {
+        let mut command = Cmd::new();
+        command.arg("EVAL").arg(SCRIPT).arg(1).arg(&self.key);
+        for arg in args {
+            command.arg(arg);
+        }
+        let (topology, slot) = (self.topology.clone(), self.slot);
+        // In a task of its own, because the reply shows whether the connection works.
+        let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });
+        let unanswered = || Error::new(ErrorKind::Timeout, "Redis did not reply in time");
+        let reply = timer::timeout_at(Instant::now() + TIMEOUT, call).await;
+        match reply.ok_or_else(unanswered)?.map_err(|_| unanswered())? {
+            Ok(reply) => {
+                self.known.replace(parse(&reply).ok_or_else(|| {
+                    Error::new(ErrorKind::Server, "the reply is not a block list")
+                })?);
+                Ok(())
+            }
+            Err(Failure::Refused(error)) if is_full(&error) => Err(full()),
+            Err(Failure::Refused(error) | Failure::Lost(error)) => Err(error),
+            Err(Failure::UnknownScript | Failure::Redirected) => Err(unanswered()),
+        }
+    }
+
+    /// Once, because it does not change unless someone changes the permissions.
+    fn warn(&self, error: &Error) {
+        if !error.is_transient() && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                target: "tollgate", key = self.key, reason = with_causes(error),
+                "this instance cannot read which keys are blocked"
+            );
+        }
+    }
+}
+
+impl Blocks for RedisBlocks {
+    fn known(&self) -> &KnownBlocks {
+        &self.known
+    }
+
+    fn change(&self, change: BlockChange) -> Changed<'_> {
+        Box::pin(async move {
+            match change {
+                BlockChange::Block(member, time) => {
+                    let (time, most) = (time.as_millis().to_string(), MAX_BLOCKED.to_string());
+                    self.call(&[b"block", &member, time.as_bytes(), most.as_bytes()]).await
+                }
+                BlockChange::Unblock(member) => self.call(&[b"unblock", &member]).await,
+            }
+        })
+    }
+
+    fn follow(&self) {
+        if self.is_following.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        if !self.is_following.swap(true, Ordering::Relaxed) {
+            runtime.spawn(follow(Following(self.this.clone())));
+        }
+    }
+}
+
+fn is_full(error: &Error) -> bool {
+    with_causes(error).contains("TOLLGATE_FULL")
+}
+
+/// A task that reads the list. If its runtime shuts down, the next check starts another.
+struct Following(Weak<RedisBlocks>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        if let Some(blocks) = self.0.upgrade() {
+            blocks.is_following.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+async fn follow(following: Following) {
+    while let Some(blocks) = following.0.upgrade() {
+        // While Redis fails, the blocks that are known go on.
+        if let Err(error) = blocks.call(&[b"list"]).await {
+            blocks.warn(&error);
+        }
+        drop(blocks);
+        // With jitter, so that the instances do not all come at the same times.
+        timer::sleep_until(Instant::now() + INTERVAL.mul_f64(0.75 + 0.25 * random::unit())).await;
+    }
+}
+
+/// The reply is not trusted.
+fn parse(reply: &Value) -> Option<Vec<(Member, Duration)>> {
+    let Value::Array(parts) = reply else { return None };
+    let mut blocked = Vec::with_capacity(parts.len() / 2);
+    for pair in parts.chunks(2).take(MAX_BLOCKED) {
+        let [Value::BulkString(member), Value::BulkString(millis)] = pair else { return None };
+        let millis: u64 = str::from_utf8(millis).ok()?.parse().ok()?;
+        blocked.push((member.clone(), Duration::from_millis(millis.min(MAX_MILLIS))));
+    }
+    Some(blocked)
+}
+
+/// A thousand years, which can be added to any time.
+const MAX_MILLIS: u64 = 1_000 * 365 * 24 * 60 * 60 * 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_is_not_a_list_changes_nothing() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let good =
+            Value::Array(vec![text("a"), text("1500"), text("b"), text("18446744073709551615")]);
+        let blocked = parse(&good).unwrap();
+        assert_eq!(blocked[0], (b"a".to_vec(), Duration::from_millis(1_500)));
+        assert_eq!(blocked[1].1, Duration::from_millis(MAX_MILLIS));
+        for garbage in [
+            Value::Nil,
+            Value::Array(vec![text("a")]),
+            Value::Array(vec![text("a"), text("-5")]),
+            Value::Array(vec![text("a"), Value::Int(5)]),
+        ] {
+            assert_eq!(parse(&garbage), None);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Keys that are blocked in all processes.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use redis::Value;
+use tollgate::{BlockList, ErrorKind, Key, MemoryStore, RedisStore};
+
+use crate::common::{BOUND, Cluster, Server, wait_until};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn keys(list: &BlockList) -> Vec<(String, Key)> {
+    let mut keys: Vec<_> =
+        list.list().into_iter().map(|blocked| (blocked.policy, blocked.key)).collect();
+    keys.sort();
+    keys
+}
+
+#[tokio::test]
+async fn other_processes_know_of_a_block_and_of_its_end() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let (one, other) = (BlockList::new(&store()), BlockList::new(&store()));
+    let key = Key::from("203.0.113.7");
+    assert_eq!(other.get("api", &key), None);
+    one.block("api", &key, HOUR).await.unwrap();
+    let remaining = one.get("api", &key).expect("it is blocked at once");
+    assert!(remaining <= HOUR && remaining > HOUR - Duration::from_secs(60), "{remaining:?}");
+    wait_until("it is known", BOUND, async || other.get("api", &key).is_some()).await;
+    assert_eq!(other.get("search", &key), None, "only for this policy");
+    assert_eq!(other.get("api", &"203.0.113.70".into()), None);
+
+    one.unblock("api", &key).await.unwrap();
+    assert_eq!(one.get("api", &key), None);
+    wait_until("it is known", BOUND, async || other.get("api", &key).is_none()).await;
+
+    one.block("api", &key, Duration::from_millis(300)).await.unwrap();
+    wait_until("it is known", BOUND, async || one.get("api", &key).is_none()).await;
+    assert!(one.list().is_empty());
+}
+
+#[tokio::test]
+async fn a_block_goes_on_while_redis_is_gone_and_a_change_fails() {
+    let server = Server::start().await;
+    let list = BlockList::new(&RedisStore::open(server.url()).unwrap());
+    let key = Key::from("a");
+    list.block("api", &key, HOUR).await.unwrap();
+    server.stop();
+    assert!(list.unblock("api", &key).await.unwrap_err().is_transient());
+    assert!(list.get("api", &key).is_some());
+}
+
+#[tokio::test]
+async fn every_key_is_listed_as_it_was_blocked() {
+    let server = Server::start().await;
+    let stores = [
+        BlockList::new(&MemoryStore::new()),
+        BlockList::new(&RedisStore::open(server.url()).unwrap()),
+    ];
+    for list in stores {
+        let long = Key::from("x".repeat(1_000));
+        let expected: Vec<_> = [Key::from(""), Key::from([0, b',', 255, b'\r', b'\n']), long]
+            .into_iter()
+            .map(|key| ("api".to_owned(), key))
+            .collect();
+        for (policy, key) in &expected {
+            list.block(policy, key, HOUR).await.unwrap();
+        }
+        let mut sorted = expected.clone();
+        sorted.sort();
+        assert_eq!(keys(&list), sorted);
+        assert!(expected.iter().all(|(policy, key)| list.get(policy, key).is_some()));
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_is_full_says_so_and_a_time_without_an_end_is_rejected() {
+    let server = Server::start().await;
+    let stores = [
+        BlockList::new(&MemoryStore::new()),
+        BlockList::new(&RedisStore::open(server.url()).unwrap()),
+    ];
+    for list in stores {
+        for key in 0..1_000 {
+            list.block("api", key, HOUR).await.unwrap();
+        }
+        let error = list.block("api", "one more", HOUR).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected);
+        assert!(error.to_string().contains("1000 keys are blocked already"), "{error}");
+        list.block("api", 7, 2 * HOUR).await.unwrap();
+        for time in [Duration::ZERO, Duration::MAX] {
+            let error = list.block("api", 7, time).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_block_list_works_on_a_cluster() {
+    let cluster = Cluster::start().await;
+    let store = || RedisStore::open_cluster(cluster.urls()).unwrap();
+    let store = || store().connections(NonZeroUsize::MIN).key_prefix("app");
+    let (one, other) = (BlockList::new(&store()), BlockList::new(&store()));
+    one.block("api", "a", HOUR).await.unwrap();
+    assert_eq!(other.get("api", &"a".into()), None);
+    wait_until("it is known", BOUND, async || other.get("api", &"a".into()).is_some()).await;
+}
+
+#[tokio::test]
+async fn the_list_expires_with_its_last_block() {
+    let server = Server::start().await;
+    let list = BlockList::new(&RedisStore::open(server.url()).unwrap());
+    list.block("api", "a", 2 * HOUR).await.unwrap();
+    list.block("api", "b", HOUR).await.unwrap();
+    let millis = async || match server.command(&["PTTL", "tollgate:{blocked}"]).await {
+        Value::Int(millis) => millis,
+        other => panic!("{other:?}"),
+    };
+    assert!((7_100_000..=7_200_000).contains(&millis().await));
+    list.unblock("api", "a").await.unwrap();
+    assert!((3_500_000..=3_600_000).contains(&millis().await));
+}
+
+#[tokio::test]
+async fn the_documented_permissions_suffice() {
+    let server = Server::start().await;
+    let of_lists = ["zadd", "zrem", "zcard", "zscore", "zrange", "zremrangebyscore", "pexpireat"];
+    server.grant(&[&Server::REQUIRED_COMMANDS[..], &of_lists].concat()).await;
+    let list = BlockList::new(&RedisStore::open(server.limited_url()).unwrap());
+    list.block("api", "a", HOUR).await.unwrap();
+    list.unblock("api", "a").await.unwrap();
+    assert!(list.list().is_empty());
+}

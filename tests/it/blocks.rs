@@ -125,9 +125,11 @@ async fn the_list_expires_with_its_last_block() {
 #[tokio::test]
 async fn the_documented_permissions_suffice() {
     let server = Server::start().await;
-    let of_lists = ["zadd", "zrem", "zcard", "zscore", "zrange", "zremrangebyscore", "pexpireat"];
+    let of_lists =
+        ["+zadd", "+zrem", "+zcard", "+zscore", "+zrange", "+zremrangebyscore", "+pexpireat"];
     server.grant(&[&Server::REQUIRED_COMMANDS[..], &of_lists].concat()).await;
-    let list = BlockList::new(&RedisStore::open(server.limited_url()).unwrap());
+    let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
+    let list = BlockList::new(&RedisStore::open(url).unwrap());
     list.block("api", "a", HOUR).await.unwrap();
     list.unblock("api", "a").await.unwrap();
     assert!(list.list().is_empty());

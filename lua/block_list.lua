@@ -22,7 +22,8 @@ end
 
 local list = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 if ARGV[1] ~= 'list' and #list > 0 then
-  redis.call('PEXPIREAT', KEYS[1], list[#list])
+  -- Redis writes some whole numbers with an exponent.
+  redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', list[#list]))
 end
 for i = 2, #list, 2 do
   list[i] = string.format('%.0f', list[i] - now)

@@ -1,7 +1,7 @@
 //! Keys that are blocked in all processes.
 
 use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 use tollgate::{BlockList, ErrorKind, Key, MemoryStore, RedisStore};
@@ -120,6 +120,22 @@ async fn the_list_expires_with_its_last_block() {
     assert!((7_100_000..=7_200_000).contains(&millis().await));
     list.unblock("api", "a").await.unwrap();
     assert!((3_500_000..=3_600_000).contains(&millis().await));
+}
+
+/// Redis 7.2 and later write the multiples of a hundred million as `2e+8`.
+#[tokio::test]
+async fn a_block_can_end_at_any_millisecond() {
+    const ROUND: u128 = 100_000_000;
+    let server = Server::start().await;
+    let list = BlockList::new(&RedisStore::open(server.url()).unwrap());
+    let since_1970 = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let end = (since_1970() / ROUND + 2) * ROUND;
+    // Each ends about a quarter of a millisecond later than the one before, so one of them ends then.
+    for quarter in 0..200 {
+        let time = Duration::from_millis((end - since_1970()) as u64 + quarter / 4 - 25);
+        list.block("api", quarter, time).await.unwrap();
+    }
+    assert_eq!(list.list().len(), 200);
 }
 
 #[tokio::test]

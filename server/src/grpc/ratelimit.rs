@@ -52,7 +52,7 @@ impl rate_limit_service_server::RateLimitService for RateLimitService {
             self.decide(&active, &planned[index], descriptor, hits)
         };
         let outcomes = match planned.len() {
-            // Most requests have one, which needs no tasks of its own.
+            // Most requests have only one, which needs no list of futures.
             1 => vec![decide(0).await?],
             many => try_join_all((0..many).map(decide)).await?,
         };

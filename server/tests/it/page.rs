@@ -20,7 +20,7 @@ const ENTER: &str = "\u{e007}";
 struct Browser {
     driver: Child,
     session: String,
-    _profile: TempDir,
+    profile: TempDir,
 }
 
 impl Browser {
@@ -45,7 +45,7 @@ impl Browser {
         let reply = Client::new().post(format!("{url}/session")).json(&capabilities).send().await;
         let reply: Value = reply.unwrap().json().await.unwrap();
         let id = reply["value"]["sessionId"].as_str().unwrap_or_else(|| panic!("{reply}"));
-        Self { driver, session: format!("{url}/session/{id}"), _profile: profile }
+        Self { driver, session: format!("{url}/session/{id}"), profile }
     }
 
     async fn post(&self, path: &str, body: Value) -> Value {
@@ -74,8 +74,10 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let _ = Command::new("kill").arg(self.driver.id().to_string()).status();
+        let _ = self.driver.kill();
         let _ = self.driver.wait();
+        // The browser outlives its driver. Its command line has the profile.
+        let _ = Command::new("pkill").args(["-KILL", "-f"]).arg(self.profile.path()).status();
     }
 }
 

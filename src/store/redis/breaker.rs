@@ -1,8 +1,8 @@
 //! When a server is not asked any more, because it fails. It does no I/O and reads no clock.
 //!
 //! A call that fails or is late may mean little: a worker was blocked, or a connection was lost. So it
-//! starts a probe, which is a call that no check waits for. If that fails too, the breaker opens. Then
-//! checks fail at once, until a probe succeeds.
+//! starts a probe, which is a call that no check waits for. If that fails too, and no check has had a good
+//! reply meanwhile, the breaker opens. Then checks fail at once, until a probe succeeds.
 
 use std::time::{Duration, Instant};
 
@@ -107,6 +107,11 @@ impl Breaker {
                     Some(Open { refused, .. }) => Probed::Closes { refused },
                 }
             }
+            // A check has had a good reply since the probe began, perhaps on another connection.
+            (Err(_), None) if self.faults == Faults::default() => {
+                self.is_probing = false;
+                Probed::Works
+            }
             (Err(error), None) => {
                 let interval = FIRST_INTERVAL;
                 self.open = Some(Open { error, refused: 0, interval });
@@ -162,6 +167,20 @@ mod tests {
         assert!(breaker.refuse().is_none());
         assert_eq!(breaker.probed(Ok(()), start + 2 * MS, 0.5), Probed::Works);
         assert!(breaker.refuse().is_none());
+    }
+
+    #[test]
+    fn a_good_reply_during_a_probe_outweighs_its_failure() {
+        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        assert!(breaker.failed(Fault::Failed, start));
+        // The check was sent on another connection than the probe.
+        breaker.succeeded();
+        assert_eq!(breaker.probed(Err(error()), start + MS, 0.5), Probed::Works);
+        assert!(breaker.refuse().is_none());
+        assert!(
+            breaker.failed(Fault::Failed, start + 2 * MS),
+            "the next fault starts another probe"
+        );
     }
 
     #[test]

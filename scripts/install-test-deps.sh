@@ -30,29 +30,10 @@ if [ "$(uname)" = Linux ] && ! pkg-config --exists openssl 2>/dev/null; then
 fi
 # Debian has it where not all users look for programs.
 if ! PATH="$PATH:/usr/sbin" command -v nginx >/dev/null; then
-    if ! command -v apt-get >/dev/null; then
-        echo "The tests of tollgate-server need nginx: install the package of that name." >&2
-        exit 1
-    fi
     packages+=(nginx)
 fi
 if [ "${#packages[@]}" -eq 0 ]; then
     exit 0
 fi
 
-as_root=()
-if [ "$(id -u)" -ne 0 ]; then
-    as_root=(sudo)
-fi
-# In runlevel 1, packages do not start their services.
-environment=(env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1)
-"${as_root[@]}" "${environment[@]}" apt-get update
-"${as_root[@]}" "${environment[@]}" apt-get install -y --no-install-recommends "${packages[@]}"
-# Where systemd runs, it ignores the runlevel.
-if [ -d /run/systemd/system ]; then
-    for package in redis-server nginx; do
-        if [[ " ${packages[*]} " = *" $package "* ]]; then
-            "${as_root[@]}" systemctl disable --now "$package"
-        fi
-    done
-fi
+exec "$(dirname "$0")/apt-install.sh" "${packages[@]}"

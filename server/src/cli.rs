@@ -93,7 +93,9 @@ pub(crate) struct Overrides {
 impl Overrides {
     pub(crate) fn apply(&self, settings: &mut Settings) {
         fn set<T: Clone>(setting: &mut T, value: &Option<T>) {
-            setting.clone_from(value.as_ref().unwrap_or(&setting.clone()));
+            if let Some(value) = value {
+                setting.clone_from(value);
+            }
         }
         fn set_some<T: Clone>(setting: &mut Option<T>, value: &Option<T>) {
             if value.is_some() {

@@ -38,7 +38,7 @@ pub(crate) struct Config {
 }
 
 /// Everything that is wrong with the configuration, one error per line.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Errors(Vec<String>);
 
 impl Errors {
@@ -51,9 +51,9 @@ impl Errors {
         });
     }
 
-    fn one(file: &Path, message: impl Display) -> Self {
+    fn one(file: &Path, at: Location, message: impl Display) -> Self {
         let mut errors = Self::default();
-        errors.add(file, Location::UNKNOWN, message);
+        errors.add(file, at, message);
         errors
     }
 }
@@ -160,7 +160,8 @@ struct Files {
 
 impl Files {
     fn read(&mut self, file: &Path) -> Result<String, Errors> {
-        let text = fs::read_to_string(file).map_err(|error| Errors::one(file, error))?;
+        let text = fs::read_to_string(file)
+            .map_err(|error| Errors::one(file, Location::UNKNOWN, error))?;
         self.add(file, &text);
         Ok(text)
     }
@@ -247,8 +248,6 @@ fn parse<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, Errors> {
         let message = DefaultMessageFormatter.format_message(error.without_snippet());
         // It may quote anything that is in the file.
         let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-        let mut errors = Errors::default();
-        errors.add(file, at, message.chars().map(printable).collect::<String>());
-        errors
+        Errors::one(file, at, message.chars().map(printable).collect::<String>())
     })
 }

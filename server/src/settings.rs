@@ -5,6 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::HeaderName;
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_saphyr::Spanned;
@@ -264,9 +265,23 @@ pub(crate) struct Admin {
 pub(crate) struct Auth {
     pub(crate) policy: Option<Spanned<String>>,
     /// The header with the key. The client's IP address if there is none.
-    pub(crate) key_header: Option<String>,
+    pub(crate) key_header: Option<KeyHeader>,
     /// The addresses of the gateways, and of proxies before them, whose `X-Forwarded-For` counts.
     pub(crate) trusted_proxies: Vec<Range>,
+}
+
+/// The name of a header with keys.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct KeyHeader(pub(crate) HeaderName);
+
+impl TryFrom<String> for KeyHeader {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let invalid = |_| format!("`{name}` is not the name of a header");
+        HeaderName::try_from(&name).map(Self).map_err(invalid)
+    }
 }
 
 impl Default for Auth {

@@ -1,8 +1,11 @@
+use std::net::IpAddr;
+
 use http::request::Parts;
 
 use super::peer::peer;
 use super::prefix::Prefixes;
 use super::{KeyResolver, Resolution};
+use crate::Key;
 
 /// Uses the peer's IP address as the key: that of the other end of the connection.
 ///
@@ -68,6 +71,20 @@ impl PeerIp {
     /// numbers are clamped.
     pub fn ipv4_prefix(self, bits: u8) -> Self {
         Self { prefixes: self.prefixes.v4(bits) }
+    }
+
+    /// The key of requests from this address, to check, peek or reset it.
+    ///
+    /// ```
+    /// use tollgate::Key;
+    /// use tollgate::resolve::PeerIp;
+    ///
+    /// let key = PeerIp::new().key("2001:db8:1:2::3".parse()?);
+    /// assert_eq!(key, Key::from("2001:db8:1:2::/64"));
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
+    pub fn key(&self, address: IpAddr) -> Key {
+        self.prefixes.key(address)
     }
 }
 

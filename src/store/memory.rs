@@ -134,7 +134,7 @@ impl MemoryStore {
         Self::build(Self::DEFAULT_KEYS, Clock::tokio(time))
     }
 
-    /// Like [`with_max_keys`](Self::with_max_keys), with a clock that moves only when it is told to.
+    /// Like [`with_max_keys`](Self::with_max_keys), with a manually advanced clock.
     pub fn with_manual_clock(keys: NonZeroUsize, clock: ManualClock) -> Self {
         Self::build(keys, Clock::Manual(clock))
     }

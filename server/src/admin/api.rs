@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::Deserialize;
@@ -15,7 +14,7 @@ use tollgate::{Error, ErrorKind, Key};
 
 use crate::checker::seconds;
 use crate::denied;
-use crate::http::{DecisionJson, problem};
+use crate::http::{Body, DecisionJson, problem, unknown_policy};
 use crate::live::{Active, ActivePolicy, Live};
 use crate::reload::reload as reload_files;
 
@@ -91,13 +90,7 @@ pub(super) struct Block {
     seconds: u64,
 }
 
-type Body<T> = Result<Json<T>, JsonRejection>;
-
-pub(super) async fn peek(State(live): State<Arc<Live>>, body: Body<Target>) -> Response {
-    let target = match body {
-        Ok(Json(target)) => target,
-        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
-    };
+pub(super) async fn peek(State(live): State<Arc<Live>>, Body(target): Body<Target>) -> Response {
     let active = live.active();
     let policy = match find(&active, &target.policy) {
         Ok(policy) => policy,
@@ -109,11 +102,7 @@ pub(super) async fn peek(State(live): State<Arc<Live>>, body: Body<Target>) -> R
     }
 }
 
-pub(super) async fn reset(State(live): State<Arc<Live>>, body: Body<Target>) -> Response {
-    let target = match body {
-        Ok(Json(target)) => target,
-        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
-    };
+pub(super) async fn reset(State(live): State<Arc<Live>>, Body(target): Body<Target>) -> Response {
     let active = live.active();
     match find(&active, &target.policy) {
         Ok(policy) => done(policy.limiter.reset(Key::from(&target.key)).await),
@@ -121,38 +110,36 @@ pub(super) async fn reset(State(live): State<Arc<Live>>, body: Body<Target>) -> 
     }
 }
 
-pub(super) async fn charge(State(live): State<Arc<Live>>, body: Body<Adjustment>) -> Response {
-    adjust(&live, body, true).await
+pub(super) async fn charge(
+    State(live): State<Arc<Live>>,
+    Body(target): Body<Adjustment>,
+) -> Response {
+    adjust(&live, target, true).await
 }
 
-pub(super) async fn credit(State(live): State<Arc<Live>>, body: Body<Adjustment>) -> Response {
-    adjust(&live, body, false).await
+pub(super) async fn credit(
+    State(live): State<Arc<Live>>,
+    Body(target): Body<Adjustment>,
+) -> Response {
+    adjust(&live, target, false).await
 }
 
-pub(super) async fn block(State(live): State<Arc<Live>>, body: Body<Block>) -> Response {
-    let Block { policy, key, seconds } = match body {
-        Ok(Json(block)) => block,
-        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
-    };
-    if let Err(response) = find(&live.active(), &policy) {
-        return *response;
+pub(super) async fn block(State(live): State<Arc<Live>>, Body(block): Body<Block>) -> Response {
+    match find(&live.active(), &block.policy) {
+        Ok(_) => {
+            let time = Duration::from_secs(block.seconds);
+            done(live.blocked.block(&block.policy, block.key, time).await)
+        }
+        Err(response) => *response,
     }
-    done(live.blocked.block(&policy, key, Duration::from_secs(seconds)).await)
 }
 
 /// Also for a policy that is gone.
-pub(super) async fn unblock(State(live): State<Arc<Live>>, body: Body<Target>) -> Response {
-    match body {
-        Ok(Json(Target { policy, key })) => done(live.blocked.unblock(&policy, key).await),
-        Err(rejection) => problem(rejection.status(), &rejection.body_text()),
-    }
+pub(super) async fn unblock(State(live): State<Arc<Live>>, Body(target): Body<Target>) -> Response {
+    done(live.blocked.unblock(&target.policy, target.key).await)
 }
 
-async fn adjust(live: &Live, body: Body<Adjustment>, is_charge: bool) -> Response {
-    let target = match body {
-        Ok(Json(target)) => target,
-        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
-    };
+async fn adjust(live: &Live, target: Adjustment, is_charge: bool) -> Response {
     let (active, key) = (live.active(), Key::from(&target.key));
     let policy = match find(&active, &target.policy) {
         Ok(policy) => policy,
@@ -165,9 +152,7 @@ async fn adjust(live: &Live, body: Body<Adjustment>, is_charge: bool) -> Respons
 }
 
 fn find<'a>(active: &'a Active, name: &str) -> Result<&'a ActivePolicy, Box<Response>> {
-    active.policy(name).ok_or_else(|| {
-        Box::new(problem(StatusCode::NOT_FOUND, &format!("there is no policy `{name}`")))
-    })
+    active.policy(name).ok_or_else(|| Box::new(unknown_policy(name)))
 }
 
 fn done(result: Result<(), Error>) -> Response {

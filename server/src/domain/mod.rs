@@ -116,8 +116,8 @@ impl Domains {
             let message = format!("another file has the domain `{name}` too");
             errors.add(file, domain.domain.referenced, message);
         }
-        let root =
-            Node::new(name, &domain.descriptors, &mut tree::Context { file, policies, errors });
+        let context = &mut tree::Context { file, domain: name, policies, errors };
+        let root = Node::new(&domain.descriptors, context);
         let overrides = override_name(name);
         self.domains.insert(name.clone(), Domain { root, overrides });
     }

@@ -11,7 +11,7 @@ use super::policy_name::{Path, policy_name};
 use super::{Limit, Match, Rule, Unit};
 use crate::config::Errors;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Node {
     rule: Option<Rule>,
     /// Whether metrics tell its values apart.
@@ -38,14 +38,15 @@ struct Wildcard {
 /// Where the descriptors are from, and what they may refer to.
 pub(super) struct Context<'a> {
     pub(super) file: &'a FilePath,
+    pub(super) domain: &'a str,
     pub(super) policies: &'a PolicySet,
     pub(super) errors: &'a mut Errors,
 }
 
 impl Node {
     /// The descriptors of a domain, with everything that is wrong with them among the errors.
-    pub(super) fn new(domain: &str, descriptors: &[Descriptor], context: &mut Context<'_>) -> Self {
-        let children = children(domain, &mut Vec::new(), descriptors, context);
+    pub(super) fn new(descriptors: &[Descriptor], context: &mut Context<'_>) -> Self {
+        let children = children(&mut Vec::new(), descriptors, context);
         Self { rule: None, value_to_metric: false, children }
     }
 
@@ -134,7 +135,6 @@ fn label(rule: &Rule, steps: &[Step<'_>]) -> Option<String> {
 }
 
 fn children<'a>(
-    domain: &str,
     path: &mut Vec<(&'a str, Option<&'a str>)>,
     descriptors: &'a [Descriptor],
     context: &mut Context<'_>,
@@ -152,8 +152,8 @@ fn children<'a>(
         let value = descriptor.value.as_ref().map(|value| value.value.as_str());
         let value = value.filter(|value| !value.is_empty());
         path.push((key, value));
-        let rule = rule(domain, path, descriptor, context);
-        let children = children(domain, path, &descriptor.descriptors, context);
+        let rule = rule(path, descriptor, context);
+        let children = children(path, &descriptor.descriptors, context);
         let node = Node { rule, value_to_metric: descriptor.value_to_metric, children };
         path.pop();
 
@@ -185,12 +185,7 @@ fn children<'a>(
     by_key
 }
 
-fn rule(
-    domain: &str,
-    path: &Path<'_>,
-    descriptor: &Descriptor,
-    context: &mut Context<'_>,
-) -> Option<Rule> {
+fn rule(path: &Path<'_>, descriptor: &Descriptor, context: &mut Context<'_>) -> Option<Rule> {
     let Descriptor { shadow_mode, quota_mode, count_denied, detailed_metric, .. } = *descriptor;
     let mut error = |at, message: &str| context.errors.add(context.file, at, message);
     let (limit, name, replaces) = match (&descriptor.rate_limit, &descriptor.policy) {
@@ -247,7 +242,7 @@ fn rule(
                         error(at, "`requests_per_unit` is missing: 0 denies all requests");
                         return None;
                     };
-                    Limit::PerUnit { permits, unit, policy: policy_name(domain, path) }
+                    Limit::PerUnit { permits, unit, policy: policy_name(context.domain, path) }
                 }
                 (false, None) => {
                     if rate_limit.unit.is_none() {

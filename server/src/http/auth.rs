@@ -7,18 +7,19 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::response::{IntoResponse, Response};
+use http::StatusCode;
 use http::header::RETRY_AFTER;
 use http::request::Parts;
-use http::{HeaderName, StatusCode};
 use serde::Deserialize;
 use tollgate::layer::HeaderStyle;
 use tollgate::{Costs, Key, KeyResolver, Resolution};
 
-use super::problem;
+use super::{problem, unknown_policy};
 use crate::checker::{self, Answer};
 use crate::lists::Listed;
 use crate::live::{Active, Live};
 use crate::range::Range;
+use crate::settings::KeyHeader;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
@@ -28,16 +29,12 @@ const X_FORWARDED_FOR: &str = "x-forwarded-for";
 pub(super) struct AuthQuery {
     policy: Option<String>,
     /// The header with the key, instead of the client's IP address.
-    key_header: Option<String>,
-    #[serde(default = "one")]
+    key_header: Option<KeyHeader>,
+    #[serde(default = "super::one")]
     cost: u64,
     /// The status of a denial, for gateways that do not pass 429 on.
     #[serde(default = "too_many_requests")]
     denied: u16,
-}
-
-fn one() -> u64 {
-    1
 }
 
 fn too_many_requests() -> u16 {
@@ -65,7 +62,7 @@ pub(super) async fn auth(
         return problem(StatusCode::BAD_REQUEST, advice);
     };
     let Some(policy) = active.policy(name) else {
-        return problem(StatusCode::NOT_FOUND, &format!("there is no policy `{name}`"));
+        return unknown_policy(name);
     };
     let (parts, _) = request.into_parts();
     let (key, listed) = match key(&active, &query, &parts) {
@@ -112,10 +109,8 @@ enum KeyOf {
 /// The key, or the response to a request without one.
 fn key(active: &Active, query: &AuthQuery, parts: &Parts) -> Result<KeyOf, Box<Response>> {
     let bad_request = |detail: &str| Box::new(problem(StatusCode::BAD_REQUEST, detail));
-    if let Some(name) = query.key_header.as_deref().or(active.auth.key_header.as_deref()) {
-        let name = HeaderName::try_from(name)
-            .map_err(|_| bad_request("`key_header` is not the name of a header"))?;
-        let mut values = parts.headers.get_all(&name).into_iter();
+    if let Some(KeyHeader(name)) = query.key_header.as_ref().or(active.auth.key_header.as_ref()) {
+        let mut values = parts.headers.get_all(name).into_iter();
         return match (values.next(), values.next()) {
             (Some(value), None) if !value.is_empty() => {
                 Ok(KeyOf::Header(Key::from(value.as_bytes())))
@@ -135,7 +130,8 @@ fn key(active: &Active, query: &AuthQuery, parts: &Parts) -> Result<KeyOf, Box<R
         }
         return Err(bad_request(&format!("`auth.trusted_proxies` does not have {peer}")));
     }
-    let forwarded = parts.headers.get(X_FORWARDED_FOR).and_then(|value| value.to_str().ok());
+    let forwarded = parts.headers.get_all(X_FORWARDED_FOR).iter().next_back();
+    let forwarded = forwarded.and_then(|value| value.to_str().ok());
     let last = forwarded.and_then(|value| value.rsplit(',').next()).map(str::trim);
     if last.and_then(Range::network).is_none() {
         return Err(bad_request("the gateway has to send X-Forwarded-For, ending with an address"));

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::extract::rejection::JsonRejection;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::RETRY_AFTER;
@@ -14,7 +13,7 @@ use serde_json::json;
 use tollgate::layer::HeaderStyle;
 use tollgate::{Costs, ErrorKind, Key};
 
-use super::{DecisionJson, problem};
+use super::{Body, DecisionJson, problem, unknown_policy};
 use crate::checker::{self, Answer};
 use crate::lists::Listed;
 use crate::live::Live;
@@ -25,14 +24,10 @@ pub(super) struct CheckRequest {
     policy: String,
     key: String,
     /// Of each quota that `costs` does not name.
-    #[serde(default = "one")]
+    #[serde(default = "super::one")]
     cost: u64,
     #[serde(default)]
     costs: BTreeMap<String, u64>,
-}
-
-fn one() -> u64 {
-    1
 }
 
 impl CheckRequest {
@@ -42,19 +37,14 @@ impl CheckRequest {
     }
 }
 
-/// The decision, with status 200 also for a denial: the check itself has worked.
+/// The decision, with status 200 also for a denial: the check itself succeeded.
 pub(super) async fn check(
     State(live): State<Arc<Live>>,
-    request: Result<Json<CheckRequest>, JsonRejection>,
+    Body(mut request): Body<CheckRequest>,
 ) -> Response {
-    let mut request = match request {
-        Ok(Json(request)) => request,
-        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
-    };
     let active = live.active();
     let Some(policy) = active.policy(&request.policy) else {
-        let detail = format!("there is no policy `{}`", request.policy);
-        return problem(StatusCode::NOT_FOUND, &detail);
+        return unknown_policy(&request.policy);
     };
     let (key, costs) = (Key::from(&request.key), request.costs());
     if let Some(listed) = active.lists.of_key(&key) {

@@ -1,6 +1,7 @@
 //! Checks over HTTP.
 
 mod auth;
+mod body;
 mod check;
 mod decision_json;
 mod problem;
@@ -12,12 +13,18 @@ use axum::routing::{any, post};
 
 use crate::live::Live;
 
+pub(crate) use body::Body;
 pub(crate) use decision_json::DecisionJson;
-pub(crate) use problem::problem;
+pub(crate) use problem::{problem, unknown_policy};
 
 pub(crate) fn router(live: Arc<Live>) -> Router {
     Router::new()
         .route("/v1/check", post(check::check))
         .route("/auth", any(auth::auth))
         .with_state(live)
+}
+
+/// The cost of a check that names none.
+fn one() -> u64 {
+    1
 }

@@ -8,6 +8,10 @@ use serde_json::json;
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
+pub(crate) fn unknown_policy(name: &str) -> Response {
+    problem(StatusCode::NOT_FOUND, &format!("there is no policy `{name}`"))
+}
+
 pub(crate) fn problem(status: StatusCode, detail: &str) -> Response {
     let title = status.canonical_reason().unwrap_or_default();
     let body = json!({ "title": title, "status": status.as_u16(), "detail": detail });

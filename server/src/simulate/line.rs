@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
+
+use tollgate::resolve::PeerIp;
 
 use super::json_line;
 use super::log_time::LogTime;
@@ -66,17 +68,14 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The client of an address, as `/auth` counts it: an IPv6 address by its /64 network.
+/// The client of an address, as `/auth` counts it.
 pub(super) fn client(address: &str) -> Cow<'_, str> {
     match address.parse::<Ipv6Addr>() {
         Err(_) => address.into(),
-        Ok(address) => match IpAddr::from(address).to_canonical() {
-            IpAddr::V4(address) => address.to_string().into(),
-            IpAddr::V6(address) => {
-                let network = Ipv6Addr::from(u128::from(address) >> 64 << 64);
-                format!("{network}/64").into()
-            }
-        },
+        Ok(address) => {
+            let key = PeerIp::new().key(address.into());
+            String::from_utf8_lossy(key.as_bytes()).into_owned().into()
+        }
     }
 }
 

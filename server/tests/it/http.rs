@@ -101,7 +101,7 @@ async fn a_wrong_configuration_of_a_gateway_is_explained() {
         ("?policy=b", 404, "there is no policy `b`"),
         ("?policy=a&denied=200", 400, "`denied`"),
         ("?policy=a&polcy=a", 400, "polcy"),
-        ("?policy=a&key_header=a%20b", 400, "`key_header`"),
+        ("?policy=a&key_header=a%20b", 400, "`a b` is not the name of a header"),
         ("?policy=a&key_header=missing", 400, "the header `missing` is missing"),
     ] {
         let response = auth(&server, query, &[("x-forwarded-for", "192.0.2.1")]).await;

@@ -156,14 +156,15 @@ impl Window {
         round_trip.add(sent, taken, now);
         let longest = round_trip.longest_useful(self.timeout);
         let limit = most_in_flight(sent.in_flight, taken, longest);
-        self.limit = if taken <= longest {
-            self.limit.max(limit)
-        } else if round_trip.latest[1] <= longest {
+        self.limit = match (taken <= longest, round_trip.latest[1] <= longest) {
+            (true, true) => self.limit.max(limit),
+            // Queues that share a server see the same delay. If all of them grew with the first short
+            // round trip, their calls would be late together again.
+            (true, false) => self.limit,
             // It may have been read late by a worker that was blocked. A window of one batch would
             // then wait for whatever that worker holds up next.
-            self.limit.min(limit.max(ANY_SIZE))
-        } else {
-            self.limit.min(limit)
+            (false, true) => self.limit.min(limit.max(ANY_SIZE)),
+            (false, false) => self.limit.min(limit),
         };
         taken > self.timeout
     }
@@ -240,8 +241,8 @@ impl RoundTrip {
     fn add(&mut self, sent: Sent, taken: Duration, now: Instant) {
         self.latest = [taken, self.latest[0]];
         self.smoothed = (self.smoothed * 7 + taken) / 8;
-        // With many batches in flight, every round trip includes a wait.
-        if now.saturating_duration_since(self.epoch) >= EPOCH && sent.in_flight <= ANY_SIZE {
+        // With more in flight, a round trip may include a wait for them, which says nothing of the network.
+        if now.saturating_duration_since(self.epoch) >= EPOCH && sent.in_flight <= 1 {
             self.epoch = now;
             self.shortest = [taken, self.shortest[0]];
         }
@@ -279,6 +280,7 @@ fn most_in_flight(in_flight: usize, taken: Duration, longest: Duration) -> usize
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::slice;
 
     use super::*;
 
@@ -300,29 +302,35 @@ mod tests {
 
     /// Full batches always wait for a server that takes them one after another. Returns when each
     /// reply is read, and how long after its batch was sent.
-    fn overload(window: &mut Window, start: Instant, time: Duration) -> Vec<(Instant, Duration)> {
+    fn overload(
+        windows: &mut [Window],
+        start: Instant,
+        time: Duration,
+    ) -> Vec<(Instant, Duration)> {
         let (mut now, mut idle_at, mut replies) = (start, start, Vec::new());
         let mut in_flight = VecDeque::new();
         while now < start + time {
-            while window.may_start(now, true) {
-                idle_at = idle_at.max(now + BASE / 2) + SERVICE;
-                in_flight.push_back((send(window, now), idle_at + BASE / 2));
+            for (number, window) in windows.iter_mut().enumerate() {
+                while window.may_start(now, true) {
+                    idle_at = idle_at.max(now + BASE / 2) + SERVICE;
+                    in_flight.push_back((number, send(window, now), idle_at + BASE / 2));
+                }
             }
-            let (sent, at) = in_flight.pop_front().expect("something may be in flight");
+            let (number, sent, at) = in_flight.pop_front().expect("something may be in flight");
             now = at;
-            reply(window, sent, now);
+            reply(&mut windows[number], sent, now);
             replies.push((now, now - sent.at));
         }
-        for (sent, at) in in_flight {
-            reply(window, sent, at);
+        for (number, sent, at) in in_flight {
+            reply(&mut windows[number], sent, at);
         }
         replies
     }
 
     #[test]
     fn under_lasting_overload_the_server_is_busy_and_answers_in_time() {
-        let (mut window, start) = (Window::new(55 * MS), Instant::now());
-        let replies = overload(&mut window, start, 30 * SECOND);
+        let (window, start) = (Window::new(55 * MS), Instant::now());
+        let replies = overload(&mut [window], start, 30 * SECOND);
         let settled: Vec<_> = replies.iter().filter(|(at, _)| *at > start + 300 * MS).collect();
         let longest = settled.iter().map(|(_, taken)| *taken).max().unwrap();
         assert!(longest <= 44 * MS, "a reply takes {longest:?} of 55 ms");
@@ -331,9 +339,20 @@ mod tests {
     }
 
     #[test]
+    fn queues_that_share_an_overloaded_server_do_not_grow_in_step() {
+        let (mut windows, start) = ([(); 9].map(|()| Window::new(55 * MS)), Instant::now());
+        let replies = overload(&mut windows, start, 30 * SECOND);
+        let settled: Vec<_> = replies.iter().filter(|(at, _)| *at > start + SECOND).collect();
+        let late = settled.iter().filter(|(_, taken)| *taken > 55 * MS).count();
+        let busy = SERVICE * settled.len() as u32;
+        assert!(late * 50 <= settled.len(), "{late} of {} replies are late", settled.len());
+        assert!(busy >= 29 * SECOND * 95 / 100, "busy for {busy:?}");
+    }
+
+    #[test]
     fn batches_that_are_not_full_do_not_start_beyond_the_window() {
         let (mut window, start) = (Window::new(55 * MS), Instant::now());
-        overload(&mut window, start, 500 * MS);
+        overload(slice::from_mut(&mut window), start, 500 * MS);
         let (mut now, limit) = (start + 600 * MS, window.limit);
         for _ in 0..200 {
             if window.may_start(now, false) {

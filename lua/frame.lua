@@ -78,8 +78,9 @@ for i = 1, #keys do
   -- Reuses the table of the keys for the results, because tables are expensive.
   keys[i] = found
 end
+-- One expression makes one string.
+if #keys == 1 then return failed and keys[1] or time[1] .. ' ' .. time[2] .. ' ' .. keys[1] end
 local clock = time[1] .. ' ' .. time[2] .. ' '
-if #keys == 1 then return failed and keys[1] or clock .. keys[1] end
 if not (failed or binary) then
   local text = table.concat(keys, ',')
   -- tonumber ignores what follows a NUL, so a corrupt value that passed for valid may have commas there.

@@ -29,6 +29,11 @@ use clap::Parser;
 use crate::cli::{Cli, Command, Serve};
 use crate::config::Source;
 
+/// A request is often freed by another thread than it was allocated by, and the allocator of musl, in a
+/// static build, is slow.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let Cli { command, serve } = Cli::parse();
     match command {

@@ -4,6 +4,7 @@ mod admin;
 mod checker;
 mod cli;
 mod config;
+mod connection;
 mod denied;
 mod domain;
 mod grpc;

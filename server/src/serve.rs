@@ -8,28 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::ConnectInfo;
-use axum::extract::Request;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
-use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
-use tower::ServiceExt as _;
 
+use crate::connection;
 use crate::settings::Limits;
 
 /// Timeout of the TLS handshake, and for the headers of an HTTP/1 request.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval of HTTP/2 keep-alive pings. Live connections answer them, so they are never silent.
+/// Interval of HTTP/2 pings, and how long a client may take to answer one.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
-/// A connection from which nothing arrives for so long is closed.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The smallest buffer of a connection that hyper supports.
 const MIN_BUFFER: usize = 8 * 1_024;
 /// Of HTTP/2 (RFC 9113): the initial size, and the largest.
@@ -59,7 +51,8 @@ impl Endpoint {
         let Self { listener, router, protocol, tls } = self;
         let connections = Arc::new(Semaphore::new(limits.connections.get()));
         let builder = builder(protocol, limits);
-        let graceful = GracefulShutdown::new();
+        // Each connection has a receiver.
+        let stop = watch::Sender::new(false);
         let mut shutdown = pin!(shutdown);
         loop {
             let permit = tokio::select! {
@@ -71,13 +64,22 @@ impl Endpoint {
                 () = &mut shutdown => break,
             };
             let (router, tls, builder) = (router.clone(), tls.clone(), builder.clone());
-            let watcher = graceful.watcher();
+            let (limits, mut stopped) = (limits.clone(), stop.subscribe());
             tokio::spawn(async move {
                 let _permit = permit;
+                let stopped = async {
+                    // An error means the same: nobody serves any more.
+                    let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
+                };
                 let result = match tls {
-                    None => connection(stream, peer, router, &builder, watcher).await,
+                    None => {
+                        connection::serve(stream, peer, router, &builder, &limits, stopped).await
+                    }
                     Some(tls) => match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                        Ok(Ok(stream)) => connection(stream, peer, router, &builder, watcher).await,
+                        Ok(Ok(stream)) => {
+                            connection::serve(stream, peer, router, &builder, &limits, stopped)
+                                .await
+                        }
                         Ok(Err(error)) => Err(error.into()),
                         Err(elapsed) => Err(elapsed.into()),
                     },
@@ -88,7 +90,8 @@ impl Endpoint {
             });
         }
         drop(listener);
-        graceful.shutdown().await;
+        stop.send_replace(true);
+        stop.closed().await;
     }
 }
 
@@ -141,22 +144,4 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 fn is_of_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
-}
-
-async fn connection<S: AsyncRead + AsyncWrite + Send + 'static>(
-    stream: S,
-    peer: SocketAddr,
-    router: Router,
-    builder: &auto::Builder<TokioExecutor>,
-    watcher: hyper_util::server::graceful::Watcher,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_read_timeout(Some(SILENCE_TIMEOUT));
-    stream.set_write_timeout(Some(SILENCE_TIMEOUT));
-    let service = router.map_request(move |mut request: Request<_>| {
-        request.extensions_mut().insert(ConnectInfo(peer));
-        request.map(axum::body::Body::new)
-    });
-    let io = TokioIo::new(Box::pin(stream));
-    watcher.watch(builder.serve_connection(io, TowerToHyperService::new(service))).await
 }

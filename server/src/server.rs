@@ -57,7 +57,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
 
     let acceptor =
         |protocol| settings.tls.as_ref().map(|tls| tls::acceptor(tls, protocol)).transpose();
-    let (grpc_router, health) = grpc::router(live.clone(), limits).await?;
+    let (grpc_router, mut health) = grpc::router(live.clone(), limits).await?;
     let grpc = Endpoint {
         listener: bind(listen.grpc).await?,
         // gRPC limits the size of messages itself.
@@ -117,6 +117,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     grpc::set_not_serving(&health).await;
     sleep(shutdown.delay).await;
     stop.send_replace(true);
+    grpc::end_watches(&mut health).await;
     let drained = timeout(shutdown.timeout, async {
         for endpoint in serving {
             let _ = endpoint.await;

@@ -75,10 +75,11 @@ impl Settings {
                 "there are neither `policies` nor `domains`, so nothing is limited".to_owned(),
             );
         }
-        let Limits { request_timeout, request_bytes, descriptors, .. } = &self.limits;
-        if request_timeout.is_zero() || *request_bytes == 0 || *descriptors == 0 {
-            let message = "limits: with a `request_timeout`, `request_bytes` or `descriptors` of 0, no \
-                           request can be answered";
+        let Limits { request_timeout, idle_timeout, request_bytes, descriptors, .. } = &self.limits;
+        let has_no_time = request_timeout.is_zero() || idle_timeout.is_zero();
+        if has_no_time || *request_bytes == 0 || *descriptors == 0 {
+            let message = "limits: with a `request_timeout`, `idle_timeout`, `request_bytes` or \
+                           `descriptors` of 0, no request can be answered";
             errors.push(message.to_owned());
         }
         errors
@@ -211,6 +212,9 @@ pub(crate) struct Limits {
     /// From a request's header to its response.
     #[serde(with = "humantime_serde")]
     pub(crate) request_timeout: Duration,
+    /// A connection on which no request has begun for so long is closed.
+    #[serde(with = "humantime_serde")]
+    pub(crate) idle_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -222,6 +226,7 @@ impl Default for Limits {
             request_bytes: 64 * 1_024,
             descriptors: 64,
             request_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(5 * 60),
         }
     }
 }

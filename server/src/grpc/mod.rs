@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic_health::server::HealthReporter;
 
@@ -40,4 +41,11 @@ pub(crate) async fn router(
 pub(crate) async fn set_not_serving(health: &HealthReporter) {
     health.set_not_serving::<Service>().await;
     health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+}
+
+/// Ends the streams of `Watch`, which would otherwise last as long as their connections.
+pub(crate) async fn end_watches(health: &mut HealthReporter) {
+    for service in [<Service as NamedService>::NAME, ""] {
+        health.clear_service_status(service).await;
+    }
 }

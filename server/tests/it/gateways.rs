@@ -77,8 +77,9 @@ async fn next_second() {
 async fn many_clients_of_envoy_are_admitted_exactly_as_often_as_a_fixed_window_allows() {
     let limits =
         "  - { key: remote_address, rate_limit: { unit: second, requests_per_unit: 50 } }\n";
-    let redis = Redis::start();
-    for store in ["", &format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s }}", redis.url)] {
+    let redis = Redis::start().await;
+    for store in ["", &format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s }}", redis.url())]
+    {
         let server = Server::with_domain(&domain(limits), store);
         let envoy = [Gateway::envoy(&server)];
         next_second().await;
@@ -91,8 +92,9 @@ async fn many_clients_of_envoy_are_admitted_exactly_as_often_as_a_fixed_window_a
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Envoy: make test-gateways"]
 async fn many_clients_of_envoy_are_admitted_exactly_as_often_as_a_token_bucket_allows() {
-    let redis = Redis::start();
-    for store in ["", &format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s }}", redis.url)] {
+    let redis = Redis::start().await;
+    for store in ["", &format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s }}", redis.url())]
+    {
         let settings = format!("policies: {{ fifty: {{ requests: 50/s }} }}\n{store}");
         let limits = "  - { key: remote_address, policy: fifty }\n";
         let server = Server::with_domain(&domain(limits), &settings);
@@ -109,8 +111,8 @@ async fn many_clients_of_envoy_are_admitted_exactly_as_often_as_a_token_bucket_a
 #[ignore = "needs Envoy: make test-gateways"]
 async fn two_copies_behind_envoy_share_the_limit_and_a_killed_one_loses_nothing() {
     let limits = "  - { key: remote_address, rate_limit: { unit: day, requests_per_unit: 500 } }\n";
-    let redis = Redis::start();
-    let store = format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s }}", redis.url);
+    let redis = Redis::start().await;
+    let store = format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s }}", redis.url());
     let copy = || Server::with_domain(&domain(limits), &store);
     let (mut first, second) = (copy(), copy());
     let gateways = [Gateway::envoy(&first), Gateway::envoy(&second)];

@@ -1,6 +1,9 @@
 //! Tests of the program, over real sockets.
 
 mod common;
+#[allow(unused_imports, reason = "the library's tests use more of it")]
+#[path = "../../../tests/it/common/mod.rs"]
+mod redis_servers;
 
 mod admin;
 mod config;
@@ -13,3 +16,5 @@ mod page;
 mod shared;
 mod simulate;
 mod soak;
+mod stores;
+mod tls;

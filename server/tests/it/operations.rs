@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use reqwest::{Client, StatusCode};
@@ -11,7 +10,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::common::{PATIENCE, Server, until};
+use crate::common::{PATIENCE, Server, request, until};
 
 fn domain(permits: u32) -> String {
     format!(
@@ -174,14 +173,17 @@ descriptors:
 
 #[tokio::test]
 async fn a_process_that_ends_says_so_first_and_finishes_what_it_has_begun() {
-    let mut server =
-        Server::with_settings("{ policies: { a: { q: 9/s } }, shutdown: { delay: 3s } }");
-    let url = format!("http://{}", server.grpc);
-    let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
-    let mut health = HealthClient::new(channel);
+    let mut server = Server::with_settings(
+        "
+policies: { a: { q: 9/s } }
+limits: { request_timeout: 60s }
+shutdown: { delay: 2s, timeout: 60s }
+",
+    );
+    let mut health = health(&server).await;
     let mut status = async || {
-        let request = HealthCheckRequest { service: String::new() };
-        health.check(request).await.map(|reply| reply.into_inner().status())
+        let reply = health.check(HealthCheckRequest::default()).await;
+        reply.map(|reply| reply.into_inner().status())
     };
     assert_eq!(status().await.unwrap(), ServingStatus::Serving);
     // A request of which half has arrived.
@@ -197,11 +199,34 @@ async fn a_process_that_ends_says_so_first_and_finishes_what_it_has_begun() {
     server.signal("TERM");
     until(async || get(server.http("/readyz")).await.0 == StatusCode::SERVICE_UNAVAILABLE).await;
     assert_eq!(status().await.unwrap(), ServingStatus::NotServing);
+    until(async || TcpStream::connect(server.http).is_err()).await;
     begun.write_all(body.as_bytes()).unwrap();
     let mut response = String::new();
     begun.read_to_string(&mut response).unwrap();
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-    assert!(server.wait());
+    assert!(server.ends().await);
+}
+
+async fn health(server: &Server) -> HealthClient<Channel> {
+    let channel = Channel::from_shared(format!("http://{}", server.grpc)).unwrap();
+    HealthClient::new(channel.connect().await.unwrap())
+}
+
+#[tokio::test]
+async fn clients_that_watch_the_health_do_not_delay_the_end() {
+    let mut server = Server::with_settings(
+        "
+policies: { a: { q: 9/s } }
+limits: { request_timeout: 60s }
+shutdown: { timeout: 60s }
+",
+    );
+    let mut health = health(&server).await;
+    let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    let first = watch.message().await.unwrap().unwrap();
+    assert_eq!(first.status(), ServingStatus::Serving);
+    server.signal("TERM");
+    assert!(server.ends().await);
 }
 
 #[tokio::test]
@@ -225,8 +250,44 @@ async fn clients_that_send_garbage_or_half_a_request_do_not_disturb_others() {
         let _ = stream.read_to_end(&mut reply);
     }
     let mut client = server.client().await;
-    let answer = tokio::time::timeout(Duration::from_secs(5), client.ask("d", &[("user", "ada")]));
-    assert_eq!(answer.await.unwrap().overall_code(), Code::Ok);
+    let answer = in_time(client.ask("d", &[("user", "ada")])).await;
+    assert_eq!(answer.overall_code(), Code::Ok);
     assert_eq!(get(server.http("/healthz")).await.0, StatusCode::OK);
     drop(half_open);
+}
+
+#[tokio::test]
+async fn connections_without_requests_make_room_for_others() {
+    let server = Server::with_domain(
+        &domain(10),
+        "limits: { connections: 1, request_timeout: 100ms, idle_timeout: 100ms }",
+    );
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    // Half a preface, and one with which a connection begins.
+    for part in [&preface[..7], &preface[..]] {
+        let mut idle = TcpStream::connect(server.grpc).unwrap();
+        idle.write_all(part).unwrap();
+        let code = in_time(async { server.client().await.ask("d", &[("user", "ada")]).await });
+        assert_eq!(code.await.overall_code(), Code::Ok);
+    }
+    let mut idle = TcpStream::connect(server.http).unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    assert_eq!(in_time(get(server.http("/healthz"))).await.0, StatusCode::OK);
+}
+
+async fn in_time<F: Future>(answer: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, answer).await.expect("others are not answered")
+}
+
+#[tokio::test]
+async fn a_request_with_large_headers_is_rejected() {
+    let server = Server::with_domain(&domain(10), "limits: { header_bytes: 8192 }");
+    let large = "x".repeat(20_000);
+    let with_header = Client::new().get(server.http("/healthz")).header("x-large", &large);
+    let status = with_header.send().await.unwrap().status();
+    assert_eq!(status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+    let mut request = tonic::Request::new(request("d", &[&[("user", "ada")]]));
+    request.metadata_mut().insert("x-large", large.parse().unwrap());
+    let rejected = server.client().await.0.should_rate_limit(request).await;
+    assert!(rejected.is_err(), "{rejected:?}");
 }

@@ -15,7 +15,7 @@ const DOMAIN: &str = "domain: d\ndescriptors: [{ key: user, policy: day }]";
 fn copy(redis: &Redis) -> Server {
     let files = crate::common::Files::new(&[("settings.yaml", SETTINGS), ("d.yaml", DOMAIN)]);
     // The files are read before the server listens.
-    Server::start(&files.path("settings.yaml"), &[("REDIS_URL", &redis.url)])
+    Server::start(&files.path("settings.yaml"), &[("REDIS_URL", &redis.url())])
 }
 
 async fn admitted(clients: &[Client], checks: usize) -> usize {
@@ -28,7 +28,7 @@ async fn admitted(clients: &[Client], checks: usize) -> usize {
 
 #[tokio::test]
 async fn copies_share_the_limit_and_a_killed_one_loses_nothing() {
-    let redis = Redis::start();
+    let redis = Redis::start().await;
     let (mut first, second) = (copy(&redis), copy(&redis));
     let clients = [first.client().await, second.client().await];
     assert_eq!(admitted(&clients, 60).await, 60);

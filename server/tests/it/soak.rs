@@ -23,7 +23,7 @@ auth: {{ policy: api }}
 domains: [domain.yaml]
 limits: {{ connections: 128 }}
 ",
-        redis.url
+        redis.url()
     )
 }
 
@@ -47,7 +47,7 @@ fn memory(server: &Server) -> u64 {
 async fn reloads_restarts_and_hostile_clients_cause_no_errors_and_no_growth() {
     let seconds = std::env::var("SECONDS_OF_SOAK").map_or(300, |text| text.parse().unwrap());
     let time = Duration::from_secs(seconds);
-    let mut redis = Redis::start();
+    let redis = Redis::start().await;
     let files = [("settings.yaml", &*settings(&redis)), ("domain.yaml", &*domain(1_000))];
     let server = Server::with_files(&files);
     let start = Instant::now();
@@ -126,7 +126,7 @@ async fn reloads_restarts_and_hostile_clients_cause_no_errors_and_no_growth() {
             sleep(Duration::from_secs(7)).await;
             redis.stop();
             sleep(Duration::from_secs(2)).await;
-            redis.start_again();
+            redis.restart().await;
         }
     };
 

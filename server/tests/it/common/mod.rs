@@ -2,8 +2,8 @@
 
 mod gateway;
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -16,6 +16,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
+pub(crate) use crate::redis_servers::Server as Redis;
 pub(crate) use gateway::Gateway;
 
 /// Longer than anything takes on a busy machine.
@@ -147,16 +148,15 @@ impl Server {
         self.process.wait().unwrap();
     }
 
-    /// The exit status, after a signal.
-    pub(crate) fn wait(&mut self) -> bool {
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            if let Some(status) = self.process.try_wait().unwrap() {
-                return status.success();
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("the server does not end");
+    /// Whether it ends without an error, after a signal.
+    pub(crate) async fn ends(&mut self) -> bool {
+        let mut status = None;
+        until(async || {
+            status = self.process.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.is_some_and(|status| status.success())
     }
 }
 
@@ -205,63 +205,5 @@ pub(crate) async fn until(mut condition: impl AsyncFnMut() -> bool) {
     while !condition().await {
         assert!(start.elapsed() < PATIENCE, "the condition does not come true");
         tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// A Redis server, which is killed at the end.
-pub(crate) struct Redis {
-    process: Child,
-    port: u16,
-    pub(crate) url: String,
-    directory: TempDir,
-}
-
-impl Redis {
-    pub(crate) fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let process = Self::run(port, directory.path());
-        Self { process, port, url: format!("redis://127.0.0.1:{port}"), directory }
-    }
-
-    fn run(port: u16, directory: &Path) -> Child {
-        let binary = std::env::var("REDIS_SERVER_BIN").unwrap_or("redis-server".into());
-        let process = Command::new(binary)
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
-            .arg("--dir")
-            .arg(directory)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is missing: run `make redis`");
-        let start = Instant::now();
-        while !answers(port) {
-            assert!(start.elapsed() < PATIENCE, "Redis does not start");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        process
-    }
-
-    pub(crate) fn stop(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    /// On the same port, and empty.
-    pub(crate) fn start_again(&mut self) {
-        self.process = Self::run(self.port, self.directory.path());
-    }
-}
-
-fn answers(port: u16) -> bool {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
-    std::io::Write::write_all(&mut stream, b"PING\r\n").unwrap();
-    let mut reply = [0; 5];
-    stream.read_exact(&mut reply).is_ok() && &reply == b"+PONG"
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }

@@ -1,0 +1,96 @@
+//! Redis Cluster and Sentinel as stores, and a Redis that is gone.
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use reqwest::StatusCode;
+use serde_json::json;
+use tonic::Code as Grpc;
+
+use crate::common::{Redis, Server, request, until};
+use crate::redis_servers::{Cluster, Sentinel};
+
+const DOMAIN: &str = "
+domain: d
+descriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 3 } }]
+";
+
+/// Two copies, with the store of these settings.
+fn copies(store: &str) -> [Server; 2] {
+    let settings = format!("store: {store}\nchecks: {{ timeout: 1s, failure_mode: closed }}");
+    [(); 2].map(|()| Server::with_domain(DOMAIN, &settings))
+}
+
+fn list(urls: &[String]) -> String {
+    format!("[{}]", urls.join(", "))
+}
+
+#[tokio::test]
+async fn copies_share_limits_on_a_cluster() {
+    let cluster = Cluster::start().await;
+    let copies = copies(&format!("{{ cluster: {} }}", list(&cluster.urls())));
+    let mut clients = [copies[0].client().await, copies[1].client().await];
+    // Enough keys for every node to have some.
+    for user in 0..12 {
+        let user = format!("user-{user}");
+        let mut codes = Vec::new();
+        for n in 0..4 {
+            codes.push(clients[n % 2].ask("d", &[("user", &user)]).await.overall_code());
+        }
+        assert_eq!(codes, [Code::Ok, Code::Ok, Code::Ok, Code::OverLimit], "{user}");
+    }
+}
+
+#[tokio::test]
+async fn copies_share_limits_through_a_failover_of_sentinel() {
+    let sentinel = Sentinel::start().await;
+    let (urls, service) = (list(&sentinel.urls()), sentinel.service_name());
+    let copies = copies(&format!("{{ sentinel: {{ urls: {urls}, service: {service} }} }}"));
+    let mut clients = [copies[0].client().await, copies[1].client().await];
+    for client in &mut clients {
+        assert_eq!(client.ask("d", &[("user", "ada")]).await.overall_code(), Code::Ok);
+    }
+    sentinel.failover().await;
+    let mut codes = Vec::new();
+    for client in &mut clients {
+        until(async || match client.send(request("d", &[&[("user", "ada")]])).await {
+            Ok(response) => {
+                codes.push(response.overall_code());
+                true
+            }
+            Err(_) => false,
+        })
+        .await;
+    }
+    assert_eq!(codes, [Code::Ok, Code::OverLimit]);
+}
+
+#[tokio::test]
+async fn without_redis_the_failure_mode_answers() {
+    let redis = Redis::start().await;
+    let server = |failure_mode: &str| {
+        let settings = format!(
+            "store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s, failure_mode: {failure_mode} }}\n\
+             policies: {{ day: {{ requests: 1/day }} }}",
+            redis.url()
+        );
+        Server::with_domain(DOMAIN, &settings)
+    };
+    let (closed, open, local) = (server("closed"), server("open"), server("local"));
+    redis.stop();
+    for (server, allowed) in [(&closed, 0), (&open, 5), (&local, 3)] {
+        let mut client = server.client().await;
+        let mut codes = Vec::new();
+        for _ in 0..5 {
+            let response = client.send(request("d", &[&[("user", "ada")]])).await;
+            codes.push(response.map(|response| response.overall_code()).map_err(|e| e.code()));
+        }
+        let is_allowed = |code: &&_| **code == Ok(Code::Ok);
+        assert_eq!(codes.iter().filter(is_allowed).count(), allowed, "{codes:?}");
+        let rest = if allowed == 0 { Err(Grpc::Unavailable) } else { Ok(Code::OverLimit) };
+        assert!(codes[allowed..].iter().all(|code| *code == rest), "{codes:?}");
+
+        let check = reqwest::Client::new().post(server.http("/v1/check"));
+        let response = check.json(&json!({ "policy": "day", "key": "ada" })).send().await.unwrap();
+        let expected = if allowed == 0 { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+        assert_eq!(response.status(), expected);
+    }
+}

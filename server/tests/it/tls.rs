@@ -1,0 +1,90 @@
+//! TLS for clients.
+
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::transport::Endpoint;
+
+use crate::common::{Files, Server, request};
+
+/// A server with a certificate for `localhost`, and that certificate.
+fn server() -> (Server, CertificateDer<'static>) {
+    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let files = Files::new(&[
+        ("server.pem", &issued.cert.pem()),
+        ("server.key", &issued.signing_key.serialize_pem()),
+        ("d.yaml", "domain: d\ndescriptors: [{ key: user, policy: day }]"),
+    ]);
+    let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
+    let settings = format!(
+        "policies: {{ day: {{ requests: 1/day }} }}\ndomains: [d.yaml]\n\
+         tls: {{ certificate: {certificate:?}, key: {key:?} }}"
+    );
+    files.write("settings.yaml", &settings);
+    let server = Server::start(&files.path("settings.yaml"), &[]);
+    (server, issued.cert.into())
+}
+
+async fn connect(
+    address: std::net::SocketAddr,
+    certificate: CertificateDer<'static>,
+    protocol: &[u8],
+) -> TlsStream<TcpStream> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+}
+
+#[tokio::test]
+async fn checks_are_encrypted_if_the_settings_have_a_certificate() {
+    let (server, certificate) = server();
+    let (address, trusted) = (server.grpc, certificate.clone());
+    let connector = tower::service_fn(move |_| {
+        let trusted = trusted.clone();
+        async move { std::io::Result::Ok(TokioIo::new(connect(address, trusted, b"h2").await)) }
+    });
+    let endpoint = Endpoint::from_static("http://localhost");
+    let channel = endpoint.connect_with_connector(connector).await.unwrap();
+    let mut client = RateLimitServiceClient::new(channel);
+    for expected in [Code::Ok, Code::OverLimit] {
+        let response = client.should_rate_limit(request("d", &[&[("user", "ada")]])).await.unwrap();
+        assert_eq!(response.get_ref().overall_code(), expected);
+    }
+
+    let mut stream = connect(server.http, certificate, b"http/1.1").await;
+    let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+}
+
+#[tokio::test]
+async fn a_client_without_tls_is_not_answered() {
+    let (server, _) = server();
+    let plain = reqwest::get(server.http("/healthz")).await;
+    assert!(plain.is_err(), "{plain:?}");
+    let mut stream = TcpStream::connect(server.grpc).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    let mut reply = Vec::new();
+    // An alert at most, and then the end.
+    let _ = stream.read_to_end(&mut reply).await;
+    assert!(!reply.windows(4).any(|frame| frame == b"\0\0\0\x04"), "{reply:?}");
+}

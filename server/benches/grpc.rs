@@ -127,6 +127,18 @@ async fn serve(service: impl RateLimitService) -> Result<()> {
 /// A process that is killed at the end.
 struct Process(Child);
 
+impl Process {
+    /// The processor time that it has used. The kernel counts in hundredths of a second.
+    fn cpu(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        // The name of the program, in parentheses, may have spaces.
+        let fields = stat.rsplit(')').next().unwrap_or_default().split(' ');
+        let ticks: std::result::Result<u32, _> =
+            fields.skip(12).take(2).map(str::parse::<u32>).sum();
+        Ok(Duration::from_millis(10) * ticks?)
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -137,7 +149,7 @@ impl Drop for Process {
 struct Subject {
     name: &'static str,
     clients: Vec<RateLimitServiceClient<Channel>>,
-    _process: Process,
+    process: Process,
 }
 
 impl Subject {
@@ -160,10 +172,11 @@ impl Subject {
         for _ in 0..CONNECTIONS {
             clients.push(RateLimitServiceClient::connect(format!("http://{address}")).await?);
         }
-        Ok(Self { name, clients, _process: process })
+        Ok(Self { name, clients, process })
     }
 
-    async fn measure(&self, streams: usize) -> Result<Measured> {
+    async fn measure(&self, streams: usize, redis: &Process) -> Result<Measured> {
+        let (cpu, redis_cpu) = (self.process.cpu()?, redis.cpu()?);
         let random = Arc::new(AtomicU64::new(1));
         let start = Instant::now();
         let tasks: Vec<_> = (0..streams)
@@ -191,12 +204,23 @@ impl Subject {
         times.sort_unstable();
         let quantile = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
         let rate = times.len() as f64 / SLICE.as_secs_f64();
-        Ok(Measured { rate, p50: quantile(0.5), p99: quantile(0.99) })
+        let checks = rate * (WARM_UP + SLICE).as_secs_f64();
+        let per_check = |before: Duration, now: Duration| (now - before).div_f64(checks);
+        Ok(Measured {
+            rate,
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+            cpu: per_check(cpu, self.process.cpu()?),
+            redis_cpu: per_check(redis_cpu, redis.cpu()?),
+        })
     }
 }
 
 struct Measured {
     rate: f64,
+    /// Processor time per check, of the server and of Redis.
+    cpu: Duration,
+    redis_cpu: Duration,
     p50: Duration,
     p99: Duration,
 }
@@ -211,7 +235,7 @@ async fn compare() -> Result<()> {
     let directory = tempfile::tempdir()?;
     std::fs::write(directory.path().join("settings.yaml"), SETTINGS)?;
     std::fs::write(directory.path().join("domain.yaml"), DOMAIN)?;
-    let (_redis, url) = redis(directory.path())?;
+    let (redis, url) = redis(directory.path())?;
     let this = std::env::current_exe()?;
     let tollgate = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
@@ -226,14 +250,16 @@ async fn compare() -> Result<()> {
         Subject::start("tollgate-server, Redis", tollgate().env("REDIS_URL", &url)).await?,
         Subject::start("naive, Redis", Command::new(&this).args(["naive", &url])).await?,
     ];
-    println!("| streams | subject | checks/s | ratio to bare | to naive | p50 | p99 |");
-    println!("|--:|---|--:|--:|--:|--:|--:|");
+    println!(
+        "| streams | subject | checks/s | ratio to bare | to naive | p50 | p99 | CPU per check | of Redis |"
+    );
+    println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|");
     for streams in STREAMS {
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
             let mut round = Vec::new();
             for subject in &subjects {
-                round.push(subject.measure(streams).await?);
+                round.push(subject.measure(streams, &redis).await?);
             }
             rounds.push(round);
         }
@@ -244,13 +270,15 @@ async fn compare() -> Result<()> {
         };
         for (index, subject) in subjects.iter().enumerate() {
             println!(
-                "| {streams} | {} | {:.0} | {:.2} | {:.2} | {:.2} ms | {:.2} ms |",
+                "| {streams} | {} | {:.0} | {:.2} | {:.2} | {:.2} ms | {:.2} ms | {:.1} us | {:.1} us |",
                 subject.name,
                 median(&|round| round[index].rate),
                 median(&|round| round[index].rate / round[0].rate),
                 median(&|round| round[index].rate / round[3].rate),
                 median(&|round| 1e3 * round[index].p50.as_secs_f64()),
                 median(&|round| 1e3 * round[index].p99.as_secs_f64()),
+                median(&|round| 1e6 * round[index].cpu.as_secs_f64()),
+                median(&|round| 1e6 * round[index].redis_cpu.as_secs_f64()),
             );
         }
     }

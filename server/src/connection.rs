@@ -1,4 +1,4 @@
-//! One connection, until it is closed, is idle, or the process ends.
+//! Serves one connection, until it is closed or idle, or the process ends.
 
 use std::error::Error;
 use std::future::Future;
@@ -18,6 +18,9 @@ use tokio::time::{sleep, timeout};
 use tower::ServiceExt as _;
 
 use crate::settings::Limits;
+
+/// For a client to read the last response, in addition to the time that a request may take.
+const END_MARGIN: Duration = Duration::from_secs(2);
 
 /// Serves the requests of a connection until `shutdown`, or until none has begun for
 /// `limits.idle_timeout`. Then those that have begun may finish.
@@ -43,16 +46,16 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let service = TowerToHyperService::new(service);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
+        biased;
         result = connection.as_mut() => return result,
         () = shutdown => {}
         () = idle(&begun, limits.idle_timeout) => {}
     }
     connection.as_mut().graceful_shutdown();
-    // A request takes at most one timeout, and its response has another to be read.
-    timeout(2 * limits.request_timeout, connection).await?
+    timeout(limits.request_timeout.saturating_add(END_MARGIN), connection).await?
 }
 
-/// Waits until no request has begun for between one and two of these times.
+/// Returns when no request has begun for this time, and at the latest after twice as long.
 async fn idle(begun: &AtomicU64, time: Duration) {
     let mut before = 0;
     loop {

@@ -30,8 +30,7 @@ use clap::Parser;
 use crate::cli::{Cli, Command, Serve};
 use crate::config::Source;
 
-/// A request is often freed by another thread than it was allocated by, and the allocator of musl, in a
-/// static build, is slow.
+/// One thread often frees what another has allocated, which takes the system's allocator long.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

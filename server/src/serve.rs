@@ -67,22 +67,28 @@ impl Endpoint {
             let (limits, mut stopped) = (limits.clone(), stop.subscribe());
             tokio::spawn(async move {
                 let _permit = permit;
-                let stopped = async {
+                let mut stopped = pin!(async {
                     // An error means the same: nobody serves any more.
                     let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
-                };
+                });
                 let result = match tls {
                     None => {
                         connection::serve(stream, peer, router, &builder, &limits, stopped).await
                     }
-                    Some(tls) => match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                        Ok(Ok(stream)) => {
-                            connection::serve(stream, peer, router, &builder, &limits, stopped)
-                                .await
+                    Some(tls) => {
+                        let accepted = tokio::select! {
+                            accepted = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)) => accepted,
+                            () = stopped.as_mut() => return,
+                        };
+                        match accepted {
+                            Ok(Ok(stream)) => {
+                                connection::serve(stream, peer, router, &builder, &limits, stopped)
+                                    .await
+                            }
+                            Ok(Err(error)) => Err(error.into()),
+                            Err(elapsed) => Err(elapsed.into()),
                         }
-                        Ok(Err(error)) => Err(error.into()),
-                        Err(elapsed) => Err(elapsed.into()),
-                    },
+                    }
                 };
                 if let Err(error) = result {
                     tracing::debug!(%peer, %error, "connection failed");

@@ -212,7 +212,7 @@ pub(crate) struct Limits {
     /// From a request's header to its response.
     #[serde(with = "humantime_serde")]
     pub(crate) request_timeout: Duration,
-    /// A connection on which no request has begun for so long is closed.
+    /// A connection on which no request begins for so long is closed, at the latest after twice as long.
     #[serde(with = "humantime_serde")]
     pub(crate) idle_timeout: Duration,
 }
@@ -226,7 +226,7 @@ impl Default for Limits {
             request_bytes: 64 * 1_024,
             descriptors: 64,
             request_timeout: Duration::from_secs(5),
-            idle_timeout: Duration::from_secs(5 * 60),
+            idle_timeout: Duration::from_secs(60),
         }
     }
 }

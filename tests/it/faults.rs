@@ -73,7 +73,9 @@ async fn an_expired_check_is_not_sent_and_does_not_close_the_connection() {
     for check in expired {
         assert_eq!(check.await.unwrap_err().kind(), ErrorKind::Timeout);
     }
-    assert_eq!(limiter.check("key").await.unwrap().remaining(), 97);
+    // The first one expires unsent, too, if this thread was suspended before it was sent.
+    let remaining = limiter.check("key").await.unwrap().remaining();
+    assert!(matches!(remaining, 97 | 98), "{remaining}");
     assert_eq!(proxy.accepted(), 1);
 }
 

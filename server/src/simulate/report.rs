@@ -78,7 +78,11 @@ impl Report {
             let _ = writeln!(text, "{skipped} lines were skipped, the first one: {error}");
         }
         if *out_of_order > 0 {
-            let _ = writeln!(text, "{out_of_order} lines were earlier than the one before");
+            let _ = writeln!(
+                text,
+                "lines earlier than a previous one, and replayed at its time: {out_of_order}. Sort the log if \
+                 these are many"
+            );
         }
         let has_files = self.policies.iter().any(|policy| policy.file != self.policies[0].file);
         for policy in &self.policies {

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use reqwest::{Client, StatusCode};
@@ -177,7 +178,7 @@ async fn a_process_that_ends_says_so_first_and_finishes_what_it_has_begun() {
         "
 policies: { a: { q: 9/s } }
 limits: { request_timeout: 60s }
-shutdown: { delay: 2s, timeout: 60s }
+shutdown: { delay: 5s, timeout: 60s }
 ",
     );
     let mut health = health(&server).await;
@@ -260,7 +261,7 @@ async fn clients_that_send_garbage_or_half_a_request_do_not_disturb_others() {
 async fn connections_without_requests_make_room_for_others() {
     let server = Server::with_domain(
         &domain(10),
-        "limits: { connections: 1, request_timeout: 100ms, idle_timeout: 100ms }",
+        "limits: { connections: 1, request_timeout: 1s, idle_timeout: 1s }",
     );
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     // Half a preface, and one with which a connection begins.
@@ -272,7 +273,10 @@ async fn connections_without_requests_make_room_for_others() {
     }
     let mut idle = TcpStream::connect(server.http).unwrap();
     idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
-    assert_eq!(in_time(get(server.http("/healthz"))).await.0, StatusCode::OK);
+    // Less than it takes until a client has to send the next header.
+    let time = Duration::from_secs(8);
+    let answer = tokio::time::timeout(time, get(server.http("/healthz"))).await;
+    assert_eq!(answer.expect("others are not answered").0, StatusCode::OK);
 }
 
 async fn in_time<F: Future>(answer: F) -> F::Output {
@@ -282,12 +286,12 @@ async fn in_time<F: Future>(answer: F) -> F::Output {
 #[tokio::test]
 async fn a_request_with_large_headers_is_rejected() {
     let server = Server::with_domain(&domain(10), "limits: { header_bytes: 8192 }");
-    let large = "x".repeat(20_000);
+    let large = "x".repeat(12_000);
     let with_header = Client::new().get(server.http("/healthz")).header("x-large", &large);
     let status = with_header.send().await.unwrap().status();
     assert_eq!(status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
     let mut request = tonic::Request::new(request("d", &[&[("user", "ada")]]));
     request.metadata_mut().insert("x-large", large.parse().unwrap());
     let rejected = server.client().await.0.should_rate_limit(request).await;
-    assert!(rejected.is_err(), "{rejected:?}");
+    assert_eq!(rejected.map_err(|status| status.code()).unwrap_err(), tonic::Code::Unknown);
 }

@@ -15,7 +15,7 @@ descriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 3 } }]
 
 /// Two copies, with the store of these settings.
 fn copies(store: &str) -> [Server; 2] {
-    let settings = format!("store: {store}\nchecks: {{ timeout: 1s, failure_mode: closed }}");
+    let settings = format!("store: {store}\nchecks: {{ timeout: 5s, failure_mode: closed }}");
     [(); 2].map(|()| Server::with_domain(DOMAIN, &settings))
 }
 
@@ -49,6 +49,8 @@ async fn copies_share_limits_through_a_failover_of_sentinel() {
         assert_eq!(client.ask("d", &[("user", "ada")]).await.overall_code(), Code::Ok);
     }
     sentinel.failover().await;
+    // The old primary, which would still answer until the sentinels demote it.
+    sentinel.replica().stop();
     let mut codes = Vec::new();
     for client in &mut clients {
         until(async || match client.send(request("d", &[&[("user", "ada")]])).await {
@@ -68,13 +70,17 @@ async fn without_redis_the_failure_mode_answers() {
     let redis = Redis::start().await;
     let server = |failure_mode: &str| {
         let settings = format!(
-            "store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s, failure_mode: {failure_mode} }}\n\
+            "store: {{ redis: '{}', key_prefix: {failure_mode} }}\nchecks: {{ timeout: 1s, failure_mode: {failure_mode} }}\n\
              policies: {{ day: {{ requests: 1/day }} }}",
             redis.url()
         );
         Server::with_domain(DOMAIN, &settings)
     };
     let (closed, open, local) = (server("closed"), server("open"), server("local"));
+    for server in [&closed, &open, &local] {
+        let response = server.client().await.ask("d", &[("user", "bob")]).await;
+        assert_eq!(response.overall_code(), Code::Ok);
+    }
     redis.stop();
     for (server, allowed) in [(&closed, 0), (&open, 5), (&local, 3)] {
         let mut client = server.client().await;

@@ -48,8 +48,10 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     at: Instant,
-    /// How many were in flight then, with itself.
+    /// How many calls were in flight then, with itself.
     in_flight: usize,
+    /// Whether no other batch was in flight.
+    is_alone: bool,
 }
 
 impl Sent {
@@ -134,7 +136,7 @@ impl Window {
     pub(super) fn sent(&mut self, now: Instant) -> Sent {
         self.last_start = Some(now);
         self.silence.sent(now);
-        Sent { at: now, in_flight: self.silence.outstanding() }
+        Sent { at: now, in_flight: self.silence.outstanding(), is_alone: self.in_flight <= 1 }
     }
 
     /// A reply arrived. Returns whether it was late, as far as the server is concerned.
@@ -241,8 +243,8 @@ impl RoundTrip {
     fn add(&mut self, sent: Sent, taken: Duration, now: Instant) {
         self.latest = [taken, self.latest[0]];
         self.smoothed = (self.smoothed * 7 + taken) / 8;
-        // With more in flight, a round trip may include a wait for them, which says nothing of the network.
-        if now.saturating_duration_since(self.epoch) >= EPOCH && sent.in_flight <= 1 {
+        // With more batches in flight, a round trip may include a wait for them.
+        if now.saturating_duration_since(self.epoch) >= EPOCH && sent.is_alone {
             self.epoch = now;
             self.shortest = [taken, self.shortest[0]];
         }
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_that_share_an_overloaded_server_do_not_grow_in_step() {
+    fn queues_that_share_an_overloaded_server_do_not_all_grow_at_once() {
         let (mut windows, start) = ([(); 9].map(|()| Window::new(55 * MS)), Instant::now());
         let replies = overload(&mut windows, start, 30 * SECOND);
         let settled: Vec<_> = replies.iter().filter(|(at, _)| *at > start + SECOND).collect();
@@ -396,7 +398,7 @@ mod tests {
     #[test]
     fn after_a_stall_an_outdated_estimate_holds_nobody_up() {
         let (mut window, start) = (Window::new(55 * MS), Instant::now());
-        reply(&mut window, Sent { at: start, in_flight: 1 }, start + BASE);
+        reply(&mut window, Sent { at: start, in_flight: 1, is_alone: true }, start + BASE);
         let sent: Vec<_> = (0..16).map(|_| send(&mut window, start + BASE)).collect();
         for sent in &sent[..14] {
             reply(&mut window, *sent, start + 300 * MS);

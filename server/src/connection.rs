@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request};
+use http::StatusCode;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
-use tower::ServiceExt as _;
+use tower::{Layer as _, ServiceExt as _};
+use tower_http::timeout::TimeoutLayer;
 
 use crate::settings::Limits;
 
@@ -43,7 +45,9 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         request.extensions_mut().insert(ConnectInfo(peer));
         request.map(axum::body::Body::new)
     });
-    let service = TowerToHyperService::new(service);
+    let timeouts =
+        TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout);
+    let service = TowerToHyperService::new(timeouts.layer(service));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         biased;

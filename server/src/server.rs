@@ -5,13 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tower_http::limit::RequestBodyLimitLayer;
-use tower_http::timeout::TimeoutLayer;
 
 use crate::admin::{self, Readiness};
 use crate::config::Source;
@@ -61,7 +59,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     let grpc = Endpoint {
         listener: bind(listen.grpc).await?,
         // gRPC limits the size of messages itself.
-        router: grpc_router.layer(timeout_layer(limits)),
+        router: grpc_router,
         protocol: Protocol::Http2,
         tls: acceptor(Protocol::Http2)?,
     };
@@ -138,11 +136,7 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
 }
 
 fn bounded(router: Router, limits: &Limits) -> Router {
-    router.layer(RequestBodyLimitLayer::new(limits.request_bytes)).layer(timeout_layer(limits))
-}
-
-fn timeout_layer(limits: &Limits) -> TimeoutLayer {
-    TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout)
+    router.layer(RequestBodyLimitLayer::new(limits.request_bytes))
 }
 
 async fn ended_by_signal() -> Result<(), std::io::Error> {

@@ -206,19 +206,24 @@ pub(super) fn insert_retry_after(decision: &Decision, headers: &mut HeaderMap) {
 
 /// `"name";q=10;w=2, "other";q=100`
 fn policy_field<'a>(quotas: impl IntoIterator<Item = &'a QuotaInfo>) -> Vec<u8> {
-    let items = quotas.into_iter().map(|quota| {
-        let item = format!("\"{}\";q={}", quota.name(), quota.limit.min(MAX_INTEGER));
-        match quota.window {
-            window @ 1..=MAX_INTEGER => format!("{item};w={window}"),
-            _ => item,
+    let (mut field, mut digits) = (Vec::new(), itoa::Buffer::new());
+    for quota in quotas {
+        let separator = if field.is_empty() { "" } else { SEPARATOR };
+        let limit = digits.format(quota.limit.min(MAX_INTEGER));
+        for part in [separator, "\"", quota.name(), "\";q=", limit] {
+            field.extend_from_slice(part.as_bytes());
         }
-    });
-    items.collect::<Vec<_>>().join(SEPARATOR).into()
+        if let window @ 1..=MAX_INTEGER = quota.window {
+            field.extend_from_slice(b";w=");
+            field.extend_from_slice(digits.format(window).as_bytes());
+        }
+    }
+    field
 }
 
 /// `"name";r=`
 fn prefix(quota: &QuotaInfo) -> Box<[u8]> {
-    format!("\"{}\";r=", quota.name()).into_bytes().into()
+    ["\"", quota.name(), "\";r="].concat().into_bytes().into()
 }
 
 /// `"name";r=5;t=1, "other";r=0;t=30`

@@ -225,6 +225,13 @@ struct Measured {
     p99: Duration,
 }
 
+impl Measured {
+    /// Without that of the client, which is the same for all subjects.
+    fn all_cpu(&self) -> f64 {
+        (self.cpu + self.redis_cpu).as_secs_f64()
+    }
+}
+
 fn request(key: u64) -> RateLimitRequest {
     let entry = Entry { key: "user".into(), value: format!("user-{key}") };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
@@ -251,9 +258,9 @@ async fn compare() -> Result<()> {
         Subject::start("naive, Redis", Command::new(&this).args(["naive", &url])).await?,
     ];
     println!(
-        "| streams | subject | checks/s | ratio to bare | to naive | p50 | p99 | CPU per check | of Redis |"
+        "| streams | subject | checks/s | ratio to bare | to naive | p50 | p99 | CPU per check | of Redis | naive by CPU |"
     );
-    println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|");
+    println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|");
     for streams in STREAMS {
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
@@ -270,7 +277,7 @@ async fn compare() -> Result<()> {
         };
         for (index, subject) in subjects.iter().enumerate() {
             println!(
-                "| {streams} | {} | {:.0} | {:.2} | {:.2} | {:.2} ms | {:.2} ms | {:.1} us | {:.1} us |",
+                "| {streams} | {} | {:.0} | {:.2} | {:.2} | {:.2} ms | {:.2} ms | {:.1} us | {:.1} us | {:.2} |",
                 subject.name,
                 median(&|round| round[index].rate),
                 median(&|round| round[index].rate / round[0].rate),
@@ -279,6 +286,7 @@ async fn compare() -> Result<()> {
                 median(&|round| 1e3 * round[index].p99.as_secs_f64()),
                 median(&|round| 1e6 * round[index].cpu.as_secs_f64()),
                 median(&|round| 1e6 * round[index].redis_cpu.as_secs_f64()),
+                median(&|round| round[3].all_cpu() / round[index].all_cpu()),
             );
         }
     }

@@ -78,7 +78,7 @@ for i = 1, #keys do
   -- Reuses the table of the keys for the results, because tables are expensive.
   keys[i] = found
 end
--- One expression makes one string.
+-- A single concatenation creates one string. With `clock` there would be two.
 if #keys == 1 then return failed and keys[1] or time[1] .. ' ' .. time[2] .. ' ' .. keys[1] end
 local clock = time[1] .. ' ' .. time[2] .. ' '
 if not (failed or binary) then

@@ -21,15 +21,15 @@ use tower_http::timeout::TimeoutLayer;
 
 use crate::settings::Limits;
 
-/// For a client to read the last response, in addition to the time that a request may take.
+/// In addition to the time that a request may take, so that the client can read the last response.
 const END_MARGIN: Duration = Duration::from_secs(2);
 
 /// Serves the requests of a connection until `shutdown`, or until none has begun for
-/// `limits.idle_timeout`. Then those that have begun may finish.
+/// `limits.idle_timeout`. Requests that have begun may then finish.
 ///
 /// # Errors
 ///
-/// If the client breaks the protocol, or does not let the connection end.
+/// If the client breaks the protocol, or keeps the connection open after that.
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     peer: SocketAddr,
@@ -59,7 +59,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     timeout(limits.request_timeout.saturating_add(END_MARGIN), connection).await?
 }
 
-/// Returns when no request has begun for this time, and at the latest after twice as long.
+/// Returns once no request has begun for this time, which it notices at most as much later.
 async fn idle(begun: &AtomicU64, time: Duration) {
     let mut before = 0;
     loop {

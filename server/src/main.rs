@@ -30,7 +30,7 @@ use clap::Parser;
 use crate::cli::{Cli, Command, Serve};
 use crate::config::Source;
 
-/// One thread often frees what another has allocated, which takes the system's allocator long.
+/// Threads often free what others have allocated, and the system's allocator is slow at that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

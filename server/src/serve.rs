@@ -51,7 +51,7 @@ impl Endpoint {
         let Self { listener, router, protocol, tls } = self;
         let connections = Arc::new(Semaphore::new(limits.connections.get()));
         let builder = builder(protocol, limits);
-        // Each connection has a receiver.
+        // Each connection holds a receiver until it ends, so `closed` waits for all of them.
         let stop = watch::Sender::new(false);
         let mut shutdown = pin!(shutdown);
         loop {
@@ -68,7 +68,7 @@ impl Endpoint {
             tokio::spawn(async move {
                 let _permit = permit;
                 let mut stopped = pin!(async {
-                    // An error means the same: nobody serves any more.
+                    // An error means that the sender is gone, so this connection has to end, too.
                     let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
                 });
                 let result = match tls {

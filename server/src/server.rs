@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tower_http::limit::RequestBodyLimitLayer;
@@ -78,6 +78,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         protocol: Protocol::Http1,
         tls: None,
     };
+    let mut end_signals = EndSignals::new()?;
     let addresses = [&grpc, &http, &admin].map(|endpoint| endpoint.listener.local_addr());
     let [grpc_address, http_address, admin_address] = addresses;
     let (grpc_address, http_address, admin_address) =
@@ -109,23 +110,26 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         })
     });
 
-    ended_by_signal().await?;
+    end_signals.next().await;
     tracing::info!("shutting down");
     readiness.end();
     grpc::set_not_serving(&health).await;
-    sleep(shutdown.delay).await;
-    stop.send_replace(true);
-    grpc::end_watches(&mut health).await;
-    let drained = timeout(shutdown.timeout, async {
-        for endpoint in serving {
-            let _ = endpoint.await;
-        }
-    });
+    let drained = async {
+        sleep(shutdown.delay).await;
+        stop.send_replace(true);
+        grpc::end_watches(&mut health).await;
+        let ended = async {
+            for endpoint in serving {
+                let _ = endpoint.await;
+            }
+        };
+        timeout(shutdown.timeout, ended).await
+    };
     tokio::select! {
         drained = drained => if drained.is_err() {
             tracing::warn!(timeout = ?shutdown.timeout, "requests were still open at the end");
         },
-        _ = ended_by_signal() => tracing::warn!("a second signal: open requests are cut"),
+        () = end_signals.next() => tracing::warn!("a second signal: open requests are cut"),
     }
     live.store.shutdown().await;
     Ok(())
@@ -139,14 +143,25 @@ fn bounded(router: Router, limits: &Limits) -> Router {
     router.layer(RequestBodyLimitLayer::new(limits.request_bytes))
 }
 
-async fn ended_by_signal() -> Result<(), std::io::Error> {
-    let (mut terminated, mut interrupted) =
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = terminated.recv() => {}
-        _ = interrupted.recv() => {}
+/// SIGTERM and SIGINT.
+struct EndSignals {
+    terminated: Signal,
+    interrupted: Signal,
+}
+
+impl EndSignals {
+    fn new() -> std::io::Result<Self> {
+        let (terminated, interrupted) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(Self { terminated, interrupted })
     }
-    Ok(())
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminated.recv() => {}
+            _ = self.interrupted.recv() => {}
+        }
+    }
 }
 
 fn print_sample(http: SocketAddr, admin: SocketAddr) {

@@ -212,7 +212,7 @@ pub(crate) struct Limits {
     /// From a request's header to its response.
     #[serde(with = "humantime_serde")]
     pub(crate) request_timeout: Duration,
-    /// A connection on which no request begins for so long is closed, at the latest after twice as long.
+    /// A connection on which no request begins for this long is closed, within twice this time.
     #[serde(with = "humantime_serde")]
     pub(crate) idle_timeout: Duration,
 }

@@ -7,6 +7,9 @@ const MAX_LEN: usize = 64;
 /// Number of hex digits of the hash.
 const HASH_LEN: usize = 12;
 
+/// No name without a hash has this in it.
+const BEFORE_HASH: &str = "...";
+
 /// The keys of descriptors from the outermost one, each with its value if it has one.
 pub(super) type Path<'a> = [(&'a str, Option<&'a str>)];
 
@@ -21,14 +24,13 @@ pub(super) fn policy_name(domain: &str, path: &Path<'_>) -> String {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     let mut parts = path.iter().flat_map(|(key, value)| [Some(*key), *value]).flatten();
     let is_readable = |part: &str| !part.is_empty() && part.chars().all(is_valid);
-    if is_readable(domain) && parts.all(is_readable) && text.len() <= MAX_LEN - HASH_LEN {
+    if is_readable(domain) && parts.all(is_readable) && text.len() <= MAX_LEN {
         return text;
     }
     let hash = format!("{:x}", Sha256::digest(format!("{domain:?} {path:?}")));
     let valid = text.chars().map(|c| if is_valid(c) || c == '.' { c } else { '-' });
-    let kept: String = valid.take(MAX_LEN - HASH_LEN - 1).collect();
-    // At least this long, unlike a name without a hash.
-    format!("{kept:->width$}-{}", &hash[..HASH_LEN], width = MAX_LEN - HASH_LEN - 1)
+    let kept: String = valid.take(MAX_LEN - BEFORE_HASH.len() - HASH_LEN).collect();
+    format!("{kept}{BEFORE_HASH}{}", &hash[..HASH_LEN])
 }
 
 /// The name of the policy for limits sent in requests to a domain.

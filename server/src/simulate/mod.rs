@@ -30,7 +30,7 @@ pub(crate) struct Simulate {
     /// An access log: common, combined, or a JSON object per line. - is standard input
     #[arg(long, value_name = "FILE")]
     log: PathBuf,
-    /// Replay only this policy (repeatable) [default: all of the settings file]
+    /// Replay only this policy (repeatable) [default: all of the settings and domain files]
     #[arg(long = "policy", value_name = "NAME")]
     policies: Vec<String>,
     /// The key of a request: text with {ip}, {user}, {method}, {path}, {status}, {agent}, {referer},

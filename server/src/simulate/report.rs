@@ -80,8 +80,8 @@ impl Report {
         if *out_of_order > 0 {
             let _ = writeln!(
                 text,
-                "lines earlier than a previous one, and replayed at its time: {out_of_order}. Sort the log if \
-                 these are many"
+                "lines out of order, replayed at the latest time before them: {out_of_order}. If there are \
+                 many, sort the log"
             );
         }
         let has_files = self.policies.iter().any(|policy| policy.file != self.policies[0].file);

@@ -214,6 +214,16 @@ async fn health(server: &Server) -> HealthClient<Channel> {
 }
 
 #[tokio::test]
+async fn a_second_signal_ends_the_process_at_once() {
+    let settings = "{ policies: { a: { q: 9/s } }, shutdown: { delay: 10m } }";
+    let mut server = Server::with_settings(settings);
+    server.signal("TERM");
+    until(async || get(server.http("/readyz")).await.0 == StatusCode::SERVICE_UNAVAILABLE).await;
+    server.signal("TERM");
+    assert!(server.ends().await);
+}
+
+#[tokio::test]
 async fn clients_that_watch_the_health_do_not_delay_the_end() {
     let mut server = Server::with_settings(
         "
@@ -264,7 +274,7 @@ async fn connections_without_requests_make_room_for_others() {
         "limits: { connections: 1, request_timeout: 1s, idle_timeout: 1s }",
     );
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    // Half a preface, and one with which a connection begins.
+    // Half a preface, then a complete one with empty SETTINGS.
     for part in [&preface[..7], &preface[..]] {
         let mut idle = TcpStream::connect(server.grpc).unwrap();
         idle.write_all(part).unwrap();
@@ -273,7 +283,7 @@ async fn connections_without_requests_make_room_for_others() {
     }
     let mut idle = TcpStream::connect(server.http).unwrap();
     idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
-    // Less than it takes until a client has to send the next header.
+    // Less than the 10 s after which an idle HTTP/1 connection is closed anyway.
     let time = Duration::from_secs(8);
     let answer = tokio::time::timeout(time, get(server.http("/healthz"))).await;
     assert_eq!(answer.expect("others are not answered").0, StatusCode::OK);

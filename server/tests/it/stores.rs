@@ -13,8 +13,8 @@ domain: d
 descriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 3 } }]
 ";
 
-/// Two copies, with the store of these settings.
-fn copies(store: &str) -> [Server; 2] {
+/// Two instances that share this store.
+fn instances(store: &str) -> [Server; 2] {
     let settings = format!("store: {store}\nchecks: {{ timeout: 5s, failure_mode: closed }}");
     [(); 2].map(|()| Server::with_domain(DOMAIN, &settings))
 }
@@ -24,10 +24,10 @@ fn list(urls: &[String]) -> String {
 }
 
 #[tokio::test]
-async fn copies_share_limits_on_a_cluster() {
+async fn instances_share_limits_on_a_cluster() {
     let cluster = Cluster::start().await;
-    let copies = copies(&format!("{{ cluster: {} }}", list(&cluster.urls())));
-    let mut clients = [copies[0].client().await, copies[1].client().await];
+    let instances = instances(&format!("{{ cluster: {} }}", list(&cluster.urls())));
+    let mut clients = [instances[0].client().await, instances[1].client().await];
     // Enough keys for every node to have some.
     for user in 0..12 {
         let user = format!("user-{user}");
@@ -40,16 +40,16 @@ async fn copies_share_limits_on_a_cluster() {
 }
 
 #[tokio::test]
-async fn copies_share_limits_through_a_failover_of_sentinel() {
+async fn instances_share_limits_through_a_failover_of_sentinel() {
     let sentinel = Sentinel::start().await;
     let (urls, service) = (list(&sentinel.urls()), sentinel.service_name());
-    let copies = copies(&format!("{{ sentinel: {{ urls: {urls}, service: {service} }} }}"));
-    let mut clients = [copies[0].client().await, copies[1].client().await];
+    let instances = instances(&format!("{{ sentinel: {{ urls: {urls}, service: {service} }} }}"));
+    let mut clients = [instances[0].client().await, instances[1].client().await];
     for client in &mut clients {
         assert_eq!(client.ask("d", &[("user", "ada")]).await.overall_code(), Code::Ok);
     }
     sentinel.failover().await;
-    // The old primary, which would still answer until the sentinels demote it.
+    // Stops the old primary, which would answer until the sentinels demote it.
     sentinel.replica().stop();
     let mut codes = Vec::new();
     for client in &mut clients {

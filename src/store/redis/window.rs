@@ -48,7 +48,7 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     at: Instant,
-    /// How many calls were in flight then, with itself.
+    /// How many calls were in flight then, including this one.
     in_flight: usize,
     /// Whether no other batch was in flight.
     is_alone: bool,

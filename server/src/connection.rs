@@ -1,4 +1,4 @@
-//! Serves one connection, until it is closed or idle, or the process ends.
+//! One connection, until it is closed or idle, or the process ends.
 
 use std::error::Error;
 use std::future::Future;
@@ -24,39 +24,46 @@ use crate::settings::Limits;
 /// In addition to the time that a request may take, so that the client can read the last response.
 const END_MARGIN: Duration = Duration::from_secs(2);
 
-/// Serves the requests of a connection until `shutdown`, or until none has begun for
-/// `limits.idle_timeout`. Requests that have begun may then finish.
-///
-/// # Errors
-///
-/// If the client breaks the protocol, or keeps the connection open after that.
-pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: S,
-    peer: SocketAddr,
-    router: Router,
-    builder: &auto::Builder<TokioExecutor>,
-    limits: &Limits,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let begun = Arc::new(AtomicU64::new(0));
-    let counted = begun.clone();
-    let service = router.map_request(move |mut request: Request<_>| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        request.extensions_mut().insert(ConnectInfo(peer));
-        request.map(axum::body::Body::new)
-    });
-    let timeouts =
-        TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout);
-    let service = TowerToHyperService::new(timeouts.layer(service));
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    tokio::select! {
-        biased;
-        result = connection.as_mut() => return result,
-        () = shutdown => {}
-        () = idle(&begun, limits.idle_timeout) => {}
+pub(crate) struct Connection {
+    pub(crate) peer: SocketAddr,
+    pub(crate) router: Router,
+    pub(crate) builder: auto::Builder<TokioExecutor>,
+    pub(crate) limits: Limits,
+}
+
+impl Connection {
+    /// Serves requests until `shutdown`, or until none has begun for `limits.idle_timeout`. Requests that
+    /// have begun may then finish.
+    ///
+    /// # Errors
+    ///
+    /// If the client breaks the protocol, or keeps the connection open after that.
+    pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        self,
+        stream: S,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let Self { peer, router, builder, limits } = self;
+        let begun = Arc::new(AtomicU64::new(0));
+        let counted = begun.clone();
+        let service = router.map_request(move |mut request: Request<_>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            request.extensions_mut().insert(ConnectInfo(peer));
+            request.map(axum::body::Body::new)
+        });
+        let timeouts =
+            TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout);
+        let service = TowerToHyperService::new(timeouts.layer(service));
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        tokio::select! {
+            biased;
+            result = connection.as_mut() => return result,
+            () = shutdown => {}
+            () = idle(&begun, limits.idle_timeout) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        timeout(limits.request_timeout.saturating_add(END_MARGIN), connection).await?
     }
-    connection.as_mut().graceful_shutdown();
-    timeout(limits.request_timeout.saturating_add(END_MARGIN), connection).await?
 }
 
 /// Returns once no request has begun for this time, which it notices at most as much later.

@@ -1,9 +1,7 @@
 //! Accepts connections and serves them, with a limit for everything that a client could use up.
 
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use crate::connection;
+use crate::connection::Connection;
 use crate::settings::Limits;
 
 /// Timeout of the TLS handshake, and for the headers of an HTTP/1 request.
@@ -46,45 +44,35 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Serves until `shutdown`, then finishes the requests that have begun.
-    pub(crate) async fn serve(self, limits: &Limits, shutdown: impl Future<Output = ()>) {
+    /// Serves until `stop` is true. Its connections keep a receiver until the requests that have begun
+    /// are finished.
+    pub(crate) async fn serve(self, limits: Limits, mut stop: watch::Receiver<bool>) {
         let Self { listener, router, protocol, tls } = self;
         let connections = Arc::new(Semaphore::new(limits.connections.get()));
-        let builder = builder(protocol, limits);
-        // Each connection holds a receiver until it ends, so `closed` waits for all of them.
-        let stop = watch::Sender::new(false);
-        let mut shutdown = pin!(shutdown);
+        let builder = builder(protocol, &limits);
         loop {
             let permit = tokio::select! {
                 permit = connections.clone().acquire_owned() => permit,
-                () = &mut shutdown => break,
+                () = stopped(&mut stop) => return,
             };
             let (stream, peer) = tokio::select! {
                 accepted = accept(&listener) => accepted,
-                () = &mut shutdown => break,
+                () = stopped(&mut stop) => return,
             };
-            let (router, tls, builder) = (router.clone(), tls.clone(), builder.clone());
-            let (limits, mut stopped) = (limits.clone(), stop.subscribe());
+            let (router, builder, limits) = (router.clone(), builder.clone(), limits.clone());
+            let connection = Connection { peer, router, builder, limits };
+            let (tls, mut stop) = (tls.clone(), stop.clone());
             tokio::spawn(async move {
                 let _permit = permit;
-                let mut stopped = pin!(async {
-                    // An error means that the sender is gone, so this connection has to end, too.
-                    let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
-                });
                 let result = match tls {
-                    None => {
-                        connection::serve(stream, peer, router, &builder, &limits, stopped).await
-                    }
+                    None => connection.serve(stream, stopped(&mut stop)).await,
                     Some(tls) => {
                         let accepted = tokio::select! {
                             accepted = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)) => accepted,
-                            () = stopped.as_mut() => return,
+                            () = stopped(&mut stop) => return,
                         };
                         match accepted {
-                            Ok(Ok(stream)) => {
-                                connection::serve(stream, peer, router, &builder, &limits, stopped)
-                                    .await
-                            }
+                            Ok(Ok(stream)) => connection.serve(stream, stopped(&mut stop)).await,
                             Ok(Err(error)) => Err(error.into()),
                             Err(elapsed) => Err(elapsed.into()),
                         }
@@ -95,10 +83,12 @@ impl Endpoint {
                 }
             });
         }
-        drop(listener);
-        stop.send_replace(true);
-        stop.closed().await;
     }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is the end, too.
+    let _ = stop.wait_for(|is_stopped| *is_stopped).await;
 }
 
 fn builder(protocol: Protocol, limits: &Limits) -> auto::Builder<TokioExecutor> {

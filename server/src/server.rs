@@ -98,17 +98,10 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     tokio::spawn(Denied::count(live.denied.clone()));
     tokio::spawn(reload::on_hangup(live.clone()));
     tokio::spawn(reload::on_change(live.clone()));
-    let (stop, stopped) = watch::channel(false);
-    let serving = [grpc, http, admin].map(|endpoint| {
-        let (limits, mut stopped) = (limits.clone(), stopped.clone());
-        tokio::spawn(async move {
-            let stopped = async {
-                // An error means that the process ends.
-                let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
-            };
-            endpoint.serve(&limits, stopped).await;
-        })
-    });
+    let stop = watch::Sender::new(false);
+    for endpoint in [grpc, http, admin] {
+        tokio::spawn(endpoint.serve(limits.clone(), stop.subscribe()));
+    }
 
     end_signals.next().await;
     tracing::info!("shutting down");
@@ -118,12 +111,8 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         sleep(shutdown.delay).await;
         stop.send_replace(true);
         grpc::end_watches(&mut health).await;
-        let ended = async {
-            for endpoint in serving {
-                let _ = endpoint.await;
-            }
-        };
-        timeout(shutdown.timeout, ended).await
+        // All connections have ended.
+        timeout(shutdown.timeout, stop.closed()).await
     };
     tokio::select! {
         drained = drained => if drained.is_err() {

@@ -64,18 +64,17 @@ async fn an_expired_check_is_not_sent_and_does_not_close_the_connection() {
     let quota = Quota::per_day(100);
     let limiter = test_limiter(store.clone(), quota);
     limiter.check("key").await.unwrap().ensure_allowed().unwrap();
-    let timeout = Duration::from_millis(1);
+    // Longer than this thread may be suspended before the first check is sent.
+    let timeout = Duration::from_millis(200);
     let short_timeout = test_limiter_builder(store, quota).timeout(timeout).build().unwrap();
     // The first check is alone, and sent at once. The second one waits for its turn.
     let expired = [(); 2].map(|()| start(short_timeout.check("key")));
     // Long enough for the timer, which fires on another thread.
-    std::thread::sleep(50 * timeout);
+    std::thread::sleep(3 * timeout);
     for check in expired {
         assert_eq!(check.await.unwrap_err().kind(), ErrorKind::Timeout);
     }
-    // The first one expires unsent, too, if this thread was suspended before it was sent.
-    let remaining = limiter.check("key").await.unwrap().remaining();
-    assert!(matches!(remaining, 97 | 98), "{remaining}");
+    assert_eq!(limiter.check("key").await.unwrap().remaining(), 97);
     assert_eq!(proxy.accepted(), 1);
 }
 

@@ -10,6 +10,14 @@ ARGS ?=
 CARGO ?= cargo
 BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
 
+# Each of these runs alone.
+TIMING_TESTS := $(CARGO) test --locked --all-features --test it timing:: -- --test-threads 1
+
+define INTEGRATION_TESTS
+$(CARGO) test --locked --all-features --test it -- --skip timing::
+$(TIMING_TESTS)
+endef
+
 # With all features, `redis` uses rustls. These are the tests that need other features.
 define TLS_TESTS
 $(CARGO) test --locked --no-default-features --features redis,sentinel,tls-native-tls --test tls $(ARGS)
@@ -17,13 +25,14 @@ $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
 .PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration server test-gateways test-page tls redis msrv deny \
-        bench bench-scale soak chaos soak-server bench-server bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
+        bench bench-scale soak chaos soak-server bench-server bench-simulate bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: redis fmt-check lint doc features bench-smoke ## Run all checks and tests that a change has to pass
-	$(CARGO) test --locked --all-features
+	$(CARGO) test --locked --all-features -- --skip timing::
+	$(TIMING_TESTS)
 	$(TLS_TESTS)
 	$(CARGO) test --locked --package tollgate-server
 
@@ -62,7 +71,7 @@ sim: ## Simulate the Redis transport with 100,000 seeds, which takes minutes
 # The tests run the examples, which `cargo test --test` does not build.
 integration: redis ## Run the tests on real servers: a single one, a cluster, Sentinel
 	$(CARGO) build --locked --all-features --examples
-	$(CARGO) test --locked --all-features --test it $(ARGS)
+	$(if $(ARGS),$(CARGO) test --locked --all-features --test it $(ARGS),$(INTEGRATION_TESTS))
 
 # CASES=3000 compares fewer random policies on each.
 test-servers: ## Run the integration tests on Redis 6.2, 7.0, 8.0 and Valkey 8.1, 9.1 (Debian; takes an hour)
@@ -77,7 +86,7 @@ mutants: redis ## Change lua/ and src/algorithm in many ways, and check that tes
 server: redis ## Run the tests of tollgate-server
 	$(CARGO) test --locked --package tollgate-server $(ARGS)
 
-test-gateways: redis ## Run tollgate-server behind Envoy and Caddy, which this downloads (Debian)
+test-gateways: redis ## Run tollgate-server behind Envoy, Caddy and Traefik, which this downloads (Debian)
 	scripts/install-gateways.sh
 	$(CARGO) test --locked --package tollgate-server --test it gateways -- --ignored $(ARGS)
 
@@ -89,7 +98,7 @@ tls: redis ## Run the tests of rediss:// with each TLS library, and with none
 	$(CARGO) test --locked --all-features --test tls $(ARGS)
 	$(TLS_TESTS)
 
-redis: ## Install redis-server, nginx and OpenSSL headers if they are missing
+redis: ## Install redis-server, nginx, faketime and OpenSSL headers if they are missing
 	scripts/install-test-deps.sh
 
 msrv: ## Check the library with the oldest Rust that Cargo.toml supports
@@ -118,11 +127,14 @@ plots: ## Draw what each algorithm admits: docs/algorithms.svg
 soak: redis ## Check for 10 minutes that stalls of Redis have no lasting effect
 	$(BENCH) soak $(ARGS)
 
-soak-server: redis ## Disturb tollgate-server for 5 minutes: reloads, restarts of Redis, hostile clients
+soak-server: redis ## Disturb tollgate-server for 5 minutes: reloads, restarts of Redis, slow and hostile clients
 	$(CARGO) test --locked --package tollgate-server --test it soak -- --ignored --nocapture $(ARGS)
 
 bench-server: redis ## Compare tollgate-server with a bare gRPC service, and with a naive one on Redis
 	$(CARGO) bench --locked --package tollgate-server --bench grpc $(ARGS)
+
+bench-simulate: ## Check that tollgate-server replays a million log lines per second and core
+	$(CARGO) bench --locked --package tollgate-server --bench simulate $(ARGS)
 
 bench-flood: redis ## Check a million keys, and that memory stays bounded
 	$(BENCH) flood $(ARGS)

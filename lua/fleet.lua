@@ -70,9 +70,12 @@ else
   fleet.instances[id] = nil
 end
 
+-- A replica that was promoted may not have had the latest plans, which instances know.
+local changes = known > fleet.number
+fleet.number = math.max(fleet.number, known)
+
 -- Demand is worth a new plan only if it has changed much, and not before the last one is agreed.
 local may_move = fleet.number == fleet.agreed_number and math.abs(now - fleet.planned) > gone_after
-local changes = false
 for other, entry in pairs(fleet.instances) do
   local planned = fleet.plan[other]
   local moves = planned and math.abs(entry[2] - planned) > math.max(entry[2], planned) / 4

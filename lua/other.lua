@@ -2,6 +2,7 @@
 -- other numbers. Entries of other quotas are kept until their time is over.
 
 --@ other
+local pack, read = struct.pack, struct.unpack
 local entries, by_id, mine = {}, {}, {}
 local form, count, first = string.byte(value, 1, 2)
 local has_identities = false

@@ -15,6 +15,7 @@
 --         1/16 of the time in which the slowest quota refills.
 
 --@ params
+local pack, read = struct.pack, struct.unpack
 local header = arguments[1]
 local NUMBERS, granule = read('NUMBER_FORMAT', arguments[2])
 local cell_format, own_format, cell_bytes = CELL_FORMAT, OWN_FORMAT, CELL_BYTES
@@ -41,7 +42,7 @@ else
   if not (
     own and found ~= '-'
     and till - till % granule + granule == expiry
-    and type(pcall('SETRANGE', key, #header, CHANGED)) == 'number'
+    and tonumber(pcall('SETRANGE', key, #header, CHANGED))
   ) then
     --@ read_ring@
     local cells = pack(cell_format, CELLS)

@@ -18,8 +18,7 @@ local capacity1 = arguments[2] + 0
 --@ load
 full1 = tonumber(sub(value, 1, -4))
 if full1 and sub(value, -3) == rate then
-  own = true
-  full1 = full1 - 1000
+  own, full1 = full1, full1 - 1000
   till, level1 = full1, full1 - now
   if level1 < 0 then level1 = 0 end
 else
@@ -31,6 +30,7 @@ end
 local id1 = tonumber(sub(arguments[1], 1, 8), 16)
 --@ save
 if more then
+  local pack = struct.pack
   local header = '\1\1\0' .. pack('>I4BBI2dd', 0, 1, 16, 8, permit1, 1)
   local granule, cell_format = 1000000, CELL_FORMAT
   --@ store@
@@ -40,8 +40,8 @@ else
   -- INCRBY takes the server less than half as long as SET, but it keeps the expiry.
   if not (
     own and found ~= '-'
-    and till + 1000 - (till + 1000) % 1000000 == full - full % 1000000
-    and type(pcall('INCRBY', key, format('%d000', full - 1000 - till))) == 'number'
+    and own - own % 1000000 == full - full % 1000000
+    and tonumber(pcall('INCRBY', key, format('%d000', full - own)))
   ) then
     local expiry = format('%d', full / 1000 + 1000)
     saved = pcall('SET', key, format('%d%s', full, rate), 'PXAT', expiry, 'GET')

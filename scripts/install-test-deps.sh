@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need if it is missing: redis-server, for the feature tls-native-tls the headers
-# of OpenSSL, and for tollgate-server nginx. Leaves no server running.
+# of OpenSSL, faketime, and for tollgate-server nginx. Leaves no server running.
 set -euo pipefail
 
 binary="${REDIS_SERVER_BIN:-redis-server}"
@@ -31,6 +31,10 @@ fi
 # Debian has it where not all users look for programs.
 if ! PATH="$PATH:/usr/sbin" command -v nginx >/dev/null; then
     packages+=(nginx)
+fi
+# Gives processes clocks that differ.
+if [ "$(uname)" = Linux ] && ! command -v faketime >/dev/null; then
+    packages+=(faketime)
 fi
 if [ "${#packages[@]}" -eq 0 ]; then
     exit 0

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
-use crate::address::AddressText;
+use crate::address::{AddressText, short_v4};
 
 /// Longer keys are replaced by their digest.
 const MAX_LEN: usize = 128;
@@ -175,8 +175,12 @@ impl From<IpAddr> for Key {
 }
 
 impl From<Ipv4Addr> for Key {
+    #[inline]
     fn from(address: Ipv4Addr) -> Self {
-        Self::from(AddressText::v4(address, 32).as_bytes())
+        let (text, len) = short_v4(address);
+        let mut bytes = [0; 32];
+        bytes[..text.len()].copy_from_slice(&text);
+        Self { bytes: SmallVec::from_buf_and_len(bytes, len), is_digest: false }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{ConfigError, Quota};
 ///
 /// Names have 1 to 64 characters out of `A-Z a-z 0-9 . _ -`. The names of quotas are unique in a
 /// policy. A policy has 1 to 16 quotas, of which up to 8 can be sliding windows, with or without
-/// blocks. Anything else is a [`ConfigError`](crate::ConfigError) from
+/// blocks, or calendars. Anything else is a [`ConfigError`](crate::ConfigError) from
 /// [`Limiter::new`](crate::Limiter::new).
 ///
 /// # Several quotas
@@ -59,9 +59,10 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The script has variables for each quota, and Lua at most 200. Sliding windows need the most.
+    /// The script has variables for each quota, and Lua at most 200. Sliding windows and calendars need
+    /// the most.
     const MAX_QUOTAS: usize = 16;
-    const MAX_SLIDING: usize = 8;
+    const MAX_LARGE: usize = 8;
 
     /// A policy without quotas.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
@@ -105,12 +106,13 @@ impl Policy {
                 Self::MAX_QUOTAS
             )));
         }
-        let sliding = self.quotas.iter().filter(|(_, quota)| quota.is_sliding()).count();
-        if sliding > Self::MAX_SLIDING {
+        let large = |quota: &Quota| quota.is_sliding() || quota.is_calendar();
+        let large = self.quotas.iter().filter(|(_, quota)| large(quota)).count();
+        if large > Self::MAX_LARGE {
             return Err(ConfigError::new(format!(
-                "policy `{}` has {sliding} sliding windows: give it at most {}",
+                "policy `{}` has {large} sliding windows and calendars: give it at most {}",
                 self.name,
-                Self::MAX_SLIDING
+                Self::MAX_LARGE
             )));
         }
         self.quotas.iter().try_for_each(|(name, _)| check_name("quota", name))

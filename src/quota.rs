@@ -385,6 +385,10 @@ impl Quota {
         matches!(self.kind, Kind::SlidingCounters | Kind::SlidingBlocks(_))
     }
 
+    pub(crate) const fn is_calendar(&self) -> bool {
+        matches!(self.kind, Kind::FixedWindow(start) if !matches!(start, WindowStart::FirstCheck))
+    }
+
     pub(crate) const fn kind(&self) -> Kind {
         self.kind
     }

@@ -1,14 +1,17 @@
 //! Spans and events about checks, with the feature `tracing`. Without it this is empty.
 
 #[cfg(feature = "tracing")]
+use std::time::Duration;
+
+#[cfg(feature = "tracing")]
 use tracing::{
     Level,
     span::{Entered, Span},
 };
 
-#[cfg(feature = "tracing")]
-use crate::metrics::Outcome;
 use crate::{Decision, Policy};
+#[cfg(feature = "tracing")]
+use crate::{Source, metrics::Outcome, verdict::QuotaInfo};
 
 /// The time during which a check waits for the store.
 #[derive(Debug)]
@@ -47,20 +50,43 @@ impl CheckSpan {
     }
 }
 
-/// The key is not reported: it may identify a person, or be a secret.
 #[inline]
 pub(crate) fn decided(policy: &Policy, decision: &Decision) {
     #[cfg(feature = "tracing")]
+    if tracing::enabled!(target: "tollgate", Level::DEBUG) {
+        // Copies: a reference would keep every decision in memory, even if nothing is traced.
+        report(
+            policy,
+            decision.quota.clone(),
+            Outcome::of(decision),
+            decision.source(),
+            decision.remaining(),
+            decision.retry_after(),
+        );
+    }
+    #[cfg(not(feature = "tracing"))]
+    let _ = (policy, decision);
+}
+
+/// The key is not reported: it may identify a person, or be a secret.
+#[cfg(feature = "tracing")]
+#[cold]
+fn report(
+    policy: &Policy,
+    quota: QuotaInfo,
+    outcome: Outcome,
+    source: Source,
+    remaining: u64,
+    retry_after: Option<Duration>,
+) {
     tracing::debug!(
         target: "tollgate",
         policy = policy.name(),
-        quota = decision.quota_name(),
-        outcome = Outcome::of(decision).name(),
-        source = decision.source().name(),
-        remaining = decision.remaining(),
-        retry_after_ms = decision.retry_after().map(|wait| wait.as_micros().div_ceil(1_000) as u64),
+        quota = quota.name(),
+        outcome = outcome.name(),
+        source = source.name(),
+        remaining,
+        retry_after_ms = retry_after.map(|wait| wait.as_micros().div_ceil(1_000) as u64),
         "rate limit decision"
     );
-    #[cfg(not(feature = "tracing"))]
-    let _ = (policy, decision);
 }

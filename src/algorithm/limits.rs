@@ -288,6 +288,7 @@ impl Limits {
 
     /// The verdict at the earliest of these times on a check of a key that a check has left in this
     /// state, if it is denied at the latest too, whatever other checks do meanwhile.
+    #[inline]
     pub(crate) fn denial(
         &self,
         state: &State,

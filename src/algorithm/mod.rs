@@ -132,6 +132,7 @@ pub(crate) trait Algorithm {
     }
 
     /// Decides a check of the only quota, and charges its cost if it is allowed.
+    #[inline]
     fn decide(&self, level: &mut Self::Level, cost: &impl Cost) -> Verdict {
         let outcome = if self.allows(level, cost) {
             if cost.of(0) > 0 {
@@ -147,6 +148,7 @@ pub(crate) trait Algorithm {
     }
 
     /// What a decision says about this quota, whose index is `quota`.
+    #[inline]
     fn numbers_after(
         &self,
         level: &Self::Level,
@@ -171,6 +173,7 @@ pub(crate) trait Algorithm {
     /// Whether the level falls as fast as one that this revision of the quota has left.
     fn is_own(&self, level: &Self::Level) -> bool;
 
+    #[inline]
     fn numbers(&self, level: &Self::Level) -> Numbers {
         let remaining = self.limit().saturating_sub(Self::used(level));
         Numbers {

@@ -35,7 +35,8 @@ impl Decision {
     }
 
     /// The response that a layer sends for this decision: 429 with problem details if it is denied,
-    /// and an empty 200 if it is allowed, with the headers of [`HeaderStyle::Ietf`].
+    /// and an empty 200 if it is allowed, with the headers of [`HeaderStyle::Ietf`]. Unlike a layer's,
+    /// its `Retry-After` has no [jitter](crate::RateLimitLayer::retry_jitter).
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
         let mut response = if self.is_allowed() {

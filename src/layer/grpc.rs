@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
 use crate::{Decision, Rejection};
 
@@ -72,6 +72,15 @@ pub(super) fn denied(decision: &Decision, content_type: HeaderValue) -> Response
 
 pub(super) fn unavailable(content_type: HeaderValue) -> Response<Bytes> {
     status(UNAVAILABLE, "rate limiting is temporarily unavailable", content_type)
+}
+
+/// Tells a gRPC client to try again after so many seconds, or never.
+pub(super) fn push_back(headers: &mut HeaderMap, seconds: Option<u64>) {
+    if headers.contains_key(&STATUS) {
+        let never = HeaderValue::from_static("-1");
+        let millis = seconds.map_or(never, |seconds| HeaderValue::from(seconds * 1_000));
+        headers.entry(RETRY_PUSHBACK_MS).or_insert(millis);
+    }
 }
 
 /// The codes are those of the gRPC project's `doc/http-grpc-status-mapping.md`.

@@ -10,7 +10,7 @@ use super::body::ErrorBody;
 use super::headers::{self, RateLimitHeaders};
 use super::precomputed::Precomputed;
 use super::settlement::{self, Settlement, Settling};
-use super::{Cause, ErrorContext, Errors, HeaderStyle, Http, RateLimitLayer, placement};
+use super::{Cause, ErrorContext, Errors, HeaderStyle, Http, RateLimitLayer, grpc, placement};
 use crate::limiter::Revision;
 use crate::{Decision, Error, ErrorKind, Key, Limiter, Rejection};
 
@@ -157,12 +157,15 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
 
     fn fail(&self, checking: &Checking<'_, Parts>, error: &Error) -> Response<ErrorBody> {
         let mut response = self.respond(&checking.context(Cause::Unavailable(error)));
+        let headers = response.headers_mut();
         // A quota that does not exist will not exist later.
-        if error.kind() != ErrorKind::UnknownQuota {
-            // Unless a custom response has one.
-            let retry_after = response.headers_mut().entry(RETRY_AFTER);
-            retry_after.or_insert(self.mode.retry_jitter.unavailable().into());
+        let wait =
+            (error.kind() != ErrorKind::UnknownQuota).then(|| self.mode.retry_jitter.unavailable());
+        // Unless a custom response has one.
+        if let Some(seconds) = wait {
+            headers.entry(RETRY_AFTER).or_insert(seconds.into());
         }
+        grpc::push_back(headers, wait);
         response
     }
 }

@@ -14,10 +14,11 @@ use crate::{Costs, Decision, Error, ErrorKind, Key, Source};
 /// The future of a check: see [`Limiter::check`].
 ///
 /// It is lazy: the check starts when the future is first polled. If it is dropped before the check
-/// was sent to the store, nothing is charged.
+/// was sent to the store, nothing is charged. It borrows the limiter, so that checks on many threads
+/// do not contend for its reference count.
 #[must_use = "futures do nothing unless awaited"]
-pub struct Check {
-    limiter: Limiter,
+pub struct Check<'a> {
+    limiter: &'a Limiter,
     key: Key,
     progress: Progress,
 }
@@ -34,8 +35,8 @@ pub(crate) enum CheckState {
     Pending(PendingCheck),
 }
 
-/// A check without a verdict yet. It does not hold the limiter, which the layer has
-/// already: all checks of a hot limiter would contend for its reference count.
+/// A check without a verdict yet. It does not hold the limiter, which its caller
+/// has: all checks of a hot limiter would contend for its reference count.
 pub(crate) struct PendingCheck {
     verdict: PendingVerdict,
     op: Op,
@@ -44,10 +45,10 @@ pub(crate) struct PendingCheck {
     span: CheckSpan,
 }
 
-impl Check {
+impl<'a> Check<'a> {
     #[inline]
-    pub(super) fn new(limiter: &Limiter, key: Key, costs: Costs) -> Self {
-        Self { limiter: limiter.clone(), key, progress: Progress::New(costs) }
+    pub(super) fn new(limiter: &'a Limiter, key: Key, costs: Costs) -> Self {
+        Self { limiter, key, progress: Progress::New(costs) }
     }
 }
 
@@ -164,8 +165,8 @@ impl Inner {
         decision
     }
 
-    /// The decision about a check, which is counted.
-    #[inline]
+    /// The decision about a check, which is counted. Always inlined: a call would copy the decision.
+    #[inline(always)]
     fn decide(&self, revision: &Revision, key: &Key, verdict: Verdict, source: Source) -> Decision {
         let decision = self.enforce(key, revision.decision(verdict, source));
         self.settings.metrics.decided(&decision);
@@ -215,9 +216,10 @@ impl Inner {
     }
 }
 
-impl Future for Check {
+impl Future for Check<'_> {
     type Output = Result<Decision, Error>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { limiter, key, progress } = &mut *self;
         if let Progress::New(costs) = progress {
@@ -236,7 +238,7 @@ impl Future for Check {
     }
 }
 
-impl fmt::Debug for Check {
+impl fmt::Debug for Check<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Check").finish_non_exhaustive()
     }

@@ -28,9 +28,9 @@ impl DenialCache {
     }
 
     /// The denial that the store would return, if it is known.
+    #[inline]
     pub(super) fn get(&self, key: &Key, cost: &impl Cost, limits: &Limits) -> Option<Verdict> {
-        let now = self.denials.now();
-        let denial = self.denials.get(key, now)?;
+        let (denial, now) = self.denials.get(key)?;
         let sent = denial.sent_at.time;
         if now >= sent.saturating_add(self.max_ttl) {
             return None;
@@ -81,6 +81,17 @@ mod tests {
 
     fn sent_at(cache: &DenialCache) -> SentAt {
         cache.denials.sent_now().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_denial_is_found_after_all_earlier_ones_have_expired() {
+        let (cache, limits, key) = (cache(Duration::from_secs(1)), limits(), Key::from("a"));
+        for _ in 0..2 {
+            report(&cache, &key, empty(), sent_at(&cache));
+            assert!(cache.get(&key, &1, &limits).is_some());
+            advance(Duration::from_secs(1)).await;
+            assert_eq!(cache.get(&key, &1, &limits), None);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -35,7 +35,9 @@ pub enum FailureMode {
     /// outage each has a part of every limit, in proportion to the checks that came to it before, and
     /// at least a quarter of an equal part. The parts of a limit add up to the limit: over an
     /// outage, the fleet admits at most the burst and the rate times its length. A limit below the
-    /// number of instances is enforced by some of them, chosen by the key; the others deny.
+    /// number of instances is enforced by some of them, chosen by the key; the others deny. The same applies
+    /// to a burst below that number. A [queue](crate::Quota::queue) has a burst of 1 by default, so in an
+    /// outage only one instance admits a given key: set its burst to at least the number of instances.
     ///
     /// A bucket starts from what Redis said last about its key, if the key had used more than an
     /// eighth of a limit. When Redis works again, what was taken and still counts is charged there:
@@ -52,7 +54,8 @@ pub enum FailureMode {
     ///   has taken since its last charge may be free, once for each time that Redis goes away.
     /// - If instances start while Redis cannot be reached, they know of no others:
     ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect, and
-    ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now.
+    ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. Each guesses its
+    ///   place among them, so a limit below their number may be granted by none of them, or by several.
     ///
     /// It can admit less, too: a check whose reply is late may be charged twice, and windows start anew
     /// in an outage, so what was used counts for longer. A cost above the part of an instance is denied.

@@ -122,11 +122,28 @@ impl Limiter {
     /// The returned future is lazy: the check starts when it is first polled. A check that is
     /// dropped before it was sent to the store is not charged.
     ///
+    /// The future borrows the limiter. To spawn a check, move a clone into the task:
+    ///
+    /// ```
+    /// use tollgate::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(1))?;
+    /// let task = tokio::spawn({
+    ///     let limiter = limiter.clone();
+    ///     async move { limiter.check("user:7").await }
+    /// });
+    /// assert!(task.await??.is_allowed());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the store failed and the failure mode is [`FailureMode::Closed`]. A denial is not an
     /// error: see [`Decision::ensure_allowed`].
-    pub fn check(&self, key: impl Into<Key>) -> Check {
+    #[inline]
+    pub fn check(&self, key: impl Into<Key>) -> Check<'_> {
         self.check_cost(key, 1)
     }
 
@@ -137,7 +154,8 @@ impl Limiter {
     /// # Errors
     ///
     /// As for [`check`](Self::check).
-    pub fn check_cost(&self, key: impl Into<Key>, cost: u64) -> Check {
+    #[inline]
+    pub fn check_cost(&self, key: impl Into<Key>, cost: u64) -> Check<'_> {
         Check::new(self, key.into(), Costs::new(cost))
     }
 
@@ -148,7 +166,7 @@ impl Limiter {
     ///
     /// As for [`check`](Self::check), and [`ErrorKind::UnknownQuota`](crate::ErrorKind::UnknownQuota)
     /// if `costs` names a quota that the policy does not have, whatever the failure mode.
-    pub fn check_costs(&self, key: impl Into<Key>, costs: Costs) -> Check {
+    pub fn check_costs(&self, key: impl Into<Key>, costs: Costs) -> Check<'_> {
         Check::new(self, key.into(), costs)
     }
 

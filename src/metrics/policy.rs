@@ -52,9 +52,14 @@ impl PolicyMetrics {
     fn count(&self, source: Source, outcome: Outcome) {
         let index = source as usize * Outcome::ALL.len() + outcome as usize;
         if self.decisions.add(index, 1) {
-            self.duration.register();
-            self.failures.iter().chain([&self.repairs]).for_each(|counter| counter.add(0));
+            self.register_others();
         }
+    }
+
+    #[cold]
+    fn register_others(&self) {
+        self.duration.register();
+        self.failures.iter().chain([&self.repairs]).for_each(|counter| counter.add(0));
     }
 
     /// The store did not decide a check.

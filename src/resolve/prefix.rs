@@ -36,6 +36,7 @@ impl Prefixes {
 
     pub(super) fn key(self, address: IpAddr) -> Key {
         let text = match address.to_canonical() {
+            IpAddr::V4(address) if self.v4 == 32 => return Key::from(address),
             IpAddr::V4(address) => {
                 let mask = u32::MAX.checked_shl(32 - u32::from(self.v4)).unwrap_or(0);
                 AddressText::v4(Ipv4Addr::from_bits(address.to_bits() & mask), self.v4)

@@ -155,6 +155,13 @@ impl LocalPolicy {
         standings.insert(Id { buckets: self.buckets, key: key.clone() }, reported);
     }
 
+    /// The server has reset a key, or given permits back.
+    pub(crate) fn forget(&self, key: &Key) {
+        if let Some(standings) = self.local.standings.get() {
+            standings.remove(&IdRef { buckets: self.buckets, key });
+        }
+    }
+
     pub(crate) fn local(&self) -> &Arc<Local> {
         &self.local
     }

@@ -15,7 +15,8 @@ pub(crate) struct RevisionDenials {
     /// The longest time for which one of the limiters caches a denial, in nanoseconds. 0 if none
     /// does.
     max_ttl: AtomicU64,
-    /// The latest expiry of any denial. While nobody is denied, no key is looked up.
+    /// The latest expiry of any cached denial. 0 if there is none, or if a check has found that all
+    /// have expired: then checks neither look up their keys nor read the clock.
     latest_expiry: AtomicU64,
 }
 
@@ -45,16 +46,32 @@ impl RevisionDenials {
         }
     }
 
-    /// The last denial of a key.
-    pub(crate) fn get(&self, key: &Key, now: u64) -> Option<Denial> {
-        if now >= self.latest_expiry.load(Ordering::Relaxed) {
+    /// The last denial of a key, and the current time.
+    #[inline]
+    pub(crate) fn get(&self, key: &Key) -> Option<(Denial, u64)> {
+        match self.latest_expiry.load(Ordering::Relaxed) {
+            0 => None,
+            latest_expiry => self.look_up(key, latest_expiry),
+        }
+    }
+
+    fn look_up(&self, key: &Key, latest_expiry: u64) -> Option<(Denial, u64)> {
+        let now = self.now();
+        if now >= latest_expiry {
+            // If this fails, another check has reset it, or a new denial has raised it.
+            let _ = self.latest_expiry.compare_exchange(
+                latest_expiry,
+                0,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
             return None;
         }
-        self.denials.get(self.revision, key)
+        Some((self.denials.get(self.revision, key)?, now))
     }
 
     /// In nanoseconds of this process.
-    pub(crate) fn now(&self) -> u64 {
+    fn now(&self) -> u64 {
         self.denials.now()
     }
 

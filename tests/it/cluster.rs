@@ -189,7 +189,8 @@ async fn an_unresponsive_shard_fails_only_its_own_keys_before_the_slots_are_know
 async fn the_store_reconnects_to_a_restarted_shard() {
     let cluster = Cluster::start().await;
     let store = RedisStore::open_cluster(cluster.urls()).unwrap();
-    let limiter = Limiter::builder(store, DAILY).failure_mode(FailureMode::Closed).build().unwrap();
+    let builder = Limiter::builder(store, DAILY).failure_mode(FailureMode::Closed);
+    let limiter = builder.timeout(Duration::from_millis(500)).build().unwrap();
     let (dead, alive) = (key_on(&cluster, 1).await, key_on(&cluster, 0).await);
     for key in [dead, alive] {
         wait_until("each shard replies", BOUND, async || limiter.check(key).await.is_ok()).await;

@@ -54,8 +54,8 @@ async fn an_unresponsive_redis_delays_checks_by_the_timeout_and_no_longer() {
     assert!(wait_for_recovery(&limiter).await < Duration::from_secs(1));
 }
 
-/// The test blocks its thread until the check has expired. Other checks share the connection, which
-/// is not the cause.
+/// The test blocks its thread until the check has expired, and for longer than a connection may be
+/// silent. Other checks share the connection, which is not the cause.
 #[tokio::test]
 async fn an_expired_check_is_not_sent_and_does_not_close_the_connection() {
     let server = Server::start().await;
@@ -67,6 +67,8 @@ async fn an_expired_check_is_not_sent_and_does_not_close_the_connection() {
     // Longer than this thread may be suspended before the first check is sent.
     let timeout = Duration::from_millis(200);
     let short_timeout = test_limiter_builder(store, quota).timeout(timeout).build().unwrap();
+    // Calls are written only after the block, and their replies come later still.
+    proxy.round_trip(Duration::from_millis(40));
     // The first check is alone, and sent at once. The second one waits for its turn.
     let expired = [(); 2].map(|()| start(short_timeout.check("key")));
     // Long enough for the timer, which fires on another thread.
@@ -299,14 +301,19 @@ async fn a_dead_primary_is_replaced_by_the_one_that_sentinel_reports() {
         deadpool_redis::sentinel::SentinelServerType::Master,
     );
     let pool = config.create_pool(Some(Runtime::Tokio1)).unwrap();
-    let limiter = Limiter::builder(RedisStore::from_pool(pool), Quota::per_hour(1_000))
-        .failure_mode(FailureMode::Closed)
-        .build()
-        .unwrap();
-    wait_for_recovery(&limiter).await;
+    let store = RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
+    let limiters = [RedisStore::from_pool(pool), store].map(|store| {
+        let builder = Limiter::builder(store, Quota::per_hour(1_000));
+        builder.failure_mode(FailureMode::Closed).build().unwrap()
+    });
+    for limiter in &limiters {
+        wait_for_recovery(limiter).await;
+    }
     sentinel.primary().stop();
     sentinel.wait_until_promoted().await;
-    wait_for_recovery(&limiter).await;
+    for limiter in &limiters {
+        wait_for_recovery(limiter).await;
+    }
 }
 
 /// After a planned failover the old primary accepts writes for about ten seconds more. Two processes

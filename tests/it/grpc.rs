@@ -164,6 +164,8 @@ async fn an_outage_is_unavailable_and_not_a_denial() {
         let status = closed.check_error().await;
         assert_eq!(status.code(), Code::Unavailable);
         assert!(status.metadata().get("ratelimit").is_none());
+        let wait = |name: &str| status.metadata().get(name).unwrap().to_str().unwrap().to_owned();
+        assert_eq!(wait("grpc-retry-pushback-ms"), format!("{}000", wait("retry-after")));
         assert!(open.check().await.unwrap().get("ratelimit").is_none());
     }
 }

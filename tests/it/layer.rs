@@ -173,6 +173,23 @@ async fn a_layer_counts_only_the_requests_that_pass_through_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_thousand_denied_clients_do_not_return_in_the_same_second() {
+    let layer = RateLimitLayer::new(limiter("a", Quota::per_minute(1)), Global);
+    let app = Router::new().route("/", handler()).layer(layer);
+    assert_eq!(statuses(&app, ["/"]).await, [200]);
+    let mut returning = BTreeMap::<u64, u32>::new();
+    for _ in 0..1_000 {
+        let denied = fetch(&app, "/").await;
+        let [seconds] = &values(&denied, "retry-after")[..] else { panic!("{denied:?}") };
+        *returning.entry(seconds.parse().unwrap()).or_default() += 1;
+    }
+    // A quarter of the wait is the spread.
+    assert!(returning.keys().all(|seconds| (60..=75).contains(seconds)), "{returning:?}");
+    let busiest = *returning.values().max().unwrap();
+    assert!(busiest <= 2 * 1_000 / 16, "{returning:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_two_layers_both_send_headers_and_the_outer_checks_first() {
     let outer = RateLimitLayer::new(limiter("outer", Quota::per_minute(2)), Global)
         .retry_jitter(Duration::ZERO);

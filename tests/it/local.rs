@@ -1,7 +1,10 @@
 //! Limits while Redis fails: each instance enforces its part, and together they enforce the whole.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
 use tollgate::{Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, wait_until};
@@ -20,47 +23,70 @@ async fn fleet_at(
     quota: Quota,
     instances: usize,
 ) -> Vec<(RedisStore, Limiter)> {
-    let fleet: Vec<_> = (0..instances)
-        .map(|_| {
-            let store = RedisStore::open(url).unwrap();
-            let store = store.connections(connections.try_into().unwrap());
-            let limiter = Limiter::new(store.clone(), quota).unwrap();
-            (store, limiter)
-        })
-        .collect();
-    for (_, limiter) in &fleet {
-        assert_eq!(limiter.check("warm").await.unwrap().source(), Source::Store);
-    }
+    let store = || RedisStore::open(url).unwrap().connections(connections.try_into().unwrap());
+    let fleet = instances_of(store, quota, instances).await;
     wait_until_agreed(server, instances).await;
     fleet
 }
 
-/// Waits until all instances know that there are so many.
+/// Opens so many stores, and waits until Redis decides for each.
+pub(crate) async fn instances_of(
+    store: impl Fn() -> RedisStore,
+    quota: Quota,
+    instances: usize,
+) -> Vec<(RedisStore, Limiter)> {
+    let store_and_limiter =
+        |store: RedisStore| (store.clone(), Limiter::new(store, quota).unwrap());
+    let fleet: Vec<_> = (0..instances).map(|_| store_and_limiter(store())).collect();
+    for (_, limiter) in &fleet {
+        wait_until("Redis decides", BOUND, async || {
+            limiter.check("warm").await.unwrap().source() == Source::Store
+        })
+        .await;
+    }
+    fleet
+}
+
+/// What Redis knows of the fleet.
+async fn state_of_fleet(server: &Server) -> Option<serde_json::Value> {
+    let text = server.try_query::<String>(&["GET", "tollgate:{fleet}"]).await.ok()?;
+    Some(serde_json::from_str(&text).unwrap())
+}
+
+/// Waits until all instances divide limits by this number of instances.
 pub(crate) async fn wait_until_agreed(server: &Server, instances: usize) {
     wait_until("the fleet has agreed", BOUND, async || {
-        let Ok(text) = server.try_query::<String>(&["GET", "tollgate:{fleet}"]).await else {
-            return false;
-        };
-        let fleet: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let Some(fleet) = state_of_fleet(server).await else { return false };
         let plan = fleet["plan"].as_object().map_or(0, |plan| plan.len());
         fleet["number"] == fleet["agreed_number"] && plan == instances
     })
     .await;
-    // They register again, and hear that all know the plan.
-    tokio::time::sleep(5 * SECOND / 2).await;
+    // They hear of it when they register. After two more registrations, all have heard.
+    for _ in 0..2 {
+        let since = server.time_micros().await / 1_000;
+        wait_until("all instances have registered again", BOUND, async || {
+            let fleet = state_of_fleet(server).await.unwrap();
+            let registered = fleet["instances"].as_object().unwrap().values();
+            registered.into_iter().all(|entry| entry[0].as_u64().unwrap() > since)
+        })
+        .await;
+    }
 }
 
-/// Checks at these rates, one per instance, and returns what was admitted from now on until the end.
-async fn admitted(fleet: &[(RedisStore, Limiter)], per_second: &[u32], time: Duration) -> [u64; 2] {
-    let start = Instant::now();
-    let tasks: Vec<_> = fleet
-        .iter()
-        .zip(per_second)
-        .map(|((_, limiter), per_second)| {
-            let (limiter, pause) = (limiter.clone(), SECOND / *per_second);
+/// Checks at these rates, one per instance.
+struct Load {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<[u64; 2]>>,
+}
+
+impl Load {
+    fn start(fleet: &[(RedisStore, Limiter)], per_second: &[u32]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let task = |((_, limiter), per_second): (&(RedisStore, Limiter), &u32)| {
+            let (limiter, stop, pause) = (limiter.clone(), stop.clone(), SECOND / *per_second);
             tokio::spawn(async move {
                 let (mut tick, mut admitted) = (tokio::time::interval(pause), [0, 0]);
-                while start.elapsed() < time {
+                while !stop.load(Relaxed) {
                     tick.tick().await;
                     let decision = limiter.check("key").await.unwrap();
                     if decision.is_allowed() {
@@ -69,14 +95,28 @@ async fn admitted(fleet: &[(RedisStore, Limiter)], per_second: &[u32], time: Dur
                 }
                 admitted
             })
-        })
-        .collect();
-    let mut sum = [0, 0];
-    for task in tasks {
-        let admitted = task.await.unwrap();
-        (0..2).for_each(|index| sum[index] += admitted[index]);
+        };
+        let tasks = fleet.iter().zip(per_second).map(task).collect();
+        Self { stop, tasks }
     }
-    sum
+
+    /// What was admitted by Redis, and locally.
+    async fn stop(self) -> [u64; 2] {
+        self.stop.store(true, Relaxed);
+        let mut sum = [0, 0];
+        for task in self.tasks {
+            let admitted = task.await.unwrap();
+            (0..2).for_each(|index| sum[index] += admitted[index]);
+        }
+        sum
+    }
+}
+
+/// What is admitted at these rates from now on until the end.
+async fn admitted(fleet: &[(RedisStore, Limiter)], per_second: &[u32], time: Duration) -> [u64; 2] {
+    let load = Load::start(fleet, per_second);
+    tokio::time::sleep(time).await;
+    load.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,6 +140,30 @@ async fn a_fleet_admits_the_limit_in_an_outage_and_no_more() {
         .await;
         assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
     }
+}
+
+/// With equal parts, those with little demand would leave a fifth of the limit unused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_with_more_demand_get_larger_parts() {
+    let server = Server::start().await;
+    let fleet = fleet(&server, Quota::per_second(50), 3).await;
+    let load = Load::start(&fleet, &[36, 12, 12]);
+    wait_until("the plan follows the demand", BOUND, async || {
+        let fleet = state_of_fleet(&server).await.unwrap();
+        let weights = fleet["plan"].as_object().unwrap().values();
+        let weights: Vec<_> = weights.map(|weight| weight.as_f64().unwrap()).collect();
+        weights.iter().sum::<f64>() > 40.0
+    })
+    .await;
+    wait_until_agreed(&server, 3).await;
+    server.pause();
+    let start = Instant::now();
+    tokio::time::sleep(4 * SECOND).await;
+    let [_, local] = load.stop().await;
+    let refilled = 50.0 * start.elapsed().as_secs_f64();
+    server.resume();
+    assert!(local as f64 >= 0.9 * refilled, "{local} of {refilled}");
+    assert!(local as f64 <= 50.0 + refilled, "{local} of {refilled}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,6 +216,9 @@ async fn an_instance_that_signs_off_leaves_its_part_to_the_others() {
     let mut fleet = fleet(&server, Quota::per_hour(30), 2).await;
     let (store, _) = fleet.pop().unwrap();
     store.shutdown().await;
+    // At once, and not when its entry expires.
+    let state = state_of_fleet(&server).await.unwrap();
+    assert_eq!(state["instances"].as_object().unwrap().len(), 1, "{state}");
     wait_until_agreed(&server, 1).await;
     server.pause();
     let decision = fleet[0].1.check_cost("key", 30).await.unwrap();
@@ -210,6 +277,40 @@ async fn a_fleet_that_redis_forgot_is_not_agreed_at_once() {
     assert_eq!(register(&server, 7, 1_000, 42).await.0, 42);
     // One leaves.
     assert_eq!(register(&server, 8, 0, 42).await.0, 43);
+}
+
+#[tokio::test]
+async fn only_demand_that_has_changed_much_and_for_a_while_moves_parts() {
+    let server = Server::start().await;
+    let (seconds, _): (u64, u64) = server.query(&["TIME"]).await;
+    let now = seconds * 1_000;
+    for (planned, weight, moves) in [(1, 120, false), (1, 150, true), (now, 150, false)] {
+        let fleet = format!(
+            r#"{{"instances":{{"7":[{now},100,5],"8":[{now},100,5]}},"plan":{{"7":100,"8":100}},
+            "agreed":{{"7":100,"8":100}},"number":5,"agreed_number":5,"created":1,
+            "planned":{planned}}}"#
+        );
+        server.command(&["SET", "tollgate:{fleet}", &fleet]).await;
+        let (number, _, plan, _) = register(&server, 7, weight, 5).await;
+        assert_eq!(number == 6, moves, "{planned} {weight}");
+        assert_eq!(plan.contains("7 150"), moves, "{plan}");
+    }
+}
+
+#[tokio::test]
+async fn a_plan_that_a_promoted_replica_never_had_is_not_replaced_by_an_older_one() {
+    let server = Server::start().await;
+    let (seconds, _): (u64, u64) = server.query(&["TIME"]).await;
+    let now = seconds * 1_000;
+    let fleet = format!(
+        r#"{{"instances":{{"7":[{now},100,5],"8":[{now},100,5]}},"plan":{{"7":100,"8":100}},
+        "agreed":{{"7":100,"8":100}},"number":5,"agreed_number":5,"created":1,"planned":1}}"#
+    );
+    server.command(&["SET", "tollgate:{fleet}", &fleet]).await;
+    let (number, agreed, ..) = register(&server, 7, 100, 5).await;
+    assert_eq!((number, agreed), (5, 5));
+    let (number, agreed, ..) = register(&server, 7, 100, 6).await;
+    assert_eq!((number, agreed), (7, 5));
 }
 
 #[tokio::test]
@@ -272,6 +373,25 @@ async fn a_key_that_was_repaid_starts_from_its_standing_in_the_next_outage() {
     assert!(decision.is_denied() && decision.source() == Source::Local, "{decision:?}");
     // More than its part may fit when Redis is back.
     assert!(!decision.exceeds_capacity() && decision.retry_after().is_some());
+    server.resume();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_got_its_permits_back_has_them_in_the_next_outage() {
+    let server = Server::start().await;
+    let fleet = fleet(&server, Quota::per_hour(300), 1).await;
+    let limiter = &fleet[0].1;
+    for key in ["reset", "credit", "exhausted"] {
+        limiter.check_cost(key, 300).await.unwrap().ensure_allowed().unwrap();
+    }
+    limiter.reset("reset").await.unwrap();
+    limiter.credit("credit", 300).await.unwrap();
+    server.pause();
+    for (key, is_allowed) in [("reset", true), ("credit", true), ("exhausted", false)] {
+        let decision = limiter.check_cost(key, 100).await.unwrap();
+        assert_eq!(decision.source(), Source::Local, "{key}");
+        assert_eq!(decision.is_allowed(), is_allowed, "{key}");
+    }
     server.resume();
 }
 

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Stdio;
+use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use promql_parser::parser::{self, Expr};
 use promql_parser::util::{ExprVisitor, walk_expr};
 use serde_json::Value;
-use tollgate::{FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore};
+use tollgate::{FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
 
-use crate::common::{BOUND, Server, wait_until};
+use crate::common::{BOUND, Cluster, Server, wait_until};
 use crate::examples::Example;
 
 /// The labels of each series that a scrape has, by the names of the metrics.
@@ -267,4 +268,80 @@ async fn repairs_and_unknown_scripts_are_counted() {
     let sizes = value(&text, "tollgate_redis_batch_size_count", &[]);
     assert!(sizes >= Some(3.0), "{text}");
     assert_eq!(sizes, value(&text, "tollgate_redis_queue_length_count", &[]), "{text}");
+}
+
+#[tokio::test]
+async fn an_outage_is_seen_in_decisions_breakers_and_the_part_of_the_instance() {
+    let server = Server::start().await;
+    let (prometheus, _guard) = recorder();
+    let policy = Policy::new("api").quota("rate", Quota::per_hour(2));
+    let store = RedisStore::open(server.url()).unwrap();
+    // So that no check of a busy machine is late.
+    let limiter = Limiter::builder(store, policy).timeout(Duration::from_secs(1)).build().unwrap();
+    let check = async |key: &'static str| limiter.check(key).await.unwrap();
+    for source in [Source::Store, Source::Store, Source::Store, Source::Cached] {
+        assert_eq!(check("key").await.source(), source);
+    }
+    let text = rendered(&prometheus, 4.0).await;
+    assert_eq!(decisions(&text, "allowed", "store"), Some(2.0));
+    assert_eq!(decisions(&text, "denied", "store"), Some(1.0));
+    assert_eq!(decisions(&text, "denied", "cached"), Some(1.0));
+    assert_eq!(value(&text, "tollgate_redis_breaker_openings_total", &[]), Some(0.0));
+    wait_until("the instance is the fleet", BOUND, async || {
+        let text = prometheus.render();
+        let of_fleet = |name| value(&text, name, &[("tollgate_key_prefix", "tollgate")]);
+        of_fleet("tollgate_fleet_instances") == Some(1.0)
+            && of_fleet("tollgate_fleet_share") == Some(1.0)
+    })
+    .await;
+    server.pause();
+    let mut local = 0u32;
+    wait_until("the breaker opens", BOUND, async || {
+        local += 1;
+        let decision = limiter.check(local).await.unwrap();
+        assert!(decision.is_allowed() && decision.source() == Source::Local);
+        value(&prometheus.render(), "tollgate_redis_breaker_open", &[]) == Some(1.0)
+    })
+    .await;
+    let text = rendered(&prometheus, f64::from(4 + local)).await;
+    assert_eq!(decisions(&text, "allowed", "local"), Some(local.into()));
+    let labels = [("tollgate_policy", "api")];
+    assert!(value(&text, "tollgate_check_failures_total", &labels) >= Some(1.0), "{text}");
+    server.resume();
+    wait_until("the breaker closes", BOUND, async || {
+        value(&prometheus.render(), "tollgate_redis_breaker_open", &[]) == Some(0.0)
+    })
+    .await;
+    let openings = value(&prometheus.render(), "tollgate_redis_breaker_openings_total", &[]);
+    assert_eq!(openings, Some(1.0));
+}
+
+#[tokio::test]
+async fn evicted_buckets_are_counted() {
+    let (prometheus, _guard) = recorder();
+    let store = MemoryStore::with_max_keys(100.try_into().unwrap());
+    let limiter = Limiter::new(store, Quota::per_hour(2)).unwrap();
+    for key in 0..10_000u32 {
+        assert!(limiter.check(key).await.unwrap().is_allowed());
+    }
+    let text = rendered(&prometheus, 10_000.0).await;
+    let evicted = value(&text, "tollgate_evictions_total", &[]).unwrap();
+    // The capacity is rounded up.
+    assert!((9_000.0..10_000.0).contains(&evicted), "{evicted}");
+}
+
+#[tokio::test]
+async fn redirections_are_counted() {
+    let cluster = Cluster::start().await;
+    let (prometheus, _guard) = recorder();
+    let store = RedisStore::open_cluster(cluster.urls()).unwrap();
+    let limiter = Limiter::builder(store, Quota::per_hour(2)).timeout(BOUND).build().unwrap();
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+    let count = || value(&prometheus.render(), "tollgate_redis_redirections_total", &[]);
+    let before = count().unwrap();
+    let slot = cluster.slot_of("{key}").await;
+    let from = cluster.slot_owner(slot).await;
+    cluster.migrate_slot(slot, from, (from + 1) % 3).await;
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+    assert_eq!(count(), Some(before + 1.0));
 }

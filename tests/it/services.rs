@@ -325,7 +325,7 @@ fn layers_services_and_futures_implement_send_and_sync_as_needed() {
     assert_clone_send_sync(&service);
     assert_send(&service.call("a"));
 
-    assert_send_sync_unpin::<Check>();
+    assert_send_sync_unpin::<Check<'_>>();
     assert_send_sync_unpin::<Limiter>();
     assert_send_sync_unpin::<Decision>();
     assert_send_sync_unpin::<Error>();
@@ -340,9 +340,9 @@ fn types_moved_with_each_request_stay_small() {
     assert!(size_of::<Decision>() <= 96);
     // 32 inline bytes (an IPv6 network as text fits), a length, and a flag for digests.
     assert!(size_of::<Key>() <= 48);
-    // A key, the time of its start, its verdict or a receiver for it, a limiter, and a pointer each for
-    // metrics and traces.
-    assert!(size_of::<Check>() <= 144);
+    // A key, the time of its start, its verdict or a receiver for it, and a pointer each for the
+    // limiter, metrics and traces.
+    assert!(size_of::<Check<'_>>() <= 136);
     // With the numbers of a quota per request.
     assert_eq!(size_of::<Limiter>(), 2 * size_of::<usize>());
     // One pointer each.

@@ -1,18 +1,16 @@
 //! Counters that every check increments.
 //!
-//! A number that all threads write costs up to a tenth of a check in memory. So threads are spread over
-//! several sets of cells, and a thread of this module adds these up four times a second.
+//! A number that all threads write costs up to a tenth of a check in memory, and an atomic addition a
+//! twentieth. So a thread has cells of its own, unless too many have some already, and a thread of this
+//! module adds these up four times a second.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
 use super::instrument::Counter;
-
-/// Threads that have the same number share their cells.
-const SHARDS: usize = 8;
+use super::shard;
 
 const INTERVAL: Duration = Duration::from_millis(250);
 
@@ -22,29 +20,40 @@ pub(crate) struct CounterSet(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     counters: Vec<Counter>,
-    lines: Box<[Line]>,
+    shards: [Cells; shard::COUNT],
+    /// How much of each counter the recorder knows.
+    reported: Mutex<Vec<u64>>,
     is_watched: Once,
 }
 
-/// Of two cache lines, because processors fetch them in pairs.
+/// Processors fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Line([AtomicU64; CELLS]);
+struct Cells([AtomicU64; MAX_COUNTERS]);
 
-const CELLS: usize = 16;
+const MAX_COUNTERS: usize = 32;
 
 impl CounterSet {
+    /// Of at most 32 counters.
     pub(crate) fn new(counters: impl IntoIterator<Item = Counter>) -> Self {
-        let counters: Vec<_> = counters.into_iter().collect();
-        let lines = SHARDS * counters.len().div_ceil(CELLS);
-        let lines = (0..lines).map(|_| Line::default()).collect();
-        Self(Arc::new(Inner { counters, lines, is_watched: Once::new() }))
+        let counters: Vec<_> = counters.into_iter().take(MAX_COUNTERS).collect();
+        let reported = Mutex::new(vec![0; counters.len()]);
+        let (shards, is_watched) = (Default::default(), Once::new());
+        Self(Arc::new(Inner { counters, shards, reported, is_watched }))
     }
 
     /// Returns whether the counters were registered by this call.
     #[inline]
     pub(crate) fn add(&self, counter: usize, count: u64) -> bool {
-        self.0.cell(shard(), counter).fetch_add(count, Ordering::Relaxed);
+        match shard::own() {
+            Some(shard) => {
+                let cell = &self.0.shards[shard].0[counter];
+                cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+            }
+            None => {
+                self.0.shards[shard::SHARED].0[counter].fetch_add(count, Ordering::Relaxed);
+            }
+        }
         !self.0.is_watched.is_completed() && self.register()
     }
 
@@ -64,20 +73,16 @@ impl CounterSet {
 }
 
 impl Inner {
-    #[inline]
-    fn cell(&self, shard: usize, counter: usize) -> &AtomicU64 {
-        let lines = self.lines.len() / SHARDS;
-        &self.lines[shard * lines + counter / CELLS].0[counter % CELLS]
-    }
-
     fn flush(&self) {
         if !self.is_watched.is_completed() {
             return;
         }
-        for (index, counter) in self.counters.iter().enumerate() {
-            let cells = (0..SHARDS).map(|shard| self.cell(shard, index));
-            let used = cells.filter(|cell| cell.load(Ordering::Relaxed) > 0);
-            counter.add(used.map(|cell| cell.swap(0, Ordering::Relaxed)).sum());
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, (counter, reported)) in self.counters.iter().zip(&mut *reported).enumerate() {
+            let cells = self.shards.iter().map(|shard| shard.0[index].load(Ordering::Relaxed));
+            let total = cells.fold(0, u64::wrapping_add);
+            counter.add(total.wrapping_sub(*reported));
+            *reported = total;
         }
     }
 }
@@ -86,18 +91,6 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.flush();
     }
-}
-
-#[inline]
-fn shard() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static SHARD: Cell<usize> = const { Cell::new(usize::MAX) });
-    SHARD.with(|shard| {
-        if shard.get() == usize::MAX {
-            shard.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
-        }
-        shard.get()
-    })
 }
 
 static WATCHED: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
@@ -136,6 +129,8 @@ fn watched() -> MutexGuard<'static, Vec<Weak<Inner>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
     use super::*;
@@ -147,32 +142,33 @@ mod tests {
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     }
 
+    /// Some of them have no shard of their own.
+    const THREADS: usize = shard::COUNT + 2;
+
     #[test]
     fn what_many_threads_count_adds_up() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let prometheus = recorder.handle();
         let counter = |n: usize| Counter::new(&DECISIONS, &[("n", &n.to_string())]);
         let set = CounterSet::new((0..20).map(counter));
+        let all_have_counted = Barrier::new(THREADS);
         thread::scope(|scope| {
-            for _ in 0..2 * SHARDS {
+            for _ in 0..THREADS {
                 scope.spawn(|| {
                     metrics::with_local_recorder(&recorder, || {
                         for n in 0..20_000 {
                             let _ = set.add(n % 20, 1);
                         }
                     });
+                    all_have_counted.wait();
                 });
             }
         });
-        while total(&prometheus) < 2 * SHARDS as u64 * 20_000 {
+        while total(&prometheus) < THREADS as u64 * 20_000 {
             thread::sleep(INTERVAL / 10);
         }
         let _ = set.add(7, 5);
         drop(set);
-        assert_eq!(
-            total(&prometheus),
-            2 * SHARDS as u64 * 20_000 + 5,
-            "nothing is lost at the end"
-        );
+        assert_eq!(total(&prometheus), THREADS as u64 * 20_000 + 5, "nothing is lost at the end");
     }
 }

@@ -4,6 +4,7 @@ mod counter_set;
 #[cfg(feature = "redis")]
 mod gauge;
 mod instrument;
+mod shard;
 mod stopwatch;
 
 pub(super) use counter_set::CounterSet;

@@ -32,8 +32,8 @@ pub(super) type CheckIndex = u32;
 #[derive(Debug, Default)]
 struct State {
     policies: Vec<BatchPolicy>,
-    /// In order of arrival.
-    groups: IndexMap<Bucket, KeyGroup, RandomState>,
+    /// The buckets in order of their first check, and the slot of each on a cluster.
+    groups: IndexMap<Bucket, u16, RandomState>,
     /// The index of the group that got the last check. With one hot key, the next check belongs to
     /// it too.
     last: usize,
@@ -66,14 +66,6 @@ struct BucketRef<'a> {
     key: &'a Key,
 }
 
-/// The checks of one bucket.
-#[derive(Debug)]
-struct KeyGroup {
-    /// The slot of the bucket on a cluster.
-    slot: u16,
-    costs: Runs,
-}
-
 /// A group that has checks to send.
 #[derive(Debug)]
 pub(super) struct Group<'a> {
@@ -84,7 +76,7 @@ pub(super) struct Group<'a> {
     pub(super) number: usize,
     pub(super) key: &'a Key,
     pub(super) slot: u16,
-    pub(super) costs: &'a Runs,
+    pub(super) costs: Runs<'a>,
 }
 
 impl Group<'_> {
@@ -106,7 +98,7 @@ impl Group<'_> {
 
 /// The checks of a key, as runs of equal ones and their lengths.
 #[derive(Debug, Default)]
-pub(super) struct Runs(SmallVec<[(u32, Op); 2]>);
+pub(super) struct Runs<'a>(SmallVec<[(u32, &'a Op); 2]>);
 
 #[derive(Debug)]
 struct Check {
@@ -132,11 +124,11 @@ const MATTERS: u64 = 8;
 /// Tasks to wake once no lock is held.
 type Wakers = Vec<Waker>;
 
-impl Runs {
-    fn push(&mut self, op: &Op) {
+impl<'a> Runs<'a> {
+    fn push(&mut self, op: &'a Op) {
         match self.0.last_mut() {
-            Some((count, last)) if last == op => *count += 1,
-            _ => self.0.push((1, op.clone())),
+            Some((count, last)) if *last == op => *count += 1,
+            _ => self.0.push((1, op)),
         }
     }
 
@@ -147,7 +139,7 @@ impl Runs {
 
     /// Whether this is a single check of cost 1, like nearly all.
     pub(super) fn is_one(&self) -> bool {
-        *self.0 == [(1, Op::Acquire(Charge::Same(1)))]
+        matches!(*self.0, [(1, Op::Acquire(Charge::Same(1)))])
     }
 
     #[cfg(test)]
@@ -303,22 +295,24 @@ impl Batch {
         let mut state = self.state();
         let State { policies, groups, checks, sent_at, .. } = &mut *state;
         *sent_at = policies.iter().find_map(|policy| policy.policy.denials.sent_now());
+        let mut costs: SmallVec<[Runs<'_>; 4]> = SmallVec::new();
+        costs.resize_with(groups.len(), Runs::default);
         for check in checks.iter_mut().filter(|check| check.is_pending()) {
-            let group = &mut groups[check.group];
             if is_too_late(check.deadline) {
                 check.complete(Err(error()), &mut wakers);
             } else {
-                group.costs.push(&check.op);
                 check.is_sent = true;
+                costs[check.group].push(&check.op);
             }
         }
         let has_namesakes = policies.iter().enumerate().any(|(index, policy)| policy.name != index);
         let mut before = HashMap::<(usize, &Key), usize, RandomState>::default();
         let mut to_send: SmallVec<[_; 4]> = groups
             .iter()
+            .zip(costs)
             .enumerate()
-            .filter(|(_, (_, group))| !group.costs.0.is_empty())
-            .map(|(index, (bucket, KeyGroup { slot, costs }))| {
+            .filter(|(_, (_, costs))| !costs.0.is_empty())
+            .map(|(index, ((bucket, slot), costs))| {
                 let BatchPolicy { policy, name } = &policies[bucket.policy];
                 let number = match has_namesakes {
                     true => before.entry((*name, &bucket.key)).and_modify(|n| *n += 1).or_default(),
@@ -339,9 +333,9 @@ impl Batch {
     /// The bucket of one of the checks, with its slot.
     pub(super) fn any_bucket(&self) -> Option<(Arc<RedisPolicy>, Key, u16)> {
         let state = self.state();
-        let (bucket, group) = state.groups.first()?;
+        let (bucket, slot) = state.groups.first()?;
         let policy = state.policies.get(bucket.policy)?;
-        Some((policy.policy.clone(), bucket.key.clone(), group.slot))
+        Some((policy.policy.clone(), bucket.key.clone(), *slot))
     }
 
     /// Whether a check of these groups is still pending.
@@ -365,7 +359,7 @@ impl Batch {
         let mut replays: SmallVec<[_; 4]> = SmallVec::new();
         replays.resize_with(groups.len(), || None);
         for (group, found) in found {
-            if let (Some(replay), Some((bucket, KeyGroup { slot, .. }))) =
+            if let (Some(replay), Some((bucket, slot))) =
                 (replays.get_mut(group), groups.get_index(group))
             {
                 let policy = &policies[bucket.policy].policy;
@@ -398,12 +392,13 @@ impl Batch {
         }
         let sent_at = *sent_at;
         let mut denials = Vec::new();
-        for replay in replays.into_iter().flatten().flatten() {
+        for replay in replays.iter().flatten().flatten() {
             replay.report();
             if let Some(sent_at) = sent_at.filter(|_| replay.has_denied) {
-                denials.push(replay.into_denial(sent_at));
+                denials.push(replay.denial(sent_at));
             }
         }
+        drop(replays);
         drop(state);
         // Before the callers are woken, so that their next checks find them.
         for Denied { policy, key, state, now, sent_at } in denials {
@@ -426,7 +421,7 @@ impl Batch {
                     next = Some(check.deadline);
                     break;
                 }
-                check.complete(Err(error(groups[check.group].slot)), &mut wakers);
+                check.complete(Err(error(groups[check.group])), &mut wakers);
             }
             *completed += 1;
         }
@@ -475,8 +470,7 @@ impl State {
             index
         });
         let bucket = Bucket { policy, key: key.clone() };
-        let group = KeyGroup { slot, costs: Runs::default() };
-        Some(self.groups.insert_full(bucket, group).0)
+        Some(self.groups.insert_full(bucket, slot).0)
     }
 }
 
@@ -498,6 +492,8 @@ struct Replay<'a> {
     /// When they were made, in microseconds of the server's clock.
     now: u64,
     has_denied: bool,
+    /// Whether a check may have given permits back.
+    is_adjusted: bool,
 }
 
 /// A key of which a check was denied, and the state in which the checks left it.
@@ -515,12 +511,13 @@ impl<'a> Replay<'a> {
             policy.metrics.repaired();
             policy.limits.empty(found.now)
         });
-        Self { policy, key, slot, standing, now: found.now, has_denied: false }
+        Self { policy, key, slot, standing, now: found.now, has_denied: false, is_adjusted: false }
     }
 
     fn decide(&mut self, op: &Op) -> Verdict {
         let verdict = op.decide(&self.policy.limits, &mut self.standing, self.now);
         self.has_denied |= !verdict.is_allowed();
+        self.is_adjusted |= matches!(op, Op::Adjust(_));
         verdict
     }
 
@@ -534,13 +531,16 @@ impl<'a> Replay<'a> {
         let mut used = policy.limits.used(standing);
         if used.any(|(used, limit)| used.saturating_mul(MATTERS) > limit) {
             local.report(key, policy.limits.state(standing, None, *now), *now);
+        } else if self.is_adjusted {
+            local.forget(key);
         }
     }
 
-    fn into_denial(self, sent_at: SentAt) -> Denied {
+    fn denial(&self, sent_at: SentAt) -> Denied {
         let Self { policy, key, standing, now, .. } = self;
-        let state = policy.limits.state(&standing, None, now);
-        Denied { policy: policy.clone(), key: key.clone(), state, now, sent_at }
+        let (policy, key, now) = (Arc::clone(policy), Key::clone(key), *now);
+        let state = policy.limits.state(standing, None, now);
+        Denied { policy, key, state, now, sent_at }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
+use smallvec::{SmallVec, smallvec};
 
 use super::batch::{Abandoned, Batch, Group};
 use super::call::Call;
@@ -30,8 +31,10 @@ pub(super) struct Flight {
 
 /// How a flight ends.
 pub(super) enum End {
-    /// Or its runtime has shut down.
-    NotSent,
+    /// Its replies would have been too late, or nobody waits for them.
+    GivenUp,
+    /// Its runtime has shut down.
+    Dropped,
     Lost,
     /// A good reply has decided a check, or named the server that does.
     Replied {
@@ -59,7 +62,7 @@ impl Flight {
             },
         );
         if calls.is_empty() {
-            self.finish(End::NotSent);
+            self.finish(End::GivenUp);
             return;
         }
         self.queue.connections.metrics.batch_sent(checks);
@@ -71,7 +74,7 @@ impl Flight {
             match reply {
                 Err(Failure::UnknownScript) => again.push(call.with_source()),
                 Err(Failure::Redirected) => again.push(call),
-                reply => found.extend(self.read(reply, call)),
+                reply => found.extend(self.read(reply, &call)),
             }
         }
         let is_good = !again.is_empty() || found.iter().any(|(_, found)| is_good(found));
@@ -107,7 +110,7 @@ impl Flight {
             })
             .collect();
         while let Some((reply, call)) = replies.next().await {
-            self.complete(self.read(reply, call));
+            self.complete(self.read(reply, &call).collect::<SmallVec<[_; 1]>>());
         }
     }
 
@@ -126,15 +129,14 @@ impl Flight {
     fn read(
         &self,
         reply: Result<Value, Failure>,
-        call: Call,
-    ) -> impl Iterator<Item = (usize, Result<Found, Error>)> + use<> {
+        call: &Call,
+    ) -> impl Iterator<Item = (usize, Result<Found, Error>)> {
         let keys = call.groups.len();
-        let found = reply.map_err(Error::from).and_then(|reply| reply::parse(reply, keys));
-        let mut found = found.unwrap_or_else(|error| vec![Err(error); keys]);
-        for error in found.iter_mut().filter_map(|found| found.as_mut().err()) {
-            *error = error.clone().with_server(&self.queue.topology.server(call.slot));
-        }
-        call.groups.into_iter().zip(found)
+        let results = reply.map_err(Error::from).and_then(|reply| reply::parse(reply, keys));
+        let results = results.unwrap_or_else(|error| smallvec![Err(error); keys]);
+        let of_server = |error: Error| error.with_server(&self.queue.topology.server(call.slot));
+        let results = results.into_iter().map(move |result| result.map_err(of_server));
+        call.groups.iter().copied().zip(results)
     }
 
     fn finish(&mut self, end: End) {
@@ -146,7 +148,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.finish(End::NotSent);
+        self.finish(End::Dropped);
         // Checks are pending only if the runtime has shut down, maybe while calls were sent again.
         self.batch.fail(shut_down);
         self.queue.forget(&self.batch);

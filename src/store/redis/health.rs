@@ -9,6 +9,10 @@ use super::silence::Silence;
 /// about a second.
 const LONGEST_SILENCE: Duration = Duration::from_millis(500);
 
+/// At most this much time between two measurements counts as silence. If more has passed, the runtime was
+/// stalled: it neither wrote calls nor read replies.
+const LONGEST_GAP: Duration = Duration::from_millis(50);
+
 /// A runtime with no ready task may not poll its sockets while a worker is blocked. When a reply
 /// has been outstanding for this long, a task is woken in that runtime, so that a free worker polls
 /// them.
@@ -17,8 +21,10 @@ pub(super) const WAKE_INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(super) struct Health {
     silence: Silence,
-    /// When the silence was first found to be too long.
-    suspected: Option<Instant>,
+    /// When this silence was last measured.
+    measured: Option<Instant>,
+    /// How much of this silence counts.
+    counted: Duration,
     /// When the first good reply arrived.
     proven: Option<Instant>,
 }
@@ -31,7 +37,7 @@ impl Health {
     /// A reply arrived. A good one proves the connection.
     pub(super) fn received(&mut self, now: Instant, is_good: bool) {
         self.silence.received(now);
-        self.suspected = None;
+        self.restart();
         if is_good {
             self.proven.get_or_insert(now);
         }
@@ -39,6 +45,9 @@ impl Health {
 
     pub(super) fn abandoned(&mut self) {
         self.silence.abandoned();
+        if self.silence.outstanding() == 0 {
+            self.restart();
+        }
     }
 
     /// Whether a good reply has arrived, ever.
@@ -56,14 +65,64 @@ impl Health {
         self.silence.duration(now)
     }
 
-    /// Whether it has been silent for too long twice, with time in between to read what has
-    /// arrived.
+    /// Whether it has been silent for too long. Its runtime calls this once per
+    /// [`WAKE_INTERVAL`] while a reply is outstanding.
     pub(super) fn is_silent(&mut self, now: Instant) -> bool {
-        if self.silence.duration(now).is_none_or(|silence| silence < LONGEST_SILENCE) {
-            self.suspected = None;
-            return false;
+        let Some(silence) = self.silence.duration(now) else { return false };
+        let since_last = self.measured.replace(now).map(|at| now.saturating_duration_since(at));
+        self.counted += since_last.unwrap_or(silence).min(LONGEST_GAP);
+        self.counted >= LONGEST_SILENCE
+    }
+
+    fn restart(&mut self) {
+        self.measured = None;
+        self.counted = Duration::ZERO;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks at the connection until it is silent, or for a second.
+    fn is_silent_after(health: &mut Health, start: Instant) -> Option<Duration> {
+        (1..=200).map(|look| look * WAKE_INTERVAL).find(|at| health.is_silent(start + *at))
+    }
+
+    #[test]
+    fn a_silent_connection_is_noticed_after_half_a_second() {
+        let (mut health, start) = (Health::default(), Instant::now());
+        assert_eq!(is_silent_after(&mut health, start), None, "nothing was sent");
+        health.sent(start);
+        let noticed = is_silent_after(&mut health, start);
+        assert_eq!(noticed, Some(LONGEST_SILENCE));
+    }
+
+    #[test]
+    fn a_stall_of_the_runtime_is_not_taken_for_silence() {
+        let (mut health, start) = (Health::default(), Instant::now());
+        health.sent(start);
+        let resumed = start + Duration::from_secs(60);
+        assert!(!health.is_silent(resumed));
+        let noticed = is_silent_after(&mut health, resumed);
+        assert_eq!(noticed, Some(LONGEST_SILENCE - LONGEST_GAP));
+    }
+
+    #[test]
+    fn the_silence_begins_again_after_a_reply_or_when_nobody_waits() {
+        let ends: [fn(&mut Health, Instant); 2] =
+            [|health, at| health.received(at, true), |health, _| health.abandoned()];
+        for end in ends {
+            let (mut health, start) = (Health::default(), Instant::now());
+            health.sent(start);
+            for look in 1..100 {
+                assert!(!health.is_silent(start + look * WAKE_INTERVAL));
+            }
+            let again = start + 100 * WAKE_INTERVAL;
+            end(&mut health, again);
+            health.sent(again);
+            let noticed = is_silent_after(&mut health, again);
+            assert_eq!(noticed, Some(LONGEST_SILENCE));
         }
-        let suspected = *self.suspected.get_or_insert(now);
-        now.saturating_duration_since(suspected) >= WAKE_INTERVAL / 2
     }
 }

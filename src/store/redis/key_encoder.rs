@@ -1,7 +1,10 @@
 //! The name of a bucket in Redis: `prefix:{key}:policy:format`.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::io::Write;
 use std::sync::Arc;
+
+use redis::{RedisWrite, ToRedisArgs};
 
 use super::slot_map::SLOTS;
 use crate::{ConfigError, Key};
@@ -20,6 +23,13 @@ pub(super) struct KeyEncoder {
     hash: u64,
     prefix: Arc<str>,
     suffix: Arc<str>,
+}
+
+/// The name of a bucket. It is written straight into a command, without a buffer of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BucketName<'a> {
+    encoder: &'a KeyEncoder,
+    key: &'a Key,
 }
 
 impl KeyEncoder {
@@ -47,17 +57,36 @@ impl KeyEncoder {
     /// The slot of the bucket on a cluster, which is the slot of its hash tag.
     pub(super) fn slot(&self, key: &Key) -> u16 {
         let mut crc = crc16::State::<crc16::XMODEM>::new();
-        encode_key(key, |part| crc.update(part.as_bytes()));
+        encode_key(key, |part| crc.update(part));
         crc.get() % SLOTS
     }
 
-    pub(super) fn name(&self, key: &Key) -> String {
-        let mut name =
-            String::with_capacity(self.prefix.len() + key.as_bytes().len() + self.suffix.len());
-        name.push_str(&self.prefix);
-        encode_key(key, |part| name.push_str(part));
-        name.push_str(&self.suffix);
+    pub(super) fn name<'a>(&'a self, key: &'a Key) -> BucketName<'a> {
+        BucketName { encoder: self, key }
+    }
+}
+
+impl BucketName<'_> {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let mut name = Vec::new();
+        self.write(|part| name.extend_from_slice(part));
         name
+    }
+
+    fn write(&self, mut push: impl FnMut(&[u8])) {
+        push(self.encoder.prefix.as_bytes());
+        encode_key(self.key, &mut push);
+        push(self.encoder.suffix.as_bytes());
+    }
+}
+
+impl ToRedisArgs for BucketName<'_> {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        let mut argument = out.writer_for_next_arg();
+        // The buffer of a command takes everything.
+        self.write(|part| {
+            let _ = argument.write_all(part);
+        });
     }
 }
 
@@ -66,37 +95,38 @@ impl KeyEncoder {
 ///
 /// `%` and `#` in a key are encoded like other special bytes, as `%` and two hexadecimal digits. So
 /// a single `%` can stand for the empty key, and a leading `#` for a digest.
-fn encode_key(key: &Key, mut push: impl FnMut(&str)) {
+fn encode_key(key: &Key, mut push: impl FnMut(&[u8])) {
+    let bytes = key.as_bytes();
     if key.is_digest() {
-        push("#");
-        key.as_bytes().iter().for_each(|&byte| push(ascii(&hex(byte))));
-    } else if key.as_bytes().is_empty() {
-        push("%");
+        push(b"#");
+        bytes.iter().for_each(|&byte| push(&hex(byte)));
+    } else if bytes.is_empty() {
+        push(b"%");
+    } else if bytes.iter().all(|&byte| is_plain(byte)) {
+        push(bytes);
     } else {
-        for run in key.as_bytes().chunk_by(|&left, &right| is_plain(left) && is_plain(right)) {
-            match run {
-                &[byte] if !is_plain(byte) => {
-                    let [high, low] = hex(byte);
-                    push(ascii(&[b'%', high, low]));
-                }
-                plain => push(ascii(plain)),
-            }
+        for &byte in bytes {
+            let [high, low] = hex(byte);
+            if is_plain(byte) { push(&[byte]) } else { push(&[b'%', high, low]) }
         }
     }
 }
 
 fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_graphic() && !b"{}%#".contains(&byte)
+    const PLAIN: [bool; 256] = {
+        let (mut plain, mut byte) = ([false; 256], b'!');
+        while byte <= b'~' {
+            plain[byte as usize] = !matches!(byte, b'{' | b'}' | b'%' | b'#');
+            byte += 1;
+        }
+        plain
+    };
+    PLAIN[usize::from(byte)]
 }
 
 fn hex(byte: u8) -> [u8; 2] {
     let digit = |value: u8| if value < 10 { b'0' + value } else { b'a' + (value - 10) };
     [digit(byte >> 4), digit(byte & 15)]
-}
-
-/// All parts are ASCII, so nothing is lost.
-fn ascii(part: &[u8]) -> &str {
-    std::str::from_utf8(part).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -106,7 +136,10 @@ mod tests {
     use std::collections::HashSet;
 
     fn name(key: &[u8]) -> String {
-        KeyEncoder::new("tollgate", "default").unwrap().name(&key.into())
+        let (encoder, key) = (KeyEncoder::new("tollgate", "default").unwrap(), Key::from(key));
+        let name = encoder.name(&key);
+        assert_eq!(name.to_redis_args(), [name.to_bytes()]);
+        String::from_utf8(name.to_bytes()).unwrap()
     }
 
     fn tag(name: &str) -> &str {
@@ -118,6 +151,13 @@ mod tests {
     fn ordinary_keys_stay_readable() {
         assert_eq!(name(b"203.0.113.7"), "tollgate:{203.0.113.7}:default:t2");
         assert_eq!(name(b"user:7|/search"), "tollgate:{user:7|/search}:default:t2");
+    }
+
+    /// Processes of different versions share buckets.
+    #[test]
+    fn special_bytes_are_encoded_as_they_always_were() {
+        assert_eq!(name(b""), "tollgate:{%}:default:t2");
+        assert_eq!(name(b"a b{c}%#\xff"), "tollgate:{a%20b%7bc%7d%25%23%ff}:default:t2");
     }
 
     #[test]

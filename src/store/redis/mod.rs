@@ -96,6 +96,10 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// all of them running. While a `current_thread` runtime is not inside `block_on`, checks in other
 /// runtimes may have to wait for its tasks, at most until their timeout.
 ///
+/// Probes of a server that fails are such tasks, too. A program that calls `block_on` of a
+/// `current_thread` runtime for each check gives them no time, so it may not notice that the server works
+/// again: use a multi-threaded runtime there, or stay inside one `block_on`.
+///
 /// Timers fire on a separate thread, `tollgate-timer`, so a handler that blocks a worker does not
 /// make a check exceed its timeout. (Password hashing, for example, belongs in `spawn_blocking`.) A
 /// blocked worker does not delay other checks, with one exception: if a task polls a check and
@@ -356,9 +360,9 @@ impl RedisStore {
         Self { key_prefix: prefix.into(), fleet: Arc::default(), ..self }
     }
 
-    /// Sets the number of connections to each server: 1 by default. Calls are distributed
-    /// round-robin. One connection pipelines its calls. More can help where the connection itself
-    /// is the bottleneck, as with TLS.
+    /// Sets the number of connections to each server: 1 by default. Calls take turns on them. One
+    /// connection pipelines its calls. More can help where the connection itself is the bottleneck, as
+    /// with TLS.
     #[must_use]
     pub fn connections(self, connections: NonZeroUsize) -> Self {
         let topology = self.queues.topology.with_connections(connections.get());
@@ -506,8 +510,8 @@ impl Backend for RedisBackend {
         check: &mut PendingVerdict,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {
-        self.membership.start();
         if check.is_new() {
+            self.membership.start();
             self.repayment.charge_before_check(&self.queues, &self.policy, key, cx);
         }
         self.queues.poll(&self.policy, key, op, check, cx)
@@ -530,7 +534,11 @@ impl Backend for RedisBackend {
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
         let (queues, policy, key) = (self.queues.clone(), self.policy.clone(), key.clone());
-        Box::pin(async move { queues.reset(policy, &key).await })
+        Box::pin(async move {
+            let result = queues.reset(policy.clone(), &key).await;
+            policy.local.iter().for_each(|local| local.forget(&key));
+            result
+        })
     }
 
     fn is_remote(&self) -> bool {

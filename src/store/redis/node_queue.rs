@@ -184,7 +184,8 @@ impl NodeQueue {
     pub(super) fn returned(self: &Arc<Self>, end: End, batch: &Batch) {
         let mut state = self.state();
         let fault = match end {
-            End::NotSent => {
+            End::GivenUp => return state.queue.given_up(),
+            End::Dropped => {
                 state.queue.returned(None);
                 return;
             }

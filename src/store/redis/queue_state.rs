@@ -13,6 +13,9 @@ use super::window::{Sent, Window};
 use crate::Key;
 use crate::store::Op;
 
+/// A timer that became useless, because another one fires earlier, is only removed when it fires.
+const LONGEST_TIMER: Duration = Duration::from_secs(1);
+
 /// How many completed batches are kept for reuse.
 const MAX_USED: usize = 4;
 
@@ -192,6 +195,11 @@ impl QueueState {
         }
     }
 
+    /// A batch was not sent, because its replies would have been too late, or nobody waits for them.
+    pub(super) fn given_up(&mut self) {
+        self.window.given_up();
+    }
+
     /// How long a probe may take.
     pub(super) fn probe_patience(&self, now: Instant) -> Duration {
         self.window.probe_patience(now)
@@ -235,7 +243,7 @@ impl QueueState {
     pub(super) fn arm(&mut self, now: Instant) -> Option<Instant> {
         let deadline = now + self.timeout;
         let at = self.next_start(now).map_or(deadline, |start| start.min(deadline));
-        self.arm_for(at)
+        self.arm_for(at, now)
     }
 
     /// The timer fires. `None` if it was armed for an earlier time meanwhile.
@@ -253,7 +261,7 @@ impl QueueState {
     pub(super) fn rearm(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
         let silent_at = self.window.silent_at(now).filter(|&at| at > now);
         let at = next.into_iter().chain(self.next_start(now)).chain(silent_at).min()?;
-        self.arm_for(at)
+        self.arm_for(at, now)
     }
 
     #[cfg(test)]
@@ -262,7 +270,8 @@ impl QueueState {
         Sizes { in_flight, sent, waiting: self.waiting_checks() }
     }
 
-    fn arm_for(&mut self, at: Instant) -> Option<Instant> {
+    fn arm_for(&mut self, at: Instant, now: Instant) -> Option<Instant> {
+        let at = at.min(now + LONGEST_TIMER);
         if self.timer.is_some_and(|timer| timer <= at) {
             return None;
         }

@@ -40,7 +40,7 @@ pub(super) struct Repayment {
 
 #[derive(Debug, Default)]
 struct Ledger {
-    keys: IndexMap<String, Owed, RandomState>,
+    keys: IndexMap<Vec<u8>, Owed, RandomState>,
     /// Which key is charged next.
     next: usize,
 }
@@ -60,7 +60,7 @@ type Permits = SmallVec<[u64; 1]>;
 /// down.
 struct Charge {
     repayment: Arc<Repayment>,
-    name: String,
+    name: Vec<u8>,
     policy: Arc<RedisPolicy>,
     key: Key,
     permits: Permits,
@@ -88,13 +88,14 @@ impl Repayment {
             return;
         }
         let mut ledger = self.ledger();
-        if let Some(owed) = ledger.keys.get_mut(&policy.encoder.name(key)) {
+        let name = policy.encoder.name(key).to_bytes();
+        if let Some(owed) = ledger.keys.get_mut(&name) {
             owed.add(&permits);
             owed.policy = policy.clone();
         } else if ledger.keys.len() < self.max_keys {
             let (policy, key) = (policy.clone(), key.clone());
             let owed = Owed { policy, key, permits, is_charging: false };
-            ledger.keys.insert(owed.policy.encoder.name(&owed.key), owed);
+            ledger.keys.insert(name, owed);
             self.count.store(ledger.keys.len(), Ordering::Relaxed);
         }
         // What does not fit is not charged.
@@ -140,7 +141,7 @@ impl Repayment {
         if !queues.is_open(policy, key) {
             return;
         }
-        let Some(charge) = self.begin(&policy.encoder.name(key)) else { return };
+        let Some(charge) = self.begin(&policy.encoder.name(key).to_bytes()) else { return };
         let Some(op) = charge.op() else { return charge.end(End::Charged) };
         // The check joins the same batch behind it.
         match queues.add(&charge.policy, &charge.key, &op, cx.waker()) {
@@ -156,7 +157,7 @@ impl Repayment {
     }
 
     /// Begins the charge of a key, unless another one is under way.
-    fn begin(self: &Arc<Self>, name: &str) -> Option<Charge> {
+    fn begin(self: &Arc<Self>, name: &[u8]) -> Option<Charge> {
         let mut ledger = self.ledger();
         let (_, name, owed) = ledger.keys.get_full_mut(name)?;
         owed.begin(self, name)
@@ -234,7 +235,7 @@ impl Owed {
         }
     }
 
-    fn begin(&mut self, repayment: &Arc<Repayment>, name: &str) -> Option<Charge> {
+    fn begin(&mut self, repayment: &Arc<Repayment>, name: &[u8]) -> Option<Charge> {
         if self.is_charging {
             return None;
         }
@@ -324,11 +325,11 @@ impl Drop for Run {
 mod tests {
     use super::*;
 
-    fn owing() -> (Arc<Repayment>, Arc<RedisPolicy>, Key, String) {
+    fn owing() -> (Arc<Repayment>, Arc<RedisPolicy>, Key, Vec<u8>) {
         let policy = RedisPolicy::for_tests(Duration::from_secs(1));
         let (repayment, key) = (Arc::new(Repayment::new(10)), Key::from("key"));
         repayment.add(&policy, &key, &Op::acquire(3));
-        let name = policy.encoder.name(&key);
+        let name = policy.encoder.name(&key).to_bytes();
         (repayment, policy, key, name)
     }
 

@@ -1,9 +1,9 @@
 //! Parses the reply of a script.
 
 use redis::Value;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use super::digits::number;
+use super::digits::leading_number;
 use super::{server_error, value};
 use crate::algorithm::{Limits, Standing};
 use crate::{Error, ErrorKind};
@@ -40,13 +40,16 @@ impl Found {
     }
 }
 
-/// Returns for each key what its checks found, or the error of that key. The reply is not trusted.
-pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error>>, Error> {
+/// For each key what its checks found, or its error. A call of a cluster has a single key.
+pub(super) type Results = SmallVec<[Result<Found, Error>; 1]>;
+
+/// Parses the reply to a call with this many keys. It is not trusted.
+pub(super) fn parse(reply: Value, keys: usize) -> Result<Results, Error> {
     match reply {
         Value::BulkString(text) if keys > 1 => {
             let (now, values) = clock(&text).ok_or_else(unexpected)?;
             let values = values.split(|&byte| byte == b',').take(keys + 1);
-            let mut all = Vec::with_capacity(keys + 1);
+            let mut all = Results::with_capacity(keys + 1);
             all.extend(values.map(|value| found(value, now)));
             if all.len() == keys { Ok(all) } else { Err(unexpected()) }
         }
@@ -56,43 +59,43 @@ pub(super) fn parse(reply: Value, keys: usize) -> Result<Vec<Result<Found, Error
             if values.len() != keys {
                 return Err(unexpected());
             }
-            let found = values.into_iter().map(|value| match value {
-                Value::BulkString(text) => Ok(found(text, now)),
-                _ => Err(unexpected()),
-            });
-            found.collect()
+            let mut all = Results::with_capacity(keys);
+            for value in values {
+                let Value::BulkString(text) = value else { return Err(unexpected()) };
+                all.push(found(&text, now));
+            }
+            Ok(all)
         }
-        Value::BulkString(mut text) if keys == 1 => match server_error::of_key(&text) {
-            Some(error) => Ok(vec![Err(server_error::to_key_error(error))]),
+        Value::BulkString(text) if keys == 1 => Ok(smallvec![match server_error::of_key(&text) {
+            Some(error) => Err(server_error::to_key_error(error)),
             None => {
                 let (now, value) = clock(&text).ok_or_else(unexpected)?;
-                let start = text.len() - value.len();
-                text.drain(..start);
-                Ok(vec![found(text, now)])
+                found(value, now)
             }
-        },
+        }]),
         _ => Err(unexpected()),
     }
 }
 
 /// What one key held.
-fn found(value: impl AsRef<[u8]> + Into<SmallVec<[u8; 24]>>, now: u64) -> Result<Found, Error> {
-    if let Some(error) = server_error::of_key(value.as_ref()) {
+fn found(value: &[u8], now: u64) -> Result<Found, Error> {
+    if let Some(error) = server_error::of_key(value) {
         return Err(server_error::to_key_error(error));
     }
-    let stored = match value.as_ref() {
+    let stored = match value {
         b"" => Stored::Nothing,
         b"-" => Stored::Corrupt,
-        _ => Stored::Value(value.into()),
+        value => Stored::Value(SmallVec::from_slice(value)),
     };
     Ok(Found { now, stored })
 }
 
 /// The time at the start of a text, and what follows it.
 fn clock(text: &[u8]) -> Option<(u64, &[u8])> {
-    let mut parts = text.splitn(3, |&byte| byte == b' ');
-    let (seconds, micros) = (number(parts.next()?)?, number(parts.next()?)?);
-    Some((seconds.checked_mul(1_000_000)?.checked_add(micros)?, parts.next()?))
+    let (seconds, rest) = leading_number(text)?;
+    let (micros, rest) = leading_number(rest.strip_prefix(b" ")?)?;
+    let now = seconds.checked_mul(1_000_000)?.checked_add(micros)?;
+    Some((now, rest.strip_prefix(b" ")?))
 }
 
 fn unexpected() -> Error {
@@ -119,7 +122,10 @@ mod tests {
             bulk("7 5"),
             bulk("7 x "),
             bulk("-7 5 "),
+            bulk("7  5 "),
+            bulk("7 10000000000000000000 "),
             bulk("99999999999999 5 "),
+            bulk("18446744073709 999999999 "),
             bulk("\u{e9} 5 "),
             Value::Array(vec![]),
             Value::Array(vec![now()]),

@@ -17,7 +17,7 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
     ProtocolVersion, PushInfo, Role,
 };
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
 use super::connector::{parse_server, plain_config, to_config_error, to_error};
 use super::primary_report::{Report, is_majority, newest};
@@ -40,9 +40,9 @@ pub(super) struct Sentinels {
     service: String,
     /// The primary has the user, password, database and TLS of the first sentinel's URL.
     first: ConnectionInfo,
-    /// The latest report of each sentinel.
+    /// The latest report of each sentinel that is watched.
     reports: watch::Sender<Vec<Option<Report>>>,
-    /// Held by the connection that watches the sentinels for all of them.
+    /// Locked by the connection that watches the sentinels for all of them.
     watching: Mutex<()>,
 }
 
@@ -99,7 +99,7 @@ impl Sentinels {
             let _ = reports.wait_for(|reports| current.is_outdated(reports)).await;
         };
         let watch = async {
-            let _watching = self.watching.lock().await;
+            let _watching = Watching { sentinels: self, _lock: self.watching.lock().await };
             self.watch().await;
         };
         select(pin!(replaced), pin!(watch)).await;
@@ -151,7 +151,6 @@ impl Sentinels {
 
     /// Watches all sentinels until the future is dropped.
     async fn watch(&self) {
-        self.reports.send_replace(vec![None; self.sentinels.len()]);
         let sentinels = self.sentinels.iter().enumerate();
         let mut all: FuturesUnordered<_> =
             sentinels.map(|(index, sentinel)| self.watch_one(index, sentinel)).collect();
@@ -197,6 +196,19 @@ impl Sentinels {
             }
             _ => false,
         });
+    }
+}
+
+/// Held by the connection that watches the sentinels. Dropping it clears their reports, which may be older
+/// than the primary of a later connection.
+struct Watching<'a> {
+    sentinels: &'a Sentinels,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.sentinels.reports.send_modify(|reports| reports.fill(None));
     }
 }
 

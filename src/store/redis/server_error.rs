@@ -66,11 +66,18 @@ impl ServerError {
 
 /// The text of an error, if a script found one for a key. It is the same on every server: Redis 6.2
 /// adds the line of the script, as in `@user_script: 25: -READONLY You can't write ...`.
+#[inline]
 pub(super) fn of_key(found: &[u8]) -> Option<Cow<'_, str>> {
-    Some(match String::from_utf8_lossy(found.strip_prefix(b"!")?) {
+    found.strip_prefix(b"!").map(error_text)
+}
+
+/// The text of an error, decoded and without what Redis 6.2 adds.
+#[cold]
+fn error_text(error: &[u8]) -> Cow<'_, str> {
+    match String::from_utf8_lossy(error) {
         Cow::Borrowed(text) => unwrapped(text).into(),
         Cow::Owned(text) => unwrapped(&text).to_owned().into(),
-    })
+    }
 }
 
 /// The error of a key with this text.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use futures_util::future::select;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::breaker_log::BreakerLog;
@@ -62,11 +63,17 @@ impl ConnectionSet {
         }
     }
 
-    /// The next connection that has proven itself, if there is one.
+    /// The next connection that has proven itself, if there is one. Meanwhile those that are missing are
+    /// made, and new ones prove themselves.
     pub(super) fn established(&self) -> Option<Arc<Connection>> {
         let turn = self.turn();
         let (before, after) = self.connections.split_at(turn);
-        after.iter().chain(before).find_map(|connection| connection.established())
+        let mut connections = after.iter().chain(before);
+        let next = connections.next()?;
+        next.established().or_else(|| {
+            let other = connections.find_map(|connection| connection.established())?;
+            Some(next.prepare().unwrap_or(other))
+        })
     }
 
     /// Whether another queue may probe the server. If so, [`end_probing`](Self::end_probing) follows.
@@ -148,6 +155,17 @@ impl SharedConnection {
     fn set(&self, change: impl FnOnce(&mut Lifecycle<Arc<Connection>>)) {
         change(&mut self.lifecycle());
         self.changed.notify_waiters();
+    }
+
+    /// Makes the connection, unless it can be used already.
+    fn prepare(self: &Arc<Self>) -> Option<Arc<Connection>> {
+        Handle::try_current().ok()?;
+        match self.step(false) {
+            Step::Use(connection) => return Some(connection),
+            Step::Connect(attempt) => self.connect(attempt),
+            Step::Wait | Step::Fail(_) => {}
+        }
+        None
     }
 
     /// Connects again, without waiting for the next check.

@@ -96,7 +96,6 @@ impl Topology {
         }
     }
 
-    /// Whether a call can touch one slot only.
     /// The server, or the first of those that were named.
     pub(super) fn first_server(&self) -> &str {
         match self {
@@ -105,6 +104,7 @@ impl Topology {
         }
     }
 
+    /// Whether a call can touch one slot only.
     pub(super) fn is_cluster(&self) -> bool {
         match self {
             Self::Server { connector, .. } => connector.is_cluster(),

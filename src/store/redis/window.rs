@@ -26,6 +26,10 @@ const STARTS_PER_ROUND_TRIP: u32 = 16;
 /// allows.
 const QUEUEING: Duration = Duration::from_millis(5);
 
+/// A check that has waited for less than the timeout divided by this is always sent, however slow the
+/// replies were.
+const ALWAYS_SENT_DIVISOR: u32 = 32;
+
 /// How long the shortest round trip is remembered, at least.
 const EPOCH: Duration = Duration::from_secs(1);
 
@@ -42,6 +46,8 @@ pub(super) struct Window {
     round_trip: Option<RoundTrip>,
     /// When the latest batch was sent whose reply has been read.
     latest_replied: Option<Instant>,
+    /// Whether all checks of a batch were given up, and no reply has arrived since.
+    has_given_up: bool,
 }
 
 /// When a batch was sent.
@@ -83,6 +89,7 @@ impl Window {
             last_start: None,
             round_trip: None,
             latest_replied: None,
+            has_given_up: false,
         }
     }
 
@@ -96,18 +103,17 @@ impl Window {
 
     /// Whether another batch may start. `is_full` tells whether a full one waits.
     pub(super) fn may_start(&self, now: Instant, is_full: bool) -> bool {
+        if self.in_flight < self.limit.min(ANY_SIZE) {
+            return true;
+        }
         let has_passed = |time| self.last_start.is_none_or(|start| start + time <= now);
-        let limit = if has_passed(self.timeout) {
+        if has_passed(self.timeout) {
             // Those in flight may be held up by blocked workers.
-            MOST
-        } else if self.is_silent(now) {
-            self.limit.min(ANY_SIZE)
-        } else if is_full || has_passed(self.spacing()) {
-            self.limit
-        } else {
-            self.limit.min(ANY_SIZE)
-        };
-        self.in_flight < limit
+            return self.in_flight < MOST;
+        }
+        self.in_flight < self.limit
+            && !self.is_silent(now)
+            && (is_full || has_passed(self.spacing()))
     }
 
     /// When a batch may start, even if it is not full and none returns.
@@ -142,6 +148,7 @@ impl Window {
     /// A reply arrived. Returns whether it was late, as far as the server is concerned.
     pub(super) fn replied(&mut self, sent: Sent, now: Instant) -> bool {
         self.silence.received(now);
+        self.has_given_up = false;
         if self.latest_replied.is_some_and(|latest| sent.at < latest) {
             // Replies arrive in order, so this one was only read late, by a worker that was
             // blocked.
@@ -176,6 +183,12 @@ impl Window {
         self.silence.abandoned();
     }
 
+    /// A batch was not sent, because its replies would have been too late, or nobody waits for them.
+    pub(super) fn given_up(&mut self) {
+        self.silence.abandoned();
+        self.has_given_up = true;
+    }
+
     /// Small batches take the server longer per check. So while batches wait at the server, one that is
     /// not full waits half as long for more checks, which leaves [`ANY_SIZE`] at the server. This is
     /// limited to a small part of the timeout.
@@ -197,13 +210,16 @@ impl Window {
     fn expected(&self) -> Duration {
         self.round_trip.map_or(Duration::ZERO, |round_trip| {
             let [latest, earlier] = round_trip.latest;
-            latest.min(earlier).min(self.timeout - round_trip.spare(self.timeout))
+            let wait = round_trip.spare(self.timeout).max(self.timeout / ALWAYS_SENT_DIVISOR);
+            latest.min(earlier).min(self.timeout - wait)
         })
     }
 
-    /// A check with an earlier deadline would be answered too late if it were sent now.
+    /// A check with an earlier deadline would be answered too late if it were sent now. If all were
+    /// given up, because each had waited for longer than an outdated estimate allows, the next batch is
+    /// sent all the same.
     pub(super) fn earliest_deadline(&self, now: Instant) -> Instant {
-        now + self.expected()
+        if self.has_given_up { now } else { now + self.expected() }
     }
 
     /// Whether a check that joins behind this many full batches would wait for too long: for more
@@ -404,7 +420,28 @@ mod tests {
             reply(&mut window, *sent, start + 300 * MS);
         }
         let now = start + 300 * MS;
-        assert!(window.earliest_deadline(now) <= now + 55 * MS, "all checks would be given up");
+        assert!(window.earliest_deadline(now) < now + 55 * MS, "all checks would be given up");
+    }
+
+    #[test]
+    fn a_first_reply_that_is_late_does_not_stop_all_checks() {
+        let (mut window, start) = (Window::new(50 * MS), Instant::now());
+        let sent = send(&mut window, start);
+        let now = start + 3 * SECOND;
+        assert!(window.replied(sent, now));
+        window.release();
+        let deadline = now + 50 * MS;
+        assert!(window.earliest_deadline(now + MS) < deadline);
+        // Whose worker was busy for a while.
+        send(&mut window, now + 5 * MS);
+        assert!(window.earliest_deadline(now + 5 * MS) > deadline);
+        window.given_up();
+        window.release();
+        let sent = send(&mut window, now + 5 * MS);
+        assert!(window.earliest_deadline(now + 5 * MS) < deadline);
+        // The reply corrects the estimate.
+        assert!(!window.replied(sent, now + 6 * MS));
+        assert!(window.earliest_deadline(now + 11 * MS) < deadline);
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Sentinel {
         count
     }
 
-    async fn wait_until_replicated(&self) {
+    pub(crate) async fn wait_until_replicated(&self) {
         wait_until("the replica has the primary's data", BOUND, async || {
             has_replication_field(self.replica(), "master_link_status", "up").await
         })

@@ -191,7 +191,8 @@ impl Plan {
             5 => random.pick(&[Kind::Move, Kind::Migrate]),
             _ => random.pick(&ANYWHERE),
         };
-        let at = random.range(0..self.end - SECOND);
+        // Also before the first reply.
+        let at = if random.chance(20) { 0 } else { random.range(0..self.end - SECOND) };
         let longest = if kind == Kind::BlockOne { 400 } else { 700 };
         let until = match kind {
             Kind::Cut | Kind::SwallowCalls | Kind::SwallowReplies | Kind::Move => at,

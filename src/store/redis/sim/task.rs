@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::connection::Connection;
 use super::plan::{MS, Micros};
@@ -112,7 +113,7 @@ impl World {
             Work::Freeze { flight, connection } => {
                 let calls = self.freeze(&flight);
                 if calls.is_empty() {
-                    self.queue(id).returned(None);
+                    self.queue(id).given_up();
                     self.forget(flight);
                     self.carried(number, again(Work::Continue));
                 } else {
@@ -241,7 +242,8 @@ impl World {
     }
 
     fn freeze(&mut self, flight: &Flight) -> Vec<Call> {
-        let now = self.instant();
+        // A little later than the checks were added.
+        let now = self.instant() + Duration::from_micros(1);
         let earliest = self.queue(flight.queue).earliest_deadline(now);
         let policies = &self.policies;
         let calls = flight.batch.freeze(

@@ -1,0 +1,289 @@
+//! Every policy on every kind of server while Redis fails: two instances enforce half of each limit,
+//! and Redis is charged for it afterwards.
+
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use http::{Response, StatusCode};
+use tollgate::resolve::Global;
+use tollgate::{Decision, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Source};
+use tower::{BoxError, Layer, ServiceExt, service_fn};
+
+use crate::common::{BOUND, Cluster, Sentinel, Server, wait_until};
+use crate::local::{instances_of, wait_until_agreed};
+use crate::log::Log;
+
+const INSTANCES: usize = 2;
+
+/// They refill by less than a permit while a test runs.
+const POLICIES: [&[&str]; 9] = [
+    &["60/h"],
+    &["60/h burst 30"],
+    &["60/h borrow 20"],
+    &["60/h interval"],
+    &["60/h fixed"],
+    &["60/month calendar Europe/Berlin"],
+    &["60/30day sliding"],
+    &["60/30day sliding 12"],
+    &["60/h sliding 12", "40/day fixed", "1000/month calendar"],
+];
+
+fn policy(name: impl Into<String>, quotas: &[&str]) -> Policy {
+    let named = quotas.iter().enumerate().map(|(n, text)| (format!("q{n}"), text.parse().unwrap()));
+    let policy = Policy::new(name.into());
+    named.fold(policy, |policy, (name, quota): (String, Quota)| policy.quota(name, quota))
+}
+
+/// Without sending the check.
+async fn is_decided_locally(limiter: &Limiter, key: &str) -> bool {
+    let start = Instant::now();
+    let source = limiter.check(key.to_owned()).await.unwrap().source();
+    source == Source::Local && start.elapsed() < Duration::from_millis(20)
+}
+
+async fn wait_until_local(limiters: &[Limiter], key: &str) {
+    for limiter in limiters {
+        wait_until("it decides locally", BOUND, async || is_decided_locally(limiter, key).await)
+            .await;
+    }
+}
+
+fn limiters(fleet: &[(RedisStore, Limiter)]) -> Vec<Limiter> {
+    fleet.iter().map(|(_, limiter)| limiter.clone()).collect()
+}
+
+/// How many checks of a key are allowed, all of which are decided locally.
+async fn taken(limiter: &Limiter, key: &str, checks: u32) -> u64 {
+    let mut allowed = 0;
+    for _ in 0..checks {
+        let decision = limiter.check(key.to_owned()).await.unwrap();
+        assert_eq!(decision.source(), Source::Local, "{key}");
+        allowed += u64::from(decision.is_allowed());
+    }
+    allowed
+}
+
+/// What Redis says, once it replies and the condition holds.
+async fn wait_for_redis(limiter: &Limiter, key: &str, is_charged: impl Fn(&Decision) -> bool) {
+    wait_until(&format!("{key} is charged"), BOUND, async || {
+        limiter.peek(key.to_owned()).await.is_ok_and(|decision| is_charged(&decision))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_policy_is_divided_in_an_outage_and_charged_after_it() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let fleet = instances_of(store, Quota::per_hour(60), INSTANCES).await;
+    let of_policy = |store: &RedisStore| {
+        let policies = POLICIES.iter().enumerate();
+        let limiters = policies.map(|(n, quotas)| {
+            Limiter::new(store.clone(), policy(format!("p{n}"), quotas)).unwrap()
+        });
+        limiters.collect::<Vec<_>>()
+    };
+    let instances: Vec<_> = fleet.iter().map(|(store, _)| of_policy(store)).collect();
+    wait_until_agreed(&server, INSTANCES).await;
+    server.pause();
+    wait_until_local(&limiters(&fleet), "warm").await;
+    let mut full = Vec::new();
+    for (n, quotas) in POLICIES.iter().enumerate() {
+        let whole = Limiter::new(MemoryStore::new(), policy("whole", quotas)).unwrap();
+        full.push(whole.peek("key").await.unwrap().remaining());
+        let mut most = 0;
+        while whole.check("key").await.unwrap().is_allowed() {
+            most += 1;
+        }
+        for instance in &instances {
+            assert_eq!(taken(&instance[n], "exhausted", 100).await, most / 2, "{quotas:?}");
+            assert_eq!(taken(&instance[n], "used", 10).await, 10, "{quotas:?}");
+        }
+    }
+    server.resume();
+    for (limiter, full) in instances[0].iter().zip(full) {
+        wait_for_redis(limiter, "exhausted", Decision::is_denied).await;
+        wait_for_redis(limiter, "used", |decision| decision.remaining() + 20 == full).await;
+    }
+}
+
+/// Windows that start in an outage are not those of Redis.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_in_a_window_that_has_ended_is_not_charged() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let fleet = instances_of(store, Quota::per_hour(60), 1).await;
+    let (store, last) = &fleet[0];
+    let of_policy = |name: &'static str, quota: &str| {
+        Limiter::new(store.clone(), policy(name, &[quota])).unwrap()
+    };
+    let short = ["10/s fixed", "10/s sliding", "10/s sliding 10", "10/s interval", "10/s"];
+    let names = ["fixed", "counters", "blocks", "interval", "bucket"];
+    let short: Vec<_> =
+        names.iter().zip(short).map(|(name, quota)| of_policy(name, quota)).collect();
+    wait_until_agreed(&server, 1).await;
+    server.pause();
+    wait_until_local(std::slice::from_ref(last), "warm").await;
+    for limiter in &short {
+        assert_eq!(taken(limiter, "key", 10).await, 10);
+    }
+    // Two windows, so that the sliding ones have forgotten them, too.
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    assert_eq!(taken(last, "key", 7).await, 7);
+    server.resume();
+    // Debts are charged in the order in which they were made.
+    wait_for_redis(last, "key", |decision| decision.remaining() == 53).await;
+    for (limiter, name) in short.iter().zip(names) {
+        assert_eq!(limiter.peek("key").await.unwrap().remaining(), 10, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_node_of_a_cluster_leaves_the_keys_of_the_others_to_redis() {
+    let cluster = Cluster::start().await;
+    let store = || RedisStore::open_cluster(cluster.urls()).unwrap();
+    let fleet = instances_of(store, Quota::per_hour(60), INSTANCES).await;
+    // It also holds the key of the fleet.
+    let stopped = cluster.slot_owner(cluster.slot_of("{fleet}").await).await;
+    wait_until_agreed(cluster.node(stopped), INSTANCES).await;
+    let mut keys = [const { Vec::new() }; 2];
+    for n in 0..20 {
+        let key = format!("k{n}");
+        let owner = cluster.slot_owner(cluster.slot_of(&format!("{{{key}}}")).await).await;
+        keys[usize::from(owner == stopped)].push(key);
+    }
+    let [others, of_stopped] = keys;
+    // So that no check of a busy machine is late.
+    let patient = |store: &RedisStore| {
+        let builder = Limiter::builder(store.clone(), Quota::per_hour(60));
+        builder.timeout(Duration::from_millis(500)).build().unwrap()
+    };
+    let limiters: Vec<_> = fleet.iter().map(|(store, _)| patient(store)).collect();
+    // Connected to all nodes.
+    for limiter in &limiters {
+        for key in &others {
+            wait_until("Redis decides", BOUND, async || {
+                limiter.check_cost(key.clone(), 0).await.unwrap().source() == Source::Store
+            })
+            .await;
+        }
+    }
+    cluster.node(stopped).pause();
+    wait_until_local(&limiters, &of_stopped[0]).await;
+    for limiter in &limiters {
+        assert_eq!(taken(limiter, &of_stopped[1], 100).await, 30);
+        for key in &others {
+            let decision = limiter.check_cost(key.clone(), 30).await.unwrap();
+            assert_eq!((decision.is_allowed(), decision.source()), (true, Source::Store), "{key}");
+        }
+    }
+    cluster.node(stopped).resume();
+    wait_for_redis(&limiters[0], &of_stopped[1], Decision::is_denied).await;
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_during_a_failover_is_charged_on_the_new_primary() {
+    let sentinel = Sentinel::start().await;
+    let store = || RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
+    let fleet = instances_of(store, Quota::per_day(60), INSTANCES).await;
+    wait_until_agreed(sentinel.primary(), INSTANCES).await;
+    for (_, limiter) in &fleet {
+        limiter.check_cost("key", 20).await.unwrap().ensure_allowed().unwrap();
+        assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
+    }
+    for (_, limiter) in &fleet {
+        assert_eq!(limiter.peek("key").await.unwrap().remaining(), 18);
+    }
+    wait_until("the replica has the bucket", BOUND, async || {
+        let get = ["GET", "tollgate:{key}:default:t2"];
+        let value = sentinel.primary().try_query::<Vec<u8>>(&get).await.unwrap();
+        sentinel.replica().try_query::<Vec<u8>>(&get).await.is_ok_and(|copy| copy == value)
+    })
+    .await;
+    sentinel.primary().pause();
+    wait_until_local(&limiters(&fleet), "warm").await;
+    for (_, limiter) in &fleet {
+        assert_eq!(taken(limiter, "key", 50).await, 9);
+    }
+    sentinel.wait_until_promoted().await;
+    for (_, limiter) in &fleet {
+        wait_for_redis(limiter, "key", Decision::is_denied).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_wait_in_an_outage_share_the_rate() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let quota = "20/s burst 2 queue 30s".parse().unwrap();
+    let fleet = instances_of(store, quota, INSTANCES).await;
+    wait_until_agreed(&server, INSTANCES).await;
+    server.pause();
+    wait_until_local(&limiters(&fleet), "warm").await;
+    let start = Instant::now();
+    let calls = limiters(&fleet).into_iter().map(|limiter| {
+        tokio::spawn(async move {
+            for _ in 0..11 {
+                let decision = limiter.acquire("key").await.unwrap();
+                assert_eq!((decision.is_allowed(), decision.source()), (true, Source::Local));
+            }
+            start.elapsed()
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        // At a tenth of a second per call, the first of which does not wait.
+        let elapsed = call.await.unwrap().as_secs_f64();
+        assert!((0.95..2.0).contains(&elapsed), "{elapsed}");
+    }
+    server.resume();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn costs_by_response_are_charged_in_an_outage_and_after_it() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let fleet = instances_of(store, Quota::per_hour(60), 1).await;
+    let limiter = &fleet[0].1;
+    wait_until_agreed(&server, 1).await;
+    server.pause();
+    wait_until_local(std::slice::from_ref(limiter), "warm").await;
+    let layer =
+        RateLimitLayer::new(limiter.clone(), Global).cost_by_response(|sent| sent.body_bytes);
+    let service = layer.layer(service_fn(async |_: Request| {
+        Ok::<_, BoxError>(Response::new(Body::from(vec![0; 25])))
+    }));
+    // A response is charged soon after its end.
+    let mut served = 0;
+    wait_until("the responses have used up the limit", BOUND, async || {
+        let response = service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+        let is_served = response.status() == StatusCode::OK;
+        to_bytes(Body::new(response.into_body()), usize::MAX).await.unwrap();
+        served += u32::from(is_served);
+        !is_served
+    })
+    .await;
+    assert!((3..=4).contains(&served), "{served}");
+    server.resume();
+    let missing = (25 * served - 60) * Duration::from_secs(60);
+    wait_for_redis(limiter, "global", |decision| decision.retry_after() > Some(missing)).await;
+}
+
+#[tokio::test]
+async fn an_instance_registers_with_the_documented_permissions_and_says_if_it_cannot() {
+    let server = Server::start().await;
+    let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
+    server.grant(&Server::REQUIRED_COMMANDS).await;
+    let store = || RedisStore::open(url.as_str()).unwrap();
+    let (log, _guard) = Log::capture();
+    let _fleet = instances_of(store, Quota::per_hour(60), 1).await;
+    wait_until_agreed(&server, 1).await;
+    let cannot_register =
+        || log.events().iter().any(|event| event.contains("this instance cannot register"));
+    assert!(!cannot_register(), "{:?}", log.events());
+    // It may check, but not register.
+    server.command(&["ACL", "SETUSER", "tollgate", "resetkeys", "~tollgate:{warm}*"]).await;
+    let _other = instances_of(store, Quota::per_hour(60), 1).await;
+    wait_until("it is logged", BOUND, async || cannot_register()).await;
+}

@@ -1,0 +1,133 @@
+//! Redis decides again after a fault, with every kind of store, also if the fault was there before the
+//! first reply.
+
+use std::time::Duration;
+
+use tollgate::{Limiter, Quota, RedisStore, Source};
+
+use crate::common::{BOUND, Cluster, Sentinel, Server, wait_until};
+
+/// Longer than any timeout of the store.
+const FAULT: Duration = Duration::from_secs(2);
+
+fn limiter(store: RedisStore) -> Limiter {
+    Limiter::new(store, Quota::per_second(1_000_000)).unwrap()
+}
+
+async fn wait_for_redis(limiters: &[Limiter], what: &str) {
+    for (number, limiter) in limiters.iter().enumerate() {
+        wait_until(&format!("{what}: Redis decides for store {number}"), BOUND, async || {
+            limiter.check("key").await.unwrap().source() == Source::Store
+        })
+        .await;
+    }
+}
+
+/// The stores are new, or have had a reply, when the fault begins.
+async fn recover(
+    stores: impl Fn() -> Vec<RedisStore>,
+    mut begin: impl AsyncFnMut(),
+    mut end: impl AsyncFnMut(),
+) {
+    for is_new in [false, true] {
+        let limiters: Vec<_> = stores().into_iter().map(limiter).collect();
+        if !is_new {
+            wait_for_redis(&limiters, "before").await;
+        }
+        begin().await;
+        let checking = async {
+            loop {
+                for limiter in &limiters {
+                    let _ = limiter.check("key").await.unwrap();
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let _ = tokio::time::timeout(FAULT, checking).await;
+        end().await;
+        wait_for_redis(&limiters, if is_new { "new" } else { "after" }).await;
+    }
+}
+
+async fn single(begin: impl Fn(&Server), end: impl AsyncFn(&Server)) {
+    let server = Server::start().await;
+    let pool = || {
+        let config = deadpool_redis::Config::from_url(server.url());
+        config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap()
+    };
+    let stores = || {
+        let two = RedisStore::open(server.url()).unwrap().connections(2.try_into().unwrap());
+        vec![RedisStore::open(server.url()).unwrap(), two, RedisStore::from_pool(pool())]
+    };
+    recover(stores, async || begin(&server), async || end(&server).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_frozen_decides_again() {
+    single(Server::pause, async |server| server.resume()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_killed_decides_again() {
+    single(Server::stop, async |server| server.restart().await).await;
+}
+
+async fn cluster(begin: impl Fn(&Server), end: impl AsyncFn(&Server)) {
+    let cluster = Cluster::start().await;
+    let owner = cluster.slot_owner(cluster.slot_of("{key}").await).await;
+    let node = cluster.node(owner);
+    let stores = || {
+        let config = deadpool_redis::cluster::Config::from_urls(cluster.urls());
+        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
+        vec![RedisStore::open_cluster(cluster.urls()).unwrap(), RedisStore::from_pool(pool)]
+    };
+    let end = async || {
+        end(node).await;
+        cluster.wait_until_consistent().await;
+    };
+    recover(stores, async || begin(node), end).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_a_cluster_that_was_frozen_decides_again() {
+    cluster(Server::pause, async |server| server.resume()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_a_cluster_that_was_killed_decides_again() {
+    cluster(Server::stop, async |server| server.restart().await).await;
+}
+
+#[cfg(feature = "sentinel")]
+async fn sentinel(begin: impl Fn(&Server), end: impl AsyncFn(&Server)) {
+    let sentinel = Sentinel::start().await;
+    let stores = || {
+        let config = deadpool_redis::sentinel::Config::from_urls(
+            sentinel.urls(),
+            sentinel.service_name().into(),
+            deadpool_redis::sentinel::SentinelServerType::Master,
+        );
+        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
+        let store = || RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
+        vec![store(), store().connections(2.try_into().unwrap()), RedisStore::from_pool(pool)]
+    };
+    // The replica is promoted. The old primary returns before the next fault, and follows it.
+    let end = async || {
+        sentinel.wait_until_promoted().await;
+        end(sentinel.replica()).await;
+        sentinel.wait_until_replicated().await;
+    };
+    recover(stores, async || begin(sentinel.primary()), end).await;
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_was_frozen_is_replaced() {
+    sentinel(Server::pause, async |server| server.resume()).await;
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_was_killed_is_replaced() {
+    sentinel(Server::stop, async |server| server.restart().await).await;
+}

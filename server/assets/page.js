@@ -3,6 +3,9 @@
 
 const INTERVAL = 1000;
 const $ = (id) => document.getElementById(id);
+// How many histograms are kept: one per second for 30 s, and the one before them.
+const LATENCIES = 31;
+const latencies = [];
 let before = null;
 let isPaused = false;
 
@@ -66,17 +69,31 @@ function samples(metrics, name) {
 
 const sum = (values) => values.reduce((total, [, value]) => total + value, 0);
 
-// The bound below which a share of the measured values lies.
-function quantile(metrics, name, share) {
+// The numbers of measured values up to each bound.
+function histogram(metrics, name) {
   const buckets = new Map();
   for (const [labels, value] of samples(metrics, `${name}_bucket`)) {
     const bound = /le="([^"]*)"/.exec(labels)[1];
     const key = bound === "+Inf" ? Infinity : Number(bound);
     buckets.set(key, (buckets.get(key) ?? 0) + value);
   }
-  const sorted = [...buckets].sort(([a], [b]) => a - b);
+  return buckets;
+}
+
+// The smallest bound that covers this share of the values recorded between two histograms.
+function quantile(earlier, latest, share) {
+  const later = [...latest].map(([bound, count]) => [bound, count - (earlier.get(bound) ?? 0)]);
+  const sorted = later.sort(([a], [b]) => a - b);
   const all = sorted.at(-1)?.[1] ?? 0;
-  return all ? sorted.find(([, count]) => count >= share * all)[0] : null;
+  return all > 0 ? sorted.find(([, count]) => count >= share * all)[0] : null;
+}
+
+function latency(metrics) {
+  latencies.push(histogram(metrics, "tollgate_redis_call_duration_seconds"));
+  if (latencies.length > LATENCIES) latencies.shift();
+  const bound = quantile(latencies[0], latencies.at(-1), 0.99);
+  if (bound === null) return "no calls";
+  return bound === Infinity ? "more than 1 s" : `${number(1000 * bound)} ms`;
 }
 
 function showServer(status, metrics) {
@@ -90,8 +107,7 @@ function showServer(status, metrics) {
     if (instances.length) facts.push(["Instances", number(sum(instances))]);
     const share = samples(metrics, "tollgate_fleet_share");
     if (share.length) facts.push(["Share in an outage", `${number(100 * sum(share))}%`]);
-    const latency = quantile(metrics, "tollgate_redis_call_duration_seconds", 0.99);
-    if (latency !== null) facts.push(["99% of calls take at most", `${number(1000 * latency)} ms`]);
+    facts.push(["99% of calls in 30 s took at most", latency(metrics)]);
   }
   facts.push(["Failure mode", status.failure_mode]);
   const failed = sum(samples(metrics, "tollgate_server_reload_failed")) > 0;

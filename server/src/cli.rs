@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use serde_saphyr::Location;
 
+use crate::config::{Errors, Origin, Places, Source};
+use crate::secret::{RedisUrl, Secret};
 use crate::settings::{FailureMode, Sentinel, Settings};
 use crate::simulate::Simulate;
 
@@ -24,22 +27,65 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Validate a settings file and its domain files, and print every error
-    Check {
-        /// The settings file (YAML)
-        file: PathBuf,
-    },
+    Check(Check),
     Simulate(Simulate),
 }
 
-/// Options override the settings file.
+/// The other options override the settings.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
     /// The settings file (YAML) [default: a built-in sample]
     #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    config: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) overrides: Overrides,
+    others: OtherOptions,
+}
+
+impl Serve {
+    pub(crate) fn source(self) -> Source {
+        self.others.source(self.config)
+    }
+}
+
+/// Validate the configuration, and print all errors
+///
+/// Reads the settings, with the options and environment variables that override them, and all files that
+/// they name. Makes no connections.
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// The settings file (YAML)
+    #[arg(env = "TOLLGATE_CONFIG", value_name = "FILE", required_unless_present = "settings")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    others: OtherOptions,
+}
+
+impl Check {
+    pub(crate) fn source(self) -> Source {
+        self.others.source(self.config)
+    }
+}
+
+/// What is not in a settings file.
+#[derive(Args, Debug)]
+struct OtherOptions {
+    /// Settings as YAML text, instead of a settings file
+    #[arg(long, env = "TOLLGATE_SETTINGS", value_name = "YAML", conflicts_with = "config")]
+    #[arg(hide_env_values = true)]
+    settings: Option<String>,
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+impl OtherOptions {
+    fn source(self, config: Option<PathBuf>) -> Source {
+        let origin = match (config, self.settings) {
+            (Some(file), _) => Origin::File(file),
+            (None, Some(text)) => Origin::Variable(text),
+            (None, None) => Origin::Sample,
+        };
+        Source { origin, overrides: self.overrides }
+    }
 }
 
 #[derive(Args, Debug, Default)]
@@ -91,39 +137,83 @@ pub(crate) struct Overrides {
 }
 
 impl Overrides {
-    pub(crate) fn apply(&self, settings: &mut Settings) {
-        fn set<T: Clone>(setting: &mut T, value: &Option<T>) {
-            if let Some(value) = value {
-                setting.clone_from(value);
-            }
+    pub(crate) fn apply(&self, settings: &mut Settings, places: &mut Places, errors: &mut Errors) {
+        let Settings { listen, checks, shutdown, admin, store, .. } = settings;
+        let mut set = Override { places, errors };
+        set.value(&mut listen.grpc, self.grpc, "listen.grpc", "TOLLGATE_GRPC");
+        set.value(&mut listen.http, self.http, "listen.http", "TOLLGATE_HTTP");
+        set.value(&mut listen.admin, self.admin, "listen.admin", "TOLLGATE_ADMIN");
+        set.value(&mut checks.timeout, self.timeout, "checks.timeout", "TOLLGATE_TIMEOUT");
+        let failure_mode = &mut checks.failure_mode;
+        set.value(failure_mode, self.failure_mode, "checks.failure_mode", "TOLLGATE_FAILURE_MODE");
+        set.value(
+            &mut shutdown.delay,
+            self.shutdown_delay,
+            "shutdown.delay",
+            "TOLLGATE_SHUTDOWN_DELAY",
+        );
+        let token = self.admin_token.clone().map(Secret::from);
+        set.option(&mut admin.token, token, "admin.token", "TOLLGATE_ADMIN_TOKEN");
+        let prefix = self.key_prefix.clone();
+        set.option(&mut store.key_prefix, prefix, "store.key_prefix", "TOLLGATE_KEY_PREFIX");
+        let connections = &mut store.connections;
+        set.option(connections, self.connections, "store.connections", "TOLLGATE_CONNECTIONS");
+        set.option(&mut store.instances, self.instances, "store.instances", "TOLLGATE_INSTANCES");
+        // Servers in the environment replace those in the settings.
+        if self.redis_url.is_some()
+            || !self.redis_cluster.is_empty()
+            || !self.redis_sentinel.is_empty()
+        {
+            store.redis = set.urls(self.redis_url.as_slice(), "store.redis", "REDIS_URL").pop();
+            store.cluster = set.urls(&self.redis_cluster, "store.cluster", "REDIS_CLUSTER");
+            let urls = set.urls(&self.redis_sentinel, "store.sentinel", "REDIS_SENTINEL");
+            let service = self.redis_sentinel_service.clone().filter(|_| !urls.is_empty());
+            store.sentinel = service.map(|service| Sentinel { urls, service });
         }
-        fn set_some<T: Clone>(setting: &mut Option<T>, value: &Option<T>) {
-            if value.is_some() {
-                setting.clone_from(value);
-            }
+    }
+}
+
+/// Replaces settings, and notes by which variables.
+struct Override<'a> {
+    places: &'a mut Places,
+    errors: &'a mut Errors,
+}
+
+impl Override<'_> {
+    fn value<T>(
+        &mut self,
+        setting: &mut T,
+        value: Option<T>,
+        name: &'static str,
+        variable: &'static str,
+    ) {
+        if let Some(value) = value {
+            *setting = value;
+            self.places.override_by(name, variable);
         }
-        set(&mut settings.listen.grpc, &self.grpc);
-        set(&mut settings.listen.http, &self.http);
-        set(&mut settings.listen.admin, &self.admin);
-        set(&mut settings.checks.timeout, &self.timeout);
-        set(&mut settings.checks.failure_mode, &self.failure_mode);
-        set(&mut settings.shutdown.delay, &self.shutdown_delay);
-        set_some(&mut settings.admin.token, &self.admin_token);
-        let store = &mut settings.store;
-        set_some(&mut store.key_prefix, &self.key_prefix);
-        set_some(&mut store.connections, &self.connections);
-        set_some(&mut store.instances, &self.instances);
-        let sentinel =
-            self.redis_sentinel_service.as_ref().filter(|_| !self.redis_sentinel.is_empty());
-        let sentinel = sentinel.map(|service| Sentinel {
-            urls: self.redis_sentinel.clone(),
-            service: service.clone(),
+    }
+
+    fn option<T>(
+        &mut self,
+        setting: &mut Option<T>,
+        value: Option<T>,
+        name: &'static str,
+        variable: &'static str,
+    ) {
+        self.value(setting, value.map(Some), name, variable);
+    }
+
+    fn urls(
+        &mut self,
+        urls: &[String],
+        name: &'static str,
+        variable: &'static str,
+    ) -> Vec<RedisUrl> {
+        self.places.override_by(name, variable);
+        let valid = urls.iter().filter_map(|url| {
+            let url = RedisUrl::try_from(url.clone());
+            url.map_err(|error| self.errors.add(Path::new(variable), Location::UNKNOWN, error)).ok()
         });
-        // Servers in the environment replace those in the file.
-        if self.redis_url.is_some() || !self.redis_cluster.is_empty() || sentinel.is_some() {
-            store.redis.clone_from(&self.redis_url);
-            store.cluster.clone_from(&self.redis_cluster);
-            store.sentinel = sentinel;
-        }
+        valid.collect()
     }
 }

@@ -1,7 +1,7 @@
 //! One connection, until it is closed or idle, or the process ends.
 
 use std::error::Error;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tower::{Layer as _, ServiceExt as _};
 use tower_http::timeout::TimeoutLayer;
 
 use crate::settings::Limits;
 
-/// In addition to the time that a request may take, so that the client can read the last response.
+/// How long a client may take to end the connection, in addition to the time for its requests.
 const END_MARGIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct Connection {
@@ -29,11 +29,12 @@ pub(crate) struct Connection {
     pub(crate) router: Router,
     pub(crate) builder: auto::Builder<TokioExecutor>,
     pub(crate) limits: Limits,
+    pub(crate) first_request_by: Instant,
 }
 
 impl Connection {
-    /// Serves requests until `shutdown`, or until none has begun for `limits.idle_timeout`. Requests that
-    /// have begun may then finish.
+    /// Serves requests until `shutdown`, or until none has begun by `first_request_by`, or for
+    /// `limits.idle_timeout`. Requests that have begun may then finish.
     ///
     /// # Errors
     ///
@@ -43,7 +44,7 @@ impl Connection {
         stream: S,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let Self { peer, router, builder, limits } = self;
+        let Self { peer, router, builder, limits, first_request_by } = self;
         let begun = Arc::new(AtomicU64::new(0));
         let counted = begun.clone();
         let service = router.map_request(move |mut request: Request<_>| {
@@ -59,10 +60,28 @@ impl Connection {
             biased;
             result = connection.as_mut() => return result,
             () = shutdown => {}
+            () = without_request(&begun, first_request_by) => {}
             () = idle(&begun, limits.idle_timeout) => {}
         }
         connection.as_mut().graceful_shutdown();
-        timeout(limits.request_timeout.saturating_add(END_MARGIN), connection).await?
+        let end = async {
+            sleep(END_MARGIN).await;
+            if begun.load(Ordering::Relaxed) > 0 {
+                sleep(limits.request_timeout).await;
+            }
+        };
+        tokio::select! {
+            result = connection => result,
+            () = end => Err("the client did not close the connection in time".into()),
+        }
+    }
+}
+
+/// Returns at this time if no request has begun, and otherwise never.
+async fn without_request(begun: &AtomicU64, first_request_by: Instant) {
+    sleep_until(first_request_by).await;
+    if begun.load(Ordering::Relaxed) > 0 {
+        pending().await
     }
 }
 

@@ -1,8 +1,10 @@
 //! The allow list and the deny list.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use tollgate::Key;
 
 use crate::range::Range;
@@ -14,6 +16,27 @@ const ADDRESS_KEYS: [&str; 2] = ["remote_address", "masked_remote_address"];
 pub(crate) enum Listed {
     Allowed,
     Denied,
+}
+
+/// A key, or an address or range.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+pub(crate) struct Entry(String);
+
+impl TryFrom<String> for Entry {
+    type Error = String;
+
+    /// One that looks like an address but is none would never match.
+    fn try_from(entry: String) -> Result<Self, String> {
+        let start = entry.split('/').next().unwrap_or_default();
+        let is_like_ipv4 = entry.contains('.')
+            && entry.bytes().all(|byte| byte.is_ascii_digit() || b"./".contains(&byte));
+        let is_like_address = is_like_ipv4 || start.parse::<IpAddr>().is_ok();
+        match entry.parse::<Range>() {
+            Err(error) if is_like_address => Err(error),
+            _ => Ok(Self(entry)),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -31,7 +54,7 @@ struct List {
 }
 
 impl Lists {
-    pub(crate) fn new(allow: &[String], deny: &[String]) -> Self {
+    pub(crate) fn new(allow: &[Entry], deny: &[Entry]) -> Self {
         Self { allow: List::new(allow), deny: List::new(deny) }
     }
 
@@ -40,10 +63,15 @@ impl Lists {
         self.of(|list| list.keys.contains(key))
     }
 
-    /// Of the key of a client's address: the address itself, or its network.
+    /// Of the key of a client's address: the address itself, or its network. If a part of a client's IPv6
+    /// network is denied, all of it is, because the key does not say which address the client has.
     pub(crate) fn of_address(&self, key: &Key) -> Option<Listed> {
-        let address = str::from_utf8(key.as_bytes()).ok().and_then(Range::network);
-        self.of(|list| address.is_some_and(|address| list.has(address)))
+        let network = str::from_utf8(key.as_bytes()).ok().and_then(Range::network)?;
+        let is_of_a_client = matches!(network, IpNet::V6(network) if network.prefix_len() >= 64);
+        if self.deny.has(network) || is_of_a_client && self.deny.has_part_of(network) {
+            return Some(Listed::Denied);
+        }
+        self.allow.has(network).then_some(Listed::Allowed)
     }
 
     /// Of an entry of a descriptor.
@@ -66,9 +94,9 @@ impl Lists {
 }
 
 impl List {
-    fn new(entries: &[String]) -> Self {
+    fn new(entries: &[Entry]) -> Self {
         let mut list = Self::default();
-        for entry in entries {
+        for Entry(entry) in entries {
             match entry.parse() {
                 Ok(range) => list.ranges.push(range),
                 Err(_) => {
@@ -83,8 +111,12 @@ impl List {
         self.keys.is_empty() && self.ranges.is_empty()
     }
 
-    fn has(&self, address: IpNet) -> bool {
-        self.ranges.iter().any(|range| range.contains(address))
+    fn has(&self, network: IpNet) -> bool {
+        self.ranges.iter().any(|range| range.contains(network))
+    }
+
+    fn has_part_of(&self, network: IpNet) -> bool {
+        self.ranges.iter().any(|range| range.is_part_of(network))
     }
 }
 
@@ -95,10 +127,10 @@ mod tests {
     #[test]
     fn addresses_match_only_addresses_and_keys_only_keys() {
         let owned =
-            |entries: &[&str]| entries.iter().map(|&entry| entry.into()).collect::<Vec<_>>();
+            |entries: &[&str]| entries.iter().map(|&entry| Entry(entry.into())).collect::<Vec<_>>();
         let lists = Lists::new(
             &owned(&["10.0.0.0/8", "friend", "2001:db8:1::/48"]),
-            &owned(&["10.0.0.66", "2001:db8:1:2::/64", "foe"]),
+            &owned(&["10.0.0.66", "2001:db8:1:2::/64", "2001:db8:1:9::7", "foe"]),
         );
         use Listed::{Allowed, Denied};
         for (address, expected) in [
@@ -107,6 +139,7 @@ mod tests {
             ("11.0.0.1", None),
             ("2001:db8:1:2::/64", Some(Denied)),
             ("2001:db8:1:3::/64", Some(Allowed)),
+            ("2001:db8:1:9::/64", Some(Denied)),
             ("2001:db8::/32", None),
             ("::ffff:10.1.2.3", Some(Allowed)),
             ("friend", None),
@@ -121,5 +154,15 @@ mod tests {
         assert_eq!(lists.of_entry("remote_address", "10.1.2.3"), Some(Allowed));
         assert_eq!(lists.of_entry("api_key", "10.1.2.3"), None);
         assert_eq!(lists.of_entry("api_key", "foe"), Some(Denied));
+    }
+
+    #[test]
+    fn an_entry_that_looks_like_an_address_but_is_none_is_an_error() {
+        for entry in ["203.0.113.0/33", "10.0.0/8", "10.0.0.256", "10.0.0", "2001:db8::/129"] {
+            assert!(Entry::try_from(entry.to_owned()).is_err(), "{entry}");
+        }
+        for entry in ["10.0.0.0/8", "2001:db8::/32", "::1", "friend", "user/7", "v1.2", "7", ""] {
+            assert!(Entry::try_from(entry.to_owned()).is_ok(), "{entry}");
+        }
     }
 }

@@ -8,11 +8,11 @@ use arc_swap::ArcSwap;
 use tollgate::resolve::ClientIp;
 use tollgate::{BlockList, ConfigError, Limiter, Policy, Quota};
 
-use crate::config::{Config, Read, Source};
+use crate::config::{Config, Read, Service, Source};
 use crate::denied::Denied;
 use crate::domain::{Domains, QUOTA_NAME};
 use crate::lists::Lists;
-use crate::settings::{Auth, Checks, FailureMode, Settings};
+use crate::settings::{Checks, FailureMode, Settings};
 use crate::store::AnyStore;
 use crate::telemetry;
 
@@ -41,11 +41,9 @@ pub(crate) struct Active {
     policies: HashMap<String, ActivePolicy>,
     pub(crate) domains: Domains,
     pub(crate) lists: Lists,
-    pub(crate) auth: Auth,
-    pub(crate) failure_mode: FailureMode,
+    /// Those in effect: some are still those of the start.
+    pub(crate) settings: Settings,
     pub(crate) client_ip: ClientIp,
-    /// Descriptors in a request, at most.
-    pub(crate) max_descriptors: usize,
     has_warned_of_gateways: AtomicBool,
     has_warned_of_domains: AtomicBool,
 }
@@ -89,9 +87,8 @@ impl Live {
     ///
     /// If the store cannot hold the policies.
     pub(crate) fn new(
-        config: Config,
+        Service { config, store, .. }: Service,
         read: Read,
-        store: AnyStore,
         source: Source,
     ) -> Result<Self, ConfigError> {
         let started_with = config.settings.clone();
@@ -111,6 +108,17 @@ impl Live {
 
     pub(crate) fn active(&self) -> arc_swap::Guard<Arc<Active>> {
         self.active.load()
+    }
+
+    /// Whether checks are decided: by the store, or by the failure mode.
+    pub(crate) async fn can_decide(&self) -> bool {
+        let active = self.active();
+        match active.policies().next() {
+            Some((_, policy)) if active.settings.checks.failure_mode == FailureMode::Closed => {
+                policy.limiter.peek("readyz").await.is_ok()
+            }
+            _ => true,
+        }
     }
 
     /// Whether the files are not those that were read last.
@@ -135,10 +143,10 @@ impl Live {
         &self,
         reloads: &mut Reloads,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let (read, config) = self.source.load();
+        let (read, service) = self.source.load();
         reloads.read = read;
-        let config = config?;
-        let ignored = config.settings.need_restart(&self.started_with);
+        let mut config = service?.config;
+        let ignored = config.settings.restore(&self.started_with);
         let active = Active::new(config, &self.store, &mut reloads.policies)?;
         self.active.store(Arc::new(active));
         if !ignored.is_empty() {
@@ -173,16 +181,12 @@ impl Active {
             all.insert(name.clone(), policy.clone());
             active.insert(name, policy);
         }
-        let max_descriptors = settings.limits.descriptors;
-        let (auth, failure_mode) = (settings.auth, settings.checks.failure_mode);
         Ok(Self {
             policies: active,
             domains,
             lists,
-            auth,
-            failure_mode,
+            settings,
             client_ip,
-            max_descriptors,
             has_warned_of_gateways: AtomicBool::new(false),
             has_warned_of_domains: AtomicBool::new(false),
         })

@@ -11,8 +11,11 @@ mod grpc;
 mod http;
 mod lists;
 mod live;
+mod open_files;
+mod per_address;
 mod range;
 mod reload;
+mod secret;
 mod serve;
 mod server;
 mod settings;
@@ -22,13 +25,12 @@ mod telemetry;
 mod tls;
 
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::cli::{Cli, Command, Serve};
-use crate::config::Source;
+use crate::cli::{Check, Cli, Command, Serve};
+use crate::config::Errors;
 
 /// Threads often free what others have allocated, and the system's allocator is slow at that.
 #[global_allocator]
@@ -38,20 +40,20 @@ fn main() -> ExitCode {
     let Cli { command, serve } = Cli::parse();
     match command {
         None => run(serve),
-        Some(Command::Check { file }) => check(file),
+        Some(Command::Check(check)) => exit(report(check)),
         Some(Command::Simulate(simulate)) => exit(simulate.run()),
     }
 }
 
-fn check(file: PathBuf) -> ExitCode {
-    let source = Source { file: Some(file), ..Source::default() };
-    exit(server::check(&source).map(|policies| println!("{policies} policies, no errors")))
+fn report(check: Check) -> Result<(), Errors> {
+    let policies = server::check(&check.source())?;
+    println!("{policies} policies, no errors");
+    Ok(())
 }
 
-fn run(Serve { config, overrides }: Serve) -> ExitCode {
+fn run(serve: Serve) -> ExitCode {
     telemetry::init_logs();
-    let source = Source { file: config, overrides };
-    exit(server::run(source))
+    exit(server::run(serve.source()))
 }
 
 fn exit(result: Result<(), impl Display>) -> ExitCode {

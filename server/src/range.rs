@@ -5,16 +5,20 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ipnet::IpNet;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A network such as `10.0.0.0/8`, or a single address.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) struct Range(IpNet);
 
 impl Range {
     pub(crate) fn contains(self, network: IpNet) -> bool {
         self.0.contains(&network)
+    }
+
+    pub(crate) fn is_part_of(self, network: IpNet) -> bool {
+        network.contains(&self.0)
     }
 
     pub(crate) fn contains_address(self, address: IpAddr) -> bool {
@@ -45,6 +49,12 @@ impl TryFrom<String> for Range {
 
     fn try_from(text: String) -> Result<Self, String> {
         text.parse()
+    }
+}
+
+impl From<Range> for String {
+    fn from(range: Range) -> Self {
+        range.to_string()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Accepts connections and serves them, with a limit for everything that a client could use up.
 
+use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,14 +11,14 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connection::Connection;
+use crate::per_address::{PerAddress, TooMany};
 use crate::settings::Limits;
+use crate::telemetry;
 
-/// Timeout of the TLS handshake, and for the headers of an HTTP/1 request.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of HTTP/2 pings, and how long a client may take to answer one.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// The smallest buffer of a connection that hyper supports.
@@ -37,6 +38,8 @@ pub(crate) enum Protocol {
 
 /// A port, and what is served on it.
 pub(crate) struct Endpoint {
+    /// As in the settings.
+    pub(crate) name: &'static str,
     pub(crate) listener: TcpListener,
     pub(crate) router: Router,
     pub(crate) protocol: Protocol,
@@ -47,8 +50,9 @@ impl Endpoint {
     /// Serves until `stop` is true. Its connections keep a receiver until the requests that have begun
     /// are finished.
     pub(crate) async fn serve(self, limits: Limits, mut stop: watch::Receiver<bool>) {
-        let Self { listener, router, protocol, tls } = self;
+        let Self { name, listener, router, protocol, tls } = self;
         let connections = Arc::new(Semaphore::new(limits.connections.get()));
+        let per_address = PerAddress::new(limits.connections_per_address());
         let builder = builder(protocol, &limits);
         loop {
             let permit = tokio::select! {
@@ -59,31 +63,42 @@ impl Endpoint {
                 accepted = accept(&listener) => accepted,
                 () = stopped(&mut stop) => return,
             };
-            let (router, builder, limits) = (router.clone(), builder.clone(), limits.clone());
-            let connection = Connection { peer, router, builder, limits };
-            let (tls, mut stop) = (tls.clone(), stop.clone());
-            tokio::spawn(async move {
-                let _permit = permit;
-                let result = match tls {
-                    None => connection.serve(stream, stopped(&mut stop)).await,
-                    Some(tls) => {
-                        let accepted = tokio::select! {
-                            accepted = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)) => accepted,
-                            () = stopped(&mut stop) => return,
-                        };
-                        match accepted {
-                            Ok(Ok(stream)) => connection.serve(stream, stopped(&mut stop)).await,
-                            Ok(Err(error)) => Err(error.into()),
-                            Err(elapsed) => Err(elapsed.into()),
-                        }
+            let place = match per_address.acquire(peer.ip()) {
+                Ok(place) => place,
+                Err(TooMany { is_first }) => {
+                    telemetry::connection_refused(name);
+                    if is_first {
+                        tracing::warn!(%peer, port = name, "this client has too many connections, and more are closed: see `limits.connections_per_address`");
                     }
-                };
-                if let Err(error) = result {
+                    continue;
+                }
+            };
+            let (router, builder, limits) = (router.clone(), builder.clone(), limits.clone());
+            let first_request_by = Instant::now() + limits.handshake_timeout;
+            let connection = Connection { peer, router, builder, limits, first_request_by };
+            let (tls, stop) = (tls.clone(), stop.clone());
+            tokio::spawn(async move {
+                let _held = (permit, place);
+                if let Err(error) = serve(connection, stream, tls, stop).await {
                     tracing::debug!(%peer, %error, "connection failed");
                 }
             });
         }
     }
+}
+
+async fn serve(
+    connection: Connection,
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let Some(tls) = tls else { return connection.serve(stream, stopped(&mut stop)).await };
+    let stream = tokio::select! {
+        accepted = timeout_at(connection.first_request_by, tls.accept(stream)) => accepted??,
+        () = stopped(&mut stop) => return Ok(()),
+    };
+    connection.serve(stream, stopped(&mut stop)).await
 }
 
 async fn stopped(stop: &mut watch::Receiver<bool>) {
@@ -100,7 +115,7 @@ fn builder(protocol: Protocol, limits: &Limits) -> auto::Builder<TokioExecutor> 
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE_TIMEOUT)
+        .header_read_timeout(limits.handshake_timeout)
         .max_buf_size((limits.header_bytes as usize).max(MIN_BUFFER));
     // A request fits into a window.
     let window =

@@ -12,13 +12,16 @@ use tokio::time::{sleep, timeout};
 use tower_http::limit::RequestBodyLimitLayer;
 
 use crate::admin::{self, Readiness};
-use crate::config::Source;
+use crate::config::{Errors, Origin, Source};
 use crate::denied::Denied;
 use crate::live::Live;
+use crate::open_files;
 use crate::serve::{Endpoint, Protocol};
 use crate::settings::{Limits, Settings};
-use crate::store::AnyStore;
 use crate::{grpc, http as http_api, reload, telemetry, tls};
+
+/// The listeners.
+const PORTS: u64 = 3;
 
 /// Checks a configuration as far as that is possible without connecting, and returns the number of its
 /// policies.
@@ -26,14 +29,9 @@ use crate::{grpc, http as http_api, reload, telemetry, tls};
 /// # Errors
 ///
 /// Everything that is wrong with it.
-pub(crate) fn check(source: &Source) -> Result<usize, Box<dyn Error>> {
-    let (_, config) = source.load();
-    let config = config?;
-    AnyStore::open(&config.settings.store)?;
-    if let Some(tls) = &config.settings.tls {
-        tls::acceptor(tls, Protocol::Http2)?;
-    }
-    Ok(config.policies.iter().count())
+pub(crate) fn check(source: &Source) -> Result<usize, Errors> {
+    let (_, service) = source.load();
+    Ok(service?.config.policies.iter().count())
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -45,39 +43,43 @@ pub(crate) fn check(source: &Source) -> Result<usize, Box<dyn Error>> {
 pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     // Before the first limiter, which looks for the recorder.
     let prometheus = telemetry::init_metrics()?;
-    let is_sample = source.file.is_none();
-    let (read, config) = source.load();
-    let config = config?;
-    let settings = config.settings.clone();
+    let is_sample = matches!(source.origin, Origin::Sample);
+    let (read, service) = source.load();
+    let service = service?;
+    let (settings, tls) = (service.config.settings.clone(), service.tls.clone());
     let Settings { listen, limits, admin, shutdown, .. } = &settings;
-    let live = Arc::new(Live::new(config, read, AnyStore::open(&settings.store)?, source)?);
-    let readiness = Arc::new(Readiness::new());
+    open_files::allow(limits, PORTS);
+    let live = Arc::new(Live::new(service, read, source)?);
+    let readiness = Arc::new(Readiness::new(live.clone()));
 
-    let acceptor =
-        |protocol| settings.tls.as_ref().map(|tls| tls::acceptor(tls, protocol)).transpose();
+    let acceptor = |protocol| tls.as_ref().map(|config| tls::acceptor(config, protocol));
     let (grpc_router, mut health) = grpc::router(live.clone(), limits).await?;
     let grpc = Endpoint {
+        name: "grpc",
         listener: bind(listen.grpc).await?,
         // gRPC limits the size of messages itself.
         router: grpc_router,
         protocol: Protocol::Http2,
-        tls: acceptor(Protocol::Http2)?,
+        tls: acceptor(Protocol::Http2),
     };
     let http_router = http_api::router(live.clone()).merge(admin::health_router(readiness.clone()));
     let http = Endpoint {
+        name: "http",
         listener: bind(listen.http).await?,
         router: bounded(http_router, limits),
         protocol: Protocol::Http1,
-        tls: acceptor(Protocol::Http1)?,
+        tls: acceptor(Protocol::Http1),
     };
     let admin_router =
-        admin::router(live.clone(), admin.token.clone(), readiness.clone(), prometheus);
+        admin::router(live.clone(), admin.token.as_ref(), readiness.clone(), prometheus);
     let admin = Endpoint {
+        name: "admin",
         listener: bind(listen.admin).await?,
         router: bounded(admin_router, limits),
         protocol: Protocol::Http1,
         tls: None,
     };
+    health.update(&readiness).await;
     let mut end_signals = EndSignals::new()?;
     let addresses = [&grpc, &http, &admin].map(|endpoint| endpoint.listener.local_addr());
     let [grpc_address, http_address, admin_address] = addresses;
@@ -91,7 +93,9 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         "listening"
     );
     if is_sample {
-        tracing::warn!("no settings file (--config): the limits are those of a sample");
+        tracing::warn!(
+            "no settings given (--config or TOLLGATE_SETTINGS): the limits are those of a sample"
+        );
         print_sample(http_address, admin_address);
     }
 
@@ -103,14 +107,17 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         tokio::spawn(endpoint.serve(limits.clone(), stop.subscribe()));
     }
 
-    end_signals.next().await;
+    tokio::select! {
+        () = end_signals.next() => {}
+        never = health.follow(&readiness) => match never {},
+    }
     tracing::info!("shutting down");
+    health.set_not_serving().await;
     readiness.end();
-    grpc::set_not_serving(&health).await;
     let drained = async {
         sleep(shutdown.delay).await;
         stop.send_replace(true);
-        grpc::end_watches(&mut health).await;
+        health.end_watches().await;
         // All connections have ended.
         timeout(shutdown.timeout, stop.closed()).await
     };

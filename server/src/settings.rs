@@ -1,5 +1,6 @@
 //! The settings file: how the service runs, and what it limits.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -11,10 +12,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_saphyr::Spanned;
 use tollgate::Limiter;
 
+use crate::lists::Entry;
 use crate::range::Range;
+use crate::secret::{RedisUrl, Secret};
+
+/// Bounded, so that the end of the timeout is a point in time.
+const MAX_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// Everything in the file. A setting that is left out has the value of `Default`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Settings {
     #[serde(deserialize_with = "or_default")]
@@ -37,71 +43,86 @@ pub(crate) struct Settings {
     /// Files in the format of envoyproxy/ratelimit, or directories of them, relative to this file.
     pub(crate) domains: Vec<Spanned<PathBuf>>,
     /// Keys and addresses that are always allowed and consume nothing.
-    pub(crate) allow: Vec<String>,
+    pub(crate) allow: Vec<Entry>,
     /// Keys and addresses that are always denied.
-    pub(crate) deny: Vec<String>,
+    pub(crate) deny: Vec<Entry>,
 }
 
 /// A section of which all lines are comments has the defaults, too.
-fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     section: D,
 ) -> Result<T, D::Error> {
     Option::deserialize(section).map(Option::unwrap_or_default)
 }
 
 impl Settings {
-    /// What is wrong with them, apart from the policies.
-    pub(crate) fn errors(&self) -> Vec<String> {
-        let Self { store, checks, admin, listen, .. } = self;
-        let servers = [store.redis.is_some(), !store.cluster.is_empty(), store.sentinel.is_some()];
+    /// What is wrong with them, apart from the policies: the names of settings, and messages. In an
+    /// incomplete section, nothing counts as missing.
+    pub(crate) fn errors(&self, incomplete: &HashSet<String>) -> Vec<(&'static str, String)> {
+        let Self { store, checks, admin, listen, limits, .. } = self;
         let mut errors = Vec::new();
+        let mut add = |setting, message: &str| errors.push((setting, message.to_owned()));
+        let servers = [store.redis.is_some(), !store.cluster.is_empty(), store.sentinel.is_some()];
         if servers.iter().filter(|is_given| **is_given).count() > 1 {
-            errors.push("store: give only one of `redis`, `cluster` and `sentinel`".to_owned());
+            add("store", "store: give only one of `redis`, `cluster` and `sentinel`");
         }
         if checks.timeout.is_zero() {
-            errors.push("checks.timeout: no check can be decided in no time".to_owned());
+            add("checks.timeout", "checks.timeout: must be more than 0s");
         }
-        if admin.token.is_none() && !listen.admin.ip().is_loopback() {
-            errors.push(format!(
-                "admin.token is missing: others can reach {}. Set it, or listen on 127.0.0.1",
-                listen.admin
-            ));
+        match &admin.token {
+            None if !listen.admin.ip().is_loopback() && !incomplete.contains("admin") => {
+                let address = listen.admin;
+                let message = format!(
+                    "admin.token is missing: others can reach {address}. Set it, or listen on 127.0.0.1"
+                );
+                add("listen.admin", &message);
+            }
+            Some(token) if token.expose().is_empty() => add("admin.token", "admin.token is empty"),
+            _ => {}
         }
-        if admin.token.as_ref().is_some_and(String::is_empty) {
-            errors.push("admin.token is empty".to_owned());
+        for (setting, is_zero) in [
+            ("limits.request_timeout", limits.request_timeout.is_zero()),
+            ("limits.idle_timeout", limits.idle_timeout.is_zero()),
+            ("limits.header_bytes", limits.header_bytes == 0),
+            ("limits.request_bytes", limits.request_bytes == 0),
+            ("limits.descriptors", limits.descriptors == 0),
+        ] {
+            if is_zero {
+                add(setting, &format!("{setting}: must be more than 0"));
+            }
         }
-        if self.policies.is_empty() && self.domains.is_empty() {
-            errors.push(
-                "there are neither `policies` nor `domains`, so nothing is limited".to_owned(),
-            );
-        }
-        let Limits { request_timeout, idle_timeout, request_bytes, descriptors, .. } = &self.limits;
-        let has_no_time = request_timeout.is_zero() || idle_timeout.is_zero();
-        if has_no_time || *request_bytes == 0 || *descriptors == 0 {
-            let message = "limits: with a `request_timeout`, `idle_timeout`, `request_bytes` or \
-                           `descriptors` of 0, no request can be answered";
-            errors.push(message.to_owned());
+        if limits.handshake_timeout.is_zero() || limits.handshake_timeout > MAX_HANDSHAKE_TIMEOUT {
+            let setting = "limits.handshake_timeout";
+            add(setting, &format!("{setting}: must be more than 0s, and at most 1h"));
         }
         errors
     }
 
-    /// The settings that are not those of the start, and that a reload does not change.
-    pub(crate) fn need_restart(&self, started_with: &Self) -> Vec<&'static str> {
-        let limits = Limits { descriptors: started_with.limits.descriptors, ..self.limits.clone() };
-        let changed = [
-            ("listen", self.listen != started_with.listen),
-            ("store", self.store != started_with.store),
-            ("limits", limits != started_with.limits),
-            ("shutdown", self.shutdown != started_with.shutdown),
-            ("tls", self.tls != started_with.tls),
-            ("admin", self.admin != started_with.admin),
+    /// Puts the settings of the start in place of those that a reload does not change, and returns the
+    /// names of the sections that differ.
+    pub(crate) fn restore(&mut self, started_with: &Self) -> Vec<&'static str> {
+        fn set<T: Clone + PartialEq>(setting: &mut T, started_with: &T) -> bool {
+            let differs = setting != started_with;
+            setting.clone_from(started_with);
+            differs
+        }
+        let descriptors = self.limits.descriptors;
+        self.limits.descriptors = started_with.limits.descriptors;
+        let restored = [
+            ("listen", set(&mut self.listen, &started_with.listen)),
+            ("store", set(&mut self.store, &started_with.store)),
+            ("limits", set(&mut self.limits, &started_with.limits)),
+            ("shutdown", set(&mut self.shutdown, &started_with.shutdown)),
+            ("tls", set(&mut self.tls, &started_with.tls)),
+            ("admin", set(&mut self.admin, &started_with.admin)),
         ];
-        changed.into_iter().filter(|(_, has_changed)| *has_changed).map(|(name, _)| name).collect()
+        self.limits.descriptors = descriptors;
+        restored.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 }
 
 /// The addresses of the listeners. Port 0 picks a free port.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Listen {
     pub(crate) grpc: SocketAddr,
@@ -122,13 +143,13 @@ impl Default for Listen {
 }
 
 /// Where rate limit state is stored: in memory by default.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StoreSettings {
     /// The URL of a Redis server.
-    pub(crate) redis: Option<String>,
+    pub(crate) redis: Option<RedisUrl>,
     /// The URLs of some nodes of a Redis cluster.
-    pub(crate) cluster: Vec<String>,
+    pub(crate) cluster: Vec<RedisUrl>,
     pub(crate) sentinel: Option<Sentinel>,
     pub(crate) key_prefix: Option<String>,
     /// Connections to each server.
@@ -139,17 +160,30 @@ pub(crate) struct StoreSettings {
     pub(crate) max_keys: Option<NonZeroUsize>,
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+impl StoreSettings {
+    /// The setting that says where the servers are.
+    pub(crate) fn servers(&self) -> &'static str {
+        if self.sentinel.is_some() {
+            "store.sentinel"
+        } else if !self.cluster.is_empty() {
+            "store.cluster"
+        } else {
+            "store.redis"
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sentinel {
     /// The URLs of the sentinels.
-    pub(crate) urls: Vec<String>,
+    pub(crate) urls: Vec<RedisUrl>,
     /// The name of the primary.
     pub(crate) service: String,
 }
 
 /// How limits are checked.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Checks {
     #[serde(with = "humantime_serde")]
@@ -197,11 +231,13 @@ impl From<FailureMode> for tollgate::FailureMode {
 }
 
 /// Resource limits per client or listener.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Limits {
     /// Connections per port. More wait to be accepted.
     pub(crate) connections: NonZeroUsize,
+    /// Connections per port of one client address. Half of `connections` if there is none.
+    connections_per_address: Option<NonZeroUsize>,
     /// Concurrent requests of an HTTP/2 connection.
     pub(crate) streams: NonZeroU32,
     pub(crate) header_bytes: u32,
@@ -212,26 +248,39 @@ pub(crate) struct Limits {
     /// From a request's header to its response.
     #[serde(with = "humantime_serde")]
     pub(crate) request_timeout: Duration,
+    /// From the start of a connection to the headers of its first request. Over HTTP/1 also for the
+    /// headers of each later one.
+    #[serde(with = "humantime_serde")]
+    pub(crate) handshake_timeout: Duration,
     /// A connection on which no request begins for this long is closed, within twice this time.
     #[serde(with = "humantime_serde")]
     pub(crate) idle_timeout: Duration,
+}
+
+impl Limits {
+    pub(crate) fn connections_per_address(&self) -> usize {
+        let half = self.connections.get().div_ceil(2);
+        self.connections_per_address.map_or(half, NonZeroUsize::get)
+    }
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: NonZeroUsize::new(4_096).unwrap_or(NonZeroUsize::MIN),
+            connections_per_address: None,
             streams: NonZeroU32::new(1_024).unwrap_or(NonZeroU32::MIN),
             header_bytes: 16 * 1_024,
             request_bytes: 64 * 1_024,
             descriptors: 64,
             request_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
         }
     }
 }
 
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Shutdown {
     /// How long to keep accepting connections after `/readyz` starts to fail.
@@ -249,23 +298,23 @@ impl Default for Shutdown {
 }
 
 /// PEM files, for gRPC and HTTP.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tls {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Admin {
     /// What clients of the admin API send as `Authorization: Bearer`. Required unless it listens on
     /// a loopback address.
-    pub(crate) token: Option<String>,
+    pub(crate) token: Option<Secret>,
 }
 
 /// What `/auth` checks, unless the URL says otherwise.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Auth {
     pub(crate) policy: Option<Spanned<String>>,
@@ -276,8 +325,8 @@ pub(crate) struct Auth {
 }
 
 /// The name of a header with keys.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) struct KeyHeader(pub(crate) HeaderName);
 
 impl TryFrom<String> for KeyHeader {
@@ -286,6 +335,12 @@ impl TryFrom<String> for KeyHeader {
     fn try_from(name: String) -> Result<Self, String> {
         let invalid = |_| format!("`{name}` is not the name of a header");
         HeaderName::try_from(&name).map(Self).map_err(invalid)
+    }
+}
+
+impl From<KeyHeader> for String {
+    fn from(KeyHeader(name): KeyHeader) -> Self {
+        name.as_str().to_owned()
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tollgate::{BlockList, ConfigError, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
 
+use crate::secret::RedisUrl;
 use crate::settings::{Sentinel, StoreSettings};
 
 /// Timeout for deregistering at shutdown.
@@ -18,15 +19,15 @@ pub(crate) enum AnyStore {
 impl AnyStore {
     /// # Errors
     ///
-    /// If a URL is invalid.
+    /// If the URLs do not fit together.
     pub(crate) fn open(settings: &StoreSettings) -> Result<Self, ConfigError> {
         let StoreSettings { redis, cluster, sentinel, max_keys, .. } = settings;
         let store = if let Some(Sentinel { urls, service }) = sentinel {
-            RedisStore::open_sentinel(urls.iter().map(String::as_str), service.as_str())?
+            RedisStore::open_sentinel(urls.iter().map(RedisUrl::expose), service.as_str())?
         } else if !cluster.is_empty() {
-            RedisStore::open_cluster(cluster.iter().map(String::as_str))?
+            RedisStore::open_cluster(cluster.iter().map(RedisUrl::expose))?
         } else if let Some(url) = redis {
-            RedisStore::open(url.as_str())?
+            RedisStore::open(url.expose())?
         } else {
             return Ok(Self::Memory(match max_keys {
                 None => MemoryStore::new(),

@@ -13,6 +13,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 pub(crate) const RELOADS: &str = "tollgate.server.reloads";
 pub(crate) const UNMATCHED: &str = "tollgate.server.unmatched";
 pub(crate) const RELOAD_FAILED: &str = "tollgate.server.reload.failed";
+pub(crate) const CONNECTIONS_REFUSED: &str = "tollgate.server.connections.refused";
 
 /// `RUST_LOG` selects what is logged: `info` by default.
 pub(crate) fn init_logs() {
@@ -45,6 +46,10 @@ pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
         UNMATCHED,
         "Descriptors to which no limit applies, by what the configuration does not have"
     );
+    metrics::describe_counter!(
+        CONNECTIONS_REFUSED,
+        "Connections that were closed because their client address had too many, by port"
+    );
     metrics::gauge!(RELOAD_FAILED).set(0.0);
     let upkeep = handle.clone();
     tokio::spawn(async move {
@@ -65,4 +70,9 @@ pub(crate) fn reloaded(has_worked: bool) {
 /// A descriptor to which no limit applies.
 pub(crate) fn unmatched(reason: &'static str) {
     metrics::counter!(UNMATCHED, "reason" => reason).increment(1);
+}
+
+/// A connection beyond those of its client address.
+pub(crate) fn connection_refused(port: &'static str) {
+    metrics::counter!(CONNECTIONS_REFUSED, "port" => port).increment(1);
 }

@@ -8,15 +8,17 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tollgate::{Error, ErrorKind, Key};
 
 use crate::checker::seconds;
 use crate::denied;
+use crate::domain::Domains;
 use crate::http::{Body, DecisionJson, problem, unknown_policy};
 use crate::live::{Active, ActivePolicy, Live};
 use crate::reload::reload as reload_files;
+use crate::settings::Settings;
 
 /// The active policies with what they have decided since the start, the keys that were denied most in
 /// the last complete period, and those that are blocked.
@@ -51,11 +53,22 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     Json(json!({
         "time": time.as_secs_f64(),
         "store": live.store.kind(),
-        "failure_mode": active.failure_mode,
+        "failure_mode": active.settings.checks.failure_mode,
         "policies": policies.collect::<Vec<_>>(),
         "denied": { "seconds": denied::PERIOD.as_secs(), "keys": keys.collect::<Vec<_>>() },
         "blocked": blocked.collect::<Vec<_>>(),
     }))
+}
+
+/// The active configuration, without the token and the credentials of Redis.
+pub(super) async fn config(State(live): State<Arc<Live>>) -> Response {
+    #[derive(Serialize)]
+    struct ActiveConfig<'a> {
+        settings: &'a Settings,
+        domains: &'a Domains,
+    }
+    let Active { settings, domains, .. } = &**live.active();
+    Json(ActiveConfig { settings, domains }).into_response()
 }
 
 /// Reloads the configuration, or returns all errors.

@@ -11,14 +11,15 @@ use http::{HeaderValue, StatusCode};
 use sha2::{Digest, Sha256};
 
 use crate::http::problem;
+use crate::secret::Secret;
 
 /// `None`: no token is required, on a loopback address.
 #[derive(Clone)]
 pub(super) struct Token(Option<Arc<[u8]>>);
 
 impl Token {
-    pub(super) fn new(token: Option<String>) -> Self {
-        Self(token.map(|token| Sha256::digest(token).as_slice().into()))
+    pub(super) fn new(token: Option<&Secret>) -> Self {
+        Self(token.map(|token| Sha256::digest(token.expose()).as_slice().into()))
     }
 
     /// Compares hashes, so timing reveals nothing about the token.

@@ -7,24 +7,41 @@ use axum::Router;
 use axum::routing::get;
 use http::StatusCode;
 
+use crate::live::Live;
+
 /// Whether load balancers should send requests here.
-#[derive(Debug)]
-pub(crate) struct Readiness(AtomicBool);
+pub(crate) struct Readiness {
+    live: Arc<Live>,
+    is_ending: AtomicBool,
+}
 
 impl Readiness {
-    pub(crate) fn new() -> Self {
-        Self(AtomicBool::new(true))
+    pub(crate) fn new(live: Arc<Live>) -> Self {
+        Self { live, is_ending: AtomicBool::new(false) }
     }
 
     pub(crate) fn end(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    fn status(&self) -> (StatusCode, &'static str) {
-        if self.0.load(Ordering::Relaxed) {
-            (StatusCode::OK, "ready\n")
+    pub(crate) async fn is_ready(&self) -> bool {
+        self.unready_because().await.is_none()
+    }
+
+    async fn unready_because(&self) -> Option<&'static str> {
+        if self.is_ending.load(Ordering::Relaxed) {
+            Some("shutting down\n")
+        } else if self.live.can_decide().await {
+            None
         } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
+            Some("the store is unavailable, and the failure mode is `closed`\n")
+        }
+    }
+
+    async fn status(&self) -> (StatusCode, &'static str) {
+        match self.unready_because().await {
+            None => (StatusCode::OK, "ready\n"),
+            Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
         }
     }
 }
@@ -32,5 +49,5 @@ impl Readiness {
 pub(crate) fn router(readiness: Arc<Readiness>) -> Router {
     Router::new()
         .route("/healthz", get(async || "alive\n"))
-        .route("/readyz", get(async move || readiness.status()))
+        .route("/readyz", get(async move || readiness.status().await))
 }

@@ -3,66 +3,76 @@
 //!
 //! Source: the section "Configuration" of its README.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use serde_saphyr::Spanned;
 
+use crate::settings::or_default;
+
 /// A file: the limits of a domain.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DomainFile {
     pub(crate) domain: Spanned<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) descriptors: Vec<Descriptor>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Descriptor {
     pub(crate) key: Spanned<String>,
     /// Any value if there is none. `*` in it stands for any characters.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) value: Option<Spanned<String>>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) rate_limit: Option<Spanned<RateLimit>>,
     /// A policy of the settings file, instead of `rate_limit`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) policy: Option<Spanned<String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) descriptors: Vec<Descriptor>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) shadow_mode: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) quota_mode: bool,
     /// Whether hits that are denied are counted, too: for hits that are reported afterwards.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) count_denied: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) detailed_metric: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) value_to_metric: bool,
     /// All values that match the wildcard share one limit.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) share_threshold: Option<Spanned<bool>>,
+    /// For responses, if the limit allows the request.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) metadata: Option<Spanned<Map<String, Value>>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RateLimit {
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) requests_per_unit: Option<u32>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) unit: Option<Spanned<String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) unlimited: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) name: String,
     /// The names of limits that do not apply to a request if this one does.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) replaces: Vec<Replaces>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Replaces {
     pub(crate) name: Spanned<String>,
+}
+
+fn is_default<T: Default + PartialEq>(field: &T) -> bool {
+    *field == T::default()
 }

@@ -6,9 +6,14 @@ mod policy_name;
 mod tree;
 mod unit;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::path::Path;
 
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
 use tollgate::{Key, Policy, PolicySet};
 
 use self::policy_name::override_name;
@@ -21,14 +26,23 @@ pub(crate) use unit::Unit;
 /// The name that clients see of the quota of any `rate_limit`.
 pub(crate) const QUOTA_NAME: &str = "limit";
 
-/// The limits of all domains.
+/// The limits of all domains. Shown like the files that they are from.
 #[derive(Debug, Default)]
 pub(crate) struct Domains {
     domains: HashMap<String, Domain>,
 }
 
+impl Serialize for Domains {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut files: Vec<_> = self.domains.values().map(|domain| &domain.file).collect();
+        files.sort_by_key(|file| &file.domain.value);
+        serializer.collect_seq(files)
+    }
+}
+
 #[derive(Debug)]
 struct Domain {
+    file: DomainFile,
     root: Node,
     overrides: String,
 }
@@ -46,6 +60,8 @@ pub(crate) struct Rule {
     pub(crate) count_denied: bool,
     /// Whether metrics tell all values of the descriptor apart.
     pub(crate) detailed_metric: bool,
+    /// For responses, if the limit allows the request.
+    pub(crate) metadata: Map<String, Value>,
 }
 
 #[derive(Debug)]
@@ -99,27 +115,36 @@ pub(crate) struct Match<'a> {
     pub(crate) label: Option<String>,
 }
 
+/// What is known when a file is checked. Something that was wrong, and has been left out, is not missing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known<'a> {
+    /// The policies of the settings, unless one of them has been left out.
+    pub(crate) policies: Option<&'a PolicySet>,
+    /// Whether no field of a descriptor has been left out.
+    pub(crate) all_fields: bool,
+}
+
 impl Domains {
     /// Adds the domain of a file.
     pub(crate) fn add(
         &mut self,
-        file: &Path,
-        domain: &DomainFile,
-        policies: &PolicySet,
+        path: &Path,
+        file: DomainFile,
+        known: Known<'_>,
         errors: &mut Errors,
     ) {
-        let name = &domain.domain.value;
+        let name = &file.domain.value;
         if name.is_empty() {
-            errors.add(file, domain.domain.referenced, "the domain is empty");
+            errors.add(path, file.domain.referenced, "the domain is empty");
         }
         if self.domains.contains_key(name) {
             let message = format!("another file has the domain `{name}` too");
-            errors.add(file, domain.domain.referenced, message);
+            errors.add(path, file.domain.referenced, message);
         }
-        let context = &mut tree::Context { file, domain: name, policies, errors };
-        let root = Node::new(&domain.descriptors, context);
+        let context = &mut tree::Context { file: path, domain: name, known, errors };
+        let root = Node::new(&file.descriptors, context);
         let overrides = override_name(name);
-        self.domains.insert(name.clone(), Domain { root, overrides });
+        self.domains.insert(name.clone(), Domain { file, root, overrides });
     }
 
     /// The limit of a descriptor with these keys and values. All of them have to match.

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::path::Path as FilePath;
 
-use tollgate::{Key, PolicySet};
+use tollgate::Key;
 
 use super::format::Descriptor;
 use super::pattern::Pattern;
 use super::policy_name::{Path, policy_name};
-use super::{Limit, Match, Rule, Unit};
+use super::{Known, Limit, Match, Rule, Unit};
 use crate::config::Errors;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct Wildcard {
 pub(super) struct Context<'a> {
     pub(super) file: &'a FilePath,
     pub(super) domain: &'a str,
-    pub(super) policies: &'a PolicySet,
+    pub(super) known: Known<'a>,
     pub(super) errors: &'a mut Errors,
 }
 
@@ -187,15 +187,23 @@ fn children<'a>(
 
 fn rule(path: &Path<'_>, descriptor: &Descriptor, context: &mut Context<'_>) -> Option<Rule> {
     let Descriptor { shadow_mode, quota_mode, count_denied, detailed_metric, .. } = *descriptor;
+    let known = context.known;
     let mut error = |at, message: &str| context.errors.add(context.file, at, message);
     let (limit, name, replaces) = match (&descriptor.rate_limit, &descriptor.policy) {
-        (None, None) => return None,
+        (None, None) => {
+            if let Some(metadata) = &descriptor.metadata
+                && known.all_fields
+            {
+                error(metadata.referenced, "`metadata` needs `rate_limit` or `policy`");
+            }
+            return None;
+        }
         (Some(_), Some(policy)) => {
             error(policy.referenced, "a descriptor has either `rate_limit` or `policy`");
             return None;
         }
         (None, Some(policy)) => {
-            if context.policies.get(&policy.value).is_none() {
+            if known.policies.is_some_and(|policies| policies.get(&policy.value).is_none()) {
                 let message = format!("there is no policy `{}` in the settings", policy.value);
                 error(policy.referenced, &message);
             }
@@ -254,5 +262,16 @@ fn rule(path: &Path<'_>, descriptor: &Descriptor, context: &mut Context<'_>) -> 
             (limit, rate_limit.name.clone(), names.collect())
         }
     };
-    Some(Rule { limit, name, replaces, shadow_mode, quota_mode, count_denied, detailed_metric })
+    let metadata = descriptor.metadata.as_ref();
+    let metadata = metadata.map(|metadata| metadata.value.clone()).unwrap_or_default();
+    Some(Rule {
+        limit,
+        name,
+        replaces,
+        shadow_mode,
+        quota_mode,
+        count_denied,
+        detailed_metric,
+        metadata,
+    })
 }

@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 
 use super::details::Details;
 use super::headers::headers;
+use super::metadata::metadata;
 use super::status::{Outcome, status};
 use crate::checker::{self, Answer};
 use crate::domain::{Limit, Match, Rule, Unit};
@@ -42,7 +43,7 @@ impl rate_limit_service_server::RateLimitService for RateLimitService {
     ) -> Result<Response<RateLimitResponse>, Status> {
         let request = request.get_ref();
         let active = self.live.active();
-        validate(request, active.max_descriptors)?;
+        validate(request, active.settings.limits.descriptors)?;
         let mut planned = plan(&active, request)?;
         drop_replaced(&mut planned);
         let hits_addend = u64::from(request.hits_addend.max(1));
@@ -56,7 +57,7 @@ impl rate_limit_service_server::RateLimitService for RateLimitService {
             1 => vec![decide(0).await?],
             many => try_join_all((0..many).map(decide)).await?,
         };
-        Ok(Response::new(response(&outcomes)))
+        Ok(Response::new(response(request, &outcomes)))
     }
 }
 
@@ -190,7 +191,7 @@ impl RateLimitService {
             Planned::Override(policy, limiter, key, ..) => (None, *policy, limiter, key),
             Planned::Rule(Match { rule, key, .. }) => match &rule.limit {
                 Limit::Unlimited => {
-                    return Ok(Outcome::Unlimited { rule: None, is_matched: true });
+                    return Ok(Outcome::Unlimited { rule: Some(rule), is_matched: true });
                 }
                 Limit::PerUnit { permits: 0, unit, .. } => {
                     return Ok(Outcome::Never { rule: Some(rule), limit: (0, *unit) });
@@ -239,8 +240,12 @@ fn unavailable() -> Status {
 }
 
 /// A request is over the limit if one of its limits is, or all of those in quota mode are.
-fn response(outcomes: &[Outcome<'_>]) -> RateLimitResponse {
-    let is_quota = |outcome: &&Outcome<'_>| outcome.rule().is_some_and(|rule| rule.quota_mode);
+fn response(request: &RateLimitRequest, outcomes: &[Outcome<'_>]) -> RateLimitResponse {
+    // A descriptor that is never over the limit does not keep the others from denying.
+    let is_quota = |outcome: &&Outcome<'_>| {
+        let rule = outcome.rule();
+        rule.is_some_and(|rule| rule.quota_mode && !matches!(rule.limit, Limit::Unlimited))
+    };
     let mut quotas = outcomes.iter().filter(is_quota).peekable();
     let has_quotas = quotas.peek().is_some();
     let is_over = outcomes.iter().any(|outcome| !is_quota(&outcome) && !outcome.is_allowed())
@@ -250,6 +255,7 @@ fn response(outcomes: &[Outcome<'_>]) -> RateLimitResponse {
         overall_code: code.into(),
         statuses: outcomes.iter().map(status).collect(),
         response_headers_to_add: headers(outcomes, is_over),
+        dynamic_metadata: metadata(request, outcomes),
         ..RateLimitResponse::default()
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
 use http::header::RETRY_AFTER;
 use http::request::Parts;
+use http::{HeaderName, StatusCode};
 use serde::Deserialize;
 use tollgate::layer::HeaderStyle;
 use tollgate::{Costs, Key, KeyResolver, Resolution};
@@ -56,7 +56,7 @@ pub(super) async fn auth(
     };
     let active = live.active();
     let Some(name) =
-        query.policy.as_ref().or(active.auth.policy.as_ref().map(|policy| &policy.value))
+        query.policy.as_ref().or(active.settings.auth.policy.as_ref().map(|policy| &policy.value))
     else {
         let advice = "no policy: add `?policy=NAME` to the URL, or `auth.policy` to the settings";
         return problem(StatusCode::BAD_REQUEST, advice);
@@ -66,9 +66,9 @@ pub(super) async fn auth(
     };
     let (parts, _) = request.into_parts();
     let (key, listed) = match key(&active, &query, &parts) {
-        Ok(KeyOf::Header(key)) => {
-            let listed = active.lists.of_key(&key);
-            (key, listed)
+        Ok(KeyOf::Header(name, value)) => {
+            let listed = active.lists.of_key(&value);
+            (Key::join(&[Key::from(name.as_str()), value]), listed)
         }
         Ok(KeyOf::Address(key)) => {
             let listed = active.lists.of_address(&key);
@@ -101,19 +101,27 @@ pub(super) async fn auth(
     }
 }
 
-enum KeyOf {
-    Header(Key),
+enum KeyOf<'a> {
+    /// The name of the header, and its value. Both are in the key, so that no value is the key of an
+    /// address, or of somebody who is known by another header.
+    Header(&'a HeaderName, Key),
     Address(Key),
 }
 
 /// The key, or the response to a request without one.
-fn key(active: &Active, query: &AuthQuery, parts: &Parts) -> Result<KeyOf, Box<Response>> {
+fn key<'a>(
+    active: &'a Active,
+    query: &'a AuthQuery,
+    parts: &Parts,
+) -> Result<KeyOf<'a>, Box<Response>> {
     let bad_request = |detail: &str| Box::new(problem(StatusCode::BAD_REQUEST, detail));
-    if let Some(KeyHeader(name)) = query.key_header.as_ref().or(active.auth.key_header.as_ref()) {
+    if let Some(KeyHeader(name)) =
+        query.key_header.as_ref().or(active.settings.auth.key_header.as_ref())
+    {
         let mut values = parts.headers.get_all(name).into_iter();
         return match (values.next(), values.next()) {
             (Some(value), None) if !value.is_empty() => {
-                Ok(KeyOf::Header(Key::from(value.as_bytes())))
+                Ok(KeyOf::Header(name, Key::from(value.as_bytes())))
             }
             (Some(_), None) => Err(bad_request(&format!("the header `{name}` is empty"))),
             (None, _) => Err(bad_request(&format!("the header `{name}` is missing"))),
@@ -122,7 +130,12 @@ fn key(active: &Active, query: &AuthQuery, parts: &Parts) -> Result<KeyOf, Box<R
     }
     // Otherwise all clients of that gateway would be one.
     if let Some(ConnectInfo(peer)) = parts.extensions.get::<ConnectInfo<SocketAddr>>()
-        && !active.auth.trusted_proxies.iter().any(|range| range.contains_address(peer.ip()))
+        && !active
+            .settings
+            .auth
+            .trusted_proxies
+            .iter()
+            .any(|range| range.contains_address(peer.ip()))
     {
         let peer = peer.ip();
         if active.warns_of_gateways() {

@@ -85,6 +85,9 @@ mod tests {
             assert_eq!((&*line.ip, &*line.path, &*line.method), ("192.0.2.7", "/a", "GET"));
             assert_eq!((&*line.status, &*line.bytes), ("200", "12"));
         }
+        let envoy =
+            r#"{"start_time":"2027-01-15T08:00:00Z","downstream_remote_address":"192.0.2.7:4711"}"#;
+        assert_eq!(parse(envoy).unwrap().ip, "192.0.2.7");
         let line = parse(r#"{"time":1,"tenant":{"id":7}}"#).unwrap();
         assert_eq!(line.fields["tenant.id"], "7");
         for time in ["1800000000500", "1e300", "\"inf\"", "-1"] {

@@ -7,19 +7,20 @@ const FORMAT: &str = "%d/%b/%Y:%H:%M:%S %z";
 /// Parses times. Neighbours in a log often have the same one, so it remembers the last.
 #[derive(Debug, Default)]
 pub(super) struct LogTime {
-    text: String,
-    micros: u64,
+    last: Option<(String, u64)>,
 }
 
 impl LogTime {
     /// In microseconds since 1970.
     pub(super) fn parse(&mut self, text: &str) -> Option<u64> {
-        if text != self.text {
-            let time = strtime::parse(FORMAT, text).ok()?.to_timestamp().ok()?;
-            self.micros = u64::try_from(time.as_microsecond()).ok()?;
-            self.text.clear();
-            self.text.push_str(text);
+        if let Some((last, micros)) = &self.last
+            && last == text
+        {
+            return Some(*micros);
         }
-        Some(self.micros)
+        let time = strtime::parse(FORMAT, text).ok()?.to_timestamp().ok()?;
+        let micros = u64::try_from(time.as_microsecond()).ok()?;
+        self.last = Some((text.to_owned(), micros));
+        Some(micros)
     }
 }

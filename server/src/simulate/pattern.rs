@@ -73,8 +73,8 @@ impl Part {
             Self::Segment(n) => path().split('/').nth(*n).unwrap_or_default(),
             Self::Status => &line.status,
             Self::Bytes => &line.bytes,
-            Self::Referer => &line.referer,
-            Self::Agent => &line.agent,
+            Self::Referer => line.referer(),
+            Self::Agent => line.agent(),
             Self::Field(name) => line.fields.get(name).map_or("", String::as_str),
         }
     }

@@ -1,67 +1,161 @@
-//! A plot of each minute: admitted requests, and denied ones above them.
+//! A plot of each policy: the requests, what was admitted of them, and below that what was denied.
 
-use std::fmt::Write;
-
-use super::report::{Minute, PolicyReport, Report};
+use super::report::{PolicyReport, Report, clock};
+use super::run::Counts;
+use super::table::grouped;
 
 const WIDTH: f64 = 800.0;
-const HEIGHT: f64 = 160.0;
 const MARGIN: f64 = 40.0;
-/// Readable on a light and on a dark page, and without telling red from green.
-const STYLE: &str =
-    "text{font:13px sans-serif;fill:#888}.admitted{fill:#3b82c4}.denied{fill:#e08e2b}";
+const REQUESTS_HEIGHT: f64 = 140.0;
+const DENIED_HEIGHT: f64 = 70.0;
+const LINE: f64 = 18.0;
+/// More minutes are added up, so that the plot of a month is no larger than that of a day.
+const MOST_STEPS: u64 = 400;
+/// Of the first and the second file.
+const CLASSES: [&str; 2] = ["a", "b"];
+/// Readable on a light and on a dark page, and without telling colours apart.
+const STYLE: &str = "text{font:13px sans-serif;fill:#888}text.a{fill:#3b82c4}text.b{fill:#d9822b}\
+    .requests{fill:#888;fill-opacity:.25}path.a,path.b{fill:none;stroke-width:1.5}\
+    path.a{stroke:#3b82c4}path.b{stroke:#d9822b;stroke-dasharray:5 2}\
+    .step{fill:#888;fill-opacity:0}.step:hover{fill-opacity:.3}";
 
 pub(super) fn svg(report: &Report) -> String {
-    let panels = report.policies.len() as f64;
-    let (width, height) = (WIDTH + 2.0 * MARGIN, panels * (HEIGHT + 2.0 * MARGIN));
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\">\n\
-         <title>Admitted and denied requests per minute</title><style>{STYLE}</style>\n"
-    );
-    for (index, policy) in report.policies.iter().enumerate() {
-        panel(policy, index as f64 * (HEIGHT + 2.0 * MARGIN) + MARGIN, &mut svg);
+    let mut plot = Plot { svg: String::new(), y: MARGIN };
+    for policy in &report.policies {
+        plot.policy(policy);
     }
-    svg.push_str("</svg>\n");
-    svg
+    let (width, height) = (WIDTH + 2.0 * MARGIN, plot.y);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\">\n\
+         <title>Admitted and denied requests</title><style>{STYLE}</style>\n{}</svg>\n",
+        plot.svg
+    )
 }
 
-/// Writing to a string cannot fail.
-fn panel(policy: &PolicyReport, top: f64, svg: &mut String) {
-    let minutes = &policy.minutes;
-    let (Some(first), Some(last)) = (minutes.first(), minutes.last()) else { return };
-    let span = (last.number - first.number + 1) as f64;
-    let most = minutes.iter().map(|minute| minute.admitted + minute.denied).max().unwrap_or(1);
-    let _ = writeln!(
-        svg,
-        "<text x=\"{MARGIN}\" y=\"{}\">{}: at most {most} requests per minute</text>",
-        top - 8.0,
-        policy.policy
-    );
-    let width = WIDTH / span;
-    let mut bar = |minute: &Minute, class: &str, from: u64, count: u64| {
-        let scale = HEIGHT / most as f64;
-        let x = MARGIN + (minute.number - first.number) as f64 * width;
-        let y = top + HEIGHT - (from + count) as f64 * scale;
-        let height = count as f64 * scale;
-        if count > 0 {
-            let _ = writeln!(
-                svg,
-                "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" \
-                 height=\"{height:.2}\"><title>{}: {count} {class}</title></rect>",
-                minute.start
+/// The sums of some minutes.
+struct Step {
+    start: String,
+    requests: u64,
+    results: Vec<Counts>,
+}
+
+/// From the first minute to the last one, and how many minutes a step has.
+fn steps(policy: &PolicyReport) -> (Vec<Step>, u64) {
+    let (Some(first), Some(last)) = (policy.minutes.first(), policy.minutes.last()) else {
+        return (Vec::new(), 1);
+    };
+    let (first, last) = (first.number, last.number);
+    let minutes = (last - first) / MOST_STEPS + 1;
+    let unused = |number| {
+        let results = vec![Counts::default(); policy.results.len()];
+        Step { start: clock(number), requests: 0, results }
+    };
+    let mut steps: Vec<_> = (first..=last).step_by(minutes as usize).map(unused).collect();
+    for minute in &policy.minutes {
+        let step = &mut steps[((minute.number - first) / minutes) as usize];
+        step.requests += minute.requests;
+        for (sum, counts) in step.results.iter_mut().zip(&minute.results) {
+            sum.admitted += counts.admitted;
+            sum.denied += counts.denied;
+        }
+    }
+    (steps, minutes)
+}
+
+struct Plot {
+    svg: String,
+    /// Where the next line or drawing starts.
+    y: f64,
+}
+
+impl Plot {
+    fn policy(&mut self, policy: &PolicyReport) {
+        let (steps, minutes) = steps(policy);
+        let per = if minutes == 1 { "minute".to_owned() } else { format!("{minutes} minutes") };
+        let classes: Vec<_> = policy.results.iter().map(|result| CLASSES[result.index]).collect();
+        let series = |count: fn(&Counts) -> u64| {
+            let of = |n: usize| steps.iter().map(|step| count(&step.results[n])).collect();
+            classes.iter().enumerate().map(|(n, class)| (*class, of(n))).collect::<Vec<_>>()
+        };
+        let top = self.y;
+
+        let requests: Vec<_> = steps.iter().map(|step| step.requests).collect();
+        let most = requests.iter().copied().max().unwrap_or_default();
+        let title = format!(
+            "{}: up to {} requests per {per} (area), and admitted (line)",
+            policy.policy,
+            grouped(most)
+        );
+        self.text("", &title);
+        for (result, class) in policy.results.iter().zip(&classes) {
+            self.text(class, &format!("{}: {}", result.file, result.quotas.join(", ")));
+        }
+        let mut counts = vec![("requests", requests)];
+        counts.extend(series(|counts| counts.admitted));
+        self.outlines(REQUESTS_HEIGHT, most, &counts);
+
+        let denied = series(|counts| counts.denied);
+        let most = denied.iter().flat_map(|(_, counts)| counts).copied().max().unwrap_or_default();
+        self.y += LINE;
+        self.text("", &format!("denied: up to {} per {per}", grouped(most)));
+        self.outlines(DENIED_HEIGHT, most, &denied);
+
+        self.tooltips(policy, &steps, top);
+        self.y += LINE;
+        self.times(&steps);
+        self.y += MARGIN;
+    }
+
+    fn text(&mut self, class: &str, text: &str) {
+        let (y, text) = (self.y, escaped(text));
+        self.svg += &format!("<text class=\"{class}\" x=\"{MARGIN}\" y=\"{y}\">{text}</text>\n");
+        self.y += LINE;
+    }
+
+    /// The time at both ends.
+    fn times(&mut self, steps: &[Step]) {
+        let ends = [(steps.first(), MARGIN, "start"), (steps.last(), MARGIN + WIDTH, "end")];
+        for (step, x, anchor) in ends {
+            let start = step.map_or("", |step| &step.start);
+            let y = self.y;
+            self.svg +=
+                &format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{start}</text>\n");
+        }
+    }
+
+    /// Draws counts, all to one scale.
+    fn outlines(&mut self, height: f64, most: u64, lines: &[(&str, Vec<u64>)]) {
+        let bottom = self.y - LINE / 2.0 + height;
+        for (class, counts) in lines {
+            let width = WIDTH / counts.len() as f64;
+            let mut path = format!("M{MARGIN} {bottom}");
+            for (n, &count) in counts.iter().enumerate() {
+                let y = bottom - height * count as f64 / most.max(1) as f64;
+                path += &format!("V{y:.1}H{:.1}", MARGIN + (n + 1) as f64 * width);
+            }
+            self.svg += &format!("<path class=\"{class}\" d=\"{path}V{bottom}\"/>\n");
+        }
+        self.y = bottom;
+    }
+
+    fn tooltips(&mut self, policy: &PolicyReport, steps: &[Step], top: f64) {
+        let (width, height) = (WIDTH / steps.len() as f64, self.y - top);
+        for (n, Step { start, requests, results }) in steps.iter().enumerate() {
+            let x = MARGIN + n as f64 * width;
+            let mut text = format!("{start}: {requests} requests");
+            for (result, counts) in policy.results.iter().zip(results) {
+                let Counts { admitted, denied } = counts;
+                text += &format!("\n{}: {admitted} admitted, {denied} denied", result.file);
+            }
+            let text = escaped(&text);
+            self.svg += &format!(
+                "<rect class=\"step\" x=\"{x:.1}\" y=\"{top}\" width=\"{width:.1}\" \
+                 height=\"{height}\"><title>{text}</title></rect>\n"
             );
         }
-    };
-    for minute in minutes {
-        bar(minute, "admitted", 0, minute.admitted);
-        bar(minute, "denied", minute.admitted, minute.denied);
     }
-    let bottom = top + HEIGHT + 16.0;
-    let right = MARGIN + WIDTH;
-    let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{bottom}\">{}</text>", first.start);
-    let _ = writeln!(
-        svg,
-        "<text x=\"{right}\" y=\"{bottom}\" text-anchor=\"end\">{}</text>",
-        last.start
-    );
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
 }

@@ -1,6 +1,8 @@
 //! What is wrong with a configuration is listed as a whole, with the place.
 
-use crate::common::{Files, check};
+use std::process::Output;
+
+use crate::common::{Files, check, check_env};
 
 #[track_caller]
 fn assert_errors(settings: &str, domains: &[(&str, &str)], expected: &[&str]) {
@@ -8,9 +10,14 @@ fn assert_errors(settings: &str, domains: &[(&str, &str)], expected: &[&str]) {
     files.extend(domains);
     let files = Files::new(&files);
     let output = check(&files.path("settings.yaml"));
-    let text = String::from_utf8(output.stderr).unwrap();
     let directory = files.path("").display().to_string();
-    let lines: Vec<_> = text.lines().map(|line| line.replace(&directory, "")).collect();
+    assert_lines(&output, |line| line.replace(&directory, ""), expected);
+}
+
+#[track_caller]
+fn assert_lines(output: &Output, shorten: impl Fn(&str) -> String, expected: &[&str]) {
+    let text = str::from_utf8(&output.stderr).unwrap();
+    let lines: Vec<_> = text.lines().map(shorten).collect();
     assert!(!output.status.success());
     for (line, expected) in lines.iter().zip(expected) {
         assert!(line.starts_with(expected), "\n{line}\ninstead of\n{expected}");
@@ -54,13 +61,260 @@ descriptors:
             "settings.yaml:4:13: ",
             "settings.yaml:5:10: ",
             "settings.yaml:6:3: invalid policy name",
+            "settings.yaml:8:17: auth.policy: there is no policy `serch`",
             "a.yaml:5:25: invalid unit `fortnight`",
-            "a.yaml:7:13: there is no policy `none` in the settings",
             "a.yaml:6:10: there is another descriptor `user`",
+            "a.yaml:7:13: there is no policy `none` in the settings",
+            "b.yaml:1:9: another file has the domain `a` too",
             "b.yaml:2:25: unknown field `ratelimit`",
-            "settings.yaml:8:17: there is no policy `serch`",
         ],
     );
+}
+
+#[test]
+fn an_error_hides_no_other_in_any_section_of_the_settings() {
+    assert_errors(
+        "listen: { http: nonsense, htpp: 1 }
+store:
+  cluster: ['redis://ok:1', nonsense, 'redis://:s3cret@x y']
+checks:
+  timeout: 5 parsecs
+  failure_mode: ajar
+  cache_denials: 1s
+  cache_denials: 2s
+limits: { streams: 0, request_bytes: 0, descriptor: 1 }
+shutdown: { delay: soon, timeout: x }
+tls: { certificate: none.pem, key: none.key }
+admin: { token: '' }
+auth: { key_header: a b, policy: search, trusted_proxies: [10.0.0.0/40, 0.0.0.0/0] }
+policies:
+  search:
+    second: 10/s brst 20
+    day: [1]
+    hour: 5/day
+  other: 5
+  search: { q: 1/s }
+allow: [10.0.0/8, fine, { a: 1 }]
+deny: 7
+shutdwn: {}
+domains: [a.yaml, none.yaml, empty]
+",
+        &[("a.yaml", "domain: ''"), ("empty/notes.txt", "")],
+        &[
+            "settings.yaml:1:17: invalid socket address",
+            "settings.yaml:1:27: unknown field `htpp`",
+            "settings.yaml:3:29: invalid Redis URL",
+            "settings.yaml:3:39: invalid Redis URL",
+            "settings.yaml:5:3: invalid value: string \"5 parsecs\"",
+            "settings.yaml:6:17: unknown variant `ajar`",
+            "settings.yaml:8:3: duplicate field `cache_denials`",
+            "settings.yaml:9:11: invalid value: integer `0`",
+            "settings.yaml:9:23: limits.request_bytes: must be more than 0",
+            "settings.yaml:9:41: unknown field `descriptor`",
+            "settings.yaml:10:13: invalid value: string \"soon\"",
+            "settings.yaml:10:26: invalid value: string \"x\"",
+            "settings.yaml:11:8: none.pem: No such file",
+            "settings.yaml:11:31: none.key: No such file",
+            "settings.yaml:12:10: admin.token is empty",
+            "settings.yaml:13:21: `a b` is not the name of a header",
+            "settings.yaml:13:42: auth.trusted_proxies: the trusted proxy `0.0.0.0/0`",
+            "settings.yaml:13:60: `10.0.0.0/40` is neither",
+            "settings.yaml:16:13: invalid quota \"10/s brst 20\"",
+            "settings.yaml:17:10: expected string scalar",
+            "settings.yaml:19:10: expected mapping start",
+            "settings.yaml:20:3: there is another policy `search`",
+            "settings.yaml:21:9: `10.0.0/8` is neither",
+            "settings.yaml:21:25: expected string scalar",
+            "settings.yaml:22:7: expected sequence start",
+            "settings.yaml:23:1: unknown field `shutdwn`",
+            "settings.yaml:24:19: none.yaml: No such file",
+            "settings.yaml:24:30: empty: no file ends with",
+            "a.yaml:1:9: the domain is empty",
+        ],
+    );
+}
+
+#[test]
+fn an_error_hides_no_other_in_a_domain() {
+    assert_errors(
+        "domains: [a.yaml]",
+        &[(
+            "a.yaml",
+            "domain: a
+descriptors:
+  - key: [x]
+    vlue: y
+    rate_limit: { unit: day, foo: 1, requests_per_unit: -1 }
+  - kye: x
+  - key: user
+    shadow_mode: perhaps
+    rate_limit: { unit: fortnight, name: [] }
+    descriptors:
+      - { key: b, rate_limit: { unit: day } }
+      - { key: c, rate_limit: { unlimited: true, replaces: [{ nam: x }] } }
+  - just text
+bar: 1
+",
+        )],
+        &[
+            "a.yaml:3:10: expected string scalar",
+            "a.yaml:4:5: unknown field `vlue`",
+            "a.yaml:5:30: unknown field `foo`",
+            "a.yaml:5:57: invalid u32",
+            "a.yaml:6:5: unknown field `kye`",
+            "a.yaml:6:5: missing field `key`",
+            "a.yaml:8:18: invalid boolean",
+            "a.yaml:9:25: invalid unit `fortnight`",
+            "a.yaml:9:42: ",
+            "a.yaml:11:31: `requests_per_unit` is missing",
+            "a.yaml:12:63: unknown field `nam`",
+            "a.yaml:12:63: missing field `name`",
+            "a.yaml:13:5: expected mapping start",
+            "a.yaml:14:1: unknown field `bar`",
+        ],
+    );
+}
+
+#[test]
+fn what_precedes_an_error_of_the_syntax_is_listed_with_it() {
+    for (line, errors) in [
+        ("checks: { bar: [ }", &["unknown field `bar`", "mismatched bracket"][..]),
+        ("allow: [ }", &["mismatched bracket"]),
+    ] {
+        let settings = format!("limits: {{ foo: 1 }}\n{line}\npolicies: {{ a: {{}} }}");
+        let files = Files::new(&[("settings.yaml", &settings)]);
+        let output = check(&files.path("settings.yaml"));
+        let message = |line: &str| line.splitn(4, ':').nth(3).unwrap().trim_start().to_owned();
+        let expected = [&["unknown field `foo`"], errors].concat();
+        assert_lines(&output, message, &expected);
+    }
+}
+
+#[test]
+fn what_follows_from_an_error_is_not_an_error_of_its_own() {
+    let policies = "policies: { p: { q: 1/s } }";
+    for (settings, expected) in [
+        ("policies: [a]", "settings.yaml:1:11: expected mapping start"),
+        ("policies: { a: { q: [1] } }", "settings.yaml:1:21: expected string scalar"),
+        ("policies: { a: { q: 1/x } }", "settings.yaml:1:21: invalid quota"),
+        (
+            &format!("store: {{ sentinel: {{ urls: [nonsense], service: m }} }}\n{policies}"),
+            "settings.yaml:1:29: invalid Redis URL",
+        ),
+        (
+            &format!("store: {{ sentinel: {{ urls: 7, service: m }} }}\n{policies}"),
+            "settings.yaml:1:28: expected sequence start",
+        ),
+        (
+            &format!("tls: {{ certificate: [a], key: none.key }}\n{policies}"),
+            "settings.yaml:1:21: expected string scalar",
+        ),
+        ("policies: { p: [1] }\nauth: { policy: p }", "settings.yaml:1:16: expected mapping start"),
+        (
+            &format!("admin: {{ token: [x] }}\nlisten: {{ admin: '0.0.0.0:0' }}\n{policies}"),
+            "settings.yaml:1:17: expected string scalar",
+        ),
+    ] {
+        assert_errors(settings, &[], &[expected]);
+    }
+    let domain = "domain: d\ndescriptors: [{ key: a, policy: p }]";
+    let settings = "policies: { p: [1] }\ndomains: [d.yaml]";
+    let expected = "settings.yaml:1:16: expected mapping start";
+    assert_errors(settings, &[("d.yaml", domain)], &[expected]);
+    let domain = "domain: d\ndescriptors: [{ key: a, rate_limit: 5, metadata: { a: b } }]";
+    let expected = "d.yaml:2:37: expected mapping start";
+    assert_errors("domains: [d.yaml]", &[("d.yaml", domain)], &[expected]);
+}
+
+#[test]
+fn a_large_file_full_of_errors_does_not_take_forever() {
+    let entry = "  - { key: k, ratelimit: {}, vlue: 1 }\n";
+    let domain = format!("domain: d\ndescriptors:\n{}", entry.repeat(50_000));
+    let files = Files::new(&[("settings.yaml", "domains: [d.yaml]"), ("d.yaml", &domain)]);
+    let output = check(&files.path("settings.yaml"));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[1].contains("d.yaml:3:30: unknown field `vlue`"), "{}", lines[1]);
+    let last = lines[lines.len() - 1];
+    assert!(last.ends_with("there may be more errors after these"), "{last}");
+    assert!(lines.len() < 200, "{}", lines.len());
+}
+
+#[test]
+fn a_key_that_does_not_match_the_certificate_is_found_before_the_start() {
+    let issued = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let files = Files::new(&[
+        ("server.pem", &issued().cert.pem()),
+        ("server.key", &issued().signing_key.serialize_pem()),
+    ]);
+    let settings = |certificate: &str, key: &str| {
+        let [certificate, key] = [certificate, key].map(|name| files.path(name));
+        format!(
+            "policies: {{ p: {{ q: 1/s }} }}\ntls: {{ certificate: {certificate:?}, key: {key:?} }}"
+        )
+    };
+    for (certificate, key, expected) in [
+        ("server.pem", "server.key", &["settings.yaml:2:1: tls: "][..]),
+        (
+            "server.key",
+            "server.pem",
+            &["settings.yaml:2:8: server.key: there is no certificate", "settings.yaml:2:"],
+        ),
+    ] {
+        files.write("settings.yaml", &settings(certificate, key));
+        let directory = files.path("").display().to_string();
+        let output = check(&files.path("settings.yaml"));
+        assert_lines(&output, |line| line.replace(&directory, ""), expected);
+    }
+}
+
+#[test]
+fn servers_that_do_not_fit_together_are_found_before_the_start() {
+    assert_errors(
+        "store: { cluster: ['redis://a', 'unix:///b'] }\nlimits: { foo: 1 }\npolicies: { p: { q: 1/s } }",
+        &[],
+        &["settings.yaml:1:10: invalid cluster node", "settings.yaml:2:11: unknown field `foo`"],
+    );
+}
+
+#[test]
+fn errors_in_the_environment_name_the_variable() {
+    let settings = "limits: { foo: 1 }\nauth: { policy: serch }\nstore: { redis: nonsense }\n";
+    let output = check_env(&[("TOLLGATE_SETTINGS", &format!("{settings}policies: {{}}"))]);
+    assert_lines(
+        &output,
+        str::to_owned,
+        &[
+            "TOLLGATE_SETTINGS: nothing is limited",
+            "TOLLGATE_SETTINGS:1:11: unknown field `foo`",
+            "TOLLGATE_SETTINGS:2:17: auth.policy: there is no policy `serch`",
+            "TOLLGATE_SETTINGS:3:17: invalid Redis URL",
+        ],
+    );
+    let output = check_env(&[
+        ("TOLLGATE_SETTINGS", "checks: { timeout: 1s }\npolicies: { p: { q: 1/s } }"),
+        ("TOLLGATE_TIMEOUT", "0s"),
+        ("REDIS_CLUSTER", "redis://a,nonsense"),
+    ]);
+    let expected = ["REDIS_CLUSTER: invalid Redis URL", "TOLLGATE_TIMEOUT: checks.timeout"];
+    assert_lines(&output, str::to_owned, &expected);
+}
+
+#[test]
+fn settings_come_from_either_a_file_or_the_environment() {
+    let files = Files::new(&[("settings.yaml", "policies: { a: { q: 1/s } }")]);
+    let (file, text) = (files.path("settings.yaml"), "policies: { a: { q: 1/s } }");
+    let file = file.to_str().unwrap();
+    for env in [[("TOLLGATE_SETTINGS", text)], [("TOLLGATE_CONFIG", file)]] {
+        assert_eq!(check_env(&env).stdout, b"1 policies, no errors\n");
+    }
+    let output = check_env(&[("TOLLGATE_SETTINGS", text), ("TOLLGATE_CONFIG", file)]);
+    assert_lines(
+        &output,
+        |line| line.to_owned(),
+        &["error: the argument", "", "Usage", "", "For more"],
+    );
+    assert!(!check_env(&[]).status.success(), "there is nothing to check");
 }
 
 #[test]
@@ -83,6 +337,7 @@ fn errors_in_domains_name_the_field_and_the_line() {
             "value: x, share_threshold: true",
             "d.yaml:3:44: `share_threshold` needs a value with `*`",
         ),
+        ("metadata: { a: b }", "d.yaml:3:27: `metadata` needs `rate_limit` or `policy`"),
         (
             "policy: a, rate_limit: { unlimited: true }",
             "d.yaml:3:25: a descriptor has either `rate_limit` or `policy`",
@@ -97,8 +352,8 @@ fn errors_in_domains_name_the_field_and_the_line() {
         "d.yaml:2:17: missing field `key`",
     );
     assert_domain_error("domain: d\ndescriptors: [{ key: '' }]", "d.yaml:2:22: the key is empty");
-    assert_domain_error("domain: d\ndescriptors: [a, b]", "d.yaml:2:15: ");
-    assert_domain_error("0.25: d", "d.yaml:1:1: unknown field `0.25`");
+    assert_domain_error("domain: d\ndescriptors: [a]", "d.yaml:2:15: ");
+    assert_domain_error("domain: d\n0.25: d", "d.yaml:2:1: unknown field `0.25`");
     assert_domain_error("'''\n", "d.yaml:");
 }
 
@@ -110,7 +365,8 @@ fn unknown_fields_are_errors_that_name_them() {
             "domain: d\ndescriptors: [{ key: a, rate_limit: { requestsperunit: 5 } }]",
             "requestsperunit",
         ),
-        ("domain: d\ndescriptors: [{ key: a, metadata: {} }]", "metadata"),
+        ("domain: d\ndescriptors: [{ key: a, meta_data: {} }]", "meta_data"),
+        ("domain: d\ndescriptors: [{ key: a, rate_limit: { metadata: {} } }]", "metadata"),
         ("domain: d\ndescriptors: [{ key: a, rate_limit: { shadow_mode: true } }]", "shadow_mode"),
     ] {
         let files = Files::new(&[("s.yaml", "domains: [d.yaml]"), ("d.yaml", domain)]);
@@ -118,6 +374,67 @@ fn unknown_fields_are_errors_that_name_them() {
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains(field) && text.contains("d.yaml:2:"), "{text}");
     }
+}
+
+#[test]
+fn values_that_a_field_cannot_have_are_errors_that_name_its_line() {
+    for fields in [
+        "metadata: text",
+        "metadata: [a]",
+        "descriptors: { key: b }",
+        "descriptors: [[{ key: b }]]",
+        "shadow_mode: perhaps",
+        "rate_limit: day",
+        "rate_limit: { unit: '', requests_per_unit: 1 }",
+        "rate_limit: { unit: unknown, requests_per_unit: 1 }",
+        "rate_limit: { unit: minutes, requests_per_unit: 1 }",
+        "rate_limit: { unlimited: true, unit: foo }",
+        "rate_limit: { unlimited: true, replaces: [{ name: }] }",
+        "rate_limit: { unlimited: true, replaces: [a] }",
+        "rate_limit: { unlimited: true, name: a, replaces: [{ name: b }, { name: a }] }",
+        "share_threshold: true",
+        "key: again",
+    ] {
+        let domain = format!("domain: d\ndescriptors:\n  - key: a\n  - {{ key: foo, {fields} }}\n");
+        assert_domain_error(&domain, "d.yaml:4:");
+    }
+    for number in ["-1", "1.5", "4294967296"] {
+        let limit = format!("{{ unit: day, requests_per_unit: {number} }}");
+        let domain = format!("domain: d\ndescriptors: [{{ key: foo, rate_limit: {limit} }}]\n");
+        let files = Files::new(&[("s.yaml", "domains: [d.yaml]"), ("d.yaml", &domain)]);
+        let text = String::from_utf8(check(&files.path("s.yaml")).stderr).unwrap();
+        // Without the number, it is missing as well.
+        assert!(text.contains("d.yaml:2:71: ") && text.lines().count() == 2, "{text}");
+    }
+    for siblings in [
+        "[{ key: a, value: x }, { key: a, value: x }]",
+        "[{ key: a, value: x* }, { key: a, value: x* }]",
+        "[{ key: a, value: '' }, { key: a }]",
+    ] {
+        let domain = format!("domain: d\ndescriptors: [{{ key: top, descriptors: {siblings} }}]");
+        assert_domain_error(&domain, "d.yaml:2:");
+    }
+}
+
+#[test]
+fn fields_without_a_value_are_those_that_are_left_out() {
+    let files = Files::new(&[
+        ("settings.yaml", "domains: [limits]"),
+        ("limits/a.yaml", "---\ndomain: a\ndescriptors:\n"),
+        ("limits/b.yaml", "domain: b"),
+        (
+            "limits/c.yaml",
+            "domain: c\ndescriptors: [{ key: a, value: , rate_limit: , descriptors: , metadata: , \
+             shadow_mode: , quota_mode: , detailed_metric: , value_to_metric: , share_threshold: }]",
+        ),
+        (
+            "limits/d.yaml",
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { unlimited: true, unit: , name: , \
+             replaces: , requests_per_unit: } }]",
+        ),
+    ]);
+    let output = check(&files.path("settings.yaml"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -144,15 +461,17 @@ fn settings_that_contradict_each_other_are_rejected() {
 store: { redis: 'redis://a', cluster: ['redis://b'] }
 checks: { timeout: 0s }
 listen: { admin: '0.0.0.0:6070' }
-limits: { descriptors: 0 }
+limits: { descriptors: 0, handshake_timeout: 2h, header_bytes: 0 }
 ",
         &[],
         &[
-            "settings.yaml: store: give only one of",
-            "settings.yaml: checks.timeout",
-            "settings.yaml: admin.token is missing",
-            "settings.yaml: there are neither `policies` nor `domains`",
-            "settings.yaml: limits: with a `request_timeout`",
+            "settings.yaml: nothing is limited",
+            "settings.yaml:2:1: store: give only one of",
+            "settings.yaml:3:11: checks.timeout",
+            "settings.yaml:4:11: admin.token is missing",
+            "settings.yaml:5:11: limits.descriptors: must be more than 0",
+            "settings.yaml:5:27: limits.handshake_timeout",
+            "settings.yaml:5:50: limits.header_bytes: must be more than 0",
         ],
     );
 }
@@ -165,15 +484,18 @@ fn a_policy_cannot_have_the_name_of_a_descriptors_limit() {
             "d.yaml",
             "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 1 } }]",
         )],
-        &["settings.yaml: policy `d.user` has the name"],
+        &["settings.yaml:1:13: the name of the policy `d.user`"],
     );
 }
 
 #[test]
 fn the_documented_settings_are_valid() {
-    let docs = include_str!("../../../docs/server.md");
-    let mut blocks = docs.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    let (settings, domain) = (blocks.next().unwrap(), blocks.next().unwrap());
+    let block = |page: &'static str, n| {
+        page.split("```yaml\n").nth(n).unwrap().split("```").next().unwrap()
+    };
+    let settings = block(include_str!("../../../docs/server.md"), 1);
+    // After the configuration of Envoy.
+    let domain = block(include_str!("../../../docs/gateways/envoy.md"), 2);
     let files = Files::new(&[("settings.yaml", settings), ("limits/app.yaml", domain)]);
     let output = check(&files.path("settings.yaml"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

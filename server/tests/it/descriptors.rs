@@ -4,9 +4,12 @@
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::google::protobuf::UInt64Value;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{self, Struct, UInt64Value};
 use futures_util::future::join_all;
+use serde_json::{Value, json};
 use tonic::Code as GrpcCode;
 
 use crate::common::{Server, descriptor, request};
@@ -33,10 +36,10 @@ descriptors:
   - { key: key2, value: value2, rate_limit: { unit: minute, requests_per_unit: 30 } }
   - { key: key2, value: value3 }
   - { key: key3, rate_limit: { unit: hour, requests_per_unit: 1 } }
-  - { key: key4, rate_limit: { unit: day, requests_per_unit: 1, name: key4_rate_limit } }
+  - { key: key4, rate_limit: { unit: year, requests_per_unit: 1, name: key4_rate_limit } }
   - key: key5
     value: value5
-    rate_limit: { unit: day, requests_per_unit: 15 }
+    rate_limit: { unit: year, requests_per_unit: 15 }
     descriptors:
       - { key: subkey5, value: subvalue5, rate_limit: { unit: week, requests_per_unit: 25 } }
   - { key: key6, rate_limit: { unlimited: true } }
@@ -59,8 +62,8 @@ async fn the_limit_of_a_descriptor_is_that_of_its_whole_path() {
         (&[("key2", "value2")], Some((30, Unit::Minute))),
         (&[("key2", "value3")], None),
         (&[("key3", "foo")], Some((1, Unit::Hour))),
-        (&[("key4", "foo")], Some((1, Unit::Day))),
-        (&[("key5", "value5")], Some((15, Unit::Day))),
+        (&[("key4", "foo")], Some((1, Unit::Year))),
+        (&[("key5", "value5")], Some((15, Unit::Year))),
         (&[("key5", "value5"), ("subkey5", "subvalue5")], Some((25, Unit::Week))),
         (&[("key6", "foo")], None),
         (&[("key7", "7")], Some((70, Unit::Month))),
@@ -106,20 +109,20 @@ async fn wildcards_match_values_and_can_share_a_limit() {
         "
 domain: d
 descriptors:
-  - { key: wild, value: foo*, rate_limit: { unit: day, requests_per_unit: 20 } }
-  - { key: plain, value: foo, rate_limit: { unit: day, requests_per_unit: 20 } }
-  - { key: middle, value: bar*b, rate_limit: { unit: day, requests_per_unit: 20 } }
-  - { key: many, value: foo*bar*baz, rate_limit: { unit: day, requests_per_unit: 10 } }
-  - { key: file, value: test1, rate_limit: { unit: day, requests_per_unit: 50 } }
+  - { key: wild, value: foo*, rate_limit: { unit: year, requests_per_unit: 20 } }
+  - { key: plain, value: foo, rate_limit: { unit: year, requests_per_unit: 20 } }
+  - { key: middle, value: bar*b, rate_limit: { unit: year, requests_per_unit: 20 } }
+  - { key: many, value: foo*bar*baz, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: file, value: test1, rate_limit: { unit: year, requests_per_unit: 50 } }
   - key: file
     value: test*
     share_threshold: true
-    rate_limit: { unit: day, requests_per_unit: 100 }
+    rate_limit: { unit: year, requests_per_unit: 100 }
   - key: tenant
     value: t*prod
     share_threshold: true
     descriptors:
-      - { key: resource, rate_limit: { unit: day, requests_per_unit: 60 } }
+      - { key: resource, rate_limit: { unit: year, requests_per_unit: 60 } }
 ",
         "",
     );
@@ -155,7 +158,7 @@ descriptors:
 #[tokio::test]
 async fn a_request_can_cost_several_hits_or_none_or_give_them_back() {
     let server = Server::with_domain(
-        "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 20 } }]",
+        "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: year, requests_per_unit: 20 } }]",
         "",
     );
     let mut client = server.client().await;
@@ -185,18 +188,18 @@ async fn a_limit_in_the_request_applies_instead_of_the_configured_one() {
         request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: permits, unit });
         client.send(request).await
     };
-    let day = Unit::Day as i32;
-    let response = ask("test-domain", 2, day).await.unwrap();
-    assert_eq!(limit(&response), Some((2, Unit::Day)));
+    let year = Unit::Year as i32;
+    let response = ask("test-domain", 2, year).await.unwrap();
+    assert_eq!(limit(&response), Some((2, Unit::Year)));
     assert_eq!(response.statuses[0].limit_remaining, 1);
     // What was used stays when the limit changes.
-    assert_eq!(ask("test-domain", 3, day).await.unwrap().statuses[0].limit_remaining, 1);
-    assert_eq!(code(&ask("test-domain", 1, day).await.unwrap()), Code::OverLimit);
+    assert_eq!(ask("test-domain", 3, year).await.unwrap().statuses[0].limit_remaining, 1);
+    assert_eq!(code(&ask("test-domain", 1, year).await.unwrap()), Code::OverLimit);
     // Another unit is another limit.
     let hour = Unit::Hour as i32;
     assert_eq!(ask("test-domain", 9, hour).await.unwrap().statuses[0].limit_remaining, 8);
-    assert_eq!(code(&ask("test-domain", 0, day).await.unwrap()), Code::OverLimit);
-    assert_eq!(limit(&ask("other", 2, day).await.unwrap()), None, "the domain is unknown");
+    assert_eq!(code(&ask("test-domain", 0, year).await.unwrap()), Code::OverLimit);
+    assert_eq!(limit(&ask("other", 2, year).await.unwrap()), None, "the domain is unknown");
     for unit in [0, 99] {
         let status = ask("test-domain", 2, unit).await.unwrap_err();
         assert_eq!(status.code(), GrpcCode::InvalidArgument);
@@ -209,12 +212,12 @@ async fn descriptors_of_a_request_are_decided_on_their_own() {
         "
 domain: d
 descriptors:
-  - { key: one, rate_limit: { unit: day, requests_per_unit: 1 } }
-  - { key: ten, rate_limit: { unit: day, requests_per_unit: 10 } }
-  - { key: none, rate_limit: { unit: day, requests_per_unit: 0 } }
-  - { key: shadow, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }
-  - { key: a, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }
-  - { key: b, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 2 } }
+  - { key: one, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: ten, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: none, rate_limit: { unit: year, requests_per_unit: 0 } }
+  - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: a, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: b, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
 ",
         "",
     );
@@ -256,13 +259,13 @@ descriptors:
     descriptors:
       - key: user
         value: ada
-        rate_limit: { unit: day, requests_per_unit: 5, name: specific_limit }
+        rate_limit: { unit: year, requests_per_unit: 5, name: specific_limit }
   - key: key_2
     value: value_2
     descriptors:
       - key: user
         value: ada
-        rate_limit: { unit: day, requests_per_unit: 10, replaces: [{ name: specific_limit }] }
+        rate_limit: { unit: year, requests_per_unit: 10, replaces: [{ name: specific_limit }] }
 ",
         "",
     );
@@ -274,6 +277,108 @@ descriptors:
     assert_eq!(both.statuses[1].limit_remaining, 9);
     let alone = client.ask("example7", first).await;
     assert_eq!(alone.statuses[0].limit_remaining, 4, "it was not counted before");
+}
+
+#[tokio::test]
+async fn replaced_limits_neither_count_nor_deny_whatever_replaces_them() {
+    let server = Server::with_domain(
+        "
+domain: d
+descriptors:
+  - key: account
+    rate_limit:
+      unit: year
+      requests_per_unit: 8
+      replaces: [{ name: per_user }, { name: per_page }, { name: unknown }]
+  - key: partner
+    rate_limit: { unlimited: true, replaces: [{ name: banned }] }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 2, name: per_user } }
+  - { key: page, rate_limit: { unit: year, requests_per_unit: 2, name: per_page } }
+  - { key: user, value: mallory, rate_limit: { unit: year, requests_per_unit: 0, name: banned } }
+",
+        "",
+    );
+    let mut client = server.client().await;
+    let mut ask = async |keys: &[(&str, &str)]| {
+        let entries: Vec<_> = keys.iter().map(std::slice::from_ref).collect();
+        let response = client.send(request("d", &entries)).await.unwrap();
+        let of = |status: &DescriptorStatus| {
+            status.current_limit.as_ref().map(|_| status.limit_remaining)
+        };
+        (code(&response), response.statuses.iter().map(of).collect::<Vec<_>>())
+    };
+    let (account, user, page) = (("account", "1"), ("user", "ada"), ("page", "/"));
+    // The order of the descriptors does not matter.
+    assert_eq!(ask(&[user, account, page]).await, (Code::Ok, vec![None, Some(7), None]));
+    assert_eq!(ask(&[account, user]).await, (Code::Ok, vec![Some(6), None]));
+    assert_eq!(ask(&[user, page]).await, (Code::Ok, vec![Some(1), Some(1)]));
+    let (partner, banned) = (("partner", "1"), ("user", "mallory"));
+    assert_eq!(ask(&[banned]).await.0, Code::OverLimit);
+    assert_eq!(ask(&[account, banned]).await.0, Code::OverLimit, "another name");
+    assert_eq!(ask(&[partner, banned]).await.0, Code::Ok);
+}
+
+#[tokio::test]
+async fn metadata_is_that_of_the_limits_that_allow_the_request() {
+    let server = Server::with_domain(
+        "
+domain: d
+descriptors:
+  - key: pool
+    value: small
+    quota_mode: true
+    rate_limit: { unit: year, requests_per_unit: 1 }
+    metadata: { pool: { small: true }, weight: 1, tags: [a, null] }
+  - key: pool
+    value: large
+    quota_mode: true
+    rate_limit: { unit: year, requests_per_unit: 9 }
+    metadata: { pool: { large: true }, weight: 2.5 }
+  - { key: plain, rate_limit: { unit: year, requests_per_unit: 9 } }
+  - { key: free, rate_limit: { unlimited: true }, quota_mode: true, metadata: { free: true } }
+",
+        "",
+    );
+    let mut client = server.client().await;
+    let mut ask = async |entries: &[(&str, &str)]| {
+        let entries: Vec<_> = entries.iter().map(std::slice::from_ref).collect();
+        let mut request = request("d", &entries);
+        request.hits_addend = 1;
+        let response = client.send(request).await.unwrap();
+        response.dynamic_metadata.map(|metadata| object(&metadata))
+    };
+    let (small, large) = (("pool", "small"), ("pool", "large"));
+    let of = |entries: &[&str], metadata: Value| {
+        let entries: Vec<_> = entries.iter().map(|entry| json!({ "entries": [entry] })).collect();
+        json!({ "domain": "d", "descriptors": entries, "hitsAddend": 1.0, "metadata": metadata })
+    };
+    // The first one has precedence.
+    let both =
+        json!({ "pool": { "small": true, "large": true }, "weight": 1.0, "tags": ["a", null] });
+    assert_eq!(ask(&[small, large]).await, Some(of(&["pool=small", "pool=large"], both)));
+    let only_large = json!({ "pool": { "large": true }, "weight": 2.5 });
+    assert_eq!(ask(&[small, large]).await, Some(of(&["pool=small", "pool=large"], only_large)));
+    assert_eq!(ask(&[small]).await, None, "its limit is exceeded");
+    assert_eq!(ask(&[("plain", "x")]).await, None);
+    let free = of(&["free=x"], json!({ "free": true }));
+    assert_eq!(ask(&[("free", "x")]).await, Some(free), "an unlimited one allows all requests");
+    let response = client.send(request("d", &[&[small], &[("free", "x")]])).await.unwrap();
+    assert_eq!(code(&response), Code::OverLimit, "only limits count for the quota mode");
+}
+
+fn object(object: &Struct) -> Value {
+    object.fields.iter().map(|(name, value)| (name.clone(), json_of(value))).collect()
+}
+
+fn json_of(value: &protobuf::Value) -> Value {
+    match value.kind.as_ref().unwrap() {
+        Kind::NullValue(_) => Value::Null,
+        Kind::BoolValue(value) => json!(value),
+        Kind::NumberValue(value) => json!(value),
+        Kind::StringValue(value) => json!(value),
+        Kind::ListValue(list) => list.values.iter().map(json_of).collect(),
+        Kind::StructValue(value) => object(value),
+    }
 }
 
 #[tokio::test]
@@ -307,7 +412,7 @@ async fn hits_that_are_reported_afterwards_count_and_nothing_is_admitted_once_no
     let domain = |count_denied: bool| {
         format!(
             "domain: d\ndescriptors:\n  - {{ key: tokens, count_denied: {count_denied}, \
-             rate_limit: {{ unit: day, requests_per_unit: 1000 }} }}"
+             rate_limit: {{ unit: year, requests_per_unit: 1000 }} }}"
         )
     };
     for (count_denied, expected) in [(true, 4), (false, 20)] {
@@ -349,10 +454,10 @@ domain: d
 descriptors:
   - key: path
     descriptors:
-      - { key: remote_address, rate_limit: { unit: day, requests_per_unit: 1 } }
+      - { key: remote_address, rate_limit: { unit: year, requests_per_unit: 1 } }
   - { key: remote_address, rate_limit: { unlimited: true } }
-  - { key: api_key, rate_limit: { unit: day, requests_per_unit: 1 } }
-  - { key: a, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 9 } }
+  - { key: api_key, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: a, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 9 } }
 ",
         "allow: [10.0.0.0/8, friend]\ndeny: [203.0.113.0/24]",
     );

@@ -77,6 +77,29 @@ async fn a_gateway_chooses_the_policy_the_key_and_the_cost() {
 }
 
 #[tokio::test]
+async fn a_client_that_chooses_its_key_cannot_take_the_permits_of_another_one() {
+    let server = Server::with_settings(SETTINGS);
+    let by_header = async |name: &str, key: &str| {
+        auth(&server, &format!("?key_header={name}"), &[(name, key)]).await.status()
+    };
+    for victim in ["192.0.2.1", "x-user|ada", "ada"] {
+        for _ in 0..3 {
+            assert_eq!(by_header("x-api-key", victim).await, StatusCode::OK);
+        }
+        assert_eq!(by_header("x-api-key", victim).await, StatusCode::TOO_MANY_REQUESTS);
+    }
+    let by_address = auth(&server, "", &[("x-forwarded-for", "192.0.2.1")]).await;
+    assert_eq!(by_address.status(), StatusCode::OK);
+    assert_eq!(by_header("x-user", "ada").await, StatusCode::OK);
+    let checked = check(&server, json!({ "policy": "search", "key": "ada" })).await;
+    assert_eq!(checked.json::<Value>().await.unwrap()["allowed"], true);
+
+    // What operators and services call that key.
+    let key = json!({ "policy": "search", "key": "x-api-key|ada" });
+    assert_eq!(check(&server, key).await.json::<Value>().await.unwrap()["allowed"], false);
+}
+
+#[tokio::test]
 async fn a_gateway_that_hides_its_clients_is_told_so() {
     let server = Server::with_settings(SETTINGS);
     let response = auth(&server, "", &[]).await;
@@ -170,8 +193,12 @@ async fn listed_keys_are_not_counted() {
         let decision: Value = friend.json().await.unwrap();
         assert_eq!(decision, json!({ "allowed": true, "source": "list" }));
     }
-    // An address that is allowed is no key that a client can choose.
     let query = "?key_header=x-api-key";
+    for _ in 0..5 {
+        let friend = auth(&server, query, &[("x-api-key", "friend")]).await;
+        assert_eq!(friend.status(), StatusCode::OK);
+    }
+    // An address that is allowed is no key that a client can choose.
     let spoofed = async || auth(&server, query, &[("x-api-key", "10.9.1.2")]).await.status();
     for _ in 0..3 {
         assert_eq!(spoofed().await, StatusCode::OK);

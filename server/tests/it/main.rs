@@ -7,7 +7,9 @@ mod redis_servers;
 
 mod admin;
 mod config;
+mod connections;
 mod descriptors;
+mod environment;
 mod gateways;
 mod http;
 mod nginx;

@@ -9,14 +9,16 @@ use reqwest::{Client, StatusCode};
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
-use crate::common::{PATIENCE, Server, request, until};
+use crate::common::{Files, PATIENCE, Server, request, until};
 
 fn domain(permits: u32) -> String {
     format!(
         "domain: d\ndescriptors:\n  \
-         - {{ key: user, rate_limit: {{ unit: day, requests_per_unit: {permits} }} }}\n"
+         - {{ key: user, rate_limit: {{ unit: year, requests_per_unit: {permits} }} }}\n"
     )
 }
 
@@ -102,6 +104,49 @@ async fn a_rejected_reload_changes_nothing_and_is_tried_again_when_its_files_cha
 }
 
 #[tokio::test]
+async fn a_reload_lists_all_errors_also_those_of_what_needs_a_restart() {
+    let server = Server::with_domain(&domain(10), "");
+    let settings = "domains: [domain.yaml]\nstore: { redis: nonsense }\n\
+                    tls: { certificate: none.pem, key: none.key }\nlimits: { foo: 1 }";
+    server.files().write("settings.yaml", settings);
+    server.files().write("domain.yaml", "domain: d\ndescriptors: [{ key: user, polcy: x }]");
+    let (status, text) = reload(&server).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    for expected in [
+        "settings.yaml:2:17: invalid Redis URL",
+        "settings.yaml:3:8: none.pem",
+        "settings.yaml:3:31: none.key",
+        "settings.yaml:4:11: unknown field `foo`",
+        "domain.yaml:2:28: unknown field `polcy`",
+    ] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_reload_that_a_certificate_prevents_is_tried_again_when_that_changes() {
+    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let files = Files::new(&[
+        ("server.pem", &issued.cert.pem()),
+        ("server.key", &issued.signing_key.serialize_pem()),
+    ]);
+    let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
+    let settings = |policy: &str| {
+        format!(
+            "policies: {{ {policy}: {{ day: 5/day }} }}\n\
+             tls: {{ certificate: {certificate:?}, key: {key:?} }}"
+        )
+    };
+    files.write("settings.yaml", &settings("old"));
+    let server = Server::start(&files.path("settings.yaml"), &[]);
+    files.write("server.pem", "half a");
+    files.write("settings.yaml", &settings("new"));
+    assert_eq!(reload(&server).await.0, StatusCode::UNPROCESSABLE_ENTITY);
+    files.write("server.pem", &issued.cert.pem());
+    until(async || get(server.admin("/api/status")).await.1.contains("\"new\"")).await;
+}
+
+#[tokio::test]
 async fn descriptors_without_a_limit_are_visible() {
     let server = Server::with_domain(&domain(10), "");
     let mut client = server.client().await;
@@ -142,12 +187,12 @@ async fn metrics_by_value_are_counted_where_the_configuration_asks_for_them() {
         "
 domain: d
 descriptors:
-  - { key: key1, detailed_metric: true, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: key1, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 1 } }
   - key: route
     value_to_metric: true
     descriptors:
-      - { key: subject, rate_limit: { unit: day, requests_per_unit: 9 } }
-  - { key: plain, rate_limit: { unit: day, requests_per_unit: 9 } }
+      - { key: subject, rate_limit: { unit: year, requests_per_unit: 9 } }
+  - { key: plain, rate_limit: { unit: year, requests_per_unit: 9 } }
 ",
         "",
     );
@@ -181,7 +226,7 @@ limits: { request_timeout: 60s }
 shutdown: { delay: 5s, timeout: 60s }
 ",
     );
-    let mut health = health(&server).await;
+    let mut health = server.health().await;
     let mut status = async || {
         let reply = health.check(HealthCheckRequest::default()).await;
         reply.map(|reply| reply.into_inner().status())
@@ -208,9 +253,24 @@ shutdown: { delay: 5s, timeout: 60s }
     assert!(server.ends().await);
 }
 
-async fn health(server: &Server) -> HealthClient<Channel> {
+#[tokio::test]
+async fn large_messages_are_rejected_by_every_grpc_service() {
+    let settings = "{ policies: { a: { q: 9/s } }, limits: { request_bytes: 1000 } }";
+    let server = Server::with_settings(settings);
+    let large = "x".repeat(2_000);
+    let request = HealthCheckRequest { service: large.clone() };
+    let status = server.health().await.check(request).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::OutOfRange);
+
     let channel = Channel::from_shared(format!("http://{}", server.grpc)).unwrap();
-    HealthClient::new(channel.connect().await.unwrap())
+    let mut client = ServerReflectionClient::new(channel.connect().await.unwrap());
+    for (host, is_answered) in [("x".to_owned(), true), (large, false)] {
+        let list = MessageRequest::ListServices(String::new());
+        let request = ServerReflectionRequest { host, message_request: Some(list) };
+        let requests = futures_util::stream::iter([request]);
+        let mut replies = client.server_reflection_info(requests).await.unwrap().into_inner();
+        assert_eq!(matches!(replies.message().await, Ok(Some(_))), is_answered);
+    }
 }
 
 #[tokio::test]
@@ -232,7 +292,7 @@ limits: { request_timeout: 60s }
 shutdown: { timeout: 60s }
 ",
     );
-    let mut health = health(&server).await;
+    let mut health = server.health().await;
     let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
     let first = watch.message().await.unwrap().unwrap();
     assert_eq!(first.status(), ServingStatus::Serving);
@@ -242,7 +302,10 @@ shutdown: { timeout: 60s }
 
 #[tokio::test]
 async fn clients_that_send_garbage_or_half_a_request_do_not_disturb_others() {
-    let server = Server::with_domain(&domain(10), "limits: { connections: 32 }");
+    let server = Server::with_domain(
+        &domain(10),
+        "limits: { connections: 32, connections_per_address: 32 }",
+    );
     let half_open: Vec<_> = (0..20)
         .flat_map(|_| [server.grpc, server.http, server.admin])
         .map(|address| {

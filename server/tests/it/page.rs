@@ -1,13 +1,16 @@
 //! The live page, in a real Chromium. `make test-page` installs and runs it.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use reqwest::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{Server, until};
+use crate::common::{Redis, Server, until};
 
 const SETTINGS: &str = "
 policies: { search: { second: 5/s burst 10 }, login: { failures: 5/15min fixed } }
@@ -15,6 +18,18 @@ admin: { token: s3cret }
 ";
 /// The names of keys, in WebDriver (W3C).
 const ENTER: &str = "\u{e007}";
+
+/// The colors of all elements with text, and of what is behind each.
+const COLORS: &str = r#"
+const channels = (color) => color.match(/[\d.]+/g).map(Number);
+const behind = (element) => {
+  const color = channels(getComputedStyle(element).backgroundColor);
+  return color.length === 4 && color[3] === 0 && element.parentElement ? behind(element.parentElement) : color;
+};
+const hasText = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+const shown = [...document.body.querySelectorAll("*")].filter((element) => element.checkVisibility() && hasText(element));
+return shown.map((element) => [channels(getComputedStyle(element).color), behind(element)]);
+"#;
 
 /// A browser, by the WebDriver protocol.
 struct Browser {
@@ -64,6 +79,42 @@ impl Browser {
             self.post("/element", json!({ "using": "css selector", "value": element })).await;
         let id = found.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned();
         self.post(&format!("/element/{id}/value"), json!({ "text": keys })).await;
+    }
+
+    /// A color scheme, as the settings of the system would.
+    async fn prefer(&self, scheme: &str) {
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        let params = json!({ "features": features });
+        let command = json!({ "cmd": "Emulation.setEmulatedMedia", "params": params });
+        self.post("/goog/cdp/execute", command).await;
+    }
+
+    /// All text has the contrast that WCAG 2.2 requires (1.4.3), and the page is as light as it should be.
+    async fn assert_readable(&self, scheme: &str) {
+        let colors = self.run(COLORS).await;
+        let luminance = |color: &Value| {
+            let channel = |value: &Value| {
+                let value = value.as_f64().unwrap() / 255.0;
+                if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+            };
+            0.2126 * channel(&color[0]) + 0.7152 * channel(&color[1]) + 0.0722 * channel(&color[2])
+        };
+        for pair in colors.as_array().unwrap() {
+            let (text, back) = (luminance(&pair[0]), luminance(&pair[1]));
+            let contrast = (text.max(back) + 0.05) / (text.min(back) + 0.05);
+            assert!(contrast >= 4.5, "{scheme}: {contrast} of {pair}");
+            assert_eq!(back > 0.5, scheme == "light", "{pair}");
+        }
+    }
+
+    /// To look at: `target/page/NAME.png`.
+    async fn screenshot(&self, name: &str) {
+        let reply = Client::new().get(format!("{}/screenshot", self.session)).send().await;
+        let reply: Value = reply.unwrap().json().await.unwrap();
+        let image = BASE64_STANDARD.decode(reply["value"].as_str().unwrap()).unwrap();
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/page");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join(format!("{name}.png")), image).unwrap();
     }
 
     async fn text(&self, element: &str) -> String {
@@ -131,6 +182,42 @@ async fn the_page_shows_what_the_api_says() {
     // By keyboard.
     browser.press("#pause", ENTER).await;
     until(async || browser.text("#pause").await == "Continue").await;
-    let screenshot = Client::new().get(format!("{}/screenshot", browser.session)).send().await;
-    assert!(screenshot.unwrap().status().is_success());
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme).await;
+        browser.assert_readable(scheme).await;
+        browser.screenshot(scheme).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Chromium: make test-page"]
+async fn the_page_shows_an_outage_of_redis() {
+    let redis = Redis::start().await;
+    let settings = format!(
+        "store: {{ redis: '{}' }}\npolicies: {{ search: {{ second: 1000/s }} }}\n",
+        redis.url()
+    );
+    let server = Server::with_settings(&settings);
+    let check = async || {
+        let body = json!({ "policy": "search", "key": "ada" });
+        Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+    };
+    let browser = Browser::start().await;
+    browser.post("/url", json!({ "url": server.admin("/") })).await;
+    let fact = async |name: &str| {
+        check().await;
+        let text = browser.text("#server").await;
+        let value = text.split_once(&format!("{name}\n")).map_or("", |(_, rest)| rest);
+        value.lines().next().unwrap_or_default().to_owned()
+    };
+    until(async || fact("Instances").await == "1").await;
+    until(async || fact("Share in an outage").await == "100%").await;
+    until(async || fact("Circuit breaker").await == "closed").await;
+    until(async || fact("Failure mode").await == "local").await;
+    until(async || fact("99% of calls in 30 s took at most").await.ends_with(" ms")).await;
+    redis.pause();
+    until(async || fact("Circuit breaker").await == "open (1)").await;
+    browser.screenshot("outage").await;
+    redis.resume();
+    until(async || fact("Circuit breaker").await == "closed").await;
 }

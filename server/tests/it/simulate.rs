@@ -1,6 +1,6 @@
 //! Access logs replayed against policies.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -8,13 +8,17 @@ use crate::common::Files;
 
 const SETTINGS: &str = "policies: { api: { second: 2/s burst 5 }, day: { day: 100/day calendar } }";
 
-fn simulate(files: &Files, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tollgate-server"))
+fn program(files: &Files, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
+    command
         .current_dir(files.path(""))
-        .args(["simulate", "--config", "settings.yaml", "--log", "access.log"])
-        .args(args)
-        .output()
-        .unwrap()
+        .args(["simulate", "--limits", "settings.yaml", "--log", "access.log"])
+        .args(args);
+    command
+}
+
+fn simulate(files: &Files, args: &[&str]) -> Output {
+    program(files, args).output().unwrap()
 }
 
 fn json_of(output: &Output) -> Value {
@@ -49,40 +53,166 @@ fn a_policy_admits_what_it_would_have_admitted() {
     assert_eq!(
         report["policies"],
         json!([{
-            "file": "settings.yaml", "policy": "api", "quotas": ["second 2/s burst 5"],
-            "admitted": 10, "denied": 3, "denied_percent": 300.0 / 13.0, "denied_keys": 1,
-            "most_denied": [{ "key": "192.0.2.1", "denied": 3 }],
+            "policy": "api",
+            "results": [{
+                "file": "settings.yaml", "quotas": ["second 2/s burst 5"],
+                "admitted": 10, "denied": 3, "denied_percent": 300.0 / 13.0, "denied_keys": 1,
+            }],
+            "most_requests": [
+                { "key": "192.0.2.1", "requests": 12, "results": [{ "admitted": 9, "denied": 3 }] },
+                { "key": "192.0.2.2", "requests": 1, "results": [{ "admitted": 1, "denied": 0 }] },
+            ],
+            "most_denied": [
+                { "key": "192.0.2.1", "requests": 12, "results": [{ "admitted": 9, "denied": 3 }] },
+            ],
             "minutes": [
-                { "start": "2026-11-23T12:00:00Z", "admitted": 6, "denied": 3 },
-                { "start": "2026-11-23T12:01:00Z", "admitted": 4, "denied": 0 },
+                { "start": "2026-11-23T12:00:00Z", "requests": 9,
+                  "results": [{ "admitted": 6, "denied": 3 }] },
+                { "start": "2026-11-23T12:01:00Z", "requests": 4,
+                  "results": [{ "admitted": 4, "denied": 0 }] },
             ],
         }])
     );
     let plot = std::fs::read_to_string(files.path("plot.svg")).unwrap();
-    assert!(plot.contains("2026-11-23T12:00:00Z: 3 denied"), "{plot}");
+    assert!(plot.contains("2026-11-23 12:00: 9 requests\nsettings.yaml: 6 admitted, 3 denied"));
 
-    let table = String::from_utf8(simulate(&files, &[]).stdout).unwrap();
-    for part in ["14 lines", "1 lines were skipped", "api: second 2/s burst 5", "day: day 100/day"]
-    {
-        assert!(table.contains(part), "{table}");
+    let expected = "\
+14 lines, from 2026-11-23T12:00:00Z to 2026-11-23T12:01:01Z
+lines skipped: 1; the first error: line 14: there is no field
+2 keys
+
+  policy  admitted  denied  % denied  keys denied
+  api           10       3     23.08            1
+  day           13       0      0.00            0
+
+api: second 2/s burst 5
+
+  keys with the most requests  requests  admitted  denied  % denied
+  192.0.2.1                          12         9       3     25.00
+
+  keys denied most             requests  admitted  denied  % denied
+  192.0.2.1                          12         9       3     25.00
+
+  minutes                      requests  admitted  denied  % denied
+  2026-11-23 12:00                    9         6       3     33.33
+  2026-11-23 12:01                    4         4       0      0.00
+
+day: day 100/day calendar
+
+  keys with the most requests  requests  admitted  denied  % denied
+  192.0.2.1                          12        12       0      0.00
+
+  minutes                      requests  admitted  denied  % denied
+  2026-11-23 12:00                    9         9       0      0.00
+  2026-11-23 12:01                    4         4       0      0.00
+";
+    assert_eq!(String::from_utf8(simulate(&files, &["--top", "1"]).stdout).unwrap(), expected);
+    let one = String::from_utf8(simulate(&files, &["--minutes", "1"]).stdout).unwrap();
+    assert!(one.contains("busiest minutes") && !one.contains("2026-11-23 12:01"), "{one}");
+}
+
+#[test]
+fn a_reader_that_closes_the_pipe_early_is_not_an_error() {
+    let log = line("192.0.2.1", 0, 10);
+    let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", &log)]);
+    for format in [&[][..], &["--json"]] {
+        let (reader, closed_pipe) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = program(&files, format);
+        let output = command.stdout(closed_pipe).stderr(Stdio::piped()).spawn().unwrap();
+        let output = output.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && stderr.is_empty(), "{stderr}");
     }
 }
 
 #[test]
-fn keys_and_costs_are_patterns_and_two_files_are_compared() {
-    let log = line("192.0.2.1", 0, 60) + &line("192.0.2.2", 0, 60) + &line("192.0.2.3", 9, 7);
+fn two_configurations_are_compared_side_by_side() {
+    let log: String = (0..12).map(|n| line("192.0.2.1", n / 6 * 60, 10)).collect();
     let files = Files::new(&[
         ("settings.yaml", SETTINGS),
-        ("other.yaml", "policies: { day: { day: 200/day calendar } }"),
+        ("<other>.yaml", "policies: { api: { second: 2/s burst 3 }, hour: { hour: 9/h } }"),
         ("access.log", &log),
     ]);
+    let args = ["--compare", "<other>.yaml", "--svg", "plot.svg"];
+    let report = json_of(&simulate(&files, &[&args[..], &["--json"]].concat()));
+    assert_eq!(report["files"], json!(["settings.yaml", "<other>.yaml"]));
+    let [api, day, hour] = report["policies"].as_array().unwrap().as_slice() else {
+        panic!("{report}")
+    };
+    assert_eq!(api["results"][0]["denied"], 2);
+    assert_eq!(api["results"][1]["denied"], 6);
+    assert_eq!(
+        api["difference"],
+        json!({ "admitted": -4, "denied": 4, "denied_percent": 50.0 - 100.0 / 6.0, "denied_keys": 0 })
+    );
+    let both = json!([{ "admitted": 5, "denied": 1 }, { "admitted": 3, "denied": 3 }]);
+    assert_eq!(api["minutes"][1]["results"], both);
+    assert_eq!(api["most_requests"][0]["results"][1], json!({ "admitted": 6, "denied": 6 }));
+    for (policy, file) in [(day, "settings.yaml"), (hour, "<other>.yaml")] {
+        assert_eq!(policy["results"].as_array().unwrap().len(), 1);
+        assert_eq!(policy["results"][0]["file"], file);
+        assert!(policy.get("difference").is_none(), "{policy}");
+    }
+
+    let table = String::from_utf8(simulate(&files, &args).stdout).unwrap();
+    let expected = "\
+12 lines, from 2026-11-23T12:00:00Z to 2026-11-23T12:01:00Z
+1 keys
+A is settings.yaml, B is <other>.yaml
+
+  policy  admitted A  admitted B  denied A  denied B  % denied A  % denied B  keys denied A  keys denied B  denied B - A
+  api             10           6         2         6       16.67       50.00              1              1            +4
+  day             12           -         0         -        0.00           -              0              -             -
+  hour             -           9         -         3           -       25.00              -              1             -
+
+api A: second 2/s burst 5
+api B: second 2/s burst 3
+
+  keys with the most requests  requests  admitted A  admitted B  denied A  denied B  denied B - A
+  192.0.2.1                          12          10           6         2         6            +4
+";
+    assert_eq!(&table[..expected.len()], expected);
+    assert!(table.contains("hour B: hour 9/h\n"), "{table}");
+
+    let plot = std::fs::read_to_string(files.path("plot.svg")).unwrap();
+    let tooltip = "2026-11-23 12:01: 6 requests\nsettings.yaml: 5 admitted, 1 denied\n\
+                   &lt;other>.yaml: 3 admitted, 3 denied<";
+    assert!(plot.contains(tooltip), "{plot}");
+    // What is admitted and what is denied: of both files for the first policy, then of one.
+    assert_eq!(plot.matches("<path class=\"a\"").count(), 4);
+    assert_eq!(plot.matches("<path class=\"b\"").count(), 4);
+    assert_eq!(plot.matches("<path class=\"requests\"").count(), 3);
+}
+
+#[test]
+fn a_long_log_and_a_long_key_keep_the_table_and_the_plot_small() {
+    let long = format!("x\u{1b}[31m{}", "y".repeat(200));
+    let mut log = String::new();
+    for minute in 0..3_000 {
+        let time = 1_800_000_000 + 60 * minute;
+        log += &json!({ "ts": time, "user": long }).to_string();
+        log.push('\n');
+    }
+    let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", &log)]);
+    let args = ["--policy", "api", "--key", "{user}", "--svg", "plot.svg"];
+    let table = String::from_utf8(simulate(&files, &args).stdout).unwrap();
+    assert!(table.lines().count() < 30, "{table}");
+    assert!(table.lines().all(|line| line.chars().count() < 110), "{table}");
+    assert!(table.contains(r"x\u{1b}[31myyy") && table.contains("y…"), "{table}");
+    let plot = std::fs::read_to_string(files.path("plot.svg")).unwrap();
+    assert!(plot.matches("<rect").count() <= 400, "{}", plot.len());
+    assert!(plot.contains("requests per 8 minutes"), "{plot}");
+}
+
+#[test]
+fn keys_and_costs_are_patterns() {
+    let log = line("192.0.2.1", 0, 60) + &line("192.0.2.2", 0, 60) + &line("192.0.2.3", 9, 7);
+    let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", &log)]);
     let args = ["--json", "--policy", "day", "--key", "{1}", "--cost", "{bytes}"];
-    let report = json_of(&simulate(&files, &[&args[..], &["--compare", "other.yaml"]].concat()));
-    let policies = report["policies"].as_array().unwrap();
-    let found: Vec<_> =
-        policies.iter().map(|policy| (&policy["file"], &policy["denied"])).collect();
-    assert_eq!(found, [(&json!("settings.yaml"), &json!(1)), (&json!("other.yaml"), &json!(0))]);
-    assert_eq!(policies[0]["most_denied"], json!([{ "key": "a", "denied": 1 }]));
+    let report = json_of(&simulate(&files, &args));
+    assert_eq!(report["policies"][0]["most_denied"][0]["key"], "a");
+    assert_eq!(report["policies"][0]["results"][0]["denied"], 1);
 }
 
 #[test]
@@ -91,7 +221,11 @@ fn json_lines_have_any_field_as_key() {
         r#"{"ts":1800000000,"remote_ip":"192.0.2.1","tenant":{"id":"acme"}}"#.to_owned() + "\n";
     let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", &log.repeat(6))]);
     let report = json_of(&simulate(&files, &["--json", "--policy", "api", "--key", "{tenant.id}"]));
-    assert_eq!(report["policies"][0]["most_denied"], json!([{ "key": "acme", "denied": 1 }]));
+    let results = json!([{ "admitted": 5, "denied": 1 }]);
+    assert_eq!(
+        report["policies"][0]["most_denied"],
+        json!([{ "key": "acme", "requests": 6, "results": results }])
+    );
 }
 
 #[test]
@@ -99,7 +233,7 @@ fn what_cannot_be_simulated_is_explained() {
     let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", "a\nb\n")]);
     for (args, says) in [
         (&[][..], "none of 2 lines could be used: line 1: "),
-        (&["--policy", "apo"], "there is no policy `apo`"),
+        (&["--policy", "apo"], "no settings file has a policy `apo`"),
         (&["--key", "{ip"], "`{` without `}`"),
         (&["--config", "none.yaml"], "cannot be used multiple times"),
         (&["--compare", "none.yaml"], "none.yaml: "),

@@ -4,13 +4,15 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use reqwest::StatusCode;
 use serde_json::json;
 use tonic::Code as Grpc;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
 
-use crate::common::{Redis, Server, request, until};
+use crate::common::{PATIENCE, Redis, Server, request, until};
 use crate::redis_servers::{Cluster, Sentinel};
 
 const DOMAIN: &str = "
 domain: d
-descriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 3 } }]
+descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 3 } }]
 ";
 
 /// Two instances that share this store.
@@ -98,5 +100,50 @@ async fn without_redis_the_failure_mode_answers() {
         let response = check.json(&json!({ "policy": "day", "key": "ada" })).send().await.unwrap();
         let expected = if allowed == 0 { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
         assert_eq!(response.status(), expected);
+        let ready = reqwest::get(server.http("/readyz")).await.unwrap();
+        assert_eq!(ready.status(), expected);
+    }
+}
+
+#[tokio::test]
+async fn health_checks_over_grpc_follow_the_store_as_readyz_does() {
+    let redis = Redis::start().await;
+    let server = |failure_mode: &str| {
+        let checks = format!("checks: {{ timeout: 1s, failure_mode: {failure_mode} }}");
+        Server::with_domain(DOMAIN, &format!("store: {{ redis: '{}' }}\n{checks}", redis.url()))
+    };
+    let servers = [(server("closed"), true), (server("open"), false), (server("local"), false)];
+    let services = ["", "envoy.service.ratelimit.v3.RateLimitService"];
+    let (closed, _) = &servers[0];
+    let mut health = closed.health().await;
+    let mut watches = Vec::new();
+    for service in services {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        watches.push(health.watch(request).await.unwrap().into_inner());
+    }
+    for round in 0..3 {
+        match round {
+            0 => {}
+            1 => redis.stop(),
+            _ => redis.restart().await,
+        }
+        let is_up = round != 1;
+        let expected = if is_up { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for watch in &mut watches {
+            let change = tokio::time::timeout(PATIENCE, watch.message()).await;
+            let status = change.expect("no change is reported").unwrap().unwrap().status();
+            assert_eq!(status, expected);
+        }
+        for (server, is_closed) in &servers {
+            let is_ready = is_up || !is_closed;
+            let ready = reqwest::get(server.http("/readyz")).await.unwrap().status();
+            assert_eq!(ready.is_success(), is_ready);
+            for service in services {
+                let request = HealthCheckRequest { service: service.to_owned() };
+                let reply = server.health().await.check(request).await.unwrap();
+                let is_serving = reply.get_ref().status() == ServingStatus::Serving;
+                assert_eq!(is_serving, is_ready);
+            }
+        }
     }
 }

@@ -26,6 +26,7 @@ fn server() -> (Server, CertificateDer<'static>) {
     let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
     let settings = format!(
         "policies: {{ day: {{ requests: 1/day }} }}\ndomains: [d.yaml]\n\
+         limits: {{ handshake_timeout: 2s, idle_timeout: 1h }}\n\
          tls: {{ certificate: {certificate:?}, key: {key:?} }}"
     );
     files.write("settings.yaml", &settings);
@@ -88,4 +89,16 @@ async fn a_client_without_tls_is_not_answered() {
     assert!(end.is_ok(), "the connection is not closed");
     // The content type of an alert (RFC 8446, 5.1).
     assert!(reply.is_empty() || reply[0] == 21, "{reply:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_end_the_handshake_is_disconnected() {
+    let (server, _) = server();
+    for address in [server.grpc, server.http] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // The start of a record with a handshake (RFC 8446, 5.1).
+        stream.write_all(&[22, 3, 1]).await.unwrap();
+        let end = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
+        assert!(end.is_ok(), "the connection is not closed");
+    }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) fn nginx(server: &Server) -> Self {
-        Self::start("nginx.conf", server, |directory, config| {
+        Self::start("nginx", server, |_, directory, config| {
             // Debian has it where not all users look for programs.
             let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
             let mut command = Command::new("nginx");
@@ -37,7 +37,7 @@ impl Gateway {
     }
 
     pub(crate) fn caddy(server: &Server) -> Self {
-        Self::start("Caddyfile", server, |directory, config| {
+        Self::start("caddy", server, |_, directory, config| {
             let mut command = Command::new("caddy");
             command.env("HOME", directory).args(["run", "--adapter", "caddyfile", "--config"]);
             command.arg(config);
@@ -46,7 +46,7 @@ impl Gateway {
     }
 
     pub(crate) fn envoy(server: &Server) -> Self {
-        Self::start("envoy.yaml", server, |_, config| {
+        Self::start("envoy", server, |_, _, config| {
             let mut command = Command::new(root().join("target/gateways/envoy"));
             command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]);
             command.arg("-c").arg(config);
@@ -54,12 +54,30 @@ impl Gateway {
         })
     }
 
-    /// With this file of `docs/server`, and other ports.
-    fn start(config: &str, server: &Server, command: impl FnOnce(&Path, &Path) -> Command) -> Self {
-        let text = std::fs::read_to_string(root().join("docs/server").join(config)).unwrap();
+    pub(crate) fn traefik(server: &Server) -> Self {
+        Self::start("traefik", server, |address, _, config| {
+            let mut command = Command::new(root().join("target/gateways/traefik"));
+            command.arg(format!("--entryPoints.web.address={address}"));
+            command.arg("--global.checkNewVersion=false").arg("--providers.file.filename");
+            command.arg(config);
+            command
+        })
+    }
+
+    /// With the configuration of its page in `docs/gateways`, which is the first block of code there,
+    /// and other ports.
+    fn start(
+        name: &str,
+        server: &Server,
+        command: impl FnOnce(SocketAddr, &Path, &Path) -> Command,
+    ) -> Self {
+        let page = root().join("docs/gateways").join(name).with_extension("md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let block = page.split("```").nth(1).unwrap();
+        let (language, text) = block.split_once('\n').unwrap();
         let directory = tempfile::tempdir().unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let mut replaced = text;
+        let mut replaced = text.to_owned();
         for (documented, actual) in [
             ("0.0.0.0, port_value: 10000", format!("127.0.0.1, port_value: {}", free.port())),
             ("listen 10000", format!("listen {free}")),
@@ -74,11 +92,11 @@ impl Gateway {
         ] {
             replaced = replaced.replace(documented, &actual);
         }
-        let file = directory.path().join(config);
+        let file = directory.path().join("config").with_extension(language);
         std::fs::write(&file, replaced).unwrap();
         let process =
-            command(directory.path(), &file).stdout(Stdio::null()).spawn().unwrap_or_else(
-                |error| panic!("{config}: {error}: run `make redis`, or `make test-gateways`"),
+            command(free, directory.path(), &file).stdout(Stdio::null()).spawn().unwrap_or_else(
+                |error| panic!("{name}: {error}: run `make redis`, or `make test-gateways`"),
             );
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free.port()));
         let gateway = Self { process, address, _directory: directory };

@@ -15,9 +15,12 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tempfile::TempDir;
 use tonic::transport::Channel;
+use tonic_health::pb::health_client::HealthClient;
 
 pub(crate) use crate::redis_servers::Server as Redis;
 pub(crate) use gateway::Gateway;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate-server");
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -51,7 +54,18 @@ impl Files {
 
 /// What `tollgate-server check` says about a settings file.
 pub(crate) fn check(file: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tollgate-server")).arg("check").arg(file).output().unwrap()
+    program(&[]).arg("check").arg(file).output().unwrap()
+}
+
+/// What `tollgate-server check` says about an environment.
+pub(crate) fn check_env(env: &[(&str, &str)]) -> Output {
+    program(env).arg("check").output().unwrap()
+}
+
+fn program(env: &[(&str, &str)]) -> Command {
+    let mut program = Command::new(PROGRAM);
+    program.env_remove("REDIS_URL").envs(env.iter().copied());
+    program
 }
 
 /// A running server, on free ports. It is killed at the end.
@@ -60,6 +74,8 @@ pub(crate) struct Server {
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// Up to the line with the addresses.
+    pub(crate) log: Vec<String>,
     files: Option<Files>,
 }
 
@@ -83,17 +99,34 @@ impl Server {
         server
     }
 
+    /// After this command of a shell, such as one that sets a limit.
+    pub(crate) fn after(command: &str, settings: &str) -> Self {
+        let files = Files::new(&[("settings.yaml", settings)]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!(r#"{command} && exec "$0" "$@""#), PROGRAM]);
+        shell.env_remove("REDIS_URL");
+        let mut server = Self::with_options(shell, &files.path("settings.yaml"));
+        server.files = Some(files);
+        server
+    }
+
     pub(crate) fn start(settings: &Path, env: &[(&str, &str)]) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate-server"))
-            .arg("--config")
-            .arg(settings)
-            .args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"])
-            .args(["--admin", "127.0.0.1:0"])
-            .env_remove("REDIS_URL")
-            .envs(env.iter().copied())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::with_options(program(env), settings)
+    }
+
+    /// Without options: only with an environment.
+    pub(crate) fn with_env(env: &[(&str, &str)]) -> Self {
+        Self::spawn(program(env))
+    }
+
+    fn with_options(mut program: Command, settings: &Path) -> Self {
+        program.arg("--config").arg(settings);
+        program.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        Self::spawn(program)
+    }
+
+    fn spawn(mut program: Command) -> Self {
+        let mut process = program.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(process.stderr.take().unwrap());
         let (lines, log) = mpsc::channel();
         std::thread::spawn(move || {
@@ -103,18 +136,16 @@ impl Server {
                 let _ = lines.send(line);
             }
         });
-        let listening = loop {
-            let line = log.recv_timeout(PATIENCE).expect("the server does not start");
-            if line.contains(" listening ") {
-                break line;
-            }
-        };
+        let mut lines = Vec::new();
+        while !lines.last().is_some_and(|line: &String| line.contains(" listening ")) {
+            lines.push(log.recv_timeout(PATIENCE).expect("the server does not start"));
+        }
         let address = |name: &str| {
-            let (_, rest) = listening.split_once(&format!(" {name}=")).unwrap();
+            let (_, rest) = lines[lines.len() - 1].split_once(&format!(" {name}=")).unwrap();
             rest.split(' ').next().unwrap().parse().unwrap()
         };
         let (grpc, http, admin) = (address("grpc"), address("http"), address("admin"));
-        Self { process, grpc, http, admin, files: None }
+        Self { process, grpc, http, admin, log: lines, files: None }
     }
 
     pub(crate) fn files(&self) -> &Files {
@@ -124,6 +155,11 @@ impl Server {
     pub(crate) async fn client(&self) -> Client {
         let url = format!("http://{}", self.grpc);
         Client(RateLimitServiceClient::connect(url).await.unwrap())
+    }
+
+    pub(crate) async fn health(&self) -> HealthClient<Channel> {
+        let channel = Channel::from_shared(format!("http://{}", self.grpc)).unwrap();
+        HealthClient::new(channel.connect().await.unwrap())
     }
 
     pub(crate) fn http(&self, path: &str) -> String {

@@ -1,0 +1,99 @@
+//! A YAML document, and everything that is wrong with it.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::de::DeserializeOwned;
+use serde_saphyr::options::DuplicateKeyPolicy;
+use serde_saphyr::{DefaultMessageFormatter, Error, Location, MessageFormatter, Options};
+
+use super::lenient::{Lenient, Names, Pass};
+
+/// Each error costs a pass, so a large document with very many errors is not looked at to the end.
+const MAX_BYTES_READ: usize = 1 << 28;
+
+#[derive(Debug)]
+pub(super) struct Document<T> {
+    /// What is left without the entries that are wrong. `None` if the document as a whole is wrong.
+    pub(super) value: Option<T>,
+    pub(super) errors: Vec<(Location, String)>,
+    /// The places of fields, by names such as `store.redis`. Without those in lists.
+    pub(super) fields: HashMap<String, Location>,
+    /// The outermost fields in which something is wrong.
+    pub(super) incomplete: HashSet<String>,
+}
+
+impl<T: DeserializeOwned> Document<T> {
+    /// Serde stops at the first error. So the mapping entry or list element with the error is left out, and
+    /// the document deserialized again, until nothing is wrong with the rest.
+    pub(super) fn parse(text: &str) -> Self {
+        let (mut pass, mut errors) = (Pass::default(), Vec::new());
+        let value = loop {
+            pass.restart();
+            let options = serde_saphyr::options! {
+                with_snippet: false,
+                // Structs reject duplicates themselves, in a way that the other entries survive.
+                duplicate_keys: DuplicateKeyPolicy::PassThrough,
+            };
+            let error = match deserialize(text, options, &mut pass) {
+                Ok(value) => break Some(value),
+                Err(error) => error,
+            };
+            let (path, names) = pass.failed.take().unwrap_or_default();
+            if !is_consequence(&error, &path, &pass) {
+                let error = (place(&error, &names), message(&error));
+                // An error of the syntax is met again when the entry is left out.
+                if errors.last() != Some(&error) {
+                    errors.push(error);
+                }
+            }
+            if errors.len() * text.len() > MAX_BYTES_READ {
+                let last = errors.last().map_or(Location::UNKNOWN, |(at, _)| *at);
+                errors.push((last, "there may be more errors after these".to_owned()));
+                break None;
+            }
+            let is_whole_document = path.is_empty();
+            if is_whole_document || pass.skipped.insert(path, names).is_some() {
+                break None;
+            }
+        };
+        let sections = pass.skipped.into_values().filter_map(|names| names.into_iter().next()?);
+        let incomplete = sections.map(|section| section.value).collect();
+        Self { value, errors, fields: pass.fields, incomplete }
+    }
+}
+
+fn deserialize<T: DeserializeOwned>(
+    text: &str,
+    options: Options,
+    pass: &mut Pass,
+) -> Result<T, Error> {
+    serde_saphyr::with_deserializer_from_str_with_options(text, options, |document| {
+        T::deserialize(Lenient::new(document, pass))
+    })
+}
+
+/// Whether a field is missing in an entry because it has been left out.
+fn is_consequence(error: &Error, entry: &[usize], pass: &Pass) -> bool {
+    let Error::SerdeMissingField { field, .. } = error else { return false };
+    pass.skipped.iter().any(|(path, names)| {
+        let is_in_entry = path.split_last().is_some_and(|(_, path)| path == entry);
+        is_in_entry && matches!(names.last(), Some(Some(name)) if name.value == *field)
+    })
+}
+
+fn place(error: &Error, names: &Names) -> Location {
+    let at = error.location().unwrap_or(Location::UNKNOWN);
+    let order = |at: &Location| (at.line(), at.column());
+    match names.last() {
+        // Some errors have only the place of the mapping around the entry.
+        Some(Some(name)) => std::cmp::max_by_key(at, name.referenced, order),
+        _ => at,
+    }
+}
+
+fn message(error: &Error) -> String {
+    let message = DefaultMessageFormatter.format_message(error);
+    // It may quote anything that is in the document.
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    message.chars().map(printable).collect()
+}

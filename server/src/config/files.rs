@@ -1,0 +1,80 @@
+//! The files of a configuration, and whether they change.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use sha2::{Digest, Sha256};
+
+/// The files that were read, and what was in them.
+#[derive(Debug)]
+pub(crate) struct Read {
+    paths: Vec<PathBuf>,
+    digest: Vec<u8>,
+}
+
+impl Read {
+    pub(crate) fn has_changed(&self) -> bool {
+        let mut files = Files::default();
+        for file in self.paths.iter().flat_map(|path| files_at(path).unwrap_or_default()) {
+            // A file that cannot be read has not been added before, either.
+            if let Ok(content) = fs::read(&file) {
+                files.add(&file, &content);
+            }
+        }
+        files.hasher.finalize().as_slice() != self.digest
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Files {
+    paths: Vec<PathBuf>,
+    hasher: Sha256,
+}
+
+impl Files {
+    /// A file or directory, also one that cannot be read yet.
+    pub(super) fn watch(&mut self, path: PathBuf) {
+        self.paths.push(path);
+    }
+
+    pub(super) fn read(&mut self, file: &Path) -> io::Result<Vec<u8>> {
+        let content = fs::read(file)?;
+        self.add(file, &content);
+        Ok(content)
+    }
+
+    pub(super) fn read_text(&mut self, file: &Path) -> io::Result<String> {
+        let content = self.read(file)?;
+        String::from_utf8(content)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    fn add(&mut self, file: &Path, content: &[u8]) {
+        self.hasher.update(file.as_os_str().as_encoded_bytes());
+        self.hasher.update((content.len() as u64).to_be_bytes());
+        self.hasher.update(content);
+    }
+
+    pub(super) fn into_read(self) -> Read {
+        Read { paths: self.paths, digest: self.hasher.finalize().to_vec() }
+    }
+}
+
+/// A file, or the YAML files of a directory by name.
+pub(super) fn files_at(path: &Path) -> Result<Vec<PathBuf>, String> {
+    let error = |error: std::io::Error| format!("{}: {error}", path.display());
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let is_yaml = |path: &PathBuf| {
+        path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+    };
+    let paths = entries.map_err(error)?.into_iter().map(|entry| entry.path());
+    let mut files: Vec<_> = paths.filter(is_yaml).collect();
+    files.sort();
+    if files.is_empty() {
+        return Err(format!("{}: no file ends with .yaml or .yml", path.display()));
+    }
+    Ok(files)
+}

@@ -1,0 +1,222 @@
+//! Reads the settings and the files that they name, and collects what is wrong with them.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use rustls::ServerConfig;
+use serde_saphyr::Location;
+use tollgate::resolve::ClientIp;
+use tollgate::{Policy, PolicySet, Quota};
+
+use super::document::Document;
+use super::files::{Files, files_at};
+use super::places::Places;
+use super::source::{Origin, Source};
+use super::{Config, Errors, Read};
+use crate::domain::{DomainFile, Domains, Known};
+use crate::lists::Lists;
+use crate::settings::{Settings, StoreSettings, Tls};
+use crate::store::AnyStore;
+use crate::tls;
+
+const SAMPLE: &str = include_str!("../../sample.yaml");
+
+/// Its methods return what is valid, and collect an error for everything else.
+pub(super) struct Reader {
+    /// The file or variable with the settings, as errors name it.
+    name: PathBuf,
+    files: Files,
+    errors: Errors,
+    places: Places,
+    /// The sections in which something has been left out, because it is wrong.
+    incomplete: HashSet<String>,
+}
+
+impl Reader {
+    pub(super) fn new(name: &Path) -> Self {
+        Self {
+            name: name.to_owned(),
+            files: Files::default(),
+            errors: Errors::default(),
+            places: Places::new(name),
+            incomplete: HashSet::new(),
+        }
+    }
+
+    pub(super) fn finish<T>(self, valid: Option<T>) -> (Read, Result<T, Errors>) {
+        let valid = valid.filter(|_| self.errors.is_empty());
+        (self.files.into_read(), valid.ok_or(self.errors))
+    }
+
+    pub(super) fn settings(&mut self, source: &Source) -> Option<Settings> {
+        let document = match &source.origin {
+            Origin::Sample => Document::parse(SAMPLE),
+            Origin::Variable(text) => Document::parse(text),
+            Origin::File(file) => {
+                self.files.watch(file.clone());
+                let text = self.files.read_text(file);
+                let text = text.map_err(|error| self.errors.add(file, Location::UNKNOWN, error));
+                Document::parse(&text.ok()?)
+            }
+        };
+        let Document { value, errors, fields, incomplete } = document;
+        for (at, error) in errors {
+            self.errors.add(&self.name, at, error);
+        }
+        self.places.fields = fields;
+        self.incomplete = incomplete;
+        let mut settings: Settings = value?;
+        source.overrides.apply(&mut settings, &mut self.places, &mut self.errors);
+        for (setting, message) in settings.errors(&self.incomplete) {
+            self.add_error(setting, message);
+        }
+        let limits_nothing = settings.policies.is_empty() && settings.domains.is_empty();
+        if limits_nothing && !self.is_incomplete("policies") && !self.is_incomplete("domains") {
+            let message = "nothing is limited: add `policies` or `domains`";
+            self.errors.add(&self.name, Location::UNKNOWN, message);
+        }
+        Some(settings)
+    }
+
+    pub(super) fn store(&mut self, settings: &StoreSettings) -> Option<AnyStore> {
+        if self.is_incomplete("store") {
+            return None;
+        }
+        let store = AnyStore::open(settings);
+        store.map_err(|error| self.add_error(settings.servers(), error)).ok()
+    }
+
+    /// Also runs on a reload, which then reports what would make a restart fail.
+    pub(super) fn tls(&mut self, files: Option<&Tls>) -> Option<Option<ServerConfig>> {
+        if self.is_incomplete("tls") {
+            return None;
+        }
+        let Some(files) = files else { return Some(None) };
+        let certificates = self.pem("tls.certificate", &files.certificate, tls::certificates);
+        let key = self.pem("tls.key", &files.key, tls::key);
+        let config = tls::config(certificates?, key?);
+        config.map_err(|error| self.add_error("tls", format!("tls: {error}"))).ok().map(Some)
+    }
+
+    fn pem<T>(
+        &mut self,
+        setting: &str,
+        file: &Path,
+        parse: impl Fn(&[u8]) -> Result<T, String>,
+    ) -> Option<T> {
+        self.files.watch(file.to_owned());
+        let content = self.files.read(file).map_err(|error| error.to_string());
+        let parsed = content.and_then(|content| parse(&content));
+        parsed.map_err(|error| self.add_error(setting, in_file(file, error))).ok()
+    }
+
+    pub(super) fn limits(&mut self, settings: Settings) -> Option<Config> {
+        let mut policies = self.policies(&settings);
+        let domains = self.domains(&settings, &policies);
+        for policy in domains.rules().filter_map(|rule| rule.own_policy()) {
+            let name = policy.name();
+            if let Some(other) = settings.policies.keys().find(|other| other.value == name) {
+                let message = format!(
+                    "the name of the policy `{name}` is used by a descriptor's `rate_limit`: rename the policy"
+                );
+                self.errors.add(&self.name, other.referenced, message);
+            }
+            policies = policies.policy(policy);
+        }
+        if let Some(policy) = &settings.auth.policy
+            && policies.get(&policy.value).is_none()
+            && !self.is_incomplete("policies")
+            && !self.is_incomplete("domains")
+        {
+            let message = format!("auth.policy: there is no policy `{}`", policy.value);
+            self.errors.add(&self.name, policy.referenced, message);
+        }
+        let client_ip = ClientIp::new(&settings.auth.trusted_proxies);
+        let client_ip = client_ip.map_err(|error| {
+            self.add_error("auth.trusted_proxies", format!("auth.trusted_proxies: {error}"));
+        });
+        let shadow = domains.rules().filter(|rule| rule.shadow_mode);
+        let shadow = shadow.filter_map(|rule| rule.policy_name());
+        let shadow = shadow.map(str::to_owned).collect();
+        let lists = Lists::new(&settings.allow, &settings.deny);
+        Some(Config { settings, policies, shadow, domains, lists, client_ip: client_ip.ok()? })
+    }
+
+    fn policies(&mut self, settings: &Settings) -> PolicySet {
+        let mut set = PolicySet::new();
+        for (name, quotas) in &settings.policies {
+            if set.get(&name.value).is_some() {
+                let message = format!("there is another policy `{}`", name.value);
+                self.errors.add(&self.name, name.referenced, message);
+            }
+            let mut policy = Policy::new(name.value.clone());
+            for (quota_name, text) in quotas {
+                match text.value.parse::<Quota>() {
+                    Ok(quota) => policy = policy.quota(quota_name.value.clone(), quota),
+                    Err(error) => self.errors.add(&self.name, text.referenced, error),
+                }
+            }
+            // That there are none is a consequence if all of them were wrong.
+            let has_lost_all = policy.quotas().count() == 0
+                && (!quotas.is_empty() || self.is_incomplete("policies"));
+            if !has_lost_all && let Err(error) = PolicySet::new().policy(policy.clone()).validate()
+            {
+                self.errors.add(&self.name, name.referenced, error);
+            }
+            set = set.policy(policy);
+        }
+        set
+    }
+
+    fn domains(&mut self, settings: &Settings, policies: &PolicySet) -> Domains {
+        let mut domains = Domains::default();
+        let base = self.name.parent().unwrap_or(Path::new("")).to_owned();
+        for path in &settings.domains {
+            let at = base.join(&path.value);
+            self.files.watch(at.clone());
+            match files_at(&at) {
+                Err(error) => self.errors.add(&self.name, path.referenced, error),
+                Ok(files) => {
+                    for file in files {
+                        match self.files.read_text(&file) {
+                            Err(error) => {
+                                let error = in_file(&file, error);
+                                self.errors.add(&self.name, path.referenced, error);
+                            }
+                            Ok(text) => self.domain(&file, &text, &mut domains, policies),
+                        }
+                    }
+                }
+            }
+        }
+        domains
+    }
+
+    fn domain(&mut self, file: &Path, text: &str, domains: &mut Domains, policies: &PolicySet) {
+        let document: Document<DomainFile> = Document::parse(text);
+        let known = Known {
+            policies: (!self.is_incomplete("policies")).then_some(policies),
+            all_fields: !document.incomplete.contains("descriptors"),
+        };
+        for (at, error) in document.errors {
+            self.errors.add(file, at, error);
+        }
+        if let Some(domain) = document.value {
+            domains.add(file, domain, known, &mut self.errors);
+        }
+    }
+
+    fn is_incomplete(&self, section: &str) -> bool {
+        self.incomplete.contains(section)
+    }
+
+    fn add_error(&mut self, setting: &str, message: impl Display) {
+        let (file, at) = self.places.find(setting);
+        self.errors.add(file, at, message);
+    }
+}
+
+fn in_file(file: &Path, error: impl Display) -> String {
+    format!("{}: {error}", file.display())
+}

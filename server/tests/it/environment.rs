@@ -1,0 +1,101 @@
+//! Settings by environment.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use reqwest::{Client, StatusCode};
+use serde_json::json;
+use tonic::Code as Grpc;
+
+use crate::common::{Files, Server, request, until};
+
+const LISTEN: &str = "listen: { grpc: '127.0.0.1:0', http: '127.0.0.1:0', admin: '127.0.0.1:0' }";
+
+fn server(settings: &str) -> Server {
+    Server::with_env(&[("TOLLGATE_SETTINGS", &format!("{LISTEN}\n{settings}"))])
+}
+
+async fn status(url: String) -> StatusCode {
+    Client::new().get(url).send().await.unwrap().status()
+}
+
+#[tokio::test]
+async fn what_is_limited_can_be_set_by_environment() {
+    let files = Files::new(&[("d.yaml", "domain: d\ndescriptors: [{ key: user, policy: p }]")]);
+    let domain = files.path("d.yaml");
+    let server = server(&format!(
+        "policies: {{ p: {{ day: 1/day }} }}
+domains: [{domain:?}]
+auth: {{ policy: p, key_header: x-key }}
+allow: [friend]
+deny: [foe]
+limits: {{ descriptors: 2 }}"
+    ));
+    let auth = async |key: &str| {
+        let request = Client::new().get(server.http("/auth")).header("x-key", key);
+        request.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!([auth("ada").await, auth("ada").await], [200, 429]);
+    assert_eq!([auth("friend").await, auth("friend").await], [200, 200]);
+    assert_eq!(auth("foe").await, 429);
+    let mut client = server.client().await;
+    assert_eq!(client.ask("d", &[("user", "bob")]).await.overall_code(), Code::Ok);
+    assert_eq!(client.ask("d", &[("user", "bob")]).await.overall_code(), Code::OverLimit);
+    let entries: &[(&str, &str)] = &[("user", "eve")];
+    let many = client.send(request("d", &[entries; 3])).await.unwrap_err();
+    assert_eq!(many.code(), Grpc::InvalidArgument);
+}
+
+#[tokio::test]
+async fn the_store_and_what_happens_without_it_can_be_set_by_environment() {
+    // Nothing listens there.
+    let server = server(
+        "store: { redis: 'redis://127.0.0.1:1' }\nchecks: { failure_mode: closed }\n\
+         policies: { p: { day: 1/day } }",
+    );
+    let body = json!({ "policy": "p", "key": "ada" });
+    let check = Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+    assert_eq!(check.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn how_the_process_runs_can_be_set_by_environment() {
+    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let files = Files::new(&[
+        ("server.pem", &issued.cert.pem()),
+        ("server.key", &issued.signing_key.serialize_pem()),
+    ]);
+    let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
+    let mut server = server(&format!(
+        "policies: {{ p: {{ day: 1/day }} }}
+tls: {{ certificate: {certificate:?}, key: {key:?} }}
+admin: {{ token: s3cret }}
+shutdown: {{ delay: 1h }}"
+    ));
+    assert_eq!(status(server.admin("/api/status")).await, StatusCode::UNAUTHORIZED);
+
+    let mut plain = TcpStream::connect(server.http).unwrap();
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let mut reply = Vec::new();
+    // It may be cut off.
+    let _ = plain.read_to_end(&mut reply);
+    assert!(!reply.starts_with(b"HTTP"), "there is no TLS");
+
+    server.signal("TERM");
+    until(async || status(server.admin("/readyz")).await == StatusCode::SERVICE_UNAVAILABLE).await;
+    assert_eq!(status(server.admin("/healthz")).await, StatusCode::OK, "the delay has not passed");
+    server.signal("TERM");
+    assert!(server.ends().await);
+}
+
+#[tokio::test]
+async fn a_single_variable_overrides_the_settings() {
+    let settings = format!("{LISTEN}\nadmin: {{ token: a }}\npolicies: {{ p: {{ day: 1/day }} }}");
+    let env = [("TOLLGATE_SETTINGS", settings.as_str()), ("TOLLGATE_ADMIN_TOKEN", "b")];
+    let server = Server::with_env(&env);
+    for (token, expected) in [("a", StatusCode::UNAUTHORIZED), ("b", StatusCode::OK)] {
+        let request = Client::new().get(server.admin("/api/status")).bearer_auth(token);
+        assert_eq!(request.send().await.unwrap().status(), expected);
+    }
+}

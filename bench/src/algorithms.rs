@@ -67,9 +67,9 @@ async fn measure(rounds: usize, passes: u32) -> Result<Vec<Subject>, BoxError> {
     let server = Server::start().await;
     let mut subjects = Vec::new();
     for (name, quotas, most) in SUBJECTS {
-        let names = ["a", "b", "c"].into_iter().zip(quotas);
-        let policy = names.fold(Ok(Policy::new("bench")), |policy, (name, quota)| {
-            Ok::<_, BoxError>(policy?.quota(name, quota.parse()?))
+        let mut names = ["a", "b", "c"].into_iter().zip(quotas);
+        let policy = names.try_fold(Policy::new("bench"), |policy, (name, quota)| {
+            Ok::<_, BoxError>(policy.quota(name, quota.parse()?))
         });
         let call = CapturedCall::capture(policy?).await?;
         call.load(&server).await;

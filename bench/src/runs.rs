@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::load::{Load, Measurement, Until};
-use crate::rows::{MANY_KEYS, Row, Subject};
+use crate::rows::{Row, Subject};
 use crate::setup::Setup;
 use crate::subjects::BoxError;
 
@@ -65,13 +65,6 @@ async fn measure_subjects(
             let measurement = measure(subject, load(config.slice), setup, row.on_cluster).await?;
             verify(subject, &measurement, row.allow_all)?;
             runs.measurements.entry(subject.name).or_default().push(measurement);
-        }
-    }
-    if row.name == MANY_KEYS {
-        // `BytesPerKey` reads the keys of this row.
-        let load = Load { tasks: row.tasks, keys: row.keys, until: Until::AllKeys };
-        for subject in subjects {
-            subject.run(load).await?;
         }
     }
     Ok(runs)

@@ -24,7 +24,7 @@ pub(crate) async fn run() -> Result<ExitCode, BoxError> {
     for row in &Row::ALL {
         let runs = runs::measure_row(row, "", &setup, config).await?;
         if row.name == rows::MANY_KEYS {
-            bytes = Some(BytesPerKey::measure(&setup).await?);
+            bytes = Some(BytesPerKey::measure(row, &setup).await?);
         }
         for name in &runs.order {
             let decisions: u64 = runs.get(name).iter().map(Measurement::decisions).sum();

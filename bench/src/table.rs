@@ -37,7 +37,7 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
         eprintln!("{} ...", row.name);
         let runs = runs::measure_row(row, &settings.subject, &setup, config).await?;
         if row.name == rows::MANY_KEYS && settings.subject.is_empty() {
-            bytes = Some(BytesPerKey::measure(&setup).await?);
+            bytes = Some(BytesPerKey::measure(row, &setup).await?);
         }
         print_row(&runs, bytes.as_ref().filter(|_| row.name == rows::MANY_KEYS));
         all_runs.push(runs);

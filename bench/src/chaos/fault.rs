@@ -85,6 +85,11 @@ impl Fault {
         self == Self::Killed
     }
 
+    /// Whether Redis decides checks during the fault.
+    pub(super) fn leaves_redis_available(self) -> bool {
+        self == Self::ScriptsFlushed
+    }
+
     /// Happens, and is over when this returns.
     pub(super) async fn happen(self, Target { server, proxy }: &Target, time: Duration) {
         match self {

@@ -11,7 +11,7 @@ CARGO ?= cargo
 BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
 
 # Each of these runs alone.
-TIMING_TESTS := $(CARGO) test --locked --all-features --test it timing:: -- --test-threads 1
+TIMING_TESTS := $(CARGO) test --locked --all-features --test it --test tls timing:: -- --test-threads 1
 
 define INTEGRATION_TESTS
 $(CARGO) test --locked --all-features --test it -- --skip timing::
@@ -20,7 +20,7 @@ endef
 
 # With all features, `redis` uses rustls. These are the tests that need other features.
 define TLS_TESTS
-$(CARGO) test --locked --no-default-features --features redis,sentinel,tls-native-tls --test tls $(ARGS)
+RUST_TEST_THREADS=1 $(CARGO) test --locked --no-default-features --features redis,sentinel,tls-native-tls --test tls $(ARGS)
 $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
@@ -95,7 +95,7 @@ test-page: redis ## Look at the live page of tollgate-server with Chromium, whic
 	$(CARGO) test --locked --package tollgate-server --test it page -- --ignored $(ARGS)
 
 tls: redis ## Run the tests of rediss:// with each TLS library, and with none
-	$(CARGO) test --locked --all-features --test tls $(ARGS)
+	RUST_TEST_THREADS=1 $(CARGO) test --locked --all-features --test tls $(ARGS)
 	$(TLS_TESTS)
 
 redis: ## Install redis-server, nginx, faketime and OpenSSL headers if they are missing

@@ -11,5 +11,5 @@ mod common;
 #[path = "../it/log.rs"]
 mod log;
 
-mod cold_start;
+mod timing;
 mod trust;

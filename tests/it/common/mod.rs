@@ -9,6 +9,7 @@
 mod bus;
 mod client;
 mod cluster;
+mod load;
 mod ports;
 mod proxy;
 mod relay;
@@ -23,10 +24,11 @@ mod wait;
 
 pub(crate) use client::connect;
 pub(crate) use cluster::Cluster;
+pub(crate) use load::{decided, load};
 pub(crate) use proxy::Proxy;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server::Server;
-pub(crate) use stalls::Stalls;
+use stalls::Stalls;
 pub(crate) use start::start;
 pub(crate) use temp_dir::TempDir;
 pub(crate) use wait::{BOUND, wait_until};

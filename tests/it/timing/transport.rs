@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tollgate::{FailureMode, Limiter, Quota, RedisStore, Source};
 
-use crate::common::{BOUND, Proxy, Server, Stalls, wait_until};
+use crate::common::{BOUND, Proxy, Server, decided, load, wait_until};
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
@@ -51,48 +51,6 @@ impl Drop for Remote {
             runtime.shutdown_background();
         }
     }
-}
-
-struct Outcome {
-    started: Instant,
-    took: Duration,
-    is_decided: bool,
-}
-
-/// Starts checks of distinct keys at this rate, whether or not the earlier ones have completed.
-/// Without those that were not decided because the machine stalled.
-async fn load(limiter: &Limiter, per_second: u32, duration: Duration) -> Vec<Outcome> {
-    let stalls = Stalls::watch();
-    let mut tick = tokio::time::interval(SECOND / per_second);
-    let mut checks = Vec::new();
-    for number in 0..(duration.as_secs_f64() * f64::from(per_second)) as u32 {
-        tick.tick().await;
-        let limiter = limiter.clone();
-        checks.push(tokio::spawn(async move {
-            let started = Instant::now();
-            let decision = limiter.check(number % 10_000).await.unwrap();
-            let is_decided = decision.source() == Source::Store;
-            Outcome { started, took: started.elapsed(), is_decided }
-        }));
-    }
-    let mut outcomes = Vec::with_capacity(checks.len());
-    for check in checks {
-        outcomes.push(check.await.unwrap());
-    }
-    let (stalls, all) = (stalls.end(), outcomes.len());
-    outcomes.retain(|outcome| {
-        let end = outcome.started + outcome.took;
-        let is_during = |stall: &(Instant, Instant)| outcome.started <= stall.1 && stall.0 <= end;
-        outcome.is_decided || !stalls.iter().any(is_during)
-    });
-    assert!(outcomes.len() * 2 >= all, "the machine is too busy: {stalls:?}");
-    outcomes
-}
-
-/// The share of checks that Redis decided, of those that started from this time on.
-fn decided(outcomes: &[Outcome], from: Instant) -> f64 {
-    let later: Vec<_> = outcomes.iter().filter(|outcome| outcome.started >= from).collect();
-    later.iter().filter(|outcome| outcome.is_decided).count() as f64 / later.len() as f64
 }
 
 fn multi_thread(workers: usize) -> Runtime {

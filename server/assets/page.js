@@ -50,8 +50,8 @@ function showDenied(denied) {
   $("denied-note").textContent = denied.keys.length
     ? `In the last ${denied.seconds} seconds:`
     : `No key was denied in the last ${denied.seconds} seconds.`;
-  $("denied").replaceChildren(...denied.keys.map(({ key, count }) =>
-    row([element("td", key, "key"), element("td", number(count), "number")])));
+  $("denied").replaceChildren(...denied.keys.map(({ policy, key, count }) =>
+    row([element("td", policy), element("td", key, "key"), element("td", number(count), "number")])));
 }
 
 function showBlocked(blocked) {

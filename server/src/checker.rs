@@ -30,7 +30,7 @@ pub(crate) async fn check(
         return Ok(Answer::Blocked(remaining));
     }
     let decision = limiter.check_costs(key, costs).await?;
-    live.denied.observe(key, &decision);
+    policy.counts().denied_keys.observe(key, &decision);
     policy.count(decision.is_allowed());
     Ok(Answer::Decided(decision))
 }

@@ -9,7 +9,7 @@ use tollgate::resolve::ClientIp;
 use tollgate::{BlockList, ConfigError, Limiter, Policy, Quota};
 
 use crate::config::{Config, Read, Service, Source};
-use crate::denied::Denied;
+use crate::denied::{Denied, DeniedOfPolicy};
 use crate::domain::{Domains, QUOTA_NAME};
 use crate::lists::Lists;
 use crate::settings::{Checks, FailureMode, Settings};
@@ -20,7 +20,7 @@ use crate::telemetry;
 pub(crate) struct Live {
     active: ArcSwap<Active>,
     pub(crate) store: AnyStore,
-    pub(crate) denied: Arc<Denied>,
+    pub(crate) denied: Denied,
     pub(crate) blocked: BlockList,
     source: Source,
     /// The settings that the process started with.
@@ -61,6 +61,7 @@ pub(crate) struct ActivePolicy {
 pub(crate) struct Counts {
     pub(crate) allowed: AtomicU64,
     pub(crate) denied: AtomicU64,
+    pub(crate) denied_keys: DeniedOfPolicy,
 }
 
 impl ActivePolicy {
@@ -98,7 +99,7 @@ impl Live {
         Ok(Self {
             active: ArcSwap::from_pointee(active),
             store,
-            denied: Arc::new(Denied::new()),
+            denied: Denied::default(),
             blocked,
             source,
             started_with,

@@ -39,7 +39,8 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
         })
     });
     let keys = live.denied.last().into_iter();
-    let keys = keys.map(|(key, count)| json!({ "key": key, "count": count }));
+    let keys = keys
+        .map(|denied| json!({ "policy": denied.policy, "key": denied.key, "count": denied.count }));
     let mut blocked = live.blocked.list();
     blocked.sort_by(|a, b| (&a.policy, &a.key).cmp(&(&b.policy, &b.key)));
     let blocked = blocked.into_iter().map(|blocked| {

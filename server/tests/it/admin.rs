@@ -36,10 +36,12 @@ async fn operators_look_at_keys_and_change_them() {
 
 #[tokio::test]
 async fn policies_and_denied_keys_are_listed() {
-    let server = Server::with_settings(SETTINGS);
-    for _ in 0..8 {
-        let body = json!({ "policy": "search", "key": "ada" });
-        Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+    let server = Server::with_settings("policies: { search: { hour: 5/h }, login: { hour: 1/h } }");
+    for (policy, checks) in [("search", 8), ("login", 3)] {
+        for _ in 0..checks {
+            let body = json!({ "policy": policy, "key": "ada" });
+            Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+        }
     }
     let status = async || -> Value {
         let response = Client::new().get(server.admin("/api/status")).send().await.unwrap();
@@ -49,12 +51,22 @@ async fn policies_and_denied_keys_are_listed() {
     assert_eq!((&first["store"], &first["failure_mode"]), (&json!("memory"), &json!("local")));
     assert_eq!(
         first["policies"],
-        json!([{
-            "name": "search", "quotas": { "hour": "5/h" }, "is_shadow": false,
-            "allowed": 5, "denied": 3,
-        }])
+        json!([
+            {
+                "name": "login", "quotas": { "hour": "1/h" }, "is_shadow": false,
+                "allowed": 1, "denied": 2,
+            },
+            {
+                "name": "search", "quotas": { "hour": "5/h" }, "is_shadow": false,
+                "allowed": 5, "denied": 3,
+            },
+        ])
     );
-    until(async || status().await["denied"]["keys"] == json!([{ "key": "ada", "count": 3 }])).await;
+    let denied = json!([
+        { "policy": "search", "key": "ada", "count": 3 },
+        { "policy": "login", "key": "ada", "count": 2 },
+    ]);
+    until(async || status().await["denied"]["keys"] == denied).await;
     until(async || status().await["denied"]["keys"] == json!([])).await;
 }
 

@@ -155,7 +155,7 @@ async fn the_page_shows_what_the_api_says() {
     for _ in 0..30 {
         check("login", evil).await;
     }
-    until(async || browser.text("#denied").await.starts_with(&format!("{evil}\t"))).await;
+    until(async || browser.text("#denied").await.starts_with(&format!("login\t{evil}\t"))).await;
     assert_eq!(browser.run("return document.title").await, "tollgate-server");
     assert_eq!(browser.run("return document.images.length").await, 0);
 

@@ -2,7 +2,8 @@
 //!
 //! A call that fails or is late may mean little: a worker was blocked, or a connection was lost. So it
 //! starts a probe, which is a call that no check waits for. If that fails too, and no check has had a good
-//! reply meanwhile, the breaker opens. Then checks fail at once, until a probe succeeds.
+//! reply meanwhile, the breaker opens. Then checks fail at once, until a probe succeeds. If the runtime gives
+//! the probes no time, one check after another is sent instead.
 
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,10 @@ struct Open {
     /// The checks that were not sent.
     refused: u64,
     interval: Duration,
+    /// When the next probe starts.
+    next: Instant,
+    /// Whether a check was sent, because the probe is overdue.
+    has_trial: bool,
 }
 
 /// The calls that have failed since the last good reply.
@@ -58,9 +63,13 @@ pub(super) enum Probed {
 }
 
 impl Breaker {
-    /// A good reply arrived in time.
-    pub(super) fn succeeded(&mut self) {
+    /// A good reply arrived in time. `Closes` if that closes the breaker.
+    pub(super) fn succeeded(&mut self) -> Probed {
         self.faults = Faults::default();
+        match self.open.take_if(|open| open.has_trial) {
+            None => Probed::Works,
+            Some(Open { refused, .. }) => Probed::Closes { refused },
+        }
     }
 
     /// A call has failed. Returns whether a probe starts.
@@ -75,9 +84,15 @@ impl Breaker {
         starts
     }
 
-    /// Why a check is not sent, if it is not: the error of the last probe.
-    pub(super) fn refuse(&mut self) -> Option<Error> {
+    /// Why a check is not sent, if it is not: the error of the last probe. A probe takes at most
+    /// `timeout`.
+    pub(super) fn refuse(&mut self, now: Instant, timeout: Duration) -> Option<Error> {
         let open = self.open.as_mut()?;
+        if now.saturating_duration_since(open.next) > timeout + LONGEST_INTERVAL {
+            open.next = now;
+            open.has_trial = true;
+            return None;
+        }
         open.refused += 1;
         Some(open.error.clone())
     }
@@ -101,7 +116,7 @@ impl Breaker {
                 let open = open.take();
                 self.is_probing = false;
                 self.rests_until = Some(now + REST);
-                self.succeeded();
+                self.faults = Faults::default();
                 match open {
                     None => Probed::Works,
                     Some(Open { refused, .. }) => Probed::Closes { refused },
@@ -114,13 +129,15 @@ impl Breaker {
             }
             (Err(error), None) => {
                 let interval = FIRST_INTERVAL;
-                self.open = Some(Open { error, refused: 0, interval });
-                Probed::Opens { faults: self.faults, next: next(interval) }
+                let next = next(interval);
+                self.open = Some(Open { error, refused: 0, interval, next, has_trial: false });
+                Probed::Opens { faults: self.faults, next }
             }
             (Err(error), Some(open)) => {
                 open.error = error;
                 open.interval = (open.interval * 2).min(LONGEST_INTERVAL);
-                Probed::StaysOpen { next: next(open.interval) }
+                open.next = next(open.interval);
+                Probed::StaysOpen { next: open.next }
             }
         }
     }
@@ -147,6 +164,7 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+    const TIMEOUT: Duration = Duration::from_millis(50);
 
     fn error() -> Error {
         Error::new(crate::ErrorKind::Timeout, "late")
@@ -164,9 +182,9 @@ mod tests {
         let (mut breaker, start) = (Breaker::default(), Instant::now());
         assert!(breaker.failed(Fault::Failed, start));
         assert!(!breaker.failed(Fault::Failed, start + MS), "one probe at a time");
-        assert!(breaker.refuse().is_none());
+        assert!(breaker.refuse(start + MS, TIMEOUT).is_none());
         assert_eq!(breaker.probed(Ok(()), start + 2 * MS, 0.5), Probed::Works);
-        assert!(breaker.refuse().is_none());
+        assert!(breaker.refuse(start + 2 * MS, TIMEOUT).is_none());
     }
 
     #[test]
@@ -176,7 +194,7 @@ mod tests {
         // The check was sent on another connection than the probe.
         breaker.succeeded();
         assert_eq!(breaker.probed(Err(error()), start + MS, 0.5), Probed::Works);
-        assert!(breaker.refuse().is_none());
+        assert!(breaker.refuse(start + MS, TIMEOUT).is_none());
         assert!(
             breaker.failed(Fault::Failed, start + 2 * MS),
             "the next fault starts another probe"
@@ -201,11 +219,28 @@ mod tests {
         let start = Instant::now();
         let mut breaker = opened(start);
         for _ in 0..3 {
-            assert_eq!(breaker.refuse().unwrap().to_string(), "late");
+            assert_eq!(breaker.refuse(start + MS, TIMEOUT).unwrap().to_string(), "late");
         }
-        let closes = Probed::Closes { refused: 3 };
+        assert_eq!(breaker.succeeded(), Probed::Works, "sent before it opened");
+        assert!(breaker.refuse(start + 6 * MS, TIMEOUT).is_some());
+        let closes = Probed::Closes { refused: 4 };
         assert_eq!(breaker.probed(Ok(()), start + 7 * MS, 0.5), closes);
-        assert!(breaker.refuse().is_none());
+        assert!(breaker.refuse(start + 7 * MS, TIMEOUT).is_none());
+    }
+
+    #[test]
+    fn if_probes_get_no_time_a_check_shows_that_the_server_works() {
+        let start = Instant::now();
+        let mut breaker = opened(start);
+        let is_sent =
+            |breaker: &mut Breaker, ms| breaker.refuse(start + ms * MS, TIMEOUT).is_none();
+        let sent: Vec<_> = (0..1_000).filter(|&ms| is_sent(&mut breaker, ms)).collect();
+        assert_eq!(sent, [319, 620, 921]);
+        breaker.failed(Fault::Late, start + 972 * MS);
+        assert!(!is_sent(&mut breaker, 1_000));
+        assert_eq!(breaker.succeeded(), Probed::Closes { refused: 998 });
+        assert!(is_sent(&mut breaker, 1_001));
+        assert_eq!(breaker.probed(Ok(()), start + 2_000 * MS, 0.5), Probed::Works, "much later");
     }
 
     #[test]

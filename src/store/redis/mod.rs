@@ -97,8 +97,8 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// runtimes may have to wait for its tasks, at most until their timeout.
 ///
 /// Probes of a server that fails are such tasks, too. A program that calls `block_on` of a
-/// `current_thread` runtime for each check gives them no time, so it may not notice that the server works
-/// again: use a multi-threaded runtime there, or stay inside one `block_on`.
+/// `current_thread` runtime for each check gives them no time. So a check is sent instead, several times
+/// a second, and may take its timeout.
 ///
 /// Timers fire on a separate thread, `tollgate-timer`, so a handler that blocks a worker does not
 /// make a check exceed its timeout. (Password hashing, for example, belongs in `spawn_blocking`.) A

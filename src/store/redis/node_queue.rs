@@ -106,7 +106,8 @@ impl NodeQueue {
     ) -> Result<Place, Error> {
         let now = Instant::now();
         let mut state = self.state();
-        if let Some(error) = state.breaker.refuse() {
+        let timeout = state.queue.timeout();
+        if let Some(error) = state.breaker.refuse(now, timeout) {
             if state.breaker.resume() {
                 self.unlock_and_probe(state, Target::new(policy, key, slot), now);
             }
@@ -195,7 +196,14 @@ impl NodeQueue {
             }
             End::Replied { sent, at, is_good } => match state.queue.returned(Some((sent, at))) {
                 true => Fault::Late,
-                false if is_good => return state.breaker.succeeded(),
+                false if is_good => {
+                    let probed = state.breaker.succeeded();
+                    drop(state);
+                    if probed != Probed::Works {
+                        self.log(&probed, None);
+                    }
+                    return;
+                }
                 false => Fault::Failed,
             },
         };
@@ -258,19 +266,20 @@ impl NodeQueue {
         if let Some((batches, error)) = unsent {
             batches.iter().for_each(|batch| batch.fail(|| error.clone()));
         }
-        let ConnectionSet { breaker_log, metrics, .. } = &*self.connections;
-        breaker_log.probed(server, &probed, error.as_ref(), now);
+        self.log(&probed, error.as_ref());
         match probed {
-            Probed::Works => None,
-            Probed::Opens { next, .. } => {
-                metrics.breaker_opened();
-                Some(next)
-            }
-            Probed::StaysOpen { next } => Some(next),
-            Probed::Closes { .. } => {
-                metrics.breaker_closed();
-                None
-            }
+            Probed::Works | Probed::Closes { .. } => None,
+            Probed::Opens { next, .. } | Probed::StaysOpen { next } => Some(next),
+        }
+    }
+
+    fn log(&self, probed: &Probed, error: Option<&Error>) {
+        let ConnectionSet { breaker_log, metrics, .. } = &*self.connections;
+        breaker_log.probed(self.connections.server(), probed, error, Instant::now());
+        match probed {
+            Probed::Opens { .. } => metrics.breaker_opened(),
+            Probed::Closes { .. } => metrics.breaker_closed(),
+            Probed::Works | Probed::StaysOpen { .. } => {}
         }
     }
 

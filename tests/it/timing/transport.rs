@@ -202,6 +202,28 @@ fn handlers_that_block_their_worker_do_not_delay_the_checks_of_others() {
     });
 }
 
+/// Checks that are refused return at once, so the tasks of their runtime never run.
+#[test]
+fn a_program_that_blocks_on_each_check_notices_that_redis_works_again() {
+    let remote = Remote::start(Duration::ZERO);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let limiter = limiter(&remote.store(), "default").build().unwrap();
+    let is_decided = || runtime.block_on(limiter.check("key")).unwrap().source() == Source::Store;
+    assert!(is_decided());
+    remote.proxy.swallow(true);
+    let is_refused = || {
+        let start = Instant::now();
+        !is_decided() && start.elapsed() < TIMEOUT / 2
+    };
+    assert!((0..100).any(|_| is_refused()), "the breaker opens");
+    remote.proxy.swallow(false);
+    let start = Instant::now();
+    while !is_decided() {
+        assert!(start.elapsed() < BOUND, "Redis is not used again");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Two tasks make a check, block, and then await it.
 #[test]
 fn a_check_that_is_not_polled_delays_nobody() {

@@ -152,7 +152,7 @@ impl Drop for Process {
 
 struct Subject {
     name: &'static str,
-    connections: Vec<Connection>,
+    address: SocketAddr,
     process: Process,
 }
 
@@ -172,20 +172,21 @@ impl Subject {
         let address: SocketAddr = address.ok_or("no address")?.parse()?;
         // The pipe has to stay open and empty.
         std::thread::spawn(move || lines.for_each(drop));
-        let mut connections = Vec::new();
-        for _ in 0..CONNECTIONS {
-            connections.push(Connection::open(address).await?);
-        }
-        Ok(Self { name, connections, process })
+        Ok(Self { name, address, process })
     }
 
     async fn measure(&self, streams: usize, redis: &Process) -> Result<Measured> {
+        // New ones, because tollgate-server ends connections without requests.
+        let mut connections = Vec::new();
+        for _ in 0..CONNECTIONS {
+            connections.push(Connection::open(self.address).await?);
+        }
         let (cpu, redis_cpu) = (self.process.cpu()?, redis.cpu()?);
         let random = Arc::new(AtomicU64::new(1));
         let start = Instant::now();
         let tasks: Vec<_> = (0..streams)
             .map(|n| {
-                let connection = self.connections[n % CONNECTIONS].clone();
+                let connection = connections[n % CONNECTIONS].clone();
                 let random = random.clone();
                 tokio::spawn(async move {
                     let mut times = Vec::new();

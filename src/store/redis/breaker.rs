@@ -2,8 +2,8 @@
 //!
 //! A call that fails or is late may mean little: a worker was blocked, or a connection was lost. So it
 //! starts a probe, which is a call that no check waits for. If that fails too, and no check has had a good
-//! reply meanwhile, the breaker opens. Then checks fail at once, until a probe succeeds. If the runtime gives
-//! the probes no time, one check after another is sent instead.
+//! reply meanwhile, the breaker opens. Then checks fail at once, until a probe succeeds. If the runtime does
+//! not run the prober, one check after another is sent instead.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,13 @@ const FIRST_INTERVAL: Duration = Duration::from_millis(25);
 /// Short enough that checks are decided again within a second after an outage.
 const LONGEST_INTERVAL: Duration = Duration::from_millis(250);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Breaker {
+    /// That of checks, which is that of probes, too.
+    timeout: Duration,
     open: Option<Open>,
-    is_probing: bool,
+    /// If there is a prober, when it is overdue.
+    prober: Option<Instant>,
     rests_until: Option<Instant>,
     faults: Faults,
 }
@@ -32,10 +35,8 @@ struct Open {
     /// The checks that were not sent.
     refused: u64,
     interval: Duration,
-    /// When the next probe starts.
-    next: Instant,
-    /// Whether a check was sent, because the probe is overdue.
-    has_trial: bool,
+    /// When a check was sent, because the prober is overdue.
+    trial: Option<Instant>,
 }
 
 /// The calls that have failed since the last good reply.
@@ -63,10 +64,16 @@ pub(super) enum Probed {
 }
 
 impl Breaker {
-    /// A good reply arrived in time. `Closes` if that closes the breaker.
-    pub(super) fn succeeded(&mut self) -> Probed {
+    pub(super) fn new(timeout: Duration) -> Self {
+        let faults = Faults::default();
+        Self { timeout, open: None, prober: None, rests_until: None, faults }
+    }
+
+    /// A good reply arrived in time, to a call that was sent at this time. `Closes` if that closes the
+    /// breaker.
+    pub(super) fn succeeded(&mut self, sent: Instant) -> Probed {
         self.faults = Faults::default();
-        match self.open.take_if(|open| open.has_trial) {
+        match self.open.take_if(|open| open.trial.is_some_and(|trial| trial <= sent)) {
             None => Probed::Works,
             Some(Open { refused, .. }) => Probed::Closes { refused },
         }
@@ -79,27 +86,49 @@ impl Breaker {
             Fault::Late => self.faults.late += 1,
         }
         let rests = self.rests_until.is_some_and(|until| now < until);
-        let starts = !self.is_probing && (self.open.is_some() || !rests);
-        self.is_probing |= starts;
+        let starts = match self.open {
+            Some(_) => self.prober.is_none(),
+            None => !rests && self.prober.is_none_or(|overdue| overdue <= now),
+        };
+        if starts {
+            self.prober = Some(self.overdue_after(now));
+        }
         starts
     }
 
-    /// Why a check is not sent, if it is not: the error of the last probe. A probe takes at most
-    /// `timeout`.
-    pub(super) fn refuse(&mut self, now: Instant, timeout: Duration) -> Option<Error> {
-        let open = self.open.as_mut()?;
-        if now.saturating_duration_since(open.next) > timeout + LONGEST_INTERVAL {
-            open.next = now;
-            open.has_trial = true;
-            return None;
+    /// Whether a check is sent although the breaker is open, because the prober is overdue.
+    pub(super) fn starts_trial(&mut self, now: Instant) -> bool {
+        let starts = self.is_trial_due(now);
+        if starts && let Some(open) = &mut self.open {
+            open.trial = Some(now);
+            self.prober = Some(self.overdue_after(now));
         }
+        starts
+    }
+
+    /// Why a check is not sent, if it is not: the error of the last probe.
+    pub(super) fn refuse(&mut self) -> Option<Error> {
+        let open = self.open.as_mut()?;
         open.refused += 1;
         Some(open.error.clone())
     }
 
-    /// Why checks are not sent, if they are not.
+    /// Why the next check will not be sent, if so.
+    pub(super) fn refusal(&self, now: Instant) -> Option<&Error> {
+        self.open_error().filter(|_| !self.is_trial_due(now))
+    }
+
     pub(super) fn open_error(&self) -> Option<&Error> {
         self.open.as_ref().map(|open| &open.error)
+    }
+
+    fn is_trial_due(&self, now: Instant) -> bool {
+        self.open.is_some() && self.prober.is_some_and(|overdue| overdue <= now)
+    }
+
+    /// A probe that starts at this time has ended by then, if its runtime runs it.
+    fn overdue_after(&self, start: Instant) -> Instant {
+        start + self.timeout + LONGEST_INTERVAL
     }
 
     /// A probe has ended. `jitter` is a random number from 0 to 1, so that the processes of a fleet do
@@ -114,7 +143,7 @@ impl Breaker {
         match (result, &mut self.open) {
             (Ok(()), open) => {
                 let open = open.take();
-                self.is_probing = false;
+                self.prober = None;
                 self.rests_until = Some(now + REST);
                 self.faults = Faults::default();
                 match open {
@@ -124,38 +153,44 @@ impl Breaker {
             }
             // A check has had a good reply since the probe began, perhaps on another connection.
             (Err(_), None) if self.faults == Faults::default() => {
-                self.is_probing = false;
+                self.prober = None;
                 Probed::Works
             }
             (Err(error), None) => {
                 let interval = FIRST_INTERVAL;
                 let next = next(interval);
-                self.open = Some(Open { error, refused: 0, interval, next, has_trial: false });
+                self.open = Some(Open { error, refused: 0, interval, trial: None });
+                self.prober = Some(self.overdue_after(next));
                 Probed::Opens { faults: self.faults, next }
             }
             (Err(error), Some(open)) => {
                 open.error = error;
                 open.interval = (open.interval * 2).min(LONGEST_INTERVAL);
-                open.next = next(open.interval);
-                Probed::StaysOpen { next: open.next }
+                let next = next(open.interval);
+                self.prober = Some(self.overdue_after(next));
+                Probed::StaysOpen { next }
             }
         }
     }
 
     /// A probe will have no result, because its runtime has shut down. The next check starts another.
     pub(super) fn abandoned(&mut self) {
-        self.is_probing = false;
+        self.prober = None;
     }
 
     /// Nobody probes any more, and checks are sent again. Returns whether it was open.
     pub(super) fn end(&mut self) -> bool {
-        self.is_probing = false;
+        self.prober = None;
         self.open.take().is_some()
     }
 
     /// Whether a probe has to start, because the last one was abandoned. If so, it starts.
-    pub(super) fn resume(&mut self) -> bool {
-        self.open.is_some() && !std::mem::replace(&mut self.is_probing, true)
+    pub(super) fn resume(&mut self, now: Instant) -> bool {
+        let starts = self.open.is_some() && self.prober.is_none();
+        if starts {
+            self.prober = Some(self.overdue_after(now));
+        }
+        starts
     }
 }
 
@@ -171,7 +206,7 @@ mod tests {
     }
 
     fn opened(now: Instant) -> Breaker {
-        let mut breaker = Breaker::default();
+        let mut breaker = Breaker::new(TIMEOUT);
         assert!(breaker.failed(Fault::Late, now));
         assert!(matches!(breaker.probed(Err(error()), now, 0.5), Probed::Opens { .. }));
         breaker
@@ -179,22 +214,22 @@ mod tests {
 
     #[test]
     fn a_fault_that_a_probe_does_not_confirm_changes_nothing() {
-        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        let (mut breaker, start) = (Breaker::new(TIMEOUT), Instant::now());
         assert!(breaker.failed(Fault::Failed, start));
         assert!(!breaker.failed(Fault::Failed, start + MS), "one probe at a time");
-        assert!(breaker.refuse(start + MS, TIMEOUT).is_none());
+        assert!(breaker.refuse().is_none());
         assert_eq!(breaker.probed(Ok(()), start + 2 * MS, 0.5), Probed::Works);
-        assert!(breaker.refuse(start + 2 * MS, TIMEOUT).is_none());
+        assert!(breaker.refuse().is_none());
     }
 
     #[test]
     fn a_good_reply_during_a_probe_outweighs_its_failure() {
-        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        let (mut breaker, start) = (Breaker::new(TIMEOUT), Instant::now());
         assert!(breaker.failed(Fault::Failed, start));
         // The check was sent on another connection than the probe.
-        breaker.succeeded();
+        breaker.succeeded(start);
         assert_eq!(breaker.probed(Err(error()), start + MS, 0.5), Probed::Works);
-        assert!(breaker.refuse(start + MS, TIMEOUT).is_none());
+        assert!(breaker.refuse().is_none());
         assert!(
             breaker.failed(Fault::Failed, start + 2 * MS),
             "the next fault starts another probe"
@@ -203,7 +238,7 @@ mod tests {
 
     #[test]
     fn faults_that_are_none_of_the_server_cost_few_probes() {
-        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        let (mut breaker, start) = (Breaker::new(TIMEOUT), Instant::now());
         let mut probes = 0;
         for ms in 0..1_000 {
             if breaker.failed(Fault::Failed, start + ms * MS) {
@@ -219,35 +254,59 @@ mod tests {
         let start = Instant::now();
         let mut breaker = opened(start);
         for _ in 0..3 {
-            assert_eq!(breaker.refuse(start + MS, TIMEOUT).unwrap().to_string(), "late");
+            assert_eq!(breaker.refuse().unwrap().to_string(), "late");
         }
-        assert_eq!(breaker.succeeded(), Probed::Works, "sent before it opened");
-        assert!(breaker.refuse(start + 6 * MS, TIMEOUT).is_some());
+        assert_eq!(breaker.succeeded(start), Probed::Works, "sent before it opened");
+        assert!(breaker.refuse().is_some());
         let closes = Probed::Closes { refused: 4 };
         assert_eq!(breaker.probed(Ok(()), start + 7 * MS, 0.5), closes);
-        assert!(breaker.refuse(start + 7 * MS, TIMEOUT).is_none());
+        assert!(breaker.refuse().is_none());
     }
 
     #[test]
     fn if_probes_get_no_time_a_check_shows_that_the_server_works() {
         let start = Instant::now();
         let mut breaker = opened(start);
-        let is_sent =
-            |breaker: &mut Breaker, ms| breaker.refuse(start + ms * MS, TIMEOUT).is_none();
-        let sent: Vec<_> = (0..1_000).filter(|&ms| is_sent(&mut breaker, ms)).collect();
-        assert_eq!(sent, [319, 620, 921]);
-        breaker.failed(Fault::Late, start + 972 * MS);
-        assert!(!is_sent(&mut breaker, 1_000));
-        assert_eq!(breaker.succeeded(), Probed::Closes { refused: 998 });
-        assert!(is_sent(&mut breaker, 1_001));
-        assert_eq!(breaker.probed(Ok(()), start + 2_000 * MS, 0.5), Probed::Works, "much later");
+        let tried: Vec<_> =
+            (0..1_000).filter(|&ms| breaker.starts_trial(start + ms * MS)).collect();
+        assert_eq!(tried, [319, 619, 919]);
+        assert!(breaker.refusal(start + 1_218 * MS).is_some());
+        assert!(
+            breaker.refusal(start + 1_219 * MS).is_none(),
+            "what goes with a trial is sent, too"
+        );
+        assert!(!breaker.failed(Fault::Late, start + 969 * MS), "there is a prober");
+        assert_eq!(breaker.succeeded(start + 318 * MS), Probed::Works, "sent before the trial");
+        assert!(breaker.open_error().is_some());
+        assert_eq!(breaker.succeeded(start + 919 * MS), Probed::Closes { refused: 0 });
+        assert!(!breaker.starts_trial(start + 2_000 * MS));
+        // Its task has got no time yet. Another runtime may need the server.
+        assert!(breaker.failed(Fault::Late, start + 2_000 * MS), "another prober");
+        breaker.succeeded(start + 2_000 * MS);
+        assert_eq!(breaker.probed(Err(error()), start + 2_001 * MS, 0.5), Probed::Works);
+    }
+
+    #[test]
+    fn a_prober_that_runs_in_time_is_no_reason_for_a_trial() {
+        for jitter in [0.0, 0.5, 1.0] {
+            let start = Instant::now();
+            let mut breaker = opened(start);
+            let mut now = start;
+            for _ in 0..10 {
+                let Probed::StaysOpen { next } = breaker.probed(Err(error()), now, jitter) else {
+                    panic!()
+                };
+                assert!(!breaker.starts_trial(next + TIMEOUT));
+                now = next + TIMEOUT;
+            }
+        }
     }
 
     #[test]
     fn only_faults_since_the_last_good_reply_count() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
+        let (mut breaker, now) = (Breaker::new(TIMEOUT), Instant::now());
         breaker.failed(Fault::Failed, now);
-        breaker.succeeded();
+        breaker.succeeded(now);
         breaker.failed(Fault::Late, now);
         breaker.failed(Fault::Late, now);
         let Probed::Opens { faults, .. } = breaker.probed(Err(error()), now, 0.5) else { panic!() };
@@ -273,11 +332,13 @@ mod tests {
 
     #[test]
     fn a_probe_that_ended_with_its_runtime_is_replaced() {
-        let mut breaker = opened(Instant::now());
-        assert!(!breaker.resume(), "it is still probing");
+        let start = Instant::now();
+        let mut breaker = opened(start);
+        assert!(!breaker.resume(start), "it is still probing");
         breaker.abandoned();
-        assert!(breaker.resume() && !breaker.resume());
-        let mut closed = Breaker::default();
-        assert!(!closed.resume());
+        assert!(breaker.resume(start) && !breaker.resume(start));
+        assert!(!breaker.starts_trial(start + TIMEOUT), "it has only just begun");
+        let mut closed = Breaker::new(TIMEOUT);
+        assert!(!closed.resume(start));
     }
 }

@@ -52,7 +52,7 @@ impl NodeQueue {
         timeout: Duration,
     ) -> Self {
         let queue = QueueState::new(timeout);
-        let state = State { queue, breaker: Breaker::default(), runtime: None };
+        let state = State { queue, breaker: Breaker::new(timeout), runtime: None };
         Self { topology, connections, state: Mutex::new(state) }
     }
 
@@ -64,7 +64,7 @@ impl NodeQueue {
 
     /// Whether checks are sent.
     pub(super) fn is_open(&self) -> bool {
-        self.state().breaker.open_error().is_none()
+        self.state().breaker.refusal(Instant::now()).is_none()
     }
 
     /// Adds a check that is sent with the next one, or by [`start`](Self::start).
@@ -78,7 +78,7 @@ impl NodeQueue {
     ) -> Result<Place, Error> {
         let now = Instant::now();
         let mut state = self.state();
-        if let Some(error) = state.breaker.open_error() {
+        if let Some(error) = state.breaker.refusal(now) {
             return Err(error.clone());
         }
         if state.runtime.is_none() {
@@ -106,9 +106,10 @@ impl NodeQueue {
     ) -> Result<Place, Error> {
         let now = Instant::now();
         let mut state = self.state();
-        let timeout = state.queue.timeout();
-        if let Some(error) = state.breaker.refuse(now, timeout) {
-            if state.breaker.resume() {
+        // A server that is full still answers a peek.
+        let is_trial = !matches!(op, Op::Peek) && state.breaker.starts_trial(now);
+        if !is_trial && let Some(error) = state.breaker.refuse() {
+            if state.breaker.resume(now) {
                 self.unlock_and_probe(state, Target::new(policy, key, slot), now);
             }
             return Err(error);
@@ -197,7 +198,7 @@ impl NodeQueue {
             End::Replied { sent, at, is_good } => match state.queue.returned(Some((sent, at))) {
                 true => Fault::Late,
                 false if is_good => {
-                    let probed = state.breaker.succeeded();
+                    let probed = state.breaker.succeeded(sent.at());
                     drop(state);
                     if probed != Probed::Works {
                         self.log(&probed, None);

@@ -61,6 +61,10 @@ pub(super) struct Sent {
 }
 
 impl Sent {
+    pub(super) fn at(&self) -> Instant {
+        self.at
+    }
+
     pub(super) fn elapsed(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.at)
     }

@@ -7,9 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{FailureMode, Limiter, Quota, RedisStore, Source};
+use tollgate::{Decision, FailureMode, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, decided, load, wait_until};
+use crate::log::Log;
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
@@ -202,26 +203,71 @@ fn handlers_that_block_their_worker_do_not_delay_the_checks_of_others() {
     });
 }
 
-/// Checks that are refused return at once, so the tasks of their runtime never run.
+/// A program that calls `block_on` for each check. Those that are refused return at once, so the other
+/// tasks of the runtime never run.
+struct Blocking {
+    runtime: Runtime,
+    limiter: Limiter,
+}
+
+impl Blocking {
+    fn new(limiter: tollgate::LimiterBuilder) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        Self { runtime, limiter: limiter.build().unwrap() }
+    }
+
+    fn check(&self) -> Decision {
+        self.runtime.block_on(self.limiter.check("key")).unwrap()
+    }
+
+    fn check_until_decided(&self) -> Decision {
+        let start = Instant::now();
+        loop {
+            let decision = self.check();
+            if decision.source() == Source::Store {
+                return decision;
+            }
+            assert!(start.elapsed() < BOUND, "Redis is not used");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn check_until_refused(&self) {
+        let is_refused = |_| {
+            let start = Instant::now();
+            self.check().source() != Source::Store && start.elapsed() < TIMEOUT / 2
+        };
+        assert!((0..100).any(is_refused), "the breaker does not open");
+    }
+}
+
 #[test]
 fn a_program_that_blocks_on_each_check_notices_that_redis_works_again() {
     let remote = Remote::start(Duration::ZERO);
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let limiter = limiter(&remote.store(), "default").build().unwrap();
-    let is_decided = || runtime.block_on(limiter.check("key")).unwrap().source() == Source::Store;
-    assert!(is_decided());
+    let program = Blocking::new(limiter(&remote.store(), "default"));
+    let _ = program.check_until_decided();
+    let (log, _guard) = Log::capture();
     remote.proxy.swallow(true);
-    let is_refused = || {
-        let start = Instant::now();
-        !is_decided() && start.elapsed() < TIMEOUT / 2
-    };
-    assert!((0..100).any(|_| is_refused()), "the breaker opens");
+    program.check_until_refused();
     remote.proxy.swallow(false);
-    let start = Instant::now();
-    while !is_decided() {
-        assert!(start.elapsed() < BOUND, "Redis is not used again");
-        thread::sleep(Duration::from_millis(1));
-    }
+    let _ = program.check_until_decided();
+    let lines = |text: &str| log.events().iter().filter(|event| event.contains(text)).count();
+    assert_eq!((lines("circuit breaker open"), lines("circuit breaker closed")), (1, 1));
+}
+
+#[test]
+fn a_program_that_blocks_on_each_check_charges_what_it_took_locally_first() {
+    let remote = Remote::start(Duration::ZERO);
+    let limiter = Limiter::builder(remote.store(), Quota::per_day(200)).timeout(TIMEOUT);
+    let program = Blocking::new(limiter);
+    let _ = program.check_until_decided();
+    remote.server.stop();
+    program.check_until_refused();
+    while program.check().is_allowed() {}
+    let runtime = remote.runtime.as_ref().unwrap();
+    runtime.block_on(remote.server.restart());
+    // It forgot the first check.
+    assert_eq!(program.check_until_decided().remaining(), 0);
 }
 
 /// Two tasks make a check, block, and then await it.

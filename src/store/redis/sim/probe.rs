@@ -14,11 +14,17 @@ use crate::store::redis::breaker::{Breaker, Fault, Probed};
 /// After its time a probe is polled once more.
 const GRACE: Micros = 5 * MS / 2;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Breakers {
     pub(super) breaker: Breaker,
     /// The call of the current probe.
     call: Option<u64>,
+}
+
+impl Breakers {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { breaker: Breaker::new(timeout), call: None }
+    }
 }
 
 impl World {

@@ -39,10 +39,12 @@ impl Process {
         let queue = |&timeout: &Micros| {
             (0..plan.nodes).map(|_| QueueState::new(Duration::from_micros(timeout))).collect()
         };
-        let breakers = || (0..plan.nodes).map(|_| Breakers::default()).collect();
+        let breakers = |&timeout: &Micros| {
+            (0..plan.nodes).map(|_| Breakers::new(Duration::from_micros(timeout))).collect()
+        };
         Self {
             queues: plan.timeouts.iter().map(queue).collect(),
-            breakers: plan.timeouts.iter().map(|_| breakers()).collect(),
+            breakers: plan.timeouts.iter().map(breakers).collect(),
             links: (0..plan.nodes).map(|_| Lifecycle::default()).collect(),
             waiters: vec![Vec::new(); plan.nodes],
             routes: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),

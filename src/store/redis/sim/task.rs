@@ -341,7 +341,7 @@ impl World {
         if is_late {
             self.report(id, Fault::Late);
         } else if replies.iter().any(is_good) {
-            self.breaker(id).succeeded();
+            self.breaker(id).succeeded(flight.sent.at());
         } else {
             self.report(id, Fault::Failed);
         }

@@ -255,8 +255,8 @@ impl World {
         self.checks.push(Check::new(id, self.now, deadline, is_owed));
         let waker: Waker = Arc::new(CheckWaker { check, woken: self.woken.clone() }).into();
         let (key, op) = (Key::from(number), Op::acquire(UNIT + check as u64));
-        let patience = Duration::from_micros(timeout);
-        if let Some(error) = self.breaker(id).refuse(now, patience) {
+        let is_trial = self.breaker(id).starts_trial(now);
+        if !is_trial && let Some(error) = self.breaker(id).refuse() {
             return self.judge(check, Err(error));
         }
         let queue = self.queue(id);

@@ -30,7 +30,7 @@ pub(crate) async fn check(
         return Ok(Answer::Blocked(remaining));
     }
     let decision = limiter.check_costs(key, costs).await?;
-    policy.counts().denied_keys.observe(key, &decision);
+    live.denied.observe(policy.name(), key, &decision);
     policy.count(decision.is_allowed());
     Ok(Answer::Decided(decision))
 }

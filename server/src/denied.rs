@@ -1,21 +1,22 @@
 //! The keys that are denied most.
 
+use std::collections::HashMap;
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tollgate::{Decision, DeniedKeys, Key};
 
-use crate::live::Live;
-
 /// How many keys are listed.
 const MOST: NonZeroU16 = NonZeroU16::new(50).unwrap();
 /// How long denials are counted for.
 pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 
-/// Keys denied in the last complete period.
+/// Counts denials by policy and key, in periods.
 #[derive(Default)]
 pub(crate) struct Denied {
+    /// Of the policies that have denied a key in this period.
+    policies: Mutex<HashMap<String, DeniedKeys>>,
     last: RwLock<Vec<DeniedKey>>,
 }
 
@@ -28,46 +29,52 @@ pub(crate) struct DeniedKey {
 }
 
 impl Denied {
+    pub(crate) fn observe(&self, policy: &str, key: &Key, decision: &Decision) {
+        if decision.would_be_denied() {
+            let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+            match policies.get(policy) {
+                Some(keys) => keys.observe(key, decision),
+                None => {
+                    let keys = DeniedKeys::plain(MOST);
+                    keys.observe(key, decision);
+                    policies.insert(policy.to_owned(), keys);
+                }
+            }
+        }
+    }
+
+    /// Keys denied in the last complete period.
     pub(crate) fn last(&self) -> Vec<DeniedKey> {
         self.last.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Runs until the process exits.
-    pub(crate) async fn count(live: Arc<Live>) {
+    pub(crate) async fn count(this: Arc<Self>) {
         loop {
             tokio::time::sleep(PERIOD).await;
-            let mut denied: Vec<_> = live
-                .active()
-                .policies()
-                .flat_map(|(policy, active)| {
-                    let keys = active.counts().denied_keys.take().into_iter();
-                    keys.map(|(key, count)| DeniedKey { policy: policy.to_owned(), key, count })
-                })
-                .collect();
-            denied.sort_by(|a, b| {
-                b.count.cmp(&a.count).then_with(|| (&a.policy, &a.key).cmp(&(&b.policy, &b.key)))
-            });
-            denied.truncate(MOST.get().into());
-            *live.denied.last.write().unwrap_or_else(PoisonError::into_inner) = denied;
-        }
-    }
-}
-
-/// The keys of one policy. It uses no memory in a period without denials.
-#[derive(Debug, Default)]
-pub(crate) struct DeniedOfPolicy(Mutex<Option<DeniedKeys>>);
-
-impl DeniedOfPolicy {
-    pub(crate) fn observe(&self, key: &Key, decision: &Decision) {
-        if decision.would_be_denied() {
-            let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            keys.get_or_insert_with(|| DeniedKeys::plain(MOST)).observe(key, decision);
+            let denied = this.take();
+            *this.last.write().unwrap_or_else(PoisonError::into_inner) = denied;
         }
     }
 
-    /// The keys since the last call, with approximate counts.
-    fn take(&self) -> Vec<(String, u64)> {
-        let keys = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        keys.map(|keys| keys.take()).unwrap_or_default()
+    /// Ends the period.
+    fn take(&self) -> Vec<DeniedKey> {
+        let policies = {
+            let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *policies)
+        };
+        let mut denied: Vec<_> = policies
+            .into_iter()
+            .flat_map(|(policy, keys)| {
+                let of_policy =
+                    move |(key, count)| DeniedKey { policy: policy.clone(), key, count };
+                keys.take().into_iter().map(of_policy)
+            })
+            .collect();
+        denied.sort_by(|a, b| {
+            b.count.cmp(&a.count).then_with(|| (&a.policy, &a.key).cmp(&(&b.policy, &b.key)))
+        });
+        denied.truncate(MOST.get().into());
+        denied
     }
 }

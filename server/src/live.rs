@@ -9,7 +9,7 @@ use tollgate::resolve::ClientIp;
 use tollgate::{BlockList, ConfigError, Limiter, Policy, Quota};
 
 use crate::config::{Config, Read, Service, Source};
-use crate::denied::{Denied, DeniedOfPolicy};
+use crate::denied::Denied;
 use crate::domain::{Domains, QUOTA_NAME};
 use crate::lists::Lists;
 use crate::settings::{Checks, FailureMode, Settings};
@@ -20,7 +20,7 @@ use crate::telemetry;
 pub(crate) struct Live {
     active: ArcSwap<Active>,
     pub(crate) store: AnyStore,
-    pub(crate) denied: Denied,
+    pub(crate) denied: Arc<Denied>,
     pub(crate) blocked: BlockList,
     source: Source,
     /// The settings that the process started with.
@@ -61,7 +61,6 @@ pub(crate) struct ActivePolicy {
 pub(crate) struct Counts {
     pub(crate) allowed: AtomicU64,
     pub(crate) denied: AtomicU64,
-    pub(crate) denied_keys: DeniedOfPolicy,
 }
 
 impl ActivePolicy {
@@ -99,7 +98,7 @@ impl Live {
         Ok(Self {
             active: ArcSwap::from_pointee(active),
             store,
-            denied: Denied::default(),
+            denied: Arc::default(),
             blocked,
             source,
             started_with,

@@ -99,7 +99,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         print_sample(http_address, admin_address);
     }
 
-    tokio::spawn(Denied::count(live.clone()));
+    tokio::spawn(Denied::count(live.denied.clone()));
     tokio::spawn(reload::on_hangup(live.clone()));
     tokio::spawn(reload::on_change(live.clone()));
     let stop = watch::Sender::new(false);

@@ -31,7 +31,7 @@ pub(crate) async fn check(
     }
     let decision = limiter.check_costs(key, costs).await?;
     live.denied.observe(policy.name(), key, &decision);
-    policy.count(decision.is_allowed());
+    policy.count(!decision.would_be_denied());
     Ok(Answer::Decided(decision))
 }
 

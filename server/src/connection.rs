@@ -9,16 +9,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
+use axum::response::Response;
 use http::StatusCode;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, sleep_until};
+use tonic::Status;
 use tower::{Layer as _, ServiceExt as _};
 use tower_http::timeout::TimeoutLayer;
 
+use crate::serve::Protocol;
 use crate::settings::Limits;
 
 /// How long a client may take to end the connection, in addition to the time for its requests.
@@ -28,6 +32,7 @@ pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     pub(crate) router: Router,
     pub(crate) builder: auto::Builder<TokioExecutor>,
+    pub(crate) protocol: Protocol,
     pub(crate) limits: Limits,
     pub(crate) first_request_by: Instant,
 }
@@ -44,7 +49,7 @@ impl Connection {
         stream: S,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let Self { peer, router, builder, limits, first_request_by } = self;
+        let Self { peer, router, builder, protocol, limits, first_request_by } = self;
         let begun = Arc::new(AtomicU64::new(0));
         let counted = begun.clone();
         let service = router.map_request(move |mut request: Request<_>| {
@@ -54,7 +59,11 @@ impl Connection {
         });
         let timeouts =
             TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout);
-        let service = TowerToHyperService::new(timeouts.layer(service));
+        let service = timeouts.layer(service).map_response(move |response| match protocol {
+            Protocol::Http1 => response,
+            Protocol::Http2 => with_grpc_status(response),
+        });
+        let service = TowerToHyperService::new(service);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             biased;
@@ -74,6 +83,16 @@ impl Connection {
             result = connection => result,
             () = end => Err("the client did not close the connection in time".into()),
         }
+    }
+}
+
+/// Clients of gRPC expect its own status of a timeout.
+fn with_grpc_status(response: Response) -> Response {
+    match response.status() {
+        StatusCode::REQUEST_TIMEOUT => {
+            Status::deadline_exceeded("the request took too long").into_http::<Body>()
+        }
+        _ => response,
     }
 }
 

@@ -10,7 +10,7 @@ use tollgate::{BlockList, ConfigError, Limiter, Policy, Quota};
 
 use crate::config::{Config, Read, Service, Source};
 use crate::denied::Denied;
-use crate::domain::{Domains, QUOTA_NAME};
+use crate::domain::{Domains, QUOTA_NAME, Unit};
 use crate::lists::Lists;
 use crate::settings::{Checks, FailureMode, Settings};
 use crate::store::AnyStore;
@@ -53,6 +53,8 @@ pub(crate) struct ActivePolicy {
     pub(crate) limiter: Limiter,
     name: Arc<str>,
     is_shadow: bool,
+    /// If it is a number of requests per unit.
+    per_unit: Option<(u32, Unit)>,
     counts: Arc<Counts>,
 }
 
@@ -68,6 +70,7 @@ impl ActivePolicy {
         &self.name
     }
 
+    /// In shadow mode, what would have been denied counts as denied.
     pub(crate) fn count(&self, is_allowed: bool) {
         let count = if is_allowed { &self.counts.allowed } else { &self.counts.denied };
         count.fetch_add(1, Ordering::Relaxed);
@@ -75,6 +78,10 @@ impl ActivePolicy {
 
     pub(crate) fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    pub(crate) fn per_unit(&self) -> Option<(u32, Unit)> {
+        self.per_unit
     }
 
     pub(crate) fn is_shadow(&self) -> bool {
@@ -119,6 +126,13 @@ impl Live {
             }
             _ => true,
         }
+    }
+
+    /// Asks the store, whatever the failure mode. The error contains its causes.
+    pub(crate) async fn try_store(&self) -> Result<(), String> {
+        let active = self.active();
+        let Some((_, policy)) = active.policies().next() else { return Ok(()) };
+        policy.limiter.peek("startup").await.map(|_| ()).map_err(|error| with_causes(&error))
     }
 
     /// Whether the files are not those that were read last.
@@ -219,12 +233,12 @@ impl ActivePolicy {
         store: &AnyStore,
         before: Option<&Self>,
     ) -> Result<Self, ConfigError> {
-        let name = policy.name().into();
+        let (name, per_unit) = (policy.name().into(), per_unit(&policy));
         if let Some(before) = before {
             before.limiter.update(policy.clone())?;
             if before.is_shadow == is_shadow && checks.are_of(&before.limiter) {
                 let (limiter, counts) = (before.limiter.clone(), before.counts.clone());
-                return Ok(Self { limiter, name, is_shadow, counts });
+                return Ok(Self { limiter, name, is_shadow, per_unit, counts });
             }
         }
         let limiter = store
@@ -235,6 +249,19 @@ impl ActivePolicy {
             .enforce_for_percent(if is_shadow { 0.0 } else { 100.0 })
             .build()?;
         let counts = before.map(|before| before.counts.clone()).unwrap_or_default();
-        Ok(Self { limiter, name, is_shadow, counts })
+        Ok(Self { limiter, name, is_shadow, per_unit, counts })
     }
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    std::iter::successors(error.source(), |error| error.source())
+        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// The limit as gateways know it.
+fn per_unit(policy: &Policy) -> Option<(u32, Unit)> {
+    let mut quotas = policy.quotas();
+    let ((_, quota), None) = (quotas.next()?, quotas.next()) else { return None };
+    let permits = u32::try_from(quota.permits()).ok()?;
+    (quota.capacity() == quota.permits()).then_some((permits, Unit::of(quota)?))
 }

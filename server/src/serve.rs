@@ -75,7 +75,8 @@ impl Endpoint {
             };
             let (router, builder, limits) = (router.clone(), builder.clone(), limits.clone());
             let first_request_by = Instant::now() + limits.handshake_timeout;
-            let connection = Connection { peer, router, builder, limits, first_request_by };
+            let connection =
+                Connection { peer, router, builder, protocol, limits, first_request_by };
             let (tls, stop) = (tls.clone(), stop.clone());
             tokio::spawn(async move {
                 let _held = (permit, place);

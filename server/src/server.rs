@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use tokio::net::TcpListener;
@@ -22,6 +23,9 @@ use crate::{grpc, http as http_api, reload, telemetry, tls};
 
 /// The listeners.
 const PORTS: u64 = 3;
+/// The first connection may take longer than a check.
+const STORE_PATIENCE: Duration = Duration::from_secs(2);
+const STORE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Checks a configuration as far as that is possible without connecting, and returns the number of its
 /// policies.
@@ -99,6 +103,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         print_sample(http_address, admin_address);
     }
 
+    tokio::spawn(report_store(live.clone()));
     tokio::spawn(Denied::count(live.denied.clone()));
     tokio::spawn(reload::on_hangup(live.clone()));
     tokio::spawn(reload::on_change(live.clone()));
@@ -129,6 +134,23 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     }
     live.store.shutdown().await;
     Ok(())
+}
+
+/// Logs at the start if the store cannot be used, such as with a wrong password. Without this, only the
+/// first request would show it.
+async fn report_store(live: Arc<Live>) {
+    let start = Instant::now();
+    while let Err(error) = live.try_store().await {
+        if start.elapsed() > STORE_PATIENCE {
+            tracing::error!(
+                reason = error,
+                failure_mode = ?live.active().settings.checks.failure_mode,
+                "the store cannot be used: the failure mode decides until it can"
+            );
+            return;
+        }
+        sleep(STORE_INTERVAL).await;
+    }
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, String> {

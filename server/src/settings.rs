@@ -91,6 +91,11 @@ impl Settings {
                 add(setting, &format!("{setting}: must be more than 0"));
             }
         }
+        if !limits.request_timeout.is_zero() && checks.timeout >= limits.request_timeout {
+            let message = "checks.timeout: must be less than limits.request_timeout, so that the \
+                           failure mode answers";
+            add("checks.timeout", message);
+        }
         if limits.handshake_timeout.is_zero() || limits.handshake_timeout > MAX_HANDSHAKE_TIMEOUT {
             let setting = "limits.handshake_timeout";
             add(setting, &format!("{setting}: must be more than 0s, and at most 1h"));

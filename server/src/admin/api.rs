@@ -16,6 +16,7 @@ use crate::checker::seconds;
 use crate::denied;
 use crate::domain::Domains;
 use crate::http::{Body, DecisionJson, problem, unknown_policy};
+use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy, Live};
 use crate::reload::reload as reload_files;
 use crate::settings::Settings;
@@ -104,14 +105,35 @@ pub(super) struct Block {
     seconds: u64,
 }
 
+/// What the policy says about a key, and what takes precedence over it.
+#[derive(Serialize)]
+struct Peeked<'a> {
+    #[serde(flatten)]
+    decision: DecisionJson<'a>,
+    /// The list that the key is on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listed: Option<&'static str>,
+    /// For how many seconds from now on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocked: Option<u64>,
+}
+
 pub(super) async fn peek(State(live): State<Arc<Live>>, Body(target): Body<Target>) -> Response {
     let active = live.active();
     let policy = match find(&active, &target.policy) {
         Ok(policy) => policy,
         Err(response) => return *response,
     };
-    match policy.limiter.peek(Key::from(&target.key)).await {
-        Ok(decision) => Json(DecisionJson::new(&decision)).into_response(),
+    let key = Key::from(&target.key);
+    let listed = active.lists.of_key(&key).map(|listed| match listed {
+        Listed::Allowed => "allow",
+        Listed::Denied => "deny",
+    });
+    let blocked = live.blocked.get(&target.policy, &key).map(seconds);
+    match policy.limiter.peek(key).await {
+        Ok(decision) => {
+            Json(Peeked { decision: DecisionJson::new(&decision), listed, blocked }).into_response()
+        }
         Err(error) => failed(&error),
     }
 }

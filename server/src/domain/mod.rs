@@ -86,6 +86,14 @@ impl Rule {
         }
     }
 
+    /// What metrics call the limit.
+    pub(crate) fn label(&self) -> &str {
+        match &self.limit {
+            Limit::Unlimited => "unlimited",
+            Limit::PerUnit { policy, .. } | Limit::Policy(policy) => policy,
+        }
+    }
+
     /// The limit as gateways know it, unless it is a policy.
     pub(crate) fn per_unit(&self) -> Option<(u32, Unit)> {
         match self.limit {

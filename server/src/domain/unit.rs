@@ -55,6 +55,12 @@ impl Unit {
         Quota::new(permits, Duration::from_secs(seconds)).calendar()
     }
 
+    /// The unit of a quota's period, if it is one.
+    pub(crate) fn of(quota: &Quota) -> Option<Self> {
+        let mut units = Self::ALL.iter().map(|(_, unit)| *unit);
+        units.find(|unit| unit.quota(quota.permits()).period() == quota.period())
+    }
+
     /// Converts from protobuf. `RateLimitUnit`, the type in requests, has the same numbers.
     pub(crate) fn from_proto(unit: i32) -> Option<Self> {
         let is_same = |(_, this): &&(&str, Self)| i32::from(this.to_proto()) == unit;

@@ -57,6 +57,11 @@ impl rate_limit_service_server::RateLimitService for RateLimitService {
             1 => vec![decide(0).await?],
             many => try_join_all((0..many).map(decide)).await?,
         };
+        for (planned, outcome) in planned.iter().zip(&outcomes) {
+            if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned {
+                self.details.count(rule.label(), label, !outcome.would_be_denied());
+            }
+        }
         Ok(Response::new(response(request, &outcomes)))
     }
 }
@@ -222,13 +227,9 @@ impl RateLimitService {
         if decision.would_be_denied() && rule.is_some_and(|rule| rule.count_denied) {
             Box::pin(limiter.charge(key, hits)).await.map_err(|_| unavailable())?;
         }
-        if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned {
-            let policy = rule.policy_name().unwrap_or_default();
-            self.details.count(policy, label, decision.is_allowed());
-        }
         let limit = match planned {
             Planned::Override(_, _, _, permits, unit) => Some((*permits, *unit)),
-            _ => rule.and_then(Rule::per_unit),
+            _ => rule.and_then(Rule::per_unit).or_else(|| policy.per_unit()),
         };
         Ok(Outcome::Decided { rule, limit, decision })
     }

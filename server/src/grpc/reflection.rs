@@ -7,10 +7,12 @@
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
-    FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto,
+    FileDescriptorProto, FileDescriptorSet, MessageOptions, MethodDescriptorProto,
+    OneofDescriptorProto, ServiceDescriptorProto,
 };
 
 const DURATION: &str = "google/protobuf/duration.proto";
+const STRUCT: &str = "google/protobuf/struct.proto";
 const WRAPPERS: &str = "google/protobuf/wrappers.proto";
 const BASE: &str = "envoy/config/core/v3/base.proto";
 const UNITS: &str = "envoy/type/v3/ratelimit_unit.proto";
@@ -18,12 +20,44 @@ const DESCRIPTORS: &str = "envoy/extensions/common/ratelimit/v3/ratelimit.proto"
 const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
 
 pub(super) fn descriptors() -> FileDescriptorSet {
-    FileDescriptorSet { file: vec![duration(), wrappers(), base(), units(), request(), service()] }
+    let file = vec![duration(), structs(), wrappers(), base(), units(), request(), service()];
+    FileDescriptorSet { file }
 }
 
 fn duration() -> FileDescriptorProto {
     let fields = vec![field(1, "seconds", Type::Int64), field(2, "nanos", Type::Int32)];
     file(DURATION, "google.protobuf", &[], vec![message("Duration", fields)])
+}
+
+fn structs() -> FileDescriptorProto {
+    let value = ".google.protobuf.Value";
+    let entry = DescriptorProto {
+        options: Some(MessageOptions { map_entry: Some(true), ..MessageOptions::default() }),
+        ..message(
+            "FieldsEntry",
+            vec![field(1, "key", Type::String), of_type(field(2, "value", Type::Message), value)],
+        )
+    };
+    let fields = field(1, "fields", Type::Message);
+    let fields = repeated(of_type(fields, ".google.protobuf.Struct.FieldsEntry"));
+    let object = DescriptorProto { nested_type: vec![entry], ..message("Struct", vec![fields]) };
+    let kinds = [
+        of_type(field(1, "null_value", Type::Enum), ".google.protobuf.NullValue"),
+        field(2, "number_value", Type::Double),
+        field(3, "string_value", Type::String),
+        field(4, "bool_value", Type::Bool),
+        of_type(field(5, "struct_value", Type::Message), ".google.protobuf.Struct"),
+        of_type(field(6, "list_value", Type::Message), ".google.protobuf.ListValue"),
+    ];
+    let kinds = kinds.map(|kind| FieldDescriptorProto { oneof_index: Some(0), ..kind });
+    let kind = OneofDescriptorProto { name: Some("kind".into()), options: None };
+    let any = DescriptorProto { oneof_decl: vec![kind], ..message("Value", kinds.to_vec()) };
+    let values = repeated(of_type(field(1, "values", Type::Message), value));
+    let messages = vec![object, any, message("ListValue", vec![values])];
+    FileDescriptorProto {
+        enum_type: vec![enumeration("NullValue", &[("NULL_VALUE", 0)])],
+        ..file(STRUCT, "google.protobuf", &[], messages)
+    }
 }
 
 fn wrappers() -> FileDescriptorProto {
@@ -118,6 +152,7 @@ fn service() -> FileDescriptorProto {
         of_type(field(1, "overall_code", Type::Enum), &format!("{response}.Code")),
         repeated(of_type(field(2, "statuses", Type::Message), &statuses)),
         repeated(of_type(field(3, "response_headers_to_add", Type::Message), header)),
+        of_type(field(6, "dynamic_metadata", Type::Message), ".google.protobuf.Struct"),
     ];
     let codes = [("UNKNOWN", 0), ("OK", 1), ("OVER_LIMIT", 2)];
     let response_message = DescriptorProto {
@@ -139,7 +174,7 @@ fn service() -> FileDescriptorProto {
     let messages = vec![request, response_message];
     FileDescriptorProto {
         service: vec![service],
-        ..file(SERVICE, package, &[BASE, DESCRIPTORS, DURATION], messages)
+        ..file(SERVICE, package, &[BASE, DESCRIPTORS, DURATION, STRUCT], messages)
     }
 }
 
@@ -202,6 +237,8 @@ mod tests {
             DescriptorStatus, RateLimit,
         };
         use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+        use envoy_types::pb::google::protobuf::value::Kind;
+        use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
         use prost::Message;
 
         let pool = prost_reflect::DescriptorPool::from_file_descriptor_set(descriptors()).unwrap();
@@ -217,15 +254,21 @@ mod tests {
             limit_remaining: 3,
             ..DescriptorStatus::default()
         };
+        let values = [Kind::NumberValue(1.0), Kind::BoolValue(true), Kind::StringValue("s".into())];
+        let values = values.map(|kind| Value { kind: Some(kind) }).into();
+        let list = Value { kind: Some(Kind::ListValue(ListValue { values })) };
         let response = RateLimitResponse {
             overall_code: 1,
             statuses: vec![status],
+            dynamic_metadata: Some(Struct { fields: [("m".into(), list)].into() }),
             ..RateLimitResponse::default()
         };
         assert_eq!(
             dynamic("RateLimitResponse", &response.encode_to_vec()),
             "overall_code:OK,statuses:[{code:OVER_LIMIT,current_limit\
-             {requests_per_unit:5,unit:WEEK,name:\"n\"},limit_remaining:3}]"
+             {requests_per_unit:5,unit:WEEK,name:\"n\"},limit_remaining:3}],dynamic_metadata\
+             {fields:[{key:\"m\",value{list_value{values:[{number_value:1.0},{bool_value:true},\
+             {string_value:\"s\"}]}}}]}"
         );
         let request = RateLimitRequest { domain: "d".into(), hits_addend: 4, ..Default::default() };
         assert_eq!(

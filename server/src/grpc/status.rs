@@ -50,6 +50,15 @@ impl<'a> Outcome<'a> {
             Self::Decided { decision, .. } => decision.is_allowed(),
         }
     }
+
+    /// Also in shadow mode.
+    pub(super) fn would_be_denied(&self) -> bool {
+        match self {
+            Self::Unlimited { .. } => false,
+            Self::Blocked(_) | Self::Never { .. } => true,
+            Self::Decided { decision, .. } => decision.would_be_denied(),
+        }
+    }
 }
 
 pub(super) fn status(outcome: &Outcome<'_>) -> DescriptorStatus {

@@ -11,12 +11,12 @@ use http::header::RETRY_AFTER;
 use serde::Deserialize;
 use serde_json::json;
 use tollgate::layer::HeaderStyle;
-use tollgate::{Costs, ErrorKind, Key};
+use tollgate::{Costs, Key};
 
 use super::{Body, DecisionJson, problem, unknown_policy};
 use crate::checker::{self, Answer};
 use crate::lists::Listed;
-use crate::live::Live;
+use crate::live::{ActivePolicy, Live};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,6 +31,15 @@ pub(super) struct CheckRequest {
 }
 
 impl CheckRequest {
+    fn unknown_quota(&self, policy: &ActivePolicy) -> Option<&str> {
+        if self.costs.is_empty() {
+            return None;
+        }
+        let policy = policy.limiter.policy();
+        let is_known = |name: &str| policy.quotas().any(|(quota, _)| quota == name);
+        self.costs.keys().map(String::as_str).find(|name| !is_known(name))
+    }
+
     fn costs(&mut self) -> Costs {
         let costs = std::mem::take(&mut self.costs).into_iter();
         costs.fold(Costs::new(self.cost), |costs, (quota, cost)| costs.with(quota, cost))
@@ -46,6 +55,14 @@ pub(super) async fn check(
     let Some(policy) = active.policy(&request.policy) else {
         return unknown_policy(&request.policy);
     };
+    if request.key.is_empty() {
+        return problem(StatusCode::UNPROCESSABLE_ENTITY, "the key is empty");
+    }
+    // A mistake of the caller is no failure of the store.
+    if let Some(unknown) = request.unknown_quota(policy) {
+        let message = format!("policy `{}` has no quota `{unknown}`", request.policy);
+        return problem(StatusCode::BAD_REQUEST, &message);
+    }
     let (key, costs) = (Key::from(&request.key), request.costs());
     if let Some(listed) = active.lists.of_key(&key) {
         let is_allowed = listed == Listed::Allowed;
@@ -61,9 +78,6 @@ pub(super) async fn check(
         Ok(Answer::Decided(decision)) => {
             (decision.headers(HeaderStyle::Ietf), Json(DecisionJson::new(&decision)))
                 .into_response()
-        }
-        Err(error) if error.kind() == ErrorKind::UnknownQuota => {
-            problem(StatusCode::BAD_REQUEST, &error.to_string())
         }
         Err(error) => error.response().map(Into::into),
     }

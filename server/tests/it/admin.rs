@@ -70,6 +70,21 @@ async fn policies_and_denied_keys_are_listed() {
     until(async || status().await["denied"]["keys"] == json!([])).await;
 }
 
+#[tokio::test]
+async fn in_shadow_mode_the_status_counts_what_would_have_been_denied() {
+    let domain = "domain: d\ndescriptors: [{ key: user, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }]";
+    let server = Server::with_domain(domain, "");
+    for _ in 0..5 {
+        let response = server.client().await.ask("d", &[("user", "ada")]).await;
+        assert_eq!(response.overall_code(), Code::Ok);
+    }
+    let response = Client::new().get(server.admin("/api/status")).send().await.unwrap();
+    let status: Value = response.json().await.unwrap();
+    let policies = status["policies"].as_array().unwrap();
+    let policy = policies.iter().find(|policy| policy["is_shadow"] == true).unwrap();
+    assert_eq!((&policy["allowed"], &policy["denied"]), (&json!(2), &json!(3)));
+}
+
 async fn config(server: &Server) -> Value {
     let request = Client::new().get(server.admin("/api/config")).bearer_auth("t0p");
     request.send().await.unwrap().json().await.unwrap()
@@ -196,6 +211,11 @@ async fn a_blocked_key_is_denied_everywhere_until_it_is_unblocked() {
         let block = json!({ "policy": "search", "key": key, "seconds": 60 });
         assert_eq!(post(&server, "/api/block", block).await.status(), StatusCode::NO_CONTENT);
     }
+    let target = json!({ "policy": "search", "key": "192.0.2.1" });
+    let peeked: Value = post(&server, "/api/peek", target).await.json().await.unwrap();
+    let seconds = peeked["blocked"].as_u64().unwrap();
+    assert!((55..=60).contains(&seconds), "{peeked}");
+    assert_eq!(peeked["remaining"], 5, "of the policy");
     let auth = async || {
         let request = Client::new().get(server.http("/auth"));
         request.header("x-forwarded-for", "192.0.2.1").send().await.unwrap()

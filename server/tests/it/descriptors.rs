@@ -249,6 +249,45 @@ descriptors:
 }
 
 #[tokio::test]
+async fn each_kind_of_quota_can_be_used_by_the_name_of_its_policy() {
+    let settings = "
+policies:
+  bucket: { q: 2/day }
+  interval: { q: 2/day interval }
+  queue: { q: 2/day burst 2 queue 1h }
+  fixed: { q: 2/day fixed }
+  calendar: { q: 2/month calendar Europe/Berlin }
+  sliding: { q: 2/day sliding }
+  blocks: { q: 2/day sliding 12 }
+  several: { a: 2/day, b: 9/s }
+";
+    let kinds =
+        ["bucket", "interval", "queue", "fixed", "calendar", "sliding", "blocks", "several"];
+    let descriptors: String =
+        kinds.iter().map(|kind| format!("  - {{ key: {kind}, policy: {kind} }}\n")).collect();
+    let server = Server::with_domain(&format!("domain: d\ndescriptors:\n{descriptors}"), settings);
+    let mut client = server.client().await;
+    for kind in kinds {
+        let mut codes = Vec::new();
+        for _ in 0..3 {
+            codes.push(code(&client.ask("d", &[(kind, "ada")]).await));
+        }
+        // A queue, too, because gateways do not wait.
+        assert_eq!(codes, [Code::Ok, Code::Ok, Code::OverLimit], "{kind}");
+    }
+    // As a number of requests per unit, if it is one.
+    let mut limit = async |kind| {
+        let response = client.ask("d", &[(kind, "eve")]).await;
+        let limit = response.statuses[0].current_limit.clone();
+        limit.map(|limit| (limit.requests_per_unit, limit.unit()))
+    };
+    use Unit::{Day, Month};
+    assert_eq!(limit("bucket").await, Some((2, Day)));
+    assert_eq!(limit("calendar").await, Some((2, Month)));
+    assert_eq!(limit("several").await, None);
+}
+
+#[tokio::test]
 async fn a_limit_can_replace_others_of_the_same_request() {
     let server = Server::with_domain(
         "

@@ -135,6 +135,22 @@ async fn a_wrong_configuration_of_a_gateway_is_explained() {
 }
 
 #[tokio::test]
+async fn mistakes_of_a_caller_are_answered_and_are_no_failure_of_the_store() {
+    let server = Server::with_settings(SETTINGS);
+    for (body, status, says) in [
+        (json!({ "policy": "upload", "key": "" }), 422, "the key is empty"),
+        (json!({ "policy": "upload", "key": "a", "costs": { "minute": 3 } }), 400, "`minute`"),
+    ] {
+        let response = check(&server, body).await;
+        assert_eq!(response.status().as_u16(), status);
+        let text = response.text().await.unwrap();
+        assert!(text.contains(says), "{text}");
+    }
+    let metrics = reqwest::get(server.admin("/metrics")).await.unwrap().text().await.unwrap();
+    assert!(!metrics.contains("failure_mode"), "{metrics}");
+}
+
+#[tokio::test]
 async fn a_check_returns_the_decision_as_json() {
     let server = Server::with_settings(SETTINGS);
     let costs = json!({ "policy": "upload", "key": "ada", "costs": { "bytes": 600 } });

@@ -193,10 +193,19 @@ descriptors:
     descriptors:
       - { key: subject, rate_limit: { unit: year, requests_per_unit: 9 } }
   - { key: plain, rate_limit: { unit: year, requests_per_unit: 9 } }
+  - { key: free, detailed_metric: true, rate_limit: { unlimited: true } }
+  - { key: never, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 0 } }
+  - key: trial
+    detailed_metric: true
+    shadow_mode: true
+    rate_limit: { unit: year, requests_per_unit: 1 }
 ",
         "",
     );
     let mut client = server.client().await;
+    for key in ["free", "never", "trial", "trial"] {
+        client.ask("d", &[(key, "a")]).await;
+    }
     for _ in 0..3 {
         client.ask("d", &[("key1", "a")]).await;
     }
@@ -214,6 +223,9 @@ descriptors:
     assert_eq!(value("key1_a", "allowed").as_deref(), Some("1"));
     assert_eq!(value("key1_a", "denied").as_deref(), Some("2"));
     assert_eq!(value("route_draw.subject", "allowed").as_deref(), Some("1"));
+    assert_eq!(value("free_a", "allowed").as_deref(), Some("1"));
+    assert_eq!(value("never_a", "denied").as_deref(), Some("1"));
+    assert_eq!(value("trial_a", "denied").as_deref(), Some("1"), "without shadow mode");
     assert!(!metrics.contains("secret") && !metrics.contains("123"));
 }
 

@@ -8,7 +8,7 @@ use crate::common::{Client, Redis, Server};
 const SETTINGS: &str = "
 policies: { day: { requests: 100/day } }
 domains: [d.yaml]
-checks: { timeout: 5s }
+checks: { timeout: 4s }
 ";
 const DOMAIN: &str = "domain: d\ndescriptors: [{ key: user, policy: day }]";
 

@@ -124,7 +124,7 @@ async fn reloads_restarts_and_hostile_clients_cause_no_errors_and_no_growth() {
         }
     };
 
-    // Each key is another one, and each label too.
+    // Each key is another one.
     let flood = async {
         let mut client = server.client().await;
         let mut key = 0_u64;

@@ -17,7 +17,7 @@ descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 3 } }]
 
 /// Two instances that share this store.
 fn instances(store: &str) -> [Server; 2] {
-    let settings = format!("store: {store}\nchecks: {{ timeout: 5s, failure_mode: closed }}");
+    let settings = format!("store: {store}\nchecks: {{ timeout: 4s, failure_mode: closed }}");
     [(); 2].map(|()| Server::with_domain(DOMAIN, &settings))
 }
 
@@ -103,6 +103,70 @@ async fn without_redis_the_failure_mode_answers() {
         let ready = reqwest::get(server.http("/readyz")).await.unwrap();
         assert_eq!(ready.status(), expected);
     }
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_used_is_reported_at_the_start() {
+    let redis = Redis::start().await;
+    let _: () = redis.query(&["CONFIG", "SET", "requirepass", "secret"]).await;
+    for failure_mode in ["open", "local", "closed"] {
+        let server = Server::with_settings(&format!(
+            "{{ store: {{ redis: '{}' }}, checks: {{ failure_mode: {failure_mode} }}, policies: {{ a: {{ q: 1/s }} }} }}",
+            redis.url()
+        ));
+        let line = server.wait_for_line("the store cannot be used");
+        assert!(line.contains("ERROR") && line.contains("NOAUTH"), "{line}");
+    }
+}
+
+/// Two instances with this environment.
+fn instances_of(env: &[(&str, &str)]) -> [Server; 2] {
+    let ports =
+        ["TOLLGATE_GRPC", "TOLLGATE_HTTP", "TOLLGATE_ADMIN"].map(|name| (name, "127.0.0.1:0"));
+    let settings = ("TOLLGATE_SETTINGS", "policies: { a: { q: 3/day } }");
+    let checks = [("TOLLGATE_TIMEOUT", "4s"), ("TOLLGATE_FAILURE_MODE", "closed"), settings];
+    let env = [env, &ports[..], &checks[..]].concat();
+    [(); 2].map(|()| Server::with_env(&env))
+}
+
+#[tokio::test]
+async fn a_cluster_and_sentinels_can_be_given_in_the_environment() {
+    let (cluster, sentinel) = (Cluster::start().await, Sentinel::start().await);
+    let (nodes, sentinels) = (cluster.urls().join(","), sentinel.urls().join(","));
+    for instances in [
+        instances_of(&[("REDIS_CLUSTER", &nodes)]),
+        instances_of(&[
+            ("REDIS_SENTINEL", &sentinels),
+            ("REDIS_SENTINEL_SERVICE", sentinel.service_name()),
+        ]),
+    ] {
+        let mut allowed = Vec::new();
+        for n in 0..4 {
+            let check = reqwest::Client::new().post(instances[n % 2].http("/v1/check"));
+            let response =
+                check.json(&json!({ "policy": "a", "key": "ada" })).send().await.unwrap();
+            allowed.push(response.json::<serde_json::Value>().await.unwrap()["allowed"].clone());
+        }
+        assert_eq!(allowed, [true, true, true, false]);
+    }
+}
+
+#[tokio::test]
+async fn a_block_is_in_force_on_other_instances_and_ends() {
+    let redis = Redis::start().await;
+    let settings =
+        format!("{{ store: {{ redis: '{}' }}, policies: {{ a: {{ q: 900/s }} }} }}", redis.url());
+    let instances = [(); 2].map(|()| Server::with_settings(&settings));
+    let block = reqwest::Client::new().post(instances[0].admin("/api/block"));
+    let body = json!({ "policy": "a", "key": "ada", "seconds": 4 });
+    assert_eq!(block.json(&body).send().await.unwrap().status(), StatusCode::NO_CONTENT);
+    let is_allowed = async || {
+        let check = reqwest::Client::new().post(instances[1].http("/v1/check"));
+        let response = check.json(&json!({ "policy": "a", "key": "ada" })).send().await.unwrap();
+        response.json::<serde_json::Value>().await.unwrap()["allowed"] == true
+    };
+    until(async || !is_allowed().await).await;
+    until(is_allowed).await;
 }
 
 #[tokio::test]

@@ -76,6 +76,7 @@ pub(crate) struct Server {
     pub(crate) admin: SocketAddr,
     /// Up to the line with the addresses.
     pub(crate) log: Vec<String>,
+    later_log: mpsc::Receiver<String>,
     files: Option<Files>,
 }
 
@@ -145,11 +146,21 @@ impl Server {
             rest.split(' ').next().unwrap().parse().unwrap()
         };
         let (grpc, http, admin) = (address("grpc"), address("http"), address("admin"));
-        Self { process, grpc, http, admin, log: lines, files: None }
+        Self { process, grpc, http, admin, log: lines, later_log: log, files: None }
     }
 
     pub(crate) fn files(&self) -> &Files {
         self.files.as_ref().unwrap()
+    }
+
+    /// Waits for a line of the log after that with the addresses.
+    pub(crate) fn wait_for_line(&self, text: &str) -> String {
+        loop {
+            let line = self.later_log.recv_timeout(PATIENCE).expect(text);
+            if line.contains(text) {
+                return line;
+            }
+        }
     }
 
     pub(crate) async fn client(&self) -> Client {

@@ -1,0 +1,49 @@
+//! The ways to start the program that the documents and the deployment files show.
+
+use std::collections::BTreeMap;
+
+use reqwest::{Client, StatusCode};
+
+use crate::common::{Files, Server, check};
+
+const PORTS: [(&str, &str); 3] = [
+    ("TOLLGATE_GRPC", "127.0.0.1:0"),
+    ("TOLLGATE_HTTP", "127.0.0.1:0"),
+    ("TOLLGATE_ADMIN", "127.0.0.1:0"),
+];
+
+/// The text of a YAML block that starts after this line, without its indentation.
+fn block(file: &str, after: &str) -> String {
+    let mut lines = file.lines().skip_while(|line| line.trim() != after).skip(1).peekable();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let width = indent(lines.peek().unwrap());
+    let block = lines.take_while(|line| line.is_empty() || indent(line) >= width);
+    block.map(|line| format!("{}\n", line.get(width..).unwrap_or_default())).collect()
+}
+
+#[test]
+fn the_settings_of_the_deployment_files_are_valid() {
+    let compose = block(include_str!("../../deploy/compose.yaml"), "content: |");
+    let kubernetes = block(include_str!("../../deploy/kubernetes.yaml"), "settings.yaml: |");
+    for settings in [compose, kubernetes] {
+        assert!(settings.contains("policies:") && settings.contains("auth:"), "{settings}");
+        let files = Files::new(&[("settings.yaml", &settings)]);
+        let output = check(&files.path("settings.yaml"));
+        assert!(output.status.success(), "{settings}: {output:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_settings_the_limits_are_those_of_the_sample() {
+    let server = Server::with_env(&PORTS);
+    assert!(server.log.iter().all(|line| !line.contains("ERROR")), "{:?}", server.log);
+    let mut statuses = BTreeMap::new();
+    for _ in 0..12 {
+        let request = Client::new().get(server.http("/auth"));
+        let response = request.header("x-forwarded-for", "192.0.2.1").send().await.unwrap();
+        *statuses.entry(response.status()).or_insert(0) += 1;
+    }
+    // One more than ten, if a minute ends meanwhile.
+    assert!(statuses[&StatusCode::OK] >= 10, "{statuses:?}");
+    assert!(statuses.contains_key(&StatusCode::TOO_MANY_REQUESTS), "{statuses:?}");
+}

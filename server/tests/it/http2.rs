@@ -1,0 +1,105 @@
+//! Requests over HTTP/2 that are begun and not finished.
+
+use std::time::Duration;
+
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+use prost::Message;
+use prost::bytes::{BufMut, Bytes, BytesMut};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::common::{PATIENCE, Server, request, until};
+
+async fn connect(server: &Server) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(server.grpc).await.unwrap();
+    let (requests, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    requests
+}
+
+/// Sends the headers of a check.
+async fn begin(requests: &SendRequest<Bytes>) -> (ResponseFuture, SendStream<Bytes>) {
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let request = http::Request::post(format!("http://server{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())
+        .unwrap();
+    requests.clone().ready().await.unwrap().send_request(request, false).unwrap()
+}
+
+fn finish(stream: &mut SendStream<Bytes>) {
+    let message = request("d", &[&[("user", "ada")]]).encode_to_vec();
+    let mut bytes = BytesMut::new();
+    bytes.put_u8(0);
+    bytes.put_u32(message.len() as u32);
+    bytes.extend_from_slice(&message);
+    stream.send_data(bytes.freeze(), true).unwrap();
+}
+
+async fn grpc_status(response: ResponseFuture) -> String {
+    let response = timeout(PATIENCE, response).await.expect("no response").unwrap();
+    let status = |headers: &http::HeaderMap| {
+        headers.get("grpc-status").map(|status| status.to_str().unwrap().to_owned())
+    };
+    if let Some(status) = status(response.headers()) {
+        return status;
+    }
+    let mut body: RecvStream = response.into_body();
+    while let Some(data) = body.data().await {
+        body.flow_control().release_capacity(data.unwrap().len()).unwrap();
+    }
+    status(&body.trailers().await.unwrap().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_has_at_most_so_many_requests_at_a_time() {
+    let server = Server::with_settings("{ policies: { a: { q: 9/s } }, limits: { streams: 3 } }");
+    let requests = connect(&server).await;
+    until(async || requests.current_max_send_streams() == 3).await;
+    let mut begun = Vec::new();
+    for _ in 0..3 {
+        begun.push(begin(&requests).await);
+    }
+    let (response, mut stream) = begun.pop().unwrap();
+    finish(&mut stream);
+    assert_eq!(grpc_status(response).await, "0", "the others do not hold it up");
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_finished_in_time_gets_the_status_of_grpc() {
+    let server = Server::with_settings(
+        "{ policies: { a: { q: 9/s } }, limits: { request_timeout: 500ms } }",
+    );
+    let requests = connect(&server).await;
+    let (half, _stream) = begin(&requests).await;
+    assert_eq!(grpc_status(half).await, "4", "DEADLINE_EXCEEDED");
+    let (response, mut stream) = begin(&requests).await;
+    finish(&mut stream);
+    assert_eq!(grpc_status(response).await, "0");
+}
+
+#[tokio::test]
+async fn a_check_that_has_begun_is_answered_before_the_process_ends() {
+    let mut server = Server::with_settings(
+        "
+policies: { a: { q: 9/s } }
+limits: { request_timeout: 60s }
+shutdown: { timeout: 60s }
+",
+    );
+    let requests = connect(&server).await;
+    let (half, mut stream) = begin(&requests).await;
+    // The server reads in order, so it has begun the first one, too.
+    let (response, mut other) = begin(&requests).await;
+    finish(&mut other);
+    assert_eq!(grpc_status(response).await, "0");
+    server.signal("TERM");
+    until(async || TcpStream::connect(server.grpc).await.is_err()).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    finish(&mut stream);
+    assert_eq!(grpc_status(half).await, "0");
+    drop(requests);
+    assert!(server.ends().await);
+}

@@ -18,6 +18,7 @@ admin: { token: s3cret }
 ";
 /// The names of keys, in WebDriver (W3C).
 const ENTER: &str = "\u{e007}";
+const TAB: &str = "\u{e004}";
 
 /// The colors of all elements with text, and of what is behind each.
 const COLORS: &str = r#"
@@ -79,6 +80,26 @@ impl Browser {
             self.post("/element", json!({ "using": "css selector", "value": element })).await;
         let id = found.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned();
         self.post(&format!("/element/{id}/value"), json!({ "text": keys })).await;
+    }
+
+    /// Moves the focus with Tab, and returns where it is and whether that can be seen.
+    async fn tab(&self) -> (String, bool) {
+        let keys = ["keyDown", "keyUp"].map(|kind| json!({ "type": kind, "value": TAB }));
+        let actions = json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": keys }] });
+        self.post("/actions", actions).await;
+        let focus = "const focus = document.activeElement;
+            return [focus.id || focus.innerText, getComputedStyle(focus).outlineStyle !== 'none']";
+        let focus = self.run(focus).await;
+        (focus[0].as_str().unwrap().to_owned(), focus[1].as_bool().unwrap())
+    }
+
+    /// The cells of a table.
+    async fn rows(&self, body: &str) -> Vec<Vec<String>> {
+        let script = format!(
+            "return [...document.querySelectorAll('{body} tr')].map(
+                (row) => [...row.cells].map((cell) => cell.innerText.replace(/^(\\d+),(\\d+)$/, '$1$2')))"
+        );
+        serde_json::from_value(self.run(&script).await).unwrap()
     }
 
     /// A color scheme, as the settings of the system would.
@@ -143,6 +164,9 @@ async fn the_page_shows_what_the_api_says() {
     let browser = Browser::start().await;
     browser.post("/url", json!({ "url": server.admin("/") })).await;
     until(async || browser.text("#state").await == "A token is needed.").await;
+    for expected in ["pause", "token", "Show"] {
+        assert_eq!(browser.tab().await, (expected.to_owned(), true));
+    }
     browser.press("#token", &format!("wrong{ENTER}")).await;
     until(async || browser.text("#state").await == "A token is needed.").await;
     let clear = "document.querySelector('#token').value = ''";
@@ -179,6 +203,40 @@ async fn the_page_shows_what_the_api_says() {
     })
     .await;
 
+    // All values are those of the API.
+    let block = Client::new().post(server.admin("/api/block")).bearer_auth("s3cret");
+    let body = json!({ "policy": "search", "key": "<b>eve", "seconds": 3_600 });
+    assert!(block.json(&body).send().await.unwrap().status().is_success());
+    until(async || {
+        let status = api().await;
+        let cell = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            number => number.to_string(),
+        };
+        let cells = |list: &Value, names: &[&str]| -> Vec<Vec<String>> {
+            let rows = list.as_array().unwrap().iter();
+            rows.map(|row| names.iter().map(|name| cell(&row[*name])).collect()).collect()
+        };
+        let counts: Vec<Vec<String>> = browser
+            .rows("#policies")
+            .await
+            .into_iter()
+            .map(|row| vec![row[0].clone(), row[4].clone(), row[5].clone()])
+            .collect();
+        counts == cells(&status["policies"], &["name", "allowed", "denied"])
+            && browser.rows("#denied").await
+                == cells(&status["denied"]["keys"], &["policy", "key", "count"])
+            && browser.rows("#blocked").await
+                == cells(&status["blocked"], &["policy", "key", "seconds"])
+            && !status["denied"]["keys"].as_array().unwrap().is_empty()
+    })
+    .await;
+    let requests = "return performance.getEntriesByType('resource').map((entry) => entry.name)";
+    let requests: Vec<String> = serde_json::from_value(browser.run(requests).await).unwrap();
+    assert!(!requests.is_empty());
+    let is_own = |url: &String| url.starts_with(&server.admin("/"));
+    assert!(requests.iter().all(is_own), "{requests:?}");
+
     // By keyboard.
     browser.press("#pause", ENTER).await;
     until(async || browser.text("#pause").await == "Continue").await;
@@ -198,9 +256,12 @@ async fn the_page_shows_an_outage_of_redis() {
         redis.url()
     );
     let server = Server::with_settings(&settings);
+    let other = Server::with_settings(&settings);
     let check = async || {
-        let body = json!({ "policy": "search", "key": "ada" });
-        Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+        for server in [&server, &other] {
+            let body = json!({ "policy": "search", "key": "ada" });
+            Client::new().post(server.http("/v1/check")).json(&body).send().await.unwrap();
+        }
     };
     let browser = Browser::start().await;
     browser.post("/url", json!({ "url": server.admin("/") })).await;
@@ -210,13 +271,17 @@ async fn the_page_shows_an_outage_of_redis() {
         let value = text.split_once(&format!("{name}\n")).map_or("", |(_, rest)| rest);
         value.lines().next().unwrap_or_default().to_owned()
     };
-    until(async || fact("Instances").await == "1").await;
-    until(async || fact("Share in an outage").await == "100%").await;
+    until(async || fact("Instances").await == "2").await;
+    until(async || fact("Share in an outage").await == "50%").await;
     until(async || fact("Circuit breaker").await == "closed").await;
     until(async || fact("Failure mode").await == "local").await;
     until(async || fact("99% of calls in 30 s took at most").await.ends_with(" ms")).await;
     redis.pause();
     until(async || fact("Circuit breaker").await == "open (1)").await;
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme).await;
+        browser.assert_readable(scheme).await;
+    }
     browser.screenshot("outage").await;
     redis.resume();
     until(async || fact("Circuit breaker").await == "closed").await;

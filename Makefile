@@ -88,7 +88,7 @@ server: redis ## Run the tests of tollgate-server
 
 test-gateways: redis ## Run tollgate-server behind Envoy, Caddy and Traefik, which this downloads (Debian)
 	scripts/install-gateways.sh
-	$(CARGO) test --locked --package tollgate-server --test it gateways -- --ignored $(ARGS)
+	RUST_TEST_THREADS=1 $(CARGO) test --locked --package tollgate-server --test it gateways -- --ignored $(ARGS)
 
 test-page: redis ## Look at the live page of tollgate-server with Chromium, which this installs (Debian)
 	scripts/install-chromium.sh

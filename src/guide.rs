@@ -1,5 +1,5 @@
-//! Recipes for common tasks. Every example compiles as it is shown, and runs in the crate's tests
-//! where it can.
+//! Recipes for common tasks. Every example is compiled by the crate's tests, and run where it can be. Short
+//! ones leave out what surrounds them, such as the function they are in, or a limiter made as above.
 //!
 //! - [Per-route limits](#per-route-limits)
 //! - [By API key](#by-api-key), and why an unauthenticated header limits nobody

@@ -380,3 +380,36 @@ async fn a_request_with_large_headers_is_rejected() {
     let rejected = server.client().await.0.should_rate_limit(request).await;
     assert_eq!(rejected.map_err(|status| status.code()).unwrap_err(), tonic::Code::Unknown);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_distinct_descriptors_takes_bounded_memory_and_holds_nobody_up() {
+    let server = Server::with_domain(
+        "
+domain: d
+descriptors:
+  - { key: path, detailed_metric: true, rate_limit: { unit: year, requests_per_unit: 5 } }
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 1000000 } }
+",
+        "store: { max_keys: 5000 }",
+    );
+    let mut flood = server.client().await;
+    let mut other = server.client().await;
+    let mut number = 0_u64;
+    let mut after_a_quarter = 0;
+    for round in 0..600 {
+        let paths: Vec<_> = (0..64).map(|n| format!("{}{}", number + n, "x".repeat(100))).collect();
+        number += 64;
+        let entries: Vec<_> = paths.iter().map(|path| [("path", path.as_str())]).collect();
+        let entries: Vec<&[(&str, &str)]> = entries.iter().map(|entry| &entry[..]).collect();
+        let (answer, answer_of_other) =
+            tokio::join!(flood.send(request("d", &entries)), other.ask("d", &[("user", "ada")]),);
+        assert_eq!(answer.unwrap().overall_code(), Code::Ok);
+        assert_eq!(answer_of_other.overall_code(), Code::Ok);
+        if round == 150 {
+            after_a_quarter = server.memory();
+        }
+    }
+    let end = server.memory();
+    // Without a bound it is 11 MB more.
+    assert!(end < after_a_quarter + 4_000_000, "from {after_a_quarter} to {end} bytes");
+}

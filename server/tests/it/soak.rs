@@ -47,13 +47,6 @@ fn domain(permits: u64) -> String {
     )
 }
 
-/// The resident memory of the server, in bytes.
-fn memory(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1_024
-}
-
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes minutes: make soak-server"]
 async fn reloads_restarts_and_hostile_clients_cause_no_errors_and_no_growth() {
@@ -177,10 +170,10 @@ async fn reloads_restarts_and_hostile_clients_cause_no_errors_and_no_growth() {
 
     let watch = async {
         sleep(time / 4).await;
-        let quarter = memory(&server);
+        let quarter = server.memory();
         sleep(time / 4 * 3).await;
         done.store(true, Ordering::Relaxed);
-        (quarter, memory(&server))
+        (quarter, server.memory())
     };
 
     let (_, _, _, _, _, _, _, (quarter, end)) =

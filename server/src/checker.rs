@@ -5,6 +5,7 @@ use std::time::Duration;
 use tollgate::{Costs, Decision, Error, Key, Limiter};
 
 use crate::live::{ActivePolicy, Live};
+use crate::telemetry;
 
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -27,6 +28,7 @@ pub(crate) async fn check(
 ) -> Result<Answer, Error> {
     if let Some(remaining) = live.blocked.get(policy.name(), key) {
         policy.count(false);
+        telemetry::overruled("block");
         return Ok(Answer::Blocked(remaining));
     }
     let decision = limiter.check_costs(key, costs).await?;

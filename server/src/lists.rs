@@ -18,6 +18,16 @@ pub(crate) enum Listed {
     Denied,
 }
 
+impl Listed {
+    /// The name of the list.
+    pub(crate) fn list(self) -> &'static str {
+        match self {
+            Self::Allowed => "allow",
+            Self::Denied => "deny",
+        }
+    }
+}
+
 /// A key, or an address or range.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(try_from = "String")]

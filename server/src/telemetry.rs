@@ -13,6 +13,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 pub(crate) const RELOADS: &str = "tollgate.server.reloads";
 pub(crate) const UNMATCHED: &str = "tollgate.server.unmatched";
 pub(crate) const RELOAD_FAILED: &str = "tollgate.server.reload.failed";
+pub(crate) const OVERRULED: &str = "tollgate.server.overruled";
 pub(crate) const CONNECTIONS_REFUSED: &str = "tollgate.server.connections.refused";
 
 /// `RUST_LOG` selects what is logged: `info` by default.
@@ -47,6 +48,10 @@ pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
         "Descriptors to which no limit applies, by what the configuration does not have"
     );
     metrics::describe_counter!(
+        OVERRULED,
+        "Checks that a list or a block has decided, not a policy"
+    );
+    metrics::describe_counter!(
         CONNECTIONS_REFUSED,
         "Connections that were closed because their client address had too many, by port"
     );
@@ -70,6 +75,11 @@ pub(crate) fn reloaded(has_worked: bool) {
 /// A descriptor to which no limit applies.
 pub(crate) fn unmatched(reason: &'static str) {
     metrics::counter!(UNMATCHED, "reason" => reason).increment(1);
+}
+
+/// A check that a list (`allow`, `deny`) or an operator's `block` has decided.
+pub(crate) fn overruled(by: &'static str) {
+    metrics::counter!(OVERRULED, "by" => by).increment(1);
 }
 
 /// A connection beyond those of its client address.

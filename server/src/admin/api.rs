@@ -125,10 +125,7 @@ pub(super) async fn peek(State(live): State<Arc<Live>>, Body(target): Body<Targe
         Err(response) => return *response,
     };
     let key = Key::from(&target.key);
-    let listed = active.lists.of_key(&key).map(|listed| match listed {
-        Listed::Allowed => "allow",
-        Listed::Denied => "deny",
-    });
+    let listed = active.lists.of_key(&key).map(Listed::list);
     let blocked = live.blocked.get(&target.policy, &key).map(seconds);
     match policy.limiter.peek(key).await {
         Ok(decision) => {

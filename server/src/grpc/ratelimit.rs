@@ -186,9 +186,12 @@ impl RateLimitService {
     ) -> Result<Outcome<'a>, Status> {
         let (rule, policy, limiter, key) = match planned {
             Planned::Nothing => return Ok(Outcome::Unlimited { rule: None, is_matched: false }),
-            Planned::Listed(Listed::Denied, _) => return Ok(Outcome::Blocked(None)),
-            Planned::Listed(Listed::Allowed, rule) => {
-                return Ok(Outcome::Unlimited { rule: *rule, is_matched: true });
+            Planned::Listed(listed, rule) => {
+                telemetry::overruled(listed.list());
+                return Ok(match listed {
+                    Listed::Denied => Outcome::Blocked(None),
+                    Listed::Allowed => Outcome::Unlimited { rule: *rule, is_matched: true },
+                });
             }
             Planned::Never(permits, unit) => {
                 return Ok(Outcome::Never { rule: None, limit: (*permits, *unit) });

@@ -20,6 +20,7 @@ use crate::lists::Listed;
 use crate::live::{Active, Live};
 use crate::range::Range;
 use crate::settings::KeyHeader;
+use crate::telemetry;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
@@ -76,6 +77,9 @@ pub(super) async fn auth(
         }
         Err(response) => return *response,
     };
+    if let Some(listed) = listed {
+        telemetry::overruled(listed.list());
+    }
     match listed {
         Some(Listed::Allowed) => return StatusCode::OK.into_response(),
         Some(Listed::Denied) => return problem(denied, "this key is on the deny list"),

@@ -17,6 +17,7 @@ use super::{Body, DecisionJson, problem, unknown_policy};
 use crate::checker::{self, Answer};
 use crate::lists::Listed;
 use crate::live::{ActivePolicy, Live};
+use crate::telemetry;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,6 +66,7 @@ pub(super) async fn check(
     }
     let (key, costs) = (Key::from(&request.key), request.costs());
     if let Some(listed) = active.lists.of_key(&key) {
+        telemetry::overruled(listed.list());
         let is_allowed = listed == Listed::Allowed;
         return Json(json!({ "allowed": is_allowed, "source": "list" })).into_response();
     }

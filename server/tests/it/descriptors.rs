@@ -512,6 +512,8 @@ descriptors:
         assert_eq!(ask(&[&nested("10.1.2.3")]).await, Code::Ok);
         assert_eq!(ask(&[&[("api_key", "friend")]]).await, Code::Ok);
     }
+    let overruled = server.overruled().await;
+    assert_eq!(overruled, [("allow".to_owned(), 6), ("deny".to_owned(), 3)]);
     // A key that looks like an address that is allowed.
     assert_eq!(ask(&[&[("api_key", "10.1.2.3")]]).await, Code::Ok);
     assert_eq!(ask(&[&[("api_key", "10.1.2.3")]]).await, Code::OverLimit);

@@ -214,6 +214,8 @@ async fn listed_keys_are_not_counted() {
         let friend = auth(&server, query, &[("x-api-key", "friend")]).await;
         assert_eq!(friend.status(), StatusCode::OK);
     }
+    let overruled = server.overruled().await;
+    assert_eq!(overruled, [("allow".to_owned(), 15), ("deny".to_owned(), 10)]);
     // An address that is allowed is no key that a client can choose.
     let spoofed = async || auth(&server, query, &[("x-api-key", "10.9.1.2")]).await.status();
     for _ in 0..3 {

@@ -181,6 +181,19 @@ impl Server {
         format!("http://{}{path}", self.admin)
     }
 
+    /// What lists and blocks have decided, by the metrics.
+    pub(crate) async fn overruled(&self) -> Vec<(String, u64)> {
+        let metrics = reqwest::get(self.admin("/metrics")).await.unwrap().text().await.unwrap();
+        let values = metrics.lines().filter_map(|line| {
+            let rest = line.strip_prefix("tollgate_server_overruled_total{by=\"")?;
+            let (by, value) = rest.split_once("\"} ")?;
+            Some((by.to_owned(), value.parse().unwrap()))
+        });
+        let mut values: Vec<_> = values.collect();
+        values.sort();
+        values
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());

@@ -38,9 +38,9 @@ impl<T: DeserializeOwned> Document<T> {
                 Ok(value) => break Some(value),
                 Err(error) => error,
             };
-            let (path, names) = pass.failed.take().unwrap_or_default();
+            let (path, names) = pass.failed();
             if !is_consequence(&error, &path, &pass) {
-                let error = (place(&error, &names), message(&error));
+                let error = (place(&error, &names), message(&error, &names));
                 // An error of the syntax is met again when the entry is left out.
                 if errors.last() != Some(&error) {
                     errors.push(error);
@@ -91,8 +91,14 @@ fn place(error: &Error, names: &Names) -> Location {
     }
 }
 
-fn message(error: &Error) -> String {
-    let message = DefaultMessageFormatter.format_message(error);
+fn message(error: &Error, names: &Names) -> String {
+    let mut message = DefaultMessageFormatter.format_message(error).into_owned();
+    let is_policy = matches!(&names[..], [Some(section), None] if section.value == "policies");
+    if is_policy && message == "expected mapping start" {
+        message = "expected a mapping: quotas are given by name, such as `{ second: 10/s }`".into();
+    } else if message.ends_with("expected a duration") {
+        message += ", such as 50ms";
+    }
     // It may quote anything that is in the document.
     let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     message.chars().map(printable).collect()

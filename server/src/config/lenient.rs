@@ -1,7 +1,7 @@
 //! Deserialization in passes, each of which leaves out the entries that were wrong in those before.
 
 use std::collections::HashMap;
-use std::fmt;
+use std::{fmt, mem};
 
 use serde::de::{
     DeserializeSeed, Deserializer, Error, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess,
@@ -19,8 +19,8 @@ pub(super) type Names = Vec<Option<Spanned<String>>>;
 pub(super) struct Pass {
     path: Path,
     names: Names,
-    /// The innermost entry with the error.
-    pub(super) failed: Option<(Path, Names)>,
+    /// The innermost entry with the error, if that is within an outer one.
+    failed: Option<(Path, Names)>,
     /// The entries to leave out.
     pub(super) skipped: HashMap<Path, Names>,
     /// The places of fields, by names such as `store.redis`. Without those in lists.
@@ -32,6 +32,12 @@ impl Pass {
         self.path.clear();
         self.names.clear();
         self.failed = None;
+    }
+
+    /// The innermost entry with the error. The path is empty if it is the document as a whole.
+    pub(super) fn failed(&mut self) -> (Path, Names) {
+        let position = (&mut self.path, &mut self.names);
+        self.failed.take().unwrap_or_else(|| (mem::take(position.0), mem::take(position.1)))
     }
 
     fn enter(&mut self, number: usize) {

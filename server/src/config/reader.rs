@@ -21,6 +21,7 @@ use crate::store::AnyStore;
 use crate::tls;
 
 const SAMPLE: &str = include_str!("../../sample.yaml");
+const FRACTION_HINT: &str = "; numbers are whole: 3/2s is 1.5 per second";
 
 /// Its methods return what is valid, and collect an error for everything else.
 pub(super) struct Reader {
@@ -154,7 +155,11 @@ impl Reader {
             for (quota_name, text) in quotas {
                 match text.value.parse::<Quota>() {
                     Ok(quota) => policy = policy.quota(quota_name.value.clone(), quota),
-                    Err(error) => self.errors.add(&self.name, text.referenced, error),
+                    Err(error) => {
+                        let is_fraction = text.value.contains('.');
+                        let hint = if is_fraction { FRACTION_HINT } else { "" };
+                        self.errors.add(&self.name, text.referenced, format!("{error}{hint}"));
+                    }
                 }
             }
             // That there are none is a consequence if all of them were wrong.

@@ -121,7 +121,7 @@ domains: [a.yaml, none.yaml, empty]
             "settings.yaml:13:60: `10.0.0.0/40` is neither",
             "settings.yaml:16:13: invalid quota \"10/s brst 20\"",
             "settings.yaml:17:10: expected string scalar",
-            "settings.yaml:19:10: expected mapping start",
+            "settings.yaml:19:10: expected a mapping: quotas are given by name",
             "settings.yaml:20:3: there is another policy `search`",
             "settings.yaml:21:9: `10.0.0/8` is neither",
             "settings.yaml:21:25: expected string scalar",
@@ -209,7 +209,7 @@ fn what_follows_from_an_error_is_not_an_error_of_its_own() {
             &format!("tls: {{ certificate: [a], key: none.key }}\n{policies}"),
             "settings.yaml:1:21: expected string scalar",
         ),
-        ("policies: { p: [1] }\nauth: { policy: p }", "settings.yaml:1:16: expected mapping start"),
+        ("policies: { p: [1] }\nauth: { policy: p }", "settings.yaml:1:16: expected a mapping: "),
         (
             &format!("admin: {{ token: [x] }}\nlisten: {{ admin: '0.0.0.0:0' }}\n{policies}"),
             "settings.yaml:1:17: expected string scalar",
@@ -219,7 +219,7 @@ fn what_follows_from_an_error_is_not_an_error_of_its_own() {
     }
     let domain = "domain: d\ndescriptors: [{ key: a, policy: p }]";
     let settings = "policies: { p: [1] }\ndomains: [d.yaml]";
-    let expected = "settings.yaml:1:16: expected mapping start";
+    let expected = "settings.yaml:1:16: expected a mapping: ";
     assert_errors(settings, &[("d.yaml", domain)], &[expected]);
     let domain = "domain: d\ndescriptors: [{ key: a, rate_limit: 5, metadata: { a: b } }]";
     let expected = "d.yaml:2:37: expected mapping start";
@@ -315,6 +315,46 @@ fn settings_come_from_either_a_file_or_the_environment() {
         &["error: the argument", "", "Usage", "", "For more"],
     );
     assert!(!check_env(&[]).status.success(), "there is nothing to check");
+}
+
+#[test]
+fn errors_of_common_mistakes_say_what_to_write() {
+    let quota = "policies: { p: { q: 1/s } }";
+    for (settings, expected) in [
+        (
+            "policies: { search: 10/s }",
+            "settings.yaml:1:21: expected a mapping: quotas are given by name, such as `{ second: 10/s }`",
+        ),
+        (
+            &format!("checks: {{ timeout: 50 }}\n{quota}"),
+            "settings.yaml:1:11: invalid value: string \"50\", expected a duration, such as 50ms",
+        ),
+        (
+            &format!("shutdown: {{ delay: 5 }}\n{quota}"),
+            "settings.yaml:1:13: invalid value: string \"5\", expected a duration, such as 50ms",
+        ),
+    ] {
+        assert_errors(settings, &[], &[expected]);
+    }
+    let files = Files::new(&[("settings.yaml", "policies: { p: { q: 1.5/s } }")]);
+    let error = String::from_utf8(check(&files.path("settings.yaml")).stderr).unwrap();
+    let hint = "; numbers are whole: 3/2s is 1.5 per second\n";
+    assert!(error.contains("settings.yaml:1:21: ") && error.ends_with(hint), "{error}");
+}
+
+#[test]
+fn a_section_that_is_given_twice_has_a_line_and_hides_no_other_error() {
+    assert_errors(
+        "policies: { p: { q: 1/s } }\nlimits: { foo: 1 }\npolicies: { r: { q: 1/s } }\nlimits: {}\nbar: 1",
+        &[],
+        &[
+            "settings.yaml:2:11: unknown field `foo`",
+            "settings.yaml:3:1: duplicate field `policies`",
+            "settings.yaml:4:1: duplicate field `limits`",
+            "settings.yaml:5:1: unknown field `bar`",
+        ],
+    );
+    assert_domain_error("domain: d\ndomain: e", "d.yaml:2:1: duplicate field `domain`");
 }
 
 #[test]

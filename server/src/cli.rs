@@ -1,5 +1,6 @@
 //! The command line and the environment.
 
+use std::env;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,9 @@ use crate::config::{Errors, Origin, Places, Source};
 use crate::secret::{RedisUrl, Secret};
 use crate::settings::{FailureMode, Sentinel, Settings};
 use crate::simulate::Simulate;
+
+const CONFIG: &str = "TOLLGATE_CONFIG";
+const SETTINGS: &str = "TOLLGATE_SETTINGS";
 
 /// Rate limiting as a service, for Envoy, nginx, Caddy, Traefik and other gateways
 ///
@@ -35,7 +39,7 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
     /// The settings file (YAML) [default: a built-in sample]
-    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
+    #[arg(long, env = CONFIG, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     others: OtherOptions,
@@ -54,7 +58,10 @@ impl Serve {
 #[derive(Args, Debug)]
 pub(crate) struct Check {
     /// The settings file (YAML)
-    #[arg(env = "TOLLGATE_CONFIG", value_name = "FILE", required_unless_present = "settings")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["config", "settings"])]
+    file: Option<PathBuf>,
+    /// The settings file, as the option of the server
+    #[arg(long, env = CONFIG, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     others: OtherOptions,
@@ -62,7 +69,25 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn source(self) -> Source {
-        self.others.source(self.config)
+        let (file, config) = match (self.file, self.config) {
+            (Some(file), Some(config)) => {
+                // An argument overrides the environment.
+                let is_from_env = env::var_os(CONFIG).is_some_and(|value| value == *config);
+                (Some(file), Some(config).filter(|_| !is_from_env))
+            }
+            (file, config) => (file.or(config), None),
+        };
+        let mut source = self.others.source(file);
+        if let (Origin::File(file), Some(other)) = (&source.origin, config) {
+            source.origin = Origin::Several {
+                name: file.clone(),
+                error: format!(
+                    "there is also the settings file {}: give only one",
+                    other.display()
+                ),
+            };
+        }
+        source
     }
 }
 
@@ -70,8 +95,7 @@ impl Check {
 #[derive(Args, Debug)]
 struct OtherOptions {
     /// Settings as YAML text, instead of a settings file
-    #[arg(long, env = "TOLLGATE_SETTINGS", value_name = "YAML", conflicts_with = "config")]
-    #[arg(hide_env_values = true)]
+    #[arg(long, env = SETTINGS, value_name = "YAML", hide_env_values = true)]
     settings: Option<String>,
     #[command(flatten)]
     overrides: Overrides,
@@ -80,7 +104,15 @@ struct OtherOptions {
 impl OtherOptions {
     fn source(self, config: Option<PathBuf>) -> Source {
         let origin = match (config, self.settings) {
-            (Some(file), _) => Origin::File(file),
+            (Some(file), Some(_)) => Origin::Several {
+                name: SETTINGS.into(),
+                error: format!(
+                    "there is also the settings file {}: give either the file (--config or {CONFIG}) or the \
+                     text (--settings or {SETTINGS})",
+                    file.display()
+                ),
+            },
+            (Some(file), None) => Origin::File(file),
             (None, Some(text)) => Origin::Variable(text),
             (None, None) => Origin::Sample,
         };

@@ -60,6 +60,10 @@ impl Reader {
                 let text = text.map_err(|error| self.errors.add(file, Location::UNKNOWN, error));
                 Document::parse(&text.ok()?)
             }
+            Origin::Several { error, .. } => {
+                self.errors.add(&self.name, Location::UNKNOWN, error);
+                return None;
+            }
         };
         let Document { value, errors, fields, incomplete } = document;
         for (at, error) in errors {

@@ -20,6 +20,12 @@ pub(crate) enum Origin {
     File(PathBuf),
     /// The value of the environment variable `TOLLGATE_SETTINGS`, in the format of the file.
     Variable(String),
+    /// It is not clear which settings are meant.
+    Several {
+        /// As in the error.
+        name: PathBuf,
+        error: String,
+    },
 }
 
 impl Origin {
@@ -27,7 +33,7 @@ impl Origin {
     pub(super) fn name(&self) -> &Path {
         match self {
             Self::Sample => Path::new("sample.yaml"),
-            Self::File(file) => file,
+            Self::File(name) | Self::Several { name, .. } => name,
             Self::Variable(_) => Path::new("TOLLGATE_SETTINGS"),
         }
     }

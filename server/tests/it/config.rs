@@ -1,6 +1,6 @@
 //! What is wrong with a configuration is listed as a whole, with the place.
 
-use std::process::Output;
+use std::process::{Command, Output};
 
 use crate::common::{Files, check, check_env};
 
@@ -309,12 +309,37 @@ fn settings_come_from_either_a_file_or_the_environment() {
         assert_eq!(check_env(&env).stdout, b"1 policies, no errors\n");
     }
     let output = check_env(&[("TOLLGATE_SETTINGS", text), ("TOLLGATE_CONFIG", file)]);
-    assert_lines(
-        &output,
-        |line| line.to_owned(),
-        &["error: the argument", "", "Usage", "", "For more"],
-    );
+    let expected =
+        format!("TOLLGATE_SETTINGS: there is also the settings file {file}: give either");
+    assert_lines(&output, str::to_owned, &[&expected]);
+    let output = check_with(&["--config", file], &[("TOLLGATE_SETTINGS", text)]);
+    assert_lines(&output, str::to_owned, &[&expected]);
     assert!(!check_env(&[]).status.success(), "there is nothing to check");
+}
+
+fn check_with(args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
+    command.arg("check").args(args).env_remove("REDIS_URL").envs(env.iter().copied());
+    command.output().unwrap()
+}
+
+#[test]
+fn a_file_to_check_is_given_as_for_the_server_or_alone() {
+    let files = Files::new(&[
+        ("good.yaml", "policies: { a: { q: 1/s } }"),
+        ("bad.yaml", "policies: { a: { q: 1/s } }\nfoo: 1"),
+    ]);
+    let [good, bad] = ["good.yaml", "bad.yaml"].map(|name| files.path(name).display().to_string());
+    let in_env = [("TOLLGATE_CONFIG", bad.as_str())];
+    for args in [&[good.as_str()][..], &["--config", &good]] {
+        for env in [&[][..], &in_env] {
+            let output = check_with(args, env);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    let output = check_with(&[&good, "--config", &bad], &[]);
+    let expected = format!("{good}: there is also the settings file {bad}: give only one");
+    assert_lines(&output, str::to_owned, &[&expected]);
 }
 
 #[test]

@@ -119,7 +119,10 @@ impl Reader {
     pub(super) fn limits(&mut self, settings: Settings) -> Option<Config> {
         let mut policies = self.policies(&settings);
         let domains = self.domains(&settings, &policies);
-        for policy in domains.rules().filter_map(|rule| rule.own_policy()) {
+        // By name, because the rules are in another order in each process.
+        let mut of_domains: Vec<_> = domains.rules().filter_map(|rule| rule.own_policy()).collect();
+        of_domains.sort_by(|a, b| a.name().cmp(b.name()));
+        for policy in of_domains {
             let name = policy.name();
             if let Some(other) = settings.policies.keys().find(|other| other.value == name) {
                 let message = format!(

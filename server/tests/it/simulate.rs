@@ -243,3 +243,25 @@ fn what_cannot_be_simulated_is_explained() {
         assert!(!output.status.success() && text.contains(says), "{args:?}: {text}");
     }
 }
+
+#[test]
+fn the_order_of_the_policies_does_not_differ_between_runs() {
+    let values = ["h", "c", "a", "f", "b", "g", "e", "d"];
+    let descriptor = |value: &str| {
+        format!(
+            "  - {{ key: k, value: {value}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n"
+        )
+    };
+    let descriptors: String = values.into_iter().map(descriptor).collect();
+    let files = Files::new(&[
+        ("settings.yaml", "policies: { z: { q: 1/s }, y: { q: 1/s } }\ndomains: [d.yaml]"),
+        ("d.yaml", &format!("domain: d\ndescriptors:\n{descriptors}")),
+        ("access.log", &line("192.0.2.1", 0, 10)),
+    ]);
+    let report = json_of(&simulate(&files, &["--json"]));
+    let policies = report["policies"].as_array().unwrap().iter();
+    let names: Vec<_> = policies.map(|policy| policy["policy"].as_str().unwrap()).collect();
+    let expected =
+        ["z", "y", "d.k.a", "d.k.b", "d.k.c", "d.k.d", "d.k.e", "d.k.f", "d.k.g", "d.k.h"];
+    assert_eq!(names, expected);
+}

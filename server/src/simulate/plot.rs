@@ -2,7 +2,7 @@
 
 use super::report::{PolicyReport, Report, clock};
 use super::run::Counts;
-use super::table::grouped;
+use super::table::{counted, grouped};
 
 const WIDTH: f64 = 800.0;
 const MARGIN: f64 = 40.0;
@@ -82,9 +82,9 @@ impl Plot {
         let requests: Vec<_> = steps.iter().map(|step| step.requests).collect();
         let most = requests.iter().copied().max().unwrap_or_default();
         let title = format!(
-            "{}: up to {} requests per {per} (area), and admitted (line)",
+            "{}: up to {} per {per} (area), and admitted (line)",
             policy.policy,
-            grouped(most)
+            counted(most, "request")
         );
         self.text("", &title);
         for (result, class) in policy.results.iter().zip(&classes) {
@@ -142,7 +142,7 @@ impl Plot {
         let (width, height) = (WIDTH / steps.len() as f64, self.y - top);
         for (n, Step { start, requests, results }) in steps.iter().enumerate() {
             let x = MARGIN + n as f64 * width;
-            let mut text = format!("{start}: {requests} requests");
+            let mut text = format!("{start}: {}", counted(*requests, "request"));
             for (result, counts) in policy.results.iter().zip(results) {
                 let Counts { admitted, denied } = counts;
                 text += &format!("\n{}: {admitted} admitted, {denied} denied", result.file);

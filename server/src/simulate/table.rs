@@ -43,7 +43,7 @@ pub(super) fn table(report: &Report, minutes: usize) -> String {
 
 fn header(report: &Report, text: &mut String) {
     let Report { lines, skipped, out_of_order, from, to, keys, missed_per_key, .. } = report;
-    line(text, format_args!("{} lines, from {from} to {to}", grouped(*lines)));
+    line(text, format_args!("{}, from {from} to {to}", counted(*lines, "line")));
     if let Some(error) = &report.first_error {
         let skipped = grouped(*skipped);
         line(text, format_args!("lines skipped: {skipped}; the first error: {error}"));
@@ -52,14 +52,13 @@ fn header(report: &Report, text: &mut String) {
         line(
             text,
             format_args!(
-                "{} lines out of order, replayed at the latest time before them. If there are many, \
-                 sort the log",
-                grouped(*out_of_order)
+                "{} out of order, replayed at the latest time so far. If there are many, sort the log",
+                counted(*out_of_order, "line")
             ),
         );
     }
     if *missed_per_key == 0 {
-        line(text, format_args!("{} keys", grouped(*keys as u64)));
+        line(text, format_args!("{}", counted(*keys as u64, "key")));
     } else {
         let missed = grouped(*missed_per_key);
         line(
@@ -165,6 +164,10 @@ fn difference(counts: &[Counts]) -> Option<String> {
 
 fn percent(counts: Counts) -> String {
     format!("{:.2}", counts.denied_percent())
+}
+
+pub(super) fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
 /// With a comma before each three digits.

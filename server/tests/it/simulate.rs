@@ -158,7 +158,7 @@ fn two_configurations_are_compared_side_by_side() {
     let table = String::from_utf8(simulate(&files, &args).stdout).unwrap();
     let expected = "\
 12 lines, from 2026-11-23T12:00:00Z to 2026-11-23T12:01:00Z
-1 keys
+1 key
 A is settings.yaml, B is <other>.yaml
 
   policy  admitted A  admitted B  denied A  denied B  % denied A  % denied B  keys denied A  keys denied B  denied B - A
@@ -264,4 +264,15 @@ fn the_order_of_the_policies_does_not_differ_between_runs() {
     let expected =
         ["z", "y", "d.k.a", "d.k.b", "d.k.c", "d.k.d", "d.k.e", "d.k.f", "d.k.g", "d.k.h"];
     assert_eq!(names, expected);
+}
+
+#[test]
+fn one_is_singular() {
+    let files =
+        Files::new(&[("settings.yaml", SETTINGS), ("access.log", &line("192.0.2.1", 0, 10))]);
+    let table = simulate(&files, &["--svg", "plot.svg"]).stdout;
+    let table = String::from_utf8(table).unwrap();
+    assert!(table.starts_with("1 line, from") && table.contains("\n1 key\n"), "{table}");
+    let plot = std::fs::read_to_string(files.path("plot.svg")).unwrap();
+    assert!(plot.contains("up to 1 request per minute") && plot.contains("00: 1 request\n"));
 }

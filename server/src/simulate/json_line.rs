@@ -36,10 +36,10 @@ pub(super) fn parse(text: &str) -> Result<Line<'static>, &'static str> {
     let time = find(TIME).ok_or("there is no time")?;
     let time = micros(&time)
         .ok_or("the time is neither RFC 3339 nor seconds since 1970 (are they milliseconds?)")?;
-    let or_empty = |names| Cow::from(find(names).unwrap_or_default());
-    let ip = client(&find(IP).unwrap_or_default()).into_owned().into();
-    let (user, method, path) = (or_empty(USER), or_empty(METHOD), or_empty(PATH));
-    let (status, bytes) = (or_empty(STATUS), or_empty(BYTES));
+    let field = |names| find(names).map(Cow::from);
+    let ip = find(IP).map(|ip| client(&ip).into_owned().into());
+    let (user, method, path) = (field(USER), field(METHOD), field(PATH));
+    let (status, bytes) = (field(STATUS), field(BYTES));
     Ok(Line { time, ip, user, method, path, status, bytes, fields, ..Line::default() })
 }
 
@@ -48,6 +48,7 @@ fn flatten(prefix: &str, object: &Map<String, Value>, fields: &mut HashMap<Strin
     for (name, value) in object {
         let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         match value {
+            Value::Null => {}
             Value::Object(object) => flatten(&name, object, fields),
             Value::String(text) => {
                 fields.insert(name, text.clone());
@@ -82,12 +83,13 @@ mod tests {
         ] {
             let line = parse(text).unwrap();
             assert_eq!(line.time, 1_800_000_000_500_000, "{text}");
-            assert_eq!((&*line.ip, &*line.path, &*line.method), ("192.0.2.7", "/a", "GET"));
-            assert_eq!((&*line.status, &*line.bytes), ("200", "12"));
+            let fields = [&line.ip, &line.path, &line.method, &line.status, &line.bytes];
+            let fields = fields.map(|field| field.as_deref().unwrap());
+            assert_eq!(fields, ["192.0.2.7", "/a", "GET", "200", "12"]);
         }
         let envoy =
             r#"{"start_time":"2027-01-15T08:00:00Z","downstream_remote_address":"192.0.2.7:4711"}"#;
-        assert_eq!(parse(envoy).unwrap().ip, "192.0.2.7");
+        assert_eq!(parse(envoy).unwrap().ip.as_deref(), Some("192.0.2.7"));
         let line = parse(r#"{"time":1,"tenant":{"id":7}}"#).unwrap();
         assert_eq!(line.fields["tenant.id"], "7");
         for time in ["1800000000500", "1e300", "\"inf\"", "-1"] {

@@ -12,17 +12,17 @@ use tollgate::resolve::PeerIp;
 use super::json_line;
 use super::log_time::LogTime;
 
-/// What a pattern can refer to. A field that the line does not have is empty.
+/// What a pattern can refer to.
 #[derive(Debug, Default)]
 pub(super) struct Line<'a> {
     /// In microseconds since 1970.
     pub(super) time: u64,
-    pub(super) ip: Cow<'a, str>,
-    pub(super) user: Cow<'a, str>,
-    pub(super) method: Cow<'a, str>,
-    pub(super) path: Cow<'a, str>,
-    pub(super) status: Cow<'a, str>,
-    pub(super) bytes: Cow<'a, str>,
+    pub(super) ip: Option<Cow<'a, str>>,
+    pub(super) user: Option<Cow<'a, str>>,
+    pub(super) method: Option<Cow<'a, str>>,
+    pub(super) path: Option<Cow<'a, str>>,
+    pub(super) status: Option<Cow<'a, str>>,
+    pub(super) bytes: Option<Cow<'a, str>>,
     /// Of a JSON object, by its path.
     pub(super) fields: HashMap<String, String>,
     /// What the combined format adds, which is only searched if a pattern refers to it.
@@ -38,8 +38,11 @@ impl<'a> Line<'a> {
     }
 
     fn common(text: &'a str, times: &mut LogTime) -> Result<Self, &'static str> {
-        let (ip, rest) = split(text, b" ").ok_or("there is no field")?;
-        let (_, rest) = split(rest, b" ").ok_or("there is no user")?;
+        if text.is_empty() {
+            return Err("the line is empty");
+        }
+        let (ip, rest) = split(text, b" ").ok_or("there is no field {user}")?;
+        let (_, rest) = split(rest, b" ").ok_or("there is no field {user}")?;
         let (user, rest) = split(rest, b" [").ok_or("there is no [time]")?;
         let (time, rest) = split(rest, b"] \"").ok_or("there is no \"request\"")?;
         let time = times.parse(time).ok_or("the time is not like 02/Jan/2026:03:04:05 +0000")?;
@@ -50,24 +53,24 @@ impl<'a> Line<'a> {
         let (bytes, rest) = field(rest);
         Ok(Self {
             time,
-            ip: client(ip),
-            user: user.into(),
-            method: method.into(),
-            path: path.into(),
-            status: status.into(),
-            bytes: bytes.into(),
+            ip: Some(client(ip)),
+            user: Some(user.into()),
+            method: Some(method.into()),
+            path: Some(path.into()),
+            status: Some(status.into()),
+            bytes: Some(bytes.into()),
             rest,
             ..Self::default()
         })
     }
 
-    pub(super) fn referer(&self) -> &'a str {
-        self.referer_and_agent().map_or("", |(referer, _)| referer)
+    pub(super) fn referer(&self) -> Option<&'a str> {
+        self.referer_and_agent().map(|(referer, _)| referer)
     }
 
-    pub(super) fn agent(&self) -> &'a str {
-        let agent = self.referer_and_agent().and_then(|(_, rest)| quoted(rest.strip_prefix('"')?));
-        agent.map_or("", |(agent, _)| agent)
+    pub(super) fn agent(&self) -> Option<&'a str> {
+        let (_, rest) = self.referer_and_agent()?;
+        quoted(rest.strip_prefix('"')?).map(|(agent, _)| agent)
     }
 
     fn referer_and_agent(&self) -> Option<(&'a str, &'a str)> {
@@ -123,11 +126,13 @@ mod tests {
             r#"192.0.2.7 - ada [10/Oct/2000:13:55:36 -0700] "GET /a\"b?c=d HTTP/1.0" 200 2326"#;
         let line = Line::parse(text, &mut times).unwrap();
         assert_eq!(line.time, 971_211_336_000_000);
-        assert_eq!((&*line.ip, &*line.user, &*line.method), ("192.0.2.7", "ada", "GET"));
-        assert_eq!((&*line.path, &*line.status, &*line.bytes), (r#"/a\"b?c=d"#, "200", "2326"));
+        let fields = [&line.ip, &line.user, &line.method, &line.path, &line.status, &line.bytes];
+        let fields = fields.map(|field| field.as_deref().unwrap());
+        assert_eq!(fields, ["192.0.2.7", "ada", "GET", r#"/a\"b?c=d"#, "200", "2326"]);
+        assert_eq!((line.referer(), line.agent()), (None, None));
         let combined = format!(r#"{text} "http://a/" "curl/8 \"x\"""#);
         let line = Line::parse(&combined, &mut times).unwrap();
-        assert_eq!((line.referer(), line.agent()), ("http://a/", r#"curl/8 \"x\""#));
+        assert_eq!((line.referer(), line.agent()), (Some("http://a/"), Some(r#"curl/8 \"x\""#)));
     }
 
     #[test]
@@ -149,7 +154,9 @@ mod tests {
     fn lines_that_cannot_be_used_say_why() {
         let mut times = LogTime::default();
         for (text, why) in [
-            ("", "no field"),
+            ("", "the line is empty"),
+            ("a", "no field {user}"),
+            ("a b", "no field {user}"),
             ("a b c", "no [time]"),
             (r#"a - - [nonsense] "GET / HTTP/1.1" 200 1"#, "the time is not like"),
             (r#"a - - [] "GET / HTTP/1.1" 200 1"#, "the time is not like"),

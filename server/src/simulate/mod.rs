@@ -67,12 +67,8 @@ impl Simulate {
         let mut log = BufReader::with_capacity(1 << 16, open(&self.log)?);
         let lines = run::replay(&mut log, &self.key, &self.cost, &mut runs)
             .map_err(|error| format!("{}: {error}", self.log.display()))?;
-        if lines.used == 0 {
-            let log = self.log.display();
-            return Err(match lines.first_error {
-                Some(error) => format!("{log}: none of {} lines could be used: {error}", lines.all),
-                None => format!("{log}: the log is empty"),
-            });
+        if let Some(error) = lines.error() {
+            return Err(format!("{}: {error}", self.log.display()));
         }
         let files = files.into_iter().map(|file| file.display().to_string()).collect();
         let report = Report::new(files, &lines, &runs, self.top);

@@ -1,8 +1,13 @@
 //! Text with fields of a line.
 
+use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use super::line::Line;
+use super::table::shortened;
+
+/// An error lists at most this many fields of a line.
+const MOST_LISTED: usize = 40;
 
 #[derive(Clone, Debug)]
 pub(super) struct Pattern(Vec<Part>);
@@ -62,32 +67,98 @@ impl Part {
         })
     }
 
-    fn of<'a>(&'a self, line: &'a Line<'_>) -> &'a str {
-        let path = || line.path.split(['?', '#']).next().unwrap_or_default();
+    fn of<'a>(&'a self, line: &'a Line<'_>) -> Option<&'a str> {
+        let path = || line.path.as_deref()?.split(['?', '#']).next();
+        let field = |name: &str| line.fields.get(name).map(String::as_str);
         match self {
-            Self::Text(text) => text,
-            Self::Ip => &line.ip,
-            Self::User => &line.user,
-            Self::Method => &line.method,
+            Self::Text(text) => Some(text),
+            Self::Ip => line.ip.as_deref(),
+            Self::User => line.user.as_deref(),
+            Self::Method => line.method.as_deref(),
             Self::Path => path(),
-            Self::Segment(n) => path().split('/').nth(*n).unwrap_or_default(),
-            Self::Status => &line.status,
-            Self::Bytes => &line.bytes,
-            Self::Referer => line.referer(),
-            Self::Agent => line.agent(),
-            Self::Field(name) => line.fields.get(name).map_or("", String::as_str),
+            Self::Segment(n) => path()?.split('/').nth(*n),
+            Self::Status => line.status.as_deref(),
+            Self::Bytes => line.bytes.as_deref(),
+            Self::Referer => line.referer().or_else(|| field("referer")),
+            Self::Agent => line.agent().or_else(|| field("agent")),
+            Self::Field(name) => field(name),
         }
+    }
+
+    /// Whether requests with an empty value belong together, like those of `/` by their first segment.
+    fn can_be_empty(&self) -> bool {
+        matches!(self, Self::Segment(_))
+    }
+
+    fn is_in(&self, line: &Line<'_>) -> bool {
+        self.of(line).is_some_and(|value| !value.is_empty() || self.can_be_empty())
+    }
+}
+
+/// As it is written in a pattern.
+impl Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Text(text) => return f.write_str(text),
+            Self::Segment(n) => return write!(f, "{{{n}}}"),
+            Self::Ip => "ip",
+            Self::User => "user",
+            Self::Method => "method",
+            Self::Path => "path",
+            Self::Status => "status",
+            Self::Bytes => "bytes",
+            Self::Referer => "referer",
+            Self::Agent => "agent",
+            Self::Field(name) => name,
+        };
+        write!(f, "{{{name}}}")
     }
 }
 
 impl Pattern {
     /// Writes the text for a line.
-    pub(super) fn write(&self, line: &Line<'_>, to: &mut String) {
+    ///
+    /// # Errors
+    ///
+    /// If the line does not have a field, or it is empty. All such lines would have the same text.
+    pub(super) fn write(&self, line: &Line<'_>, to: &mut String) -> Result<(), String> {
         to.clear();
         for part in &self.0 {
-            to.push_str(part.of(line));
+            match part.of(line) {
+                None => return Err(format!("there is no field {part}")),
+                Some("") if !part.can_be_empty() => {
+                    return Err(format!("the field {part} is empty"));
+                }
+                Some(text) => to.push_str(text),
+            }
         }
+        Ok(())
     }
+}
+
+/// The fields of a line, as patterns refer to them.
+pub(super) fn fields_of(line: &Line<'_>) -> String {
+    let named = [
+        Part::Ip,
+        Part::User,
+        Part::Method,
+        Part::Path,
+        Part::Segment(1),
+        Part::Status,
+        Part::Bytes,
+        Part::Referer,
+        Part::Agent,
+    ];
+    let named = named.into_iter().filter(|part| part.is_in(line)).map(|part| part.to_string());
+    let mut fields: Vec<_> = named.collect();
+    let of_json = line.fields.iter().filter(|(_, value)| !value.is_empty());
+    let mut of_json: Vec<_> = of_json.map(|(name, _)| format!("{{{}}}", shortened(name))).collect();
+    of_json.retain(|name| !fields.contains(name));
+    of_json.sort_unstable();
+    fields.append(&mut of_json);
+    let are_more = fields.len() > MOST_LISTED;
+    fields.truncate(MOST_LISTED);
+    fields.join(", ") + if are_more { ", …" } else { "" }
 }
 
 #[cfg(test)]
@@ -96,19 +167,38 @@ mod tests {
 
     #[test]
     fn fields_are_replaced_and_mistakes_explained() {
-        let mut line =
-            Line { ip: "192.0.2.7".into(), path: "/v1/users/7?x=/y".into(), ..Line::default() };
+        let mut line = Line {
+            ip: Some("192.0.2.7".into()),
+            path: Some("/v1/users/7?x=/y".into()),
+            ..Line::default()
+        };
         line.fields.insert("tenant.id".into(), "acme".into());
+        line.fields.insert("plan".into(), String::new());
+        line.fields.insert("referer".into(), "a".into());
         let mut text = String::new();
         for (pattern, expected) in [
             ("{ip}", "192.0.2.7"),
             ("{tenant.id}|{2}|{path}", "acme|users|/v1/users/7"),
+            ("{referer}", "a"),
             ("all", "all"),
-            ("{9}{missing}", ""),
         ] {
-            pattern.parse::<Pattern>().unwrap().write(&line, &mut text);
+            pattern.parse::<Pattern>().unwrap().write(&line, &mut text).unwrap();
             assert_eq!(text, expected);
         }
+        for (pattern, expected) in [
+            ("{ip}{9}", "there is no field {9}"),
+            ("{missing}", "there is no field {missing}"),
+            ("{user}", "there is no field {user}"),
+            ("{agent}", "there is no field {agent}"),
+            ("{plan}", "the field {plan} is empty"),
+        ] {
+            let error = pattern.parse::<Pattern>().unwrap().write(&line, &mut text).unwrap_err();
+            assert_eq!(error, expected);
+        }
+        assert_eq!(fields_of(&line), "{ip}, {path}, {1}, {referer}, {tenant.id}");
+        line.path = Some("/".into());
+        "{1}".parse::<Pattern>().unwrap().write(&line, &mut text).unwrap();
+        assert_eq!(text, "");
         for pattern in ["{ip", "{}", "{0}"] {
             assert!(pattern.parse::<Pattern>().is_err(), "{pattern}");
         }

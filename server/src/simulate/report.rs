@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
 use super::busy_keys::KeyCounts;
-use super::run::{Counts, Lines, MINUTE, Run};
+use super::run::{Counts, Lines, MINUTE, Run, Skipped};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -13,6 +13,8 @@ pub(super) struct Report {
     pub(super) skipped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) first_error: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) skipped_by_reason: Vec<Skipped>,
     pub(super) out_of_order: u64,
     pub(super) from: String,
     pub(super) to: String,
@@ -91,7 +93,8 @@ impl Report {
         Self {
             lines: lines.all,
             skipped: lines.all - lines.used,
-            first_error: lines.first_error.clone(),
+            first_error: lines.first_error(),
+            skipped_by_reason: lines.skipped.clone(),
             out_of_order: lines.out_of_order,
             from: time(lines.first.unwrap_or_default()).to_string(),
             to: time(lines.last).to_string(),

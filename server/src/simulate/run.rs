@@ -1,6 +1,7 @@
 //! The replay.
 
 use std::borrow::Cow;
+use std::fmt::{self, Display};
 use std::io::{self, BufRead};
 use std::num::NonZeroUsize;
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,7 +13,7 @@ use tollgate::{ConfigError, FailureMode, Limiter, ManualClock, MemoryStore, Poli
 use super::busy_keys::BusyKeys;
 use super::line::Line;
 use super::log_time::LogTime;
-use super::pattern::Pattern;
+use super::pattern::{Pattern, fields_of};
 use crate::config::Config;
 
 /// Maximum number of keys per policy. Beyond it, buckets are evicted.
@@ -106,9 +107,57 @@ pub(super) struct Lines {
     /// In microseconds since 1970.
     pub(super) first: Option<u64>,
     pub(super) last: u64,
-    /// Of the first line that could not be used.
-    pub(super) first_error: Option<String>,
+    /// In the order of their first lines.
+    pub(super) skipped: Vec<Skipped>,
+    /// The number of the first line that lacks a field, and those that it has.
+    pub(super) lacking: Option<(u64, String)>,
     pub(super) keys: BusyKeys,
+}
+
+/// Lines that could not be used, for the same reason.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Skipped {
+    pub(super) reason: Cow<'static, str>,
+    pub(super) lines: u64,
+    pub(super) first_line: u64,
+}
+
+impl Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.first_line, self.reason)
+    }
+}
+
+impl Lines {
+    /// Of the first line that could not be used.
+    pub(super) fn first_error(&self) -> Option<String> {
+        self.skipped.first().map(Skipped::to_string)
+    }
+
+    /// Why there is nothing to report, if no line could be used.
+    pub(super) fn error(&self) -> Option<String> {
+        if self.used > 0 {
+            return None;
+        }
+        let lines = match self.all {
+            0 => return Some("the log is empty".to_owned()),
+            1 => "the only line could not be used".to_owned(),
+            all => format!("none of {all} lines could be used"),
+        };
+        let errors: Vec<_> = self.skipped.iter().map(Skipped::to_string).collect();
+        let mut error = format!("{lines}: {}", errors.join("; "));
+        if let Some((line, fields)) = &self.lacking {
+            error += &format!(". Line {line} has {fields}");
+        }
+        Some(error)
+    }
+
+    fn skip(&mut self, reason: Cow<'static, str>) {
+        match self.skipped.iter_mut().find(|skipped| skipped.reason == reason) {
+            Some(skipped) => skipped.lines += 1,
+            None => self.skipped.push(Skipped { reason, lines: 1, first_line: self.all }),
+        }
+    }
 }
 
 /// Replays all lines. Those that cannot be used are counted.
@@ -128,7 +177,8 @@ pub(super) fn replay(
         out_of_order: 0,
         first: None,
         last: 0,
-        first_error: None,
+        skipped: Vec::new(),
+        lacking: None,
         keys: BusyKeys::new(MAX_COUNTED_KEYS),
     };
     let (mut bytes, mut times) = (Vec::new(), LogTime::default());
@@ -139,12 +189,16 @@ pub(super) fn replay(
         // `from_utf8_lossy` alone takes a fifth of the time of a line.
         let text = str::from_utf8(line).map_or_else(|_| String::from_utf8_lossy(line), Cow::from);
         lines.all += 1;
-        let parsed = Line::parse(&text, &mut times).and_then(|line| {
-            key.write(&line, &mut key_text);
-            cost.write(&line, &mut cost_text);
+        let parsed = Line::parse(&text, &mut times).map_err(Cow::Borrowed).and_then(|line| {
+            key.write(&line, &mut key_text)
+                .and_then(|()| cost.write(&line, &mut cost_text))
+                .inspect_err(|_| {
+                    lines.lacking.get_or_insert_with(|| (lines.all, fields_of(&line)));
+                })?;
             // Servers write `-` for no bytes.
             let cost = if cost_text == "-" { Ok(0) } else { cost_text.parse() };
-            Ok((line.time, cost.map_err(|_| "the cost is not a number")?))
+            let cost = cost.map_err(|_| "the cost is not a number")?;
+            Ok((line.time, cost))
         });
         match parsed {
             Ok((time, cost)) => {
@@ -156,10 +210,7 @@ pub(super) fn replay(
                 is_denied.extend(runs.iter_mut().map(|run| run.check(lines.last, &key_text, cost)));
                 lines.keys.count(&key_text, &is_denied);
             }
-            Err(error) => {
-                let number = lines.all;
-                lines.first_error.get_or_insert_with(|| format!("line {number}: {error}"));
-            }
+            Err(reason) => lines.skip(reason),
         }
         bytes.clear();
     }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 
 use super::report::{Minute, PolicyReport, PolicyResult, Report, clock};
-use super::run::Counts;
+use super::run::{Counts, Skipped};
 
 /// What a line shows of a key.
 const KEY_CHARS: usize = 48;
@@ -47,6 +47,11 @@ fn header(report: &Report, text: &mut String) {
     if let Some(error) = &report.first_error {
         let skipped = grouped(*skipped);
         line(text, format_args!("lines skipped: {skipped}; the first error: {error}"));
+    }
+    if report.skipped_by_reason.len() > 1 {
+        for Skipped { reason, lines, .. } in &report.skipped_by_reason {
+            line(text, format_args!("  {}: {reason}", counted(*lines, "line")));
+        }
     }
     if *out_of_order > 0 {
         line(
@@ -183,7 +188,7 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
-fn shortened(key: &str) -> String {
+pub(super) fn shortened(key: &str) -> String {
     let mut chars = key.chars().flat_map(char::escape_debug);
     let mut text: String = chars.by_ref().take(KEY_CHARS).collect();
     if chars.next().is_some() {

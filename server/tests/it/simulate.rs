@@ -12,7 +12,7 @@ fn program(files: &Files, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
     command
         .current_dir(files.path(""))
-        .args(["simulate", "--limits", "settings.yaml", "--log", "access.log"])
+        .args(["simulate", "--config", "settings.yaml", "--log", "access.log"])
         .args(args);
     command
 }
@@ -78,7 +78,7 @@ fn a_policy_admits_what_it_would_have_admitted() {
 
     let expected = "\
 14 lines, from 2026-11-23T12:00:00Z to 2026-11-23T12:01:01Z
-lines skipped: 1; the first error: line 14: there is no field
+lines skipped: 1; the first error: line 14: there is no field {user}
 2 keys
 
   policy  admitted  denied  % denied  keys denied
@@ -232,16 +232,85 @@ fn json_lines_have_any_field_as_key() {
 fn what_cannot_be_simulated_is_explained() {
     let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", "a\nb\n")]);
     for (args, says) in [
-        (&[][..], "none of 2 lines could be used: line 1: "),
+        (&[][..], "none of 2 lines could be used: line 1: there is no field {user}\n"),
         (&["--policy", "apo"], "no settings file has a policy `apo`"),
         (&["--key", "{ip"], "`{` without `}`"),
-        (&["--config", "none.yaml"], "cannot be used multiple times"),
+        (&["--limits", "none.yaml"], "cannot be used multiple times"),
         (&["--compare", "none.yaml"], "none.yaml: "),
     ] {
         let output = simulate(&files, args);
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && text.contains(says), "{args:?}: {text}");
     }
+}
+
+#[test]
+fn a_field_that_no_line_has_is_an_error_that_lists_those_that_it_has() {
+    let combined = line("192.0.2.1", 0, 10);
+    let common = combined.replace(" \"-\" \"curl/8\"", "");
+    let json = r#"{"ts":1800000000,"remote_ip":"192.0.2.1","remote_user":"","tenant":{"id":null}}"#;
+    let of_common = "{ip}, {user}, {method}, {path}, {1}, {status}, {bytes}";
+    for (log, pattern, says, has) in [
+        (
+            &*combined,
+            "{foo}",
+            "there is no field {foo}",
+            &*format!("{of_common}, {{referer}}, {{agent}}"),
+        ),
+        (&*common, "{agent}", "there is no field {agent}", of_common),
+        (&*common, "{ip} {7}", "there is no field {7}", of_common),
+        (json, "{tenant.id}", "there is no field {tenant.id}", "{ip}, {remote_ip}, {ts}"),
+        (json, "{user}", "the field {user} is empty", "{ip}, {remote_ip}, {ts}"),
+    ] {
+        let log = format!("{}\n", log.trim()).repeat(2);
+        let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", &log)]);
+        for option in ["--key", "--cost"] {
+            let output = simulate(&files, &[option, pattern]);
+            let text = String::from_utf8(output.stderr).unwrap();
+            let expected = format!("line 1: {says}. Line 1 has {has}\n");
+            assert!(!output.status.success() && text.ends_with(&expected), "{option}: {text}");
+        }
+    }
+}
+
+#[test]
+fn lines_without_a_field_of_the_key_do_not_share_an_empty_key() {
+    let with = |fields: &str| format!("{{\"ts\":1800000000{fields}}}\n");
+    let log = with(r#","tenant":"acme""#)
+        + &with(r#","tenant":null"#)
+        + "{\n"
+        + &with("")
+        + &with(r#","tenant":"""#)
+        + &with(r#","tenant":"beta""#);
+    let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", &log)]);
+    let args = ["--policy", "api", "--key", "{tenant}"];
+    let report = json_of(&simulate(&files, &[&args[..], &["--json"]].concat()));
+    assert_eq!((&report["keys"], &report["skipped"]), (&json!(2), &json!(4)));
+    assert_eq!(
+        report["skipped_by_reason"],
+        json!([
+            { "reason": "there is no field {tenant}", "lines": 2, "first_line": 2 },
+            { "reason": "it is not a JSON object", "lines": 1, "first_line": 3 },
+            { "reason": "the field {tenant} is empty", "lines": 1, "first_line": 5 },
+        ])
+    );
+    let table = String::from_utf8(simulate(&files, &args).stdout).unwrap();
+    let expected = "
+lines skipped: 4; the first error: line 2: there is no field {tenant}
+  2 lines: there is no field {tenant}
+  1 line: it is not a JSON object
+  1 line: the field {tenant} is empty
+2 keys
+";
+    assert!(table.contains(expected), "{table}");
+}
+
+#[test]
+fn requests_of_the_root_have_an_empty_first_segment() {
+    let log = line("192.0.2.1", 0, 10).replace("/a/b", "/") + &line("192.0.2.1", 0, 10);
+    let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", &log)]);
+    let report = json_of(&simulate(&files, &["--json", "--key", "{1}"]));
+    assert_eq!((&report["keys"], &report["skipped"]), (&json!(2), &json!(0)));
 }
 
 #[test]
@@ -275,4 +344,10 @@ fn one_is_singular() {
     assert!(table.starts_with("1 line, from") && table.contains("\n1 key\n"), "{table}");
     let plot = std::fs::read_to_string(files.path("plot.svg")).unwrap();
     assert!(plot.contains("up to 1 request per minute") && plot.contains("00: 1 request\n"));
+    files.write("access.log", "a");
+    let error = String::from_utf8(simulate(&files, &[]).stderr).unwrap();
+    assert!(
+        error.contains("the only line could not be used: line 1: there is no field"),
+        "{error}"
+    );
 }

@@ -1,11 +1,12 @@
 //! One line of an access log.
 //!
 //! Common: `host ident user [time] "request" status bytes`. Combined adds `"referer" "agent"`.
+//! Apache's `vhost_combined` has the virtual host before these.
 //! Source: the Apache HTTP Server's documentation of `mod_log_config`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use tollgate::resolve::PeerIp;
 
@@ -42,8 +43,10 @@ impl<'a> Line<'a> {
             return Err("the line is empty");
         }
         let (ip, rest) = split(text, b" ").ok_or("there is no field {user}")?;
-        let (_, rest) = split(rest, b" ").ok_or("there is no field {user}")?;
+        let (ident, rest) = split(rest, b" ").ok_or("there is no field {user}")?;
         let (user, rest) = split(rest, b" [").ok_or("there is no [time]")?;
+        let (ip, user) =
+            if ident == "-" { (ip, user) } else { without_virtual_host(ip, ident, user) };
         let (time, rest) = split(rest, b"] \"").ok_or("there is no \"request\"")?;
         let time = times.parse(time).ok_or("the time is not like 02/Jan/2026:03:04:05 +0000")?;
         let (request, rest) = quoted(rest).ok_or("the \"request\" does not end")?;
@@ -77,6 +80,25 @@ impl<'a> Line<'a> {
         let (referer, rest) = quoted(self.rest.strip_prefix('"')?)?;
         Some((referer, rest.trim_start()))
     }
+}
+
+/// The client and the user of a line in which the second field is not `-`.
+///
+/// If that is an address, and two fields follow before the time, the first one is a virtual host.
+fn without_virtual_host<'a>(first: &'a str, second: &'a str, third: &'a str) -> (&'a str, &'a str) {
+    match split(third, b" ") {
+        Some((_, user)) if is_address(second) => (second, user),
+        _ => (first, third),
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
+}
+
+/// Whether it is the client of an address, and not just text.
+pub(super) fn is_client(text: &str) -> bool {
+    is_address(text.strip_suffix("/64").unwrap_or(text))
 }
 
 /// The client of an address, as `/auth` counts it. Some servers write the address with its port.
@@ -136,6 +158,27 @@ mod tests {
     }
 
     #[test]
+    fn a_virtual_host_is_only_what_cannot_be_anything_else() {
+        let mut times = LogTime::default();
+        for (start, ip, user) in [
+            ("app.example.com:443 192.0.2.7 - ada", "192.0.2.7", "ada"),
+            ("app.example.com 192.0.2.7 - -", "192.0.2.7", "-"),
+            ("192.0.2.1:443 2001:db8::7 - ada lovelace", "2001:db8::/64", "ada lovelace"),
+            ("192.0.2.7 - ada lovelace", "192.0.2.7", "ada lovelace"),
+            ("192.0.2.7 198.51.100.1 ada", "192.0.2.7", "ada"),
+            ("192.0.2.7 ident ada lovelace", "192.0.2.7", "ada lovelace"),
+        ] {
+            let text = format!(r#"{start} [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.0" 200 1"#);
+            let line = Line::parse(&text, &mut times).unwrap();
+            assert_eq!(
+                (line.ip.as_deref(), line.user.as_deref()),
+                (Some(ip), Some(user)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
     fn clients_are_counted_as_for_gateways() {
         for (address, key) in [
             ("192.0.2.7", "192.0.2.7"),
@@ -147,6 +190,7 @@ mod tests {
             ("host.example:4711", "host.example:4711"),
         ] {
             assert_eq!(client(address), key);
+            assert_eq!(is_client(key), !key.starts_with("host"), "{key}");
         }
     }
 

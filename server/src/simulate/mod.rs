@@ -70,6 +70,9 @@ impl Simulate {
         if let Some(error) = lines.error() {
             return Err(format!("{}: {error}", self.log.display()));
         }
+        if let Some(warning) = &lines.warning {
+            eprintln!("warning: {}: {warning}", self.log.display());
+        }
         let files = files.into_iter().map(|file| file.display().to_string()).collect();
         let report = Report::new(files, &lines, &runs, self.top);
         if let Some(file) = &self.svg {

@@ -134,6 +134,10 @@ impl Pattern {
         }
         Ok(())
     }
+
+    pub(super) fn has_ip(&self) -> bool {
+        self.0.contains(&Part::Ip)
+    }
 }
 
 /// The fields of a line, as patterns refer to them.

@@ -11,15 +11,18 @@ use serde::Serialize;
 use tollgate::{ConfigError, FailureMode, Limiter, ManualClock, MemoryStore, Policy};
 
 use super::busy_keys::BusyKeys;
-use super::line::Line;
+use super::line::{Line, is_client};
 use super::log_time::LogTime;
 use super::pattern::{Pattern, fields_of};
+use super::table::shortened;
 use crate::config::Config;
 
 /// Maximum number of keys per policy. Beyond it, buckets are evicted.
 const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(10_000_000).unwrap();
 /// With more keys than this, the rare ones are not counted.
 const MAX_COUNTED_KEYS: usize = 1 << 18;
+/// The clients of as many lines are checked: enough to find a log of another format.
+const CLIENTS_CHECKED: u64 = 100;
 /// In microseconds.
 pub(super) const MINUTE: u64 = 60_000_000;
 
@@ -111,6 +114,8 @@ pub(super) struct Lines {
     pub(super) skipped: Vec<Skipped>,
     /// The number of the first line that lacks a field, and those that it has.
     pub(super) lacking: Option<(u64, String)>,
+    /// That `{ip}` is not an address.
+    pub(super) warning: Option<String>,
     pub(super) keys: BusyKeys,
 }
 
@@ -158,6 +163,17 @@ impl Lines {
             None => self.skipped.push(Skipped { reason, lines: 1, first_line: self.all }),
         }
     }
+
+    fn check_client(&mut self, line: &Line<'_>) {
+        if let Some(ip) = line.ip.as_deref()
+            && !is_client(ip)
+            && self.warning.is_none()
+        {
+            let (ip, line) = (shortened(ip), self.all);
+            let warning = format!("{{ip}} should be an address, but is `{ip}` in line {line}");
+            self.warning = Some(warning);
+        }
+    }
 }
 
 /// Replays all lines. Those that cannot be used are counted.
@@ -179,11 +195,13 @@ pub(super) fn replay(
         last: 0,
         skipped: Vec::new(),
         lacking: None,
+        warning: None,
         keys: BusyKeys::new(MAX_COUNTED_KEYS),
     };
     let (mut bytes, mut times) = (Vec::new(), LogTime::default());
     let (mut key_text, mut cost_text) = (String::new(), String::new());
     let mut is_denied = Vec::with_capacity(runs.len());
+    let checked = if key.has_ip() { CLIENTS_CHECKED } else { 0 };
     while log.read_until(b'\n', &mut bytes)? > 0 {
         let line = bytes.trim_ascii();
         // `from_utf8_lossy` alone takes a fifth of the time of a line.
@@ -198,6 +216,9 @@ pub(super) fn replay(
             // Servers write `-` for no bytes.
             let cost = if cost_text == "-" { Ok(0) } else { cost_text.parse() };
             let cost = cost.map_err(|_| "the cost is not a number")?;
+            if lines.used < checked {
+                lines.check_client(&line);
+            }
             Ok((line.time, cost))
         });
         match parsed {

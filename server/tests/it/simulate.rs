@@ -314,6 +314,32 @@ fn requests_of_the_root_have_an_empty_first_segment() {
 }
 
 #[test]
+fn a_virtual_host_before_the_address_is_not_the_client() {
+    let log = format!("app.example.com:443 {}", line("192.0.2.1", 0, 10))
+        + &format!("app.example.com:443 {}", line("2001:db8::1", 0, 10))
+        + &format!("192.0.2.9:443 {}", line("192.0.2.1", 0, 10));
+    let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", &log)]);
+    let output = simulate(&files, &["--json", "--policy", "api"]);
+    assert!(output.stderr.is_empty());
+    let report = json_of(&output);
+    let keys = report["policies"][0]["most_requests"].as_array().unwrap();
+    let keys: Vec<_> = keys.iter().map(|key| key["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["192.0.2.1", "2001:db8::/64"]);
+}
+
+#[test]
+fn a_client_that_is_no_address_is_warned_of() {
+    let log = line("192.0.2.1", 0, 10) + &line("app.example.com:443", 0, 10);
+    let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", &log)]);
+    let stderr = |args| String::from_utf8(simulate(&files, args).stderr).unwrap();
+    assert_eq!(
+        stderr(&[]),
+        "warning: access.log: {ip} should be an address, but is `app.example.com:443` in line 2\n"
+    );
+    assert_eq!(stderr(&["--key", "{path}"]), "", "the address does not matter");
+}
+
+#[test]
 fn the_order_of_the_policies_does_not_differ_between_runs() {
     let values = ["h", "c", "a", "f", "b", "g", "e", "d"];
     let descriptor = |value: &str| {

@@ -47,7 +47,8 @@ fn main() -> ExitCode {
 
 fn report(check: Check) -> Result<(), Errors> {
     let policies = server::check(&check.source())?;
-    println!("{policies} policies, no errors");
+    let noun = if policies == 1 { "policy" } else { "policies" };
+    println!("{policies} {noun}, no errors");
     Ok(())
 }
 

@@ -306,7 +306,7 @@ fn settings_come_from_either_a_file_or_the_environment() {
     let (file, text) = (files.path("settings.yaml"), "policies: { a: { q: 1/s } }");
     let file = file.to_str().unwrap();
     for env in [[("TOLLGATE_SETTINGS", text)], [("TOLLGATE_CONFIG", file)]] {
-        assert_eq!(check_env(&env).stdout, b"1 policies, no errors\n");
+        assert_eq!(check_env(&env).stdout, b"1 policy, no errors\n");
     }
     let output = check_env(&[("TOLLGATE_SETTINGS", text), ("TOLLGATE_CONFIG", file)]);
     let expected =

@@ -222,7 +222,9 @@ async fn keep(connector: Arc<Connector>, mut attempt: Attempt) {
             let connection = Arc::new(Connection::new(multiplexed, disconnection.clone()));
             attempt.end = End::Closed(connection.clone());
             attempt.metrics.connected();
-            attempt.set(|lifecycle, number| lifecycle.connected(number, connection.clone()));
+            if !attempt.set(|lifecycle, number| lifecycle.connected(number, connection.clone())) {
+                return;
+            }
             let replaced = async {
                 origin.replaced().await;
                 connection.close(Error::new(
@@ -256,10 +258,13 @@ enum End {
 }
 
 impl Attempt {
-    fn set(&self, change: impl FnOnce(&mut Lifecycle<Arc<Connection>>, u64)) {
-        if let Some(shared) = self.shared.upgrade() {
+    /// Returns whether the store is still used. If not, nobody would close the connection.
+    fn set(&self, change: impl FnOnce(&mut Lifecycle<Arc<Connection>>, u64)) -> bool {
+        let shared = self.shared.upgrade();
+        if let Some(shared) = &shared {
             shared.set(|lifecycle| change(lifecycle, self.number));
         }
+        shared.is_some()
     }
 }
 
@@ -292,7 +297,37 @@ fn interrupted() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// Nobody else would ever close it.
+    #[tokio::test]
+    async fn a_connection_that_is_made_after_the_store_was_dropped_is_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let connector = Arc::new(Connector::url(url).unwrap());
+        let metrics = Arc::new(ServerMetrics::new(connector.server()));
+        let shared = Arc::new(SharedConnection::new(connector, metrics));
+        assert!(shared.prepare().is_none());
+        drop(shared);
+        let (mut server, _) = listener.accept().await.unwrap();
+        let replies = async {
+            let mut bytes = [0; 1_024];
+            loop {
+                let len = server.read(&mut bytes).await.unwrap_or(0);
+                let commands = bytes[..len].iter().filter(|byte| **byte == b'*').count();
+                if len == 0 || server.write_all(&b"+OK\r\n".repeat(commands)).await.is_err() {
+                    break;
+                }
+            }
+        };
+        let closed = tokio::time::timeout(Duration::from_secs(5), replies).await;
+        assert!(closed.is_ok(), "it is not closed");
+    }
 
     #[test]
     fn thousands_of_queues_that_fail_at_once_cost_few_probes() {

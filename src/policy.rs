@@ -14,8 +14,8 @@ use crate::{ConfigError, Quota};
 /// a name if there is more than one on a store.
 ///
 /// Names have 1 to 64 characters out of `A-Z a-z 0-9 . _ -`. The names of quotas are unique in a
-/// policy. A policy has 1 to 16 quotas, of which up to 8 can be sliding windows, with or without
-/// blocks, or calendars. Anything else is a [`ConfigError`](crate::ConfigError) from
+/// policy. A policy has 1 to 16 quotas. At most 8 of them can be sliding windows (with or without blocks)
+/// or calendar windows. Anything else is a [`ConfigError`](crate::ConfigError) from
 /// [`Limiter::new`](crate::Limiter::new).
 ///
 /// # Several quotas

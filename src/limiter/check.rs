@@ -35,8 +35,8 @@ pub(crate) enum CheckState {
     Pending(PendingCheck),
 }
 
-/// A check without a verdict yet. It does not hold the limiter, which its caller
-/// has: all checks of a hot limiter would contend for its reference count.
+/// A check without a verdict yet. It does not hold the limiter, because its caller does: otherwise all
+/// checks of a hot limiter would contend for its reference count.
 pub(crate) struct PendingCheck {
     verdict: PendingVerdict,
     op: Op,

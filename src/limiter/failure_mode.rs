@@ -37,7 +37,8 @@ pub enum FailureMode {
     /// outage, the fleet admits at most the burst and the rate times its length. A limit below the
     /// number of instances is enforced by some of them, chosen by the key; the others deny. The same applies
     /// to a burst below that number. A [queue](crate::Quota::queue) has a burst of 1 by default, so in an
-    /// outage only one instance admits a given key: set its burst to at least the number of instances.
+    /// outage only one instance admits checks of a given key: set the queue's burst to at least the number
+    /// of instances.
     ///
     /// A bucket starts from what Redis said last about its key, if the key had used more than an
     /// eighth of a limit. When Redis works again, what was taken and still counts is charged there:
@@ -54,8 +55,8 @@ pub enum FailureMode {
     ///   has taken since its last charge may be free, once for each time that Redis goes away.
     /// - If instances start while Redis cannot be reached, they know of no others:
     ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect, and
-    ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. Each guesses its
-    ///   place among them, so a limit below their number may be granted by none of them, or by several.
+    ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. Each guesses
+    ///   which part is its own, so a limit below their number may be granted by none of them, or by several.
     ///
     /// It can admit less, too: a check whose reply is late may be charged twice, and windows start anew
     /// in an outage, so what was used counts for longer. A cost above the part of an instance is denied.

@@ -3,7 +3,7 @@
 //! A call that fails or is late may mean little: a worker was blocked, or a connection was lost. So it
 //! starts a probe, which is a call that no check waits for. If that fails too, and no check has had a good
 //! reply meanwhile, the breaker opens. Then checks fail at once, until a probe succeeds. If the runtime does
-//! not run the prober, one check after another is sent instead.
+//! not run the prober, a check is sent from time to time instead: a trial.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,10 @@ const LONGEST_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(super) struct Breaker {
-    /// That of checks, which is that of probes, too.
+    /// Of checks, and of probes.
     timeout: Duration,
     open: Option<Open>,
-    /// If there is a prober, when it is overdue.
+    /// When the prober is overdue. `None` if there is no prober.
     prober: Option<Instant>,
     rests_until: Option<Instant>,
     faults: Faults,
@@ -35,7 +35,7 @@ struct Open {
     /// The checks that were not sent.
     refused: u64,
     interval: Duration,
-    /// When a check was sent, because the prober is overdue.
+    /// When the latest trial was sent.
     trial: Option<Instant>,
 }
 
@@ -69,7 +69,7 @@ impl Breaker {
         Self { timeout, open: None, prober: None, rests_until: None, faults }
     }
 
-    /// A good reply arrived in time, to a call that was sent at this time. `Closes` if that closes the
+    /// A good reply arrived in time to a call that was sent at `sent`. Returns `Closes` if that closes the
     /// breaker.
     pub(super) fn succeeded(&mut self, sent: Instant) -> Probed {
         self.faults = Faults::default();
@@ -113,7 +113,7 @@ impl Breaker {
         Some(open.error.clone())
     }
 
-    /// Why the next check will not be sent, if so.
+    /// The error of the next check, if it will not be sent.
     pub(super) fn refusal(&self, now: Instant) -> Option<&Error> {
         self.open_error().filter(|_| !self.is_trial_due(now))
     }

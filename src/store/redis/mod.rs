@@ -96,11 +96,11 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// all of them running. While a `current_thread` runtime is not inside `block_on`, checks in other
 /// runtimes may have to wait for its tasks, at most until their timeout.
 ///
-/// Probes of a server that fails are such tasks, too. A program that calls `block_on` of a
-/// `current_thread` runtime for each check gives them no time. So a check is sent instead, at most one
-/// per timeout and another quarter of a second, and may take its timeout. If a connection takes longer
-/// than that to make, the server may not be used again: use a multi-threaded runtime there, or stay
-/// inside one `block_on`.
+/// The probes that notice when a failed server works again are such tasks, too. A program that calls
+/// `block_on` of a `current_thread` runtime for each check gives them no time. So a check is sent to the
+/// server instead, at most one in the timeout plus 250 ms, and can take its whole timeout. If connecting
+/// takes longer than the timeout, the server may never be used again: in such a program, use a
+/// multi-threaded runtime, or make all checks inside one `block_on`.
 ///
 /// Timers fire on a separate thread, `tollgate-timer`, so a handler that blocks a worker does not
 /// make a check exceed its timeout. (Password hashing, for example, belongs in `spawn_blocking`.) A

@@ -106,7 +106,7 @@ impl NodeQueue {
     ) -> Result<Place, Error> {
         let now = Instant::now();
         let mut state = self.state();
-        // A server that is full still answers a peek.
+        // A peek is no trial: a server whose memory is full still replies to it.
         let is_trial = !matches!(op, Op::Peek) && state.breaker.starts_trial(now);
         if !is_trial && let Some(error) = state.breaker.refuse() {
             if state.breaker.resume(now) {

@@ -13,7 +13,8 @@ use super::window::{Sent, Window};
 use crate::Key;
 use crate::store::Op;
 
-/// A timer that became useless, because another one fires earlier, is only removed when it fires.
+/// No timer is set for longer: one that became useless, because another one fires earlier, is removed only
+/// when it fires.
 const LONGEST_TIMER: Duration = Duration::from_secs(1);
 
 /// How many completed batches are kept for reuse.

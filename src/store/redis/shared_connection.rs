@@ -63,8 +63,8 @@ impl ConnectionSet {
         }
     }
 
-    /// The next connection that has proven itself, if there is one. Meanwhile those that are missing are
-    /// made, and new ones prove themselves.
+    /// A connection, if any has proven itself. If the one whose turn it is has not, it gets this call to
+    /// prove itself, or starts to connect if there is none, and another is returned.
     pub(super) fn established(&self) -> Option<Arc<Connection>> {
         let turn = self.turn();
         let (before, after) = self.connections.split_at(turn);
@@ -157,7 +157,7 @@ impl SharedConnection {
         self.changed.notify_waiters();
     }
 
-    /// Makes the connection, unless it can be used already.
+    /// Returns the connection if it can be used. Otherwise starts to connect, if it is time to try.
     fn prepare(self: &Arc<Self>) -> Option<Arc<Connection>> {
         Handle::try_current().ok()?;
         match self.step(false) {

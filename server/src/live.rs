@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use tollgate::resolve::ClientIp;
-use tollgate::{BlockList, ConfigError, Limiter, Policy, Quota};
+use tollgate::{BlockList, ConfigError, Error, Limiter, Policy, Quota};
 
 use crate::config::{Config, Read, Service, Source};
 use crate::denied::Denied;
@@ -119,20 +119,15 @@ impl Live {
 
     /// Whether checks are decided: by the store, or by the failure mode.
     pub(crate) async fn can_decide(&self) -> bool {
-        let active = self.active();
-        match active.policies().next() {
-            Some((_, policy)) if active.settings.checks.failure_mode == FailureMode::Closed => {
-                policy.limiter.peek("readyz").await.is_ok()
-            }
-            _ => true,
-        }
+        self.active().settings.checks.failure_mode != FailureMode::Closed
+            || self.try_store().await.is_ok()
     }
 
-    /// Asks the store, whatever the failure mode. The error contains its causes.
-    pub(crate) async fn try_store(&self) -> Result<(), String> {
+    /// Asks the store about a key, whatever the failure mode.
+    pub(crate) async fn try_store(&self) -> Result<(), Error> {
         let active = self.active();
         let Some((_, policy)) = active.policies().next() else { return Ok(()) };
-        policy.limiter.peek("startup").await.map(|_| ()).map_err(|error| with_causes(&error))
+        policy.limiter.peek("readyz").await.map(|_| ())
     }
 
     /// Whether the files are not those that were read last.
@@ -251,11 +246,6 @@ impl ActivePolicy {
         let counts = before.map(|before| before.counts.clone()).unwrap_or_default();
         Ok(Self { limiter, name, is_shadow, per_unit, counts })
     }
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    std::iter::successors(error.source(), |error| error.source())
-        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// The limit as gateways know it.

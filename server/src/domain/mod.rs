@@ -94,14 +94,6 @@ impl Rule {
         }
     }
 
-    /// The limit as gateways know it, unless it is a policy.
-    pub(crate) fn per_unit(&self) -> Option<(u32, Unit)> {
-        match self.limit {
-            Limit::PerUnit { permits, unit, .. } => Some((permits, unit)),
-            _ => None,
-        }
-    }
-
     /// The policy that decides, unless it is one of the settings.
     pub(crate) fn own_policy(&self) -> Option<Policy> {
         match &self.limit {

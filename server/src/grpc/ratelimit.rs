@@ -232,7 +232,7 @@ impl RateLimitService {
         }
         let limit = match planned {
             Planned::Override(_, _, _, permits, unit) => Some((*permits, *unit)),
-            _ => rule.and_then(Rule::per_unit).or_else(|| policy.per_unit()),
+            _ => policy.per_unit(),
         };
         Ok(Outcome::Decided { rule, limit, decision })
     }

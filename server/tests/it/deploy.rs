@@ -4,13 +4,7 @@ use std::collections::BTreeMap;
 
 use reqwest::{Client, StatusCode};
 
-use crate::common::{Files, Server, check};
-
-const PORTS: [(&str, &str); 3] = [
-    ("TOLLGATE_GRPC", "127.0.0.1:0"),
-    ("TOLLGATE_HTTP", "127.0.0.1:0"),
-    ("TOLLGATE_ADMIN", "127.0.0.1:0"),
-];
+use crate::common::{FREE_PORTS, Files, Server, check};
 
 /// The text of a YAML block that starts after this line, without its indentation.
 fn block(file: &str, after: &str) -> String {
@@ -35,7 +29,7 @@ fn the_settings_of_the_deployment_files_are_valid() {
 
 #[tokio::test]
 async fn without_settings_the_limits_are_those_of_the_sample() {
-    let server = Server::with_env(&PORTS);
+    let server = Server::with_env(&FREE_PORTS);
     assert!(server.log.iter().all(|line| !line.contains("ERROR")), "{:?}", server.log);
     let mut statuses = BTreeMap::new();
     for _ in 0..12 {

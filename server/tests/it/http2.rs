@@ -1,7 +1,5 @@
 //! Requests over HTTP/2 that are begun and not finished.
 
-use std::time::Duration;
-
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use prost::Message;
@@ -97,7 +95,8 @@ shutdown: { timeout: 60s }
     assert_eq!(grpc_status(response).await, "0");
     server.signal("TERM");
     until(async || TcpStream::connect(server.grpc).await.is_err()).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // GOAWAY has arrived.
+    until(async || requests.clone().ready().await.is_err()).await;
     finish(&mut stream);
     assert_eq!(grpc_status(half).await, "0");
     drop(requests);

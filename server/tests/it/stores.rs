@@ -7,7 +7,7 @@ use tonic::Code as Grpc;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 
-use crate::common::{PATIENCE, Redis, Server, request, until};
+use crate::common::{FREE_PORTS, PATIENCE, Redis, Server, request, until};
 use crate::redis_servers::{Cluster, Sentinel};
 
 const DOMAIN: &str = "
@@ -121,11 +121,9 @@ async fn a_store_that_cannot_be_used_is_reported_at_the_start() {
 
 /// Two instances with this environment.
 fn instances_of(env: &[(&str, &str)]) -> [Server; 2] {
-    let ports =
-        ["TOLLGATE_GRPC", "TOLLGATE_HTTP", "TOLLGATE_ADMIN"].map(|name| (name, "127.0.0.1:0"));
     let settings = ("TOLLGATE_SETTINGS", "policies: { a: { q: 3/day } }");
     let checks = [("TOLLGATE_TIMEOUT", "4s"), ("TOLLGATE_FAILURE_MODE", "closed"), settings];
-    let env = [env, &ports[..], &checks[..]].concat();
+    let env = [env, &FREE_PORTS, &checks].concat();
     [(); 2].map(|()| Server::with_env(&env))
 }
 

@@ -22,6 +22,13 @@ pub(crate) use gateway::Gateway;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate-server");
 
+/// Variables for listeners on free ports.
+pub(crate) const FREE_PORTS: [(&str, &str); 3] = [
+    ("TOLLGATE_GRPC", "127.0.0.1:0"),
+    ("TOLLGATE_HTTP", "127.0.0.1:0"),
+    ("TOLLGATE_ADMIN", "127.0.0.1:0"),
+];
+
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 

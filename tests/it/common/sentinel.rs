@@ -115,9 +115,19 @@ impl Sentinel {
         count
     }
 
+    /// Waits until one server replicates the other. Which one may have changed: on a busy machine the
+    /// sentinels may take a primary for dead that is only slow.
     pub(crate) async fn wait_until_replicated(&self) {
         wait_until("the replica has the primary's data", BOUND, async || {
-            has_replication_field(self.replica(), "master_link_status", "up").await
+            for (primary, replica) in [(0, 1), (1, 0)] {
+                if has_replication_field(&self.servers[replica], "master_link_status", "up").await
+                    && self.all_report(self.servers[primary].port()).await
+                {
+                    self.primary.store(primary, SeqCst);
+                    return true;
+                }
+            }
+            false
         })
         .await;
     }

@@ -163,13 +163,18 @@ impl Decision {
             counts_for: 0,
         };
         let quota = QuotaInfo::new(Quota::DEFAULT_NAME, limit, 0);
-        Self::new(Verdict::new(outcome, numbers), Source::Store, quota)
+        Self::new(Verdict::new(outcome, numbers), Source::Store, true, quota)
     }
 
     #[inline]
-    pub(crate) fn new(verdict: Verdict, source: Source, quota: QuotaInfo) -> Self {
+    pub(crate) fn new(
+        verdict: Verdict,
+        source: Source,
+        is_enforced: bool,
+        quota: QuotaInfo,
+    ) -> Self {
         let Verdict { outcome, numbers, several } = verdict;
-        Self { outcome, source, is_enforced: true, numbers, several, quota }
+        Self { outcome, source, is_enforced, numbers, several, quota }
     }
 
     /// Whether the check was allowed. Its cost has been charged, unless the decision

@@ -132,6 +132,7 @@ impl Cost for Charge {
         }
     }
 
+    #[inline]
     fn most(&self) -> u64 {
         match self {
             Self::Same(cost) => *cost,

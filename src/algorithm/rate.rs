@@ -133,10 +133,13 @@ impl Debt {
     }
 
     /// The same number of permits at another rate, rounded up to a tick. Whole permits stay exact.
+    #[inline]
     pub(crate) fn at(self, rate: Rate) -> Self {
-        if rate == self.rate {
-            return self;
-        }
+        if rate == self.rate { self } else { self.at_other(rate) }
+    }
+
+    #[cold]
+    fn at_other(self, rate: Rate) -> Self {
         let product = u128::from(self.ticks) * u128::from(rate.permit());
         let ticks = product.div_ceil(u128::from(self.rate.permit()));
         // A debt above the capacity is as good as any other.

@@ -199,6 +199,7 @@ impl Algorithm for TokenBucket {
     }
 
     /// Brings the debt to the rate of this bucket.
+    #[inline]
     fn charge(&self, debt: &mut Debt, cost: u64) {
         *debt = debt.at(self.rate);
         // At most `MAX_TICKS`: see `new` and `most_charged`.

@@ -184,7 +184,7 @@ mod tests {
             let bucket = TokenBucket::new(&quota).unwrap();
             let verdict = bucket.check(&mut bucket.empty(0), 1);
             let quota = Limit::TokenBucket(bucket).info("q");
-            let decision = Decision::new(verdict, Source::Store, quota);
+            let decision = Decision::new(verdict, Source::Store, true, quota);
             let status = decoded(&denied(&decision, GRPC));
             assert_eq!(status.code(), Code::ResourceExhausted);
             let info = status.get_details_retry_info().unwrap();

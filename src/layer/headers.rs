@@ -306,7 +306,7 @@ mod tests {
         for _ in 0..taken {
             verdict = bucket.check(&mut debt, 1);
         }
-        Decision::new(verdict, Source::Store, Limit::TokenBucket(bucket).info("burst"))
+        Decision::new(verdict, Source::Store, true, Limit::TokenBucket(bucket).info("burst"))
     }
 
     fn headers(style: HeaderStyle, quota: Quota, taken: u32) -> HeaderMap {
@@ -341,7 +341,7 @@ mod tests {
         let verdict = limits.check(&mut standing, &of_kb(then));
         let tightest = verdict.several.as_ref().unwrap().tightest;
         let quota = limits.infos()[tightest].clone();
-        Decision::new(verdict, Source::Store, quota)
+        Decision::new(verdict, Source::Store, true, quota)
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -94,7 +95,8 @@ impl CheckState {
     }
 
     #[inline]
-    fn decide(limiter: &Limiter, revision: &RevisionRef<'_>, key: &Key, op: Op) -> Self {
+    fn decide(limiter: &Limiter, held: &RevisionRef<'_>, key: &Key, op: Op) -> Self {
+        let revision: &Revision = held;
         let known = match &op {
             Op::Acquire(charge) => revision.known(key, charge),
             Op::Queue(queued) => revision.known(key, &**queued),
@@ -104,10 +106,13 @@ impl CheckState {
             return Self::Ready(Ok(limiter.inner.decide(revision, key, verdict, source)));
         }
         match revision.backend.decide(key, &op) {
-            Some(verdict) => Self::Ready(limiter.inner.decide_or_fail(revision, key, &op, verdict)),
+            Some(Ok(verdict)) => Self::Ready(Ok(limiter.inner.succeed(revision, key, verdict))),
+            Some(Err(error)) => {
+                Self::Ready(limiter.inner.apply_failure_mode(revision, key, &op, error))
+            }
             None => {
                 let (verdict, stopwatch) = (PendingVerdict::default(), Stopwatch::start());
-                let (span, revision) = (CheckSpan::new(revision.policy()), revision.hold());
+                let (span, revision) = (CheckSpan::new(revision.policy()), held.hold());
                 Self::Pending(PendingCheck { verdict, op, revision, stopwatch, span })
             }
         }
@@ -156,26 +161,37 @@ impl PendingCheck {
 }
 
 impl Inner {
-    /// What the decision is if checks of the key are not denied.
-    #[inline]
-    pub(super) fn enforce(&self, key: &Key, mut decision: Decision) -> Decision {
-        if !self.enforcement.applies_to(key) {
-            decision.is_enforced = false;
-        }
-        decision
+    // Always inlined, like those that call it: a call would copy the decision.
+    #[inline(always)]
+    pub(super) fn decision(
+        &self,
+        revision: &Revision,
+        key: &Key,
+        verdict: Verdict,
+        source: Source,
+    ) -> Decision {
+        let tightest = verdict.several.as_ref().map_or(0, |several| several.tightest);
+        let is_enforced = self.enforcement.applies_to(key);
+        Decision::new(verdict, source, is_enforced, revision.quotas()[tightest].clone())
     }
 
-    /// The decision about a check, which is counted. Always inlined: a call would copy the decision.
+    /// The decision about a check, which is counted.
     #[inline(always)]
     fn decide(&self, revision: &Revision, key: &Key, verdict: Verdict, source: Source) -> Decision {
-        let decision = self.enforce(key, revision.decision(verdict, source));
+        let decision = self.decision(revision, key, verdict, source);
         self.settings.metrics.decided(&decision);
         trace::decided(revision.policy(), &decision);
         decision
     }
 
+    /// The decision of the store.
+    #[inline(always)]
+    fn succeed(&self, revision: &Revision, key: &Key, verdict: Verdict) -> Decision {
+        self.failure_log.succeeded(revision.policy().name(), self.failure_mode);
+        self.decide(revision, key, verdict, Source::Store)
+    }
+
     /// The decision of the store, or of the failure mode if the store failed.
-    #[inline]
     fn decide_or_fail(
         &self,
         revision: &Revision,
@@ -184,10 +200,7 @@ impl Inner {
         verdict: Result<Verdict, Error>,
     ) -> Result<Decision, Error> {
         match verdict {
-            Ok(verdict) => {
-                self.failure_log.succeeded(revision.policy().name(), self.failure_mode);
-                Ok(self.decide(revision, key, verdict, Source::Store))
-            }
+            Ok(verdict) => Ok(self.succeed(revision, key, verdict)),
             Err(error) => self.apply_failure_mode(revision, key, op, error),
         }
     }
@@ -222,12 +235,12 @@ impl Future for Check<'_> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { limiter, key, progress } = &mut *self;
-        if let Progress::New(costs) = progress {
-            match CheckState::start(limiter, &limiter.revision(), key, costs) {
-                CheckState::Ready(decision) => {
-                    *progress = Progress::Done;
-                    return Poll::Ready(decision);
-                }
+        // Taken out before the check: to drop it afterwards, the decision would have to be moved.
+        if let Progress::New(_) = progress
+            && let Progress::New(costs) = mem::replace(progress, Progress::Done)
+        {
+            match CheckState::start(limiter, &limiter.revision(), key, &costs) {
+                CheckState::Ready(decision) => return Poll::Ready(decision),
                 CheckState::Pending(pending) => *progress = Progress::Pending(pending),
             }
         }

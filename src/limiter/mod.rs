@@ -183,8 +183,7 @@ impl Limiter {
         let mut pending = PendingVerdict::default();
         let verdict =
             poll_fn(|cx| revision.backend.poll_check(&key, &Op::Peek, &mut pending, cx)).await?;
-        let decision = revision.decision(verdict, Source::Store);
-        Ok(self.inner.enforce(&key, decision))
+        Ok(self.inner.decision(revision, &key, verdict, Source::Store))
     }
 
     /// Fills the key's bucket, for every process that shares it.

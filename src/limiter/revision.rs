@@ -11,7 +11,7 @@ use crate::algorithm::{Cost, Limits};
 use crate::metrics::PolicyMetrics;
 use crate::store::{Backend, PolicySpec, RevisionDenials, Store};
 use crate::verdict::{QuotaInfo, Verdict};
-use crate::{ConfigError, Decision, Key, Policy, Source};
+use crate::{ConfigError, Key, Policy, Source};
 
 /// A policy with its numbers as they are until the next update.
 pub(crate) struct Revision {
@@ -104,12 +104,6 @@ impl Revision {
         }
         let verdict = self.denial_cache.as_ref()?.get(key, cost, &self.limits)?;
         Some((verdict, Source::Cached))
-    }
-
-    #[inline]
-    pub(crate) fn decision(&self, verdict: Verdict, source: Source) -> Decision {
-        let tightest = verdict.several.as_ref().map_or(0, |several| several.tightest);
-        Decision::new(verdict, source, self.quotas()[tightest].clone())
     }
 
     /// Data of the layer, computed once per revision. The limiter knows nothing about it. Only one

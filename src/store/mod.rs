@@ -158,8 +158,8 @@ impl Op {
     /// Decides on what is stored, and changes it.
     #[inline]
     pub(crate) fn apply_to(&self, limits: &Limits, stored: &mut State, now: u64) -> Verdict {
-        if let Self::Acquire(charge) = self
-            && let Some(verdict) = limits.check_lone(stored, charge, now)
+        if let Self::Acquire(Charge::Same(cost)) = self
+            && let Some(verdict) = limits.check_lone(stored, *cost, now)
         {
             return verdict;
         }

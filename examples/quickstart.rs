@@ -24,6 +24,8 @@ const LIMIT: &str = "5/s burst 10";
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // Shows when Redis does not answer, and when it does again.
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     match serve().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

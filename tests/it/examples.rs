@@ -179,13 +179,18 @@ async fn quickstart_serves_before_redis_is_up_and_uses_it_then() {
     // Reserves a port, on which the server restarts later.
     let server = Server::start().await;
     server.stop();
-    let quickstart = Example::serve("quickstart", &[("REDIS_URL", &server.url())]).await;
+    let directory = TempDir::new();
+    let log = directory.path().join("log");
+    let (url, stderr) = (server.url(), std::fs::File::create(&log).unwrap());
+    let quickstart = Example::serve_with("quickstart", &[("REDIS_URL", &url)], stderr.into()).await;
 
     let started = Instant::now();
     let response = quickstart.get("/").await;
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!is_counted(&response) && text(response.body()).contains("its part"));
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    let (log, port) = (std::fs::read_to_string(&log).unwrap(), server.port().to_string());
+    assert!(log.contains("rate limit enforced locally") && log.contains(&port), "{log}");
 
     server.restart().await;
     wait_until("a request is counted", Duration::from_secs(2), async || {

@@ -3,13 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use foldhash::quality::RandomState;
+
 /// Counts the requests of each key, and how many of them each run denied, in bounded memory.
 ///
 /// Up to `most` keys, all counts are exact. With more, the half with the fewest requests is dropped.
 /// A dropped key that comes back is counted from 0, so counts can then be too low, by at most `missed`.
 #[derive(Debug)]
 pub(super) struct BusyKeys {
-    counts: HashMap<String, KeyCounts>,
+    counts: HashMap<String, KeyCounts, RandomState>,
     most: usize,
     missed: u64,
 }
@@ -38,7 +40,7 @@ impl KeyCounts {
 
 impl BusyKeys {
     pub(super) fn new(most: usize) -> Self {
-        Self { counts: HashMap::new(), most, missed: 0 }
+        Self { counts: HashMap::default(), most, missed: 0 }
     }
 
     /// Counts a request, with the decision of each run.

@@ -1,7 +1,7 @@
 //! A line with a JSON object.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -30,7 +30,7 @@ const BYTES: &[&str] = &["bytes", "size", "body_bytes_sent", "bytes_sent", "Down
 pub(super) fn parse(text: &str) -> Result<Line<'static>, &'static str> {
     let object: Map<String, Value> =
         serde_json::from_str(text).map_err(|_| "it is not a JSON object")?;
-    let mut fields = HashMap::new();
+    let mut fields = BTreeMap::new();
     flatten("", &object, &mut fields);
     let find = |names: &[&str]| names.iter().find_map(|name| fields.get(*name)).cloned();
     let time = find(TIME).ok_or("there is no time")?;
@@ -44,7 +44,7 @@ pub(super) fn parse(text: &str) -> Result<Line<'static>, &'static str> {
 }
 
 /// The fields of objects in objects have names such as `request.uri`.
-fn flatten(prefix: &str, object: &Map<String, Value>, fields: &mut HashMap<String, String>) {
+fn flatten(prefix: &str, object: &Map<String, Value>, fields: &mut BTreeMap<String, String>) {
     for (name, value) in object {
         let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         match value {

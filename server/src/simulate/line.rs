@@ -5,7 +5,7 @@
 //! Source: the Apache HTTP Server's documentation of `mod_log_config`.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use tollgate::resolve::PeerIp;
@@ -25,7 +25,7 @@ pub(super) struct Line<'a> {
     pub(super) status: Option<Cow<'a, str>>,
     pub(super) bytes: Option<Cow<'a, str>>,
     /// Of a JSON object, by its path.
-    pub(super) fields: HashMap<String, String>,
+    pub(super) fields: BTreeMap<String, String>,
     /// What the combined format adds, which is only searched if a pattern refers to it.
     pub(super) rest: &'a str,
 }

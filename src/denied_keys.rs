@@ -48,9 +48,8 @@ pub struct DeniedKeys {
 type Sketch = TopK<Key, RandomState>;
 
 impl DeniedKeys {
-    /// Finds at most this many keys, and reports their bytes, escaped as by
-    /// [`escape_ascii`](slice::escape_ascii). For a key longer than 128 bytes these are the bytes of its
-    /// SHA-256 hash.
+    /// Finds at most this many keys, and reports their text, as [`Key`] displays it. For a key longer than
+    /// 128 bytes these are the escaped bytes of its SHA-256 hash.
     pub fn plain(most: NonZeroU16) -> Self {
         Self::new(most, false)
     }
@@ -92,7 +91,7 @@ impl DeniedKeys {
 
     fn text(&self, key: &Key) -> String {
         if !self.is_hashed {
-            return key.as_bytes().escape_ascii().to_string();
+            return key.to_string();
         }
         // The key of a digest is its hash already.
         let hash = match key.is_digest() {

@@ -108,6 +108,24 @@ impl Hash for Key {
     }
 }
 
+/// The text of the key. If that is not UTF-8, or has control characters, its bytes are escaped as by
+/// [`escape_ascii`](slice::escape_ascii).
+///
+/// ```
+/// use tollgate::Key;
+///
+/// assert_eq!(Key::from("o'brien").to_string(), "o'brien");
+/// assert_eq!(Key::from(b"a\n\xff").to_string(), r"a\n\xff");
+/// ```
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match str::from_utf8(&self.bytes) {
+            Ok(text) if !text.contains(char::is_control) => f.write_str(text),
+            _ => self.bytes.escape_ascii().fmt(f),
+        }
+    }
+}
+
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.is_digest { "Digest" } else { "Key" };

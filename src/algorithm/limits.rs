@@ -143,6 +143,17 @@ impl Limits {
         self.quotas.iter().enumerate().map(units).collect()
     }
 
+    /// The whole permits of each quota that an adjustment gives back.
+    #[cfg(feature = "redis")]
+    pub(crate) fn returned(&self, adjustment: &Adjustment) -> SmallVec<[u64; 1]> {
+        let quotas = self.quotas.iter().enumerate();
+        let of = |(index, quota): (usize, &Named)| match adjustment.of(index) {
+            units @ ..0 => units.unsigned_abs() / quota.limit.unit(),
+            _ => 0,
+        };
+        quotas.map(of).collect()
+    }
+
     /// What a check gives back that leaves its place now: `left` and `delay` as for
     /// [`settle`](Self::settle). The end of a bucket tells whether it has been full since.
     pub(crate) fn leaving(

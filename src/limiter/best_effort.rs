@@ -88,7 +88,8 @@ impl BestEffortChecks {
             if decision.is_denied() {
                 return Ok(decision);
             }
-            if decision.source() == Source::Store && !decision.would_be_denied() {
+            let is_charged = matches!(decision.source(), Source::Store | Source::Local);
+            if is_charged && !decision.would_be_denied() {
                 let mut taken = Taken::new(&limiter, held, key, since);
                 taken.decided(&decision);
                 earlier.0.push((taken, costs));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
-use tollgate::{Limiter, Quota, RedisStore, Source};
+use tollgate::{BestEffortChecks, Costs, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, wait_until};
 
@@ -347,17 +347,66 @@ async fn garbage_in_the_key_of_the_fleet_is_replaced() {
     assert_eq!(register(&server, 7, 100, 40).await.0, 41);
 }
 
+/// Whether checks are decided locally without being sent.
+async fn sends_nothing(limiter: &Limiter) -> bool {
+    let start = Instant::now();
+    let is_local = limiter.check("other").await.unwrap().source() == Source::Local;
+    is_local && start.elapsed() < Duration::from_millis(20)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_given_back_in_an_outage_is_not_charged_afterwards() {
+    let server = Server::start().await;
+    let fleet = fleet(&server, Quota::per_hour(300), 1).await;
+    let limiter = &fleet[0].1;
+    limiter.check_cost("key", 100).await.unwrap().ensure_allowed().unwrap();
+    server.pause();
+    wait_until("it decides locally", BOUND, async || sends_nothing(limiter).await).await;
+    for _ in 0..5 {
+        limiter.check_cost("key", 10).await.unwrap().ensure_allowed().unwrap();
+        limiter.credit("key", 10).await.unwrap();
+    }
+    limiter.check_cost("key", 7).await.unwrap().ensure_allowed().unwrap();
+    let checks = BestEffortChecks::new().add_costs(limiter, "user", Costs::new(20)).add_costs(
+        limiter,
+        "key",
+        Costs::new(290),
+    );
+    assert!(checks.check().await.unwrap().is_denied());
+    server.resume();
+    let remaining = async |key: &str| match limiter.peek(key).await {
+        Ok(decision) => decision.remaining(),
+        Err(_) => 0,
+    };
+    wait_until("the permits are charged", BOUND, async || {
+        (193..200).contains(&remaining("key").await)
+    })
+    .await;
+    wait_until("the others are back", BOUND, async || remaining("user").await == 300).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_after_an_outage_stays() {
+    let server = Server::start().await;
+    let fleet = fleet(&server, Quota::per_hour(300), 1).await;
+    let limiter = &fleet[0].1;
+    server.pause();
+    wait_until("it decides locally", BOUND, async || sends_nothing(limiter).await).await;
+    // More keys than are charged at a time.
+    for key in 0..1_000_u32 {
+        limiter.check_cost(key, 10).await.unwrap().ensure_allowed().unwrap();
+    }
+    server.resume();
+    wait_until("the server works", BOUND, async || limiter.reset(999_u32).await.is_ok()).await;
+    assert_eq!(limiter.peek(999_u32).await.unwrap().remaining(), 300);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_was_repaid_starts_from_its_standing_in_the_next_outage() {
     let server = Server::start().await;
     let fleet = fleet(&server, Quota::per_hour(300), 1).await;
     let limiter = &fleet[0].1;
-    // Without sending the check.
-    let is_open = async || {
-        let start = Instant::now();
-        let is_local = limiter.check("other").await.unwrap().source() == Source::Local;
-        is_local && start.elapsed() < Duration::from_millis(20)
-    };
+    let is_open = async || sends_nothing(limiter).await;
     server.pause();
     wait_until("it decides locally", BOUND, is_open).await;
     assert!(limiter.check_cost("key", 10).await.unwrap().is_allowed());

@@ -536,9 +536,14 @@ impl Backend for RedisBackend {
 
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
         let (queues, policy, key) = (self.queues.clone(), self.policy.clone(), key.clone());
+        let repayment = self.repayment.clone();
         Box::pin(async move {
             let result = queues.reset(policy.clone(), &key).await;
             policy.local.iter().for_each(|local| local.forget(&key));
+            if result.is_ok() {
+                repayment.forget(&policy, &key);
+                policy.local.iter().for_each(|local| local.settled(&key));
+            }
             result
         })
     }

@@ -81,8 +81,13 @@ impl Repayment {
         Self { owed, count, max_keys, is_running: AtomicBool::new(false) }
     }
 
-    /// A check of this key was allowed locally.
+    /// A check of this key was allowed locally, or an adjustment made.
     pub(super) fn add(&self, policy: &Arc<RedisPolicy>, key: &Key, op: &Op) {
+        if let Op::Adjust(adjustment) = op
+            && adjustment.is_credit()
+        {
+            self.reduce(policy, key, &policy.limits.returned(adjustment));
+        }
         let permits: Permits = (0..policy.limits.len()).map(|quota| op.taken(quota)).collect();
         if permits.iter().all(|permits| *permits == 0) {
             return;
@@ -99,6 +104,24 @@ impl Repayment {
             self.count.store(ledger.keys.len(), Ordering::Relaxed);
         }
         // What does not fit is not charged.
+    }
+
+    /// What was given back locally is not charged.
+    fn reduce(&self, policy: &RedisPolicy, key: &Key, returned: &[u64]) {
+        if let Some(owed) = self.ledger().keys.get_mut(&policy.encoder.name(key).to_bytes()) {
+            for (permits, returned) in owed.permits.iter_mut().zip(returned) {
+                *permits = permits.saturating_sub(*returned);
+            }
+        }
+    }
+
+    /// The bucket of a key was reset on the server: nothing that was taken before is charged.
+    pub(super) fn forget(&self, policy: &RedisPolicy, key: &Key) {
+        if self.count.load(Ordering::Relaxed) > 0
+            && let Some(owed) = self.ledger().keys.get_mut(&policy.encoder.name(key).to_bytes())
+        {
+            owed.permits.fill(0);
+        }
     }
 
     /// Charges what is owed from now on, until nothing is.
@@ -353,6 +376,22 @@ mod tests {
             charge.end(end);
             assert_eq!(repayment.begin(&name).unwrap().permits.as_slice(), [owed]);
         }
+    }
+
+    #[test]
+    fn what_was_given_back_or_reset_is_not_charged() {
+        let (repayment, policy, key, name) = owing();
+        repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));
+        let charge = repayment.begin(&name).unwrap();
+        assert_eq!(charge.permits.as_slice(), [1]);
+        charge.end(End::NotCharged);
+        repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&9)));
+        repayment.add(&policy, &key, &Op::acquire(4));
+        repayment.forget(&policy, &key);
+        let charge = repayment.begin(&name).unwrap();
+        assert_eq!(charge.permits.as_slice(), [0]);
+        charge.end(End::Charged);
+        assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
     }
 
     #[test]

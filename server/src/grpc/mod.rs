@@ -32,11 +32,12 @@ pub(crate) async fn router(
     let service = Service::new(RateLimitService::new(live)).max_decoding_message_size(most);
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let health_service = health_service.max_decoding_message_size(most);
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_file_descriptor_set(reflection::descriptors())
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?
-        .max_decoding_message_size(most);
-    let routes = Routes::new(service).add_service(health_service).add_service(reflection);
+    let reflection = reflection::builder().build_v1()?.max_decoding_message_size(most);
+    // Many tools still use the version before.
+    let reflection_alpha = reflection::builder().build_v1alpha()?.max_decoding_message_size(most);
+    let routes = Routes::new(service)
+        .add_service(health_service)
+        .add_service(reflection)
+        .add_service(reflection_alpha);
     Ok((routes.into_axum_router(), Health::new(reporter).await))
 }

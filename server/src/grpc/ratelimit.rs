@@ -9,7 +9,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use futures_util::future::try_join_all;
-use tollgate::{Costs, Key, Limiter};
+use tollgate::{Costs, Error, Key, Limiter};
 use tonic::{Request, Response, Status};
 
 use super::details::Details;
@@ -20,6 +20,7 @@ use crate::checker::{self, Answer};
 use crate::domain::{Limit, Match, Rule, Unit};
 use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy, Live};
+use crate::settings::FailureMode;
 use crate::telemetry;
 
 pub(crate) struct RateLimitService {
@@ -160,6 +161,7 @@ fn plan_override<'a>(
 fn drop_replaced(planned: &mut [Planned<'_>]) {
     let rules = planned.iter().filter_map(|planned| match planned {
         Planned::Rule(found) => Some(found.rule),
+        Planned::Listed(_, rule) => *rule,
         _ => None,
     });
     let replaced: HashSet<&str> =
@@ -214,7 +216,8 @@ impl RateLimitService {
         let gives_back = descriptor.is_negative_hits;
         if gives_back {
             // Boxed, like the charge below: they are rare, and would make every check larger.
-            Box::pin(limiter.credit(key, hits)).await.map_err(|_| unavailable())?;
+            let result = Box::pin(limiter.credit(key, hits)).await;
+            adjusted(result, active, policy)?;
         }
         let costs = match hits {
             // Only asks, for hits that are reported afterwards.
@@ -228,7 +231,8 @@ impl RateLimitService {
             Answer::Decided(decision) => decision,
         };
         if decision.would_be_denied() && rule.is_some_and(|rule| rule.count_denied) {
-            Box::pin(limiter.charge(key, hits)).await.map_err(|_| unavailable())?;
+            let result = Box::pin(limiter.charge(key, hits)).await;
+            adjusted(result, active, policy)?;
         }
         let limit = match planned {
             Planned::Override(_, _, _, permits, unit) => Some((*permits, *unit)),
@@ -236,6 +240,17 @@ impl RateLimitService {
         };
         Ok(Outcome::Decided { rule, limit, decision })
     }
+}
+
+/// A failed charge or credit fails only requests that a failed check would fail, too.
+fn adjusted(
+    result: Result<(), Error>,
+    active: &Active,
+    policy: &ActivePolicy,
+) -> Result<(), Status> {
+    let is_let_through =
+        policy.is_shadow() || active.settings.checks.failure_mode == FailureMode::Open;
+    if is_let_through { Ok(()) } else { result.map_err(|_| unavailable()) }
 }
 
 /// Hides the cause from clients. It is logged.

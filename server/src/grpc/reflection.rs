@@ -1,5 +1,5 @@
-//! What gRPC reflection says about the rate limit service, so that tools such as grpcurl can call it
-//! without the files of its protocol.
+//! What gRPC reflection says about the services, so that tools such as grpcurl can call them without the
+//! files of their protocols.
 //!
 //! Source: `envoy/service/ratelimit/v3/rls.proto` and the files that it imports. The fields of
 //! responses that this service never sets are left out.
@@ -10,6 +10,7 @@ use prost_types::{
     FileDescriptorProto, FileDescriptorSet, MessageOptions, MethodDescriptorProto,
     OneofDescriptorProto, ServiceDescriptorProto,
 };
+use tonic_reflection::server::Builder;
 
 const DURATION: &str = "google/protobuf/duration.proto";
 const STRUCT: &str = "google/protobuf/struct.proto";
@@ -19,7 +20,14 @@ const UNITS: &str = "envoy/type/v3/ratelimit_unit.proto";
 const DESCRIPTORS: &str = "envoy/extensions/common/ratelimit/v3/ratelimit.proto";
 const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
 
-pub(super) fn descriptors() -> FileDescriptorSet {
+/// A reflection service that describes the rate limit service and the health checks.
+pub(super) fn builder() -> Builder<'static> {
+    Builder::configure()
+        .register_file_descriptor_set(descriptors())
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+fn descriptors() -> FileDescriptorSet {
     let file = vec![duration(), structs(), wrappers(), base(), units(), request(), service()];
     FileDescriptorSet { file }
 }

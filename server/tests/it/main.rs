@@ -17,6 +17,7 @@ mod http2;
 mod nginx;
 mod operations;
 mod page;
+mod reflection;
 mod shared;
 mod simulate;
 mod soak;

@@ -96,9 +96,17 @@ async fn without_redis_the_failure_mode_answers() {
         let rest = if allowed == 0 { Err(Grpc::Unavailable) } else { Ok(Code::OverLimit) };
         assert!(codes[allowed..].iter().all(|code| *code == rest), "{codes:?}");
 
+        let mut returned = request("d", &[&[("user", "eve")]]);
+        returned.descriptors[0].is_negative_hits = true;
+        let is_answered = client.send(returned).await.is_ok();
+        assert_eq!(is_answered, allowed > 0, "hits given back");
+
+        let auth = reqwest::Client::new().get(server.http("/auth?policy=day"));
+        let response = auth.header("x-forwarded-for", "192.0.2.1").send().await.unwrap();
+        let expected = if allowed == 0 { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+        assert_eq!(response.status(), expected);
         let check = reqwest::Client::new().post(server.http("/v1/check"));
         let response = check.json(&json!({ "policy": "day", "key": "ada" })).send().await.unwrap();
-        let expected = if allowed == 0 { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
         assert_eq!(response.status(), expected);
         let ready = reqwest::get(server.http("/readyz")).await.unwrap();
         assert_eq!(ready.status(), expected);

@@ -84,6 +84,21 @@ impl Lists {
         self.allow.has(network).then_some(Listed::Allowed)
     }
 
+    /// Of a key as an operator names it, by all that its parts can be: one value, the values of several
+    /// levels, or names with their values.
+    pub(crate) fn of_parts(&self, parts: &[Key]) -> Option<Listed> {
+        let of_part = |(index, part): (usize, &Key)| {
+            let is_address = match index.checked_sub(1) {
+                None => parts.len() == 1,
+                Some(before) => ADDRESS_KEYS.iter().any(|key| parts[before] == Key::from(*key)),
+            };
+            let of_address = is_address.then(|| self.of_address(part)).flatten();
+            self.of_key(part).into_iter().chain(of_address).max_by_key(|of| *of == Listed::Denied)
+        };
+        let listed = parts.iter().enumerate().filter_map(of_part);
+        listed.max_by_key(|listed| *listed == Listed::Denied)
+    }
+
     /// Of an entry of a descriptor.
     pub(crate) fn of_entry(&self, key: &str, value: &str) -> Option<Listed> {
         if self.allow.is_empty() && self.deny.is_empty() {
@@ -164,6 +179,18 @@ mod tests {
         assert_eq!(lists.of_entry("remote_address", "10.1.2.3"), Some(Allowed));
         assert_eq!(lists.of_entry("api_key", "10.1.2.3"), None);
         assert_eq!(lists.of_entry("api_key", "foe"), Some(Denied));
+        for (parts, expected) in [
+            (&["10.1.2.3"][..], Some(Allowed)),
+            (&["foe"], Some(Denied)),
+            (&["x-api-key", "foe"], Some(Denied)),
+            (&["x-api-key", "10.1.2.3"], None),
+            (&["remote_address", "10.0.0.66"], Some(Denied)),
+            (&["friend", "foe"], Some(Denied)),
+            (&["a", "b"], None),
+        ] {
+            let parts: Vec<_> = parts.iter().map(|&part| Key::from(part)).collect();
+            assert_eq!(lists.of_parts(&parts), expected, "{parts:?}");
+        }
     }
 
     #[test]

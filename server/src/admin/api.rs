@@ -47,7 +47,7 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     let blocked = blocked.into_iter().map(|blocked| {
         json!({
             "policy": blocked.policy,
-            "key": blocked.key.as_bytes().escape_ascii().to_string(),
+            "key": blocked.key.to_string(),
             "seconds": seconds(blocked.remaining),
         })
     });
@@ -81,18 +81,26 @@ pub(super) async fn reload(State(live): State<Arc<Live>>) -> Response {
     }
 }
 
+/// A key, or the parts that are joined to a key.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "invalid type: expected a string, or an array of strings")]
+enum Target {
+    Key(String),
+    Parts(Vec<String>),
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Target {
+pub(super) struct OneKey {
     policy: String,
-    key: String,
+    key: Target,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Adjustment {
     policy: String,
-    key: String,
+    key: Target,
     cost: u64,
 }
 
@@ -100,7 +108,7 @@ pub(super) struct Adjustment {
 #[serde(deny_unknown_fields)]
 pub(super) struct Block {
     policy: String,
-    key: String,
+    key: Target,
     /// From now on.
     seconds: u64,
 }
@@ -118,14 +126,14 @@ struct Peeked<'a> {
     blocked: Option<u64>,
 }
 
-pub(super) async fn peek(State(live): State<Arc<Live>>, Body(target): Body<Target>) -> Response {
+pub(super) async fn peek(State(live): State<Arc<Live>>, Body(target): Body<OneKey>) -> Response {
     let active = live.active();
     let policy = match find(&active, &target.policy) {
         Ok(policy) => policy,
         Err(response) => return *response,
     };
-    let key = Key::from(&target.key);
-    let listed = active.lists.of_key(&key).map(Listed::list);
+    let key = target.key.key();
+    let listed = active.lists.of_parts(&target.key.parts()).map(Listed::list);
     let blocked = live.blocked.get(&target.policy, &key).map(seconds);
     match policy.limiter.peek(key).await {
         Ok(decision) => {
@@ -135,10 +143,10 @@ pub(super) async fn peek(State(live): State<Arc<Live>>, Body(target): Body<Targe
     }
 }
 
-pub(super) async fn reset(State(live): State<Arc<Live>>, Body(target): Body<Target>) -> Response {
+pub(super) async fn reset(State(live): State<Arc<Live>>, Body(target): Body<OneKey>) -> Response {
     let active = live.active();
     match find(&active, &target.policy) {
-        Ok(policy) => done(policy.limiter.reset(Key::from(&target.key)).await),
+        Ok(policy) => done(policy.limiter.reset(target.key.key()).await),
         Err(response) => *response,
     }
 }
@@ -161,19 +169,19 @@ pub(super) async fn block(State(live): State<Arc<Live>>, Body(block): Body<Block
     match find(&live.active(), &block.policy) {
         Ok(_) => {
             let time = Duration::from_secs(block.seconds);
-            done(live.blocked.block(&block.policy, block.key, time).await)
+            done(live.blocked.block(&block.policy, block.key.key(), time).await)
         }
         Err(response) => *response,
     }
 }
 
 /// Also for a policy that is gone.
-pub(super) async fn unblock(State(live): State<Arc<Live>>, Body(target): Body<Target>) -> Response {
-    done(live.blocked.unblock(&target.policy, target.key).await)
+pub(super) async fn unblock(State(live): State<Arc<Live>>, Body(target): Body<OneKey>) -> Response {
+    done(live.blocked.unblock(&target.policy, target.key.key()).await)
 }
 
 async fn adjust(live: &Live, target: Adjustment, is_charge: bool) -> Response {
-    let (active, key) = (live.active(), Key::from(&target.key));
+    let (active, key) = (live.active(), target.key.key());
     let policy = match find(&active, &target.policy) {
         Ok(policy) => policy,
         Err(response) => return *response,
@@ -182,6 +190,36 @@ async fn adjust(live: &Live, target: Adjustment, is_charge: bool) -> Response {
         true => policy.limiter.charge(key, target.cost).await,
         false => policy.limiter.credit(key, target.cost).await,
     })
+}
+
+impl Target {
+    fn key(&self) -> Key {
+        match self {
+            Self::Key(text) => Key::from(text),
+            Self::Parts(_) => Key::join(&self.parts()),
+        }
+    }
+
+    fn parts(&self) -> Vec<Key> {
+        match self {
+            Self::Key(text) => split(text).iter().map(Key::from).collect(),
+            Self::Parts(parts) => parts.iter().map(Key::from).collect(),
+        }
+    }
+}
+
+/// The parts of a key that [`Key::join`] has joined.
+fn split(text: &str) -> Vec<String> {
+    let (mut parts, mut chars) = (vec![String::new()], text.chars());
+    while let Some(char) = chars.next() {
+        match (char, parts.last_mut()) {
+            ('|', _) => parts.push(String::new()),
+            ('\\', Some(part)) => part.extend(chars.next()),
+            (char, Some(part)) => part.push(char),
+            (_, None) => {}
+        }
+    }
+    parts
 }
 
 fn find<'a>(active: &'a Active, name: &str) -> Result<&'a ActivePolicy, Box<Response>> {

@@ -251,6 +251,50 @@ async fn a_blocked_key_is_denied_everywhere_until_it_is_unblocked() {
 }
 
 #[tokio::test]
+async fn any_key_can_be_named_as_it_is_shown_or_by_its_parts() {
+    let settings = "policies: { search: { hour: 1/h } }\n\
+                    auth: { policy: search, key_header: x-api-key }\ndeny: [foe]";
+    let server = Server::with_settings(settings);
+    let auth = async |key: &str| {
+        let request = Client::new().get(server.http("/auth"));
+        request.header("x-api-key", key.as_bytes()).send().await.unwrap().status()
+    };
+    let long = "k".repeat(200);
+    for (value, shown) in [
+        ("o'brien jürgen", Some("x-api-key|o'brien jürgen")),
+        ("a|b", Some(r"x-api-key|a\|b")),
+        (&long, None),
+    ] {
+        let target = |key: &Value| json!({ "policy": "search", "key": key, "seconds": 60 });
+        let parts = json!(["x-api-key", value]);
+        let blocked = post(&server, "/api/block", target(&parts)).await;
+        assert_eq!(blocked.status(), StatusCode::NO_CONTENT);
+        assert_eq!(auth(value).await, StatusCode::TOO_MANY_REQUESTS, "{value}");
+        let status = Client::new().get(server.admin("/api/status")).send().await.unwrap();
+        let status: Value = status.json().await.unwrap();
+        let key = match shown {
+            Some(shown) => {
+                assert_eq!(status["blocked"][0]["key"], shown);
+                json!(shown)
+            }
+            None => parts,
+        };
+        let target = json!({ "policy": "search", "key": key });
+        let unblocked = post(&server, "/api/unblock", target.clone()).await;
+        assert_eq!(unblocked.status(), StatusCode::NO_CONTENT);
+        assert_eq!(auth(value).await, StatusCode::OK, "{value}");
+        assert_eq!(auth(value).await, StatusCode::TOO_MANY_REQUESTS, "{value}");
+        assert_eq!(post(&server, "/api/reset", target).await.status(), StatusCode::NO_CONTENT);
+        assert_eq!(auth(value).await, StatusCode::OK, "{value}");
+    }
+    let target = json!({ "policy": "search", "key": "x-api-key|foe" });
+    let peeked: Value = post(&server, "/api/peek", target).await.json().await.unwrap();
+    assert_eq!(peeked["listed"], "deny");
+    let target = json!({ "policy": "search", "key": 7 });
+    assert_eq!(post(&server, "/api/peek", target).await.status(), StatusCode::UNPROCESSABLE_ENTITY);
+}
+
+#[tokio::test]
 async fn the_api_needs_the_token_and_probes_do_not() {
     let settings = format!("{{ {SETTINGS}, admin: {{ token: s3cret }} }}");
     let server = Server::with_settings(&settings);

@@ -73,15 +73,19 @@ impl Reader {
         self.incomplete = incomplete;
         let mut settings: Settings = value?;
         source.overrides.apply(&mut settings, &mut self.places, &mut self.errors);
-        for (setting, message) in settings.errors(&self.incomplete) {
-            self.add_error(setting, message);
-        }
         let limits_nothing = settings.policies.is_empty() && settings.domains.is_empty();
         if limits_nothing && !self.is_incomplete("policies") && !self.is_incomplete("domains") {
             let message = "nothing is limited: add `policies` or `domains`";
             self.errors.add(&self.name, Location::UNKNOWN, message);
         }
         Some(settings)
+    }
+
+    /// What is wrong with the settings of the service.
+    pub(super) fn check(&mut self, settings: &Settings) {
+        for (setting, message) in settings.errors(&self.incomplete) {
+            self.add_error(setting, message);
+        }
     }
 
     pub(super) fn store(&mut self, settings: &StoreSettings) -> Option<AnyStore> {

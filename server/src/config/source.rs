@@ -48,6 +48,7 @@ impl Source {
     pub(crate) fn load(&self) -> (Read, Result<Service, Errors>) {
         let mut reader = Reader::new(self.origin.name());
         let service = reader.settings(self).and_then(|settings| {
+            reader.check(&settings);
             // All of them, so that the errors of one do not hide those of another.
             let store = reader.store(&settings.store);
             let tls = reader.tls(settings.tls.as_ref());
@@ -57,11 +58,12 @@ impl Source {
         reader.finish(service)
     }
 
-    /// Reads the settings and the domain files, but does not open the store or read the TLS files.
+    /// Reads only the limits: what else the settings say about the service may be incomplete, such as a
+    /// token that is in an environment variable.
     ///
     /// # Errors
     ///
-    /// Like those of [`load`](Self::load).
+    /// Everything that is wrong with the limits, or cannot be read.
     pub(crate) fn load_limits(&self) -> Result<Config, Errors> {
         let mut reader = Reader::new(self.origin.name());
         let config = reader.settings(self).and_then(|settings| reader.limits(settings));

@@ -36,6 +36,15 @@ fn line(ip: &str, second: u32, bytes: u32) -> String {
 }
 
 #[test]
+fn what_only_the_service_needs_may_be_missing() {
+    // Its token is in the environment.
+    let settings = format!("listen: {{ admin: '0.0.0.0:6070' }}\n{SETTINGS}");
+    let log = line("192.0.2.1", 0, 10);
+    let files = Files::new(&[("settings.yaml", &settings), ("access.log", &log)]);
+    assert_eq!(json_of(&simulate(&files, &["--json"]))["lines"], 1);
+}
+
+#[test]
 fn a_policy_admits_what_it_would_have_admitted() {
     let mut log = String::new();
     for _ in 0..8 {

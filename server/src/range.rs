@@ -1,7 +1,7 @@
 //! Ranges of IP addresses in configuration files.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -32,6 +32,11 @@ impl Range {
             Err(_) => text.parse().ok(),
         }
     }
+}
+
+/// Whether this is an address, alone or with a port.
+pub(crate) fn is_address(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
 }
 
 impl FromStr for Range {

@@ -18,7 +18,7 @@ use super::{problem, unknown_policy};
 use crate::checker::{self, Answer};
 use crate::lists::Listed;
 use crate::live::{Active, Live};
-use crate::range::Range;
+use crate::range::is_address;
 use crate::settings::KeyHeader;
 use crate::telemetry;
 
@@ -150,7 +150,7 @@ fn key<'a>(
     let forwarded = parts.headers.get_all(X_FORWARDED_FOR).iter().next_back();
     let forwarded = forwarded.and_then(|value| value.to_str().ok());
     let last = forwarded.and_then(|value| value.rsplit(',').next()).map(str::trim);
-    if last.and_then(Range::network).is_none() {
+    if !last.is_some_and(is_address) {
         return Err(bad_request("the gateway has to send X-Forwarded-For, ending with an address"));
     }
     match active.client_ip.resolve(parts) {

@@ -6,12 +6,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 
 use tollgate::resolve::PeerIp;
 
 use super::json_line;
 use super::log_time::LogTime;
+use crate::range::is_address;
 
 /// What a pattern can refer to.
 #[derive(Debug, Default)]
@@ -90,10 +91,6 @@ fn without_virtual_host<'a>(first: &'a str, second: &'a str, third: &'a str) -> 
         Some((_, user)) if is_address(second) => (second, user),
         _ => (first, third),
     }
-}
-
-fn is_address(text: &str) -> bool {
-    text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
 }
 
 /// Whether it is the client of an address, and not just text.

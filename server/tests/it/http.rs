@@ -53,6 +53,8 @@ async fn gateways_are_told_whether_a_client_may_pass() {
     assert_eq!(header(&denied, "content-type"), Some("application/problem+json"));
     assert_eq!(ask("192.0.2.2").await.status(), StatusCode::OK);
 
+    // Some gateways add the port.
+    assert_eq!(ask("192.0.2.1:4711").await.status(), StatusCode::TOO_MANY_REQUESTS);
     // Only the entry that the gateway added counts.
     assert_eq!(ask("192.0.2.99, 192.0.2.1").await.status(), StatusCode::TOO_MANY_REQUESTS);
     // nginx passes only some statuses on.

@@ -29,7 +29,9 @@ function showPolicies(status, seconds) {
   const old = new Map((before?.policies ?? []).map((policy) => [policy.name, policy]));
   const rate = (policy, field) => {
     const earlier = old.get(policy.name);
-    return earlier && seconds > 0 ? number((policy[field] - earlier[field]) / seconds) : "–";
+    // A process that has restarted counts from 0.
+    const more = earlier ? policy[field] - earlier[field] : -1;
+    return more >= 0 && seconds > 0 ? number(more / seconds) : "–";
   };
   $("policies").replaceChildren(...status.policies.map((policy) => {
     const name = element("th", policy.name);
@@ -89,9 +91,13 @@ function quantile(earlier, latest, share) {
 }
 
 function latency(metrics) {
-  latencies.push(histogram(metrics, "tollgate_redis_call_duration_seconds"));
+  const latest = histogram(metrics, "tollgate_redis_call_duration_seconds");
+  // A process that has restarted counts from 0.
+  const isRestarted = (latest.get(Infinity) ?? 0) < (latencies.at(-1)?.get(Infinity) ?? 0);
+  if (isRestarted) latencies.length = 0;
+  latencies.push(latest);
   if (latencies.length > LATENCIES) latencies.shift();
-  const bound = quantile(latencies[0], latencies.at(-1), 0.99);
+  const bound = quantile(latencies[0], latest, 0.99);
   if (bound === null) return "no calls";
   return bound === Infinity ? "more than 1 s" : `${number(1000 * bound)} ms`;
 }

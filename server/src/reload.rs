@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::time::sleep;
 
 use crate::live::Live;
@@ -27,13 +27,11 @@ pub(crate) async fn reload(live: &Arc<Live>) -> Result<(), Box<dyn Error + Send 
 }
 
 /// Runs until the process exits.
-pub(crate) async fn on_hangup(live: Arc<Live>) -> Result<(), std::io::Error> {
-    let mut hangups = signal(SignalKind::hangup())?;
+pub(crate) async fn on_hangup(live: Arc<Live>, mut hangups: Signal) {
     while hangups.recv().await.is_some() {
         // The error is in the log.
         let _ = reload(&live).await;
     }
-    Ok(())
 }
 
 /// Runs until the process exits.

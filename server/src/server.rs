@@ -84,6 +84,8 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         tls: None,
     };
     health.update(&readiness).await;
+    // Without a handler, the signal ends the process.
+    let hangups = signal(SignalKind::hangup())?;
     let mut end_signals = EndSignals::new()?;
     let addresses = [&grpc, &http, &admin].map(|endpoint| endpoint.listener.local_addr());
     let [grpc_address, http_address, admin_address] = addresses;
@@ -105,7 +107,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
 
     tokio::spawn(report_store(live.clone()));
     tokio::spawn(Denied::count(live.denied.clone()));
-    tokio::spawn(reload::on_hangup(live.clone()));
+    tokio::spawn(reload::on_hangup(live.clone(), hangups));
     tokio::spawn(reload::on_change(live.clone()));
     let stop = watch::Sender::new(false);
     for endpoint in [grpc, http, admin] {

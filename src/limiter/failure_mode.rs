@@ -50,9 +50,11 @@ pub enum FailureMode {
     ///   next register. If Redis fails before that, they keep the larger parts until it is back, so the
     ///   fleet can admit an extra part for each new instance.
     /// - An instance that only this process's network cuts off from Redis uses its part in addition to
-    ///   what Redis admits. So does each check whose reply is late.
+    ///   what Redis admits. So does each check whose reply is late, or that is not sent because too many
+    ///   wait.
     /// - A charge whose reply is lost is not repeated, because Redis may have made it. So what an instance
-    ///   has taken since its last charge may be free, once for each time that Redis goes away.
+    ///   has taken since its last charge may be free, once for each time that Redis goes away. What it has
+    ///   taken and not charged yet when it exits is free, too.
     /// - If instances start while Redis cannot be reached, they know of no others:
     ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect, and
     ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. Each guesses

@@ -334,6 +334,9 @@ impl RedisStore {
     ///   later.
     /// - A cluster pool resends a call after a timeout or a broken connection, up to 16 times,
     ///   whether or not it has run, so a check can be charged more than once.
+    /// - A cluster pool does not say which node serves a key. So each slot has its own circuit breaker, and
+    ///   at most 16 of them are open at a time. While a node is gone, checks of its other slots wait for
+    ///   their whole timeout.
     ///
     /// [`open`](Self::open), [`open_cluster`](Self::open_cluster) and `open_sentinel` have none of
     /// these problems.
@@ -373,7 +376,7 @@ impl RedisStore {
 
     /// Sets how many instances this one assumes until it has registered in Redis: 1 by default. It
     /// registers at its first check, and about every two seconds from then on (less often with more than
-    /// 100 instances). So this matters only to an instance that starts while Redis is unreachable. With
+    /// 100 instances, and more often until all have agreed on their parts). So this matters only to an instance that starts while Redis is unreachable. With
     /// 1, such an instance enforces the whole limit. More than 10,000 count as 10,000. See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn instances(self, instances: NonZeroUsize) -> Self {

@@ -334,9 +334,9 @@ impl RedisStore {
     ///   later.
     /// - A cluster pool resends a call after a timeout or a broken connection, up to 16 times,
     ///   whether or not it has run, so a check can be charged more than once.
-    /// - A cluster pool does not say which node serves a key. So each slot has its own circuit breaker, and
-    ///   at most 16 of them are open at a time. While a node is gone, checks of its other slots wait for
-    ///   their whole timeout.
+    /// - A connection of a cluster pool leads to all nodes, and does not say which of them serves a key.
+    ///   While a node does not answer, checks of keys on the other nodes can fail too. Each slot has its own
+    ///   circuit breaker, and at most 16 of them probe at a time.
     ///
     /// [`open`](Self::open), [`open_cluster`](Self::open_cluster) and `open_sentinel` have none of
     /// these problems.

@@ -152,13 +152,15 @@ async fn assert_three_per_hour(gateway: fn(&Server) -> Gateway, failed: StatusCo
         Client::new().get(gateway.url()).header("x-forwarded-for", address).send().await.unwrap()
     };
     let start = Instant::now();
-    for _ in 0..3 {
+    for remaining in [2, 1, 0] {
         let mut response = get().await;
         // Traefik opens its port before it knows its routes.
         while response.status() == StatusCode::NOT_FOUND && start.elapsed() < PATIENCE {
             response = get().await;
         }
         assert_eq!(response.status(), StatusCode::OK);
+        let received = header(&response, "received-ratelimit").unwrap();
+        assert!(received.starts_with(&format!(r#""requests";r={remaining};t="#)), "{received}");
         assert_eq!(response.text().await.unwrap(), "hello\n");
     }
     let denied = get().await;

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use http::{HeaderMap, HeaderValue};
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 
@@ -117,7 +118,7 @@ impl Gateway {
     }
 }
 
-/// The service that the gateways protect. It says hello.
+/// The service that the gateways protect. It says hello, and which `RateLimit` it has received.
 fn service() -> SocketAddr {
     static ADDRESS: OnceLock<SocketAddr> = OnceLock::new();
     *ADDRESS.get_or_init(|| {
@@ -128,7 +129,11 @@ fn service() -> SocketAddr {
             runtime.block_on(async {
                 listener.set_nonblocking(true).unwrap();
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                let app = Router::new().fallback(async || "hello\n");
+                let app = Router::new().fallback(async |headers: HeaderMap| {
+                    let received = headers.get("ratelimit").cloned();
+                    let received = received.unwrap_or(HeaderValue::from_static("none"));
+                    ([("received-ratelimit", received)], "hello\n")
+                });
                 axum::serve(listener, app).await.unwrap();
             });
         });

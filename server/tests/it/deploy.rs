@@ -1,8 +1,11 @@
 //! The ways to start the program that the documents and the deployment files show.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use reqwest::{Client, StatusCode};
+use serde_json::json;
 
 use crate::common::{FREE_PORTS, Files, Server, check};
 
@@ -40,4 +43,34 @@ async fn without_settings_the_limits_are_those_of_the_sample() {
     // One more than ten, if a minute ends meanwhile.
     assert!(statuses[&StatusCode::OK] >= 10, "{statuses:?}");
     assert!(statuses.contains_key(&StatusCode::TOO_MANY_REQUESTS), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn without_settings_the_program_prints_requests_that_work() {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate-server"))
+        .envs(FREE_PORTS)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut printed = String::new();
+    for line in BufReader::new(process.stdout.take().unwrap()).lines() {
+        printed += &(line.unwrap() + "\n");
+        if printed.contains("The page") {
+            break;
+        }
+    }
+    let urls: Vec<_> = printed.split_whitespace().filter(|word| word.starts_with("http")).collect();
+    let [auth, check, page] = urls[..] else { panic!("{printed}") };
+    let client = Client::new();
+    let body = json!({ "policy": "login", "key": "anna" });
+    for request in [
+        client.get(auth).header("x-forwarded-for", "192.0.2.1"),
+        client.post(check).json(&body),
+        client.get(page),
+    ] {
+        assert_eq!(request.send().await.unwrap().status(), StatusCode::OK, "{printed}");
+    }
+    process.kill().unwrap();
+    process.wait().unwrap();
 }

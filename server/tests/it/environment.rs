@@ -5,10 +5,10 @@ use std::net::TcpStream;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use reqwest::{Client, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::Code as Grpc;
 
-use crate::common::{Files, Server, request, until};
+use crate::common::{FREE_PORTS, Files, Server, request, until};
 
 const LISTEN: &str = "listen: { grpc: '127.0.0.1:0', http: '127.0.0.1:0', admin: '127.0.0.1:0' }";
 
@@ -45,6 +45,27 @@ limits: {{ descriptors: 2 }}"
     let entries: &[(&str, &str)] = &[("user", "eve")];
     let many = client.send(request("d", &[entries; 3])).await.unwrap_err();
     assert_eq!(many.code(), Grpc::InvalidArgument);
+}
+
+#[tokio::test]
+async fn single_settings_can_be_set_by_environment() {
+    let settings = [
+        ("TOLLGATE_SETTINGS", "policies: { p: { day: 1/day } }"),
+        ("REDIS_URL", "redis://127.0.0.1:1"),
+        ("TOLLGATE_KEY_PREFIX", "prefix"),
+        ("TOLLGATE_CONNECTIONS", "3"),
+        ("TOLLGATE_INSTANCES", "5"),
+        ("TOLLGATE_SHUTDOWN_DELAY", "7s"),
+    ];
+    let server = Server::with_env(&[&FREE_PORTS[..], &settings].concat());
+    let config = Client::new().get(server.admin("/api/config")).send().await.unwrap();
+    let config: Value = config.json().await.unwrap();
+    let store = &config["settings"]["store"];
+    assert_eq!(
+        [&store["key_prefix"], &store["connections"], &store["instances"]],
+        [&json!("prefix"), &json!(3), &json!(5)]
+    );
+    assert_eq!(config["settings"]["shutdown"]["delay"], "7s");
 }
 
 #[tokio::test]

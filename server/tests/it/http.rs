@@ -1,9 +1,12 @@
 //! Checks over HTTP.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::common::Server;
+use crate::common::{PATIENCE, Server};
 
 const SETTINGS: &str = "
 policies:
@@ -99,6 +102,20 @@ async fn a_client_that_chooses_its_key_cannot_take_the_permits_of_another_one() 
     // What operators and services call that key.
     let key = json!({ "policy": "search", "key": "x-api-key|ada" });
     assert_eq!(check(&server, key).await.json::<Value>().await.unwrap()["allowed"], false);
+}
+
+#[tokio::test]
+async fn a_request_that_does_not_end_in_time_gets_408() {
+    let settings = "{ policies: { a: { q: 1/s } }, limits: { request_timeout: 200ms } }";
+    let server = Server::with_settings(settings);
+    let mut connection = TcpStream::connect(server.http).unwrap();
+    let head = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n\
+                content-length: 99\r\n\r\n{";
+    connection.write_all(head.as_bytes()).unwrap();
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut response = [0; 12];
+    connection.read_exact(&mut response).unwrap();
+    assert_eq!(&response, b"HTTP/1.1 408");
 }
 
 #[tokio::test]

@@ -1,11 +1,12 @@
 //! The ways to start the program that the documents and the deployment files show.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use reqwest::{Client, StatusCode};
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
 
 use crate::common::{FREE_PORTS, Files, Server, check};
 
@@ -51,14 +52,12 @@ async fn without_settings_the_program_prints_requests_that_work() {
         .envs(FREE_PORTS)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
+        .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let mut printed = String::new();
-    for line in BufReader::new(process.stdout.take().unwrap()).lines() {
-        printed += &(line.unwrap() + "\n");
-        if printed.contains("The page") {
-            break;
-        }
+    let (mut lines, mut printed) = (BufReader::new(process.stdout.take().unwrap()), String::new());
+    while !printed.contains("The page") {
+        assert!(lines.read_line(&mut printed).await.unwrap() > 0, "{printed}");
     }
     let urls: Vec<_> = printed.split_whitespace().filter(|word| word.starts_with("http")).collect();
     let [auth, check, page] = urls[..] else { panic!("{printed}") };
@@ -71,6 +70,4 @@ async fn without_settings_the_program_prints_requests_that_work() {
     ] {
         assert_eq!(request.send().await.unwrap().status(), StatusCode::OK, "{printed}");
     }
-    process.kill().unwrap();
-    process.wait().unwrap();
 }

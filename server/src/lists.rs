@@ -12,7 +12,8 @@ use crate::range::Range;
 /// Descriptors with these keys have the client's address as value.
 const ADDRESS_KEYS: [&str; 2] = ["remote_address", "masked_remote_address"];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The greater one takes precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Listed {
     Allowed,
     Denied,
@@ -70,7 +71,8 @@ impl Lists {
 
     /// Of a key that is not an address.
     pub(crate) fn of_key(&self, key: &Key) -> Option<Listed> {
-        self.of(|list| list.keys.contains(key))
+        let allowed = self.allow.keys.contains(key).then_some(Listed::Allowed);
+        allowed.max(self.deny.keys.contains(key).then_some(Listed::Denied))
     }
 
     /// Of the key of a client's address: the address itself, or its network. If a part of a client's IPv6
@@ -84,8 +86,8 @@ impl Lists {
         self.allow.has(network).then_some(Listed::Allowed)
     }
 
-    /// Of a key as an operator names it, by all that its parts can be: one value, the values of several
-    /// levels, or names with their values.
+    /// Of the parts of a key as an operator names it, by all that they can be: one value, the values of
+    /// several levels, or names with their values.
     pub(crate) fn of_parts(&self, parts: &[Key]) -> Option<Listed> {
         let of_part = |(index, part): (usize, &Key)| {
             let is_address = match index.checked_sub(1) {
@@ -93,10 +95,9 @@ impl Lists {
                 Some(before) => ADDRESS_KEYS.iter().any(|key| parts[before] == Key::from(*key)),
             };
             let of_address = is_address.then(|| self.of_address(part)).flatten();
-            self.of_key(part).into_iter().chain(of_address).max_by_key(|of| *of == Listed::Denied)
+            self.of_key(part).max(of_address)
         };
-        let listed = parts.iter().enumerate().filter_map(of_part);
-        listed.max_by_key(|listed| *listed == Listed::Denied)
+        parts.iter().enumerate().filter_map(of_part).max()
     }
 
     /// Of an entry of a descriptor.
@@ -106,15 +107,6 @@ impl Lists {
         }
         let value = Key::from(value);
         if ADDRESS_KEYS.contains(&key) { self.of_address(&value) } else { self.of_key(&value) }
-    }
-
-    /// The deny list takes precedence.
-    fn of(&self, contains: impl Fn(&List) -> bool) -> Option<Listed> {
-        if contains(&self.deny) {
-            Some(Listed::Denied)
-        } else {
-            contains(&self.allow).then_some(Listed::Allowed)
-        }
     }
 }
 

@@ -133,7 +133,8 @@ pub(super) async fn peek(State(live): State<Arc<Live>>, Body(target): Body<OneKe
         Err(response) => return *response,
     };
     let key = target.key.key();
-    let listed = active.lists.of_parts(&target.key.parts()).map(Listed::list);
+    let listed = active.lists.of_key(&key).max(active.lists.of_parts(&target.key.parts()));
+    let listed = listed.map(Listed::list);
     let blocked = live.blocked.get(&target.policy, &key).map(seconds);
     match policy.limiter.peek(key).await {
         Ok(decision) => {

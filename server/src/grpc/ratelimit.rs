@@ -112,8 +112,7 @@ fn plan_one<'a>(
     descriptor: &'a RateLimitDescriptor,
 ) -> Result<Planned<'a>, Status> {
     let entries = || descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value));
-    let listed = entries().filter_map(|(key, value)| active.lists.of_entry(key, value));
-    let listed = listed.max_by_key(|listed| *listed == Listed::Denied);
+    let listed = entries().filter_map(|(key, value)| active.lists.of_entry(key, value)).max();
     if listed == Some(Listed::Denied) {
         return Ok(Planned::Listed(Listed::Denied, None));
     }

@@ -253,7 +253,8 @@ async fn a_blocked_key_is_denied_everywhere_until_it_is_unblocked() {
 #[tokio::test]
 async fn any_key_can_be_named_as_it_is_shown_or_by_its_parts() {
     let settings = "policies: { search: { hour: 1/h } }\n\
-                    auth: { policy: search, key_header: x-api-key }\ndeny: [foe]";
+                    auth: { policy: search, key_header: x-api-key }\n\
+                    deny: [foe]\nallow: ['a|b']";
     let server = Server::with_settings(settings);
     let auth = async |key: &str| {
         let request = Client::new().get(server.http("/auth"));
@@ -262,7 +263,7 @@ async fn any_key_can_be_named_as_it_is_shown_or_by_its_parts() {
     let long = "k".repeat(200);
     for (value, shown) in [
         ("o'brien jürgen", Some("x-api-key|o'brien jürgen")),
-        ("a|b", Some(r"x-api-key|a\|b")),
+        ("c|d", Some(r"x-api-key|c\|d")),
         (&long, None),
     ] {
         let target = |key: &Value| json!({ "policy": "search", "key": key, "seconds": 60 });
@@ -287,9 +288,11 @@ async fn any_key_can_be_named_as_it_is_shown_or_by_its_parts() {
         assert_eq!(post(&server, "/api/reset", target).await.status(), StatusCode::NO_CONTENT);
         assert_eq!(auth(value).await, StatusCode::OK, "{value}");
     }
-    let target = json!({ "policy": "search", "key": "x-api-key|foe" });
-    let peeked: Value = post(&server, "/api/peek", target).await.json().await.unwrap();
-    assert_eq!(peeked["listed"], "deny");
+    for (key, list) in [("x-api-key|foe", "deny"), ("a|b", "allow")] {
+        let target = json!({ "policy": "search", "key": key });
+        let peeked: Value = post(&server, "/api/peek", target).await.json().await.unwrap();
+        assert_eq!(peeked["listed"], list, "{key}");
+    }
     let target = json!({ "policy": "search", "key": 7 });
     assert_eq!(post(&server, "/api/peek", target).await.status(), StatusCode::UNPROCESSABLE_ENTITY);
 }

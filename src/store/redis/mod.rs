@@ -376,8 +376,9 @@ impl RedisStore {
 
     /// Sets how many instances this one assumes until it has registered in Redis: 1 by default. It
     /// registers at its first check, and about every two seconds from then on (less often with more than
-    /// 100 instances, and more often until all have agreed on their parts). So this matters only to an instance that starts while Redis is unreachable. With
-    /// 1, such an instance enforces the whole limit. More than 10,000 count as 10,000. See [`FailureMode::Local`](crate::FailureMode::Local).
+    /// 100 instances, and more often until all have agreed on their parts). So this matters only to an
+    /// instance that starts while Redis is unreachable. With 1, such an instance enforces the whole limit.
+    /// More than 10,000 count as 10,000. See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn instances(self, instances: NonZeroUsize) -> Self {
         Self { instances: instances.get() as u64, fleet: Arc::default(), ..self }
@@ -542,10 +543,12 @@ impl Backend for RedisBackend {
         let repayment = self.repayment.clone();
         Box::pin(async move {
             let result = queues.reset(policy.clone(), &key).await;
-            policy.local.iter().for_each(|local| local.forget(&key));
-            if result.is_ok() {
-                repayment.forget(&policy, &key);
-                policy.local.iter().for_each(|local| local.settled(&key));
+            if let Some(local) = &policy.local {
+                local.forget(&key);
+                if result.is_ok() {
+                    repayment.forget(&policy, &key);
+                    local.settled(&key);
+                }
             }
             result
         })

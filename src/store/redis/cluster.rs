@@ -8,8 +8,8 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use futures_util::StreamExt;
@@ -18,22 +18,16 @@ use redis::{
     Client, ConnectionInfo, ErrorKind as RedisErrorKind, IntoConnectionInfo, Pipeline, RedisResult,
     ServerErrorKind, Value,
 };
-use tokio::runtime::Handle;
 
 use super::cluster_view::View;
 use super::connector::{Connector, parse_server, to_config_error};
 use super::node::Node;
+use super::refresh::{self, Refresh, Refreshed};
 use super::routes::Routes;
 use super::shared_connection::ConnectionSet;
 use super::slot_map::{SLOTS, SlotMap};
 use super::timer;
 use crate::ConfigError;
-
-/// The pause between two rounds of questions for the slots.
-const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
-
-/// How long a node may take to send the slots.
-const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) struct Cluster {
     /// The first node given. Its user, password and TLS apply to all nodes.
@@ -44,7 +38,7 @@ pub(super) struct Cluster {
     state: Mutex<State>,
     /// What checks read, without a lock.
     routes: ArcSwap<Routes>,
-    is_refreshing: AtomicBool,
+    refresh: Refresh,
     /// The user may not call `CLUSTER NODES`.
     lacks_epochs: AtomicBool,
 }
@@ -53,7 +47,6 @@ struct State {
     map: SlotMap,
     /// The connections to the nodes, by the addresses that other nodes name.
     nodes: HashMap<Node, Arc<ConnectionSet>>,
-    refreshed: Option<Instant>,
 }
 
 impl fmt::Debug for Cluster {
@@ -93,7 +86,7 @@ impl Cluster {
     ) -> Self {
         let (nodes, sets) = seeds.iter().cloned().unzip();
         let routes = Routes::new(first_connections.clone(), sets);
-        let state = State { map: SlotMap::new(nodes), nodes: HashMap::new(), refreshed: None };
+        let state = State { map: SlotMap::new(nodes), nodes: HashMap::new() };
         Self {
             first,
             first_connections,
@@ -101,16 +94,16 @@ impl Cluster {
             connections_per_node,
             state: state.into(),
             routes: ArcSwap::from_pointee(routes),
-            is_refreshing: AtomicBool::new(false),
+            refresh: Refresh::default(),
             lacks_epochs: AtomicBool::new(false),
         }
     }
 
-    /// The connections to the node that serves a slot, or to another node, which will redirect.
     pub(super) fn first_server(&self) -> &str {
         self.first_connections.server()
     }
 
+    /// The connections to the node that serves a slot, or to another node, which will redirect.
     pub(super) fn connections(self: &Arc<Self>, slot: u16) -> Arc<ConnectionSet> {
         self.route(slot, Arc::clone)
     }
@@ -125,7 +118,7 @@ impl Cluster {
         match routes.owner(slot) {
             Some(connections) => read(connections),
             None => {
-                self.refresh_slots();
+                refresh::start(self);
                 read(routes.any())
             }
         }
@@ -138,7 +131,7 @@ impl Cluster {
         address: &str,
         answered: &ConnectionSet,
     ) -> Arc<ConnectionSet> {
-        self.refresh_slots();
+        refresh::start(self);
         let from = node_of(answered);
         if let (Some(from), Some(to)) = (&from, Node::parse(address, from.as_ref())) {
             let mut state = self.state();
@@ -172,16 +165,7 @@ impl Cluster {
         if let Some(node) = node_of(answered) {
             self.state().map.failed(&node, Instant::now());
         }
-        self.refresh_slots();
-    }
-
-    /// Requests the slots soon, in a task, unless one is running. Outside a runtime it does
-    /// nothing.
-    fn refresh_slots(self: &Arc<Self>) {
-        let Ok(runtime) = Handle::try_current() else { return };
-        if !self.is_refreshing.swap(true, Ordering::AcqRel) {
-            runtime.spawn(RefreshTask(Arc::downgrade(self)).run());
-        }
+        refresh::start(self);
     }
 
     fn connections_to(
@@ -206,7 +190,7 @@ impl Cluster {
         nodes.get(node).or_else(seed)
     }
 
-    fn begin_refresh(&self) -> Vec<(Node, Arc<ConnectionSet>)> {
+    fn begin_round(&self) -> Vec<(Node, Arc<ConnectionSet>)> {
         let mut state = self.state();
         let State { map, nodes, .. } = &mut *state;
         let find = |node: &Node| self.find(nodes, node);
@@ -217,7 +201,7 @@ impl Cluster {
     }
 
     /// Asks a node for the slots. There is no view if it does not reply.
-    async fn ask(&self, node: Node, connections: Arc<ConnectionSet>) -> (Node, Option<View>) {
+    async fn ask_node(&self, node: Node, connections: Arc<ConnectionSet>) -> (Node, Option<View>) {
         let lacks_epochs = self.lacks_epochs.load(Ordering::Relaxed);
         let mut questions = Pipeline::new();
         questions.cmd("CLUSTER").arg("SLOTS");
@@ -227,7 +211,7 @@ impl Cluster {
         // In a task of its own, because the reply shows whether the connection works.
         let replies =
             tokio::spawn(async move { connections.acquire().await?.call_all(&questions).await });
-        let replies = timer::timeout_at(Instant::now() + REFRESH_TIMEOUT, replies).await;
+        let replies = timer::timeout_at(Instant::now() + refresh::TIMEOUT, replies).await;
         let Some(Ok(Ok(Ok(replies)))) = replies else { return (node, None) };
         let nodes = match replies.get(1).cloned().map(Value::extract_error) {
             Some(Ok(nodes)) => redis::from_redis_value::<String>(nodes).ok(),
@@ -255,12 +239,11 @@ impl Cluster {
         }
     }
 
-    fn end_refresh(&self) {
+    fn end_round(&self) {
         let mut state = self.state();
         let now = Instant::now();
         state.map.end(now);
         self.publish(&mut state, now);
-        state.refreshed = Some(now);
     }
 
     /// Makes the slot map visible to checks. Drops nodes that no longer exist, and their
@@ -293,33 +276,19 @@ impl Cluster {
     }
 }
 
-/// The task that asks nodes for the slots. At most one runs.
-struct RefreshTask(Weak<Cluster>);
-
-impl RefreshTask {
-    async fn run(self) {
-        let refreshed = self.0.upgrade().and_then(|cluster| cluster.state().refreshed);
-        if let Some(refreshed) = refreshed {
-            timer::sleep_until(refreshed + REFRESH_INTERVAL).await;
-        }
-        let Some(cluster) = self.0.upgrade() else { return };
-        let mut views: FuturesUnordered<_> = cluster
-            .begin_refresh()
-            .into_iter()
-            .map(|(node, connections)| cluster.ask(node, connections))
-            .collect();
-        while let Some((node, view)) = views.next().await {
-            cluster.learn(&node, view);
-        }
-        cluster.end_refresh();
+impl Refreshed for Cluster {
+    fn refresh(&self) -> &Refresh {
+        &self.refresh
     }
-}
 
-impl Drop for RefreshTask {
-    fn drop(&mut self) {
-        if let Some(cluster) = self.0.upgrade() {
-            cluster.is_refreshing.store(false, Ordering::Release);
+    async fn ask(&self) {
+        let nodes = self.begin_round().into_iter();
+        let mut views: FuturesUnordered<_> =
+            nodes.map(|(node, connections)| self.ask_node(node, connections)).collect();
+        while let Some((node, view)) = views.next().await {
+            self.learn(&node, view);
         }
+        self.end_round();
     }
 }
 

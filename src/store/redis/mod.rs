@@ -28,6 +28,7 @@ mod primary_report;
 mod probe;
 mod queue;
 mod queue_state;
+mod refresh;
 mod repayment;
 mod reply;
 mod routes;

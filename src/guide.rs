@@ -766,7 +766,7 @@
 //! | `tollgate.redis.call.duration` | histogram | s | `tollgate.server` | How long a server took to reply to a batch, including the network. |
 //! | `tollgate.redis.batch.size` | histogram | {check} | `tollgate.server` | Checks that were sent together. |
 //! | `tollgate.redis.queue.length` | histogram | {check} | `tollgate.server` | Checks that still waited when a batch was sent. |
-//! | `tollgate.redis.breaker.open` | gauge | {breaker} | `tollgate.server` | Circuit breakers that are open. There is one for each timeout, and with a cluster pool for each slot. |
+//! | `tollgate.redis.breaker.open` | gauge | {breaker} | `tollgate.server` | Circuit breakers that are open. There is one for each timeout. |
 //! | `tollgate.redis.breaker.openings` | counter | {opening} | `tollgate.server` | How often they have opened. |
 //! | `tollgate.redis.noscript` | counter | {reply} | `tollgate.server` | `NOSCRIPT` replies, after which a script is sent again as a whole. |
 //! | `tollgate.redis.redirections` | counter | {reply} | `tollgate.server` | `MOVED` and `ASK` replies. Those that a pool follows are not counted. |

@@ -35,6 +35,7 @@ pub(super) struct Connector {
     server: Arc<str>,
 }
 
+#[derive(Clone)]
 enum Source {
     Client(Box<Client>),
     #[cfg(feature = "deadpool")]
@@ -96,6 +97,11 @@ impl Connector {
         let server = format!("sentinel service {service}").into();
         let sentinels = Sentinels::new(urls, service)?;
         Ok(Self { source: Source::Sentinels(sentinels.into()), server })
+    }
+
+    /// The same source under the name of one server.
+    pub(super) fn named(&self, server: &str) -> Self {
+        Self { source: self.source.clone(), server: server.into() }
     }
 
     /// Whether its connections reach a whole cluster.

@@ -9,6 +9,7 @@ mod breaker;
 mod breaker_log;
 mod call;
 mod cluster;
+mod cluster_pool;
 mod cluster_view;
 mod connection;
 mod connector;
@@ -335,9 +336,10 @@ impl RedisStore {
     ///   later.
     /// - A cluster pool resends a call after a timeout or a broken connection, up to 16 times,
     ///   whether or not it has run, so a check can be charged more than once.
-    /// - A connection of a cluster pool leads to all nodes, and does not say which of them serves a key.
-    ///   While a node does not answer, checks of keys on the other nodes can fail too. Each slot has its own
-    ///   circuit breaker, and at most 16 of them probe at a time.
+    /// - A connection of a cluster pool leads to all nodes, and can be blocked while one of them fails. So
+    ///   the store takes one for each primary, and one that asks for the slots. More than eight primaries
+    ///   share eight connections, and those that share one fail together. After the promotion of a
+    ///   replica, its keys are decided again about two seconds later.
     ///
     /// [`open`](Self::open), [`open_cluster`](Self::open_cluster) and `open_sentinel` have none of
     /// these problems.

@@ -244,9 +244,6 @@ impl NodeQueue {
         let Some(runtime) = Handle::try_current().ok().or_else(|| state.runtime.clone()) else {
             return state.breaker.abandoned();
         };
-        if !self.connections.may_probe() {
-            return state.breaker.abandoned();
-        }
         let patience = state.queue.probe_patience(now);
         drop(state);
         runtime.spawn(Prober::new(self, target).run(patience));
@@ -294,8 +291,7 @@ impl NodeQueue {
 
     /// Whether the checks of a slot come here.
     pub(super) fn serves(&self, slot: u16) -> bool {
-        let here = self.topology.destination_of(slot, &self.connections);
-        self.topology.destination(slot) == here
+        self.topology.destination(slot) == self.topology.destination_of(&self.connections)
     }
 
     /// A probe has ended without a result.

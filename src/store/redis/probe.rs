@@ -10,7 +10,6 @@ use super::health::WAKE_INTERVAL;
 use super::node_queue::{NodeQueue, shut_down};
 use super::policy::RedisPolicy;
 use super::queue::timed_out;
-use super::shared_connection::ConnectionSet;
 use super::topology::Failure;
 use super::{reply, timer};
 use crate::store::Op;
@@ -20,7 +19,6 @@ use crate::{Error, Key};
 /// cluster.
 pub(super) struct Prober {
     queue: Weak<NodeQueue>,
-    connections: Weak<ConnectionSet>,
     target: Target,
     is_done: bool,
 }
@@ -42,8 +40,7 @@ impl Target {
 
 impl Prober {
     pub(super) fn new(queue: &Arc<NodeQueue>, target: Target) -> Self {
-        let connections = Arc::downgrade(&queue.connections);
-        Self { queue: Arc::downgrade(queue), connections, target, is_done: false }
+        Self { queue: Arc::downgrade(queue), target, is_done: false }
     }
 
     /// The first probe may take so long, the others a whole timeout.
@@ -70,9 +67,6 @@ impl Prober {
 
 impl Drop for Prober {
     fn drop(&mut self) {
-        if let Some(connections) = self.connections.upgrade() {
-            connections.end_probing();
-        }
         if !self.is_done
             && let Some(queue) = self.queue.upgrade()
         {

@@ -144,7 +144,7 @@ impl Queues {
         // Nothing runs under the lock that could panic.
         let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = self.topology.connections(slot);
-        let id = (self.topology.destination_of(slot, &connections), timeout);
+        let id = (self.topology.destination_of(&connections), timeout);
         let queues = self.queues.load();
         if let Some(queue) = queues.get(&id) {
             return queue.clone();

@@ -32,13 +32,8 @@ pub(super) struct ConnectionSet {
     server: Arc<str>,
     next: AtomicUsize,
     pub(super) breaker_log: BreakerLog,
-    /// How many queues probe the server.
-    probers: AtomicUsize,
     pub(super) metrics: Arc<ServerMetrics>,
 }
-
-/// A cluster as a pool sees it has a queue for each slot, and thousands of them may fail at once.
-const MAX_PROBERS: usize = 16;
 
 impl ConnectionSet {
     pub(super) fn new(connector: Arc<Connector>, count: usize) -> Self {
@@ -46,8 +41,8 @@ impl ConnectionSet {
         let metrics = Arc::new(ServerMetrics::new(&server));
         let connection = |_| Arc::new(SharedConnection::new(connector.clone(), metrics.clone()));
         let connections = (0..count).map(connection).collect();
-        let (next, probers) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { connections, server, next, breaker_log: BreakerLog::default(), probers, metrics }
+        let next = AtomicUsize::new(0);
+        Self { connections, server, next, breaker_log: BreakerLog::default(), metrics }
     }
 
     pub(super) fn server(&self) -> &Arc<str> {
@@ -74,16 +69,6 @@ impl ConnectionSet {
             let other = connections.find_map(|connection| connection.established())?;
             Some(next.prepare().unwrap_or(other))
         })
-    }
-
-    /// Whether another queue may probe the server. If so, [`end_probing`](Self::end_probing) follows.
-    pub(super) fn may_probe(&self) -> bool {
-        let add = |probers| (probers < MAX_PROBERS).then_some(probers + 1);
-        self.probers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
-    }
-
-    pub(super) fn end_probing(&self) {
-        self.probers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether any connection is established.
@@ -327,14 +312,5 @@ mod tests {
         };
         let closed = tokio::time::timeout(Duration::from_secs(5), replies).await;
         assert!(closed.is_ok(), "it is not closed");
-    }
-
-    #[test]
-    fn thousands_of_queues_that_fail_at_once_cost_few_probes() {
-        let connector = Connector::url("redis://127.0.0.1:1").unwrap();
-        let connections = ConnectionSet::new(connector.into(), 1);
-        assert_eq!((0..16_384).filter(|_| connections.may_probe()).count(), MAX_PROBERS);
-        connections.end_probing();
-        assert!(connections.may_probe() && !connections.may_probe());
     }
 }

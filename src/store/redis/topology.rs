@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::{fmt, mem, ptr};
 
+use futures_util::future::join_all;
 use redis::{
     Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
 };
@@ -11,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::call::Call;
 use super::cluster::Cluster;
+use super::cluster_pool::ClusterPool;
 use super::connection::Connection;
 use super::connector::{Connector, to_error};
 use super::script::Script;
@@ -24,12 +26,9 @@ const MAX_REDIRECTIONS: usize = 8;
 
 #[derive(Clone)]
 pub(super) enum Topology {
-    /// One server, or a cluster as a pool sees it.
-    Server {
-        connections: Arc<ConnectionSet>,
-        connector: Arc<Connector>,
-    },
+    Server { connections: Arc<ConnectionSet>, connector: Arc<Connector> },
     Cluster(Arc<Cluster>),
+    ClusterPool(Arc<ClusterPool>),
 }
 
 /// Checks with the same destination share a queue.
@@ -39,8 +38,6 @@ pub(super) enum Destination {
     Server,
     /// The node of a cluster, by the address of its connections in memory.
     Node(usize),
-    /// A slot, because a pool does not say which node serves it.
-    Slot(u16),
 }
 
 /// Why a call has no reply.
@@ -68,6 +65,7 @@ impl fmt::Debug for Topology {
         match self {
             Self::Server { connector, .. } => connector.fmt(f),
             Self::Cluster(cluster) => cluster.fmt(f),
+            Self::ClusterPool(pool) => pool.fmt(f),
         }
     }
 }
@@ -75,6 +73,9 @@ impl fmt::Debug for Topology {
 impl Topology {
     pub(super) fn new(connector: Connector) -> Self {
         let connector = Arc::new(connector);
+        if connector.is_cluster() {
+            return Self::ClusterPool(Arc::new(ClusterPool::new(connector, 1)));
+        }
         Self::Server { connections: Arc::new(ConnectionSet::new(connector.clone(), 1)), connector }
     }
 
@@ -85,6 +86,7 @@ impl Topology {
                 connector: connector.clone(),
             },
             Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.with_connections(count))),
+            Self::ClusterPool(pool) => Self::ClusterPool(Arc::new(pool.with_connections(count))),
         }
     }
 
@@ -93,6 +95,7 @@ impl Topology {
         match self {
             Self::Server { connector, .. } => connector.server().clone(),
             Self::Cluster(cluster) => cluster.connections(slot).server().clone(),
+            Self::ClusterPool(pool) => pool.route(slot, |connections| connections.server().clone()),
         }
     }
 
@@ -101,37 +104,30 @@ impl Topology {
         match self {
             Self::Server { connector, .. } => connector.server(),
             Self::Cluster(cluster) => cluster.first_server(),
+            Self::ClusterPool(pool) => pool.server(),
         }
     }
 
     /// Whether a call can touch one slot only.
     pub(super) fn is_cluster(&self) -> bool {
-        match self {
-            Self::Server { connector, .. } => connector.is_cluster(),
-            Self::Cluster(_) => true,
-        }
+        !matches!(self, Self::Server { .. })
     }
 
     /// Where the checks of a slot go.
     pub(super) fn destination(&self, slot: u16) -> Destination {
+        let destination = |connections: &_| self.destination_of(connections);
         match self {
-            Self::Server { connections, .. } => self.destination_of(slot, connections),
-            Self::Cluster(cluster) => {
-                cluster.route(slot, |connections| self.destination_of(slot, connections))
-            }
+            Self::Server { connections, .. } => destination(connections),
+            Self::Cluster(cluster) => cluster.route(slot, destination),
+            Self::ClusterPool(pool) => pool.route(slot, destination),
         }
     }
 
     /// The same, if these connections lead there.
-    pub(super) fn destination_of(
-        &self,
-        slot: u16,
-        connections: &Arc<ConnectionSet>,
-    ) -> Destination {
+    pub(super) fn destination_of(&self, connections: &Arc<ConnectionSet>) -> Destination {
         match self {
-            Self::Server { connector, .. } if connector.is_cluster() => Destination::Slot(slot),
             Self::Server { .. } => Destination::Server,
-            Self::Cluster(_) => Destination::Node(Arc::as_ptr(connections).addr()),
+            _ => Destination::Node(Arc::as_ptr(connections).addr()),
         }
     }
 
@@ -139,6 +135,7 @@ impl Topology {
         match self {
             Self::Server { connections, .. } => connections.clone(),
             Self::Cluster(cluster) => cluster.connections(slot),
+            Self::ClusterPool(pool) => pool.route(slot, Arc::clone),
         }
     }
 
@@ -154,6 +151,10 @@ impl Topology {
         let replies = match (&mut *calls, loading.as_slice()) {
             ([call], []) => vec![connection.call(&call.command, false).await],
             ([_], [(_, eval)]) => vec![connection.call(&eval.command, false).await],
+            // A pipeline of `redis` can touch only one slot.
+            _ if matches!(self, Self::ClusterPool(_)) => {
+                call_each(calls, &loading, connection).await
+            }
             _ => call_all(calls, &loading, connection).await,
         };
         if replies.len() != calls.len() {
@@ -232,7 +233,7 @@ impl Topology {
 
     fn redirect(&self, slot: u16, error: &RedisError, answered: &ConnectionSet) -> Option<Target> {
         match self {
-            Self::Server { .. } => None,
+            Self::Server { .. } | Self::ClusterPool(_) => None,
             Self::Cluster(cluster) => {
                 let (address, _) = error.redirect_node()?;
                 let moved = error.kind() == RedisErrorKind::Server(ServerErrorKind::Moved);
@@ -248,8 +249,10 @@ impl Topology {
 
     /// After a failed call: the slot may have another owner by now.
     pub(super) fn failed(&self, answered: &ConnectionSet) {
-        if let Self::Cluster(cluster) = self {
-            cluster.failed(answered);
+        match self {
+            Self::Server { .. } => {}
+            Self::Cluster(cluster) => cluster.failed(answered),
+            Self::ClusterPool(pool) => pool.failed(),
         }
     }
 }
@@ -296,6 +299,19 @@ async fn call_all(
         }
     }
     replies
+}
+
+/// Sends several calls separately, and waits for all replies.
+async fn call_each(
+    calls: &[Call],
+    loading: &[(usize, Call)],
+    connection: &Arc<Connection>,
+) -> Vec<Result<RedisResult<Value>, Error>> {
+    let replies = calls.iter().enumerate().map(|(index, call)| {
+        let eval = loading.iter().find(|(loads, _)| *loads == index);
+        connection.call(&eval.map_or(call, |(_, eval)| eval).command, false)
+    });
+    join_all(replies).await
 }
 
 impl From<Failure> for Error {

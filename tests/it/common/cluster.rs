@@ -128,6 +128,13 @@ impl Cluster {
         .await;
     }
 
+    /// By default a cluster replies CLUSTERDOWN to everything, soon after a node is gone.
+    pub(crate) async fn serve_without_all_nodes(&self) {
+        for node in &self.nodes {
+            node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
+        }
+    }
+
     /// Returns the replica of a cluster [`with_replica`](Self::with_replica).
     pub(crate) fn replica(&self) -> &Server {
         self.replica.as_ref().expect("the cluster has a replica")

@@ -1,0 +1,182 @@
+//! A cluster behind a pool, whose connections lead to all nodes.
+//!
+//! Such a connection finds the node of each call by itself. But it may block while one of the nodes does
+//! not answer. So the slots of each node have connections of their own, and only those fail with it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use futures_util::future::join_all;
+use indexmap::IndexSet;
+
+use super::cluster_view::{Claim, Endpoint, View};
+use super::connector::Connector;
+use super::node::Node;
+use super::refresh::{self, Refresh, Refreshed};
+use super::routes::Routes;
+use super::shared_connection::ConnectionSet;
+use super::timer;
+
+/// Each connection leads to all nodes, so a large cluster would get too many. There the nodes share them.
+const MAX_SETS: usize = 8;
+
+pub(super) struct ClusterPool {
+    connector: Arc<Connector>,
+    connections_per_set: usize,
+    /// Asks for the slots. Before they are known, it decides checks, too.
+    first: Arc<ConnectionSet>,
+    /// What checks read, without a lock.
+    routes: ArcSwap<Routes>,
+    refresh: Refresh,
+}
+
+impl fmt::Debug for ClusterPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.connector.fmt(f)
+    }
+}
+
+impl ClusterPool {
+    pub(super) fn new(connector: Arc<Connector>, connections_per_set: usize) -> Self {
+        let first = Arc::new(ConnectionSet::new(connector.clone(), connections_per_set));
+        let routes = Routes::new(first.clone(), Vec::new());
+        Self {
+            connector,
+            connections_per_set,
+            first,
+            routes: ArcSwap::from_pointee(routes),
+            refresh: Refresh::default(),
+        }
+    }
+
+    pub(super) fn with_connections(&self, connections_per_set: usize) -> Self {
+        Self::new(self.connector.clone(), connections_per_set)
+    }
+
+    pub(super) fn server(&self) -> &str {
+        self.connector.server()
+    }
+
+    /// Reads the connections of a slot, without a reference count, which all checks would share.
+    pub(super) fn route<T>(
+        self: &Arc<Self>,
+        slot: u16,
+        read: impl FnOnce(&Arc<ConnectionSet>) -> T,
+    ) -> T {
+        let routes = self.routes.load();
+        match routes.owner(slot) {
+            Some(connections) => read(connections),
+            None => {
+                refresh::start(self);
+                read(&self.first)
+            }
+        }
+    }
+
+    /// A call has failed, so a slot may have another node.
+    pub(super) fn failed(self: &Arc<Self>) {
+        refresh::start(self);
+    }
+
+    fn new_set(&self, name: &str) -> Arc<ConnectionSet> {
+        let connector = self.connector.named(name);
+        Arc::new(ConnectionSet::new(connector.into(), self.connections_per_set))
+    }
+
+    async fn slots(&self) -> Option<Vec<Claim>> {
+        let connections = self.first.clone();
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        // In a task of its own, because the reply shows whether the connection works.
+        let reply =
+            tokio::spawn(async move { connections.acquire().await?.call(&command, false).await });
+        let reply = timer::timeout_at(Instant::now() + refresh::TIMEOUT, reply).await;
+        let Some(Ok(Ok(Ok(slots)))) = reply else { return None };
+        // The address only completes those of other nodes, which here are no more than names.
+        View::parse(&Node::new("", 0), &slots, None).map(|view| view.claims)
+    }
+}
+
+impl Refreshed for ClusterPool {
+    fn refresh(&self) -> &Refresh {
+        &self.refresh
+    }
+
+    async fn ask(&self) {
+        let Some(claims) = self.slots().await else { return };
+        let names = set_names(&claims, self.server());
+        let current = self.routes.load_full();
+        let mut sets = HashMap::new();
+        for name in &names {
+            let set = || current.named(name).cloned().unwrap_or_else(|| self.new_set(name));
+            sets.entry(name).or_insert_with(set);
+        }
+        // No check has to wait for new connections, as long as those it has now work.
+        let new = sets.values().filter(|set| current.named(set.server()).is_none());
+        join_all(new.map(|set| set.acquire())).await;
+        let mut routes = Routes::new(self.first.clone(), Vec::new());
+        for (claim, set) in claims.iter().zip(names.iter().filter_map(|name| sets.get(name))) {
+            (claim.first..=claim.last).for_each(|slot| routes.set_owner(slot, set));
+        }
+        self.routes.store(routes.into());
+    }
+}
+
+/// For each claim, the name of the connections.
+fn set_names(claims: &[Claim], server: &str) -> Vec<Arc<str>> {
+    let mut primaries: IndexSet<_> = claims.iter().map(|claim| &claim.id).collect();
+    primaries.sort_unstable();
+    let name = |claim: &Claim| match &claim.endpoint {
+        _ if primaries.len() > MAX_SETS => {
+            let number = primaries.get_index_of(&claim.id).unwrap_or(0) % MAX_SETS + 1;
+            format!("{server} {number}").into()
+        }
+        Endpoint::Known(node) => node.to_string().into(),
+        Endpoint::Guess(_) | Endpoint::Unknown => claim.id.clone(),
+    };
+    claims.iter().map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(first: u16, id: &str, endpoint: Endpoint) -> Claim {
+        Claim { first, last: first, id: id.into(), endpoint, epoch: 0 }
+    }
+
+    fn names(claims: &[Claim]) -> Vec<String> {
+        set_names(claims, "pool").iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn ranges_of_a_node_share_its_connections_and_nobody_elses() {
+        let known = |port| Endpoint::Known(Node::new("10.0.0.1", port));
+        let claims = [
+            claim(0, "a", known(7000)),
+            claim(1, "b", known(7001)),
+            claim(2, "a", known(7000)),
+            claim(3, "c", Endpoint::Unknown),
+            // Their addresses may be the same, as those of nodes behind a proxy.
+            claim(4, "d", Endpoint::Guess(Node::new("", 7000))),
+        ];
+        assert_eq!(names(&claims), ["10.0.0.1:7000", "10.0.0.1:7001", "10.0.0.1:7000", "c", "d"]);
+    }
+
+    #[test]
+    fn a_large_cluster_does_not_get_connections_for_each_of_its_nodes() {
+        let id = |n: u16| format!("{:03}", n * 7 % 100);
+        let node = |n| Endpoint::Known(Node::new("10.0.0.1", n));
+        let claims: Vec<_> = (0..100).map(|n| claim(n, &id(n), node(n))).collect();
+        let names = names(&claims);
+        let different: IndexSet<_> = names.iter().collect();
+        assert_eq!(different.len(), MAX_SETS);
+        for name in different {
+            let count = names.iter().filter(|other| *other == name).count();
+            assert!((12..=13).contains(&count), "{count} nodes have {name}");
+        }
+    }
+}

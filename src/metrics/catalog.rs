@@ -30,6 +30,11 @@ pub(super) const REPAIRS: Descriptor = metric(
     "{bucket}",
     "Values in Redis that were corrupt, and count as buckets without permits",
 );
+pub(super) const UNCHARGED: Descriptor = metric(
+    "tollgate.redis.uncharged",
+    "{permit}",
+    "Permits that were taken locally while Redis failed, and may never be charged there",
+);
 
 #[cfg(feature = "redis")]
 pub(super) mod redis {

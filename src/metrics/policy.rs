@@ -1,5 +1,6 @@
 use super::catalog::{
     CHECK_DURATION, CHECK_FAILURES, DECISIONS, ERROR_TYPE, OUTCOME, POLICY, REPAIRS, SOURCE,
+    UNCHARGED,
 };
 use super::instruments::{Counter, CounterSet, Histogram, Stopwatch};
 use crate::{Decision, Error, ErrorKind, Source};
@@ -12,6 +13,7 @@ pub(crate) struct PolicyMetrics {
     failures: [Counter; ErrorKind::ALL.len()],
     duration: Histogram,
     repairs: Counter,
+    uncharged: Counter,
 }
 
 /// What became of a check.
@@ -40,6 +42,7 @@ impl PolicyMetrics {
             failures: ErrorKind::ALL.map(failures),
             duration: Histogram::new(&CHECK_DURATION, &[(POLICY, policy)]),
             repairs: Counter::new(&REPAIRS, &[(POLICY, policy)]),
+            uncharged: Counter::new(&UNCHARGED, &[(POLICY, policy)]),
         }
     }
 
@@ -59,7 +62,8 @@ impl PolicyMetrics {
     #[cold]
     fn register_others(&self) {
         self.duration.register();
-        self.failures.iter().chain([&self.repairs]).for_each(|counter| counter.add(0));
+        let others = [&self.repairs, &self.uncharged];
+        self.failures.iter().chain(others).for_each(|counter| counter.add(0));
     }
 
     /// The store did not decide a check.
@@ -84,6 +88,12 @@ impl PolicyMetrics {
     #[cfg(feature = "redis")]
     pub(crate) fn repaired(&self) {
         self.repairs.add(1);
+    }
+
+    /// Permits that were taken locally may never be charged on the server.
+    #[cfg(feature = "redis")]
+    pub(crate) fn uncharged(&self, permits: u64) {
+        self.uncharged.add(permits);
     }
 }
 

@@ -407,6 +407,40 @@ async fn a_reset_after_an_outage_stays() {
     assert_eq!(remaining, Some(300));
 }
 
+/// The runtime ends with the process. What its tasks would charge later would be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_in_an_outage_is_charged_before_the_process_ends() {
+    const KEYS: u32 = 2_000;
+    let server = Arc::new(Server::start().await);
+    let ends = {
+        let server = server.clone();
+        move || {
+            let process = tokio::runtime::Runtime::new().unwrap();
+            process.block_on(async {
+                let store = || RedisStore::open(server.url()).unwrap();
+                let fleet = instances_of(store, Quota::per_hour(300), 1).await;
+                let (store, limiter) = &fleet[0];
+                server.pause();
+                let is_local = async || sends_nothing(limiter).await;
+                wait_until("it decides locally", BOUND, is_local).await;
+                for key in 0..KEYS {
+                    limiter.check_cost(key, 10).await.unwrap().ensure_allowed().unwrap();
+                }
+                server.resume();
+                wait_until("the server works", BOUND, async || {
+                    limiter.check("warm").await.unwrap().source() == Source::Store
+                })
+                .await;
+                store.shutdown().await;
+            });
+            process.shutdown_background();
+        }
+    };
+    tokio::task::spawn_blocking(ends).await.unwrap();
+    let keys: u32 = server.query(&["DBSIZE"]).await;
+    assert!(keys >= KEYS, "{keys} keys are charged");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_was_repaid_starts_from_its_standing_in_the_next_outage() {
     let server = Server::start().await;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::num::NonZeroUsize;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tollgate::{FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore, Sou
 
 use crate::common::{BOUND, Cluster, Server, wait_until};
 use crate::examples::Example;
+use crate::log::Log;
 
 /// The labels of each series that a scrape has, by the names of the metrics.
 type Series = BTreeMap<String, Vec<BTreeMap<String, String>>>;
@@ -245,6 +247,24 @@ async fn a_check_without_a_decision_is_counted_with_its_error() {
     let labels = [("tollgate_server", "127.0.0.1:1")];
     assert_eq!(value(&text, "tollgate_redis_connections", &labels), Some(0.0));
     assert!(value(&text, "tollgate_redis_connection_failures_total", &labels) >= Some(1.0));
+}
+
+#[tokio::test]
+async fn what_is_not_charged_after_an_outage_is_counted_and_logged_once() {
+    let (prometheus, _guard) = recorder();
+    let (log, _log_guard) = Log::capture();
+    let policy = Policy::new("api").quota("rate", Quota::per_hour(9));
+    // Nothing listens there.
+    let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
+    let limiter = Limiter::new(store.local_keys(NonZeroUsize::MIN), policy).unwrap();
+    for key in ["first", "first", "second", "third", "third"] {
+        assert!(limiter.check(key).await.unwrap().is_allowed());
+    }
+    let text = prometheus.render();
+    let labels = [("tollgate_policy", "api")];
+    assert_eq!(value(&text, "tollgate_redis_uncharged_total", &labels), Some(3.0));
+    let lines = log.events().into_iter().filter(|event| event.contains("will not be charged"));
+    assert_eq!(lines.count(), 1, "{:#?}", log.events());
 }
 
 #[tokio::test]

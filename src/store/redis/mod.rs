@@ -56,6 +56,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use futures_util::future::join;
 use redis::IntoConnectionInfo;
 
 use self::blocks::RedisBlocks;
@@ -434,11 +435,14 @@ impl RedisStore {
     /// this instance for about ten more seconds (longer with more than 100 instances), or until the end
     /// of an outage that begins in that time.
     ///
+    /// What this instance has taken locally while Redis failed, and has not charged there yet, is charged
+    /// now. Without the call, or if Redis still fails, it is lost with the process.
+    ///
     /// The call takes at most a second. The store still works afterwards, but does not register again.
     /// In an outage it uses its last part.
     pub async fn shutdown(&self) {
-        if let Some(fleet) = self.fleet.get() {
-            fleet.membership.leave().await;
+        if let Some(Fleet { membership, repayment, .. }) = self.fleet.get() {
+            join(membership.leave(), repayment.settle(&self.queues)).await;
         }
     }
 

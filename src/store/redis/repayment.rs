@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::mem;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Context;
@@ -28,6 +29,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// While the server fails.
 const LONG_PAUSE: Duration = Duration::from_millis(250);
 
+/// The longest that [`Repayment::settle`] takes.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// While charges that others have begun are under way.
+const SETTLE_PAUSE: Duration = Duration::from_millis(5);
+
 /// The permits that are owed, of each quota, by the name of the bucket.
 #[derive(Debug)]
 pub(super) struct Repayment {
@@ -43,6 +50,8 @@ struct Ledger {
     keys: IndexMap<Vec<u8>, Owed, RandomState>,
     /// Which key is charged next.
     next: usize,
+    /// A line of the log says that there is no room for more keys.
+    is_reported_full: bool,
 }
 
 #[derive(Debug)]
@@ -102,8 +111,18 @@ impl Repayment {
             let owed = Owed { policy, key, permits, is_charging: false };
             ledger.keys.insert(name, owed);
             self.count.store(ledger.keys.len(), Ordering::Relaxed);
+        } else {
+            let is_first = !mem::replace(&mut ledger.is_reported_full, true);
+            drop(ledger);
+            policy.metrics.uncharged(permits.iter().sum());
+            if is_first {
+                tracing::warn!(
+                    target: "tollgate", keys = self.max_keys,
+                    "what further keys take while Redis fails will not be charged afterwards: more keys \
+                     are used than `RedisStore::local_keys` allows"
+                );
+            }
         }
-        // What does not fit is not charged.
     }
 
     /// What was given back locally is not charged.
@@ -179,6 +198,37 @@ impl Repayment {
         }
     }
 
+    /// Charges what is owed at once, as far as the servers work: the process will end.
+    pub(super) async fn settle(self: &Arc<Self>, queues: &Queues) {
+        let settled = async {
+            loop {
+                let has_charged = self.charge_some(queues).await;
+                if !has_charged && !self.is_charging() {
+                    break;
+                }
+                if !has_charged {
+                    timer::sleep_until(Instant::now() + SETTLE_PAUSE).await;
+                }
+            }
+        };
+        timer::timeout_at(Instant::now() + SETTLE_TIMEOUT, pin!(settled)).await;
+    }
+
+    /// Charges the keys whose turn it is, and waits for the replies. Returns whether there were any.
+    async fn charge_some(self: &Arc<Self>, queues: &Queues) -> bool {
+        let begun = self.begin_some(|policy, key| queues.is_open(policy, key));
+        let has_begun = !begun.is_empty();
+        let mut charges = FuturesUnordered::new();
+        for charge in begun {
+            match charge.op() {
+                None => charge.end(End::Charged),
+                Some(op) => charges.push(charge.finish(queues, op, QueuedCheck::default())),
+            }
+        }
+        while charges.next().await.is_some() {}
+        has_begun
+    }
+
     /// Begins the charge of a key, unless another one is under way.
     fn begin(self: &Arc<Self>, name: &[u8]) -> Option<Charge> {
         let mut ledger = self.ledger();
@@ -192,7 +242,7 @@ impl Repayment {
         may_charge: impl Fn(&RedisPolicy, &Key) -> bool,
     ) -> Vec<Charge> {
         let mut ledger = self.ledger();
-        let Ledger { keys, next } = &mut *ledger;
+        let Ledger { keys, next, .. } = &mut *ledger;
         let count = KEYS.min(keys.len());
         let mut charges = Vec::with_capacity(count);
         for _ in 0..count {
@@ -218,6 +268,7 @@ impl Repayment {
         let is_paid = owed.permits.iter().all(|permits| *permits == 0);
         if is_paid {
             ledger.keys.swap_remove(name);
+            ledger.is_reported_full &= !ledger.keys.is_empty();
             self.count.store(ledger.keys.len(), Ordering::Relaxed);
         }
         drop(ledger);
@@ -226,13 +277,12 @@ impl Repayment {
             End::Charged if is_paid => policy.local.iter().for_each(|local| local.settled(key)),
             End::Charged | End::NotCharged => {}
             // The local bucket stays as it is.
-            End::Unknown => {
-                let permits = permits.iter().sum::<u64>();
-                tracing::debug!(
-                    target: "tollgate", permits, "permits that were taken locally may not be charged"
-                );
-            }
+            End::Unknown => policy.metrics.uncharged(permits.iter().sum()),
         }
+    }
+
+    fn is_charging(&self) -> bool {
+        self.ledger().keys.values().any(|owed| owed.is_charging)
     }
 
     /// Whether a run has to go on. If not, the next debt starts another.
@@ -317,20 +367,8 @@ impl Run {
         while self.repayment.continues() {
             timer::sleep_until(Instant::now() + pause.mul_f64(0.5 + random::unit())).await;
             let Some(queues) = self.queues.upgrade() else { return };
-            let is_open = |policy: &RedisPolicy, key: &Key| queues.is_open(policy, key);
-            let begun = self.repayment.begin_some(is_open);
-            pause = if begun.is_empty() { LONG_PAUSE } else { PAUSE };
-            let mut charges = FuturesUnordered::new();
-            for charge in begun {
-                match charge.op() {
-                    None => charge.end(End::Charged),
-                    Some(op) => {
-                        let check = QueuedCheck::default();
-                        charges.push(charge.finish(&queues, op, check));
-                    }
-                }
-            }
-            while charges.next().await.is_some() {}
+            let has_charged = self.repayment.charge_some(&queues).await;
+            pause = if has_charged { PAUSE } else { LONG_PAUSE };
         }
         self.has_ended = true;
     }

@@ -1,112 +1,136 @@
 -- The instances that divide limits while Redis fails, and the plan by which they divide them.
 --
--- KEYS[1]  a JSON object: `instances` has the time of the last registration of each, its weight, and the
---          number of the latest plan that it knows; `plan` and `agreed` have the weights by instance;
---          `number` and `agreed_number` are their numbers; `created` and `planned` are the times of the
---          object and the plan
+-- KEYS[1]  a hash. Each instance has a field: the time of its last registration, its weight, and the
+--          number of the latest plan that it knows. `plan` and `agreed` list instances and weights.
+--          `state` has their numbers, and the times of the first registration, of the plan, and of the
+--          last look at all instances.
 -- ARGV     the instance, its weight (0: it leaves), the number of the latest plan that it knows, and
 --          the milliseconds after which an instance of a small fleet counts as gone
--- Returns  the two numbers, and both plans as lists of instances and weights.
+-- Returns  the two numbers, and both plans.
 --
--- A plan is agreed once all instances know it.
+-- A plan is agreed once all instances know it. A look at all instances of a large fleet takes a while, so
+-- not every call has one.
+
+local LOOK_INTERVAL = 250
+local STATE, ENTRY = '^(%d+) (%d+) (%d+) (%d+) (%d+)$', '^(%d+) (%d+) (%d+)$'
 
 local id, weight, known, gone_after = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local function is_whole(value, least, most)
-  return type(value) == 'number' and value % 1 == 0 and value >= least and value <= most
-end
-local function are_weights(plan)
-  for other, planned in pairs(plan) do
-    if not string.match(other, '^%d+$') or not is_whole(planned, 1, 1e9) then
-      return false
+local function numbers(text, pattern)
+  local found = {string.match(text or '', pattern)}
+  for index = 1, #found do
+    found[index] = tonumber(found[index])
+    if found[index] > 2^53 then
+      return nil
     end
   end
-  return true
+  return unpack(found)
 end
-local function is_valid(fleet)
-  for _, name in ipairs({'number', 'agreed_number', 'created', 'planned'}) do
-    if not is_whole(fleet[name], 0, 2^53) then
-      return false
-    end
+local function is_weight(number)
+  return number and number >= 1 and number <= 1e9
+end
+local function parse(plan)
+  if plan ~= '' and not string.match(plan .. ' ', '^[%d ]+$') then
+    return nil
   end
   local weights = {}
-  for other, entry in pairs(fleet.instances) do
-    if not is_whole(entry[1], 0, 2^53) or not is_whole(entry[3], 0, 2^53) then
-      return false
+  for other, planned in string.gmatch(plan, '(%d+) (%d+)') do
+    weights[other] = tonumber(planned)
+    if not is_weight(weights[other]) then
+      return nil
     end
-    weights[other] = entry[2] or 0
   end
-  return are_weights(weights) and are_weights(fleet.plan) and are_weights(fleet.agreed)
+  return weights
 end
-
-local ok, fleet = pcall(function()
-  local found = cjson.decode(redis.call('GET', KEYS[1]))
-  return is_valid(found) and found
-end)
-if not ok or not fleet then
-  -- An instance may know a plan of a fleet that Redis has forgotten.
-  fleet = {instances = {}, plan = {}, agreed = {}, number = known, agreed_number = known}
-  fleet.created, fleet.planned = now, now
-end
-
--- Large fleets register less often.
-local count = 0
-for _ in pairs(fleet.instances) do
-  count = count + 1
-end
-gone_after = math.max(gone_after, 100 * count)
-
-for other, entry in pairs(fleet.instances) do
-  -- A time in the future is of a clock that has been set back since.
-  if math.abs(now - entry[1]) > gone_after then
-    fleet.instances[other] = nil
-  end
-end
-if weight > 0 then
-  fleet.instances[id] = {now, weight, known}
-else
-  fleet.instances[id] = nil
-end
-
--- A replica that was promoted may not have had the latest plans, which instances know.
-local changes = known > fleet.number
-fleet.number = math.max(fleet.number, known)
-
--- Demand is worth a new plan only if it has changed much, and not before the last one is agreed.
-local may_move = fleet.number == fleet.agreed_number and math.abs(now - fleet.planned) > gone_after
-for other, entry in pairs(fleet.instances) do
-  local planned = fleet.plan[other]
-  local moves = planned and math.abs(entry[2] - planned) > math.max(entry[2], planned) / 4
-  changes = changes or not planned or (may_move and moves)
-end
-for other in pairs(fleet.plan) do
-  changes = changes or not fleet.instances[other]
-end
-if changes then
-  fleet.number, fleet.planned, fleet.plan = fleet.number + 1, now, {}
-  for other, entry in pairs(fleet.instances) do
-    fleet.plan[other] = entry[2]
-  end
-end
-
--- If Redis has forgotten the fleet, the others need some time to return.
-local all_know = math.abs(now - fleet.created) > gone_after / 2
-for _, entry in pairs(fleet.instances) do
-  all_know = all_know and entry[3] == fleet.number
-end
-if all_know then
-  fleet.agreed, fleet.agreed_number = fleet.plan, fleet.number
-end
-
-redis.call('SET', KEYS[1], cjson.encode(fleet), 'PX', gone_after * 2)
-
-local function list(plan)
+local function list(weights)
   local text = {}
-  for other, planned in pairs(plan) do
+  for other, planned in pairs(weights) do
     text[#text + 1] = other .. ' ' .. string.format('%d', planned)
   end
   return table.concat(text, ' ')
 end
-return {fleet.number, fleet.agreed_number, list(fleet.plan), list(fleet.agreed)}
+
+local found = redis.pcall('HMGET', KEYS[1], 'state', 'plan', 'agreed', id)
+if found.err and not string.match(found.err, '^WRONGTYPE') then
+  return found
+end
+local number, agreed_number, created, planned_at, looked = numbers(found[1], STATE)
+local plan, agreed = found[2] or '', found[3] or ''
+if not looked then
+  -- An instance may know a plan of a fleet that Redis has forgotten.
+  redis.call('DEL', KEYS[1])
+  number, agreed_number, created, planned_at, plan, agreed = known, known, now, now, '', ''
+end
+if weight > 0 then
+  redis.call('HSET', KEYS[1], id, string.format('%.0f %.0f %.0f', now, weight, known))
+else
+  redis.call('HDEL', KEYS[1], id)
+end
+-- A time in the future is of a clock that has been set back since.
+local is_due = not looked or math.abs(now - looked) >= LOOK_INTERVAL
+if not is_due and weight > 0 and found[4] and known <= number then
+  return {number, agreed_number, plan, agreed}
+end
+
+local instances, others, count = {}, {}, 0
+local fields = redis.call('HGETALL', KEYS[1])
+for index = 1, #fields, 2 do
+  local name, entry = fields[index], {numbers(fields[index + 1], ENTRY)}
+  if string.match(name, '^%d+$') and is_weight(entry[2]) then
+    instances[name], count = entry, count + 1
+  elseif name ~= 'state' and name ~= 'plan' and name ~= 'agreed' then
+    others[#others + 1] = name
+  end
+end
+-- Large fleets register less often.
+gone_after = math.max(gone_after, 100 * count)
+for other, entry in pairs(instances) do
+  if math.abs(now - entry[1]) > gone_after then
+    instances[other] = nil
+    others[#others + 1] = other
+  end
+end
+for _, name in ipairs(others) do
+  redis.call('HDEL', KEYS[1], name)
+end
+
+-- A replica that was promoted may not have had the latest plans, which instances know.
+local weights = parse(plan)
+local changes = known > number or not weights
+number, weights = math.max(number, known), weights or {}
+
+-- Demand is worth a new plan only if it has changed much, and not before the last one is agreed.
+local may_move = number == agreed_number and math.abs(now - planned_at) > gone_after
+for other, entry in pairs(instances) do
+  local planned = weights[other]
+  local moves = planned and math.abs(entry[2] - planned) > math.max(entry[2], planned) / 4
+  changes = changes or not planned or (may_move and moves)
+end
+for other in pairs(weights) do
+  changes = changes or not instances[other]
+end
+if changes then
+  number, planned_at, weights = number + 1, now, {}
+  for other, entry in pairs(instances) do
+    weights[other] = entry[2]
+  end
+  plan = list(weights)
+end
+
+-- If Redis has forgotten the fleet, the others need some time to return.
+local all_know = math.abs(now - created) > gone_after / 2
+for _, entry in pairs(instances) do
+  all_know = all_know and entry[3] == number
+end
+if all_know then
+  agreed, agreed_number = plan, number
+elseif not parse(agreed) then
+  agreed = ''
+end
+
+local state = string.format('%.0f %.0f %.0f %.0f %.0f', number, agreed_number, created, planned_at, now)
+redis.call('HSET', KEYS[1], 'state', state, 'plan', plan, 'agreed', agreed)
+redis.call('PEXPIRE', KEYS[1], gone_after * 2)
+return {number, agreed_number, plan, agreed}

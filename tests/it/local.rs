@@ -1,5 +1,6 @@
 //! Limits while Redis fails: each instance enforces its part, and together they enforce the whole.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -48,17 +49,33 @@ pub(crate) async fn instances_of(
 }
 
 /// What Redis knows of the fleet.
-async fn state_of_fleet(server: &Server) -> Option<serde_json::Value> {
-    let text = server.try_query::<String>(&["GET", "tollgate:{fleet}"]).await.ok()?;
-    Some(serde_json::from_str(&text).unwrap())
+struct Fleet {
+    is_agreed: bool,
+    /// The weights of the plan.
+    planned: Vec<u64>,
+    /// When the instances have registered, in milliseconds.
+    registered: Vec<u64>,
+}
+
+async fn state_of_fleet(server: &Server) -> Option<Fleet> {
+    let fields: BTreeMap<String, String> =
+        server.try_query(&["HGETALL", "tollgate:{fleet}"]).await.ok()?;
+    let numbers: Vec<_> = fields.get("state")?.split(' ').collect();
+    let is_instance = |name: &str| name.parse::<u64>().is_ok();
+    let time = |entry: &str| entry.split(' ').next().unwrap().parse().unwrap();
+    let instances = fields.iter().filter(|(name, _)| is_instance(name));
+    Some(Fleet {
+        is_agreed: numbers[0] == numbers[1],
+        planned: fields["plan"].split(' ').skip(1).step_by(2).map(|w| w.parse().unwrap()).collect(),
+        registered: instances.map(|(_, entry)| time(entry)).collect(),
+    })
 }
 
 /// Waits until all instances divide limits by this number of instances.
 pub(crate) async fn wait_until_agreed(server: &Server, instances: usize) {
     wait_until("the fleet has agreed", BOUND, async || {
         let Some(fleet) = state_of_fleet(server).await else { return false };
-        let plan = fleet["plan"].as_object().map_or(0, |plan| plan.len());
-        fleet["number"] == fleet["agreed_number"] && plan == instances
+        fleet.is_agreed && fleet.planned.len() == instances
     })
     .await;
     // They hear of it when they register. After two more registrations, all have heard.
@@ -66,8 +83,7 @@ pub(crate) async fn wait_until_agreed(server: &Server, instances: usize) {
         let since = server.time_micros().await / 1_000;
         wait_until("all instances have registered again", BOUND, async || {
             let fleet = state_of_fleet(server).await.unwrap();
-            let registered = fleet["instances"].as_object().unwrap().values();
-            registered.into_iter().all(|entry| entry[0].as_u64().unwrap() > since)
+            fleet.registered.iter().all(|time| *time > since)
         })
         .await;
     }
@@ -149,10 +165,7 @@ async fn instances_with_more_demand_get_larger_parts() {
     let fleet = fleet(&server, Quota::per_second(50), 3).await;
     let load = Load::start(&fleet, &[36, 12, 12]);
     wait_until("the plan follows the demand", BOUND, async || {
-        let fleet = state_of_fleet(&server).await.unwrap();
-        let weights = fleet["plan"].as_object().unwrap().values();
-        let weights: Vec<_> = weights.map(|weight| weight.as_f64().unwrap()).collect();
-        weights.iter().sum::<f64>() > 40.0
+        state_of_fleet(&server).await.unwrap().planned.iter().sum::<u64>() > 40
     })
     .await;
     wait_until_agreed(&server, 3).await;
@@ -217,8 +230,7 @@ async fn an_instance_that_signs_off_leaves_its_part_to_the_others() {
     let (store, _) = fleet.pop().unwrap();
     store.shutdown().await;
     // At once, and not when its entry expires.
-    let state = state_of_fleet(&server).await.unwrap();
-    assert_eq!(state["instances"].as_object().unwrap().len(), 1, "{state}");
+    assert_eq!(state_of_fleet(&server).await.unwrap().registered.len(), 1);
     wait_until_agreed(&server, 1).await;
     server.pause();
     let decision = fleet[0].1.check_cost("key", 30).await.unwrap();
@@ -262,6 +274,13 @@ async fn register(server: &Server, id: u64, weight: u64, known: u64) -> (u64, u6
     server.query(&command).await
 }
 
+/// Sets the fleet of two instances, which know plan 5 and have just registered.
+async fn set_fleet(server: &Server, state: &str, plan: &str) {
+    let entry = format!("{} 100 5", server.time_micros().await / 1_000);
+    let fields = ["state", state, "plan", plan, "agreed", plan, "7", &entry, "8", &entry];
+    server.command(&[&["HSET", "tollgate:{fleet}"], &fields[..]].concat()).await;
+}
+
 #[tokio::test]
 async fn a_fleet_that_redis_forgot_is_not_agreed_at_once() {
     let server = Server::start().await;
@@ -280,17 +299,56 @@ async fn a_fleet_that_redis_forgot_is_not_agreed_at_once() {
 }
 
 #[tokio::test]
+async fn an_instance_that_vanished_counts_for_ten_seconds_and_no_longer() {
+    let server = Server::start().await;
+    for (silent, plan) in [(9_000, "7 100 8 100"), (11_000, "7 100")] {
+        set_fleet(&server, "5 5 1 1 1", "7 100 8 100").await;
+        let vanished = server.time_micros().await / 1_000 - silent;
+        let entry = format!("{vanished} 100 5");
+        server.command(&["HSET", "tollgate:{fleet}", "8", &entry]).await;
+        assert_eq!(register(&server, 7, 100, 5).await.2, plan);
+        server.command(&["DEL", "tollgate:{fleet}"]).await;
+    }
+}
+
+/// Each new instance comes before an old one leaves.
+#[tokio::test]
+async fn a_rolling_restart_never_plans_for_both_generations() {
+    let server = Server::start().await;
+    let now = server.time_micros().await / 1_000;
+    let entry = format!("{now} 100 5");
+    let fields = ["state", "5 5 1 1 1", "plan", "1 100 2 100 3 100", "agreed", "1 100 2 100 3 100"];
+    let instances = ["1", &entry, "2", &entry, "3", &entry];
+    let set = ["HSET", "tollgate:{fleet}"];
+    server.command(&[&set[..], &fields, &instances].concat()).await;
+    let mut latest = 0;
+    for old in 1..=3 {
+        for (id, weight, size) in [(old + 10, 100, 4), (old, 0, 3)] {
+            let (number, _, plan, agreed) = register(&server, id, weight, 5).await;
+            assert_eq!(plan.split(' ').count() / 2, size, "{plan}");
+            assert_eq!(agreed, "1 100 2 100 3 100", "nobody knows the new plans yet");
+            latest = number;
+        }
+    }
+    for id in 11..=13 {
+        register(&server, id, 100, latest).await;
+    }
+    let mut agreed = String::new();
+    wait_until("the new generation has agreed", BOUND, async || {
+        let (number, agreed_number, _, plan) = register(&server, 11, 100, latest).await;
+        agreed = plan;
+        number == latest && agreed_number == latest
+    })
+    .await;
+    assert_eq!(agreed.split(' ').step_by(2).collect::<BTreeSet<_>>(), ["11", "12", "13"].into());
+}
+
+#[tokio::test]
 async fn only_demand_that_has_changed_much_and_for_a_while_moves_parts() {
     let server = Server::start().await;
-    let (seconds, _): (u64, u64) = server.query(&["TIME"]).await;
-    let now = seconds * 1_000;
+    let now = server.time_micros().await / 1_000;
     for (planned, weight, moves) in [(1, 120, false), (1, 150, true), (now, 150, false)] {
-        let fleet = format!(
-            r#"{{"instances":{{"7":[{now},100,5],"8":[{now},100,5]}},"plan":{{"7":100,"8":100}},
-            "agreed":{{"7":100,"8":100}},"number":5,"agreed_number":5,"created":1,
-            "planned":{planned}}}"#
-        );
-        server.command(&["SET", "tollgate:{fleet}", &fleet]).await;
+        set_fleet(&server, &format!("5 5 1 {planned} 1"), "7 100 8 100").await;
         let (number, _, plan, _) = register(&server, 7, weight, 5).await;
         assert_eq!(number == 6, moves, "{planned} {weight}");
         assert_eq!(plan.contains("7 150"), moves, "{plan}");
@@ -300,13 +358,7 @@ async fn only_demand_that_has_changed_much_and_for_a_while_moves_parts() {
 #[tokio::test]
 async fn a_plan_that_a_promoted_replica_never_had_is_not_replaced_by_an_older_one() {
     let server = Server::start().await;
-    let (seconds, _): (u64, u64) = server.query(&["TIME"]).await;
-    let now = seconds * 1_000;
-    let fleet = format!(
-        r#"{{"instances":{{"7":[{now},100,5],"8":[{now},100,5]}},"plan":{{"7":100,"8":100}},
-        "agreed":{{"7":100,"8":100}},"number":5,"agreed_number":5,"created":1,"planned":1}}"#
-    );
-    server.command(&["SET", "tollgate:{fleet}", &fleet]).await;
+    set_fleet(&server, "5 5 1 1 1", "7 100 8 100").await;
     let (number, agreed, ..) = register(&server, 7, 100, 5).await;
     assert_eq!((number, agreed), (5, 5));
     let (number, agreed, ..) = register(&server, 7, 100, 6).await;
@@ -316,35 +368,69 @@ async fn a_plan_that_a_promoted_replica_never_had_is_not_replaced_by_an_older_on
 #[tokio::test]
 async fn garbage_in_the_key_of_the_fleet_is_replaced() {
     let server = Server::start().await;
-    let of = |instances: &str, plan: &str, number: &str| {
-        format!(
-            r#"{{"instances":{instances},"plan":{plan},"agreed":{{}},"number":{number},"agreed_number":1,"created":1,"planned":1}}"#
-        )
-    };
+    let now = (server.time_micros().await / 1_000).to_string();
+    let (valid, entry) = (format!("1 1 1 {now} 1"), format!("{now} 100 1"));
     let garbage = [
-        "x".to_owned(),
-        "[]".into(),
-        "{}".into(),
-        "7".into(),
-        of("[]", "[]", "0.5"),
-        of("{}", "{}", "1e300"),
-        of("{}", "{}", "-1"),
-        of("{}", r#"{"x":5}"#, "1"),
-        of("{}", r#"{"7":0.5}"#, "1"),
-        of("{}", r#"{"7":"5"}"#, "1"),
-        of(r#"{"8":[1,1]}"#, "{}", "1"),
-        of(r#"{"8":{}}"#, "{}", "1"),
-        of(r#"{"8":7}"#, "{}", "1"),
+        ("state", "x"),
+        ("state", ""),
+        ("state", "1 1 1 1"),
+        ("state", "1 1 1 1 1 1"),
+        ("state", "0.5 1 1 1 1"),
+        ("state", "-1 1 1 1 1"),
+        ("state", "99999999999999999999 1 1 1 1"),
+        ("plan", "x"),
+        ("plan", "7"),
+        ("plan", "7 0"),
+        ("plan", "7 0.5"),
+        ("plan", "7 100 x 5"),
+        ("agreed", "x"),
+        ("7", "x"),
+        ("7", &*format!("{now} 0 1")),
+        ("8", "x"),
+        ("8", "1 1"),
+        ("8", &*format!("{now} 99999999999999999999 1")),
+        ("8", &*format!("{now} 5000000000 1")),
+        ("x", &*entry),
+        ("-1", &*entry),
     ];
-    for text in garbage {
-        server.command(&["SET", "tollgate:{fleet}", &text]).await;
-        let (number, _, plan, _) = register(&server, 7, 100, 40).await;
-        assert_eq!((number, &*plan), (41, "7 100"), "{text}");
-        assert!(server.query::<i64>(&["PTTL", "tollgate:{fleet}"]).await > 0, "{text}");
+    for (field, text) in garbage {
+        let fields =
+            ["state", &*valid, "plan", "7 100", "agreed", "7 100", "7", &*entry, field, text];
+        server.command(&[&["HSET", "tollgate:{fleet}"], &fields[..]].concat()).await;
+        register(&server, 7, 100, 1).await;
+        let (number, _, plan, agreed) = register(&server, 7, 100, 40).await;
+        assert_eq!((number, &*plan), (41, "7 100"), "{field} {text}");
+        assert!(matches!(&*agreed, "" | "7 100"), "{field} {text}: {agreed}");
+        assert!(server.query::<i64>(&["PTTL", "tollgate:{fleet}"]).await > 0, "{field} {text}");
+        let left: BTreeSet<String> =
+            server.query::<Vec<String>>(&["HKEYS", "tollgate:{fleet}"]).await.into_iter().collect();
+        assert_eq!(
+            left,
+            ["7", "agreed", "plan", "state"].map(String::from).into(),
+            "{field} {text}"
+        );
         server.command(&["DEL", "tollgate:{fleet}"]).await;
     }
     server.command(&["RPUSH", "tollgate:{fleet}", "x"]).await;
     assert_eq!(register(&server, 7, 100, 40).await.0, 41);
+}
+
+/// A look at all instances takes longer the more they are. If each call had one, the deployment of a
+/// large fleet would keep the server busy.
+#[tokio::test]
+async fn not_every_registration_looks_at_the_whole_fleet() {
+    let server = Server::start().await;
+    for id in 0..100 {
+        register(&server, id, 100, 0).await;
+    }
+    let looks = async || server.command_stats().await["hgetall"];
+    let (start, before) = (Instant::now(), looks().await);
+    for id in 0..100 {
+        register(&server, id, 100, 0).await;
+    }
+    let most = 2 + start.elapsed().as_millis() as u64 / 250;
+    let looks = looks().await - before;
+    assert!(looks <= most, "{looks} looks, and not {most}");
 }
 
 /// Whether checks are decided locally without being sent.

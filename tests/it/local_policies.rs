@@ -274,7 +274,7 @@ async fn costs_by_response_are_charged_in_an_outage_and_after_it() {
 async fn an_instance_registers_with_the_documented_permissions_and_says_if_it_cannot() {
     let server = Server::start().await;
     let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
-    server.grant(&Server::REQUIRED_COMMANDS).await;
+    server.grant(&[&Server::REQUIRED_COMMANDS[..], &Server::FLEET_COMMANDS].concat()).await;
     let store = || RedisStore::open(url.as_str()).unwrap();
     let (log, _guard) = Log::capture();
     let _fleet = instances_of(store, Quota::per_hour(60), 1).await;

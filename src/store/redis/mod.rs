@@ -179,6 +179,7 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// ```text
 /// ACL SETUSER tollgate on >secret resetkeys ~tollgate:* resetchannels
 ///     -@all +evalsha +eval +time +get +mget +set +incrby +setrange +pttl +del
+///     +hmget +hset +hdel +hgetall +pexpire
 /// ```
 ///
 /// In addition grant `+cluster|slots +cluster|nodes +asking` on a cluster (before Redis 7 all of
@@ -187,7 +188,9 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// `+sentinel +subscribe &+switch-master`. A [`BlockList`](crate::BlockList) needs `+zadd +zrem +zcard
 /// +zscore +zrange +zremrangebyscore +pexpireat`.
 ///
-/// Four of these are optional. `+mget`, `+incrby` and `+setrange` save the server work.
+/// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. The second line is
+/// for [`FailureMode::Local`](crate::FailureMode::Local): without it, the instances do not know their parts,
+/// and the log says so.
 /// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
 /// nodes decides. A store on a cluster reads the slots from several nodes, because a node that is cut
 /// off from the others does not know what they decide.

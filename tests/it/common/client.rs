@@ -52,6 +52,10 @@ impl Server {
     pub(crate) const REQUIRED_COMMANDS: [&str; 7] =
         ["+evalsha", "+eval", "+time", "+get", "+set", "+pttl", "+del"];
 
+    /// Those that it needs in addition to register an instance.
+    pub(crate) const FLEET_COMMANDS: [&str; 5] =
+        ["+hmget", "+hset", "+hdel", "+hgetall", "+pexpire"];
+
     /// Creates or replaces the user `tollgate` with the password `secret`. It may run only these
     /// commands, on the keys and channels that the documentation of `RedisStore` names.
     pub(crate) async fn grant(&self, commands: &[&str]) {

@@ -76,10 +76,12 @@ fn main() -> Result<ExitCode> {
             median(&|round| round[0].cpu.as_secs_f64() / round[index].cpu.as_secs_f64()),
         );
     }
-    let rate = median(&|round| per_second(round[0].cpu));
-    if rate < REQUIRED {
-        println!("{rate:.0} lines per second of CPU time are less than {REQUIRED:.0}");
-        return Ok(ExitCode::FAILURE);
+    for (index, (name, _)) in subjects.iter().enumerate().take(2) {
+        let rate = median(&|round| per_second(round[index].cpu));
+        if rate < REQUIRED {
+            println!("{name}: {rate:.0} lines per second of CPU time are less than {REQUIRED:.0}");
+            return Ok(ExitCode::FAILURE);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,12 @@
 //! A line with a JSON object.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
 use super::line::{Line, client};
 
@@ -21,42 +23,104 @@ const IP: &[&str] = &[
     "request.remote_ip",
     "downstream_remote_address",
 ];
-const USER: &[&str] = &["user", "user_id", "remote_user", "ClientUsername"];
-const METHOD: &[&str] = &["method", "request_method", "RequestMethod", "request.method"];
-const PATH: &[&str] = &["path", "uri", "request_uri", "RequestPath", "request.uri"];
-const STATUS: &[&str] = &["status", "status_code", "DownstreamStatus", "response_code"];
-const BYTES: &[&str] = &["bytes", "size", "body_bytes_sent", "bytes_sent", "DownstreamContentSize"];
+pub(super) const USER: &[&str] = &["user", "user_id", "remote_user", "ClientUsername"];
+pub(super) const METHOD: &[&str] = &["method", "request_method", "RequestMethod", "request.method"];
+pub(super) const PATH: &[&str] = &["path", "uri", "request_uri", "RequestPath", "request.uri"];
+pub(super) const STATUS: &[&str] = &["status", "status_code", "DownstreamStatus", "response_code"];
+pub(super) const BYTES: &[&str] =
+    &["bytes", "size", "body_bytes_sent", "bytes_sent", "DownstreamContentSize"];
 
-pub(super) fn parse(text: &str) -> Result<Line<'static>, &'static str> {
-    let object: Map<String, Value> =
-        serde_json::from_str(text).map_err(|_| "it is not a JSON object")?;
-    let mut fields = BTreeMap::new();
-    flatten("", &object, &mut fields);
-    let find = |names: &[&str]| names.iter().find_map(|name| fields.get(*name)).cloned();
-    let time = find(TIME).ok_or("there is no time")?;
-    let time = micros(&time)
-        .ok_or("the time is neither RFC 3339 nor seconds since 1970 (are they milliseconds?)")?;
-    let field = |names| find(names).map(Cow::from);
-    let ip = find(IP).map(|ip| client(&ip).into_owned().into());
-    let (user, method, path) = (field(USER), field(METHOD), field(PATH));
-    let (status, bytes) = (field(STATUS), field(BYTES));
-    Ok(Line { time, ip, user, method, path, status, bytes, fields, ..Line::default() })
+/// The fields of a JSON object. Those of objects in it have names such as `request.uri`.
+#[derive(Debug, Default)]
+pub(super) struct Fields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Fields<'a> {
+    /// The last field with this name counts.
+    pub(super) fn get(&self, name: &str) -> Option<&Cow<'a, str>> {
+        self.0.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    pub(super) fn first_of(&self, names: &[&str]) -> Option<&str> {
+        self.text_of(names).map(Cow::as_ref)
+    }
+
+    fn text_of(&self, names: &[&str]) -> Option<&Cow<'a, str>> {
+        names.iter().find_map(|name| self.get(name))
+    }
 }
 
-/// The fields of objects in objects have names such as `request.uri`.
-fn flatten(prefix: &str, object: &Map<String, Value>, fields: &mut BTreeMap<String, String>) {
-    for (name, value) in object {
-        let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-        match value {
-            Value::Null => {}
-            Value::Object(object) => flatten(&name, object, fields),
-            Value::String(text) => {
-                fields.insert(name, text.clone());
-            }
-            value => {
-                fields.insert(name, value.to_string());
+pub(super) fn parse(text: &str) -> Result<Line<'_>, &'static str> {
+    let mut fields = Fields(Vec::with_capacity(16));
+    add_fields("", text, 0, &mut fields).map_err(|_| "it is not a JSON object")?;
+    let time = fields.first_of(TIME).ok_or("there is no time")?;
+    let time = micros(time)
+        .ok_or("the time is neither RFC 3339 nor seconds since 1970 (are they milliseconds?)")?;
+    let ip = fields.text_of(IP).cloned().map(|ip| match ip {
+        Cow::Borrowed(ip) => client(ip),
+        Cow::Owned(ip) => client(&ip).into_owned().into(),
+    });
+    Ok(Line::of_object(time, ip, fields))
+}
+
+fn add_fields<'a>(
+    prefix: &str,
+    text: &'a str,
+    depth: usize,
+    fields: &mut Fields<'a>,
+) -> serde_json::Result<()> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    deserializer.deserialize_map(Object { prefix, depth, fields })?;
+    deserializer.end()
+}
+
+/// Objects that are deeper in others are fields as a whole.
+const MAX_DEPTH: usize = 8;
+
+struct Object<'p, 'f, 'a> {
+    prefix: &'p str,
+    depth: usize,
+    fields: &'f mut Fields<'a>,
+}
+
+/// Text that is not copied, unless it has escapes.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'a> Visitor<'a> for Object<'_, '_, 'a> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
+        while let Some((Text(name), value)) = map.next_entry::<Text<'a>, &'a RawValue>()? {
+            let name = match self.prefix {
+                "" => name,
+                prefix => format!("{prefix}.{name}").into(),
+            };
+            let text = value.get();
+            match text.as_bytes() {
+                [b'n', ..] => {}
+                [b'{', ..] if self.depth < MAX_DEPTH => {
+                    add_fields(&name, text, self.depth + 1, self.fields).map_err(Error::custom)?;
+                }
+                [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => {
+                    self.fields.0.push((name, text[1..text.len() - 1].into()));
+                }
+                [b'"', ..] => {
+                    let Text(text) = serde_json::from_str(text).map_err(Error::custom)?;
+                    self.fields.0.push((name, text));
+                }
+                _ => self.fields.0.push((name, text.into())),
             }
         }
+        Ok(())
     }
 }
 
@@ -64,9 +128,10 @@ fn flatten(prefix: &str, object: &Map<String, Value>, fields: &mut BTreeMap<Stri
 const YEAR_5000: f64 = 95_617_584_000.0;
 
 fn micros(text: &str) -> Option<u64> {
-    let micros = match text.parse::<Timestamp>() {
-        Ok(time) => time.as_microsecond(),
-        Err(_) => (text.parse::<f64>().ok().filter(|seconds| *seconds < YEAR_5000)? * 1e6) as i64,
+    let micros = match text.parse::<f64>() {
+        Ok(seconds) if seconds < YEAR_5000 => (seconds * 1e6) as i64,
+        Ok(_) => return None,
+        Err(_) => text.parse::<Timestamp>().ok()?.as_microsecond(),
     };
     u64::try_from(micros).ok().filter(|micros| *micros > 0)
 }
@@ -83,15 +148,32 @@ mod tests {
         ] {
             let line = parse(text).unwrap();
             assert_eq!(line.time, 1_800_000_000_500_000, "{text}");
-            let fields = [&line.ip, &line.path, &line.method, &line.status, &line.bytes];
-            let fields = fields.map(|field| field.as_deref().unwrap());
+            let fields =
+                [line.ip.as_deref(), line.path(), line.method(), line.status(), line.bytes()];
+            let fields = fields.map(Option::unwrap);
             assert_eq!(fields, ["192.0.2.7", "/a", "GET", "200", "12"]);
         }
         let envoy =
             r#"{"start_time":"2027-01-15T08:00:00Z","downstream_remote_address":"192.0.2.7:4711"}"#;
         assert_eq!(parse(envoy).unwrap().ip.as_deref(), Some("192.0.2.7"));
         let line = parse(r#"{"time":1,"tenant":{"id":7}}"#).unwrap();
-        assert_eq!(line.fields["tenant.id"], "7");
+        assert_eq!(line.fields.get("tenant.id").unwrap(), "7");
+        let text =
+            r#"{"time":1,"a\u0062":"c\"d","n":null,"l":[1, 2],"ab":{"":1e3,"ab":true},"time":2}"#;
+        let line = parse(text).unwrap();
+        let fields: Vec<_> = line.fields.iter().collect();
+        let expected = [("time", "1"), ("ab", "c\"d"), ("l", "[1, 2]"), ("ab.", "1e3")];
+        assert_eq!(fields[..4], expected);
+        assert_eq!((fields[4], fields[5]), (("ab.ab", "true"), ("time", "2")));
+        assert_eq!(line.time, 2_000_000, "the last one counts");
+        for text in ["{\"time\":1", "{\"time\":1}}", "{\"time\":01}", "[]", "{\"time\":1,\"a\":{]}"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        // Without a bound they would take all of the stack.
+        let deep =
+            format!("{{\"time\":1,\"a\":{}1{}}}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
+        assert_eq!(parse(&deep).unwrap().fields.iter().count(), 2);
         for time in ["1800000000500", "1e300", "\"inf\"", "-1"] {
             assert!(parse(&format!("{{\"time\":{time}}}")).is_err(), "{time}");
         }

@@ -5,12 +5,11 @@
 //! Source: the Apache HTTP Server's documentation of `mod_log_config`.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr};
 
 use tollgate::resolve::PeerIp;
 
-use super::json_line;
+use super::json_line::{self, BYTES, Fields, METHOD, PATH, STATUS, USER};
 use super::log_time::LogTime;
 use crate::range::is_address;
 
@@ -20,13 +19,14 @@ pub(super) struct Line<'a> {
     /// In microseconds since 1970.
     pub(super) time: u64,
     pub(super) ip: Option<Cow<'a, str>>,
-    pub(super) user: Option<Cow<'a, str>>,
-    pub(super) method: Option<Cow<'a, str>>,
-    pub(super) path: Option<Cow<'a, str>>,
-    pub(super) status: Option<Cow<'a, str>>,
-    pub(super) bytes: Option<Cow<'a, str>>,
-    /// Of a JSON object, by its path.
-    pub(super) fields: BTreeMap<String, String>,
+    /// These are of a line that is no JSON object.
+    user: Option<&'a str>,
+    method: Option<&'a str>,
+    path: Option<&'a str>,
+    status: Option<&'a str>,
+    bytes: Option<&'a str>,
+    /// Of a JSON object.
+    pub(super) fields: Fields<'a>,
     /// What the combined format adds, which is only searched if a pattern refers to it.
     pub(super) rest: &'a str,
 }
@@ -37,6 +37,10 @@ impl<'a> Line<'a> {
     /// Why the line cannot be used.
     pub(super) fn parse(text: &'a str, times: &mut LogTime) -> Result<Self, &'static str> {
         if text.starts_with('{') { json_line::parse(text) } else { Self::common(text, times) }
+    }
+
+    pub(super) fn of_object(time: u64, ip: Option<Cow<'a, str>>, fields: Fields<'a>) -> Self {
+        Self { time, ip, fields, ..Self::default() }
     }
 
     fn common(text: &'a str, times: &mut LogTime) -> Result<Self, &'static str> {
@@ -58,14 +62,34 @@ impl<'a> Line<'a> {
         Ok(Self {
             time,
             ip: Some(client(ip)),
-            user: Some(user.into()),
-            method: Some(method.into()),
-            path: Some(path.into()),
-            status: Some(status.into()),
-            bytes: Some(bytes.into()),
+            user: Some(user),
+            method: Some(method),
+            path: Some(path),
+            status: Some(status),
+            bytes: Some(bytes),
             rest,
             ..Self::default()
         })
+    }
+
+    pub(super) fn user(&self) -> Option<&str> {
+        self.user.or_else(|| self.fields.first_of(USER))
+    }
+
+    pub(super) fn method(&self) -> Option<&str> {
+        self.method.or_else(|| self.fields.first_of(METHOD))
+    }
+
+    pub(super) fn path(&self) -> Option<&str> {
+        self.path.or_else(|| self.fields.first_of(PATH))
+    }
+
+    pub(super) fn status(&self) -> Option<&str> {
+        self.status.or_else(|| self.fields.first_of(STATUS))
+    }
+
+    pub(super) fn bytes(&self) -> Option<&str> {
+        self.bytes.or_else(|| self.fields.first_of(BYTES))
     }
 
     pub(super) fn referer(&self) -> Option<&'a str> {
@@ -145,8 +169,9 @@ mod tests {
             r#"192.0.2.7 - ada [10/Oct/2000:13:55:36 -0700] "GET /a\"b?c=d HTTP/1.0" 200 2326"#;
         let line = Line::parse(text, &mut times).unwrap();
         assert_eq!(line.time, 971_211_336_000_000);
-        let fields = [&line.ip, &line.user, &line.method, &line.path, &line.status, &line.bytes];
-        let fields = fields.map(|field| field.as_deref().unwrap());
+        let of_request = [line.method(), line.path(), line.status(), line.bytes()];
+        let fields = [&[line.ip.as_deref(), line.user()][..], &of_request].concat();
+        let fields: Vec<_> = fields.into_iter().flatten().collect();
         assert_eq!(fields, ["192.0.2.7", "ada", "GET", r#"/a\"b?c=d"#, "200", "2326"]);
         assert_eq!((line.referer(), line.agent()), (None, None));
         let combined = format!(r#"{text} "http://a/" "curl/8 \"x\"""#);
@@ -167,11 +192,7 @@ mod tests {
         ] {
             let text = format!(r#"{start} [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.0" 200 1"#);
             let line = Line::parse(&text, &mut times).unwrap();
-            assert_eq!(
-                (line.ip.as_deref(), line.user.as_deref()),
-                (Some(ip), Some(user)),
-                "{text}"
-            );
+            assert_eq!((line.ip.as_deref(), line.user()), (Some(ip), Some(user)), "{text}");
         }
     }
 

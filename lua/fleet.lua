@@ -3,15 +3,15 @@
 -- KEYS[1]  a hash. Each instance has a field: the time of its last registration, its weight, and the
 --          number of the latest plan that it knows. `plan` and `agreed` list instances and weights.
 --          `state` has their numbers, and the times of the first registration, of the plan, and of the
---          last look at all instances.
+--          last scan of all instances.
 -- ARGV     the instance, its weight (0: it leaves), the number of the latest plan that it knows, and
 --          the milliseconds after which an instance of a small fleet counts as gone
 -- Returns  the two numbers, and both plans.
 --
--- A plan is agreed once all instances know it. A look at all instances of a large fleet takes a while, so
--- not every call has one.
+-- A plan is agreed once all instances know it. To scan a large fleet takes a while, so not every call does
+-- it.
 
-local LOOK_INTERVAL = 250
+local SCAN_INTERVAL = 250
 local STATE, ENTRY = '^(%d+) (%d+) (%d+) (%d+) (%d+)$', '^(%d+) (%d+) (%d+)$'
 
 local id, weight, known, gone_after = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -31,18 +31,17 @@ end
 local function is_weight(number)
   return number and number >= 1 and number <= 1e9
 end
+local function is_id(text)
+  return string.match(text, '^%d+$') and (#text < 20 or #text == 20 and text <= '18446744073709551615')
+end
 local function parse(plan)
-  if plan ~= '' and not string.match(plan .. ' ', '^[%d ]+$') then
-    return nil
-  end
-  local weights = {}
-  for other, planned in string.gmatch(plan, '(%d+) (%d+)') do
+  local weights, is_valid = {}, true
+  local rest = string.gsub(plan == '' and '' or plan .. ' ', '(%d+) (%d+) ', function(other, planned)
     weights[other] = tonumber(planned)
-    if not is_weight(weights[other]) then
-      return nil
-    end
-  end
-  return weights
+    is_valid = is_valid and is_id(other) and is_weight(weights[other])
+    return ''
+  end)
+  return is_valid and rest == '' and weights or nil
 end
 local function list(weights)
   local text = {}
@@ -56,9 +55,9 @@ local found = redis.pcall('HMGET', KEYS[1], 'state', 'plan', 'agreed', id)
 if found.err and not string.match(found.err, '^WRONGTYPE') then
   return found
 end
-local number, agreed_number, created, planned_at, looked = numbers(found[1], STATE)
+local number, agreed_number, created, planned_at, scanned_at = numbers(found[1], STATE)
 local plan, agreed = found[2] or '', found[3] or ''
-if not looked then
+if not scanned_at then
   -- An instance may know a plan of a fleet that Redis has forgotten.
   redis.call('DEL', KEYS[1])
   number, agreed_number, created, planned_at, plan, agreed = known, known, now, now, '', ''
@@ -69,7 +68,7 @@ else
   redis.call('HDEL', KEYS[1], id)
 end
 -- A time in the future is of a clock that has been set back since.
-local is_due = not looked or math.abs(now - looked) >= LOOK_INTERVAL
+local is_due = not scanned_at or math.abs(now - scanned_at) >= SCAN_INTERVAL
 if not is_due and weight > 0 and found[4] and known <= number then
   return {number, agreed_number, plan, agreed}
 end
@@ -78,7 +77,7 @@ local instances, others, count = {}, {}, 0
 local fields = redis.call('HGETALL', KEYS[1])
 for index = 1, #fields, 2 do
   local name, entry = fields[index], {numbers(fields[index + 1], ENTRY)}
-  if string.match(name, '^%d+$') and is_weight(entry[2]) then
+  if is_id(name) and is_weight(entry[2]) then
     instances[name], count = entry, count + 1
   elseif name ~= 'state' and name ~= 'plan' and name ~= 'agreed' then
     others[#others + 1] = name
@@ -116,8 +115,8 @@ if changes then
   for other, entry in pairs(instances) do
     weights[other] = entry[2]
   end
-  plan = list(weights)
 end
+plan = list(weights)
 
 -- If Redis has forgotten the fleet, the others need some time to return.
 local all_know = math.abs(now - created) > gone_after / 2

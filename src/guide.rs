@@ -763,7 +763,7 @@
 //! | `tollgate.check.duration` | histogram | s | `tollgate.policy` | How long checks waited for Redis. One in 64 is measured. |
 //! | `tollgate.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `tollgate.redis.repairs` | counter | {bucket} | `tollgate.policy` | Values in Redis that were corrupt, and count as buckets without permits. |
-//! | `tollgate.redis.uncharged` | counter | {permit} | `tollgate.policy` | Permits that were taken locally while Redis failed, and may never be charged there: the connection was lost during the charge, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). |
+//! | `tollgate.redis.uncharged` | counter | {permit} | `tollgate.policy` | Permits that were taken locally while Redis failed, and may never be charged there: the charge got no reply in time or an error, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). Of several quotas, the one with the most counts. |
 //! | `tollgate.redis.call.duration` | histogram | s | `tollgate.server` | How long a server took to reply to a batch, including the network. |
 //! | `tollgate.redis.batch.size` | histogram | {check} | `tollgate.server` | Checks that were sent together. |
 //! | `tollgate.redis.queue.length` | histogram | {check} | `tollgate.server` | Checks that still waited when a batch was sent. |

@@ -1,14 +1,9 @@
 //! The store of the settings.
 
-use std::time::Duration;
-
 use tollgate::{BlockList, ConfigError, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
 
 use crate::secret::RedisUrl;
 use crate::settings::{Sentinel, StoreSettings};
-
-/// Timeout for deregistering at shutdown.
-const SIGN_OFF_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(crate) enum AnyStore {
@@ -74,10 +69,11 @@ impl AnyStore {
         }
     }
 
-    /// Deregisters this instance, so that the others take over its share.
+    /// Deregisters this instance, so that the others take over its share, and charges what it took while
+    /// Redis failed.
     pub(crate) async fn shutdown(&self) {
         if let Self::Redis(store) = self {
-            let _ = tokio::time::timeout(SIGN_OFF_TIMEOUT, store.shutdown()).await;
+            store.shutdown().await;
         }
     }
 }

@@ -22,7 +22,7 @@ use redis::{
 use super::cluster_view::View;
 use super::connector::{Connector, parse_server, to_config_error};
 use super::node::Node;
-use super::refresh::{self, Refresh, Refreshed};
+use super::refresh::{self, Refresh, SlotSource};
 use super::routes::Routes;
 use super::shared_connection::ConnectionSet;
 use super::slot_map::{SLOTS, SlotMap};
@@ -276,7 +276,7 @@ impl Cluster {
     }
 }
 
-impl Refreshed for Cluster {
+impl SlotSource for Cluster {
     fn refresh(&self) -> &Refresh {
         &self.refresh
     }

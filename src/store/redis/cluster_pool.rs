@@ -1,7 +1,7 @@
 //! A cluster behind a pool, whose connections lead to all nodes.
 //!
-//! Such a connection finds the node of each call by itself. But it may block while one of the nodes does
-//! not answer. So the slots of each node have connections of their own, and only those fail with it.
+//! Such a connection routes each call, but can block all calls while one node does not reply. So the slots
+//! of each primary use a separate connection, and only that one fails with the primary.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use indexmap::IndexSet;
 use super::cluster_view::{Claim, Endpoint, View};
 use super::connector::Connector;
 use super::node::Node;
-use super::refresh::{self, Refresh, Refreshed};
+use super::refresh::{self, Refresh, SlotSource};
 use super::routes::Routes;
 use super::shared_connection::ConnectionSet;
 use super::timer;
@@ -26,7 +26,7 @@ const MAX_SETS: usize = 8;
 pub(super) struct ClusterPool {
     connector: Arc<Connector>,
     connections_per_set: usize,
-    /// Asks for the slots. Before they are known, it decides checks, too.
+    /// Asks for the slots. Until they are known, it is used for checks too.
     first: Arc<ConnectionSet>,
     /// What checks read, without a lock.
     routes: ArcSwap<Routes>,
@@ -41,7 +41,7 @@ impl fmt::Debug for ClusterPool {
 
 impl ClusterPool {
     pub(super) fn new(connector: Arc<Connector>, connections_per_set: usize) -> Self {
-        let first = Arc::new(ConnectionSet::new(connector.clone(), connections_per_set));
+        let first = Arc::new(ConnectionSet::new(connector.clone(), 1));
         let routes = Routes::new(first.clone(), Vec::new());
         Self {
             connector,
@@ -96,11 +96,13 @@ impl ClusterPool {
         let reply = timer::timeout_at(Instant::now() + refresh::TIMEOUT, reply).await;
         let Some(Ok(Ok(Ok(slots)))) = reply else { return None };
         // The address only completes those of other nodes, which here are no more than names.
-        View::parse(&Node::new("", 0), &slots, None).map(|view| view.claims)
+        let view = View::parse(&Node::new("", 0), &slots, None)?;
+        // A node that has lost its data, or has left the cluster, knows no slots.
+        (!view.claims.is_empty()).then_some(view.claims)
     }
 }
 
-impl Refreshed for ClusterPool {
+impl SlotSource for ClusterPool {
     fn refresh(&self) -> &Refresh {
         &self.refresh
     }
@@ -114,9 +116,10 @@ impl Refreshed for ClusterPool {
             let set = || current.named(name).cloned().unwrap_or_else(|| self.new_set(name));
             sets.entry(name).or_insert_with(set);
         }
-        // No check has to wait for new connections, as long as those it has now work.
+        // Checks of nodes that work do not have to wait for new connections.
         let new = sets.values().filter(|set| current.named(set.server()).is_none());
-        join_all(new.map(|set| set.acquire())).await;
+        let connected = join_all(new.map(|set| set.acquire()));
+        timer::timeout_at(Instant::now() + refresh::TIMEOUT, connected).await;
         let mut routes = Routes::new(self.first.clone(), Vec::new());
         for (claim, set) in claims.iter().zip(names.iter().filter_map(|name| sets.get(name))) {
             (claim.first..=claim.last).for_each(|slot| routes.set_owner(slot, set));
@@ -134,8 +137,8 @@ fn set_names(claims: &[Claim], server: &str) -> Vec<Arc<str>> {
             let number = primaries.get_index_of(&claim.id).unwrap_or(0) % MAX_SETS + 1;
             format!("{server} {number}").into()
         }
-        Endpoint::Known(node) => node.to_string().into(),
-        Endpoint::Guess(_) | Endpoint::Unknown => claim.id.clone(),
+        Endpoint::Known(node) if !node.host.is_empty() => node.to_string().into(),
+        _ => claim.id.clone(),
     };
     claims.iter().map(name).collect()
 }
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_a_node_share_its_connections_and_nobody_elses() {
+    fn ranges_of_a_node_share_one_connection_set() {
         let known = |port| Endpoint::Known(Node::new("10.0.0.1", port));
         let claims = [
             claim(0, "a", known(7000)),
@@ -162,8 +165,10 @@ mod tests {
             claim(3, "c", Endpoint::Unknown),
             // Their addresses may be the same, as those of nodes behind a proxy.
             claim(4, "d", Endpoint::Guess(Node::new("", 7000))),
+            claim(5, "e", Endpoint::Known(Node::new("", 7000))),
         ];
-        assert_eq!(names(&claims), ["10.0.0.1:7000", "10.0.0.1:7001", "10.0.0.1:7000", "c", "d"]);
+        let expected = ["10.0.0.1:7000", "10.0.0.1:7001", "10.0.0.1:7000", "c", "d", "e"];
+        assert_eq!(names(&claims), expected);
     }
 
     #[test]

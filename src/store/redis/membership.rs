@@ -24,8 +24,8 @@ const SCRIPT: &str = include_str!("../../../lua/fleet.lua");
 const INTERVAL: Duration = Duration::from_secs(2);
 const INTERVAL_PER_INSTANCE: Duration = Duration::from_millis(20);
 
-/// Until all instances know the latest plan, they register so many times as often.
-const HASTE: u32 = 4;
+/// How many times more often instances register until all know the latest plan.
+const SPEEDUP: u32 = 4;
 
 /// An instance that has missed so many registrations counts as gone.
 const MISSED: u32 = 5;
@@ -131,7 +131,7 @@ impl Membership {
         } else {
             self.local.set_share(Share::new(self.me, fleet.agreed, Some(fleet.plan)));
         }
-        if is_agreed { interval(instances) } else { interval(instances) / HASTE }
+        if is_agreed { interval(instances) } else { interval(instances) / SPEEDUP }
     }
 
     async fn call(&self, weight: u32) -> Option<Fleet> {

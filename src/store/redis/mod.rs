@@ -188,7 +188,7 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// `+sentinel +subscribe &+switch-master`. A [`BlockList`](crate::BlockList) needs `+zadd +zrem +zcard
 /// +zscore +zrange +zremrangebyscore +pexpireat`.
 ///
-/// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. The second line is
+/// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. The last line is
 /// for [`FailureMode::Local`](crate::FailureMode::Local): without it, the instances do not know their parts,
 /// and the log says so.
 /// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
@@ -342,8 +342,9 @@ impl RedisStore {
     ///   whether or not it has run, so a check can be charged more than once.
     /// - A connection of a cluster pool leads to all nodes, and can be blocked while one of them fails. So
     ///   the store takes one for each primary, and one that asks for the slots. More than eight primaries
-    ///   share eight connections, and those that share one fail together. After the promotion of a
-    ///   replica, its keys are decided again about two seconds later.
+    ///   share eight connections, and those that share one fail together. When a replica has been
+    ///   promoted, Redis decides the keys of that shard again about two seconds later. Slots that move
+    ///   without a failure keep their old connection until a call fails.
     ///
     /// [`open`](Self::open), [`open_cluster`](Self::open_cluster) and `open_sentinel` have none of
     /// these problems.
@@ -372,7 +373,8 @@ impl RedisStore {
         Self { key_prefix: prefix.into(), fleet: Arc::default(), ..self }
     }
 
-    /// Sets the number of connections to each server: 1 by default. Calls take turns on them. One
+    /// Sets the number of connections to each server: 1 by default. With a cluster pool, it is the number
+    /// for each primary. Calls take turns on them. One
     /// connection pipelines its calls. More can help where the connection itself is the bottleneck, as
     /// with TLS.
     #[must_use]
@@ -439,7 +441,8 @@ impl RedisStore {
     /// of an outage that begins in that time.
     ///
     /// What this instance has taken locally while Redis failed, and has not charged there yet, is charged
-    /// now. Without the call, or if Redis still fails, it is lost with the process.
+    /// now. Without the call, or if Redis still fails, it is lost with the process. The log says so if
+    /// anything is left.
     ///
     /// The call takes at most a second. The store still works afterwards, but does not register again.
     /// In an outage it uses its last part.

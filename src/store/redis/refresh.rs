@@ -21,22 +21,22 @@ pub(super) struct Refresh {
     ended: Mutex<Option<Instant>>,
 }
 
-/// What asks for the slots.
-pub(super) trait Refreshed: Send + Sync + 'static {
+/// A cluster that can be asked for its slots.
+pub(super) trait SlotSource: Send + Sync + 'static {
     fn refresh(&self) -> &Refresh;
 
     fn ask(&self) -> impl Future<Output = ()> + Send;
 }
 
 /// Asks soon, in a task, unless one is running. Outside a runtime it does nothing.
-pub(super) fn start<T: Refreshed>(refreshed: &Arc<T>) {
+pub(super) fn start<T: SlotSource>(source: &Arc<T>) {
     let Ok(runtime) = Handle::try_current() else { return };
-    if !refreshed.refresh().is_running.swap(true, Ordering::AcqRel) {
-        runtime.spawn(Task(Arc::downgrade(refreshed)).run());
+    if !source.refresh().is_running.swap(true, Ordering::AcqRel) {
+        runtime.spawn(Task(Arc::downgrade(source)).run());
     }
 }
 
-struct Task<T: Refreshed>(Weak<T>);
+struct Task<T: SlotSource>(Weak<T>);
 
 impl Refresh {
     fn ended(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -45,22 +45,22 @@ impl Refresh {
     }
 }
 
-impl<T: Refreshed> Task<T> {
+impl<T: SlotSource> Task<T> {
     async fn run(self) {
-        let ended = self.0.upgrade().and_then(|refreshed| *refreshed.refresh().ended());
+        let ended = self.0.upgrade().and_then(|source| *source.refresh().ended());
         if let Some(ended) = ended {
             timer::sleep_until(ended + INTERVAL).await;
         }
-        let Some(refreshed) = self.0.upgrade() else { return };
-        refreshed.ask().await;
-        *refreshed.refresh().ended() = Some(Instant::now());
+        let Some(source) = self.0.upgrade() else { return };
+        source.ask().await;
+        *source.refresh().ended() = Some(Instant::now());
     }
 }
 
-impl<T: Refreshed> Drop for Task<T> {
+impl<T: SlotSource> Drop for Task<T> {
     fn drop(&mut self) {
-        if let Some(refreshed) = self.0.upgrade() {
-            refreshed.refresh().is_running.store(false, Ordering::Release);
+        if let Some(source) = self.0.upgrade() {
+            source.refresh().is_running.store(false, Ordering::Release);
         }
     }
 }

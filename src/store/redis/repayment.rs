@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::mem;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Context;
@@ -29,10 +28,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// While the server fails.
 const LONG_PAUSE: Duration = Duration::from_millis(250);
 
-/// The longest that [`Repayment::settle`] takes.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// While charges that others have begun are under way.
+/// While no server accepts charges, or others make them.
 const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The permits that are owed, of each quota, by the name of the bucket.
@@ -114,7 +112,7 @@ impl Repayment {
         } else {
             let is_first = !mem::replace(&mut ledger.is_reported_full, true);
             drop(ledger);
-            policy.metrics.uncharged(permits.iter().sum());
+            policy.metrics.uncharged(most(&permits));
             if is_first {
                 tracing::warn!(
                     target: "tollgate", keys = self.max_keys,
@@ -198,35 +196,56 @@ impl Repayment {
         }
     }
 
-    /// Charges what is owed at once, as far as the servers work: the process will end.
-    pub(super) async fn settle(self: &Arc<Self>, queues: &Queues) {
-        let settled = async {
-            loop {
-                let has_charged = self.charge_some(queues).await;
-                if !has_charged && !self.is_charging() {
-                    break;
-                }
-                if !has_charged {
-                    timer::sleep_until(Instant::now() + SETTLE_PAUSE).await;
-                }
-            }
-        };
-        timer::timeout_at(Instant::now() + SETTLE_TIMEOUT, pin!(settled)).await;
+    /// Charges what is owed without pauses, because the process will end. Waits at most a second.
+    pub(super) async fn settle(self: &Arc<Self>, queues: &Arc<Queues>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        // In a task of its own, so that charges that are under way at the deadline can end.
+        let (repayment, queues) = (self.clone(), queues.clone());
+        let settling = async move { repayment.charge_until(deadline, &queues).await };
+        let _ = timer::timeout_at(deadline, runtime.spawn(settling)).await;
+        let keys = self.ledger().keys.len();
+        if keys > 0 {
+            tracing::warn!(
+                target: "tollgate", keys,
+                "what these keys took while Redis failed is lost if the process ends now: it could not \
+                 be charged"
+            );
+        }
     }
 
-    /// Charges the keys whose turn it is, and waits for the replies. Returns whether there were any.
+    async fn charge_until(self: &Arc<Self>, deadline: Instant, queues: &Queues) {
+        let mut fruitless = 0;
+        while self.count.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+            if self.charge_some(queues).await {
+                fruitless = 0;
+                continue;
+            }
+            fruitless += KEYS;
+            if fruitless >= self.count.load(Ordering::Relaxed) {
+                fruitless = 0;
+                timer::sleep_until(Instant::now() + SETTLE_PAUSE).await;
+            }
+        }
+    }
+
+    /// Charges the keys whose turn it is. Returns whether a charge was made.
     async fn charge_some(self: &Arc<Self>, queues: &Queues) -> bool {
-        let begun = self.begin_some(|policy, key| queues.is_open(policy, key));
-        let has_begun = !begun.is_empty();
+        let mut has_charged = false;
         let mut charges = FuturesUnordered::new();
-        for charge in begun {
+        for charge in self.begin_some(|policy, key| queues.is_open(policy, key)) {
             match charge.op() {
-                None => charge.end(End::Charged),
+                None => {
+                    charge.end(End::Charged);
+                    has_charged = true;
+                }
                 Some(op) => charges.push(charge.finish(queues, op, QueuedCheck::default())),
             }
         }
-        while charges.next().await.is_some() {}
-        has_begun
+        while let Some(end) = charges.next().await {
+            has_charged |= end == End::Charged;
+        }
+        has_charged
     }
 
     /// Begins the charge of a key, unless another one is under way.
@@ -277,12 +296,8 @@ impl Repayment {
             End::Charged if is_paid => policy.local.iter().for_each(|local| local.settled(key)),
             End::Charged | End::NotCharged => {}
             // The local bucket stays as it is.
-            End::Unknown => policy.metrics.uncharged(permits.iter().sum()),
+            End::Unknown => policy.metrics.uncharged(most(permits)),
         }
-    }
-
-    fn is_charging(&self) -> bool {
-        self.ledger().keys.values().any(|owed| owed.is_charging)
     }
 
     /// Whether a run has to go on. If not, the next debt starts another.
@@ -298,6 +313,11 @@ impl Repayment {
         // Nothing that panics runs under the lock.
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A check takes permits of several quotas at once.
+fn most(permits: &Permits) -> u64 {
+    permits.iter().copied().max().unwrap_or(0)
 }
 
 impl Owed {
@@ -332,15 +352,17 @@ impl Charge {
     }
 
     /// Waits for the reply.
-    async fn finish(self, queues: &Queues, op: Op, mut check: QueuedCheck) {
+    async fn finish(self, queues: &Queues, op: Op, mut check: QueuedCheck) -> End {
         let Self { policy, key, .. } = &self;
         let charged = poll_fn(|cx| queues.poll(policy, key, &op, &mut check, cx)).await;
         let may_be_charged = |error: &Error| check.was_sent() && !error.is_transient_reply();
-        self.end(match charged {
+        let end = match charged {
             Ok(_) => End::Charged,
             Err(error) if may_be_charged(&error) => End::Unknown,
             Err(_) => End::NotCharged,
-        });
+        };
+        self.end(end);
+        end
     }
 
     fn end(mut self, end: End) {

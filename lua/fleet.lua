@@ -6,19 +6,18 @@
 --          last scan of all instances.
 -- ARGV     the instance, its weight (0: it leaves), the number of the latest plan that it knows, and
 --          the milliseconds after which an instance of a small fleet counts as gone
--- Returns  the two numbers, and both plans.
+-- Returns  the numbers of the latest and the agreed plan, and both plans.
 --
--- A plan is agreed once all instances know it. To scan a large fleet takes a while, so not every call does
--- it.
+-- A plan is agreed once all instances know it. Scanning a large fleet takes a while, so not every call
+-- scans it.
 
-local SCAN_INTERVAL = 250
 local STATE, ENTRY = '^(%d+) (%d+) (%d+) (%d+) (%d+)$', '^(%d+) (%d+) (%d+)$'
 
 local id, weight, known, gone_after = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local function numbers(text, pattern)
+local function parse_numbers(text, pattern)
   local found = {string.match(text or '', pattern)}
   for index = 1, #found do
     found[index] = tonumber(found[index])
@@ -55,7 +54,7 @@ local found = redis.pcall('HMGET', KEYS[1], 'state', 'plan', 'agreed', id)
 if found.err and not string.match(found.err, '^WRONGTYPE') then
   return found
 end
-local number, agreed_number, created, planned_at, scanned_at = numbers(found[1], STATE)
+local number, agreed_number, created, planned_at, scanned_at = parse_numbers(found[1], STATE)
 local plan, agreed = found[2] or '', found[3] or ''
 if not scanned_at then
   -- An instance may know a plan of a fleet that Redis has forgotten.
@@ -67,20 +66,21 @@ if weight > 0 then
 else
   redis.call('HDEL', KEYS[1], id)
 end
--- A time in the future is of a clock that has been set back since.
-local is_due = not scanned_at or math.abs(now - scanned_at) >= SCAN_INTERVAL
+-- A time in the future means that the clock has been set back since.
+local scan_interval = math.min(#plan / 50, 250)
+local is_due = not scanned_at or math.abs(now - scanned_at) >= scan_interval
 if not is_due and weight > 0 and found[4] and known <= number then
   return {number, agreed_number, plan, agreed}
 end
 
-local instances, others, count = {}, {}, 0
+local instances, stale_fields, count = {}, {}, 0
 local fields = redis.call('HGETALL', KEYS[1])
 for index = 1, #fields, 2 do
-  local name, entry = fields[index], {numbers(fields[index + 1], ENTRY)}
+  local name, entry = fields[index], {parse_numbers(fields[index + 1], ENTRY)}
   if is_id(name) and is_weight(entry[2]) then
     instances[name], count = entry, count + 1
   elseif name ~= 'state' and name ~= 'plan' and name ~= 'agreed' then
-    others[#others + 1] = name
+    stale_fields[#stale_fields + 1] = name
   end
 end
 -- Large fleets register less often.
@@ -88,10 +88,10 @@ gone_after = math.max(gone_after, 100 * count)
 for other, entry in pairs(instances) do
   if math.abs(now - entry[1]) > gone_after then
     instances[other] = nil
-    others[#others + 1] = other
+    stale_fields[#stale_fields + 1] = other
   end
 end
-for _, name in ipairs(others) do
+for _, name in ipairs(stale_fields) do
   redis.call('HDEL', KEYS[1], name)
 end
 

@@ -17,6 +17,7 @@
 //! - [gRPC](#grpc)
 //! - [Outgoing calls](#outgoing-calls)
 //! - [Tests with a paused clock](#tests-with-a-paused-clock)
+//! - [Shutting down](#shutting-down)
 //! - [Rollout](#rollout)
 //!
 //! The examples use a [`MemoryStore`]. In production replace it with a [`RedisStore`]; nothing else
@@ -709,6 +710,30 @@
 //! refills them. Code that takes a decision can be tested with one made by [`Decision::allowed`] or
 //! [`Decision::denied`]. For a resolver by address, use axum's `MockConnectInfo`.
 //!
+//! # Shutting down
+//!
+//! Finish the open requests, and then call [`RedisStore::shutdown`]. It deregisters the instance, so that
+//! the others soon divide the limits among themselves, and charges what the instance took while Redis failed.
+//!
+//! ```no_run
+//! use axum::Router;
+//! use tokio::net::TcpListener;
+//! use tokio::signal;
+//! use tollgate::RedisStore;
+//!
+//! async fn serve(app: Router, store: RedisStore) -> std::io::Result<()> {
+//!     let listener = TcpListener::bind("127.0.0.1:3000").await?;
+//!     axum::serve(listener, app)
+//!         .with_graceful_shutdown(async { signal::ctrl_c().await.unwrap_or_default() })
+//!         .await?;
+//!     store.shutdown().await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Orchestrators such as Kubernetes send SIGTERM: wait for
+//! `signal::unix::signal(SignalKind::terminate())` as well.
+//!
 //! # Rollout
 //!
 //! 1. **Measure first**, in shadow mode: requests are decided and charged as usual, but not denied,
@@ -732,10 +757,11 @@
 //!
 //!    Then enforce the limit for 1% of the keys, 10%, and all.
 //! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied by
-//!    an instance's part of the limit while Redis is down. Change to `Local` once the limit fits. Alert on `tracing` events of the target `tollgate` at level WARN (for example: the
-//!    failure mode decides checks, a circuit breaker opens, an instance cannot register, permits cannot be charged afterwards, or a policy in a file is
-//!    not used) and ERROR (requests are rejected because of a misconfiguration, or limits in a file
-//!    or of a request are invalid and not used). Count denials with [metrics](#metrics-and-traces).
+//!    an instance's part of the limit while Redis is down. Change to `Local` once the limit fits. Alert on
+//!    `tracing` events of the target `tollgate` at level WARN (for example: the failure mode decides checks,
+//!    a circuit breaker opens, an instance cannot register, permits cannot be charged afterwards, or a policy
+//!    in a file is not used) and ERROR (requests are rejected because of a misconfiguration, or limits in a
+//!    file or of a request are invalid and not used). Count denials with [metrics](#metrics-and-traces).
 //! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits
 //!    stay used. While two versions of a quota run at once, on a rolling deployment, a key gets at
 //!    most the larger burst and the larger rate.
@@ -763,7 +789,7 @@
 //! | `tollgate.check.duration` | histogram | s | `tollgate.policy` | How long checks waited for Redis. One in 64 is measured. |
 //! | `tollgate.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `tollgate.redis.repairs` | counter | {bucket} | `tollgate.policy` | Values in Redis that were corrupt, and count as buckets without permits. |
-//! | `tollgate.redis.uncharged` | counter | {permit} | `tollgate.policy` | Permits that were taken locally while Redis failed, and may never be charged there: the charge got no reply in time or an error, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). Of several quotas, the one with the most counts. |
+//! | `tollgate.redis.uncharged` | counter | {permit} | `tollgate.policy` | Permits taken locally while Redis failed that might remain uncharged there: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
 //! | `tollgate.redis.call.duration` | histogram | s | `tollgate.server` | How long a server took to reply to a batch, including the network. |
 //! | `tollgate.redis.batch.size` | histogram | {check} | `tollgate.server` | Checks that were sent together. |
 //! | `tollgate.redis.queue.length` | histogram | {check} | `tollgate.server` | Checks that still waited when a batch was sent. |
@@ -797,6 +823,7 @@
 //! [`ErrorKind`]: crate::ErrorKind
 //! [`MemoryStore`]: crate::MemoryStore
 //! [`RedisStore`]: crate::RedisStore
+//! [`RedisStore::shutdown`]: crate::RedisStore::shutdown
 //! [`RateLimitLayer`]: crate::RateLimitLayer
 //! [`Policy`]: crate::Policy
 //! [`Quota`]: crate::Quota

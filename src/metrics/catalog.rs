@@ -33,7 +33,7 @@ pub(super) const REPAIRS: Descriptor = metric(
 pub(super) const UNCHARGED: Descriptor = metric(
     "tollgate.redis.uncharged",
     "{permit}",
-    "Permits that were taken locally while Redis failed, and may never be charged there",
+    "Permits taken locally while Redis failed that might remain uncharged there",
 );
 
 #[cfg(feature = "redis")]

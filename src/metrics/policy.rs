@@ -90,7 +90,7 @@ impl PolicyMetrics {
         self.repairs.add(1);
     }
 
-    /// Permits that were taken locally may never be charged on the server.
+    /// Counts permits that were taken locally and might remain uncharged on the server.
     #[cfg(feature = "redis")]
     pub(crate) fn uncharged(&self, permits: u64) {
         self.uncharged.add(permits);

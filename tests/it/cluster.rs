@@ -263,7 +263,7 @@ async fn a_primary_that_hangs_is_replaced_behind_a_pool() {
     }
     wait_until("there is a connection for each primary", BOUND, async || {
         let clients = &cluster.node(1).info("clients").await["connected_clients"];
-        // One that asks for the slots, and the one of this question.
+        // One per primary, one that reads the slots, and the one that sends this `INFO`.
         clients.parse::<u32>().unwrap() >= 3 + 2
     })
     .await;

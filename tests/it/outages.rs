@@ -217,6 +217,29 @@ async fn a_primary_of_a_cluster_is_killed() {
     survives(&limiter, kill, restart).await;
 }
 
+/// As behind an address that follows the primary. The demoted one keeps its connections, and replies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_fails_over_to_a_replica() {
+    let primary = Server::start().await;
+    let port = primary.port().to_string();
+    let replica = Server::with_args(&["--replicaof", "127.0.0.1", &port]).await;
+    wait_until("the replica has the primary's data", BOUND, async || {
+        replica.info("replication").await["master_link_status"] == "up"
+    })
+    .await;
+    let proxy = Proxy::start(primary.port()).await;
+    let limiter = limiter(proxy.url());
+    let role = async |server: &Server| server.info("replication").await["role"].clone();
+    let fail_over = async || {
+        primary.command(&["FAILOVER"]).await;
+        wait_until("the replica is promoted", BOUND, async || role(&replica).await == "master")
+            .await;
+    };
+    survives(&limiter, fail_over, async || proxy.retarget(replica.port())).await;
+    assert_eq!((&*role(&primary).await, &*role(&replica).await), ("slave", "master"));
+    assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
+}
+
 /// So it does not matter what the clock of an instance says. (Except for the windows of a calendar:
 /// Redis decides with its clock which one applies.)
 #[tokio::test]

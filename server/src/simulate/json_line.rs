@@ -30,7 +30,7 @@ pub(super) const STATUS: &[&str] = &["status", "status_code", "DownstreamStatus"
 pub(super) const BYTES: &[&str] =
     &["bytes", "size", "body_bytes_sent", "bytes_sent", "DownstreamContentSize"];
 
-/// The fields of a JSON object. Those of objects in it have names such as `request.uri`.
+/// The fields of a JSON object. A nested field is named by its path, such as `request.uri`.
 #[derive(Debug, Default)]
 pub(super) struct Fields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
@@ -77,7 +77,7 @@ fn add_fields<'a>(
     deserializer.end()
 }
 
-/// Objects that are deeper in others are fields as a whole.
+/// An object nested deeper than this is one field, with its JSON text as the value.
 const MAX_DEPTH: usize = 8;
 
 struct Object<'p, 'f, 'a> {
@@ -170,7 +170,7 @@ mod tests {
         {
             assert!(parse(text).is_err(), "{text}");
         }
-        // Without a bound they would take all of the stack.
+        // Without the limit this would overflow the stack.
         let deep =
             format!("{{\"time\":1,\"a\":{}1{}}}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
         assert_eq!(parse(&deep).unwrap().fields.iter().count(), 2);

@@ -19,13 +19,13 @@ pub(super) struct Line<'a> {
     /// In microseconds since 1970.
     pub(super) time: u64,
     pub(super) ip: Option<Cow<'a, str>>,
-    /// These are of a line that is no JSON object.
+    /// This field and the next four are set only if the line is not JSON.
     user: Option<&'a str>,
     method: Option<&'a str>,
     path: Option<&'a str>,
     status: Option<&'a str>,
     bytes: Option<&'a str>,
-    /// Of a JSON object.
+    /// The fields of a JSON line, and empty otherwise.
     pub(super) fields: Fields<'a>,
     /// What the combined format adds, which is only searched if a pattern refers to it.
     pub(super) rest: &'a str,

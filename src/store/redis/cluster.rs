@@ -118,7 +118,7 @@ impl Cluster {
         match routes.owner(slot) {
             Some(connections) => read(connections),
             None => {
-                refresh::start(self);
+                refresh::schedule(self);
                 read(routes.any())
             }
         }
@@ -131,7 +131,7 @@ impl Cluster {
         address: &str,
         answered: &ConnectionSet,
     ) -> Arc<ConnectionSet> {
-        refresh::start(self);
+        refresh::schedule(self);
         let from = node_of(answered);
         if let (Some(from), Some(to)) = (&from, Node::parse(address, from.as_ref())) {
             let mut state = self.state();
@@ -165,7 +165,7 @@ impl Cluster {
         if let Some(node) = node_of(answered) {
             self.state().map.failed(&node, Instant::now());
         }
-        refresh::start(self);
+        refresh::schedule(self);
     }
 
     fn connections_to(
@@ -281,7 +281,7 @@ impl SlotSource for Cluster {
         &self.refresh
     }
 
-    async fn ask(&self) {
+    async fn refresh_slots(&self) {
         let nodes = self.begin_round().into_iter();
         let mut views: FuturesUnordered<_> =
             nodes.map(|(node, connections)| self.ask_node(node, connections)).collect();

@@ -20,7 +20,8 @@ use super::routes::Routes;
 use super::shared_connection::ConnectionSet;
 use super::timer;
 
-/// Each connection leads to all nodes, so a large cluster would get too many. There the nodes share them.
+/// Each connection of the pool opens sockets to all nodes, so one set per primary would be too many on a
+/// large cluster. There, primaries share sets.
 const MAX_SETS: usize = 8;
 
 pub(super) struct ClusterPool {
@@ -60,7 +61,7 @@ impl ClusterPool {
         self.connector.server()
     }
 
-    /// Reads the connections of a slot, without a reference count, which all checks would share.
+    /// Passes the connections of a slot to `read`, without a reference count that all checks would share.
     pub(super) fn route<T>(
         self: &Arc<Self>,
         slot: u16,
@@ -70,7 +71,7 @@ impl ClusterPool {
         match routes.owner(slot) {
             Some(connections) => read(connections),
             None => {
-                refresh::start(self);
+                refresh::schedule(self);
                 read(&self.first)
             }
         }
@@ -78,7 +79,7 @@ impl ClusterPool {
 
     /// A call has failed, so a slot may have another node.
     pub(super) fn failed(self: &Arc<Self>) {
-        refresh::start(self);
+        refresh::schedule(self);
     }
 
     fn new_set(&self, name: &str) -> Arc<ConnectionSet> {
@@ -90,12 +91,12 @@ impl ClusterPool {
         let connections = self.first.clone();
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
-        // In a task of its own, because the reply shows whether the connection works.
+        // Spawned, so that a reply after the timeout still shows that the connection works.
         let reply =
             tokio::spawn(async move { connections.acquire().await?.call(&command, false).await });
         let reply = timer::timeout_at(Instant::now() + refresh::TIMEOUT, reply).await;
         let Some(Ok(Ok(Ok(slots)))) = reply else { return None };
-        // The address only completes those of other nodes, which here are no more than names.
+        // This address would only fill in missing hosts. Here addresses just name the connections.
         let view = View::parse(&Node::new("", 0), &slots, None)?;
         // A node that has lost its data, or has left the cluster, knows no slots.
         (!view.claims.is_empty()).then_some(view.claims)
@@ -107,7 +108,7 @@ impl SlotSource for ClusterPool {
         &self.refresh
     }
 
-    async fn ask(&self) {
+    async fn refresh_slots(&self) {
         let Some(claims) = self.slots().await else { return };
         let names = set_names(&claims, self.server());
         let current = self.routes.load_full();
@@ -116,7 +117,7 @@ impl SlotSource for ClusterPool {
             let set = || current.named(name).cloned().unwrap_or_else(|| self.new_set(name));
             sets.entry(name).or_insert_with(set);
         }
-        // Checks of nodes that work do not have to wait for new connections.
+        // Connected before the routes change, so that checks on working nodes need not wait.
         let new = sets.values().filter(|set| current.named(set.server()).is_none());
         let connected = join_all(new.map(|set| set.acquire()));
         timer::timeout_at(Instant::now() + refresh::TIMEOUT, connected).await;
@@ -128,7 +129,7 @@ impl SlotSource for ClusterPool {
     }
 }
 
-/// For each claim, the name of the connections.
+/// Returns the name of the connection set for each claim.
 fn set_names(claims: &[Claim], server: &str) -> Vec<Arc<str>> {
     let mut primaries: IndexSet<_> = claims.iter().map(|claim| &claim.id).collect();
     primaries.sort_unstable();

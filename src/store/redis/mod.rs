@@ -188,9 +188,9 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// `+sentinel +subscribe &+switch-master`. A [`BlockList`](crate::BlockList) needs `+zadd +zrem +zcard
 /// +zscore +zrange +zremrangebyscore +pexpireat`.
 ///
-/// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. The last line is
-/// for [`FailureMode::Local`](crate::FailureMode::Local): without it, the instances do not know their parts,
-/// and the log says so.
+/// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. The line that
+/// starts with `+hmget` is for [`FailureMode::Local`](crate::FailureMode::Local): without it, the instances
+/// cannot register and do not know their parts, and the store logs a warning.
 /// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
 /// nodes decides. A store on a cluster reads the slots from several nodes, because a node that is cut
 /// off from the others does not know what they decide.
@@ -340,11 +340,11 @@ impl RedisStore {
     ///   later.
     /// - A cluster pool resends a call after a timeout or a broken connection, up to 16 times,
     ///   whether or not it has run, so a check can be charged more than once.
-    /// - A connection of a cluster pool leads to all nodes, and can be blocked while one of them fails. So
-    ///   the store takes one for each primary, and one that asks for the slots. More than eight primaries
-    ///   share eight connections, and those that share one fail together. When a replica has been
-    ///   promoted, Redis decides the keys of that shard again about two seconds later. Slots that move
-    ///   without a failure keep their old connection until a call fails.
+    /// - A connection of a cluster pool leads to all nodes, and one failing node can block all its calls. So
+    ///   the store uses a separate connection for each primary, and one more to read the slots. With more
+    ///   than eight primaries there are eight such connections, and primaries that share one fail together.
+    ///   After a replica is promoted, checks of its keys reach Redis again within about two seconds. A slot
+    ///   that moves without a failure keeps using the old connection until a call fails.
     ///
     /// [`open`](Self::open), [`open_cluster`](Self::open_cluster) and `open_sentinel` have none of
     /// these problems.
@@ -373,10 +373,9 @@ impl RedisStore {
         Self { key_prefix: prefix.into(), fleet: Arc::default(), ..self }
     }
 
-    /// Sets the number of connections to each server: 1 by default. With a cluster pool, it is the number
-    /// for each primary. Calls take turns on them. One
-    /// connection pipelines its calls. More can help where the connection itself is the bottleneck, as
-    /// with TLS.
+    /// Sets the number of connections to each server (with a cluster pool, for each primary): 1 by default.
+    /// Calls are spread over the connections in turn, and each connection pipelines its calls. More can
+    /// help where the connection itself is the bottleneck, as with TLS.
     #[must_use]
     pub fn connections(self, connections: NonZeroUsize) -> Self {
         let topology = self.queues.topology.with_connections(connections.get());
@@ -440,9 +439,9 @@ impl RedisStore {
     /// this instance for about ten more seconds (longer with more than 100 instances), or until the end
     /// of an outage that begins in that time.
     ///
-    /// What this instance has taken locally while Redis failed, and has not charged there yet, is charged
-    /// now. Without the call, or if Redis still fails, it is lost with the process. The log says so if
-    /// anything is left.
+    /// It also charges the permits that this instance took locally while Redis failed and has not charged
+    /// yet. Without the call, or if Redis still fails, they are lost when the process exits. If any remain,
+    /// `shutdown` logs a warning.
     ///
     /// The call takes at most a second. The store still works afterwards, but does not register again.
     /// In an outage it uses its last part.

@@ -1,4 +1,4 @@
-//! Asking a cluster for its slots: one task at a time does so, with a pause after each.
+//! Refreshing the slots of a cluster: one task at a time, with a pause between two of them.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::timer;
 
-/// The pause between two rounds of questions for the slots.
+/// The pause between two refreshes.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a node may take to send the slots.
@@ -21,15 +21,15 @@ pub(super) struct Refresh {
     ended: Mutex<Option<Instant>>,
 }
 
-/// A cluster that can be asked for its slots.
+/// A cluster whose slots are refreshed.
 pub(super) trait SlotSource: Send + Sync + 'static {
     fn refresh(&self) -> &Refresh;
 
-    fn ask(&self) -> impl Future<Output = ()> + Send;
+    fn refresh_slots(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// Asks soon, in a task, unless one is running. Outside a runtime it does nothing.
-pub(super) fn start<T: SlotSource>(source: &Arc<T>) {
+/// Spawns a task that refreshes the slots, unless one is running. Does nothing outside a runtime.
+pub(super) fn schedule<T: SlotSource>(source: &Arc<T>) {
     let Ok(runtime) = Handle::try_current() else { return };
     if !source.refresh().is_running.swap(true, Ordering::AcqRel) {
         runtime.spawn(Task(Arc::downgrade(source)).run());
@@ -52,7 +52,7 @@ impl<T: SlotSource> Task<T> {
             timer::sleep_until(ended + INTERVAL).await;
         }
         let Some(source) = self.0.upgrade() else { return };
-        source.ask().await;
+        source.refresh_slots().await;
         *source.refresh().ended() = Some(Instant::now());
     }
 }

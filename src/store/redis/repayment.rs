@@ -30,7 +30,7 @@ const LONG_PAUSE: Duration = Duration::from_millis(250);
 
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// While no server accepts charges, or others make them.
+/// The pause of `settle` while no server accepts charges, or other tasks are making them.
 const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The permits that are owed, of each quota, by the name of the bucket.
@@ -48,7 +48,7 @@ struct Ledger {
     keys: IndexMap<Vec<u8>, Owed, RandomState>,
     /// Which key is charged next.
     next: usize,
-    /// A line of the log says that there is no room for more keys.
+    /// Whether the warning that there is no room for more keys has been logged.
     is_reported_full: bool,
 }
 
@@ -112,12 +112,12 @@ impl Repayment {
         } else {
             let is_first = !mem::replace(&mut ledger.is_reported_full, true);
             drop(ledger);
-            policy.metrics.uncharged(most(&permits));
+            policy.metrics.uncharged(largest(&permits));
             if is_first {
                 tracing::warn!(
                     target: "tollgate", keys = self.max_keys,
-                    "what further keys take while Redis fails will not be charged afterwards: more keys \
-                     are used than `RedisStore::local_keys` allows"
+                    "too many keys are in use while Redis fails: permits taken by further keys will not be \
+                     charged afterwards (raise `RedisStore::local_keys`)"
                 );
             }
         }
@@ -196,11 +196,11 @@ impl Repayment {
         }
     }
 
-    /// Charges what is owed without pauses, because the process will end. Waits at most a second.
+    /// Charges all owed permits before the process ends, without the usual pauses. Takes at most a second.
     pub(super) async fn settle(self: &Arc<Self>, queues: &Arc<Queues>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let deadline = Instant::now() + SETTLE_TIMEOUT;
-        // In a task of its own, so that charges that are under way at the deadline can end.
+        // Spawned, so that charges that are in flight at the deadline can finish.
         let (repayment, queues) = (self.clone(), queues.clone());
         let settling = async move { repayment.charge_until(deadline, &queues).await };
         let _ = timer::timeout_at(deadline, runtime.spawn(settling)).await;
@@ -208,22 +208,22 @@ impl Repayment {
         if keys > 0 {
             tracing::warn!(
                 target: "tollgate", keys,
-                "what these keys took while Redis failed is lost if the process ends now: it could not \
-                 be charged"
+                "shutdown could not charge all permits that were taken while Redis failed: they are lost if \
+                 the process ends now"
             );
         }
     }
 
     async fn charge_until(self: &Arc<Self>, deadline: Instant, queues: &Queues) {
-        let mut fruitless = 0;
+        let mut in_vain = 0;
         while self.count.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
             if self.charge_some(queues).await {
-                fruitless = 0;
+                in_vain = 0;
                 continue;
             }
-            fruitless += KEYS;
-            if fruitless >= self.count.load(Ordering::Relaxed) {
-                fruitless = 0;
+            in_vain += KEYS;
+            if in_vain >= self.count.load(Ordering::Relaxed) {
+                in_vain = 0;
                 timer::sleep_until(Instant::now() + SETTLE_PAUSE).await;
             }
         }
@@ -296,7 +296,7 @@ impl Repayment {
             End::Charged if is_paid => policy.local.iter().for_each(|local| local.settled(key)),
             End::Charged | End::NotCharged => {}
             // The local bucket stays as it is.
-            End::Unknown => policy.metrics.uncharged(most(permits)),
+            End::Unknown => policy.metrics.uncharged(largest(permits)),
         }
     }
 
@@ -315,8 +315,8 @@ impl Repayment {
     }
 }
 
-/// A check takes permits of several quotas at once.
-fn most(permits: &Permits) -> u64 {
+/// The largest amount. A check takes permits of all quotas at once, so a sum would count too many.
+fn largest(permits: &Permits) -> u64 {
     permits.iter().copied().max().unwrap_or(0)
 }
 

@@ -128,7 +128,7 @@ impl Cluster {
         .await;
     }
 
-    /// By default a cluster replies CLUSTERDOWN to everything, soon after a node is gone.
+    /// Keeps the cluster from replying CLUSTERDOWN to everything soon after a node fails.
     pub(crate) async fn serve_without_all_nodes(&self) {
         for node in &self.nodes {
             node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;

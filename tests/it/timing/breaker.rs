@@ -243,7 +243,7 @@ async fn assert_that_a_stopped_node_affects_only_its_own_keys(
         decided < keys && slow == 0
     })
     .await;
-    // For longer than a connection may be silent, only this node is needed.
+    // Checks only the stopped node's keys, for longer than a connection may stay silent.
     let mut keys_of_node = Vec::new();
     for key in 0..keys {
         if limiter.check(key).await.unwrap().source() != Source::Store {
@@ -267,7 +267,7 @@ async fn assert_that_a_stopped_node_affects_only_its_own_keys(
     resume();
     let start = Instant::now();
     wait_until("all nodes decide again", BOUND, async || check_all().await.0 == keys).await;
-    // Not until now: to check all keys takes a while, too.
+    // Up to the last undecided check, because a round over all keys takes a while too.
     let recovery = last_undecided.get().saturating_duration_since(start);
     assert!(recovery < SECOND, "{recovery:?}");
 }

@@ -115,8 +115,8 @@ if changes then
   for other, entry in pairs(instances) do
     weights[other] = entry[2]
   end
+  plan = list(weights)
 end
-plan = list(weights)
 
 -- If Redis has forgotten the fleet, the others need some time to return.
 local all_know = math.abs(now - created) > gone_after / 2

@@ -30,6 +30,18 @@ async fn key_on(cluster: &Cluster, node: usize) -> u32 {
     unreachable!()
 }
 
+/// Returns a key of each node, once all of them are decided.
+async fn decided_key_of_each_node(cluster: &Cluster, limiter: &Limiter) -> Vec<u32> {
+    let mut keys = Vec::new();
+    for node in 0..3 {
+        keys.push(key_on(cluster, node).await);
+    }
+    for &key in &keys {
+        wait_until("each shard replies", BOUND, async || limiter.check(key).await.is_ok()).await;
+    }
+    keys
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrating_a_slot_under_load_fails_no_check_and_grants_no_permit_twice() {
     migrate_under_load(&Cluster::start().await).await;
@@ -95,13 +107,7 @@ async fn an_unresponsive_shard_delays_and_fails_only_its_own_keys() {
         .timeout(timeout)
         .build()
         .unwrap();
-    let mut keys = Vec::new();
-    for node in 0..3 {
-        keys.push(key_on(&cluster, node).await);
-    }
-    for &key in &keys {
-        wait_until("each shard replies", BOUND, async || limiter.check(key).await.is_ok()).await;
-    }
+    let keys = decided_key_of_each_node(&cluster, &limiter).await;
     cluster.proxy(2).swallow(true);
     for _ in 0..5 {
         let unresponsive = start(limiter.check(keys[2]));
@@ -254,13 +260,7 @@ async fn a_primary_that_hangs_is_replaced_behind_a_pool() {
         .timeout(Duration::from_millis(300))
         .build()
         .unwrap();
-    let mut keys = Vec::new();
-    for node in 0..3 {
-        keys.push(key_on(&cluster, node).await);
-    }
-    for &key in &keys {
-        wait_until("each shard replies", BOUND, async || limiter.check(key).await.is_ok()).await;
-    }
+    let keys = decided_key_of_each_node(&cluster, &limiter).await;
     wait_until("there is a connection for each primary", BOUND, async || {
         let clients = &cluster.node(1).info("clients").await["connected_clients"];
         // One per primary, one that reads the slots, and the one that sends this `INFO`.
@@ -399,13 +399,7 @@ async fn fail_over_behind_an_isolated_node(cluster: &Cluster, urls: Vec<String>)
         .timeout(Duration::from_secs(1))
         .build()
         .unwrap();
-    let mut keys = Vec::new();
-    for node in 0..3 {
-        keys.push(key_on(cluster, node).await);
-    }
-    for &key in &keys {
-        wait_until("each shard replies", BOUND, async || limiter.check(key).await.is_ok()).await;
-    }
+    let keys = decided_key_of_each_node(cluster, &limiter).await;
     cluster.isolate_first_node().await;
     let promoted = Instant::now();
     wait_until("the old owner notices that it is cut off", BOUND, async || {

@@ -103,27 +103,6 @@ impl Cluster {
         self.first_connections.server()
     }
 
-    /// The connections to the node that serves a slot, or to another node, which will redirect.
-    pub(super) fn connections(self: &Arc<Self>, slot: u16) -> Arc<ConnectionSet> {
-        self.route(slot, Arc::clone)
-    }
-
-    /// Reads those connections without a reference count, which all checks would share.
-    pub(super) fn route<T>(
-        self: &Arc<Self>,
-        slot: u16,
-        read: impl FnOnce(&Arc<ConnectionSet>) -> T,
-    ) -> T {
-        let routes = self.routes.load();
-        match routes.owner(slot) {
-            Some(connections) => read(connections),
-            None => {
-                refresh::schedule(self);
-                read(routes.any())
-            }
-        }
-    }
-
     /// Where a call goes whose slot has moved to another node.
     pub(super) fn moved(
         self: &Arc<Self>,
@@ -277,6 +256,10 @@ impl Cluster {
 }
 
 impl SlotSource for Cluster {
+    fn routes(&self) -> &ArcSwap<Routes> {
+        &self.routes
+    }
+
     fn refresh(&self) -> &Refresh {
         &self.refresh
     }

@@ -61,27 +61,6 @@ impl ClusterPool {
         self.connector.server()
     }
 
-    /// Passes the connections of a slot to `read`, without a reference count that all checks would share.
-    pub(super) fn route<T>(
-        self: &Arc<Self>,
-        slot: u16,
-        read: impl FnOnce(&Arc<ConnectionSet>) -> T,
-    ) -> T {
-        let routes = self.routes.load();
-        match routes.owner(slot) {
-            Some(connections) => read(connections),
-            None => {
-                refresh::schedule(self);
-                read(&self.first)
-            }
-        }
-    }
-
-    /// A call has failed, so a slot may have another node.
-    pub(super) fn failed(self: &Arc<Self>) {
-        refresh::schedule(self);
-    }
-
     fn new_set(&self, name: &str) -> Arc<ConnectionSet> {
         let connector = self.connector.named(name);
         Arc::new(ConnectionSet::new(connector.into(), self.connections_per_set))
@@ -104,6 +83,10 @@ impl ClusterPool {
 }
 
 impl SlotSource for ClusterPool {
+    fn routes(&self) -> &ArcSwap<Routes> {
+        &self.routes
+    }
+
     fn refresh(&self) -> &Refresh {
         &self.refresh
     }

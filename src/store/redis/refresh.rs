@@ -1,12 +1,16 @@
-//! Refreshing the slots of a cluster: one task at a time, with a pause between two of them.
+//! Reading the slots of a cluster, and refreshing them: one task at a time, with a pause between two of
+//! them.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 
+use super::routes::Routes;
+use super::shared_connection::ConnectionSet;
 use super::timer;
 
 /// The pause between two refreshes.
@@ -23,9 +27,28 @@ pub(super) struct Refresh {
 
 /// A cluster whose slots are refreshed.
 pub(super) trait SlotSource: Send + Sync + 'static {
+    fn routes(&self) -> &ArcSwap<Routes>;
+
     fn refresh(&self) -> &Refresh;
 
     fn refresh_slots(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Passes the connections of a slot to `read`, without a reference count that all checks would share. If
+/// the node of the slot is not known, they lead to another one, which will redirect, or to all nodes.
+pub(super) fn route<S: SlotSource, T>(
+    source: &Arc<S>,
+    slot: u16,
+    read: impl FnOnce(&Arc<ConnectionSet>) -> T,
+) -> T {
+    let routes = source.routes().load();
+    match routes.owner(slot) {
+        Some(connections) => read(connections),
+        None => {
+            schedule(source);
+            read(routes.any())
+        }
+    }
 }
 
 /// Spawns a task that refreshes the slots, unless one is running. Does nothing outside a runtime.

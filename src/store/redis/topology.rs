@@ -15,6 +15,7 @@ use super::cluster::Cluster;
 use super::cluster_pool::ClusterPool;
 use super::connection::Connection;
 use super::connector::{Connector, to_error};
+use super::refresh;
 use super::script::Script;
 use super::server_error::ServerError;
 use super::shared_connection::ConnectionSet;
@@ -92,11 +93,7 @@ impl Topology {
 
     /// The server of a slot, for logs and errors.
     pub(super) fn server(&self, slot: u16) -> Arc<str> {
-        match self {
-            Self::Server { connector, .. } => connector.server().clone(),
-            Self::Cluster(cluster) => cluster.connections(slot).server().clone(),
-            Self::ClusterPool(pool) => pool.route(slot, |connections| connections.server().clone()),
-        }
+        self.route(slot, |connections| connections.server().clone())
     }
 
     /// The server, or the first of those that were named.
@@ -115,12 +112,7 @@ impl Topology {
 
     /// Where the checks of a slot go.
     pub(super) fn destination(&self, slot: u16) -> Destination {
-        let destination = |connections: &_| self.destination_of(connections);
-        match self {
-            Self::Server { connections, .. } => destination(connections),
-            Self::Cluster(cluster) => cluster.route(slot, destination),
-            Self::ClusterPool(pool) => pool.route(slot, destination),
-        }
+        self.route(slot, |connections| self.destination_of(connections))
     }
 
     /// The same, if these connections lead there.
@@ -132,10 +124,14 @@ impl Topology {
     }
 
     pub(super) fn connections(&self, slot: u16) -> Arc<ConnectionSet> {
+        self.route(slot, Arc::clone)
+    }
+
+    fn route<T>(&self, slot: u16, read: impl FnOnce(&Arc<ConnectionSet>) -> T) -> T {
         match self {
-            Self::Server { connections, .. } => connections.clone(),
-            Self::Cluster(cluster) => cluster.connections(slot),
-            Self::ClusterPool(pool) => pool.route(slot, Arc::clone),
+            Self::Server { connections, .. } => read(connections),
+            Self::Cluster(cluster) => refresh::route(cluster, slot, read),
+            Self::ClusterPool(pool) => refresh::route(pool, slot, read),
         }
     }
 
@@ -252,7 +248,7 @@ impl Topology {
         match self {
             Self::Server { .. } => {}
             Self::Cluster(cluster) => cluster.failed(answered),
-            Self::ClusterPool(pool) => pool.failed(),
+            Self::ClusterPool(pool) => refresh::schedule(pool),
         }
     }
 }

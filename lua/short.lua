@@ -24,6 +24,9 @@ if full1 and sub(value, -3) == rate then
 else
   --@ other
 end
+--@ level
+-- Only for a single check at this rate: others need the time, or the rate of the value.
+level = (own or not value) and (not checks or tonumber(checks)) and level1
 --@ id@
   --@ first_id
 --@ first_id

@@ -210,6 +210,14 @@ impl Limits {
         })
     }
 
+    /// The same for a level, in ticks, of a token bucket whose ticks are microseconds. `None` if the
+    /// policy is not a single token bucket.
+    #[cfg(feature = "redis")]
+    pub(crate) fn lone_standing(&self, ticks: u64) -> Option<Standing> {
+        let level = Level::TokenBucket(self.lone_bucket()?.rate().debt(ticks));
+        Some(Standing(SmallVec::from_buf([level])))
+    }
+
     /// The levels of a key of which all permits are taken.
     pub(crate) fn empty(&self, now: u64) -> Standing {
         Standing(self.quotas.iter().map(|quota| quota.limit.empty(now)).collect())

@@ -5,13 +5,14 @@ use smallvec::{SmallVec, smallvec};
 
 use super::digits::leading_number;
 use super::{server_error, value};
-use crate::algorithm::{Limits, Standing};
+use crate::algorithm::{Limits, MAX_TICKS, Standing};
 use crate::{Error, ErrorKind};
 
 /// What the checks of a key found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// When the checks were decided, in microseconds of the server's clock.
+    /// When the checks were decided, in microseconds of the server's clock; or 0 if only the level is
+    /// known, which is then the same at any time.
     pub(super) now: u64,
     pub(super) stored: Stored,
 }
@@ -19,6 +20,8 @@ pub(super) struct Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     Nothing,
+    /// The level of a single token bucket, in ticks.
+    Level(u64),
     /// It fits if it has the short form.
     Value(SmallVec<[u8; 24]>),
     /// A corrupt value: the checks find no permits.
@@ -28,13 +31,14 @@ pub(super) enum Stored {
 impl Found {
     /// `None` if the value is corrupt.
     pub(super) fn standing(&self, limits: &Limits) -> Option<Standing> {
-        match &self.stored {
+        match self.stored {
             Stored::Nothing => Some(limits.standing(None, self.now)),
             // A value that the script takes for valid and this does not is corrupt too.
-            Stored::Value(value) => {
+            Stored::Value(ref value) => {
                 let state = value::parse(value, limits, self.now)?;
                 Some(limits.standing(Some(&state), self.now))
             }
+            Stored::Level(level) => limits.lone_standing(level),
             Stored::Corrupt => None,
         }
     }
@@ -46,6 +50,11 @@ pub(super) type Results = SmallVec<[Result<Found, Error>; 1]>;
 /// Parses the reply to a call with this many keys. It is not trusted.
 pub(super) fn parse(reply: Value, keys: usize) -> Result<Results, Error> {
     match reply {
+        Value::Int(level) if keys == 1 => {
+            let level = u64::try_from(level).ok().filter(|level| *level <= MAX_TICKS);
+            let stored = Stored::Level(level.ok_or_else(unexpected)?);
+            Ok(smallvec![Ok(Found { now: 0, stored })])
+        }
         Value::BulkString(text) if keys > 1 => {
             let (now, values) = clock(&text).ok_or_else(unexpected)?;
             let values = values.split(|&byte| byte == b',').take(keys + 1);
@@ -105,6 +114,7 @@ fn unexpected() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Quota;
 
     fn bulk(text: impl AsRef<[u8]>) -> Value {
         Value::BulkString(text.as_ref().into())
@@ -116,7 +126,8 @@ mod tests {
         for reply in [
             Value::Nil,
             Value::Okay,
-            Value::Int(0),
+            Value::Int(-1),
+            Value::Int(MAX_TICKS as i64 + 1),
             bulk(""),
             bulk("7"),
             bulk("7 5"),
@@ -134,6 +145,7 @@ mod tests {
             assert!(parse(reply.clone(), 1).is_err(), "{reply:?}");
             assert!(parse(reply.clone(), 2).is_err(), "{reply:?}");
         }
+        assert!(parse(Value::Int(0), 2).is_err());
         for text in ["7 5 ", "7 5 1", "7 5 1,2,3", "7 5,1,2"] {
             assert!(parse(bulk(text), 2).is_err(), "{text:?}");
         }
@@ -163,6 +175,24 @@ mod tests {
                 assert_eq!(result.unwrap(), found.clone());
             }
         }
+    }
+
+    #[test]
+    fn a_level_says_the_same_as_a_value_and_the_time() {
+        let limits = |policy| Limits::new(&policy, 0).unwrap();
+        let (bucket, permit) = (limits(Quota::per_second(10).burst(100).into()), 100_000);
+        for level in [0, 1, permit - 1, permit, 99 * permit + 1, 100 * permit, 200 * permit] {
+            let now = 7_000_005;
+            let value = format!("{}015", now + level + 1_000);
+            let found = |reply| parse(reply, 1).unwrap().remove(0).unwrap();
+            let alone = found(Value::Int(level as i64)).standing(&bucket);
+            assert_eq!(alone, found(bulk(format!("7 5 {value}"))).standing(&bucket), "{level}");
+            assert!(alone.is_some());
+        }
+        // This script never replies so.
+        let window = limits(Quota::per_second(10).fixed_window().into());
+        let found = parse(Value::Int(0), 1).unwrap().remove(0).unwrap();
+        assert_eq!(found.standing(&window), None);
     }
 
     #[test]

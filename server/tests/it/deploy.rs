@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use reqwest::{Client, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
-use crate::common::{FREE_PORTS, Files, Server, check};
+use crate::common::{FREE_PORTS, Files, Redis, Server, check, until};
 
 /// The text of a YAML block that starts after this line, without its indentation.
 fn block(file: &str, after: &str) -> String {
@@ -29,6 +30,49 @@ fn the_settings_of_the_deployment_files_are_valid() {
         let output = check(&files.path("settings.yaml"));
         assert!(output.status.success(), "{settings}: {output:?}");
     }
+}
+
+/// The probes come from another machine, without the token, and with the address of the pod.
+#[tokio::test]
+async fn the_probes_of_kubernetes_pass_until_the_pod_ends() {
+    let manifest = include_str!("../../deploy/kubernetes.yaml");
+    let documents = manifest.split("\n---\n").map(|text| serde_saphyr::from_str(text).unwrap());
+    let deployment = documents.into_iter().find(|value: &Value| value["kind"] == "Deployment");
+    let pod = &deployment.unwrap()["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let redis = Redis::start().await;
+    let env = container["env"].as_array().unwrap().iter().map(|variable| {
+        let value = match variable["name"].as_str().unwrap() {
+            "REDIS_URL" => redis.url().to_owned(),
+            "TOLLGATE_ADMIN" => variable["value"].as_str().unwrap().replace("6070", "0"),
+            "TOLLGATE_ADMIN_TOKEN" => "0123456789abcdef".repeat(4),
+            _ => variable["value"].as_str().unwrap().to_owned(),
+        };
+        (variable["name"].as_str().unwrap(), value)
+    });
+    let env: Vec<_> = env.collect();
+    let settings = block(manifest, "settings.yaml: |");
+    let mut environment: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    environment.extend([FREE_PORTS[0], FREE_PORTS[1], ("TOLLGATE_SETTINGS", &settings)]);
+    let mut server = Server::with_env(&environment);
+    let port = server.admin.port();
+    let probe = async |name: &str| {
+        let get = &container[name]["httpGet"];
+        assert_eq!(get["port"], "admin");
+        let url = format!("http://127.0.0.1:{port}{}", get["path"].as_str().unwrap());
+        let request = Client::new().get(url).header("host", "10.1.2.3:6070");
+        request.send().await.ok().map(|response| response.status())
+    };
+    for name in ["livenessProbe", "readinessProbe"] {
+        assert_eq!(probe(name).await, Some(StatusCode::OK), "{name}");
+    }
+    server.signal("TERM");
+    until(async || probe("readinessProbe").await == Some(StatusCode::SERVICE_UNAVAILABLE)).await;
+    assert_eq!(probe("livenessProbe").await, Some(StatusCode::OK));
+    let signalled = Instant::now();
+    assert!(server.ends().await);
+    let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(signalled.elapsed() < Duration::from_secs(grace));
 }
 
 #[tokio::test]

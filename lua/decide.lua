@@ -12,6 +12,12 @@ else
   for kind, count, COSTS, patience in string.gmatch(checks, 'PATTERN') do
     count = count + 0
     --@ cost@
+    local waits, later
+    if kind ~= '' then
+      -- These may need the time.
+      level = nil
+      waits, later = sub(kind, 1, 1) == '~', sub(kind, -1) == '!'
+    end
     if kind == '+' or kind == '-' and is_last then
       -- A key that was never used has nothing to give back.
       if value or changed or ANY_COST then
@@ -22,7 +28,6 @@ else
       is_last = true
       --@ compare@
     elseif kind ~= '-' then
-      local waits, later = sub(kind, 1, 1) == '~', sub(kind, -1) == '!'
       patience = waits and patience + 0
       --@ count@
       if count > 0 and (ANY_COST) then

@@ -19,8 +19,8 @@
 --         found, separated by commas. If a value is binary or a key failed, the reply is a table
 --         instead, of what was found and then the time. From the value and the time the client
 --         computes the decisions. For a single key the reply is always the string, or the error. For
---         one check of one key, whose value is short and has the rate of the quota, it is the level
---         that the check found, as an integer, which takes both sides less time.
+--         runs that start with nothing, of one key whose value is short and has the rate of the
+--         quota, it is the level that they found, as an integer, which takes both sides less time.
 --
 -- At the time of the call each quota is a level between 0 and its capacity. It exceeds the capacity
 -- if a revision with a larger one wrote it. The form of the value (short.lua, packed.lua) reads and

@@ -25,8 +25,8 @@ else
   --@ other
 end
 --@ level
--- Only for a single check at this rate: others need the time, or the rate of the value.
-level = (own or not value) and (not checks or tonumber(checks)) and level1
+-- Not at another rate: the wait after a denial is at the rate of the value.
+level = (own or not value) and level1
 --@ id@
   --@ first_id
 --@ first_id

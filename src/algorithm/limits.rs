@@ -210,11 +210,12 @@ impl Limits {
         })
     }
 
-    /// The same for a level, in ticks, of a token bucket whose ticks are microseconds. `None` if the
-    /// policy is not a single token bucket.
+    /// The same for a level in ticks. `None` if the policy is not a single token bucket whose ticks are
+    /// microseconds.
     #[cfg(feature = "redis")]
     pub(crate) fn lone_standing(&self, ticks: u64) -> Option<Standing> {
-        let level = Level::TokenBucket(self.lone_bucket()?.rate().debt(ticks));
+        let rate = self.lone_bucket().map(TokenBucket::rate).filter(|rate| rate.scale() == 1)?;
+        let level = Level::TokenBucket(rate.debt(ticks));
         Some(Standing(SmallVec::from_buf([level])))
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Denial {
     pub(crate) received: u64,
     /// The state in which the checks of the call left the key.
     pub(crate) state: State,
-    /// When the check was decided, in microseconds of the store's clock.
+    /// When the check was decided, in microseconds of the clock to which the state refers.
     pub(crate) decided: u64,
 }
 

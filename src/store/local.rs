@@ -66,7 +66,7 @@ struct IdRef<'a> {
     key: &'a Key,
 }
 
-/// The state of a key at a time in microseconds of the server's clock.
+/// The state of a key at a time in microseconds of the clock to which it refers.
 #[derive(Clone)]
 struct Reported {
     state: State,

@@ -36,7 +36,7 @@ impl RevisionDenials {
     }
 
     /// The store has denied a check of this key, and left it in this state. It decided at `decided`
-    /// (microseconds of its clock).
+    /// (microseconds of the clock to which the state refers).
     pub(crate) fn report(&self, key: &Key, state: State, decided: u64, sent_at: SentAt) {
         let max_ttl = self.max_ttl.load(Ordering::Relaxed);
         if max_ttl > 0 {

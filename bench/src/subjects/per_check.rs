@@ -65,8 +65,8 @@ impl Operation for Pooled {
 
 fn check_reply(reply: RedisResult<Value>) -> Result<bool, BoxError> {
     match reply? {
-        // It begins with the time, and an error with `!`.
-        Value::BulkString(text) if text.first().is_some_and(u8::is_ascii_digit) => Ok(true),
+        // The level of the bucket. An error would be a string.
+        Value::Int(_) => Ok(true),
         other => Err(format!("unexpected reply of the script: {other:?}").into()),
     }
 }

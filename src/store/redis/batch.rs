@@ -489,7 +489,7 @@ struct Replay<'a> {
     key: &'a Key,
     slot: u16,
     standing: Standing,
-    /// When they were made, in microseconds of the server's clock.
+    /// When they were made, as in what was found.
     now: u64,
     has_denied: bool,
     /// Whether a check may have given permits back.

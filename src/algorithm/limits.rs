@@ -319,7 +319,7 @@ impl Limits {
                 false => bucket.allows(&latest, &AtMostOne(cost)),
             };
             return (!is_allowed)
-                .then(|| bucket.decide(&mut bucket.level(Some(*state), *times.start()), cost));
+                .then(|| bucket.deny(&bucket.level(Some(*state), *times.start()), cost));
         }
         let latest = self.standing(Some(state), *times.end());
         let is_allowed = match self.is_own(&latest) {

@@ -134,15 +134,21 @@ pub(crate) trait Algorithm {
     /// Decides a check of the only quota, and charges its cost if it is allowed.
     #[inline]
     fn decide(&self, level: &mut Self::Level, cost: &impl Cost) -> Verdict {
-        let outcome = if self.allows(level, cost) {
-            if cost.of(0) > 0 {
-                self.charge(level, cost.of(0));
-            }
-            Outcome::Allowed
-        } else if self.capacity(cost.patience()) < cost.of(0) {
-            Outcome::ExceedsCapacity
-        } else {
-            Outcome::Denied
+        if !self.allows(level, cost) {
+            return self.deny(level, cost);
+        }
+        if cost.of(0) > 0 {
+            self.charge(level, cost.of(0));
+        }
+        Verdict::new(Outcome::Allowed, self.numbers_after(level, Outcome::Allowed, 0, cost))
+    }
+
+    /// The verdict on a check of the only quota that is not allowed.
+    #[inline]
+    fn deny(&self, level: &Self::Level, cost: &impl Cost) -> Verdict {
+        let outcome = match self.capacity(cost.patience()) < cost.of(0) {
+            true => Outcome::ExceedsCapacity,
+            false => Outcome::Denied,
         };
         Verdict::new(outcome, self.numbers_after(level, outcome, 0, cost))
     }

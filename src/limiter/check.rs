@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
-use crate::algorithm::{Patience, Queued};
+use crate::algorithm::{Charge, Patience, Queued};
 use crate::metrics::Stopwatch;
 use crate::store::{Op, PendingVerdict};
 use crate::trace::{self, CheckSpan};
@@ -61,8 +61,30 @@ impl CheckState {
         key: &Key,
         costs: &Costs,
     ) -> Self {
+        if costs.special.is_some() {
+            return Self::start_special(limiter, revision, key, costs);
+        }
+        // Nearly all checks: with a number instead of a charge, the compiler can do more in advance.
+        match revision.known(key, &costs.others) {
+            Some(known) => Self::known(limiter, revision, key, known),
+            None => {
+                Self::ask_store(limiter, revision, key, Op::Acquire(Charge::Same(costs.others)))
+            }
+        }
+    }
+
+    /// The same for a check whose quotas have different costs, or are charged later.
+    fn start_special(
+        limiter: &Limiter,
+        revision: &RevisionRef<'_>,
+        key: &Key,
+        costs: &Costs,
+    ) -> Self {
         match revision.limits.charge(costs) {
-            Ok(charge) => Self::decide(limiter, revision, key, Op::Acquire(charge)),
+            Ok(charge) => match revision.known(key, &charge) {
+                Some(known) => Self::known(limiter, revision, key, known),
+                None => Self::ask_store(limiter, revision, key, Op::Acquire(charge)),
+            },
             Err(unknown) => Self::unknown(limiter, revision, &unknown),
         }
     }
@@ -79,8 +101,11 @@ impl CheckState {
     ) -> Self {
         match revision.limits.charge(costs) {
             Ok(charge) => {
-                let op = Op::Queue(Box::new(Queued { charge, patience, may_wait }));
-                Self::decide(limiter, revision, key, op)
+                let queued = Queued { charge, patience, may_wait };
+                match revision.known(key, &queued) {
+                    Some(known) => Self::known(limiter, revision, key, known),
+                    None => Self::ask_store(limiter, revision, key, Op::Queue(queued.into())),
+                }
             }
             Err(unknown) => Self::unknown(limiter, revision, &unknown),
         }
@@ -95,16 +120,18 @@ impl CheckState {
     }
 
     #[inline]
-    fn decide(limiter: &Limiter, held: &RevisionRef<'_>, key: &Key, op: Op) -> Self {
+    fn known(
+        limiter: &Limiter,
+        revision: &Revision,
+        key: &Key,
+        (verdict, source): (Verdict, Source),
+    ) -> Self {
+        Self::Ready(Ok(limiter.inner.decide(revision, key, verdict, source)))
+    }
+
+    #[inline]
+    fn ask_store(limiter: &Limiter, held: &RevisionRef<'_>, key: &Key, op: Op) -> Self {
         let revision: &Revision = held;
-        let known = match &op {
-            Op::Acquire(charge) => revision.known(key, charge),
-            Op::Queue(queued) => revision.known(key, &**queued),
-            Op::Peek | Op::Adjust(_) | Op::Leave(_) => None,
-        };
-        if let Some((verdict, source)) = known {
-            return Self::Ready(Ok(limiter.inner.decide(revision, key, verdict, source)));
-        }
         match revision.backend.decide(key, &op) {
             Some(Ok(verdict)) => Self::Ready(Ok(limiter.inner.succeed(revision, key, verdict))),
             Some(Err(error)) => {

@@ -186,6 +186,8 @@ impl Op {
     /// The verdict, for a peek or after an adjustment that on a check of cost 1.
     pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing, now: u64) -> Verdict {
         match self {
+            // Without a look at the kind of charge for each number.
+            Self::Acquire(Charge::Same(cost)) => limits.check(standing, cost),
             Self::Acquire(charge) => limits.check(standing, charge),
             Self::Peek => limits.peek(standing),
             Self::Adjust(adjustment) => limits.adjust(standing, adjustment),

@@ -39,6 +39,8 @@ struct State {
     last: usize,
     /// In order of arrival, which is that of their deadlines.
     checks: Vec<Check>,
+    /// What the checks do, with a single one for checks in a row that do the same.
+    ops: Vec<Op>,
     /// How many checks at the front are not pending any more.
     completed: usize,
     /// If denials are cached.
@@ -102,8 +104,9 @@ pub(super) struct Runs<'a>(SmallVec<[(u32, &'a Op); 2]>);
 
 #[derive(Debug)]
 struct Check {
-    group: usize,
-    op: Op,
+    /// Indices, like the next.
+    group: u32,
+    op: u32,
     deadline: Instant,
     /// Whether it is part of the call, and charged even if it is cancelled by now.
     is_sent: bool,
@@ -127,7 +130,7 @@ type Wakers = Vec<Waker>;
 impl<'a> Runs<'a> {
     fn push(&mut self, op: &'a Op) {
         match self.0.last_mut() {
-            Some((count, last)) if *last == op => *count += 1,
+            Some((count, last)) if ptr::eq(*last, op) || *last == op => *count += 1,
             _ => self.0.push((1, op)),
         }
     }
@@ -217,6 +220,7 @@ impl Batch {
         state.policies.clear();
         state.groups.clear();
         state.checks.clear();
+        state.ops.clear();
         (state.last, state.completed, state.sent_at) = (0, 0, None);
         Some(this)
     }
@@ -238,10 +242,15 @@ impl Batch {
         }
         let group = state.group(policy, key, slot)?;
         state.last = group;
+        if state.ops.last() != Some(op) {
+            state.ops.push(op.clone());
+        }
+        // All of them are at most `MAX_CHECKS`.
+        let (group, op, index) =
+            (group as u32, state.ops.len() as u32 - 1, state.checks.len() as CheckIndex);
         let progress = Progress::Pending(waker.clone());
-        state.checks.push(Check { group, op: op.clone(), deadline, is_sent: false, progress });
-        // Below `MAX_CHECKS`.
-        Some(state.checks.len() as CheckIndex - 1)
+        state.checks.push(Check { group, op, deadline, is_sent: false, progress });
+        Some(index)
     }
 
     /// Whether the server may have received a check.
@@ -293,7 +302,7 @@ impl Batch {
     ) -> T {
         let mut wakers = Wakers::new();
         let mut state = self.state();
-        let State { policies, groups, checks, sent_at, .. } = &mut *state;
+        let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
         *sent_at = policies.iter().find_map(|policy| policy.policy.denials.sent_now());
         let mut costs: SmallVec<[Runs<'_>; 4]> = SmallVec::new();
         costs.resize_with(groups.len(), Runs::default);
@@ -302,7 +311,7 @@ impl Batch {
                 check.complete(Err(error()), &mut wakers);
             } else {
                 check.is_sent = true;
-                costs[check.group].push(&check.op);
+                costs[check.group as usize].push(&ops[check.op as usize]);
             }
         }
         let has_namesakes = policies.iter().enumerate().any(|(index, policy)| policy.name != index);
@@ -341,7 +350,8 @@ impl Batch {
     /// Whether a check of these groups is still pending.
     pub(super) fn any_pending(&self, groups: &[usize]) -> bool {
         let state = self.state();
-        state.checks.iter().any(|check| check.is_pending() && groups.contains(&check.group))
+        let is_of = |check: &Check| groups.contains(&(check.group as usize));
+        state.checks.iter().any(|check| check.is_pending() && is_of(check))
     }
 
     /// Replays the checks of the groups whose state is known, and completes those that are pending
@@ -355,7 +365,7 @@ impl Batch {
     ) -> Vec<Abandoned> {
         let mut wakers = Wakers::new();
         let mut state = self.state();
-        let State { policies, groups, checks, sent_at, .. } = &mut *state;
+        let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
         let mut replays: SmallVec<[_; 4]> = SmallVec::new();
         replays.resize_with(groups.len(), || None);
         for (group, found) in found {
@@ -373,9 +383,9 @@ impl Batch {
         }
         for check in checks.iter_mut().filter(|check| check.is_sent) {
             // One that was cancelled since has been charged, so it counts for those after it.
-            let verdict = match &mut replays[check.group] {
+            let verdict = match &mut replays[check.group as usize] {
                 Some(Ok(replay)) => {
-                    let verdict = replay.decide(&check.op);
+                    let verdict = replay.decide(&ops[check.op as usize]);
                     if let Some(waiting) = verdict.waiting()
                         && !check.is_pending()
                     {
@@ -421,7 +431,7 @@ impl Batch {
                     next = Some(check.deadline);
                     break;
                 }
-                check.complete(Err(error(groups[check.group])), &mut wakers);
+                check.complete(Err(error(groups[check.group as usize])), &mut wakers);
             }
             *completed += 1;
         }

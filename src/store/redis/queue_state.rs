@@ -242,6 +242,9 @@ impl QueueState {
     /// When the timer has to fire at the latest, after a check was added at `now`. `None` if it is
     /// already armed for that time or earlier.
     pub(super) fn arm(&mut self, now: Instant) -> Option<Instant> {
+        if self.timer.zip(self.window.not_before()).is_some_and(|(timer, start)| timer <= start) {
+            return None;
+        }
         let deadline = now + self.timeout;
         let at = self.next_start(now).map_or(deadline, |start| start.min(deadline));
         self.arm_for(at, now)

@@ -43,6 +43,9 @@ pub(super) struct Window {
     limit: usize,
     silence: Silence,
     last_start: Option<Instant>,
+    /// While [`ANY_SIZE`] or more are in flight, one that is not full starts no earlier. This answers
+    /// most checks, without the arithmetic.
+    not_before: Option<Instant>,
     round_trip: Option<RoundTrip>,
     /// When the latest batch was sent whose reply has been read.
     latest_replied: Option<Instant>,
@@ -91,6 +94,7 @@ impl Window {
             limit: INITIAL,
             silence: Silence::default(),
             last_start: None,
+            not_before: None,
             round_trip: None,
             latest_replied: None,
             has_given_up: false,
@@ -110,6 +114,9 @@ impl Window {
         if self.in_flight < self.limit.min(ANY_SIZE) {
             return true;
         }
+        if !is_full && self.not_before.is_some_and(|earliest| now < earliest) {
+            return false;
+        }
         let has_passed = |time| self.last_start.is_none_or(|start| start + time <= now);
         if has_passed(self.timeout) {
             // Those in flight may be held up by blocked workers.
@@ -118,6 +125,11 @@ impl Window {
         self.in_flight < self.limit
             && !self.is_silent(now)
             && (is_full || has_passed(self.spacing()))
+    }
+
+    /// [`next_start`](Self::next_start) is no earlier, if nothing changes.
+    pub(super) fn not_before(&self) -> Option<Instant> {
+        self.not_before
     }
 
     /// When a batch may start, even if it is not full and none returns.
@@ -130,7 +142,7 @@ impl Window {
     /// Reserves a place in the window for a batch that is about to be sent.
     pub(super) fn reserve(&mut self, now: Instant) {
         self.in_flight += 1;
-        self.last_start = Some(now);
+        self.started(now);
     }
 
     /// Returns a place.
@@ -144,7 +156,7 @@ impl Window {
     }
 
     pub(super) fn sent(&mut self, now: Instant) -> Sent {
-        self.last_start = Some(now);
+        self.started(now);
         self.silence.sent(now);
         Sent { at: now, in_flight: self.silence.outstanding(), is_alone: self.in_flight <= 1 }
     }
@@ -167,9 +179,12 @@ impl Window {
             epoch: now,
         });
         round_trip.add(sent, taken, now);
-        let longest = round_trip.longest_useful(self.timeout);
+        let (longest, before) = (round_trip.longest_useful(self.timeout), round_trip.latest[1]);
+        if let Some(start) = self.last_start {
+            self.started(start);
+        }
         let limit = most_in_flight(sent.in_flight, taken, longest);
-        self.limit = match (taken <= longest, round_trip.latest[1] <= longest) {
+        self.limit = match (taken <= longest, before <= longest) {
             (true, true) => self.limit.max(limit),
             // Queues that share a server see the same delay. If all of them grew with the first short
             // round trip, their calls would be late together again.
@@ -180,6 +195,11 @@ impl Window {
             (false, false) => self.limit.min(limit),
         };
         taken > self.timeout
+    }
+
+    fn started(&mut self, at: Instant) {
+        self.last_start = Some(at);
+        self.not_before = Some(at + self.spacing().min(self.timeout));
     }
 
     /// A batch was sent, and its reply will not be noticed.

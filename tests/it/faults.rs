@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::Runtime;
-use tollgate::{Decision, ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
+use tollgate::{Decision, ErrorKind, FailureMode, Limiter, Policy, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Sentinel, Server, start, wait_until};
 use crate::exact::{test_limiter, test_limiter_builder, uncached};
+use crate::log::Log;
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -314,6 +315,38 @@ async fn a_dead_primary_is_replaced_by_the_one_that_sentinel_reports() {
     for limiter in &limiters {
         wait_for_recovery(limiter).await;
     }
+}
+
+/// All other lines name the service, of which an operator has to know the server.
+#[cfg(feature = "sentinel")]
+#[tokio::test]
+async fn the_log_names_each_primary_of_a_service_once() {
+    let (log, _guard) = Log::capture();
+    let sentinel = Sentinel::start().await;
+    let store = RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
+    let limiters = [100, 200].map(|permits| {
+        let policy = Policy::new(format!("policy {permits}")).quota("q", Quota::per_hour(permits));
+        let builder = Limiter::builder(store.clone(), policy);
+        builder.failure_mode(FailureMode::Closed).build().unwrap()
+    });
+    let mut primaries = Vec::new();
+    for _ in 0..2 {
+        primaries.push(format!("primary=\"127.0.0.1:{}\"", sentinel.primary().port()));
+        for limiter in &limiters {
+            wait_for_recovery(limiter).await;
+        }
+        if primaries.len() < 2 {
+            sentinel.primary().stop();
+            sentinel.wait_until_promoted().await;
+        }
+    }
+    let lines = log.events();
+    let lines: Vec<_> = lines.iter().filter(|line| line.contains("primary of a service")).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines.iter().zip(&primaries).all(|(line, primary)| line.contains(primary)),
+        "{lines:?}"
+    );
 }
 
 /// After a planned failover the old primary accepts writes for about ten seconds more. Two processes

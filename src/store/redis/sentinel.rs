@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{self, Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -20,6 +20,7 @@ use redis::{
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
 use super::connector::{parse_server, plain_config, to_config_error, to_error};
+use super::node::Node;
 use super::primary_report::{Report, is_majority, newest};
 use super::{timer, tls};
 use crate::{ConfigError, Error, ErrorKind};
@@ -44,6 +45,8 @@ pub(super) struct Sentinels {
     reports: watch::Sender<Vec<Option<Report>>>,
     /// Locked by the connection that watches the sentinels for all of them.
     watching: Mutex<()>,
+    /// The primary that the log has named last. All other lines name the service.
+    logged: sync::Mutex<Option<Node>>,
 }
 
 impl Sentinels {
@@ -62,7 +65,8 @@ impl Sentinels {
         });
         let sentinels = sentinels.collect::<Result<Vec<_>, _>>().map_err(to_config_error)?;
         let reports = watch::Sender::new(vec![None; sentinels.len()]);
-        Ok(Self { sentinels, service, first, reports, watching: Mutex::default() })
+        let (watching, logged) = Default::default();
+        Ok(Self { sentinels, service, first, reports, watching, logged })
     }
 
     /// Whether these use TLS, in which case the primary does too.
@@ -82,12 +86,26 @@ impl Sentinels {
             connection.map_err(|error| tls::connect_error(self.address(), error))?;
         let role = redis::cmd("ROLE");
         match timeout(REPLY_TIMEOUT, role.query_async::<Role>(&mut connection)).await {
-            Some(Ok(Role::Primary { .. })) => Ok((connection, report)),
+            Some(Ok(Role::Primary { .. })) => {
+                self.log(&report.primary);
+                Ok((connection, report))
+            }
             Some(Ok(_)) => {
                 Err(unavailable("the server that the sentinels report is not a primary"))
             }
             Some(Err(error)) => Err(to_error(error)),
             None => Err(unavailable("the primary did not reply")),
+        }
+    }
+
+    /// Names the primary, unless it is the same as before.
+    fn log(&self, primary: &Node) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = logged.replace(primary.clone());
+        drop(logged);
+        if before.as_ref() != Some(primary) {
+            let (service, primary) = (self.service.as_str(), primary.to_string());
+            tracing::info!(target: "tollgate", service, primary, "connected to the primary of a service");
         }
     }
 

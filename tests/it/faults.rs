@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::Runtime;
-use tollgate::{Decision, ErrorKind, FailureMode, Limiter, Policy, Quota, RedisStore, Source};
+use tollgate::{Decision, ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Sentinel, Server, start, wait_until};
 use crate::exact::{test_limiter, test_limiter_builder, uncached};
@@ -324,22 +324,18 @@ async fn the_log_names_each_primary_of_a_service_once() {
     let (log, _guard) = Log::capture();
     let sentinel = Sentinel::start().await;
     let store = RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
-    let limiters = [100, 200].map(|permits| {
-        let policy = Policy::new(format!("policy {permits}")).quota("q", Quota::per_hour(permits));
-        let builder = Limiter::builder(store.clone(), policy);
-        builder.failure_mode(FailureMode::Closed).build().unwrap()
-    });
-    let mut primaries = Vec::new();
-    for _ in 0..2 {
-        primaries.push(format!("primary=\"127.0.0.1:{}\"", sentinel.primary().port()));
-        for limiter in &limiters {
-            wait_for_recovery(limiter).await;
-        }
-        if primaries.len() < 2 {
-            sentinel.primary().stop();
-            sentinel.wait_until_promoted().await;
-        }
-    }
+    let limiter = Limiter::builder(store, Quota::per_hour(1_000));
+    let limiter = limiter.failure_mode(FailureMode::Closed).build().unwrap();
+    let named = || format!("primary=\"127.0.0.1:{}\"", sentinel.primary().port());
+    wait_for_recovery(&limiter).await;
+    let first = named();
+    // Another connection to the same one.
+    sentinel.primary().command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    wait_for_recovery(&limiter).await;
+    sentinel.primary().stop();
+    sentinel.wait_until_promoted().await;
+    wait_for_recovery(&limiter).await;
+    let primaries = [first, named()];
     let lines = log.events();
     let lines: Vec<_> = lines.iter().filter(|line| line.contains("primary of a service")).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");

@@ -4,8 +4,11 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
+
 use super::batch::Batch;
 use super::call::Call;
+use super::connection::Connection;
 use super::health::WAKE_INTERVAL;
 use super::node_queue::{NodeQueue, shut_down};
 use super::policy::RedisPolicy;
@@ -43,10 +46,14 @@ impl Prober {
         Self { queue: Arc::downgrade(queue), target, is_done: false }
     }
 
-    /// The first probe may take so long, the others a whole timeout.
-    pub(super) async fn run(mut self, mut patience: Duration) {
+    /// The first probe may take so long, with connecting. The others may take a timeout to connect, and
+    /// another for the call.
+    pub(super) async fn run(mut self, patience: Duration) {
+        let mut first = Some(Instant::now() + patience);
+        let (mut connecting, mut connection) = (None, None::<Arc<Connection>>);
         while let Some(queue) = self.queue.upgrade() {
-            let result = probe(&queue, &self.target, patience).await;
+            let known = connection.take();
+            let result = probe(&queue, &self.target, first.take(), known, &mut connecting).await;
             let Some(next) = queue.probed(result) else {
                 self.is_done = true;
                 return;
@@ -58,9 +65,8 @@ impl Prober {
                 queue.end_breaker();
                 return;
             }
-            patience = queue.timeout();
             drop(queue);
-            timer::sleep_until(next).await;
+            connection = pause(next, &mut connecting).await;
         }
     }
 }
@@ -75,22 +81,74 @@ impl Drop for Prober {
     }
 }
 
-async fn probe(queue: &Arc<NodeQueue>, target: &Target, patience: Duration) -> Result<(), Error> {
-    // In a task of its own, because the reply shows whether the connection works.
-    let mut call = tokio::spawn(call(queue.clone(), target.clone()));
-    // If all workers were blocked, it is polled again to read what has arrived meanwhile.
-    for patience in [patience, WAKE_INTERVAL / 2] {
-        if let Some(result) = timer::timeout_at(Instant::now() + patience, &mut call).await {
-            return result.unwrap_or_else(|_| Err(shut_down()));
+/// An attempt to connect, which may take longer than a probe.
+type Connecting = JoinHandle<Result<Arc<Connection>, Error>>;
+
+/// `first` is the end of the first probe.
+async fn probe(
+    queue: &Arc<NodeQueue>,
+    target: &Target,
+    first: Option<Instant>,
+    connection: Option<Arc<Connection>>,
+    connecting: &mut Option<Connecting>,
+) -> Result<(), Error> {
+    let end = || first.unwrap_or_else(|| Instant::now() + queue.timeout());
+    let late = || Err(timed_out(queue.connections.server()));
+    let connection = match connection {
+        Some(connection) => connection,
+        None => {
+            let mut attempt = tokio::spawn(connect(queue.clone()));
+            match wait(&mut attempt, end()).await {
+                Some(connection) => connection?,
+                None => {
+                    *connecting = Some(attempt);
+                    return late();
+                }
+            }
         }
-    }
-    Err(timed_out(queue.connections.server()))
+    };
+    // In a task of its own, because the reply shows whether the connection works.
+    let mut call = tokio::spawn(call(queue.clone(), connection, target.clone()));
+    wait(&mut call, end()).await.unwrap_or_else(late)
 }
 
-async fn call(queue: Arc<NodeQueue>, target: Target) -> Result<(), Error> {
-    let connection = queue.connections.acquire().await.inspect_err(|_| {
-        queue.topology.failed(&queue.connections);
-    })?;
+/// The pause until the next probe, which begins as soon as there is a connection. Otherwise probes of a
+/// server to which connecting takes longer than the timeout would begin long after that.
+async fn pause(until: Instant, connecting: &mut Option<Connecting>) -> Option<Arc<Connection>> {
+    if let Some(attempt) = connecting {
+        let result = timer::timeout_at(until, attempt).await?;
+        *connecting = None;
+        if let Ok(Ok(connection)) = result {
+            return Some(connection);
+        }
+    }
+    timer::sleep_until(until).await;
+    None
+}
+
+/// `None` if the task takes longer.
+async fn wait<T>(
+    task: &mut JoinHandle<Result<T, Error>>,
+    until: Instant,
+) -> Option<Result<T, Error>> {
+    let result = match timer::timeout_at(until, &mut *task).await {
+        Some(result) => result,
+        // If all workers were blocked, it is polled again to read what has arrived meanwhile.
+        None => timer::timeout_at(Instant::now() + WAKE_INTERVAL / 2, task).await?,
+    };
+    Some(result.unwrap_or_else(|_| Err(shut_down())))
+}
+
+async fn connect(queue: Arc<NodeQueue>) -> Result<Arc<Connection>, Error> {
+    let connection = queue.connections.acquire().await;
+    connection.inspect_err(|_| queue.topology.failed(&queue.connections))
+}
+
+async fn call(
+    queue: Arc<NodeQueue>,
+    connection: Arc<Connection>,
+    target: Target,
+) -> Result<(), Error> {
     let (batch, op, now) = (Batch::default(), Op::acquire(1), Instant::now());
     batch.push(&target.policy, &target.key, target.slot, &op, now, Waker::noop());
     let is_cluster = queue.topology.is_cluster();

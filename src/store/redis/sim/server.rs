@@ -127,10 +127,18 @@ impl Servers {
             _ if node != owner => return Reply::Moved(owner),
             _ => {}
         }
-        Reply::Found(call.groups.iter().map(|group| self.run_group(group, now, ran)).collect())
+        let is_alone = call.groups.len() == 1;
+        let groups = call.groups.iter().map(|group| self.run_group(group, is_alone, now, ran));
+        Reply::Found(groups.collect())
     }
 
-    fn run_group(&mut self, group: &Group, now: Micros, ran: &mut Vec<Ran>) -> (usize, Found) {
+    fn run_group(
+        &mut self,
+        group: &Group,
+        is_alone: bool,
+        now: Micros,
+        ran: &mut Vec<Ran>,
+    ) -> (usize, Found) {
         let limits = &self.limits;
         let Some((_, Limit::TokenBucket(spec))) = limits.iter().next() else { unreachable!() };
         let full = u128::from(spec.refill_ticks());
@@ -143,6 +151,10 @@ impl Servers {
         state.tokens = full.min(state.tokens + refilled);
         state.changed = now;
         let stored = match &state.state {
+            // As for values in the short form.
+            State::Lone(bucket) if is_alone && spec.rate().scale() == 1 => {
+                Stored::Level(bucket.debt(CLOCK + now).ticks)
+            }
             State::Lone(BucketState { full_at: FullAt { micros, ticks }, .. }) => {
                 let mut cells = packed::pack(&[*micros as f64, *ticks as f64]);
                 cells.truncate(if spec.rate().scale() == 1 { 8 } else { 16 });
@@ -161,7 +173,8 @@ impl Servers {
             ran.push(Ran { cost, verdict, is_too_much });
         }
         state.state = limits.state(&standing, None, CLOCK + now);
-        (group.index, Found { now: CLOCK + now, stored })
+        let now = if matches!(stored, Stored::Level(_)) { 0 } else { CLOCK + now };
+        (group.index, Found { now, stored })
     }
 }
 

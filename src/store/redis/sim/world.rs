@@ -92,7 +92,7 @@ pub(super) enum Event {
     Probe(QueueId),
     ProbeLate {
         queue: QueueId,
-        call: u64,
+        step: u64,
         is_last: bool,
     },
     Fault(Fault),
@@ -210,7 +210,7 @@ impl World {
             Event::Keep(connection) => self.keep(connection),
             Event::SlowAcquire(task) => self.slow_acquire(task),
             Event::Probe(queue) => self.probe_again(queue),
-            Event::ProbeLate { queue, call, is_last } => self.probe_late(queue, call, is_last),
+            Event::ProbeLate { queue, step, is_last } => self.probe_late(queue, step, is_last),
             Event::Fault(fault) => self.start_fault(fault),
             Event::Migrated(slot) => {
                 if let Some((next, ..)) = self.servers.migrations.remove(&slot) {

@@ -1,11 +1,13 @@
-//! Days, weeks and months of time zones.
+//! Hours, days, weeks and months of time zones.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// A day, a week or a month, as a calendar counts them.
+/// A length that differs, or that starts at another time, between time zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CalendarUnit {
+    /// In some time zones, hours start at half past the hours of UTC.
+    Hour,
     Day,
     /// From Monday.
     Week,
@@ -69,8 +71,10 @@ pub(crate) fn boundaries(unit: CalendarUnit, zone: Zone, now: u64) -> Result<[u6
         format!("there is no time zone `{name}`: write it like `Europe/Berlin` or `UTC`")
     })?;
     let now = Timestamp::from_microsecond(i64::try_from(now).unwrap_or(i64::MAX)).map_err(error)?;
-    let today = now.to_zoned(zone.clone()).date();
+    let here = now.to_zoned(zone.clone());
+    let today = here.date();
     let (this, step): (_, Span) = match unit {
+        CalendarUnit::Hour => return hours(&here).map_err(error),
         CalendarUnit::Day => (today, 1.day()),
         CalendarUnit::Week => {
             let days = today.weekday().since(Weekday::Monday);
@@ -87,6 +91,20 @@ pub(crate) fn boundaries(unit: CalendarUnit, zone: Zone, now: u64) -> Result<[u6
     let starts = [start(-1), start(0), start(1), start(2)];
     let [previous, this, next, last] = starts.map(|start| start.map_err(error));
     Ok([previous?, this?, next?, last?])
+}
+
+/// All have the same length: at a change of the clock by half an hour, two may overlap or be apart.
+#[cfg(feature = "jiff")]
+fn hours(now: &jiff::Zoned) -> Result<[u64; 4], jiff::Error> {
+    use jiff::{RoundMode, ToSpan, Unit, ZonedRound};
+
+    let hour = ZonedRound::new().smallest(Unit::Hour).mode(RoundMode::Trunc);
+    let this = now.round(hour)?.timestamp();
+    let start = |steps: i64| -> Result<u64, jiff::Error> {
+        let start = this.checked_add(steps.hours())?;
+        Ok(u64::try_from(start.as_microsecond()).unwrap_or(0))
+    };
+    Ok([start(-1)?, start(0)?, start(1)?, start(2)?])
 }
 
 #[cfg(not(feature = "jiff"))]
@@ -122,6 +140,19 @@ mod tests {
         let day =
             lengths(CalendarUnit::Day, "America/Santiago", "2026-09-06T12:00[America/Santiago]");
         assert_eq!(day, [24, 23, 24]);
+    }
+
+    #[test]
+    fn an_hour_starts_when_the_clocks_of_the_time_zone_say_so() {
+        let bounds = |now: &str, zone| boundaries(CalendarUnit::Hour, Zone(zone), at(now)).unwrap();
+        let start = at("2026-11-24T11:30Z[UTC]");
+        let hours = [start - HOUR, start, start + HOUR, start + 2 * HOUR];
+        assert_eq!(bounds("2026-11-24T12:29[UTC]", "Asia/Kolkata"), hours);
+        assert_eq!(bounds("2026-11-24T11:30[UTC]", "Asia/Kolkata"), hours);
+        // The hour that occurs twice is two hours.
+        let again = at("2026-10-25T01:30Z[UTC]");
+        let second = bounds("2026-10-25T01:30[UTC]", "Europe/Berlin");
+        assert_eq!(second[1], again - HOUR / 2);
     }
 
     #[test]

@@ -306,8 +306,8 @@ impl Quota {
         Self { kind: Kind::FixedWindow(WindowStart::FirstCheck), ..self }
     }
 
-    /// Like [`calendar`](Self::calendar), for days, weeks and months of a time zone, such as
-    /// `Europe/Berlin`. A day of 23 or 25 hours is one day. Weeks start on Mondays.
+    /// Like [`calendar`](Self::calendar), for seconds, minutes, hours, days, weeks and months of a time
+    /// zone, such as `Europe/Berlin`. A day of 23 or 25 hours is one day. Weeks start on Mondays.
     ///
     /// The process computes the windows around its own time, and the clock of the Redis server
     /// selects one. So the clock of the process must be right to within about a window. The time
@@ -315,8 +315,8 @@ impl Quota {
     /// built with.
     ///
     /// [`Limiter::new`](crate::Limiter::new) returns an error if there is no time zone of this name, or if the
-    /// period is not a day, a week, or a [month](Self::per_month). For a name that is not
-    /// `'static`, parse a [text](Self#text).
+    /// period is not one second, minute, hour, day, week, or [month](Self::per_month). For a name that is
+    /// not `'static`, parse a [text](Self#text).
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Quota};

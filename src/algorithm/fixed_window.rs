@@ -48,7 +48,10 @@ impl FixedWindow {
     /// Windows of whole weeks start on Mondays. 1970 began on a Thursday.
     const MONDAY: u64 = 4 * 86_400_000_000;
     const WEEK: u64 = 7 * Self::DAY;
-    const DAY: u64 = 86_400_000_000;
+    const DAY: u64 = 24 * Self::HOUR;
+    const HOUR: u64 = 60 * Self::MINUTE;
+    const MINUTE: u64 = 60 * Self::SECOND;
+    const SECOND: u64 = 1_000_000;
 
     pub(crate) fn new(quota: &Quota, start: WindowStart, now: u64) -> Result<Self, String> {
         let (limit, span) = window(quota, MAX_TICKS, MAX_TICKS)?;
@@ -63,17 +66,21 @@ impl FixedWindow {
             }
             WindowStart::Zone(zone) => {
                 let unit = match span {
+                    // All time zones are whole minutes apart.
+                    Self::SECOND | Self::MINUTE | Self::HOUR => CalendarUnit::Hour,
                     Self::DAY => CalendarUnit::Day,
                     Self::WEEK => CalendarUnit::Week,
                     _ => {
-                        return Err(
-                            "a window in a time zone is a day, a week or a month: use `day`, \
-                                    `7day` or `month`"
-                                .into(),
-                        );
+                        return Err("a window in a time zone is a second, a minute, an hour, a day, \
+                                    a week or a month: use `s`, `min`, `h`, `day`, `7day` or `month`"
+                            .into());
                     }
                 };
-                Windows::Calendar(boundaries(unit, zone, now)?)
+                let starts = boundaries(unit, zone, now)?;
+                match span {
+                    Self::SECOND | Self::MINUTE => Windows::Every { span, start: 0 },
+                    _ => Windows::Calendar(starts),
+                }
             }
         };
         Ok(Self { limit, windows })

@@ -85,10 +85,31 @@ async fn on_redis_a_day_ends_at_midnight_of_the_time_zone() {
     }
 }
 
+#[tokio::test]
+async fn an_hour_ends_when_the_clocks_of_the_time_zone_say_so_and_a_minute_as_everywhere() {
+    let server = Server::start().await;
+    for (quota, name, micros, offset) in [
+        (Quota::per_hour(5), "hour", HOUR.as_micros() as u64, HOUR.as_micros() as u64 / 2),
+        (Quota::per_minute(5), "minute", 60_000_000, 0),
+        (Quota::per_second(5), "second", 1_000_000, 0),
+    ] {
+        let policy = Policy::new(name).quota("q", quota.calendar_in("Asia/Kolkata"));
+        let limiter = uncached(RedisStore::open(server.url()).unwrap(), policy);
+        let before = server.time_micros().await;
+        let reset = limiter.check("key").await.unwrap().reset_after().as_micros() as u64;
+        let (from, to) = (before + reset, server.time_micros().await + reset);
+        let end = (to + offset) / micros * micros - offset;
+        assert!((from..=to).contains(&end), "{name}: {end} in {from}..={to}");
+    }
+}
+
 #[test]
 fn a_window_that_no_calendar_has_is_an_error_that_says_what_to_change() {
     for (quota, says) in [
-        (Quota::per_hour(5).calendar_in("Europe/Berlin"), "a day, a week or a month"),
+        (
+            Quota::new(5, 2 * HOUR).calendar_in("Europe/Berlin"),
+            "a second, a minute, an hour, a day, a week or a month",
+        ),
         (Quota::per_day(5).calendar_in("Berlin"), "there is no time zone `Berlin`"),
         (Quota::per_month(5).burst(6), "a window has no burst"),
         (Quota::per_month(0), "use 1 or more"),

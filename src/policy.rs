@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 
+use crate::policy_set::all_or_nothing;
 use crate::{ConfigError, Quota};
 
 /// What a limiter enforces: a named set of quotas.
@@ -95,27 +96,38 @@ impl Policy {
         Some(Self { name: self.name.clone(), quotas: vec![(name.clone(), quota)] })
     }
 
-    /// Whether the names are valid, and there is a possible number of quotas.
+    /// Checks the names and the number of quotas. The error lists all errors, one per line.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        check_name("policy", &self.name)?;
+        let mut errors: Vec<_> = name_error("policy", &self.name).into_iter().collect();
         let quotas = self.quotas.len();
         if !(1..=Self::MAX_QUOTAS).contains(&quotas) {
-            return Err(ConfigError::new(format!(
+            errors.push(format!(
                 "policy `{}` has {quotas} quotas: give it 1 to {}",
                 self.name,
                 Self::MAX_QUOTAS
-            )));
+            ));
         }
         let large = |quota: &Quota| quota.is_sliding() || quota.is_calendar();
         let large = self.quotas.iter().filter(|(_, quota)| large(quota)).count();
         if large > Self::MAX_LARGE {
-            return Err(ConfigError::new(format!(
+            errors.push(format!(
                 "policy `{}` has {large} sliding windows and calendars: give it at most {}",
                 self.name,
                 Self::MAX_LARGE
-            )));
+            ));
         }
-        self.quotas.iter().try_for_each(|(name, _)| check_name("quota", name))
+        for (index, (name, _)) in self.quotas().enumerate() {
+            if let Some(error) = name_error("quota", name) {
+                errors.push(format!("policy `{}`: {error}", self.name));
+            }
+            if self.quotas().take(index).any(|(other, _)| other == name) {
+                errors.push(format!(
+                    "quota `{name}` of policy `{}`: another has the same name: choose another name",
+                    self.name
+                ));
+            }
+        }
+        all_or_nothing(errors)
     }
 }
 
@@ -126,12 +138,10 @@ impl From<Quota> for Policy {
 }
 
 /// Names go into keys, structured fields and JSON without escaping.
-fn check_name(what: &str, name: &str) -> Result<(), ConfigError> {
+fn name_error(what: &str, name: &str) -> Option<String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if (1..=64).contains(&name.len()) && name.bytes().all(is_allowed) {
-        return Ok(());
-    }
-    Err(ConfigError::new(format!(
-        "invalid {what} name {name:?}: use 1 to 64 of the characters A-Z a-z 0-9 . _ -"
-    )))
+    let is_valid = (1..=64).contains(&name.len()) && name.bytes().all(is_allowed);
+    (!is_valid).then(|| {
+        format!("invalid {what} name {name:?}: use 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+    })
 }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use crate::policy_set::all_or_nothing;
+use crate::policy_set::{all_or_nothing, policy_errors};
 use crate::{Policy, PolicySet, Quota};
 
 /// A map from the names of policies to maps from the names of quotas to their text.
@@ -28,113 +28,160 @@ impl Serialize for Quotas<'_> {
     }
 }
 
-/// As [`PolicySet`] says. The error lists everything that is wrong with the quotas, one per line, if
-/// the file has the right structure.
+/// Takes the place of a quota that is none, so that the rest of its policy is checked.
+const STAND_IN: Quota = Quota::per_second(1);
+
+/// As [`PolicySet`] says.
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl<'de> Deserialize<'de> for PolicySet {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let policies: Map<Map<Text>> = Map::deserialize(deserializer)?;
+        let policies = match deserializer.deserialize_map(ValueVisitor)? {
+            Value::Map(policies) => policies,
+            other => return Err(D::Error::custom(format!("{other} is not a map of policies"))),
+        };
         let (mut set, mut errors) = (Self::new(), Vec::new());
-        for (policy_name, quotas) in policies.0 {
-            if set.get(&policy_name).is_some() {
-                errors.push(format!("policy `{policy_name}` is there twice"));
+        for (name, value) in policies {
+            if set.get(&name).is_some() {
+                errors.push(format!("policy `{name}` is there twice"));
             }
-            let (mut policy, before) = (Policy::new(policy_name.clone()), errors.len());
-            for (name, text) in quotas.0 {
-                match text.0 {
-                    Ok(quota) => policy = policy.quota(name, quota),
-                    Err(error) => {
-                        errors.push(format!("policy `{policy_name}`: quota `{name}`: {error}"));
+            let mut policy = Policy::new(name.clone());
+            match value {
+                Value::Map(quotas) => {
+                    for (quota_name, value) in quotas {
+                        let quota = value.quota().unwrap_or_else(|error| {
+                            errors.push(format!("policy `{name}`: quota `{quota_name}`: {error}"));
+                            STAND_IN
+                        });
+                        policy = policy.quota(quota_name, quota);
                     }
                 }
+                other => {
+                    errors.push(format!(
+                        "policy `{name}`: {other} is not a map of quotas: give each quota a name"
+                    ));
+                    policy = policy.quota(Quota::DEFAULT_NAME, STAND_IN);
+                }
             }
-            if errors.len() == before {
-                set = set.policy(policy);
-            }
+            errors.extend(policy_errors(&policy));
+            set = set.policy(policy);
         }
-        errors.extend(set.validate().err().map(|error| error.to_string()));
         all_or_nothing(errors).map_err(D::Error::custom)?;
         Ok(set)
     }
 }
 
-/// In the order of the file.
-struct Map<V>(Vec<(String, V)>);
+/// A value of any type, so that one of the wrong type does not hide the errors of the others.
+enum Value {
+    Text(String),
+    /// In the order of the file.
+    Map(Vec<(String, Value)>),
+    /// What errors call it.
+    Other(String),
+}
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Map<V> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries<V>(std::marker::PhantomData<V>);
+impl Value {
+    fn other<E>(found: impl fmt::Display) -> Result<Self, E> {
+        Ok(Self::Other(found.to_string()))
+    }
 
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for Entries<V> {
-            type Value = Map<V>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of policies, each a map of quotas")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Map<V>, A::Error> {
-                let mut entries = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    entries.push(entry);
-                }
-                Ok(Map(entries))
+    fn quota(&self) -> Result<Quota, String> {
+        match self {
+            Self::Text(text) => text.parse::<Quota>().map_err(|error| error.to_string()),
+            other => {
+                Err(format!("{other} is not a quota: write it as text, such as \"10/s burst 20\""))
             }
         }
-
-        deserializer.deserialize_map(Entries(std::marker::PhantomData))
     }
 }
 
-/// A quota, or why it is none. So one error does not hide the others.
-struct Text(Result<Quota, String>);
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Map(_) => f.write_str("a map"),
+            Self::Other(found) => f.write_str(found),
+        }
+    }
+}
 
-impl<'de> Deserialize<'de> for Text {
+impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TextVisitor)
+        deserializer.deserialize_any(ValueVisitor)
     }
 }
 
-struct TextVisitor;
+struct ValueVisitor;
 
-impl TextVisitor {
-    fn not_text<T>(found: impl fmt::Display) -> Result<Text, T> {
-        Ok(Text(Err(format!(
-            "{found} is not a quota: write it as text, such as \"10/s burst 20\""
-        ))))
-    }
-}
-
-impl Visitor<'_> for TextVisitor {
-    type Value = Text;
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a quota as text, such as \"10/s burst 20\"")
+        f.write_str("a map of policies, each a map of quotas as text, such as \"10/s burst 20\"")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Text, E> {
-        Ok(Text(text.parse().map_err(|error: crate::ConfigError| error.to_string())))
+    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Text, E> {
-        Self::not_text(value)
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Value::Map(entries))
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Text, E> {
-        Self::not_text(value)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Value::other("a list")
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Text, E> {
-        Self::not_text(value)
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Value::other("null")
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Text, E> {
-        Self::not_text(value)
+    fn visit_none<E: Error>(self) -> Result<Value, E> {
+        Value::other("null")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Value::other(value)
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Value::other(value)
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Value::other(value)
+    }
+
+    fn visit_i128<E: Error>(self, value: i128) -> Result<Value, E> {
+        Value::other(value)
+    }
+
+    fn visit_u128<E: Error>(self, value: u128) -> Result<Value, E> {
+        Value::other(value)
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Value::other(value)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[track_caller]
+    fn assert_errors(json: &str, expected: &[&str]) {
+        let error = serde_json::from_str::<PolicySet>(json).unwrap_err().to_string();
+        let lines: Vec<_> = error.lines().collect();
+        assert_eq!(lines.len(), expected.len(), "{error}");
+        for (line, expected) in lines.iter().zip(expected) {
+            assert!(line.starts_with(expected), "{line} instead of {expected}");
+        }
+    }
 
     #[test]
     fn policies_are_read_and_written_in_the_order_of_the_file() {
@@ -168,9 +215,90 @@ mod tests {
         ] {
             assert!(error.contains(says), "{says} in {error}");
         }
-        let twice = r#"{"a": {"q": "1/s"}, "a": {"q": "2/s"}}"#;
-        let error = serde_json::from_str::<PolicySet>(twice).unwrap_err().to_string();
-        assert!(error.contains("policy `a` is there twice"), "{error}");
         assert!(serde_json::from_str::<PolicySet>("[1]").is_err());
+    }
+
+    #[test]
+    fn an_unreadable_quota_does_not_hide_the_other_errors_of_its_policy() {
+        assert_errors(
+            r#"{"search": {"a": "10/fortnight", "b": "0/day", "c d": 7, "a": "1/s"}}"#,
+            &[
+                "policy `search`: quota `a`: invalid quota \"10/fortnight\"",
+                "policy `search`: quota `c d`: 7 is not a quota: write it as text",
+                "policy `search`: invalid quota name \"c d\"",
+                "quota `a` of policy `search`: another has the same name",
+                "policy `search`: quota `b`: 0 permits",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_quota_of_the_wrong_type_does_not_hide_the_other_errors_of_the_file() {
+        assert_errors(
+            r#"{
+                "a": {"list": [1, {"x": [2]}], "map": {"q": "1/s"}, "null": null, "bool": true},
+                "b": {"float": 1.5, "negative": -1, "zero": "0/day"}
+            }"#,
+            &[
+                "policy `a`: quota `list`: a list is not a quota: write it as text",
+                "policy `a`: quota `map`: a map is not a quota",
+                "policy `a`: quota `null`: null is not a quota",
+                "policy `a`: quota `bool`: true is not a quota",
+                "policy `b`: quota `float`: 1.5 is not a quota",
+                "policy `b`: quota `negative`: -1 is not a quota",
+                "policy `b`: quota `zero`: 0 permits",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_policy_of_the_wrong_type_does_not_hide_the_other_errors_of_the_file() {
+        assert_errors(
+            r#"{"a b": "1/s", "c": null, "d": [], "e": {"q": "0/day"}}"#,
+            &[
+                "policy `a b`: \"1/s\" is not a map of quotas: give each quota a name",
+                "invalid policy name \"a b\"",
+                "policy `c`: null is not a map of quotas",
+                "policy `d`: a list is not a map of quotas",
+                "policy `e`: quota `q`: 0 permits",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_policy_that_is_there_twice_has_the_errors_of_both() {
+        assert_errors(
+            r#"{"a": {"q": "0/day"}, "a": {"q": "0/s"}}"#,
+            &[
+                "policy `a`: quota `q`: 0 permits",
+                "policy `a` is there twice",
+                "policy `a`: quota `q`: 0 permits",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_only_toml_has_does_not_hide_the_other_errors_of_the_file() {
+        let text = r#"
+            day = "1/day"
+            [search]
+            date = 2024-01-01
+            huge = 99999999999999999999
+            zero = "0/day"
+            [search.table]
+            [[list]]
+            q = "1/s"
+        "#;
+        let error = toml::from_str::<PolicySet>(text).unwrap_err().to_string();
+        for says in [
+            "policy `day`: \"1/day\" is not a map of quotas",
+            "policy `search`: quota `date`: a map is not a quota",
+            "policy `search`: quota `huge`: 99999999999999999999 is not a quota",
+            "policy `search`: quota `table`: a map is not a quota",
+            "policy `search`: quota `zero`: 0 permits",
+            "policy `list`: a list is not a map of quotas",
+        ] {
+            assert!(error.contains(says), "{says} in {error}");
+        }
     }
 }

@@ -174,6 +174,8 @@ impl Limiters {
     /// # Errors
     ///
     /// If the file cannot be read or parsed, and as for [`reload`](Self::reload). Nothing changes then.
+    /// If `parse` fails, there is only its error: a missing policy that is in use is reported when
+    /// the file can be parsed.
     pub fn reload_file<E: Display>(
         &self,
         path: impl AsRef<Path>,

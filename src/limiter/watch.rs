@@ -28,11 +28,12 @@ pub struct FileWatch {
 impl Limiters {
     /// Reads a file again whenever it changes, and [reloads](Self::reload) what `parse` makes of
     /// it: when nothing in its directory has changed for 200 ms, at the latest after about a
-    /// second. It does not reload at first, so a change between your own reading and this call goes
-    /// unnoticed.
+    /// second. It also reads the file at first, in the background, and reloads it if its policies
+    /// differ from the current set, so a change between your own reading and this call applies too.
     ///
     /// The outcome is logged, under the target `tollgate`: an `info` event after a reload, an
     /// `error` with the errors of a file that is invalid or cannot be read. The old limits stay then.
+    /// The errors are those of [`reload_file`](Self::reload_file).
     ///
     /// The directory of the file is watched, so the file may be replaced, also by a symbolic link
     /// in that directory, as in a Kubernetes ConfigMap. Changes on network file systems, and of a

@@ -5,7 +5,6 @@
 local pack, read = struct.pack, struct.unpack
 local entries, by_id, mine = {}, {}, {}
 local form, count, first = string.byte(value, 1, 2)
-local has_identities = false
 till = 0
 if form == 1 and count then
   binary = true
@@ -17,7 +16,6 @@ if form == 1 and count then
     local numbers = sub(value, first + 8, last)
     entries[n] = { id = id, tag = tag, head = sub(value, first, last), numbers = numbers, cells = cells }
     first = last + 1
-    has_identities = has_identities or id ~= 0
   end
   for _, entry in ipairs(entries) do
     local last = first + entry.cells - 1
@@ -44,8 +42,11 @@ end
   --@ entry@
 if found ~= '-' then
   more = { count = 0, heads = '', cells = '', till = 0 }
+  local has_identities = false
   for _, entry in ipairs(entries) do
     local last = #entry.cells >= 8 and read('>d', entry.cells) or 0
+    -- A value that is only left because its key has not expired yet is as good as none.
+    has_identities = has_identities or entry.id >= 256 and last >= now
     if not mine[entry.id] and last >= now and last <= 2 * MAX_TICKS and more.count + QUOTAS < 255 then
       more.count, more.till = more.count + 1, math.max(more.till, last)
       more.heads, more.cells = more.heads .. entry.head, more.cells .. entry.cells

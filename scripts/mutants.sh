@@ -65,7 +65,7 @@ mutations=(
 )
 
 # Those that notice most first.
-tests=(mixes:: state:: "calendars:: charges:: exact:: queue:: server_errors:: waiting::")
+tests=("mixes:: time_travel::" state:: "calendars:: charges:: exact:: queue:: server_errors:: waiting::")
 copy="$PWD/target/mutants"
 rm -rf "$copy"
 mkdir -p "$copy"

@@ -227,7 +227,9 @@ impl Limits {
     /// What to store after a check. Quotas that only another revision of the policy has stay as they
     /// were found, until they are full.
     pub(crate) fn state(&self, standing: &Standing, found: Option<&State>, now: u64) -> State {
-        let has_identities = matches!(found, Some(State::Several(entries)) if !entries.is_empty());
+        let is_live = |entry: &Entry| entry.until() > now;
+        let has_identities =
+            matches!(found, Some(State::Several(entries)) if entries.iter().any(is_live));
         // If the state has identities, it keeps them: the other quotas may be unused at the moment.
         if let [level] = &*standing.0
             && !has_identities
@@ -242,7 +244,7 @@ impl Limits {
             })
         };
         let others = found.into_iter().flat_map(State::entries);
-        let others = others.filter(|entry| !is_own(entry) && entry.until() > now);
+        let others = others.filter(|entry| !is_own(entry) && is_live(entry));
         let own = self.quotas.iter().zip(&standing.0);
         let own = own.map(|(quota, level)| Entry { quota: quota.id, state: level.state(now) });
         State::Several(own.chain(others).collect())

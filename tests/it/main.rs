@@ -32,6 +32,7 @@ mod services;
 mod settlement;
 mod shadow;
 mod state;
+mod time_travel;
 mod timing;
 mod traces;
 mod traps;

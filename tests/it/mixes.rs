@@ -64,7 +64,7 @@ fn bucket() -> impl Strategy<Value = Quota> {
 }
 
 /// One of each kind.
-fn quotas() -> Vec<BoxedStrategy<Quota>> {
+pub(crate) fn quotas() -> Vec<BoxedStrategy<Quota>> {
     let limit = prop_oneof![1..=20u64, 1_000..=1u64 << 52];
     let micros = prop_oneof![1_000..=100_000u64, Just(604_800_000_000), 1_000..=1u64 << 52];
     let window = (limit, micros, any::<bool>()).prop_map(|(limit, micros, is_on_clock)| {
@@ -108,11 +108,14 @@ fn quotas() -> Vec<BoxedStrategy<Quota>> {
         sliding.boxed(),
         blocks.boxed(),
     ];
-    let is_possible = |quota: &Quota| Limiter::new(MemoryStore::new(), *quota).is_ok();
     quotas.map(|quota| quota.prop_filter("too large", is_possible).boxed()).into()
 }
 
-const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+pub(crate) fn is_possible(quota: &Quota) -> bool {
+    Limiter::new(MemoryStore::new(), *quota).is_ok()
+}
+
+pub(crate) const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 /// Most revisions have quotas of the same kind under a name, with other numbers.
 fn revisions() -> impl Strategy<Value = Vec<Policy>> {

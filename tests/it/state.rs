@@ -336,6 +336,11 @@ async fn a_denied_check_or_a_peek_restores_a_missing_ttl_for_every_algorithm() {
         server.command(&["PERSIST", REDIS_KEY]).await;
         let _ = limiter.peek("key").await.unwrap();
         assert!(ttl(&server).await > 0, "{quota}");
+        // A bucket that would never have been full has no permits, whatever its value says.
+        limiter.reset("key").await.unwrap();
+        limiter.check_cost("key", 9).await.unwrap().ensure_allowed().unwrap();
+        server.command(&["PERSIST", REDIS_KEY]).await;
+        assert_eq!(limiter.peek("key").await.unwrap().remaining(), 0, "{quota}");
     }
 }
 

@@ -21,7 +21,7 @@ use tower::limit::ConcurrencyLimit;
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 
 use crate::common::{BOUND, Proxy, Server, wait_until};
-use crate::exact::uncached;
+use crate::exact::{test_limiter_builder, uncached};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Five per second, and one that arrives now waits for at most two seconds.
@@ -380,16 +380,25 @@ async fn a_request_whose_turn_has_come_is_charged_as_one_without_a_response() {
 /// The script decides this, and the process does not see the result.
 #[tokio::test]
 async fn on_redis_a_place_is_given_back_only_if_nobody_queued_behind_it() {
+    const LONGEST: Duration = Duration::from_secs(100 * 86_400);
     let server = Server::start().await;
-    let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
-    let limiter = uncached(RedisStore::open(server.url()).unwrap(), daily);
-    let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
-    let days = |reservation: &tollgate::Reservation| reservation.delay().as_secs().div_ceil(86_400);
-    let (first, second, third) = (reserve().await, reserve().await, reserve().await);
-    assert_eq!([days(&first), days(&second), days(&third)], [0, 1, 2]);
-    second.cancel().await.unwrap();
-    let fourth = reserve().await;
-    assert_eq!(days(&fourth), 3, "the third keeps its place, and so does the gap");
-    fourth.cancel().await.unwrap();
-    assert_eq!(days(&reserve().await), 3, "the last place is free again");
+    // The value of a bucket without a queue has the short form.
+    for (quota, max_wait, prefix) in [
+        (Quota::per_day(1).queue(LONGEST), SECOND, "queue"),
+        (Quota::per_day(1), LONGEST, "bucket"),
+    ] {
+        let store = RedisStore::open(server.url()).unwrap().key_prefix(prefix);
+        let builder = test_limiter_builder(store, quota).max_wait(max_wait);
+        let limiter = builder.cache_denials(Duration::ZERO).build().unwrap();
+        let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+        let days =
+            |reservation: &tollgate::Reservation| reservation.delay().as_secs().div_ceil(86_400);
+        let (first, second, third) = (reserve().await, reserve().await, reserve().await);
+        assert_eq!([days(&first), days(&second), days(&third)], [0, 1, 2], "{quota}");
+        second.cancel().await.unwrap();
+        let fourth = reserve().await;
+        assert_eq!(days(&fourth), 3, "{quota}: the third keeps its place, and so does the gap");
+        fourth.cancel().await.unwrap();
+        assert_eq!(days(&reserve().await), 3, "{quota}: the last place is free again");
+    }
 }

@@ -1,0 +1,391 @@
+//! Redis with a clock that a test sets: it stands still, jumps and steps back. So the scripts are compared
+//! with the pure functions at any time, and in calls of many checks.
+
+use std::collections::HashMap;
+use std::env;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, UNIX_EPOCH};
+
+use futures_util::future::join_all;
+use proptest::prelude::*;
+use redis::aio::MultiplexedConnection;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tollgate::{
+    Costs, Decision, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore, Reservation,
+    Source,
+};
+
+use crate::common::{Server, connect};
+use crate::exact::{sample, uncached};
+use crate::mixes::{NAMES, is_possible, quotas};
+
+/// A proxy in front of a server, which lets scripts read the time from two keys.
+struct ClockProxy {
+    port: u16,
+    admin: MultiplexedConnection,
+}
+
+/// The digests of the scripts as the client knows them, and those that run instead.
+type Digests = Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>;
+
+impl ClockProxy {
+    async fn start(server: &Server) -> Self {
+        let admin = connect(&server.url()).await.unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let (port, target) = (listener.local_addr().unwrap().port(), server.port());
+        let (digests, loader) = (Digests::default(), admin.clone());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(relay(client, target, digests.clone(), loader.clone()));
+            }
+        });
+        Self { port, admin }
+    }
+
+    fn store(&self, prefix: &str) -> RedisStore {
+        let url = format!("redis://127.0.0.1:{}/", self.port);
+        RedisStore::open(url).unwrap().key_prefix(prefix.to_owned())
+    }
+
+    /// What is stored at a key now, and when it expires, in microseconds.
+    async fn stored(&self, key: &str) -> Option<(Vec<u8>, u64)> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME").cmd("GET").arg(key).cmd("PTTL").arg(key);
+        type Reply = ((u64, u64), Option<Vec<u8>>, i64);
+        let ((seconds, micros), value, ttl): Reply =
+            pipe.query_async(&mut self.admin.clone()).await.unwrap();
+        let value = value?;
+        assert!(ttl > 0, "it expires");
+        Some((value, seconds * 1_000_000 + micros + ttl as u64 * 1_000))
+    }
+
+    async fn command(&self, words: &[&str]) {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query_async::<()>(&mut self.admin.clone()).await.unwrap();
+    }
+
+    async fn set_time(&self, micros: u64) {
+        let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
+        self.command(&["MSET", "s", &seconds.to_string(), "us", &micros.to_string()]).await;
+    }
+}
+
+/// Only the script of checks, not that of the fleet.
+const CHECKS: &str = "local keys, arguments = KEYS, ARGV";
+
+async fn relay(
+    client: TcpStream,
+    target: u16,
+    digests: Digests,
+    mut loader: MultiplexedConnection,
+) {
+    let server = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await.unwrap();
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+    let (mut data, mut buffer) = (Vec::new(), vec![0; 64 * 1_024]);
+    while let Ok(length @ 1..) = from_client.read(&mut buffer).await {
+        data.extend_from_slice(&buffer[..length]);
+        while let Some((mut words, length)) = command(&data) {
+            data.drain(..length);
+            if words[0] == b"EVAL" {
+                let script = String::from_utf8(words[1].clone()).unwrap();
+                if script.contains(CHECKS) {
+                    let changed =
+                        script.replace("redis.call('TIME')", "redis.call('MGET', 's', 'us')");
+                    assert_ne!(changed, script);
+                    let mut pipe = redis::pipe();
+                    pipe.cmd("SCRIPT").arg("LOAD").arg(script);
+                    pipe.cmd("SCRIPT").arg("LOAD").arg(&changed);
+                    let (one, other) = pipe.query_async(&mut loader).await.unwrap();
+                    digests.lock().unwrap().insert(one, other);
+                    words[1] = changed.into_bytes();
+                }
+            } else if words[0] == b"EVALSHA"
+                && let Some(other) = digests.lock().unwrap().get(&words[1])
+            {
+                words[1].clone_from(other);
+            }
+            let mut text = format!("*{}\r\n", words.len()).into_bytes();
+            for word in words {
+                text.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+                text.extend_from_slice(&word);
+                text.extend_from_slice(b"\r\n");
+            }
+            if to_server.write_all(&text).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The words of the first command, if it has arrived, and its length.
+fn command(data: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
+    let mut at = 0;
+    let number = |at: &mut usize| {
+        let length = data.get(*at..)?.windows(2).position(|end| end == b"\r\n")?;
+        let text = str::from_utf8(&data[*at + 1..*at + length]).unwrap();
+        *at += length + 2;
+        Some(text.parse::<usize>().unwrap())
+    };
+    let count = number(&mut at)?;
+    let mut words = Vec::with_capacity(count);
+    for _ in 0..count {
+        let length = number(&mut at)?;
+        words.push(data.get(at..at + length)?.to_vec());
+        at += length + 2;
+    }
+    (at <= data.len()).then_some((words, at))
+}
+
+#[derive(Clone)]
+struct Case {
+    revisions: Vec<Policy>,
+    steps: Vec<Step>,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for policy in &self.revisions {
+            let quotas = policy.quotas().map(|(name, quota)| format!("{name} = {quota}"));
+            writeln!(f, "{}", quotas.collect::<Vec<_>>().join(", "))?;
+        }
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step:?}"))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    revision: usize,
+    /// In microseconds since the step before. Less than 0 if the clock steps back.
+    passes: i64,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    /// So many at once.
+    Checks {
+        count: usize,
+        cost: u64,
+        is_charged_later: bool,
+        may_wait: bool,
+    },
+    Charge(u64),
+    Credit(u64),
+}
+
+/// A bucket whose value is short, if it is the only quota, and limits at the end of the range.
+fn more_quotas() -> impl Strategy<Value = Quota> {
+    let most = prop_oneof![Just(1u64 << 52), Just((1 << 52) - 1)];
+    let short = prop_oneof![Just(1u64), Just(10), Just(50)];
+    prop_oneof![
+        4 => (short, 1..=30u64).prop_map(|(n, burst)| Quota::per_second(n).burst(burst)),
+        1 => most.clone().prop_map(|most| Quota::new(1, Duration::from_micros(1)).burst(most)),
+        1 => most.clone().prop_map(|most| Quota::per_hour(most).fixed_window()),
+        1 => most.prop_map(|most| Quota::per_minute(most).calendar()),
+    ]
+    .prop_filter("too large", is_possible)
+}
+
+/// Half of them have a single quota, which is of any kind.
+fn revisions() -> impl Strategy<Value = Vec<Policy>> {
+    let kinds = quotas().len();
+    let other = (0..NAMES.len(), quotas(), more_quotas().boxed(), 0..kinds + 4);
+    let count = prop_oneof![Just(1usize), 2..=4usize];
+    let same = prop::collection::vec(0..kinds + 4, NAMES.len());
+    (count, same, 1..=3usize).prop_flat_map(move |(count, same, revisions)| {
+        let revision = prop::collection::vec((other.clone(), any::<prop::sample::Index>()), count);
+        prop::collection::vec(revision, revisions).prop_map(move |revisions| {
+            let policy =
+                |mut quotas: Vec<((usize, Vec<Quota>, Quota, usize), prop::sample::Index)>| {
+                    quotas.sort_by_key(|((name, ..), _)| *name);
+                    quotas.dedup_by_key(|((name, ..), _)| *name);
+                    let policy = Policy::new("test");
+                    quotas.iter().fold(policy, |policy, ((name, kinds, more, any), changes)| {
+                        // Mostly the kind that the others have under this name.
+                        let kind = if changes.index(5) == 0 { *any } else { same[*name] };
+                        policy.quota(NAMES[*name], *kinds.get(kind).unwrap_or(more))
+                    })
+                };
+            revisions.into_iter().map(policy).collect()
+        })
+    })
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    const HOUR: i64 = 3_600_000_000;
+    revisions().prop_flat_map(|revisions| {
+        let cost = prop_oneof![
+            8 => 0..=3u64, 2 => 1..=41u64, 1 => Just(u32::MAX.into()), 1 => Just(1 << 52), 1 => Just(u64::MAX)
+        ];
+        let count = prop_oneof![3 => Just(1usize), 1 => 2..=40usize];
+        let permits = prop_oneof![8 => 1..=30u64, 1 => 1..=1u64 << 52, 1 => Just(u64::MAX)];
+        let what = prop_oneof![
+            8 => (count, cost, any::<(bool, bool)>()).prop_map(
+                |(count, cost, (is_charged_later, may_wait))|
+                    What::Checks { count, cost, is_charged_later, may_wait }
+            ),
+            1 => permits.clone().prop_map(What::Charge),
+            1 => permits.prop_map(What::Credit),
+        ];
+        let passes = prop_oneof![
+            4 => Just(0),
+            4 => 1..=100_000i64,
+            2 => 1..=HOUR,
+            1 => 1..=400 * 24 * HOUR,
+            1 => -HOUR..0,
+        ];
+        let step = (0..revisions.len(), passes, what)
+            .prop_map(|(revision, passes, what)| Step { revision, passes, what });
+        prop::collection::vec(step, 1..16)
+            .prop_map(move |steps| Case { revisions: revisions.clone(), steps })
+    })
+}
+
+async fn act(limiter: &Limiter, what: &What, reserved: &mut Vec<Reservation>) -> Vec<Decision> {
+    match *what {
+        What::Checks { count, cost, is_charged_later, may_wait } => {
+            let costs = Costs::new(cost);
+            let costs = if is_charged_later { costs.charged_later() } else { costs };
+            if may_wait {
+                let all = (0..count).map(|_| limiter.reserve("key", costs.clone()));
+                let new: Vec<_> = join_all(all).await.into_iter().map(Result::unwrap).collect();
+                let decisions = new.iter().map(|one| one.decision().clone()).collect();
+                reserved.extend(new);
+                return decisions;
+            }
+            let all = join_all((0..count).map(|_| limiter.check_costs("key", costs.clone()))).await;
+            return all.into_iter().map(Result::unwrap).collect();
+        }
+        What::Charge(permits) => limiter.charge("key", permits).await.unwrap(),
+        What::Credit(permits) => limiter.credit("key", permits).await.unwrap(),
+    };
+    Vec::new()
+}
+
+/// Whether the process sends its windows, which are near to its own time.
+fn has_calendar(policy: &Policy) -> bool {
+    policy.quotas().any(|(_, quota)| {
+        let text = quota.to_string();
+        text.contains("calendar ") || text.contains("month")
+    })
+}
+
+/// The longest time for which a quota can be in use, in microseconds, and somewhat more. A queue can be
+/// as long as time itself.
+fn longest(policy: &Policy) -> u64 {
+    let of = |quota: &Quota| {
+        if quota.to_string().contains("queue") {
+            return u64::MAX / 4;
+        }
+        let capacity = u128::from(quota.capacity()).max(1) + 64;
+        let periods = capacity.div_ceil(quota.permits().into());
+        u64::try_from(quota.period().as_micros() * periods * 2).unwrap_or(u64::MAX / 4)
+    };
+    policy.quotas().map(|(_, quota)| of(quota)).max().unwrap_or(0)
+}
+
+fn standing(decision: &Decision) -> Vec<String> {
+    let quotas = decision.quotas();
+    let quotas =
+        quotas.map(|quota| (quota.name().to_owned(), quota.remaining(), quota.reset_after()));
+    quotas.map(|quota| format!("{quota:?}")).collect()
+}
+
+async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
+    let limiter = |policy: &Policy| uncached(proxy.store(prefix), policy.clone());
+    let limiters: Vec<_> = case.revisions.iter().map(limiter).collect();
+    let others: Vec<_> = case.revisions.iter().map(limiter).collect();
+    let redis_key = format!("{prefix}:{{key}}:test:t2");
+    // Far enough from the time of the server, at which keys expire.
+    let mut now = UNIX_EPOCH.elapsed().unwrap().as_micros() as u64 + 10 * 86_400_000_000;
+    let clock = ManualClock::new(UNIX_EPOCH + Duration::from_micros(now));
+    let memory = MemoryStore::with_manual_clock(NonZeroUsize::new(10).unwrap(), clock.clone());
+    let memory = uncached(memory, case.revisions[0].clone());
+    let mut is_comparable = !case.revisions.iter().any(has_calendar);
+    let (mut reserved, mut in_memory) = (Vec::new(), Vec::new());
+    // A debt at the end of the range would leave it when the clock steps back, which is corrupt.
+    let has_room = |(_, quota): (&str, &Quota)| {
+        let queue = quota.to_string().contains("queue");
+        let ticks = quota.period().as_micros() * u128::from(quota.capacity());
+        !queue && ticks < 1 << 50
+    };
+    let has_room = case.revisions.iter().all(|policy| policy.quotas().all(has_room));
+    let longest = case.revisions.iter().map(longest).max().unwrap();
+    // A sliding window keeps its counters, or blocks, for longer than they count.
+    let is_sliding = |(_, quota): (&str, &Quota)| quota.to_string().contains("sliding");
+    let is_sliding = case.revisions.iter().any(|policy| policy.quotas().any(is_sliding));
+    let granule = if is_sliding { longest } else { longest / 16 };
+    let mut latest = 0;
+    for (number, step) in case.steps.iter().enumerate() {
+        now = now.saturating_add_signed(step.passes);
+        is_comparable &= step.passes >= 0;
+        proxy.set_time(now).await;
+        if proxy.stored(&redis_key).await.is_some_and(|(_, expiry)| expiry <= now) {
+            proxy.command(&["DEL", &redis_key]).await;
+        }
+        let before = proxy.stored(&redis_key).await;
+        let decisions = act(&limiters[step.revision], &step.what, &mut reserved).await;
+        let place = || format!("step {number} at {now} of\n{case:?}");
+
+        // What the script has written is what the pure functions say.
+        let peeked = others[step.revision].peek("key").await.unwrap();
+        if let Some(last) = decisions.last().filter(|last| last.source() == Source::Store) {
+            assert_eq!(standing(last), standing(&peeked), "{}", place());
+        }
+        let after = proxy.stored(&redis_key).await;
+        let is_denied = !decisions.is_empty() && decisions.iter().all(Decision::is_denied);
+        if is_denied && (has_room || is_comparable) {
+            let value =
+                |stored: &Option<(Vec<u8>, u64)>| stored.as_ref().map(|(value, _)| value.clone());
+            assert_eq!(value(&before), value(&after), "a denial writes nothing: {}", place());
+        }
+        let resets = peeked.quotas().map(|quota| quota.reset_after().as_micros() as u64).max();
+        let until = now + resets.unwrap();
+        latest = latest.max(until);
+        if let Some((_, expiry)) = after {
+            // The script has the time of the reply, and the expiry is in milliseconds.
+            const SLACK: u64 = 10_000;
+            assert!(expiry + SLACK >= until, "it expires too early, at {expiry}: {}", place());
+            let most = latest.saturating_add(granule).saturating_add(2_000_000 + SLACK);
+            assert!(expiry <= most, "it expires too late, at {expiry}: {}", place());
+        } else {
+            assert_eq!(resets, Some(0), "nothing is stored: {}", place());
+        }
+
+        if is_comparable {
+            clock.advance_to(UNIX_EPOCH + Duration::from_micros(now));
+            memory.update(case.revisions[step.revision].clone()).unwrap();
+            let mut expected = Vec::new();
+            let (count, one) = match step.what.clone() {
+                What::Checks { count, cost, is_charged_later, may_wait } => {
+                    (count, What::Checks { count: 1, cost, is_charged_later, may_wait })
+                }
+                other => (1, other),
+            };
+            for _ in 0..count {
+                expected.extend(act(&memory, &one, &mut in_memory).await);
+            }
+            assert_eq!(decisions, expected, "{}", place());
+        }
+    }
+}
+
+#[test]
+fn scripts_and_pure_functions_agree_in_bursts_after_long_gaps_and_when_the_clock_steps_back() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // `make test-servers` compares more of them.
+    let count = env::var("TOLLGATE_MIX_CASES").map_or(300, |count| count.parse().unwrap());
+    runtime.block_on(async {
+        let server = Server::start().await;
+        let proxy = ClockProxy::start(&server).await;
+        for (n, case) in sample(cases(), count).iter().enumerate() {
+            run(&proxy, &format!("case{n}"), case).await;
+        }
+    });
+}

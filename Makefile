@@ -118,8 +118,8 @@ bench-scale: redis ## Measure with growing numbers of keys and tasks, and draw t
 bench-delay: redis ## Measure at a distance from Redis, below and above the capacity, and draw the plot
 	$(BENCH) delay $(ARGS)
 
-bench-algorithms: redis ## Measure what each algorithm costs Redis
-	$(BENCH) algorithms $(ARGS)
+bench-algorithms: redis ## Check what each algorithm costs Redis, relative to the token bucket
+	$(BENCH) algorithms --check $(ARGS)
 
 plots: ## Draw what each algorithm admits: docs/algorithms.svg
 	$(BENCH) admission

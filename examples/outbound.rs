@@ -1,5 +1,6 @@
-//! Outgoing calls: any number of processes together call an API at most five times per second.
-//! Calls beyond that wait for their turn, for up to 30 seconds.
+//! Outgoing calls: any number of processes together call an API that never sees a sixth call within a
+//! second, as long as none is delayed on its way by 100 ms more than another. Calls beyond the limit
+//! wait for their turn, for up to 30 seconds.
 //!
 //! ```sh
 //! cargo run --example outbound
@@ -23,16 +24,21 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
+use tollgate::{FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
 use tower::{ServiceBuilder, ServiceExt};
 
-const PER_API: Quota = Quota::per_second(5).queue(Duration::from_secs(30));
+/// Not per second: calls proceed 220 ms apart, which leaves room for one that arrives late.
+const PER_API: Quota = Quota::new(5, Duration::from_millis(1_100)).queue(Duration::from_secs(30));
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let policy = Policy::new("outbound").quota("calls", PER_API);
     let limiter = match env::var("REDIS_URL") {
-        Ok(url) => Limiter::new(RedisStore::open(url)?, policy)?,
+        // Without Redis no call is made, rather than one too many.
+        Ok(url) => Limiter::builder(RedisStore::open(url)?, policy)
+            .failure_mode(FailureMode::Closed)
+            .timeout(Duration::from_secs(5))
+            .build()?,
         Err(_) => Limiter::new(MemoryStore::new(), policy)?,
     };
     let api = match env::var("API_URL") {

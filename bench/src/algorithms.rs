@@ -19,14 +19,16 @@ const ROUNDS: usize = 9;
 const PASSES: u32 = 20;
 
 /// Policies, their quotas, and the most that they may cost relative to the first.
-const SUBJECTS: [(&str, &[&str], f64); 10] = [
+const SUBJECTS: [(&str, &[&str], f64); 12] = [
     ("token bucket", &["1000/s"], 1.0),
     ("token bucket, another rate", &["999/s"], 1.3),
     ("three token buckets", &["1000/s", "60000/min", "86400000/day"], 1.4),
     ("borrowing", &["1000/s borrow 1000"], 1.3),
+    ("queue", &["1000/s queue 1s"], 1.3),
     ("interval refill", &["60000/min interval"], 1.3),
     ("fixed window", &["60000/min fixed"], 1.3),
     ("calendar", &["60000/min calendar"], 1.3),
+    ("calendar month", &["60000/month calendar"], 1.3),
     ("sliding window", &["60000/min sliding"], 1.3),
     ("sliding window, 12 blocks", &["60000/min sliding 12"], 1.5),
     ("sliding window, 60 blocks", &["60000/min sliding 60"], 2.0),
@@ -45,15 +47,22 @@ pub(crate) async fn run(settings: &Settings) -> Result<ExitCode, BoxError> {
     let subjects = measure(settings.rounds.unwrap_or(ROUNDS), PASSES).await?;
     println!("| algorithm | Redis CPU µs | relative | at most | bytes per key |");
     println!("|---|--:|--:|--:|--:|");
-    let mut is_met = true;
+    let mut missed = Vec::new();
     for Subject { name, most, runs, bytes, .. } in &subjects {
         let ratios = runs.iter().zip(&subjects[0].runs).map(|(run, first)| run / first);
         let (cost, ratio) = (median(runs.clone()), median(ratios.collect()));
         let (cost, ratio) = (cost.unwrap_or(f64::NAN), ratio.unwrap_or(f64::NAN));
-        is_met &= ratio <= *most;
+        let is_met = ratio <= *most;
+        if !is_met {
+            missed.push(*name);
+        }
         println!("| {name} | {cost:.2} | {ratio:.2} | {most:.2} | {bytes} |");
     }
-    Ok(if is_met || !settings.check { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if missed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("costs more than its target: {}", missed.join("; "));
+    Ok(if settings.check { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Each subject once, to see that it works.

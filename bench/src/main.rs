@@ -54,8 +54,8 @@ Commands:
   sizes         measure the memory of a key in Redis and in the process, by its length
   smoke         run every row of the table and `delay` briefly, to check that the benchmarks work
 
-Options of `table` (`scale` and `delay` use only the first two; `chaos` has --slice, and --only for
-the name of a fault):
+Options of `table` (`scale` and `delay` use only the first two, and `algorithms` --rounds and --check;
+`chaos` has --slice, and --only for the name of a fault):
   --rounds N      number of rounds, each with one run of every subject (default 5, others 3)
   --slice S       duration of a run in seconds (default 1, scale 0.5, soak and chaos 600)
   --only TEXT     only the rows whose name starts with TEXT; `script` selects the script costs

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{env, str};
@@ -94,6 +94,11 @@ impl Example {
         let request = Request::post(format!("http://{}{path}", self.address))
             .header("content-type", "application/x-www-form-urlencoded");
         self.exchange(request.body(form.into()).unwrap()).await
+    }
+
+    async fn log_in(&self, email: &str, password: &str) -> StatusCode {
+        let form = format!("email={email}&password={password}");
+        self.post_form("/login", form).await.status()
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Response<Bytes> {
@@ -543,10 +548,7 @@ async fn login_counts_failures_only_and_lets_no_concurrent_attempt_through() {
     let on_redis = on_redis.each_ref().map(|(name, url)| (*name, url.as_str()));
     for environment in [&[][..], &on_redis] {
         let example = Example::serve("login", environment).await;
-        let attempt = async |email: &str, password: &str| {
-            let form = format!("email={email}&password={password}");
-            example.post_form("/login", form).await.status()
-        };
+        let attempt = async |email: &str, password: &str| example.log_in(email, password).await;
         for _ in 0..30 {
             assert_eq!(attempt("good@example.com", "correct+horse").await, StatusCode::OK);
         }
@@ -579,54 +581,21 @@ async fn login_counts_failures_only_and_lets_no_concurrent_attempt_through() {
     }
 }
 
-/// Records when the requests to a server arrived.
-async fn recording_api(arrivals: Arc<Mutex<Vec<Instant>>>) -> String {
-    let handler = async move || arrivals.lock().unwrap().push(Instant::now());
-    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    let app = axum::Router::new().route("/", axum::routing::get(handler));
-    tokio::spawn(async { axum::serve(listener, app).await });
-    url
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_api_never_sees_a_sixth_call_of_three_processes_in_a_second() {
+#[tokio::test]
+async fn login_lets_no_more_than_20_concurrent_attempts_of_an_address_through() {
     let server = Server::start().await;
-    let arrivals = Arc::default();
-    let api = recording_api(Arc::clone(&arrivals)).await;
-    let (redis, calls) = (server.url(), "10");
-    let environment = [("REDIS_URL", redis.as_str()), ("API_URL", &api), ("CALLS", calls)];
-    // On a busy machine, processes are late. A call that is late is nearer to the next one.
-    let stop = Arc::new(AtomicBool::new(false));
-    let watchdog = std::thread::spawn({
-        let stop = stop.clone();
-        move || {
-            let (mut worst, mut last) = (Duration::ZERO, Instant::now());
-            while !stop.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(1));
-                worst = worst.max(last.elapsed());
-                last = Instant::now();
-            }
-            worst
-        }
-    });
-    let start = Instant::now();
-    let outputs = join_all((0..3).map(|_| run("outbound", &environment))).await;
-    let elapsed = start.elapsed();
-    stop.store(true, Ordering::Relaxed);
-    let late = watchdog.join().unwrap();
-    for output in outputs {
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        assert_eq!(text(&output.stdout).matches("called after").count(), 10);
+    let url = server.url();
+    for environment in [&[][..], &[("REDIS_URL", url.as_str())]] {
+        let example = Example::serve("login", environment).await;
+        let emails: Vec<_> = (0..60).map(|n| format!("{n}@example.com")).collect();
+        let attempts = emails.iter().map(|email| example.log_in(email, "wrong"));
+        let statuses = join_all(attempts).await;
+        let count = |code: u16| statuses.iter().filter(|status| status.as_u16() == code).count();
+        assert_eq!((count(401), count(429)), (20, 40), "{statuses:?}");
+        // Also the right password, until the window ends.
+        let right = example.log_in("good@example.com", "correct+horse").await;
+        assert_eq!(right, StatusCode::TOO_MANY_REQUESTS);
     }
-    let arrivals = arrivals.lock().unwrap();
-    assert_eq!(arrivals.len(), 30);
-    // Calls are 200 ms apart, and half of that is allowed for being late.
-    let six = Duration::from_millis(900).saturating_sub(2 * late);
-    for calls in arrivals.windows(6) {
-        assert!(calls[5] - calls[0] > six, "{:?} in spite of {late:?}", calls[5] - calls[0]);
-    }
-    assert!(elapsed < Duration::from_secs(8) + 10 * late, "slower than the quota: {elapsed:?}");
 }
 
 #[tokio::test]
@@ -673,4 +642,83 @@ async fn an_edited_file_changes_the_limits_and_keeps_what_was_consumed() {
     assert!(Command::new("kill").args(["-HUP", &id]).status().await.unwrap().success());
     wait_until("the signal reloads", BOUND, async || logged("rate limits reloaded") == 3).await;
     assert_eq!(used_and_limit().await, (5, 70));
+}
+
+/// Each of these runs alone, because others would delay the calls: see `make integration`.
+mod timing {
+    use tollgate::{Costs, Policy, RedisStore};
+
+    use super::*;
+    use crate::exact::test_limiter;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Records when the requests to a server arrived.
+    async fn recording_api(arrivals: Arc<Mutex<Vec<Instant>>>) -> String {
+        let handler = async move || arrivals.lock().unwrap().push(Instant::now());
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let app = axum::Router::new().route("/", axum::routing::get(handler));
+        tokio::spawn(async { axum::serve(listener, app).await });
+        url
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_api_never_sees_a_sixth_call_of_three_processes_in_a_second() {
+        const TURN: Duration = Duration::from_millis(220);
+        const BEFORE: u32 = 10;
+
+        let server = Server::start().await;
+        let arrivals = Arc::default();
+        let api = recording_api(Arc::clone(&arrivals)).await;
+        let (redis, calls) = (server.url(), "10");
+        let environment = [("REDIS_URL", redis.as_str()), ("API_URL", &api), ("CALLS", calls)];
+        let quota = "5/1100ms queue 30s".parse().unwrap();
+        let policy = Policy::new("outbound").quota("calls", quota);
+        let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), policy);
+        limiter.peek("127.0.0.1").await.unwrap().ensure_allowed().unwrap();
+        // On a busy machine, processes are late. A call that is late is nearer to the next one.
+        let stop = Arc::new(AtomicBool::new(false));
+        let watchdog = std::thread::spawn({
+            let stop = stop.clone();
+            move || {
+                let (mut worst, mut last) = (Duration::ZERO, Instant::now());
+                while !stop.load(Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                    worst = worst.max(last.elapsed());
+                    last = Instant::now();
+                }
+                worst
+            }
+        });
+
+        // Takes the first turns, during which the processes start. So the time of each later turn is known.
+        let start = Instant::now();
+        let taken = limiter.reserve("127.0.0.1", Costs::new(BEFORE.into())).await.unwrap();
+        assert!(taken.decision().is_allowed());
+        let outputs = join_all((0..3).map(|_| run("outbound", &environment))).await;
+        let elapsed = start.elapsed();
+        stop.store(true, Relaxed);
+        let late = watchdog.join().unwrap();
+        for output in outputs {
+            let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+            assert!(output.status.success(), "{stderr}");
+            assert_eq!(stdout.matches("called after").count(), 10, "{stdout}");
+        }
+        let arrivals = arrivals.lock().unwrap();
+        assert_eq!(arrivals.len(), 30);
+        // No tolerance, because a delay cannot make a call early.
+        for (arrival, turn) in arrivals.iter().zip(BEFORE..) {
+            let (after, turn_after) = (*arrival - start, turn * TURN);
+            assert!(after >= turn_after, "call {turn} after {after:?}, its turn is {turn_after:?}");
+        }
+        // The sixth turn is 1.1 s after the first. Calls closer than a second are accepted only if the
+        // machine has stalled for more than half of the 100 ms that this leaves.
+        let least = (5 * TURN).saturating_sub(2 * late).min(SECOND);
+        for calls in arrivals.windows(6) {
+            let six = calls[5] - calls[0];
+            assert!(six >= least, "six calls in {six:?}, in spite of {late:?}");
+        }
+        assert!(elapsed < 50 * TURN + 10 * late, "slower than the quota: {elapsed:?}");
+    }
 }

@@ -228,8 +228,9 @@ impl Limits {
     /// were found, until they are full.
     pub(crate) fn state(&self, standing: &Standing, found: Option<&State>, now: u64) -> State {
         let is_live = |entry: &Entry| entry.until() > now;
+        let has_identity = |entry: &Entry| entry.quota != QuotaId::LONE && is_live(entry);
         let has_identities =
-            matches!(found, Some(State::Several(entries)) if entries.iter().any(is_live));
+            matches!(found, Some(State::Several(entries)) if entries.iter().any(has_identity));
         // If the state has identities, it keeps them: the other quotas may be unused at the moment.
         if let [level] = &*standing.0
             && !has_identities

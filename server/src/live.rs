@@ -15,6 +15,7 @@ use crate::lists::Lists;
 use crate::settings::{Checks, FailureMode, Settings};
 use crate::store::AnyStore;
 use crate::telemetry;
+use crate::tls::Certificate;
 
 /// What all requests share.
 pub(crate) struct Live {
@@ -23,6 +24,7 @@ pub(crate) struct Live {
     pub(crate) denied: Arc<Denied>,
     pub(crate) blocked: BlockList,
     source: Source,
+    certificate: Option<Arc<Certificate>>,
     /// The settings that the process started with.
     started_with: Settings,
     reloads: Mutex<Reloads>,
@@ -94,7 +96,7 @@ impl Live {
     ///
     /// If the store cannot hold the policies.
     pub(crate) fn new(
-        Service { config, store, .. }: Service,
+        Service { config, store, tls }: Service,
         read: Read,
         source: Source,
     ) -> Result<Self, ConfigError> {
@@ -108,6 +110,7 @@ impl Live {
             denied: Arc::default(),
             blocked,
             source,
+            certificate: tls,
             started_with,
             reloads: Mutex::new(Reloads { policies, read }),
         })
@@ -154,10 +157,16 @@ impl Live {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let (read, service) = self.source.load();
         reloads.read = read;
-        let mut config = service?.config;
+        let Service { mut config, tls, .. } = service?;
         let ignored = config.settings.restore(&self.started_with);
         let active = Active::new(config, &self.store, &mut reloads.policies)?;
         self.active.store(Arc::new(active));
+        // Not a certificate in another file, because it would be gone after the next reload.
+        if let (Some(current), Some(new), false) =
+            (&self.certificate, tls, ignored.contains(&"tls"))
+        {
+            current.replace(&new);
+        }
         if !ignored.is_empty() {
             let settings = ignored.join(", ");
             tracing::warn!(settings, "some settings have changed that need a restart");

@@ -56,7 +56,8 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     let live = Arc::new(Live::new(service, read, source)?);
     let readiness = Arc::new(Readiness::new(live.clone()));
 
-    let acceptor = |protocol| tls.as_ref().map(|config| tls::acceptor(config, protocol));
+    let acceptor =
+        |protocol| tls.as_ref().map(|certificate| tls::acceptor(certificate, protocol)).transpose();
     let (grpc_router, mut health) = grpc::router(live.clone(), limits).await?;
     let grpc = Endpoint {
         name: "grpc",
@@ -64,7 +65,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         // gRPC limits the size of messages itself.
         router: grpc_router,
         protocol: Protocol::Http2,
-        tls: acceptor(Protocol::Http2),
+        tls: acceptor(Protocol::Http2)?,
     };
     let http_router = http_api::router(live.clone()).merge(admin::health_router(readiness.clone()));
     let http = Endpoint {
@@ -72,7 +73,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         listener: bind(listen.http).await?,
         router: bounded(http_router, limits),
         protocol: Protocol::Http1,
-        tls: acceptor(Protocol::Http1),
+        tls: acceptor(Protocol::Http1)?,
     };
     let admin_router =
         admin::router(live.clone(), admin.token.as_ref(), readiness.clone(), prometheus);

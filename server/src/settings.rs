@@ -10,6 +10,7 @@ use http::HeaderName;
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_saphyr::Spanned;
+use tokio::sync::Semaphore;
 use tollgate::Limiter;
 
 use crate::lists::Entry;
@@ -90,6 +91,10 @@ impl Settings {
             if is_zero {
                 add(setting, &format!("{setting}: must be more than 0"));
             }
+        }
+        if limits.connections.get() > Semaphore::MAX_PERMITS {
+            let most = Semaphore::MAX_PERMITS;
+            add("limits.connections", &format!("limits.connections: must be at most {most}"));
         }
         if !limits.request_timeout.is_zero() && checks.timeout >= limits.request_timeout {
             let message = "checks.timeout: must be less than limits.request_timeout, so that the \

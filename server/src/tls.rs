@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
 use crate::serve::Protocol;
@@ -32,25 +36,51 @@ pub(crate) fn key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     })
 }
 
-/// # Errors
-///
-/// If the key does not match the certificate.
-pub(crate) fn config(
-    certificates: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-) -> Result<ServerConfig, String> {
-    ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
-        .with_safe_default_protocol_versions()
-        .map(|builder| builder.with_no_client_auth())
-        .and_then(|builder| builder.with_single_cert(certificates, key))
-        .map_err(|error| error.to_string())
+/// The certificate in use. Connections that begin after a reload get the new one.
+#[derive(Debug)]
+pub(crate) struct Certificate(ArcSwap<CertifiedKey>);
+
+impl Certificate {
+    /// # Errors
+    ///
+    /// If the key does not match the certificate.
+    pub(crate) fn new(
+        certificates: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, String> {
+        let key = CertifiedKey::from_der(certificates, key, &provider());
+        key.map(|key| Self(ArcSwap::from_pointee(key))).map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn replace(&self, new: &Self) {
+        self.0.store(new.0.load_full());
+    }
 }
 
-pub(crate) fn acceptor(config: &ServerConfig, protocol: Protocol) -> TlsAcceptor {
-    let mut config = config.clone();
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+/// # Errors
+///
+/// If the library supports no version of TLS.
+pub(crate) fn acceptor(
+    certificate: &Arc<Certificate>,
+    protocol: Protocol,
+) -> Result<TlsAcceptor, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(provider().into())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(certificate.clone());
     config.alpn_protocols = match protocol {
         Protocol::Http1 => vec![b"http/1.1".to_vec()],
         Protocol::Http2 => vec![b"h2".to_vec()],
     };
-    TlsAcceptor::from(Arc::new(config))
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn provider() -> CryptoProvider {
+    rustls::crypto::ring::default_provider()
 }

@@ -1,5 +1,6 @@
 //! The admin API.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,7 +16,7 @@ use tollgate::{Error, ErrorKind, Key};
 use crate::checker::seconds;
 use crate::denied;
 use crate::domain::Domains;
-use crate::http::{Body, DecisionJson, problem, unknown_policy};
+use crate::http::{Body, DecisionJson, costs, problem, unknown_policy};
 use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy, Live};
 use crate::reload::reload as reload_files;
@@ -101,7 +102,10 @@ pub(super) struct OneKey {
 pub(super) struct Adjustment {
     policy: String,
     key: Target,
-    cost: u64,
+    /// Of each quota that `costs` does not name: none if there are `costs`.
+    cost: Option<u64>,
+    #[serde(default)]
+    costs: BTreeMap<String, u64>,
 }
 
 #[derive(Deserialize)]
@@ -187,9 +191,16 @@ async fn adjust(live: &Live, target: Adjustment, is_charge: bool) -> Response {
         Ok(policy) => policy,
         Err(response) => return *response,
     };
+    if target.cost.is_none() && target.costs.is_empty() {
+        return problem(StatusCode::UNPROCESSABLE_ENTITY, "give `cost`, or `costs` by quota");
+    }
+    let costs = match costs(policy, target.cost.unwrap_or(0), target.costs) {
+        Ok(costs) => costs,
+        Err(response) => return *response,
+    };
     done(match is_charge {
-        true => policy.limiter.charge(key, target.cost).await,
-        false => policy.limiter.credit(key, target.cost).await,
+        true => policy.limiter.charge_costs(key, costs).await,
+        false => policy.limiter.credit_costs(key, costs).await,
     })
 }
 

@@ -9,8 +9,8 @@ mod reader;
 mod source;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use rustls::ServerConfig;
 use tollgate::PolicySet;
 use tollgate::resolve::ClientIp;
 
@@ -18,6 +18,7 @@ use crate::domain::Domains;
 use crate::lists::Lists;
 use crate::settings::Settings;
 use crate::store::AnyStore;
+use crate::tls::Certificate;
 
 pub(crate) use errors::Errors;
 pub(crate) use files::Read;
@@ -42,5 +43,5 @@ pub(crate) struct Config {
 pub(crate) struct Service {
     pub(crate) config: Config,
     pub(crate) store: AnyStore,
-    pub(crate) tls: Option<ServerConfig>,
+    pub(crate) tls: Option<Arc<Certificate>>,
 }

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustls::ServerConfig;
 use serde_saphyr::Location;
 use tollgate::resolve::ClientIp;
 use tollgate::{Policy, PolicySet, Quota};
@@ -18,7 +18,7 @@ use crate::domain::{DomainFile, Domains, Known};
 use crate::lists::Lists;
 use crate::settings::{Settings, StoreSettings, Tls};
 use crate::store::AnyStore;
-use crate::tls;
+use crate::tls::{self, Certificate};
 
 const SAMPLE: &str = include_str!("../../sample.yaml");
 const FRACTION_HINT: &str = "; numbers are whole: 3/2s is 1.5 per second";
@@ -92,20 +92,25 @@ impl Reader {
         if self.is_incomplete("store") {
             return None;
         }
-        let store = AnyStore::open(settings);
+        let store = AnyStore::open(settings).and_then(|store| {
+            // This finds an invalid prefix of the keys.
+            store.limiter(Quota::per_second(1).into()).build().map(|_| store)
+        });
         store.map_err(|error| self.add_error(settings.servers(), error)).ok()
     }
 
     /// Also runs on a reload, which then reports what would make a restart fail.
-    pub(super) fn tls(&mut self, files: Option<&Tls>) -> Option<Option<ServerConfig>> {
+    pub(super) fn tls(&mut self, files: Option<&Tls>) -> Option<Option<Arc<Certificate>>> {
         if self.is_incomplete("tls") {
             return None;
         }
         let Some(files) = files else { return Some(None) };
         let certificates = self.pem("tls.certificate", &files.certificate, tls::certificates);
         let key = self.pem("tls.key", &files.key, tls::key);
-        let config = tls::config(certificates?, key?);
-        config.map_err(|error| self.add_error("tls", format!("tls: {error}"))).ok().map(Some)
+        let certificate = Certificate::new(certificates?, key?);
+        let certificate =
+            certificate.map_err(|error| self.add_error("tls", format!("tls: {error}")));
+        certificate.ok().map(|certificate| Some(certificate.into()))
     }
 
     fn pem<T>(

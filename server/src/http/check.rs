@@ -10,13 +10,13 @@ use http::StatusCode;
 use http::header::RETRY_AFTER;
 use serde::Deserialize;
 use serde_json::json;
+use tollgate::Key;
 use tollgate::layer::HeaderStyle;
-use tollgate::{Costs, Key};
 
-use super::{Body, DecisionJson, problem, unknown_policy};
+use super::{Body, DecisionJson, costs, problem, unknown_policy};
 use crate::checker::{self, Answer};
 use crate::lists::Listed;
-use crate::live::{ActivePolicy, Live};
+use crate::live::Live;
 use crate::telemetry;
 
 #[derive(Deserialize)]
@@ -31,26 +31,10 @@ pub(super) struct CheckRequest {
     costs: BTreeMap<String, u64>,
 }
 
-impl CheckRequest {
-    fn unknown_quota(&self, policy: &ActivePolicy) -> Option<&str> {
-        if self.costs.is_empty() {
-            return None;
-        }
-        let policy = policy.limiter.policy();
-        let is_known = |name: &str| policy.quotas().any(|(quota, _)| quota == name);
-        self.costs.keys().map(String::as_str).find(|name| !is_known(name))
-    }
-
-    fn costs(&mut self) -> Costs {
-        let costs = std::mem::take(&mut self.costs).into_iter();
-        costs.fold(Costs::new(self.cost), |costs, (quota, cost)| costs.with(quota, cost))
-    }
-}
-
 /// The decision, with status 200 also for a denial: the check itself succeeded.
 pub(super) async fn check(
     State(live): State<Arc<Live>>,
-    Body(mut request): Body<CheckRequest>,
+    Body(request): Body<CheckRequest>,
 ) -> Response {
     let active = live.active();
     let Some(policy) = active.policy(&request.policy) else {
@@ -59,12 +43,11 @@ pub(super) async fn check(
     if request.key.is_empty() {
         return problem(StatusCode::UNPROCESSABLE_ENTITY, "the key is empty");
     }
-    // A mistake of the caller is no failure of the store.
-    if let Some(unknown) = request.unknown_quota(policy) {
-        let message = format!("policy `{}` has no quota `{unknown}`", request.policy);
-        return problem(StatusCode::BAD_REQUEST, &message);
-    }
-    let (key, costs) = (Key::from(&request.key), request.costs());
+    let costs = match costs(policy, request.cost, request.costs) {
+        Ok(costs) => costs,
+        Err(response) => return *response,
+    };
+    let key = Key::from(&request.key);
     if let Some(listed) = active.lists.of_key(&key) {
         telemetry::overruled(listed.list());
         let is_allowed = listed == Listed::Allowed;

@@ -3,6 +3,7 @@
 mod auth;
 mod body;
 mod check;
+mod costs;
 mod decision_json;
 mod problem;
 
@@ -14,6 +15,7 @@ use axum::routing::{any, post};
 use crate::live::Live;
 
 pub(crate) use body::Body;
+pub(crate) use costs::costs;
 pub(crate) use decision_json::DecisionJson;
 pub(crate) use problem::{problem, unknown_policy};
 

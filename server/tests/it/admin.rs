@@ -35,6 +35,37 @@ async fn operators_look_at_keys_and_change_them() {
 }
 
 #[tokio::test]
+async fn charging_one_quota_leaves_the_others_as_they_are() {
+    let server = Server::with_settings("policies: { upload: { files: 10/day, bytes: 1000/day } }");
+    let key = json!({ "policy": "upload", "key": "ada" });
+    let adjust = |path, more: Value| {
+        let mut body = key.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        post(&server, path, body)
+    };
+    let left = async || {
+        let body: Value = post(&server, "/api/peek", key.clone()).await.json().await.unwrap();
+        let quotas = body["quotas"].as_array().unwrap().clone();
+        quotas.iter().map(|quota| quota["remaining"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let bytes = json!({ "costs": { "bytes": 600 } });
+    assert_eq!(adjust("/api/charge", bytes).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(left().await, [10, 400]);
+    let both = json!({ "cost": 1, "costs": { "bytes": 100 } });
+    assert_eq!(adjust("/api/charge", both).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(left().await, [9, 300]);
+    let bytes = json!({ "costs": { "bytes": 700 } });
+    assert_eq!(adjust("/api/credit", bytes).await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(left().await, [9, 1_000]);
+    for (wrong, status) in [
+        (json!({}), StatusCode::UNPROCESSABLE_ENTITY),
+        (json!({ "costs": { "bites": 1 } }), StatusCode::BAD_REQUEST),
+    ] {
+        assert_eq!(adjust("/api/charge", wrong).await.status(), status);
+    }
+}
+
+#[tokio::test]
 async fn policies_and_denied_keys_are_listed() {
     let server = Server::with_settings("policies: { search: { hour: 5/h }, login: { hour: 1/h } }");
     for (policy, checks) in [("search", 8), ("login", 3)] {

@@ -526,7 +526,7 @@ fn settings_that_contradict_each_other_are_rejected() {
 store: { redis: 'redis://a', cluster: ['redis://b'] }
 checks: { timeout: 0s }
 listen: { admin: '0.0.0.0:6070' }
-limits: { descriptors: 0, handshake_timeout: 2h, header_bytes: 0 }
+limits: { descriptors: 0, handshake_timeout: 2h, header_bytes: 0, connections: 9223372036854775807 }
 ",
         &[],
         &[
@@ -537,7 +537,18 @@ limits: { descriptors: 0, handshake_timeout: 2h, header_bytes: 0 }
             "settings.yaml:5:11: limits.descriptors: must be more than 0",
             "settings.yaml:5:27: limits.handshake_timeout",
             "settings.yaml:5:50: limits.header_bytes: must be more than 0",
+            "settings.yaml:5:67: limits.connections: must be at most",
         ],
+    );
+}
+
+/// It would stop the server right after its start.
+#[test]
+fn an_invalid_prefix_of_keys_is_found_by_the_check() {
+    assert_errors(
+        "policies: { p: { q: 1/s } }\nstore: { redis: 'redis://a', key_prefix: 'my app' }",
+        &[],
+        &["settings.yaml:2:10: the prefix \"my app\" must be"],
     );
 }
 

@@ -17,12 +17,13 @@ use crate::common::{Files, PATIENCE, Server, request};
 
 /// A server with a certificate for `localhost`, and that certificate.
 fn server() -> (Server, CertificateDer<'static>) {
-    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let files = Files::new(&[
-        ("server.pem", &issued.cert.pem()),
-        ("server.key", &issued.signing_key.serialize_pem()),
-        ("d.yaml", "domain: d\ndescriptors: [{ key: user, policy: day }]"),
-    ]);
+    let (server, certificate, _) = server_with_files();
+    (server, certificate)
+}
+
+fn server_with_files() -> (Server, CertificateDer<'static>, Files) {
+    let files = Files::new(&[("d.yaml", "domain: d\ndescriptors: [{ key: user, policy: day }]")]);
+    let issued = issue(&files);
     let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
     let settings = format!(
         "policies: {{ day: {{ requests: 1/day }} }}\ndomains: [d.yaml]\n\
@@ -31,7 +32,15 @@ fn server() -> (Server, CertificateDer<'static>) {
     );
     files.write("settings.yaml", &settings);
     let server = Server::start(&files.path("settings.yaml"), &[]);
-    (server, issued.cert.into())
+    (server, issued, files)
+}
+
+/// Writes a new certificate and its key.
+fn issue(files: &Files) -> CertificateDer<'static> {
+    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    files.write("server.pem", &issued.cert.pem());
+    files.write("server.key", &issued.signing_key.serialize_pem());
+    issued.cert.into()
 }
 
 async fn connect(
@@ -39,6 +48,14 @@ async fn connect(
     certificate: CertificateDer<'static>,
     protocol: &[u8],
 ) -> TlsStream<TcpStream> {
+    try_connect(address, certificate, protocol).await.unwrap()
+}
+
+async fn try_connect(
+    address: std::net::SocketAddr,
+    certificate: CertificateDer<'static>,
+    protocol: &[u8],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(certificate).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -50,7 +67,7 @@ async fn connect(
     config.alpn_protocols = vec![protocol.to_vec()];
     let stream = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
 #[tokio::test]
@@ -75,6 +92,23 @@ async fn checks_are_encrypted_if_the_settings_have_a_certificate() {
     let mut response = String::new();
     stream.read_to_string(&mut response).await.unwrap();
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_used_without_a_restart_and_an_invalid_one_is_not() {
+    let (server, first, files) = server_with_files();
+    connect(server.http, first.clone(), b"http/1.1").await;
+    let second = issue(&files);
+    let reload = || reqwest::Client::new().post(server.admin("/api/reload")).send();
+    assert!(reload().await.unwrap().status().is_success());
+    for (address, protocol) in [(server.http, &b"http/1.1"[..]), (server.grpc, b"h2")] {
+        connect(address, second.clone(), protocol).await;
+        assert!(try_connect(address, first.clone(), protocol).await.is_err());
+    }
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    files.write("server.key", &other.signing_key.serialize_pem());
+    assert!(!reload().await.unwrap().status().is_success());
+    connect(server.http, second, b"http/1.1").await;
 }
 
 #[tokio::test]

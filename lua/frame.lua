@@ -18,10 +18,9 @@
 --         table takes the client longer: the time as "seconds microseconds ", and then what was
 --         found, separated by commas. If a value is binary or a key failed, the reply is a table
 --         instead, of what was found and then the time. From the value and the time the client
---         computes the decisions. For a single key the reply is never a table. If
---         its value has the short form, it is an integer, which takes both sides less time, where the
---         level that the checks found is enough: if the value has the rate of the quota, or is missing,
---         and no run starts with a mark.
+--         computes the decisions. For a single key the reply is never a table. In the short form it is
+--         an integer, which takes both sides less time, if the level that the checks found is enough:
+--         if the value has the rate of the quota, or is missing, and no run starts with a mark.
 --
 -- At the time of the call each quota is a level between 0 and its capacity. It exceeds the capacity
 -- if a revision with a larger one wrote it. The form of the value (short.lua, packed.lua) reads and

@@ -46,7 +46,7 @@ if found ~= '-' then
   for _, entry in ipairs(entries) do
     local last = #entry.cells >= 8 and read('>d', entry.cells) or 0
     -- A value that is only left because its key has not expired yet is as good as none.
-    has_identities = has_identities or entry.id >= 256 and last >= now
+    has_identities = has_identities or entry.id >= 256 and last > now
     if not mine[entry.id] and last >= now and last <= 2 * MAX_TICKS and more.count + QUOTAS < 255 then
       more.count, more.till = more.count + 1, math.max(more.till, last)
       more.heads, more.cells = more.heads .. entry.head, more.cells .. entry.cells

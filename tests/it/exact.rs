@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use tollgate::{
     Decision, FailureMode, Limiter, LimiterBuilder, MemoryStore, Policy, Quota, RedisStore, Source,
     Store,
@@ -234,9 +234,25 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
 
 /// Generates so many random values.
 pub(crate) fn sample<T: Debug>(strategy: impl Strategy<Value = T>, count: usize) -> Vec<T> {
+    generate(TestRunner::new(sample_config()), strategy, count)
+}
+
+/// Generates so many values, which are the same in each run.
+pub(crate) fn fixed_sample<T: Debug>(strategy: impl Strategy<Value = T>, count: usize) -> Vec<T> {
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    generate(TestRunner::new_with_rng(sample_config(), rng), strategy, count)
+}
+
+fn sample_config() -> Config {
     // The number of rejects of all values together.
-    let config = Config { max_local_rejects: u32::MAX, ..Config::default() };
-    let mut runner = TestRunner::new(config);
+    Config { max_local_rejects: u32::MAX, ..Config::default() }
+}
+
+fn generate<T: Debug>(
+    mut runner: TestRunner,
+    strategy: impl Strategy<Value = T>,
+    count: usize,
+) -> Vec<T> {
     (0..count).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
 }
 

@@ -45,9 +45,12 @@ if found ~= '-' then
   local has_identities = false
   for _, entry in ipairs(entries) do
     local last = #entry.cells >= 8 and read('>d', entry.cells) or 0
+    -- A bucket may have ticks after its last microsecond.
+    local has_ticks = entry.tag == 1 and #entry.cells == 16 and read('>d', entry.cells, 9) > 0
+    local is_live = last > now or last == now and has_ticks
     -- A value that is only left because its key has not expired yet is as good as none.
-    has_identities = has_identities or entry.id >= 256 and last > now
-    if not mine[entry.id] and last >= now and last <= 2 * MAX_TICKS and more.count + QUOTAS < 255 then
+    has_identities = has_identities or entry.id >= 256 and is_live
+    if not mine[entry.id] and is_live and last <= 2 * MAX_TICKS and more.count + QUOTAS < 255 then
       more.count, more.till = more.count + 1, math.max(more.till, last)
       more.heads, more.cells = more.heads .. entry.head, more.cells .. entry.cells
     end

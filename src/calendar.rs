@@ -74,7 +74,7 @@ pub(crate) fn boundaries(unit: CalendarUnit, zone: Zone, now: u64) -> Result<[u6
     let here = now.to_zoned(zone.clone());
     let today = here.date();
     let (this, step): (_, Span) = match unit {
-        CalendarUnit::Hour => return hours(&here).map_err(error),
+        CalendarUnit::Hour => return Ok(hours(&here)),
         CalendarUnit::Day => (today, 1.day()),
         CalendarUnit::Week => {
             let days = today.weekday().since(Weekday::Monday);
@@ -95,16 +95,12 @@ pub(crate) fn boundaries(unit: CalendarUnit, zone: Zone, now: u64) -> Result<[u6
 
 /// All have the same length: at a change of the clock by half an hour, two may overlap or be apart.
 #[cfg(feature = "jiff")]
-fn hours(now: &jiff::Zoned) -> Result<[u64; 4], jiff::Error> {
-    use jiff::{RoundMode, ToSpan, Unit, ZonedRound};
-
-    let hour = ZonedRound::new().smallest(Unit::Hour).mode(RoundMode::Trunc);
-    let this = now.round(hour)?.timestamp();
-    let start = |steps: i64| -> Result<u64, jiff::Error> {
-        let start = this.checked_add(steps.hours())?;
-        Ok(u64::try_from(start.as_microsecond()).unwrap_or(0))
-    };
-    Ok([start(-1)?, start(0)?, start(1)?, start(2)?])
+fn hours(now: &jiff::Zoned) -> [u64; 4] {
+    const HOUR: i64 = 3_600_000_000;
+    let micros = now.timestamp().as_microsecond();
+    let offset = i64::from(now.offset().seconds()) * 1_000_000;
+    let this = micros - (micros + offset).rem_euclid(HOUR);
+    [-1, 0, 1, 2].map(|hours| u64::try_from(this + hours * HOUR).unwrap_or(0))
 }
 
 #[cfg(not(feature = "jiff"))]
@@ -153,6 +149,10 @@ mod tests {
         let again = at("2026-10-25T01:30Z[UTC]");
         let second = bounds("2026-10-25T01:30[UTC]", "Europe/Berlin");
         assert_eq!(second[1], again - HOUR / 2);
+        // The clock is set back by half an hour, to half past one.
+        let now = at("2026-04-04T15:15Z[UTC]");
+        let starts = bounds("2026-04-04T15:15[UTC]", "Australia/Lord_Howe");
+        assert!(starts[1] <= now && now < starts[2], "{starts:?}");
     }
 
     #[test]

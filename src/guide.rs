@@ -454,8 +454,8 @@
 //!
 //! [`Limiters`] takes policies by name from a [`PolicySet`], which the feature `serde` reads from any
 //! format. The file overrides the code. A reload changes the limits of the running service and
-//! keeps what was consumed. An invalid file changes nothing, and all errors in it are listed. If it
-//! has none, it is still rejected if it lacks a policy that is in use and not in the code.
+//! keeps what was consumed. An invalid file changes nothing, and all errors in it are listed. A valid
+//! file is rejected too if a policy that is in use is neither in the file nor in the code.
 //! This needs `cargo add toml` and the features `serde` and `watch`.
 //!
 //! ```

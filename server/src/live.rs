@@ -161,7 +161,7 @@ impl Live {
         let ignored = config.settings.restore(&self.started_with);
         let active = Active::new(config, &self.store, &mut reloads.policies)?;
         self.active.store(Arc::new(active));
-        // Not a certificate in another file, because it would be gone after the next reload.
+        // Other files need a restart.
         if let (Some(current), Some(new), false) =
             (&self.certificate, tls, ignored.contains(&"tls"))
         {

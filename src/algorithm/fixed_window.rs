@@ -66,7 +66,8 @@ impl FixedWindow {
             }
             WindowStart::Zone(zone) => {
                 let unit = match span {
-                    // All time zones are whole minutes apart.
+                    // Seconds and minutes start at the same times everywhere. For them this only checks
+                    // the name of the zone.
                     Self::SECOND | Self::MINUTE | Self::HOUR => CalendarUnit::Hour,
                     Self::DAY => CalendarUnit::Day,
                     Self::WEEK => CalendarUnit::Week,

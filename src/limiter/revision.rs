@@ -68,7 +68,7 @@ impl Revision {
     }
 
     /// The same at the time of the store, if the numbers change with time and are not those of this
-    /// time: a day or a month has ended.
+    /// time: a window of a calendar has ended.
     #[inline]
     pub(super) fn renewed(&self, settings: &Settings) -> Option<Self> {
         if self.is_outdated(&*settings.store) { self.renew(settings) } else { None }

@@ -192,6 +192,9 @@ fn more_quotas() -> impl Strategy<Value = Quota> {
     .prop_filter("too large", is_possible)
 }
 
+/// The index of a name; a quota of each kind, and another; and the index of one of them.
+type Drawn = (usize, Vec<Quota>, Quota, usize);
+
 /// Half of them have a single quota, which is of any kind.
 fn revisions() -> impl Strategy<Value = Vec<Policy>> {
     let kinds = quotas().len();
@@ -201,17 +204,16 @@ fn revisions() -> impl Strategy<Value = Vec<Policy>> {
     (count, same, 1..=3usize).prop_flat_map(move |(count, same, revisions)| {
         let revision = prop::collection::vec((other.clone(), any::<prop::sample::Index>()), count);
         prop::collection::vec(revision, revisions).prop_map(move |revisions| {
-            let policy =
-                |mut quotas: Vec<((usize, Vec<Quota>, Quota, usize), prop::sample::Index)>| {
-                    quotas.sort_by_key(|((name, ..), _)| *name);
-                    quotas.dedup_by_key(|((name, ..), _)| *name);
-                    let policy = Policy::new("test");
-                    quotas.iter().fold(policy, |policy, ((name, kinds, more, any), changes)| {
-                        // Mostly the kind that the others have under this name.
-                        let kind = if changes.index(5) == 0 { *any } else { same[*name] };
-                        policy.quota(NAMES[*name], *kinds.get(kind).unwrap_or(more))
-                    })
-                };
+            let policy = |mut quotas: Vec<(Drawn, prop::sample::Index)>| {
+                quotas.sort_by_key(|((name, ..), _)| *name);
+                quotas.dedup_by_key(|((name, ..), _)| *name);
+                let policy = Policy::new("test");
+                quotas.iter().fold(policy, |policy, ((name, kinds, more, any), changes)| {
+                    // Mostly the kind that the others have under this name.
+                    let kind = if changes.index(5) == 0 { *any } else { same[*name] };
+                    policy.quota(NAMES[*name], *kinds.get(kind).unwrap_or(more))
+                })
+            };
             revisions.into_iter().map(policy).collect()
         })
     })

@@ -102,7 +102,7 @@ pub(super) struct OneKey {
 pub(super) struct Adjustment {
     policy: String,
     key: Target,
-    /// Of each quota that `costs` does not name: none if there are `costs`.
+    /// Of each quota that `costs` does not name. Without it, these cost nothing.
     cost: Option<u64>,
     #[serde(default)]
     costs: BTreeMap<String, u64>,

@@ -92,11 +92,16 @@ impl Reader {
         if self.is_incomplete("store") {
             return None;
         }
-        let store = AnyStore::open(settings).and_then(|store| {
-            // This finds an invalid prefix of the keys.
-            store.limiter(Quota::per_second(1).into()).build().map(|_| store)
-        });
-        store.map_err(|error| self.add_error(settings.servers(), error)).ok()
+        let store = AnyStore::open(settings);
+        let store = store.map_err(|error| self.add_error(settings.servers(), error)).ok()?;
+        // Only a limiter checks the prefix of its keys.
+        match store.limiter(Quota::per_second(1).into()).build() {
+            Ok(_) => Some(store),
+            Err(error) => {
+                self.add_error("store.key_prefix", error);
+                None
+            }
+        }
     }
 
     /// Also runs on a reload, which then reports what would make a restart fail.

@@ -9,8 +9,8 @@ use tollgate::Costs;
 use super::problem;
 use crate::live::ActivePolicy;
 
-/// `others` is the cost for each quota that `named` does not name. The error is the response to a
-/// mistake of the caller, which would count as a failure of the store.
+/// `others` is the cost of each quota that `named` does not name. An unknown name is answered here: the
+/// error of the limiter would count as a failure of the store.
 pub(crate) fn costs(
     policy: &ActivePolicy,
     others: u64,

@@ -126,9 +126,10 @@ impl Breaker {
         self.open.is_some() && self.prober.is_some_and(|overdue| overdue <= now)
     }
 
-    /// A probe that starts at this time has ended by then, if its runtime runs it.
+    /// A probe that starts at this time has ended by then, if its runtime runs it: after a timeout to connect,
+    /// and one for its call.
     fn overdue_after(&self, start: Instant) -> Instant {
-        start + self.timeout + LONGEST_INTERVAL
+        start + 2 * self.timeout + LONGEST_INTERVAL
     }
 
     /// A probe has ended. `jitter` is a random number from 0 to 1, so that the processes of a fleet do
@@ -269,10 +270,10 @@ mod tests {
         let mut breaker = opened(start);
         let tried: Vec<_> =
             (0..1_000).filter(|&ms| breaker.starts_trial(start + ms * MS)).collect();
-        assert_eq!(tried, [319, 619, 919]);
-        assert!(breaker.refusal(start + 1_218 * MS).is_some());
+        assert_eq!(tried, [369, 719]);
+        assert!(breaker.refusal(start + 1_068 * MS).is_some());
         assert!(
-            breaker.refusal(start + 1_219 * MS).is_none(),
+            breaker.refusal(start + 1_069 * MS).is_none(),
             "what goes with a trial is sent, too"
         );
         assert!(!breaker.failed(Fault::Late, start + 969 * MS), "there is a prober");
@@ -296,8 +297,8 @@ mod tests {
                 let Probed::StaysOpen { next } = breaker.probed(Err(error()), now, jitter) else {
                     panic!()
                 };
-                assert!(!breaker.starts_trial(next + TIMEOUT));
-                now = next + TIMEOUT;
+                assert!(!breaker.starts_trial(next + 2 * TIMEOUT));
+                now = next + 2 * TIMEOUT;
             }
         }
     }

@@ -101,7 +101,7 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 ///
 /// The probes that notice when a failed server works again are such tasks, too. A program that calls
 /// `block_on` of a `current_thread` runtime for each check gives them no time. So a check is sent to the
-/// server instead, at most one in the timeout plus 250 ms, and can take its whole timeout. If connecting
+/// server instead, at most one in twice the timeout plus 250 ms, and can take its whole timeout. If connecting
 /// takes longer than the timeout, the server may never be used again: in such a program, use a
 /// multi-threaded runtime, or make all checks inside one `block_on`.
 ///

@@ -46,8 +46,8 @@ impl Prober {
         Self { queue: Arc::downgrade(queue), target, is_done: false }
     }
 
-    /// The first probe may take so long, with connecting. The others may take a timeout to connect, and
-    /// another for the call.
+    /// `patience` is how long the first probe may take, with connecting. Each later one may take a timeout
+    /// to connect, and another for its call.
     pub(super) async fn run(mut self, patience: Duration) {
         let mut first = Some(Instant::now() + patience);
         let (mut connecting, mut connection) = (None, None::<Arc<Connection>>);
@@ -84,7 +84,7 @@ impl Drop for Prober {
 /// An attempt to connect, which may take longer than a probe.
 type Connecting = JoinHandle<Result<Arc<Connection>, Error>>;
 
-/// `first` is the end of the first probe.
+/// `first` is when the first probe has to end. `None` for later ones.
 async fn probe(
     queue: &Arc<NodeQueue>,
     target: &Target,
@@ -97,7 +97,8 @@ async fn probe(
     let connection = match connection {
         Some(connection) => connection,
         None => {
-            let mut attempt = tokio::spawn(connect(queue.clone()));
+            let attempt = connecting.take();
+            let mut attempt = attempt.unwrap_or_else(|| tokio::spawn(connect(queue.clone())));
             match wait(&mut attempt, end()).await {
                 Some(connection) => connection?,
                 None => {

@@ -59,11 +59,15 @@ impl World {
     }
 
     fn probe(&mut self, id: QueueId, patience: Duration, is_first: bool) {
-        let task = self.spawn(id, Work::ProbeAcquire { has_tried: false }, false);
+        let pending = self.breakers(id).connecting.take();
+        let task = pending
+            .unwrap_or_else(|| self.spawn(id, Work::ProbeAcquire { has_tried: false }, false));
         let breakers = self.breakers(id);
         (breakers.task, breakers.is_first) = (Some(task), is_first);
         self.begin_step(id, patience);
-        self.resume(task);
+        if pending.is_none() {
+            self.resume(task);
+        }
     }
 
     fn begin_step(&mut self, id: QueueId, patience: Duration) {
@@ -154,6 +158,8 @@ impl World {
     /// The call has ended, or is late. If it is late, its reply changes nothing later.
     fn probed(&mut self, id: QueueId, task: u64, result: Result<(), Error>) {
         if self.breakers(id).task.take_if(|current| *current == task).is_none() {
+            // It was late, and connecting has failed.
+            self.breakers(id).connecting.take_if(|late| *late == task);
             return;
         }
         let (now, jitter) = (self.instant(), self.random.unit());

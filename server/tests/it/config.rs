@@ -548,7 +548,7 @@ fn an_invalid_prefix_of_keys_is_found_by_the_check() {
     assert_errors(
         "policies: { p: { q: 1/s } }\nstore: { redis: 'redis://a', key_prefix: 'my app' }",
         &[],
-        &["settings.yaml:2:10: the prefix \"my app\" must be"],
+        &["settings.yaml:2:30: the prefix \"my app\" must be"],
     );
 }
 

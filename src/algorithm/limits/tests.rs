@@ -559,7 +559,7 @@ fn expect_denial_like_the_store<C: Cost>(
 
 proptest! {
     /// The store decides at any of the times, after any checks of the revision that has cached the
-    /// denial. If there are none, a client that waits as told is not early, and later only by what is
+    /// denial. If there are none, a client that honors the wait is not early, and later only by what is
     /// unknown of the time.
     #[test]
     fn a_cached_denial_denies_nothing_that_the_store_allows_and_no_wait_is_too_short(

@@ -13,6 +13,11 @@ impl ConfigError {
     pub(crate) fn new(message: impl Into<Cow<'static, str>>) -> Self {
         Self(message.into())
     }
+
+    /// All errors as one, with a line for each.
+    pub(crate) fn all_or_nothing(errors: Vec<String>) -> Result<(), Self> {
+        if errors.is_empty() { Ok(()) } else { Err(Self::new(errors.join("\n"))) }
+    }
 }
 
 impl fmt::Display for ConfigError {

@@ -1,6 +1,5 @@
 use std::borrow::Cow;
 
-use crate::policy_set::all_or_nothing;
 use crate::{ConfigError, Quota};
 
 /// What a limiter enforces: a named set of quotas.
@@ -127,7 +126,7 @@ impl Policy {
                 ));
             }
         }
-        all_or_nothing(errors)
+        ConfigError::all_or_nothing(errors)
     }
 }
 

@@ -61,13 +61,8 @@ impl PolicySet {
     ///
     /// If a policy is invalid. The text lists all errors, one per line.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        all_or_nothing(self.0.iter().flat_map(policy_errors).collect())
+        ConfigError::all_or_nothing(self.0.iter().flat_map(policy_errors).collect())
     }
-}
-
-/// All errors as one, with a line for each.
-pub(crate) fn all_or_nothing(errors: Vec<String>) -> Result<(), ConfigError> {
-    if errors.is_empty() { Ok(()) } else { Err(ConfigError::new(errors.join("\n"))) }
 }
 
 /// Any time after 1970: a calendar has windows at all of them.

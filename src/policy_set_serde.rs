@@ -5,8 +5,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use crate::policy_set::{all_or_nothing, policy_errors};
-use crate::{Policy, PolicySet, Quota};
+use crate::policy_set::policy_errors;
+use crate::{ConfigError, Policy, PolicySet, Quota};
 
 /// A map from the names of policies to maps from the names of quotas to their text.
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for PolicySet {
             errors.extend(policy_errors(&policy));
             set = set.policy(policy);
         }
-        all_or_nothing(errors).map_err(D::Error::custom)?;
+        ConfigError::all_or_nothing(errors).map_err(D::Error::custom)?;
         Ok(set)
     }
 }

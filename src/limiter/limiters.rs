@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Limiter, LimiterBuilder};
-use crate::policy_set::all_or_nothing;
 use crate::store::Store;
 use crate::{ConfigError, Policy, PolicySet};
 
@@ -157,7 +156,7 @@ impl Limiters {
                 None => errors.push(format!("policy `{name}` is in use, but not there any more")),
             }
         }
-        all_or_nothing(errors)?;
+        ConfigError::all_or_nothing(errors)?;
         // All policies are valid, so that all of them are changed.
         updates.iter().try_for_each(|(limiter, policy)| limiter.update((*policy).clone()))?;
         state.set = set;

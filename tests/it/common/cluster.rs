@@ -51,7 +51,7 @@ impl Cluster {
         })
         .await;
         let id: String = replica.query(&["CLUSTER", "MYID"]).await;
-        wait_until("all nodes know the replica", BOUND, async || {
+        wait_until("all nodes know the replica, and it knows them", BOUND, async || {
             for node in &cluster.nodes {
                 let nodes: String = node.query(&["CLUSTER", "NODES"]).await;
                 let knows = |line: &str| line.starts_with(&id) && line.contains("slave");
@@ -59,7 +59,9 @@ impl Cluster {
                     return false;
                 }
             }
-            true
+            // Otherwise it ignores that they consider its primary as failed.
+            let nodes: String = replica.query(&["CLUSTER", "NODES"]).await;
+            cluster.ids.iter().all(|id| nodes.lines().any(|line| line.starts_with(id)))
         })
         .await;
         cluster.replica = Some(replica);

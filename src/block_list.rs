@@ -9,7 +9,8 @@ use crate::{Error, ErrorKind, Key, Store};
 ///
 /// The list belongs to the store: on a [`RedisStore`](crate::RedisStore), to all stores with the same
 /// key prefix on that server. Each process reads it about once a second, so [`get`](Self::get) asks
-/// nobody, and goes on while Redis fails. At most 1,000 keys can be blocked at a time.
+/// nobody, and goes on while Redis fails. A process that starts calls [`refresh`](Self::refresh), so that
+/// the list applies to its first request. At most 1,000 keys can be blocked at a time.
 ///
 /// A limiter does not look at the list. Ask it before a check, for example in a
 /// [resolver](crate::KeyResolver):
@@ -96,6 +97,15 @@ impl BlockList {
     /// If the store fails: then the key may be blocked or not.
     pub async fn unblock(&self, policy: &str, key: impl Into<Key>) -> Result<(), Error> {
         self.0.change(BlockChange::Unblock(member(policy, &key.into()))).await
+    }
+
+    /// Reads the list now, instead of within the next second.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails, or does not reply within a second: what this process knows stays as it is.
+    pub async fn refresh(&self) -> Result<(), Error> {
+        self.0.refresh().await
     }
 
     /// The keys that are blocked, as far as this process knows, in no order.

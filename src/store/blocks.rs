@@ -18,7 +18,7 @@ pub(crate) const MAX_BLOCKED: usize = 1_000;
 /// A policy and a key, as [`BlockList`](crate::BlockList) encodes them.
 pub(crate) type Member = Vec<u8>;
 
-pub(crate) type Changed<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+pub(crate) type Done<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 #[derive(Clone, Debug)]
 pub enum BlockChange {
@@ -32,7 +32,12 @@ pub trait Blocks: Debug + Send + Sync {
     fn known(&self) -> &KnownBlocks;
 
     /// Changes the list. This process knows of it when the future is ready.
-    fn change(&self, change: BlockChange) -> Changed<'_>;
+    fn change(&self, change: BlockChange) -> Done<'_>;
+
+    /// When the future is ready, this process knows what others have changed.
+    fn refresh(&self) -> Done<'_> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// From now on, this process has to know what others change.
     fn follow(&self) {}
@@ -91,7 +96,7 @@ impl Blocks for KnownBlocks {
         self
     }
 
-    fn change(&self, change: BlockChange) -> Changed<'_> {
+    fn change(&self, change: BlockChange) -> Done<'_> {
         let result = self.update(|ends| {
             let now = Instant::now();
             ends.retain(|_, end| *end > now);

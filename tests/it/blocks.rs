@@ -41,6 +41,24 @@ async fn other_processes_know_of_a_block_and_of_its_end() {
 }
 
 #[tokio::test]
+async fn a_process_that_starts_can_read_the_list_before_its_first_request() {
+    let server = Server::start().await;
+    let list = || BlockList::new(&RedisStore::open(server.url()).unwrap());
+    list().block("api", "a", HOUR).await.unwrap();
+    let new = list();
+    new.refresh().await.unwrap();
+    assert!(new.get("api", &"a".into()).is_some());
+
+    server.stop();
+    assert!(new.refresh().await.unwrap_err().is_transient());
+    assert!(new.get("api", &"a".into()).is_some(), "what is known stays known");
+    let in_memory = BlockList::new(&MemoryStore::new());
+    in_memory.block("api", "a", HOUR).await.unwrap();
+    in_memory.refresh().await.unwrap();
+    assert!(in_memory.get("api", &"a".into()).is_some());
+}
+
+#[tokio::test]
 async fn a_block_goes_on_while_redis_is_gone_and_a_change_fails() {
     let server = Server::start().await;
     let list = BlockList::new(&RedisStore::open(server.url()).unwrap());

@@ -11,7 +11,7 @@ use super::slot_map::SLOTS;
 use super::timer;
 use super::topology::{Failure, Topology};
 use crate::error::with_causes;
-use crate::store::blocks::{BlockChange, Blocks, Changed, KnownBlocks, MAX_BLOCKED, Member, full};
+use crate::store::blocks::{BlockChange, Blocks, Done, KnownBlocks, MAX_BLOCKED, Member, full};
 use crate::{Error, ErrorKind, random};
 
 const SCRIPT: &str = include_str!("../../../lua/block_list.lua");
@@ -88,7 +88,7 @@ impl Blocks for RedisBlocks {
         &self.known
     }
 
-    fn change(&self, change: BlockChange) -> Changed<'_> {
+    fn change(&self, change: BlockChange) -> Done<'_> {
         Box::pin(async move {
             match change {
                 BlockChange::Block(member, time) => {
@@ -98,6 +98,10 @@ impl Blocks for RedisBlocks {
                 BlockChange::Unblock(member) => self.call(&[b"unblock", &member]).await,
             }
         })
+    }
+
+    fn refresh(&self) -> Done<'_> {
+        Box::pin(self.call(&[b"list"]))
     }
 
     fn follow(&self) {
@@ -129,7 +133,7 @@ impl Drop for Following {
 async fn follow(following: Following) {
     while let Some(blocks) = following.0.upgrade() {
         // While Redis fails, the blocks that are known go on.
-        if let Err(error) = blocks.call(&[b"list"]).await {
+        if let Err(error) = blocks.refresh().await {
             blocks.warn(&error);
         }
         drop(blocks);

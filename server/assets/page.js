@@ -39,7 +39,7 @@ function showPolicies(status, seconds) {
     const quotas = Object.entries(policy.quotas).map(([name, quota]) => `${name} ${quota}`).join(", ");
     return row([
       name,
-      element("td", quotas + (policy.is_shadow ? " (shadow)" : "")),
+      element("td", (quotas || "in the requests") + (policy.is_shadow ? " (shadow)" : "")),
       element("td", rate(policy, "allowed"), "number"),
       element("td", rate(policy, "denied"), "number"),
       element("td", number(policy.allowed), "number"),
@@ -102,6 +102,13 @@ function latency(metrics) {
   return bound === Infinity ? "more than 1 s" : `${number(1000 * bound)} ms`;
 }
 
+// What it is, and whether that is bad.
+function configuration(status, metrics) {
+  if (sum(samples(metrics, "tollgate_server_reload_failed")) > 0) return ["the last reload was rejected", true];
+  const sections = status.restart_needed.join(", ");
+  return sections ? [`as in the files, except ${sections}: these need a restart`, true] : ["as in the files", false];
+}
+
 function showServer(status, metrics) {
   const facts = [["Store", status.store]];
   const connections = samples(metrics, "tollgate_redis_connections");
@@ -116,8 +123,7 @@ function showServer(status, metrics) {
     facts.push(["99% of calls in 30 s took at most", latency(metrics)]);
   }
   facts.push(["Failure mode", status.failure_mode]);
-  const failed = sum(samples(metrics, "tollgate_server_reload_failed")) > 0;
-  facts.push(["Configuration", failed ? "the last reload was rejected" : "as in the files", failed]);
+  facts.push(["Configuration", ...configuration(status, metrics)]);
   $("server").replaceChildren(...facts.map(([name, value, isBad]) => {
     const pair = element("div");
     pair.append(element("dt", name), element("dd", value, isBad ? "bad" : undefined));

@@ -1,17 +1,16 @@
 //! The command line and the environment.
 
 use std::env;
-use std::net::SocketAddr;
-use std::num::NonZeroUsize;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde_saphyr::Location;
 
 use crate::config::{Errors, Origin, Places, Source};
 use crate::secret::{RedisUrl, Secret};
-use crate::settings::{FailureMode, Sentinel, Settings};
+use crate::settings::{FailureMode, Sentinel, Settings, StoreSettings};
 use crate::simulate::Simulate;
 
 const CONFIG: &str = "TOLLGATE_CONFIG";
@@ -31,7 +30,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Check(Check),
+    Check(Box<Check>),
     Simulate(Simulate),
 }
 
@@ -120,17 +119,18 @@ impl OtherOptions {
     }
 }
 
+/// All of them are text here, so that the errors of one do not hide those of the others and of the files.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Overrides {
     /// Listen address for gRPC
     #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
-    grpc: Option<SocketAddr>,
+    grpc: Option<String>,
     /// Listen address for HTTP
     #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
-    http: Option<SocketAddr>,
+    http: Option<String>,
     /// Listen address for the admin API
     #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
-    admin: Option<SocketAddr>,
+    admin: Option<String>,
     /// Bearer token for the admin API
     #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     admin_token: Option<String>,
@@ -143,9 +143,9 @@ pub(crate) struct Overrides {
     redis_cluster: Vec<String>,
     /// Redis Sentinel URLs, separated by commas
     #[arg(long, env = "REDIS_SENTINEL", value_name = "URLS", value_delimiter = ',')]
-    #[arg(hide_env_values = true, requires = "redis_sentinel_service")]
+    #[arg(hide_env_values = true)]
     redis_sentinel: Vec<String>,
-    /// Name of the primary in Sentinel
+    /// Name of the primary in Sentinel [default: that of the settings]
     #[arg(long, env = "REDIS_SENTINEL_SERVICE", value_name = "NAME")]
     redis_sentinel_service: Option<String>,
     /// Prefix of all Redis keys
@@ -153,54 +153,89 @@ pub(crate) struct Overrides {
     key_prefix: Option<String>,
     /// Connections to each Redis server
     #[arg(long, env = "TOLLGATE_CONNECTIONS", value_name = "NUMBER")]
-    connections: Option<NonZeroUsize>,
+    connections: Option<String>,
     /// Number of instances to assume until Redis has been reached
     #[arg(long, env = "TOLLGATE_INSTANCES", value_name = "NUMBER")]
-    instances: Option<NonZeroUsize>,
+    instances: Option<String>,
     /// Timeout of a check, such as 50ms
-    #[arg(long, env = "TOLLGATE_TIMEOUT", value_name = "TIME", value_parser = humantime::parse_duration)]
-    timeout: Option<Duration>,
-    /// How to decide checks while Redis is unavailable
+    #[arg(long, env = "TOLLGATE_TIMEOUT", value_name = "TIME")]
+    timeout: Option<String>,
+    /// How to decide checks while Redis is unavailable: local, open or closed
     #[arg(long, env = "TOLLGATE_FAILURE_MODE", value_name = "MODE")]
-    failure_mode: Option<FailureMode>,
+    failure_mode: Option<String>,
     /// How long to keep accepting connections after /readyz starts to fail
-    #[arg(long, env = "TOLLGATE_SHUTDOWN_DELAY", value_name = "TIME", value_parser = humantime::parse_duration)]
-    shutdown_delay: Option<Duration>,
+    #[arg(long, env = "TOLLGATE_SHUTDOWN_DELAY", value_name = "TIME")]
+    shutdown_delay: Option<String>,
 }
 
 impl Overrides {
     pub(crate) fn apply(&self, settings: &mut Settings, places: &mut Places, errors: &mut Errors) {
         let Settings { listen, checks, shutdown, admin, store, .. } = settings;
         let mut set = Override { places, errors };
-        set.value(&mut listen.grpc, self.grpc, "listen.grpc", "TOLLGATE_GRPC");
-        set.value(&mut listen.http, self.http, "listen.http", "TOLLGATE_HTTP");
-        set.value(&mut listen.admin, self.admin, "listen.admin", "TOLLGATE_ADMIN");
-        set.value(&mut checks.timeout, self.timeout, "checks.timeout", "TOLLGATE_TIMEOUT");
-        let failure_mode = &mut checks.failure_mode;
-        set.value(failure_mode, self.failure_mode, "checks.failure_mode", "TOLLGATE_FAILURE_MODE");
-        set.value(
-            &mut shutdown.delay,
-            self.shutdown_delay,
-            "shutdown.delay",
-            "TOLLGATE_SHUTDOWN_DELAY",
-        );
-        let token = self.admin_token.clone().map(Secret::from);
-        set.option(&mut admin.token, token, "admin.token", "TOLLGATE_ADMIN_TOKEN");
-        let prefix = self.key_prefix.clone();
-        set.option(&mut store.key_prefix, prefix, "store.key_prefix", "TOLLGATE_KEY_PREFIX");
-        let connections = &mut store.connections;
-        set.option(connections, self.connections, "store.connections", "TOLLGATE_CONNECTIONS");
-        set.option(&mut store.instances, self.instances, "store.instances", "TOLLGATE_INSTANCES");
-        // Servers in the environment replace those in the settings.
-        if self.redis_url.is_some()
-            || !self.redis_cluster.is_empty()
-            || !self.redis_sentinel.is_empty()
-        {
+        for (setting, text, name, variable) in [
+            (&mut listen.grpc, &self.grpc, "listen.grpc", "TOLLGATE_GRPC"),
+            (&mut listen.http, &self.http, "listen.http", "TOLLGATE_HTTP"),
+            (&mut listen.admin, &self.admin, "listen.admin", "TOLLGATE_ADMIN"),
+        ] {
+            let address = set.parsed(text, variable, FromStr::from_str);
+            set.value(setting, address, name, variable);
+        }
+        for (setting, text, name, variable) in [
+            (
+                &mut store.connections,
+                &self.connections,
+                "store.connections",
+                "TOLLGATE_CONNECTIONS",
+            ),
+            (&mut store.instances, &self.instances, "store.instances", "TOLLGATE_INSTANCES"),
+        ] {
+            let number = set.parsed(text, variable, FromStr::from_str);
+            set.value(setting, number.map(Some), name, variable);
+        }
+        for (setting, text, name, variable) in [
+            (&mut checks.timeout, &self.timeout, "checks.timeout", "TOLLGATE_TIMEOUT"),
+            (
+                &mut shutdown.delay,
+                &self.shutdown_delay,
+                "shutdown.delay",
+                "TOLLGATE_SHUTDOWN_DELAY",
+            ),
+        ] {
+            let time = set.parsed(text, variable, humantime::parse_duration);
+            set.value(setting, time, name, variable);
+        }
+        let variable = "TOLLGATE_FAILURE_MODE";
+        let mode = set.parsed(&self.failure_mode, variable, |text| {
+            FailureMode::from_str(text, false).map_err(|_| "must be local, open or closed")
+        });
+        set.value(&mut checks.failure_mode, mode, "checks.failure_mode", variable);
+        let token = self.admin_token.clone().map(|token| Some(Secret::from(token)));
+        set.value(&mut admin.token, token, "admin.token", "TOLLGATE_ADMIN_TOKEN");
+        let prefix = self.key_prefix.clone().map(Some);
+        set.value(&mut store.key_prefix, prefix, "store.key_prefix", "TOLLGATE_KEY_PREFIX");
+        self.apply_servers(store, &mut set);
+    }
+
+    /// Servers in the environment replace those in the settings.
+    fn apply_servers(&self, store: &mut StoreSettings, set: &mut Override<'_>) {
+        let has_sentinels = !self.redis_sentinel.is_empty();
+        if self.redis_url.is_some() || !self.redis_cluster.is_empty() || has_sentinels {
             store.redis = set.urls(self.redis_url.as_slice(), "store.redis", "REDIS_URL").pop();
             store.cluster = set.urls(&self.redis_cluster, "store.cluster", "REDIS_CLUSTER");
             let urls = set.urls(&self.redis_sentinel, "store.sentinel", "REDIS_SENTINEL");
-            let service = self.redis_sentinel_service.clone().filter(|_| !urls.is_empty());
-            store.sentinel = service.map(|service| Sentinel { urls, service });
+            let service = store.sentinel.take().map(|sentinel| sentinel.service);
+            let service = service.unwrap_or_default();
+            store.sentinel = (!urls.is_empty()).then_some(Sentinel { urls, service });
+        }
+        match (&mut store.sentinel, &self.redis_sentinel_service) {
+            (Some(sentinel), Some(service)) => sentinel.service.clone_from(service),
+            (Some(sentinel), None) if sentinel.service.is_empty() && has_sentinels => {
+                set.error("REDIS_SENTINEL", "REDIS_SENTINEL_SERVICE is missing");
+            }
+            (None, Some(_)) if !has_sentinels => {
+                set.error("REDIS_SENTINEL_SERVICE", "there are no sentinels: set REDIS_SENTINEL");
+            }
+            _ => {}
         }
     }
 }
@@ -225,14 +260,15 @@ impl Override<'_> {
         }
     }
 
-    fn option<T>(
+    fn parsed<T, E: Display>(
         &mut self,
-        setting: &mut Option<T>,
-        value: Option<T>,
-        name: &'static str,
-        variable: &'static str,
-    ) {
-        self.value(setting, value.map(Some), name, variable);
+        text: &Option<String>,
+        variable: &str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let text = text.as_deref()?;
+        let value = parse(text);
+        value.map_err(|error| self.error(variable, format!("`{text}`: {error}"))).ok()
     }
 
     fn urls(
@@ -244,8 +280,12 @@ impl Override<'_> {
         self.places.override_by(name, variable);
         let valid = urls.iter().filter_map(|url| {
             let url = RedisUrl::try_from(url.clone());
-            url.map_err(|error| self.errors.add(Path::new(variable), Location::UNKNOWN, error)).ok()
+            url.map_err(|error| self.error(variable, error)).ok()
         });
         valid.collect()
+    }
+
+    fn error(&mut self, variable: &str, error: impl Display) {
+        self.errors.add(Path::new(variable), Location::UNKNOWN, error);
     }
 }

@@ -22,11 +22,15 @@ use tonic::Status;
 use tower::{Layer as _, ServiceExt as _};
 use tower_http::timeout::TimeoutLayer;
 
+use crate::body_bytes::BodyBytes;
 use crate::serve::Protocol;
 use crate::settings::Limits;
 
 /// How long a client may take to end the connection, in addition to the time for its requests.
 const END_MARGIN: Duration = Duration::from_secs(2);
+/// The bytes of requests that are not complete are at most those of this many requests of full size. Few are
+/// ever incomplete, because clients send a request at once.
+const INCOMPLETE_REQUESTS: usize = 4;
 
 pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
@@ -52,10 +56,11 @@ impl Connection {
         let Self { peer, router, builder, protocol, limits, first_request_by } = self;
         let begun = Arc::new(AtomicU64::new(0));
         let counted = begun.clone();
+        let bytes = BodyBytes::new(limits.request_bytes.saturating_mul(INCOMPLETE_REQUESTS));
         let service = router.map_request(move |mut request: Request<_>| {
             counted.fetch_add(1, Ordering::Relaxed);
             request.extensions_mut().insert(ConnectInfo(peer));
-            request.map(axum::body::Body::new)
+            request.map(|body| Body::new(bytes.count(body)))
         });
         let timeouts =
             TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use futures_util::future;
 use tollgate::resolve::ClientIp;
 use tollgate::{BlockList, ConfigError, Error, Limiter, Policy, Quota};
 
@@ -16,6 +17,9 @@ use crate::settings::{Checks, FailureMode, Settings};
 use crate::store::AnyStore;
 use crate::telemetry;
 use crate::tls::Certificate;
+
+/// Enough to reach most nodes of a cluster.
+const PROBED_KEYS: usize = 16;
 
 /// What all requests share.
 pub(crate) struct Live {
@@ -45,6 +49,8 @@ pub(crate) struct Active {
     pub(crate) lists: Lists,
     /// Those in effect: some are still those of the start.
     pub(crate) settings: Settings,
+    /// The sections of the files that are not in effect until a restart.
+    pub(crate) restart_needed: Vec<&'static str>,
     pub(crate) client_ip: ClientIp,
     has_warned_of_gateways: AtomicBool,
     has_warned_of_domains: AtomicBool,
@@ -102,7 +108,7 @@ impl Live {
     ) -> Result<Self, ConfigError> {
         let started_with = config.settings.clone();
         let mut policies = HashMap::new();
-        let active = Active::new(config, &store, &mut policies)?;
+        let active = Active::new(config, &store, &mut policies, Vec::new())?;
         let blocked = store.block_list();
         Ok(Self {
             active: ArcSwap::from_pointee(active),
@@ -126,11 +132,16 @@ impl Live {
             || self.try_store().await.is_ok()
     }
 
-    /// Asks the store about a key, whatever the failure mode.
+    /// Asks the store about some keys, whatever the failure mode.
+    ///
+    /// # Errors
+    ///
+    /// If none of them is answered. In a cluster, some keys may be answered while others are not.
     pub(crate) async fn try_store(&self) -> Result<(), Error> {
         let active = self.active();
         let Some((_, policy)) = active.policies().next() else { return Ok(()) };
-        policy.limiter.peek("readyz").await.map(|_| ())
+        let peek = |n| Box::pin(policy.limiter.peek(format!("readyz-{n}")));
+        future::select_ok((0..PROBED_KEYS).map(peek)).await.map(|_| ())
     }
 
     /// Whether the files are not those that were read last.
@@ -158,18 +169,17 @@ impl Live {
         let (read, service) = self.source.load();
         reloads.read = read;
         let Service { mut config, tls, .. } = service?;
-        let ignored = config.settings.restore(&self.started_with);
-        let active = Active::new(config, &self.store, &mut reloads.policies)?;
-        self.active.store(Arc::new(active));
+        let restart_needed = config.settings.restore(&self.started_with);
         // Other files need a restart.
-        if let (Some(current), Some(new), false) =
-            (&self.certificate, tls, ignored.contains(&"tls"))
-        {
-            current.replace(&new);
-        }
-        if !ignored.is_empty() {
-            let settings = ignored.join(", ");
+        let has_same_files = !restart_needed.contains(&"tls");
+        if !restart_needed.is_empty() {
+            let settings = restart_needed.join(", ");
             tracing::warn!(settings, "some settings have changed that need a restart");
+        }
+        let active = Active::new(config, &self.store, &mut reloads.policies, restart_needed)?;
+        self.active.store(Arc::new(active));
+        if let (Some(current), Some(new), true) = (&self.certificate, tls, has_same_files) {
+            current.replace(&new);
         }
         Ok(())
     }
@@ -184,6 +194,7 @@ impl Active {
         config: Config,
         store: &AnyStore,
         all: &mut HashMap<String, ActivePolicy>,
+        restart_needed: Vec<&'static str>,
     ) -> Result<Self, ConfigError> {
         let Config { settings, policies, shadow, domains, lists, client_ip } = config;
         let overrides = domains.override_names().map(|name| {
@@ -204,6 +215,7 @@ impl Active {
             domains,
             lists,
             settings,
+            restart_needed,
             client_ip,
             has_warned_of_gateways: AtomicBool::new(false),
             has_warned_of_domains: AtomicBool::new(false),

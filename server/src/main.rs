@@ -1,6 +1,7 @@
 //! Rate limiting as a service, for gateways that ask before each request.
 
 mod admin;
+mod body_bytes;
 mod checker;
 mod cli;
 mod config;
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     let Cli { command, serve } = Cli::parse();
     match command {
         None => run(serve),
-        Some(Command::Check(check)) => exit(report(check)),
+        Some(Command::Check(check)) => exit(report(*check)),
         Some(Command::Simulate(simulate)) => exit(simulate.run()),
     }
 }

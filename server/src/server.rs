@@ -54,6 +54,8 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     let Settings { listen, limits, admin, shutdown, .. } = &settings;
     open_files::allow(limits, PORTS);
     let live = Arc::new(Live::new(service, read, source)?);
+    // Before the first request. Without Redis, the blocks apply as soon as it is back.
+    let _ = live.blocked.refresh().await;
     let readiness = Arc::new(Readiness::new(live.clone()));
 
     let acceptor =
@@ -82,7 +84,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         listener: bind(listen.admin).await?,
         router: bounded(admin_router, limits),
         protocol: Protocol::Http1,
-        tls: None,
+        tls: if listen.admin.ip().is_loopback() { None } else { acceptor(Protocol::Http1)? },
     };
     health.update(&readiness).await;
     // Without a handler, the signal ends the process.

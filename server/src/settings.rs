@@ -67,6 +67,9 @@ impl Settings {
         if servers.iter().filter(|is_given| **is_given).count() > 1 {
             add("store", "store: give only one of `redis`, `cluster` and `sentinel`");
         }
+        if store.tls.is_some() && !servers.contains(&true) && !incomplete.contains("store") {
+            add("store.tls", "store.tls: without Redis there is nothing to encrypt");
+        }
         if checks.timeout.is_zero() {
             add("checks.timeout", "checks.timeout: must be more than 0s");
         }
@@ -161,6 +164,7 @@ pub(crate) struct StoreSettings {
     /// The URLs of some nodes of a Redis cluster.
     pub(crate) cluster: Vec<RedisUrl>,
     pub(crate) sentinel: Option<Sentinel>,
+    pub(crate) tls: Option<StoreTls>,
     pub(crate) key_prefix: Option<String>,
     /// Connections to each server.
     pub(crate) connections: Option<NonZeroUsize>,
@@ -190,6 +194,16 @@ pub(crate) struct Sentinel {
     pub(crate) urls: Vec<RedisUrl>,
     /// The name of the primary.
     pub(crate) service: String,
+}
+
+/// PEM files for `rediss://`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct StoreTls {
+    /// The authorities that sign the certificates of the servers, instead of the public ones.
+    pub(crate) ca: Option<PathBuf>,
+    /// What this process shows to the servers.
+    pub(crate) client: Option<Tls>,
 }
 
 /// How limits are checked.
@@ -307,7 +321,7 @@ impl Default for Shutdown {
     }
 }
 
-/// PEM files, for gRPC and HTTP.
+/// PEM files with a certificate and its key.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tls {

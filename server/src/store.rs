@@ -1,6 +1,9 @@
 //! The store of the settings.
 
-use tollgate::{BlockList, ConfigError, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
+use std::error::Error;
+
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use tollgate::{BlockList, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
 
 use crate::secret::RedisUrl;
 use crate::settings::{Sentinel, StoreSettings};
@@ -14,15 +17,21 @@ pub(crate) enum AnyStore {
 impl AnyStore {
     /// # Errors
     ///
-    /// If the URLs do not fit together.
-    pub(crate) fn open(settings: &StoreSettings) -> Result<Self, ConfigError> {
+    /// If the URLs do not fit together, or do not fit the certificates.
+    pub(crate) fn open(
+        settings: &StoreSettings,
+        tls: Option<&TlsCertificates>,
+    ) -> Result<Self, Box<dyn Error>> {
         let StoreSettings { redis, cluster, sentinel, max_keys, .. } = settings;
+        let servers = |urls: &[RedisUrl]| {
+            urls.iter().map(|url| server(url, tls)).collect::<Result<Vec<_>, _>>()
+        };
         let store = if let Some(Sentinel { urls, service }) = sentinel {
-            RedisStore::open_sentinel(urls.iter().map(RedisUrl::expose), service.as_str())?
+            RedisStore::open_sentinel(servers(urls)?, service.as_str())?
         } else if !cluster.is_empty() {
-            RedisStore::open_cluster(cluster.iter().map(RedisUrl::expose))?
+            RedisStore::open_cluster(servers(cluster)?)?
         } else if let Some(url) = redis {
-            RedisStore::open(url.expose())?
+            RedisStore::open(server(url, tls)?)?
         } else {
             return Ok(Self::Memory(match max_keys {
                 None => MemoryStore::new(),
@@ -75,5 +84,16 @@ impl AnyStore {
         if let Self::Redis(store) = self {
             store.shutdown().await;
         }
+    }
+}
+
+fn server(url: &RedisUrl, tls: Option<&TlsCertificates>) -> Result<ConnectionInfo, Box<dyn Error>> {
+    let info = url.expose().into_connection_info()?;
+    match tls {
+        None => Ok(info),
+        Some(_) if !url.expose().starts_with("rediss://") => {
+            Err(format!("store.tls: {url} is not encrypted: it has to start with rediss://").into())
+        }
+        Some(tls) => Ok(Client::build_with_tls(info, tls.clone())?.get_connection_info().clone()),
     }
 }

@@ -23,15 +23,17 @@ use crate::reload::reload as reload_files;
 use crate::settings::Settings;
 
 /// The active policies with what they have decided since the start, the keys that were denied most in
-/// the last complete period, and those that are blocked.
+/// the last complete period, and those that are blocked. A policy whose numbers are in the requests has no
+/// quotas of its own.
 pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     let active = live.active();
     let mut policies: Vec<_> = active.policies().collect();
     policies.sort_by_key(|(name, _)| *name);
     let policies = policies.into_iter().map(|(name, policy)| {
         let numbers = policy.limiter.policy();
-        let quotas =
-            numbers.quotas().map(|(name, quota)| (name.to_owned(), quota.to_string().into()));
+        let has_own_numbers = active.domains.override_names().all(|other| other != name);
+        let quotas = numbers.quotas().filter(|_| has_own_numbers);
+        let quotas = quotas.map(|(name, quota)| (name.to_owned(), quota.to_string().into()));
         json!({
             "name": name,
             "quotas": Value::Object(quotas.collect()),
@@ -57,6 +59,7 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
         "time": time.as_secs_f64(),
         "store": live.store.kind(),
         "failure_mode": active.settings.checks.failure_mode,
+        "restart_needed": active.restart_needed,
         "policies": policies.collect::<Vec<_>>(),
         "denied": { "seconds": denied::PERIOD.as_secs(), "keys": keys.collect::<Vec<_>>() },
         "blocked": blocked.collect::<Vec<_>>(),

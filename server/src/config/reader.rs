@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use redis::{ClientTlsConfig, TlsCertificates};
 use serde_saphyr::Location;
 use tollgate::resolve::ClientIp;
 use tollgate::{Policy, PolicySet, Quota};
@@ -16,7 +17,7 @@ use super::source::{Origin, Source};
 use super::{Config, Errors, Read};
 use crate::domain::{DomainFile, Domains, Known};
 use crate::lists::Lists;
-use crate::settings::{Settings, StoreSettings, Tls};
+use crate::settings::{Settings, StoreSettings, StoreTls, Tls};
 use crate::store::AnyStore;
 use crate::tls::{self, Certificate};
 
@@ -92,7 +93,11 @@ impl Reader {
         if self.is_incomplete("store") {
             return None;
         }
-        let store = AnyStore::open(settings);
+        let tls = match &settings.tls {
+            None => None,
+            Some(files) => Some(self.store_tls(files)?),
+        };
+        let store = AnyStore::open(settings, tls.as_ref());
         let store = store.map_err(|error| self.add_error(settings.servers(), error)).ok()?;
         // Only a limiter checks the prefix of its keys.
         match store.limiter(Quota::per_second(1).into()).build() {
@@ -102,6 +107,21 @@ impl Reader {
                 None
             }
         }
+    }
+
+    fn store_tls(&mut self, files: &StoreTls) -> Option<TlsCertificates> {
+        let certificates = |pem: &[u8]| tls::certificates(pem).map(|_| pem.to_owned());
+        let key = |pem: &[u8]| tls::key(pem).map(|_| pem.to_owned());
+        let ca = files.ca.as_ref().map(|file| self.pem("store.tls.ca", file, certificates));
+        let client = files.client.as_ref().map(|Tls { certificate, key: key_file }| {
+            let client_cert = self.pem("store.tls.client.certificate", certificate, certificates);
+            let client_key = self.pem("store.tls.client.key", key_file, key);
+            Some(ClientTlsConfig { client_cert: client_cert?, client_key: client_key? })
+        });
+        // Those that are given have to be valid.
+        let root_cert = ca.map_or(Some(None), |ca| ca.map(Some))?;
+        let client_tls = client.map_or(Some(None), |client| client.map(Some))?;
+        Some(TlsCertificates { client_tls, root_cert })
     }
 
     /// Also runs on a reload, which then reports what would make a restart fail.

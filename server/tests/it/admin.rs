@@ -102,6 +102,15 @@ async fn policies_and_denied_keys_are_listed() {
 }
 
 #[tokio::test]
+async fn a_policy_with_its_numbers_in_the_requests_is_not_listed_with_others() {
+    let server = Server::with_domain("domain: d\ndescriptors: [{ key: user }]", "");
+    let status = Client::new().get(server.admin("/api/status")).send().await.unwrap();
+    let status: Value = status.json().await.unwrap();
+    assert!(status["policies"][0]["name"].as_str().unwrap().contains("override"), "{status}");
+    assert_eq!(status["policies"][0]["quotas"], json!({}));
+}
+
+#[tokio::test]
 async fn in_shadow_mode_the_status_counts_what_would_have_been_denied() {
     let domain = "domain: d\ndescriptors: [{ key: user, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }]";
     let server = Server::with_domain(domain, "");
@@ -152,8 +161,8 @@ descriptors:
         json!({
             "listen": { "grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "admin": "127.0.0.1:0" },
             "store": {
-                "redis": null, "cluster": [], "sentinel": null, "key_prefix": null,
-                "connections": null, "instances": null, "max_keys": 1000,
+                "redis": null, "cluster": [], "sentinel": null, "tls": null,
+                "key_prefix": null, "connections": null, "instances": null, "max_keys": 1000,
             },
             "checks": { "timeout": "30ms", "failure_mode": "open", "cache_denials": "1s" },
             "limits": {
@@ -187,6 +196,11 @@ descriptors:
     );
 
     // What is shown is what is in effect, not what a restart would apply.
+    let restart_needed = async || {
+        let status = Client::new().get(server.admin("/api/status")).bearer_auth("t0p").send().await;
+        status.unwrap().json::<Value>().await.unwrap()["restart_needed"].clone()
+    };
+    assert_eq!(restart_needed().await, json!([]));
     let changed = settings.replace("descriptors: 3", "descriptors: 4, streams: 7");
     files.write("settings.yaml", &changed.replace("max_keys: 1000", "max_keys: 5"));
     let reloaded = Client::new().post(server.admin("/api/reload")).bearer_auth("t0p").send().await;
@@ -195,6 +209,7 @@ descriptors:
     assert_eq!(shown["limits"]["descriptors"], 4);
     assert_eq!(shown["limits"]["streams"], 1024);
     assert_eq!(shown["store"]["max_keys"], 1000);
+    assert_eq!(restart_needed().await, json!(["store", "limits"]));
 }
 
 #[tokio::test]

@@ -565,6 +565,38 @@ fn a_policy_cannot_have_the_name_of_a_descriptors_limit() {
 }
 
 #[test]
+fn certificates_for_redis_are_found_to_be_wrong_before_the_start() {
+    assert_errors(
+        "policies: { p: { q: 1/s } }
+store:
+  redis: 'rediss://a'
+  tls: { ca: Cargo.toml, client: { certificate: none.pem, key: none.key } }",
+        &[],
+        &[
+            "settings.yaml:4:10: Cargo.toml: there is no certificate",
+            "settings.yaml:4:36: none.pem: No such file",
+            "settings.yaml:4:59: none.key: No such file",
+        ],
+    );
+    let files = Files::new(&[]);
+    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    files.write("ca.pem", &issued.cert.pem());
+    let ca = files.path("ca.pem");
+    assert_errors(
+        &format!(
+            "policies: {{ p: {{ q: 1/s }} }}\nstore: {{ redis: 'redis://a', tls: {{ ca: {ca:?} }} }}"
+        ),
+        &[],
+        &["settings.yaml:2:10: store.tls: redis://a is not encrypted"],
+    );
+    assert_errors(
+        "policies: { p: { q: 1/s } }\nstore: { tls: {} }",
+        &[],
+        &["settings.yaml:2:10: store.tls: without Redis"],
+    );
+}
+
+#[test]
 fn the_documented_settings_are_valid() {
     let block = |page: &'static str, n| {
         page.split("```yaml\n").nth(n).unwrap().split("```").next().unwrap()

@@ -8,7 +8,7 @@ use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 use tonic::Code as Grpc;
 
-use crate::common::{FREE_PORTS, Files, Server, request, until};
+use crate::common::{FREE_PORTS, Files, Server, check_env, request, until};
 
 const LISTEN: &str = "listen: { grpc: '127.0.0.1:0', http: '127.0.0.1:0', admin: '127.0.0.1:0' }";
 
@@ -119,4 +119,46 @@ async fn a_single_variable_overrides_the_settings() {
         let request = Client::new().get(server.admin("/api/status")).bearer_auth(token);
         assert_eq!(request.send().await.unwrap().status(), expected);
     }
+}
+
+#[test]
+fn all_errors_of_variables_are_printed_with_those_of_the_settings() {
+    let env = [
+        ("TOLLGATE_SETTINGS", "policies: { p: { day: 1/dai } }"),
+        ("TOLLGATE_GRPC", "localhost"),
+        ("TOLLGATE_CONNECTIONS", "0"),
+        ("TOLLGATE_TIMEOUT", "50"),
+        ("TOLLGATE_FAILURE_MODE", "closd"),
+        ("REDIS_URL", "http://a"),
+        ("REDIS_SENTINEL_SERVICE", "main"),
+    ];
+    let errors = String::from_utf8(check_env(&env).stderr).unwrap();
+    for (variable, expected) in [
+        ("TOLLGATE_SETTINGS:1:23", "dai"),
+        ("TOLLGATE_GRPC", "`localhost`: invalid socket address"),
+        ("TOLLGATE_CONNECTIONS", "`0`: number would be zero"),
+        ("TOLLGATE_TIMEOUT", "`50`: time unit needed"),
+        ("TOLLGATE_FAILURE_MODE", "`closd`: must be local, open or closed"),
+        ("REDIS_URL", "invalid Redis URL"),
+        ("REDIS_SENTINEL_SERVICE", "there are no sentinels: set REDIS_SENTINEL"),
+    ] {
+        let line = errors.lines().find(|line| line.starts_with(&format!("{variable}: ")));
+        assert!(line.is_some_and(|line| line.contains(expected)), "{variable}: {errors}");
+    }
+    assert_eq!(errors.lines().count(), env.len(), "{errors}");
+}
+
+#[tokio::test]
+async fn the_name_of_the_primary_in_the_environment_replaces_that_of_the_settings() {
+    let sentinel = "store: { sentinel: { urls: ['redis://127.0.0.1:1'], service: old } }";
+    let settings = format!("{sentinel}\npolicies: {{ p: {{ day: 1/day }} }}");
+    let env = [("TOLLGATE_SETTINGS", settings.as_str()), ("REDIS_SENTINEL_SERVICE", "new")];
+    let server = Server::with_env(&[&FREE_PORTS[..], &env].concat());
+    let config = Client::new().get(server.admin("/api/config")).send().await.unwrap();
+    let config: Value = config.json().await.unwrap();
+    assert_eq!(config["settings"]["store"]["sentinel"]["service"], "new");
+
+    let env = [("TOLLGATE_SETTINGS", LISTEN), ("REDIS_SENTINEL", "redis://127.0.0.1:1")];
+    let errors = String::from_utf8(check_env(&env).stderr).unwrap();
+    assert!(errors.contains("REDIS_SENTINEL: REDIS_SENTINEL_SERVICE is missing"), "{errors}");
 }

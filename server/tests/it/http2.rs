@@ -1,5 +1,7 @@
 //! Requests over HTTP/2 that are begun and not finished.
 
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use prost::Message;
@@ -63,6 +65,35 @@ async fn a_connection_has_at_most_so_many_requests_at_a_time() {
     let (response, mut stream) = begun.pop().unwrap();
     finish(&mut stream);
     assert_eq!(grpc_status(response).await, "0", "the others do not hold it up");
+}
+
+#[tokio::test]
+async fn requests_that_are_not_finished_cannot_fill_the_memory() {
+    let server = Server::with_settings(
+        "{ policies: { a: { q: 9/s } }, limits: { request_bytes: 1000, request_timeout: 1h } }",
+    );
+    let requests = connect(&server).await;
+    let mut halves = Vec::new();
+    for _ in 0..6 {
+        let (response, mut stream) = begin(&requests).await;
+        // The start of a message of 996 bytes.
+        let start = [&[0, 0, 0, 3, 228][..], &[0; 900]].concat();
+        stream.send_data(start.into(), false).unwrap();
+        halves.push((response, stream));
+    }
+    let (responses, _streams): (Vec<_>, Vec<_>) = halves.into_iter().unzip();
+    let mut ended: FuturesUnordered<_> = responses.into_iter().map(grpc_status).collect();
+    // 4,000 bytes are allowed, which are four of the six.
+    for _ in 0..2 {
+        assert_eq!(ended.next().await.unwrap(), "8", "RESOURCE_EXHAUSTED");
+    }
+    let (response, mut stream) = begin(&requests).await;
+    finish(&mut stream);
+    assert_eq!(grpc_status(response).await, "0", "complete requests are answered");
+    let (response, mut stream) = begin(&connect(&server).await).await;
+    finish(&mut stream);
+    assert_eq!(grpc_status(response).await, "0", "on another connection, too");
+    assert!(ended.next().now_or_never().is_none(), "those within the limit go on");
 }
 
 #[tokio::test]

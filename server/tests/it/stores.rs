@@ -176,6 +176,59 @@ async fn a_block_is_in_force_on_other_instances_and_ends() {
 }
 
 #[tokio::test]
+async fn a_block_is_in_force_from_the_first_request_of_an_instance() {
+    let redis = Redis::start().await;
+    let settings =
+        format!("{{ store: {{ redis: '{}' }}, policies: {{ a: {{ q: 900/s }} }} }}", redis.url());
+    let first = Server::with_settings(&settings);
+    let block = reqwest::Client::new().post(first.admin("/api/block"));
+    let body = json!({ "policy": "a", "key": "ada", "seconds": 3_600 });
+    assert_eq!(block.json(&body).send().await.unwrap().status(), StatusCode::NO_CONTENT);
+    for _ in 0..5 {
+        let new = Server::with_settings(&settings);
+        let check = reqwest::Client::new().post(new.http("/v1/check"));
+        let response = check.json(&json!({ "policy": "a", "key": "ada" })).send().await.unwrap();
+        assert_eq!(response.json::<serde_json::Value>().await.unwrap()["source"], "block");
+    }
+}
+
+#[tokio::test]
+async fn an_instance_is_ready_while_any_node_of_a_cluster_answers() {
+    let cluster = Cluster::start().await;
+    cluster.serve_without_all_nodes().await;
+    let settings = format!(
+        "store: {{ cluster: {} }}\nchecks: {{ timeout: 1s, failure_mode: closed }}\n\
+         policies: {{ a: {{ q: 9/s }} }}",
+        list(&cluster.urls())
+    );
+    let server = Server::with_settings(&settings);
+    let is_ready =
+        async || reqwest::get(server.http("/readyz")).await.unwrap().status().is_success();
+    until(is_ready).await;
+    let are_answered = async || {
+        for key in 0..20 {
+            let check = reqwest::Client::new().post(server.http("/v1/check"));
+            let response = check.json(&json!({ "policy": "a", "key": key.to_string() })).send();
+            if !response.await.unwrap().status().is_success() {
+                return false;
+            }
+        }
+        true
+    };
+    for stopped in 0..3 {
+        cluster.node(stopped).pause();
+        until(async || !are_answered().await).await;
+        assert!(is_ready().await, "without node {stopped}");
+        cluster.node(stopped).resume();
+        until(are_answered).await;
+    }
+    for node in 0..3 {
+        cluster.node(node).pause();
+    }
+    until(async || !is_ready().await).await;
+}
+
+#[tokio::test]
 async fn health_checks_over_grpc_follow_the_store_as_readyz_does() {
     let redis = Redis::start().await;
     let server = |failure_mode: &str| {

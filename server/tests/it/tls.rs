@@ -13,7 +13,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::Endpoint;
 
-use crate::common::{Files, PATIENCE, Server, request};
+use crate::common::{Files, PATIENCE, Redis, Server, request};
+use crate::redis_servers::tls::TlsFiles;
 
 /// A server with a certificate for `localhost`, and that certificate.
 fn server() -> (Server, CertificateDer<'static>) {
@@ -37,7 +38,11 @@ fn server_with_files() -> (Server, CertificateDer<'static>, Files) {
 
 /// Writes a new certificate and its key.
 fn issue(files: &Files) -> CertificateDer<'static> {
-    let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    issue_for(files, "localhost")
+}
+
+fn issue_for(files: &Files, host: &str) -> CertificateDer<'static> {
+    let issued = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
     files.write("server.pem", &issued.cert.pem());
     files.write("server.key", &issued.signing_key.serialize_pem());
     issued.cert.into()
@@ -92,6 +97,57 @@ async fn checks_are_encrypted_if_the_settings_have_a_certificate() {
     let mut response = String::new();
     stream.read_to_string(&mut response).await.unwrap();
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+}
+
+#[tokio::test]
+async fn an_admin_port_that_others_can_reach_is_encrypted_too() {
+    let files = Files::new(&[]);
+    let trusted = issue(&files);
+    let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
+    let settings = format!(
+        "policies: {{ day: {{ requests: 1/day }} }}\nadmin: {{ token: t0p }}\n\
+         tls: {{ certificate: {certificate:?}, key: {key:?} }}"
+    );
+    for (address, is_encrypted) in [("0.0.0.0:0", true), ("127.0.0.1:0", false)] {
+        let env = [
+            ("TOLLGATE_GRPC", "127.0.0.1:0"),
+            ("TOLLGATE_HTTP", "127.0.0.1:0"),
+            ("TOLLGATE_ADMIN", address),
+            ("TOLLGATE_SETTINGS", settings.as_str()),
+        ];
+        let server = Server::with_env(&env);
+        let address = (std::net::Ipv4Addr::LOCALHOST, server.admin.port()).into();
+        let connected = try_connect(address, trusted.clone(), b"http/1.1").await;
+        assert_eq!(connected.is_ok(), is_encrypted);
+    }
+}
+
+#[tokio::test]
+async fn redis_can_have_an_authority_of_its_own_and_ask_for_a_certificate() {
+    let files = Files::new(&[]);
+    issue_for(&files, "127.0.0.1");
+    let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
+    let [certificate_text, key_text] =
+        [&certificate, &key].map(|file| std::fs::read_to_string(file).unwrap());
+    let tls = TlsFiles::new(&certificate_text, &key_text, &certificate_text);
+    let redis = Redis::with_tls(&tls, &[] as &[&str]).await;
+    redis.command(&["CONFIG", "SET", "tls-auth-clients", "yes"]).await;
+    let ca = format!("ca: {certificate:?}");
+    let client = format!("client: {{ certificate: {certificate:?}, key: {key:?} }}");
+    for (tls, works) in [
+        (String::new(), false),
+        (ca.clone(), false),
+        (client.clone(), false),
+        (format!("{ca}, {client}"), true),
+    ] {
+        let server = Server::with_settings(&format!(
+            "store: {{ redis: '{}', tls: {{ {tls} }} }}\n\
+             checks: {{ timeout: 2s, failure_mode: closed }}\npolicies: {{ a: {{ q: 1/s }} }}",
+            redis.url()
+        ));
+        let ready = reqwest::get(server.http("/readyz")).await.unwrap();
+        assert_eq!(ready.status().is_success(), works, "{tls}");
+    }
 }
 
 #[tokio::test]

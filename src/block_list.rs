@@ -99,12 +99,14 @@ impl BlockList {
         self.0.change(BlockChange::Unblock(member(policy, &key.into()))).await
     }
 
-    /// Reads the list now, instead of within the next second.
+    /// Reads the list now, instead of within the next second, and from now on about once a second as
+    /// [`get`](Self::get) does.
     ///
     /// # Errors
     ///
     /// If the store fails, or does not reply within a second: what this process knows stays as it is.
     pub async fn refresh(&self) -> Result<(), Error> {
+        self.0.follow();
         self.0.refresh().await
     }
 

@@ -1,5 +1,5 @@
-//! How much a connection may have sent of requests that are not complete, so that a client cannot fill the
-//! memory with requests that it does not finish.
+//! How many bytes of incomplete bodies a connection may have, so that a client cannot fill the memory with
+//! requests that it does not finish.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -18,7 +18,8 @@ pub(crate) struct BodyBytes {
     read: Arc<AtomicUsize>,
 }
 
-/// The body of a request. Its bytes count until it is dropped, which is when all of it has been read.
+/// The body of a request. Its bytes count until it is dropped: when the message is complete or, for a stream of
+/// messages, at the end of the stream.
 #[derive(Debug)]
 pub(crate) struct CountedBody<B> {
     body: B,
@@ -53,7 +54,7 @@ where
             self.read += data.len();
             let before = self.all.read.fetch_add(data.len(), Ordering::Relaxed);
             if before + data.len() > self.all.most {
-                let message = "too many bytes of requests that are not complete";
+                let message = "too many bytes of incomplete requests";
                 // Clients of gRPC get this status.
                 return Poll::Ready(Some(Err(Status::resource_exhausted(message).into())));
             }

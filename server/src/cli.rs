@@ -1,5 +1,6 @@
 //! The command line and the environment.
 
+use std::collections::HashSet;
 use std::env;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -169,9 +170,16 @@ pub(crate) struct Overrides {
 }
 
 impl Overrides {
-    pub(crate) fn apply(&self, settings: &mut Settings, places: &mut Places, errors: &mut Errors) {
+    /// Adds the sections in which something has been left out, because it is wrong, to `incomplete`.
+    pub(crate) fn apply(
+        &self,
+        settings: &mut Settings,
+        places: &mut Places,
+        errors: &mut Errors,
+        incomplete: &mut HashSet<String>,
+    ) {
         let Settings { listen, checks, shutdown, admin, store, .. } = settings;
-        let mut set = Override { places, errors };
+        let mut set = Override { places, errors, incomplete };
         for (setting, text, name, variable) in [
             (&mut listen.grpc, &self.grpc, "listen.grpc", "TOLLGATE_GRPC"),
             (&mut listen.http, &self.http, "listen.http", "TOLLGATE_HTTP"),
@@ -227,13 +235,15 @@ impl Overrides {
             let service = service.unwrap_or_default();
             store.sentinel = (!urls.is_empty()).then_some(Sentinel { urls, service });
         }
-        match (&mut store.sentinel, &self.redis_sentinel_service) {
+        let service = self.redis_sentinel_service.as_ref().filter(|service| !service.is_empty());
+        match (&mut store.sentinel, service) {
             (Some(sentinel), Some(service)) => sentinel.service.clone_from(service),
             (Some(sentinel), None) if sentinel.service.is_empty() && has_sentinels => {
                 set.error("REDIS_SENTINEL", "REDIS_SENTINEL_SERVICE is missing");
             }
-            (None, Some(_)) if !has_sentinels => {
-                set.error("REDIS_SENTINEL_SERVICE", "there are no sentinels: set REDIS_SENTINEL");
+            (None, Some(_)) if !set.incomplete.contains("store") => {
+                let message = "there are no sentinels: set REDIS_SENTINEL, or remove this";
+                set.error("REDIS_SENTINEL_SERVICE", message);
             }
             _ => {}
         }
@@ -244,6 +254,7 @@ impl Overrides {
 struct Override<'a> {
     places: &'a mut Places,
     errors: &'a mut Errors,
+    incomplete: &'a mut HashSet<String>,
 }
 
 impl Override<'_> {
@@ -280,7 +291,11 @@ impl Override<'_> {
         self.places.override_by(name, variable);
         let valid = urls.iter().filter_map(|url| {
             let url = RedisUrl::try_from(url.clone());
-            url.map_err(|error| self.error(variable, error)).ok()
+            let left_out = |error| {
+                self.error(variable, error);
+                self.incomplete.insert("store".to_owned());
+            };
+            url.map_err(left_out).ok()
         });
         valid.collect()
     }

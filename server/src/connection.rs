@@ -28,9 +28,11 @@ use crate::settings::Limits;
 
 /// How long a client may take to end the connection, in addition to the time for its requests.
 const END_MARGIN: Duration = Duration::from_secs(2);
-/// The bytes of requests that are not complete are at most those of this many requests of full size. Few are
-/// ever incomplete, because clients send a request at once.
+/// The bytes of incomplete bodies are at most those of this many requests of full size. Few are ever
+/// incomplete, because clients send a request at once.
 const INCOMPLETE_REQUESTS: usize = 4;
+/// Some clients send the end of a request on its own.
+const MIN_INCOMPLETE_BYTES: usize = 64 * 1_024;
 
 pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
@@ -56,7 +58,8 @@ impl Connection {
         let Self { peer, router, builder, protocol, limits, first_request_by } = self;
         let begun = Arc::new(AtomicU64::new(0));
         let counted = begun.clone();
-        let bytes = BodyBytes::new(limits.request_bytes.saturating_mul(INCOMPLETE_REQUESTS));
+        let most = limits.request_bytes.saturating_mul(INCOMPLETE_REQUESTS);
+        let bytes = BodyBytes::new(most.max(MIN_INCOMPLETE_BYTES));
         let service = router.map_request(move |mut request: Request<_>| {
             counted.fetch_add(1, Ordering::Relaxed);
             request.extensions_mut().insert(ConnectInfo(peer));

@@ -19,7 +19,7 @@ use crate::telemetry;
 use crate::tls::Certificate;
 
 /// Enough to reach most nodes of a cluster.
-const PROBED_KEYS: usize = 16;
+const KEYS_OF_A_CLUSTER: usize = 16;
 
 /// What all requests share.
 pub(crate) struct Live {
@@ -122,8 +122,9 @@ impl Live {
         })
     }
 
-    pub(crate) fn active(&self) -> arc_swap::Guard<Arc<Active>> {
-        self.active.load()
+    /// Requests keep it while they wait, and a guard of `load` is for shorter times.
+    pub(crate) fn active(&self) -> Arc<Active> {
+        self.active.load_full()
     }
 
     /// Whether checks are decided: by the store, or by the failure mode.
@@ -140,8 +141,10 @@ impl Live {
     pub(crate) async fn try_store(&self) -> Result<(), Error> {
         let active = self.active();
         let Some((_, policy)) = active.policies().next() else { return Ok(()) };
+        let is_cluster = !active.settings.store.cluster.is_empty();
+        let keys = if is_cluster { KEYS_OF_A_CLUSTER } else { 1 };
         let peek = |n| Box::pin(policy.limiter.peek(format!("readyz-{n}")));
-        future::select_ok((0..PROBED_KEYS).map(peek)).await.map(|_| ())
+        future::select_ok((0..keys).map(peek)).await.map(|_| ())
     }
 
     /// Whether the files are not those that were read last.

@@ -54,8 +54,6 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     let Settings { listen, limits, admin, shutdown, .. } = &settings;
     open_files::allow(limits, PORTS);
     let live = Arc::new(Live::new(service, read, source)?);
-    // Before the first request. Without Redis, the blocks apply as soon as it is back.
-    let _ = live.blocked.refresh().await;
     let readiness = Arc::new(Readiness::new(live.clone()));
 
     let acceptor =
@@ -90,6 +88,8 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     // Without a handler, the signal ends the process.
     let hangups = signal(SignalKind::hangup())?;
     let mut end_signals = EndSignals::new()?;
+    // Before the first request. Without Redis, the blocks apply within a second after it is back.
+    let _ = live.blocked.refresh().await;
     let addresses = [&grpc, &http, &admin].map(|endpoint| endpoint.listener.local_addr());
     let [grpc_address, http_address, admin_address] = addresses;
     let (grpc_address, http_address, admin_address) =

@@ -204,6 +204,9 @@ pub(crate) struct StoreTls {
     pub(crate) ca: Option<PathBuf>,
     /// What this process shows to the servers.
     pub(crate) client: Option<Tls>,
+    /// Of what was in the files, so that other contents are another setting.
+    #[serde(skip)]
+    pub(crate) digest: Vec<u8>,
 }
 
 /// How limits are checked.

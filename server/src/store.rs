@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use tollgate::{BlockList, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
 
 use crate::secret::RedisUrl;
@@ -89,11 +89,15 @@ impl AnyStore {
 
 fn server(url: &RedisUrl, tls: Option<&TlsCertificates>) -> Result<ConnectionInfo, Box<dyn Error>> {
     let info = url.expose().into_connection_info()?;
-    match tls {
-        None => Ok(info),
-        Some(_) if !url.expose().starts_with("rediss://") => {
-            Err(format!("store.tls: {url} is not encrypted: it has to start with rediss://").into())
+    let Some(tls) = tls else { return Ok(info) };
+    match info.addr() {
+        ConnectionAddr::TcpTls { insecure: true, .. } if tls.root_cert.is_some() => {
+            Err(format!("store.tls.ca: remove `#insecure` from {url}, which trusts everyone")
+                .into())
         }
-        Some(tls) => Ok(Client::build_with_tls(info, tls.clone())?.get_connection_info().clone()),
+        ConnectionAddr::TcpTls { .. } => {
+            Ok(Client::build_with_tls(info, tls.clone())?.get_connection_info().clone())
+        }
+        _ => Err(format!("store.tls: {url} is not encrypted: use rediss://").into()),
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use crate::serve::Protocol;
@@ -24,6 +24,17 @@ pub(crate) fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, 
     } else {
         Ok(certificates)
     }
+}
+
+/// # Errors
+///
+/// If the PEM file is invalid, or one of its certificates cannot be trusted.
+pub(crate) fn check_authorities(file: &[u8]) -> Result<(), String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// # Errors

@@ -47,9 +47,15 @@ async fn a_process_that_starts_can_read_the_list_before_its_first_request() {
     list().block("api", "a", HOUR).await.unwrap();
     let new = list();
     new.refresh().await.unwrap();
-    assert!(new.get("api", &"a".into()).is_some());
-
+    // From then on it knows what others change, without a request.
+    list().block("api", "b", HOUR).await.unwrap();
+    let reads = async || server.command_stats().await.get("eval").copied().unwrap_or_default();
+    let before = reads().await;
+    wait_until("it has read the list again", BOUND, async || reads().await >= before + 2).await;
     server.stop();
+    assert!(new.get("api", &"a".into()).is_some());
+    assert!(new.get("api", &"b".into()).is_some());
+
     assert!(new.refresh().await.unwrap_err().is_transient());
     assert!(new.get("api", &"a".into()).is_some(), "what is known stays known");
     let in_memory = BlockList::new(&MemoryStore::new());

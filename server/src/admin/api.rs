@@ -73,7 +73,7 @@ pub(super) async fn config(State(live): State<Arc<Live>>) -> Response {
         settings: &'a Settings,
         domains: &'a Domains,
     }
-    let Active { settings, domains, .. } = &**live.active();
+    let Active { settings, domains, .. } = &*live.active();
     Json(ActiveConfig { settings, domains }).into_response()
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use redis::{ClientTlsConfig, TlsCertificates};
 use serde_saphyr::Location;
+use sha2::{Digest, Sha256};
 use tollgate::resolve::ClientIp;
 use tollgate::{Policy, PolicySet, Quota};
 
@@ -73,7 +74,8 @@ impl Reader {
         self.places.fields = fields;
         self.incomplete = incomplete;
         let mut settings: Settings = value?;
-        source.overrides.apply(&mut settings, &mut self.places, &mut self.errors);
+        let Self { places, errors, incomplete, .. } = self;
+        source.overrides.apply(&mut settings, places, errors, incomplete);
         let limits_nothing = settings.policies.is_empty() && settings.domains.is_empty();
         if limits_nothing && !self.is_incomplete("policies") && !self.is_incomplete("domains") {
             let message = "nothing is limited: add `policies` or `domains`";
@@ -89,19 +91,17 @@ impl Reader {
         }
     }
 
-    pub(super) fn store(&mut self, settings: &StoreSettings) -> Option<AnyStore> {
+    pub(super) fn store(&mut self, settings: &mut StoreSettings) -> Option<AnyStore> {
         if self.is_incomplete("store") {
             return None;
         }
-        let tls = match &settings.tls {
-            None => None,
-            Some(files) => Some(self.store_tls(files)?),
-        };
-        let store = AnyStore::open(settings, tls.as_ref());
+        let tls = settings.tls.as_mut().map(|files| self.store_tls(files));
+        let is_tls_valid = tls.as_ref().is_none_or(Option::is_some);
+        let store = AnyStore::open(settings, tls.flatten().as_ref());
         let store = store.map_err(|error| self.add_error(settings.servers(), error)).ok()?;
         // Only a limiter checks the prefix of its keys.
         match store.limiter(Quota::per_second(1).into()).build() {
-            Ok(_) => Some(store),
+            Ok(_) => Some(store).filter(|_| is_tls_valid),
             Err(error) => {
                 self.add_error("store.key_prefix", error);
                 None
@@ -109,18 +109,22 @@ impl Reader {
         }
     }
 
-    fn store_tls(&mut self, files: &StoreTls) -> Option<TlsCertificates> {
-        let certificates = |pem: &[u8]| tls::certificates(pem).map(|_| pem.to_owned());
-        let key = |pem: &[u8]| tls::key(pem).map(|_| pem.to_owned());
-        let ca = files.ca.as_ref().map(|file| self.pem("store.tls.ca", file, certificates));
-        let client = files.client.as_ref().map(|Tls { certificate, key: key_file }| {
-            let client_cert = self.pem("store.tls.client.certificate", certificate, certificates);
-            let client_key = self.pem("store.tls.client.key", key_file, key);
-            Some(ClientTlsConfig { client_cert: client_cert?, client_key: client_key? })
-        });
+    fn store_tls(&mut self, files: &mut StoreTls) -> Option<TlsCertificates> {
+        let ca = files.ca.as_ref();
+        let ca = ca.map(|file| self.pem("store.tls.ca", file, tls::check_authorities));
+        let client = files.client.as_ref().map(|files| self.key_pair("store.tls.client", files));
         // Those that are given have to be valid.
-        let root_cert = ca.map_or(Some(None), |ca| ca.map(Some))?;
-        let client_tls = client.map_or(Some(None), |client| client.map(Some))?;
+        let ca = ca.map_or(Some(None), |ca| ca.map(Some))?;
+        let client = client.map_or(Some(None), |client| client.map(Some))?;
+        let root_cert = ca.map(|((), pem)| pem);
+        let client_tls = client
+            .map(|(_, [client_cert, client_key])| ClientTlsConfig { client_cert, client_key });
+        let mut digest = Sha256::new();
+        let client = client_tls.iter().flat_map(|tls| [&tls.client_cert, &tls.client_key]);
+        for pem in root_cert.iter().chain(client) {
+            digest.update(Sha256::digest(pem));
+        }
+        files.digest = digest.finalize().to_vec();
         Some(TlsCertificates { client_tls, root_cert })
     }
 
@@ -130,23 +134,33 @@ impl Reader {
             return None;
         }
         let Some(files) = files else { return Some(None) };
-        let certificates = self.pem("tls.certificate", &files.certificate, tls::certificates);
-        let key = self.pem("tls.key", &files.key, tls::key);
-        let certificate = Certificate::new(certificates?, key?);
-        let certificate =
-            certificate.map_err(|error| self.add_error("tls", format!("tls: {error}")));
-        certificate.ok().map(|certificate| Some(certificate.into()))
+        let (certificate, _) = self.key_pair("tls", files)?;
+        Some(Some(certificate.into()))
     }
 
+    /// A certificate with its key, and the contents of both files.
+    fn key_pair(&mut self, setting: &str, files: &Tls) -> Option<(Certificate, [Vec<u8>; 2])> {
+        let Tls { certificate, key } = files;
+        let certificate =
+            self.pem(&format!("{setting}.certificate"), certificate, tls::certificates);
+        let key = self.pem(&format!("{setting}.key"), key, tls::key);
+        let ((certificates, certificate_pem), (key, key_pem)) = (certificate?, key?);
+        let certificate = Certificate::new(certificates, key);
+        let certificate =
+            certificate.map_err(|error| self.add_error(setting, format!("{setting}: {error}")));
+        Some((certificate.ok()?, [certificate_pem, key_pem]))
+    }
+
+    /// What is in a file, and its content.
     fn pem<T>(
         &mut self,
         setting: &str,
         file: &Path,
         parse: impl Fn(&[u8]) -> Result<T, String>,
-    ) -> Option<T> {
+    ) -> Option<(T, Vec<u8>)> {
         self.files.watch(file.to_owned());
         let content = self.files.read(file).map_err(|error| error.to_string());
-        let parsed = content.and_then(|content| parse(&content));
+        let parsed = content.and_then(|content| Ok((parse(&content)?, content)));
         parsed.map_err(|error| self.add_error(setting, in_file(file, error))).ok()
     }
 

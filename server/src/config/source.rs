@@ -47,10 +47,10 @@ impl Source {
     /// Everything that is wrong with any of them, as far as that can be found without connecting.
     pub(crate) fn load(&self) -> (Read, Result<Service, Errors>) {
         let mut reader = Reader::new(self.origin.name());
-        let service = reader.settings(self).and_then(|settings| {
+        let service = reader.settings(self).and_then(|mut settings| {
             reader.check(&settings);
             // All of them, so that the errors of one do not hide those of another.
-            let store = reader.store(&settings.store);
+            let store = reader.store(&mut settings.store);
             let tls = reader.tls(settings.tls.as_ref());
             let config = reader.limits(settings);
             Some(Service { config: config?, store: store?, tls: tls? })

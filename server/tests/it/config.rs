@@ -295,6 +295,8 @@ fn errors_in_the_environment_name_the_variable() {
         ("TOLLGATE_SETTINGS", "checks: { timeout: 1s }\npolicies: { p: { q: 1/s } }"),
         ("TOLLGATE_TIMEOUT", "0s"),
         ("REDIS_CLUSTER", "redis://a,nonsense"),
+        // Whether there are sentinels is not known.
+        ("REDIS_SENTINEL_SERVICE", "main"),
     ]);
     let expected = ["REDIS_CLUSTER: invalid Redis URL", "TOLLGATE_TIMEOUT: checks.timeout"];
     assert_lines(&output, str::to_owned, &expected);
@@ -588,6 +590,26 @@ store:
         ),
         &[],
         &["settings.yaml:2:10: store.tls: redis://a is not encrypted"],
+    );
+    assert_errors(
+        &format!(
+            "policies: {{ p: {{ q: 1/s }} }}
+store: {{ redis: 'rediss://a/#insecure', tls: {{ ca: {ca:?} }} }}"
+        ),
+        &[],
+        &["settings.yaml:2:10: store.tls.ca: remove `#insecure`"],
+    );
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    files.write("client.key", &other.signing_key.serialize_pem());
+    let key = files.path("client.key");
+    let client = format!("client: {{ certificate: {ca:?}, key: {key:?} }}");
+    assert_errors(
+        &format!(
+            "policies: {{ p: {{ q: 1/s }} }}
+store: {{ redis: 'rediss://a', key_prefix: 'a b', tls: {{ {client} }} }}"
+        ),
+        &[],
+        &["settings.yaml:2:31: the prefix", "settings.yaml:2:57: store.tls.client: "],
     );
     assert_errors(
         "policies: { p: { q: 1/s } }\nstore: { tls: {} }",

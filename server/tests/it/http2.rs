@@ -70,20 +70,20 @@ async fn a_connection_has_at_most_so_many_requests_at_a_time() {
 #[tokio::test]
 async fn requests_that_are_not_finished_cannot_fill_the_memory() {
     let server = Server::with_settings(
-        "{ policies: { a: { q: 9/s } }, limits: { request_bytes: 1000, request_timeout: 1h } }",
+        "{ policies: { a: { q: 9/s } }, limits: { request_bytes: 20000, request_timeout: 1h } }",
     );
     let requests = connect(&server).await;
     let mut halves = Vec::new();
     for _ in 0..6 {
         let (response, mut stream) = begin(&requests).await;
-        // The start of a message of 996 bytes.
-        let start = [&[0, 0, 0, 3, 228][..], &[0; 900]].concat();
+        // The start of a message of 19,456 bytes.
+        let start = [&[0, 0, 0, 76, 0][..], &[0; 18_000]].concat();
         stream.send_data(start.into(), false).unwrap();
         halves.push((response, stream));
     }
     let (responses, _streams): (Vec<_>, Vec<_>) = halves.into_iter().unzip();
     let mut ended: FuturesUnordered<_> = responses.into_iter().map(grpc_status).collect();
-    // 4,000 bytes are allowed, which are four of the six.
+    // 80,000 bytes are allowed, which are four of the six.
     for _ in 0..2 {
         assert_eq!(ended.next().await.unwrap(), "8", "RESOURCE_EXHAUSTED");
     }

@@ -184,12 +184,10 @@ async fn a_block_is_in_force_from_the_first_request_of_an_instance() {
     let block = reqwest::Client::new().post(first.admin("/api/block"));
     let body = json!({ "policy": "a", "key": "ada", "seconds": 3_600 });
     assert_eq!(block.json(&body).send().await.unwrap().status(), StatusCode::NO_CONTENT);
-    for _ in 0..5 {
-        let new = Server::with_settings(&settings);
-        let check = reqwest::Client::new().post(new.http("/v1/check"));
-        let response = check.json(&json!({ "policy": "a", "key": "ada" })).send().await.unwrap();
-        assert_eq!(response.json::<serde_json::Value>().await.unwrap()["source"], "block");
-    }
+    let new = Server::with_settings(&settings);
+    let check = reqwest::Client::new().post(new.http("/v1/check"));
+    let response = check.json(&json!({ "policy": "a", "key": "ada" })).send().await.unwrap();
+    assert_eq!(response.json::<serde_json::Value>().await.unwrap()["source"], "block");
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::Endpoint;
 
-use crate::common::{Files, PATIENCE, Redis, Server, request};
+use crate::common::{Files, PATIENCE, Redis, Server, request, until};
 use crate::redis_servers::tls::TlsFiles;
 
 /// A server with a certificate for `localhost`, and that certificate.
@@ -134,20 +134,58 @@ async fn redis_can_have_an_authority_of_its_own_and_ask_for_a_certificate() {
     redis.command(&["CONFIG", "SET", "tls-auth-clients", "yes"]).await;
     let ca = format!("ca: {certificate:?}");
     let client = format!("client: {{ certificate: {certificate:?}, key: {key:?} }}");
-    for (tls, works) in [
-        (String::new(), false),
-        (ca.clone(), false),
-        (client.clone(), false),
-        (format!("{ca}, {client}"), true),
+    for (tls, expected) in [
+        (format!("{ca}, {client}"), None),
+        (String::new(), Some("UnknownIssuer")),
+        (client.clone(), Some("UnknownIssuer")),
+        (ca.clone(), Some("CertificateRequired")),
     ] {
         let server = Server::with_settings(&format!(
             "store: {{ redis: '{}', tls: {{ {tls} }} }}\n\
              checks: {{ timeout: 2s, failure_mode: closed }}\npolicies: {{ a: {{ q: 1/s }} }}",
             redis.url()
         ));
-        let ready = reqwest::get(server.http("/readyz")).await.unwrap();
-        assert_eq!(ready.status().is_success(), works, "{tls}");
+        match expected {
+            None => until(async || is_ready(&server).await).await,
+            Some(error) => {
+                let line = server.wait_for_line("the store cannot be used");
+                assert!(line.contains(error), "{tls}: {line}");
+                assert!(!is_ready(&server).await);
+            }
+        }
     }
+}
+
+async fn is_ready(server: &Server) -> bool {
+    reqwest::get(server.http("/readyz")).await.unwrap().status().is_success()
+}
+
+#[tokio::test]
+async fn other_contents_of_the_certificates_for_redis_need_a_restart() {
+    let files = Files::new(&[]);
+    issue(&files);
+    let certificate = files.path("server.pem");
+    files.write(
+        "settings.yaml",
+        &format!(
+            "store: {{ redis: 'rediss://127.0.0.1:1', tls: {{ ca: {certificate:?} }} }}\n\
+             policies: {{ a: {{ q: 1/s }} }}"
+        ),
+    );
+    let server = Server::start(&files.path("settings.yaml"), &[]);
+    let restart_needed = async || {
+        let status = reqwest::get(server.admin("/api/status")).await.unwrap();
+        status.json::<serde_json::Value>().await.unwrap()["restart_needed"].clone()
+    };
+    let reload = async || {
+        let reload = reqwest::Client::new().post(server.admin("/api/reload")).send().await;
+        assert!(reload.unwrap().status().is_success());
+    };
+    reload().await;
+    assert_eq!(restart_needed().await, serde_json::json!([]));
+    issue(&files);
+    reload().await;
+    assert_eq!(restart_needed().await, serde_json::json!(["store"]));
 }
 
 #[tokio::test]

@@ -71,7 +71,10 @@ pub(crate) fn check_env(env: &[(&str, &str)]) -> Output {
 
 fn program(env: &[(&str, &str)]) -> Command {
     let mut program = Command::new(PROGRAM);
-    program.env_remove("REDIS_URL").envs(env.iter().copied());
+    for name in ["REDIS_URL", "REDIS_CLUSTER", "REDIS_SENTINEL", "REDIS_SENTINEL_SERVICE"] {
+        program.env_remove(name);
+    }
+    program.envs(env.iter().copied());
     program
 }
 

@@ -65,8 +65,8 @@ impl Gateway {
         })
     }
 
-    /// With the configuration of its page in `docs/gateways`, which is the first block of code there,
-    /// and other ports.
+    /// With the configuration of its page in `docs/gateways`, which is the first block there that is not for a
+    /// shell, and other ports.
     fn start(
         name: &str,
         server: &Server,
@@ -74,7 +74,8 @@ impl Gateway {
     ) -> Self {
         let page = root().join("docs/gateways").join(name).with_extension("md");
         let page = std::fs::read_to_string(page).unwrap();
-        let block = page.split("```").nth(1).unwrap();
+        let mut blocks = page.split("```").skip(1).step_by(2);
+        let block = blocks.find(|block| !block.starts_with("sh\n")).unwrap();
         let (language, text) = block.split_once('\n').unwrap();
         let directory = tempfile::tempdir().unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) auth: Auth,
     /// Policies of this crate by name, each with its quotas as text.
     pub(crate) policies: IndexMap<Spanned<String>, IndexMap<Spanned<String>, Spanned<String>>>,
+    /// The policies that only count what they would deny.
+    pub(crate) shadow: Vec<Spanned<String>>,
     /// Files in the format of envoyproxy/ratelimit, or directories of them, relative to this file.
     pub(crate) domains: Vec<Spanned<PathBuf>>,
     /// Keys and addresses that are always allowed and consume nothing.

@@ -180,13 +180,14 @@ impl Reader {
             }
             policies = policies.policy(policy);
         }
-        if let Some(policy) = &settings.auth.policy
-            && policies.get(&policy.value).is_none()
-            && !self.is_incomplete("policies")
-            && !self.is_incomplete("domains")
-        {
-            let message = format!("auth.policy: there is no policy `{}`", policy.value);
-            self.errors.add(&self.name, policy.referenced, message);
+        let auth = settings.auth.policy.iter().map(|policy| ("auth.policy", policy));
+        let named = auth.chain(settings.shadow.iter().map(|policy| ("shadow", policy)));
+        let is_complete = !self.is_incomplete("policies") && !self.is_incomplete("domains");
+        for (setting, policy) in named.filter(|_| is_complete) {
+            if policies.get(&policy.value).is_none() {
+                let message = format!("{setting}: there is no policy `{}`", policy.value);
+                self.errors.add(&self.name, policy.referenced, message);
+            }
         }
         let client_ip = ClientIp::new(&settings.auth.trusted_proxies);
         let client_ip = client_ip.map_err(|error| {
@@ -194,7 +195,8 @@ impl Reader {
         });
         let shadow = domains.rules().filter(|rule| rule.shadow_mode);
         let shadow = shadow.filter_map(|rule| rule.policy_name());
-        let shadow = shadow.map(str::to_owned).collect();
+        let named = settings.shadow.iter().map(|policy| policy.value.as_str());
+        let shadow = shadow.chain(named).map(str::to_owned).collect();
         let lists = Lists::new(&settings.allow, &settings.deny);
         Some(Config { settings, policies, shadow, domains, lists, client_ip: client_ip.ok()? })
     }

@@ -177,6 +177,7 @@ descriptors:
                 "policy": "search", "key_header": "x-api-key", "trusted_proxies": ["10.0.0.0/8"],
             },
             "policies": { "search": { "hour": "5/h" } },
+            "shadow": [],
             "domains": ["d.yaml"],
             "allow": ["friend"],
             "deny": ["203.0.113.0/24"],

@@ -544,6 +544,15 @@ limits: { descriptors: 0, handshake_timeout: 2h, header_bytes: 0, connections: 9
     );
 }
 
+#[test]
+fn a_policy_that_does_not_exist_cannot_be_tried_out() {
+    assert_errors(
+        "policies: { p: { q: 1/s } }\nshadow: [p, other]",
+        &[],
+        &["settings.yaml:2:13: shadow: there is no policy `other`"],
+    );
+}
+
 /// It would stop the server right after its start.
 #[test]
 fn an_invalid_prefix_of_keys_is_found_by_the_check() {

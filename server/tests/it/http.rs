@@ -193,6 +193,37 @@ async fn a_check_returns_the_decision_as_json() {
 }
 
 #[tokio::test]
+async fn a_policy_that_is_tried_out_denies_nothing_and_shows_what_it_would_deny() {
+    let settings = |shadow: &str| {
+        format!(
+            "policies: {{ new: {{ day: 2/day }} }}\nauth: {{ policy: new, key_header: x-key }}\n\
+             shadow: [{shadow}]"
+        )
+    };
+    let server = Server::with_settings(&settings("new"));
+    let auth = async || {
+        let request = Client::new().get(server.http("/auth")).header("x-key", "ada");
+        request.send().await.unwrap().status()
+    };
+    for _ in 0..5 {
+        assert_eq!(auth().await, StatusCode::OK);
+    }
+    let body = json!({ "policy": "new", "key": "x-key|ada" });
+    let decision: Value = check(&server, body).await.json().await.unwrap();
+    assert_eq!(decision["allowed"], true);
+    let status: Value =
+        reqwest::get(server.admin("/api/status")).await.unwrap().json().await.unwrap();
+    let policy = &status["policies"][0];
+    assert_eq!((&policy["allowed"], &policy["denied"]), (&json!(2), &json!(4)));
+    assert_eq!(policy["is_shadow"], true);
+
+    server.files().write("settings.yaml", &settings(""));
+    let reload = Client::new().post(server.admin("/api/reload")).send().await.unwrap();
+    assert_eq!(reload.status(), StatusCode::NO_CONTENT);
+    assert_eq!(auth().await, StatusCode::TOO_MANY_REQUESTS, "what was consumed stays consumed");
+}
+
+#[tokio::test]
 async fn invalid_checks_are_explained() {
     let server =
         Server::with_settings("{ policies: { a: { q: 1/s } }, limits: { request_bytes: 1000 } }");

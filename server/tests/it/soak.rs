@@ -5,6 +5,7 @@ mod slow;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -26,9 +27,12 @@ const CLIENTS: usize = 16;
 /// A client may wait for its turn while other tests' processes start, but not for seconds.
 const SLOWEST: Duration = Duration::from_secs(2);
 
+/// After it, checks are decided by Redis again.
+const RECOVERED: Duration = Duration::from_secs(3);
+
 fn settings(redis: &Redis, failure_mode: &str) -> String {
     format!(
-        "checks: {{ failure_mode: {failure_mode} }}
+        "checks: {{ timeout: 1s, failure_mode: {failure_mode} }}
 store: {{ redis: '{}', max_keys: 20000 }}
 policies: {{ api: {{ second: 100/s, day: 1000000/day }} }}
 auth: {{ policy: api }}
@@ -60,9 +64,16 @@ async fn reloads_restarts_and_hostile_clients_cause_no_errors_and_no_growth() {
     let (done, checks) = (AtomicBool::new(false), AtomicU64::new(0));
     let is_on = || start.elapsed() < time;
     let (may_fail, failures) = (AtomicBool::new(false), AtomicU64::new(0));
-    // A check fails only if the store does, in the mode that says so.
+    // When Redis was available again, or none while it is not.
+    let available = Mutex::new(Some(start));
+    // A check fails only while the store does, in the mode that says so.
     let failed = |is_unavailable: bool, status: &dyn std::fmt::Debug| {
         assert!(is_unavailable && may_fail.load(Ordering::Relaxed), "{status:?}");
+        let since = available.lock().unwrap().map(|since| since.elapsed());
+        assert!(
+            since.is_none_or(|since| since < RECOVERED),
+            "{status:?} {since:?} after an outage"
+        );
         failures.fetch_add(1, Ordering::Relaxed);
     };
 
@@ -162,9 +173,11 @@ async fn reloads_restarts_and_hostile_clients_cause_no_errors_and_no_growth() {
     let restarts = async {
         while is_on() {
             sleep(Duration::from_secs(7)).await;
+            *available.lock().unwrap() = None;
             redis.stop();
             sleep(Duration::from_secs(2)).await;
             redis.restart().await;
+            *available.lock().unwrap() = Some(Instant::now());
         }
     };
 

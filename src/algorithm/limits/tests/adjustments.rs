@@ -1,0 +1,159 @@
+//! Charges and credits.
+
+use proptest::prelude::*;
+
+use super::super::*;
+use super::bounds::most;
+use super::drawn::*;
+use crate::quota::{Kind, WindowStart};
+use crate::verdict::Numbers;
+
+fn adjustment(limits: &Limits, permits: i64) -> Adjustment {
+    match u64::try_from(permits) {
+        Ok(charge) => limits.debit(&charge),
+        Err(_) => limits.credit(&permits.unsigned_abs()),
+    }
+}
+
+proptest! {
+    /// What is charged without a check counts like what is taken. A debt is bounded.
+    #[test]
+    fn charges_and_credits_never_admit_more_than_the_documented_most(
+        quota in quota(),
+        steps in prop::collection::vec(
+            (
+                0..=3_000_000u64,
+                prop_oneof![4 => 1..=40u64, 1 => cost()],
+                prop_oneof![16 => -30..=30i64, 1 => Just(1i64 << 52), 1 => Just(-1i64 << 52)],
+            ),
+            1..60,
+        ),
+    ) {
+        let limits = limits(&[quota]);
+        let (mut used, mut taken) = (Used::new(&limits), Vec::new());
+        for (pause, cost, permits) in steps {
+            used.now += pause;
+            let before = used.used() as i64;
+            used.adjust(&adjustment(&limits, permits));
+            let after = used.used() as i64;
+            let is_as_far =
+                if permits < 0 { after >= before + permits } else { after <= before + permits };
+            prop_assert!(is_as_far && (after - before).signum() * permits.signum() >= 0);
+            // What is charged beyond this is a debt, and was not admitted.
+            let most = (quota.capacity() + quota.borrowed()) as i64;
+            taken.push((used.now, after.min(most) - before.min(most)));
+            if used.check(cost).is_allowed() {
+                taken.push((used.now, cost as i64));
+            }
+        }
+        for (index, (first, _)) in taken.iter().enumerate() {
+            let mut total = 0;
+            for (at, permits) in &taken[index..] {
+                total += i128::from(*permits);
+                let most = most(&quota, *first, at - first);
+                prop_assert!(total <= most as i128, "{} > {}: {}", total, most, quota);
+            }
+        }
+    }
+
+    /// Compared with the same checks of others, if the charge had never been.
+    #[test]
+    fn what_is_given_back_late_admits_no_more_than_without_the_charge(
+        quota in quota(), before in checks(), cost in cost(),
+        others in prop::collection::vec(
+            (0..=3_000_000u64, prop_oneof![4 => 0..=10u64, 1 => cost()]), 0..20,
+        ),
+        actual in 0..=5u64,
+    ) {
+        // The first charge determines when intervals and these windows end, also if it is returned.
+        let starts_with_charge = matches!(
+            quota.kind(),
+            Kind::IntervalRefill | Kind::FixedWindow(WindowStart::FirstCheck)
+        );
+        let limits = limits(&[quota]);
+        let mut used = Used::after(&limits, before);
+        let mut without = used.clone();
+        let verdict = used.check(cost);
+        if !verdict.is_allowed() {
+            return Ok(());
+        }
+        let since = used.now;
+        for (pause, cost) in others {
+            used.now += pause / 4;
+            without.now = used.now;
+            if starts_with_charge && without.used() == 0 {
+                return Ok(());
+            }
+            if used.check(cost).is_allowed() {
+                without.adjust(&limits.debit(&cost));
+            }
+        }
+        if starts_with_charge && without.used() == 0 {
+            return Ok(());
+        }
+        let passed = used.now - since;
+        let left = |_| Left {
+            used: quota.capacity() - verdict.numbers.remaining,
+            reset_after: verdict.numbers.reset_after.saturating_sub(passed),
+            counts_for: verdict.numbers.counts_for.saturating_sub(passed),
+        };
+        used.adjust(&limits.settle(&actual.min(cost), &cost, left, 0));
+        prop_assert!(used.used() >= without.used(), "{:?} {:?}", used, without);
+        let wait = |used: &Used<'_>| used.peek().numbers.reset_after;
+        prop_assert!(wait(&used) >= wait(&without), "{:?} {:?}", used, without);
+    }
+
+    /// To the rounding of a wait.
+    #[test]
+    fn all_of_a_check_is_given_back_at_once(quota in quota(), checks in checks(), cost in cost()) {
+        let limits = limits(&[quota]);
+        let is_bucket = matches!(quota.kind(), Kind::TokenBucket | Kind::Queue(_));
+        let mut used = Used::after(&limits, checks);
+        let before = used.clone();
+        let verdict = used.check(cost);
+        if verdict.is_allowed() {
+            let Numbers { remaining, reset_after, counts_for, .. } = verdict.numbers;
+            let left = Left { used: quota.capacity() - remaining, reset_after, counts_for };
+            used.adjust(&limits.settle(&0, &cost, |_| left, 0));
+            let lost = before.remaining() - used.remaining();
+            prop_assert!(lost <= u64::from(is_bucket), "{} of {}: {}", lost, cost, quota);
+        }
+    }
+
+    #[test]
+    fn a_charge_that_is_given_back_leaves_nothing_behind(
+        quota in quota(), checks in checks(),
+        permits in prop_oneof![8 => 1..=20i64, 1 => Just(1i64 << 52)],
+    ) {
+        let limits = limits(&[quota]);
+        let mut used = Used::after(&limits, checks);
+        let before = used.clone();
+        let permits = permits.min(before.remaining() as i64);
+        used.adjust(&adjustment(&limits, permits));
+        prop_assert_eq!(used.remaining() as i64, before.remaining() as i64 - permits);
+        used.adjust(&adjustment(&limits, -permits));
+        prop_assert_eq!(used.peek(), before.peek());
+    }
+
+    #[test]
+    fn a_debt_is_at_most_the_capacity_and_what_may_be_borrowed(
+        quota in small_quota(), charges in prop::collection::vec(1..=i64::MAX, 1..5),
+    ) {
+        // A queue has a bound of its own.
+        if let Kind::Queue(_) = quota.kind() {
+            return Ok(());
+        }
+        let limits = limits(&[quota]);
+        let mut used = Used::new(&limits);
+        for permits in charges {
+            used.adjust(&adjustment(&limits, permits));
+        }
+        let debt = (quota.capacity() + quota.borrowed()) as i64;
+        used.adjust(&adjustment(&limits, 1 - debt));
+        prop_assert_eq!(used.remaining(), 0);
+        used.adjust(&adjustment(&limits, -2));
+        prop_assert_eq!(used.remaining(), 1);
+        used.adjust(&adjustment(&limits, i64::MIN));
+        prop_assert_eq!(used.remaining(), quota.capacity());
+    }
+}

@@ -1,0 +1,176 @@
+//! Several quotas in one check.
+
+use proptest::prelude::*;
+
+use super::super::*;
+use super::drawn::*;
+use crate::{Costs, Quota};
+
+proptest! {
+    /// Compared with policies of one quota each, which are charged only if all of them allow the
+    /// check.
+    #[test]
+    fn a_check_takes_from_all_quotas_or_from_none(quotas in quotas(), checks in checks()) {
+        let limits = limits(&quotas);
+        let alone: Vec<_> = quotas.iter().map(|quota| self::limits(&[*quota])).collect();
+        let mut together = Used::new(&limits);
+        let mut alone: Vec<_> = alone.iter().map(Used::new).collect();
+        for (pause, cost) in checks {
+            together.now += pause;
+            alone.iter_mut().for_each(|used| used.now += pause);
+            let verdict = together.check(cost);
+            let mut after = alone.clone();
+            let is_allowed = after.iter_mut().all(|used| used.check(cost).is_allowed());
+            prop_assert_eq!(verdict.is_allowed(), is_allowed);
+            if is_allowed {
+                alone = after;
+            }
+            let remaining: Vec<_> = alone.iter().map(Used::remaining).collect();
+            let listed: Vec<_> = numbers(&verdict).iter().map(|n| n.remaining).collect();
+            prop_assert_eq!(listed, remaining);
+        }
+    }
+
+    #[test]
+    fn a_denied_check_is_allowed_after_exactly_the_reported_wait(
+        quotas in quotas(), checks in checks(), cost in cost(),
+    ) {
+        let limits = limits(&quotas);
+        let capacity = limits.iter().map(|(_, limit)| limit.capacity(None)).min().unwrap();
+        let cost = 1 + cost % capacity;
+        let used = Used::after(&limits, checks);
+        let check = |wait| Used { now: used.now + wait, ..used.clone() }.check(cost);
+        let verdict = check(0);
+        let wait = verdict.numbers.retry_after;
+        prop_assert!(check(wait).is_allowed());
+        prop_assert!(verdict.is_allowed() || !check(wait - 1).is_allowed());
+    }
+
+    #[test]
+    fn a_cost_exceeds_only_a_capacity_that_is_smaller(quota in quota()) {
+        let limits = limits(&[quota]);
+        let (mut used, most) = (Used::new(&limits), quota.capacity() + quota.borrowed());
+        prop_assert!(limits.exceeding_capacity(&most).is_none());
+        let exceeds = |verdict: Verdict| (verdict.outcome, verdict.numbers.retry_after);
+        let expected = (Outcome::ExceedsCapacity, u64::MAX);
+        prop_assert_eq!(limits.exceeding_capacity(&(most + 1)).map(exceeds), Some(expected));
+        prop_assert!(used.check(most).is_allowed());
+        let verdict = used.check(most);
+        prop_assert_eq!(verdict.outcome, Outcome::Denied);
+        prop_assert!((1..u64::MAX).contains(&verdict.numbers.retry_after));
+    }
+
+    /// Only time lowers a level, however it passes.
+    #[test]
+    fn time_in_two_steps_is_time_in_one(quotas in quotas(), cost in cost(), a in 0..=3_000_000u64, b in 0..=3_000_000u64) {
+        let limits = limits(&quotas);
+        let mut in_two = Used::after(&limits, vec![(0, cost)]);
+        let mut in_one = in_two.clone();
+        in_two.now += a;
+        in_two.keep(&in_two.standing());
+        in_two.now += b;
+        in_one.now += a + b;
+        prop_assert_eq!(in_two.standing(), in_one.standing());
+    }
+}
+
+#[test]
+fn a_quota_that_is_added_or_removed_leaves_the_others_as_they_are() {
+    let (slow, other) = (Quota::per_day(5), Quota::per_day(9));
+    let both = of_names(&[("a", slow), ("b", other)]);
+    let mut standing = both.standing(None, NOW);
+    assert!(both.check(&mut standing, &3).is_allowed());
+    let state = both.state(&standing, None, NOW);
+    let remaining = |limits: &Limits, state: &State| {
+        let verdict = limits.peek(&limits.standing(Some(state), NOW));
+        numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>()
+    };
+    let more = of_names(&[("b", other), ("c", slow), ("a", slow)]);
+    assert_eq!(remaining(&more, &state), [6, 5, 2]);
+    // Without `a`, which stays in the state for those that have it.
+    let less = of_names(&[("b", other)]);
+    let mut standing = less.standing(Some(&state), NOW);
+    assert!(less.check(&mut standing, &1).is_allowed());
+    let state = less.state(&standing, Some(&state), NOW);
+    assert_eq!(remaining(&both, &state), [2, 5]);
+    // Until it is full again. What is left still belongs to `b`.
+    let mut standing = less.standing(Some(&state), NOW);
+    assert!(less.check(&mut standing, &4).is_allowed());
+    let state = less.state(&standing, Some(&state), NOW);
+    let later = NOW + 7 * 86_400_000_000 / 10;
+    let mut standing = less.standing(Some(&state), later);
+    assert!(less.check(&mut standing, &1).is_allowed());
+    let state = less.state(&standing, Some(&state), later);
+    assert!(state.entries().count() == 1, "{state:?}");
+    let verdict = both.peek(&both.standing(Some(&state), later));
+    assert_eq!(numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>(), [5, 6]);
+    // What has ended is as good as nothing, whether it is still stored or not.
+    let end = NOW + 3 * 86_400_000_000;
+    let mut standing = less.standing(Some(&state), end);
+    assert!(less.check(&mut standing, &1).is_allowed());
+    assert_eq!(less.state(&standing, Some(&state), end), less.state(&standing, None, end));
+}
+
+/// One revision waits for a refill, and the other takes it.
+
+#[test]
+fn a_quota_that_is_charged_later_denies_while_nothing_is_left() {
+    let limits = of_names(&[("a", Quota::per_day(2)), ("b", Quota::per_day(9).borrow_up_to(9))]);
+    let later = |a, b| limits.charge(&Costs::new(b).with("a", a).charged_later()).unwrap();
+    let mut standing = limits.standing(None, NOW);
+    assert!(limits.check(&mut standing, &later(0, 0)).is_allowed());
+    assert!(limits.check(&mut standing, &later(2, 0)).is_allowed());
+    let denied = limits.check(&mut standing, &later(0, 1));
+    let waits: Vec<_> = numbers(&denied).iter().map(|n| n.retry_after > 0).collect();
+    assert_eq!((denied.outcome, waits), (Outcome::Denied, vec![true, false]));
+    assert_eq!(numbers(&denied)[1].remaining, 9);
+}
+
+#[test]
+fn a_quota_with_a_cost_of_0_neither_denies_nor_is_charged() {
+    let limits = of_names(&[("a", Quota::per_day(1)), ("b", Quota::per_day(9))]);
+    let mut standing = limits.standing(None, NOW);
+    let charge = |a, b| limits.charge(&Costs::new(b).with("a", a)).unwrap();
+    assert!(limits.check(&mut standing, &charge(1, 0)).is_allowed());
+    let verdict = limits.check(&mut standing, &charge(0, 4));
+    assert!(verdict.is_allowed());
+    assert_eq!(numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>(), [0, 5]);
+    let denied = limits.check(&mut standing, &charge(0, 6));
+    let waits: Vec<_> = numbers(&denied).iter().map(|n| n.retry_after > 0).collect();
+    assert_eq!((denied.outcome, waits), (Outcome::Denied, vec![false, true]));
+    assert_eq!(limits.charge(&Costs::new(1).with("c", 1)).unwrap_err(), "c");
+}
+
+#[test]
+fn names_that_cannot_be_told_apart_are_an_error() {
+    let policy = Policy::new("p").quota("a", Quota::per_day(1)).quota("a", Quota::per_day(2));
+    let error = Limits::new(&policy, NOW).unwrap_err().to_string();
+    assert!(error.contains("quota `a`") && error.contains("choose another name"), "{error}");
+}
+
+#[test]
+fn a_lone_bucket_belongs_to_the_first_one() {
+    let lone = of_names(&[("any", Quota::per_day(5))]);
+    let mut standing = lone.standing(None, NOW);
+    assert!(lone.check(&mut standing, &3).is_allowed());
+    let state = lone.state(&standing, None, NOW);
+    let two = of_names(&[("a", Quota::per_day(5)), ("b", Quota::per_day(9))]);
+    let standing = two.standing(Some(&state), NOW);
+    let verdict = two.peek(&standing);
+    assert_eq!(numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>(), [2, 9]);
+    let State::Several(entries) = two.state(&standing, Some(&state), NOW) else {
+        panic!("two quotas are not a lone one");
+    };
+    assert_eq!(entries.len(), 2, "the lone one is now the first: {entries:?}");
+}
+
+#[test]
+fn the_quota_with_the_longest_wait_or_the_fewest_permits_matters_most() {
+    let limits = of_names(&[("a", Quota::per_second(10)), ("b", Quota::per_minute(15))]);
+    let mut standing = limits.standing(None, NOW);
+    let tightest = |verdict: Verdict| verdict.several.unwrap().tightest;
+    assert_eq!(tightest(limits.check(&mut standing, &9)), 0);
+    assert_eq!(tightest(limits.check(&mut standing, &7)), 1);
+    let exceeds = limits.exceeding_capacity(&11).unwrap();
+    assert_eq!((exceeds.numbers.remaining, tightest(exceeds)), (10, 0));
+}

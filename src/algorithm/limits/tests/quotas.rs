@@ -174,3 +174,36 @@ fn the_quota_with_the_longest_wait_or_the_fewest_permits_matters_most() {
     let exceeds = limits.exceeding_capacity(&11).unwrap();
     assert_eq!((exceeds.numbers.remaining, tightest(exceeds)), (10, 0));
 }
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_level_in_ticks_is_that_of_a_lone_bucket_whose_ticks_are_microseconds() {
+    let bucket = of_names(&[("a", Quota::per_second(5))]);
+    let mut used = Used::new(&bucket);
+    used.check(2);
+    // A permit refills in 200 ms.
+    assert_eq!(bucket.lone_standing(400_000), Some(used.standing()));
+    for others in [
+        of_names(&[("a", Quota::per_second(7))]),
+        of_names(&[("a", Quota::per_second(5)), ("b", Quota::per_second(5))]),
+        of_names(&[("a", Quota::per_second(5).sliding_window())]),
+    ] {
+        assert_eq!(others.lone_standing(400_000), None);
+    }
+}
+
+#[test]
+fn a_value_that_ends_at_this_instant_has_no_identity_any_more() {
+    let two = of_names(&[("a", Quota::per_second(5)), ("b", Quota::per_second(1))]);
+    let one = of_names(&[("a", Quota::per_second(5))]);
+    let mut used = Used::new(&two);
+    used.check(1);
+    let state_at = |now: u64| {
+        let mut standing = one.standing(used.state.as_ref(), now);
+        assert!(one.check(&mut standing, &1).is_allowed());
+        one.state(&standing, used.state.as_ref(), now)
+    };
+    let end = NOW + 1_000_000;
+    assert!(matches!(state_at(end - 1), State::Several(_)));
+    assert!(!matches!(state_at(end), State::Several(_)));
+}

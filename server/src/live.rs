@@ -173,13 +173,13 @@ impl Live {
         reloads.read = read;
         let Service { mut config, tls, .. } = service?;
         let restart_needed = config.settings.restore(&self.started_with);
-        // Other files need a restart.
-        let has_same_files = !restart_needed.contains(&"tls");
-        if !restart_needed.is_empty() {
-            let settings = restart_needed.join(", ");
+        let active = Active::new(config, &self.store, &mut reloads.policies, restart_needed)?;
+        if !active.restart_needed.is_empty() {
+            let settings = active.restart_needed.join(", ");
             tracing::warn!(settings, "some settings have changed that need a restart");
         }
-        let active = Active::new(config, &self.store, &mut reloads.policies, restart_needed)?;
+        // Other files need a restart.
+        let has_same_files = !active.restart_needed.contains(&"tls");
         self.active.store(Arc::new(active));
         if let (Some(current), Some(new), true) = (&self.certificate, tls, has_same_files) {
             current.replace(&new);

@@ -393,13 +393,13 @@ fn scripts_and_pure_functions_agree_in_bursts_after_long_gaps_and_when_the_clock
         Ok(count) => sample(cases(), count.parse().unwrap()),
         Err(_) => fixed_sample(cases(), 300),
     };
-    // The cases of one server take turns with its time.
-    let lanes = cases.chunks(cases.len().div_ceil(4)).map(async |cases| {
+    // All cases on a server share its time, so they run one after the other.
+    let groups = cases.chunks(cases.len().div_ceil(4)).map(async |cases| {
         let server = Server::start().await;
         let proxy = ClockProxy::start(&server).await;
         for (n, case) in cases.iter().enumerate() {
             run(&proxy, &format!("case{n}"), case).await;
         }
     });
-    runtime.block_on(join_all(lanes));
+    runtime.block_on(join_all(groups));
 }

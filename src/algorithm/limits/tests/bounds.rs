@@ -8,6 +8,7 @@ use super::drawn::*;
 use crate::Quota;
 use crate::quota::{Kind, WindowStart};
 
+/// One revision waits for a refill, and the other takes it.
 #[test]
 fn a_refill_of_another_size_is_not_gained_in_the_time_of_a_smaller_one() {
     let second = |permits, seconds| {

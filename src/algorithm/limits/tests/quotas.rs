@@ -111,8 +111,6 @@ fn a_quota_that_is_added_or_removed_leaves_the_others_as_they_are() {
     assert_eq!(less.state(&standing, Some(&state), end), less.state(&standing, None, end));
 }
 
-/// One revision waits for a refill, and the other takes it.
-
 #[test]
 fn a_quota_that_is_charged_later_denies_while_nothing_is_left() {
     let limits = of_names(&[("a", Quota::per_day(2)), ("b", Quota::per_day(9).borrow_up_to(9))]);

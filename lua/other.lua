@@ -39,6 +39,8 @@ for n = #entries, 1, -1 do
   entry.id = entry.id * 256 + entry.tag
   by_id[entry.id] = entry
 end
+local heir, is_like
+  --@ heir@
   --@ entry@
 if found ~= '-' then
   more = { count = 0, heads = '', cells = '', till = 0 }
@@ -57,13 +59,18 @@ if found ~= '-' then
   end
   if not has_identities and more.count == 0 then more = nil end
 end
+--@ heir@
+-- An entry of identity 0 is a token bucket that was the only quota of its policy, which is not known by
+-- name. It belongs to the first token bucket of the same rate, or to the first of all.
+if TAG == 1 and by_id[1] and not is_like then
+  is_like = QUOTAS == 1 or by_id[1].numbers == pack('>dd', permit@, scale@)
+  heir = is_like and @ or heir or @
+end
 --@ entry@
 -- Entries are found by identity and algorithm, so that a revision with another algorithm keeps its own.
--- An entry of identity 0 is a token bucket that was the only quota of its policy. It belongs to the
--- first token bucket of any other.
 do
   --@ id@
-  local entry = by_id[id@ * 256 + TAG] or TAG == 1 and not mine[1] and by_id[1]
+  local entry = by_id[id@ * 256 + TAG] or heir == @ and by_id[1]
   mine[id@ * 256 + TAG] = true
   if TAG == 1 then mine[1] = true end
   if entry then

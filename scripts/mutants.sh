@@ -60,6 +60,8 @@ mutations=(
     "sliding_blocks|last@ = (newest@ + blocks@ + 1) * width@|last@ = (newest@ + blocks@) * width@"
     "sliding_blocks|used@ = used@ - read('>I4', ring@, 4 * n - 3)|used@ = used@ - 1"
     "other|not mine[entry.id] and|"
+    "other|heir = is_like and @ or heir or @|heir = heir or @"
+    "other|heir = is_like and @ or heir or @|heir = is_like and @"
     "other|if not has_identities and more.count == 0 then more = nil end|more = nil"
     "other|more.till = more.count + 1, math.max(more.till, last)|more.till = more.count + 1, last"
 )

@@ -39,9 +39,13 @@ use crate::{ConfigError, Quota};
 /// too. If the algorithm changes, the quota starts full, and during a rolling deployment old and
 /// new instances count separately.
 ///
+/// A [`queue`](crate::Quota::queue) is a token bucket, so adding or removing it does
+/// not change the algorithm.
+///
 /// One exception: a policy whose only quota is a token bucket does not store the quota's name. If
-/// quotas are added to it, the first token bucket of the new policy inherits what was consumed. So list
-/// that one first.
+/// quotas are added to it, what was consumed belongs to the first token bucket with the same number of
+/// permits per time or, if there is none, to the first token bucket. So do not change that number in the
+/// same update, or list the quota first.
 ///
 /// # Examples
 ///

@@ -6,7 +6,7 @@ use super::Algorithm;
 use super::charge::{Cost, Left, Patience};
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
 use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
-use super::rate::{BucketState, Debt};
+use super::rate::{BucketState, Debt, Rate};
 use super::sliding_blocks::{BlocksLevel, BlocksState, SlidingBlocks};
 use super::sliding_counters::{CountersLevel, CountersState, SlidingCounters};
 use super::token_bucket::TokenBucket;
@@ -188,6 +188,14 @@ impl Limit {
 
     pub(crate) fn is_bucket(&self) -> bool {
         matches!(self, Self::TokenBucket(_))
+    }
+
+    /// Of a token bucket.
+    pub(crate) fn rate(&self) -> Option<Rate> {
+        match self {
+            Self::TokenBucket(bucket) => Some(bucket.rate()),
+            _ => None,
+        }
     }
 
     /// While a calendar is in its current window.

@@ -33,8 +33,6 @@ pub(crate) struct Limits {
 struct Named {
     id: QuotaId,
     limit: Limit,
-    /// A lone token bucket belongs to the first of a policy, whatever its name.
-    is_first_bucket: bool,
 }
 
 /// The levels of the quotas at one time, in their order.
@@ -55,9 +53,7 @@ impl Limits {
                 )));
             }
             let limit = Limit::new(name, quota, now)?;
-            let has_bucket = quotas.iter().any(|other| other.is_first_bucket);
-            let is_first_bucket = limit.is_bucket() && !has_bucket;
-            quotas.push(Named { id, limit, is_first_bucket });
+            quotas.push(Named { id, limit });
         }
         let infos = policy.quotas().zip(&quotas);
         let infos = infos.map(|((name, _), quota)| quota.limit.info(name)).collect();
@@ -75,16 +71,13 @@ impl Limits {
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
         let (id, limit) = (QuotaId::LONE, Limit::TokenBucket(bucket));
-        let named = Named { id, limit, is_first_bucket: true };
-        Self::of([named].into(), [limit.info("q")].into())
+        Self::of([Named { id, limit }].into(), [limit.info("q")].into())
     }
 
     /// The parts of an instance if a fleet divides the limits. `None` if a quota has none for it.
     pub(crate) fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
-        let divided = |quota: &Named| {
-            let limit = quota.limit.divided(part)?;
-            Some(Named { id: quota.id, limit, is_first_bucket: quota.is_first_bucket })
-        };
+        let divided =
+            |quota: &Named| Some(Named { id: quota.id, limit: quota.limit.divided(part)? });
         let quotas = self.quotas.iter().map(divided).collect::<Option<_>>()?;
         Some(Self::of(quotas, self.infos.clone()))
     }
@@ -199,15 +192,29 @@ impl Limits {
 
     /// The levels at `now` (microseconds) of a key in this state. `None` if nothing is stored.
     pub(crate) fn standing(&self, state: Option<&State>, now: u64) -> Standing {
-        let level = |Named { id, limit, is_first_bucket }: &Named| {
-            let state = state.and_then(|state| state.find(*id, limit, *is_first_bucket));
+        let level = |Named { id, limit }: &Named, is_heir| {
+            let state = state.and_then(|state| state.find(*id, limit, is_heir));
             limit.level(state, now)
         };
         Standing(match &*self.quotas {
             // Without the loop, which costs more than the rest.
-            [quota] => SmallVec::from_buf([level(quota)]),
-            quotas => quotas.iter().map(level).collect(),
+            [quota] => SmallVec::from_buf([level(quota, quota.limit.is_bucket())]),
+            quotas => {
+                let heir = state.and_then(|state| self.heir(state));
+                let quotas = quotas.iter().enumerate();
+                quotas.map(|(index, quota)| level(quota, heir == Some(index))).collect()
+            }
         })
+    }
+
+    /// The quota to which the state of a lone token bucket belongs, whose name is not known: the first
+    /// token bucket with the same rate, or the first of all.
+    fn heir(&self, state: &State) -> Option<usize> {
+        let lone = state.lone_rate()?;
+        let quotas = self.quotas.iter().enumerate();
+        let rates = quotas.filter_map(|(index, quota)| Some((index, quota.limit.rate()?)));
+        let same = rates.clone().find(|(_, rate)| *rate == lone);
+        same.or_else(|| rates.clone().next()).map(|(index, _)| index)
     }
 
     /// The same for a level in ticks. `None` if the policy is not a single token bucket whose ticks are
@@ -240,8 +247,8 @@ impl Limits {
         }
         let is_own = |entry: &Entry| {
             self.quotas.iter().any(|quota| {
-                let is_lone = entry.quota == QuotaId::LONE && quota.is_first_bucket;
-                (is_lone || entry.quota == quota.id) && quota.limit.reads(&entry.state)
+                let is_it = entry.quota == QuotaId::LONE || entry.quota == quota.id;
+                is_it && quota.limit.reads(&entry.state)
             })
         };
         let others = found.into_iter().flat_map(State::entries);

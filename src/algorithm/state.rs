@@ -1,7 +1,7 @@
 //! What a store keeps of a key.
 
 use super::limit::{Limit, QuotaState};
-use super::rate::BucketState;
+use super::rate::{BucketState, Rate};
 
 /// Identifies a quota among those of a policy, by a hash of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(crate) struct QuotaId(u32);
 /// stored with the identity of its quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// A single token bucket. It belongs to the first token bucket of a policy.
+    /// A single token bucket, without the name of its quota.
     Lone(BucketState),
     Several(Box<[Entry]>),
 }
@@ -60,23 +60,28 @@ impl State {
         lone.into_iter().chain(several.iter().cloned())
     }
 
-    /// The state of a quota of this algorithm. `is_first_bucket` says whether it is the first token
-    /// bucket of its policy.
-    pub(crate) fn find(
-        &self,
-        quota: QuotaId,
-        limit: &Limit,
-        is_first_bucket: bool,
-    ) -> Option<QuotaState> {
+    /// The rate of a lone token bucket.
+    pub(crate) fn lone_rate(&self) -> Option<Rate> {
         match self {
-            Self::Lone(state) => is_first_bucket.then_some(QuotaState::TokenBucket(*state)),
+            Self::Lone(state) => Some(state.rate),
+            Self::Several(entries) => entries.iter().find_map(|entry| match &entry.state {
+                QuotaState::TokenBucket(state) if entry.quota == QuotaId::LONE => Some(state.rate),
+                _ => None,
+            }),
+        }
+    }
+
+    /// The state of a quota of this algorithm. `is_heir` says whether a lone token bucket belongs to it.
+    pub(crate) fn find(&self, quota: QuotaId, limit: &Limit, is_heir: bool) -> Option<QuotaState> {
+        match self {
+            Self::Lone(state) => is_heir.then_some(QuotaState::TokenBucket(*state)),
             Self::Several(entries) => {
                 let of = |id| {
                     let is_it =
                         move |entry: &&Entry| entry.quota == id && limit.reads(&entry.state);
                     entries.iter().find(is_it)
                 };
-                let found = of(quota).or_else(|| of(QuotaId::LONE).filter(|_| is_first_bucket));
+                let found = of(quota).or_else(|| of(QuotaId::LONE).filter(|_| is_heir));
                 found.map(|entry| entry.state.clone())
             }
         }

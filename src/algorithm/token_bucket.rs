@@ -92,7 +92,6 @@ impl TokenBucket {
         Self { limit: 1_000_000, borrow: 0, queue: None, rate: Rate::FASTEST }
     }
 
-    #[cfg(any(feature = "redis", test))]
     pub(crate) fn rate(&self) -> Rate {
         self.rate
     }

@@ -570,6 +570,43 @@ async fn quotas_that_are_added_or_removed_leave_the_others_as_they_are() {
     assert_eq!(left(&changed).await, [10, 5]);
 }
 
+/// A policy with a single token bucket does not store its name, so another finds it by its rate.
+#[tokio::test]
+async fn a_quota_that_is_added_before_a_lone_bucket_does_not_take_its_place() {
+    let server = Server::start().await;
+    // In the short form, in the packed form, and with ticks below a microsecond.
+    let below = Quota::new(7, Duration::from_secs(86_400)).burst(10);
+    for (n, lone) in [DAILY, Quota::new(10, WEEKS), below].into_iter().enumerate() {
+        let (other, window) = (Quota::per_hour(10), Quota::per_hour(10).fixed_window());
+        for (quotas, left) in [
+            (vec![other, lone], vec![10, 4]),
+            (vec![other, lone.borrow_up_to(1)], vec![10, 4]),
+            (vec![window, other, lone.burst(9)], vec![10, 10, 3]),
+            (vec![lone, lone], vec![4, 10]),
+            ([vec![other; 15], vec![lone]].concat(), [vec![10; 15], vec![4]].concat()),
+            // Of another rate: the first inherits what was used.
+            (vec![window, other, other], vec![10, 4, 10]),
+        ] {
+            let key = format!("{n} {quotas:?}");
+            let old = Policy::new("default").quota("lone", lone);
+            let old = uncached(RedisStore::open(server.url()).unwrap(), old);
+            old.check_cost(&*key, 6).await.unwrap().ensure_allowed().unwrap();
+            let names = quotas.iter().enumerate();
+            let new = names.fold(Policy::new("default"), |policy, (n, quota)| {
+                policy.quota(n.to_string(), *quota)
+            });
+            let new = uncached(RedisStore::open(server.url()).unwrap(), new);
+            // The last one reads what the script has made of the old value.
+            for (cost, taken) in [(0, 0), (1, 1), (1, 2)] {
+                let decision = new.check_cost(&*key, cost).await.unwrap();
+                let found: Vec<_> = decision.quotas().map(|quota| quota.remaining()).collect();
+                let left: Vec<_> = left.iter().map(|left| left - taken).collect();
+                assert_eq!(found, left, "{quotas:?}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_debt_is_paid_before_the_next_check_is_allowed() {
     let server = Server::start().await;

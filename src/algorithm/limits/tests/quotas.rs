@@ -1,5 +1,7 @@
 //! Several quotas in one check.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::super::*;
@@ -109,6 +111,59 @@ fn a_quota_that_is_added_or_removed_leaves_the_others_as_they_are() {
     let mut standing = less.standing(Some(&state), end);
     assert!(less.check(&mut standing, &1).is_allowed());
     assert_eq!(less.state(&standing, Some(&state), end), less.state(&standing, None, end));
+}
+
+#[test]
+fn a_lone_bucket_belongs_to_the_first_of_its_rate_or_else_to_the_first() {
+    let (week, day) = (Quota::new(10, Duration::from_secs(604_800)), Quota::per_day(10));
+    let lone = of_names(&[("week", week)]);
+    let mut standing = lone.standing(None, NOW);
+    assert!(lone.check(&mut standing, &7).is_allowed());
+    let state = lone.state(&standing, None, NOW);
+    assert!(matches!(state, State::Lone(_)));
+    for (quotas, remaining) in [
+        ([day, week], [10, 3]),
+        ([week, day], [3, 10]),
+        ([day, week.burst(8)], [10, 1]),
+        ([week, week], [3, 10]),
+        ([week.fixed_window(), week], [10, 3]),
+        ([day, week.borrow_up_to(5)], [10, 3]),
+        ([day, Quota::per_hour(10)], [3, 10]),
+        ([day.fixed_window(), day], [10, 3]),
+        ([day.fixed_window(), day.interval_refill()], [10, 10]),
+    ] {
+        let both = of_names(&[("a", quotas[0]), ("b", quotas[1])]);
+        let verdict = both.peek(&both.standing(Some(&state), NOW));
+        let found: Vec<_> = numbers(&verdict).iter().map(|n| n.remaining).collect();
+        assert_eq!(found, remaining, "{quotas:?}");
+    }
+}
+
+#[test]
+fn a_quota_whose_algorithm_changes_starts_full() {
+    let hour = Quota::per_hour(10);
+    let algorithms = [
+        hour,
+        hour.interval_refill(),
+        hour.fixed_window(),
+        hour.sliding_window(),
+        hour.sliding_blocks(6),
+    ];
+    let other = Quota::per_day(10);
+    let both = |quota| of_names(&[("a", quota), ("b", other)]);
+    let pairs = algorithms.iter().flat_map(|old| algorithms.map(|new| (*old, new)));
+    for (old, new) in pairs {
+        let lone = |quota| of_names(&[("a", quota)]);
+        for (old_limits, new_limits) in [(both(old), both(new)), (lone(old), lone(new))] {
+            let mut standing = old_limits.standing(None, NOW);
+            assert!(old_limits.check(&mut standing, &7).is_allowed());
+            let state = old_limits.state(&standing, None, NOW);
+            let verdict = new_limits.peek(&new_limits.standing(Some(&state), NOW));
+            let remaining: Vec<_> = numbers(&verdict).iter().map(|n| n.remaining).collect();
+            assert_eq!(remaining[0], if old == new { 3 } else { 10 }, "{old:?}, {new:?}");
+            assert!(remaining[1..].iter().all(|remaining| *remaining == 3), "{remaining:?}");
+        }
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ use crate::calendar::Zone;
 ///        | "sliding", [ space, number ] ;
 /// period = time | "month" ; (* "month" only with "calendar" *)
 /// time   = [ number ], unit ;
-/// unit   = "day" | "h" | "hour" | "min" | "minute" | "s" | "second" | "ms" | "us" | "ns" ;
+/// unit   = "week" | "day" | "h" | "hour" | "min" | "minute" | "s" | "second" | "ms" | "us" | "ns" ;
 /// zone   = ? the name of a time zone of the IANA, such as Europe/Berlin ? ;
 /// number = digit, { digit } ;
 /// digit  = "0" | "1" | "2" | "3" | "4" | "5" | "6" | "7" | "8" | "9" ;

@@ -57,7 +57,10 @@ mod tests {
     #[test]
     fn an_error_in_a_file_says_what_is_expected_and_where() {
         for (text, says) in [
-            (r#""10/fortnight""#, "one of the units month, day, h, min, s, ms, us, ns at column 4"),
+            (
+                r#""10/fortnight""#,
+                "one of the units month, week, day, h, min, s, ms, us, ns at column 4",
+            ),
             ("10", "a quota as text, such as \"10/s burst 20\""),
         ] {
             let error = serde_json::from_str::<Quota>(text).unwrap_err().to_string();

@@ -10,7 +10,8 @@ use crate::{ConfigError, Quota};
 
 /// The units of a period and their nanoseconds, from the longest to the shortest. The first name of a
 /// unit is the one that is written.
-const UNITS: [(&str, u128); 10] = [
+const UNITS: [(&str, u128); 11] = [
+    ("week", 604_800_000_000_000),
     ("day", 86_400_000_000_000),
     ("h", 3_600_000_000_000),
     ("hour", 3_600_000_000_000),
@@ -102,9 +103,12 @@ impl fmt::Display for Quota {
     }
 }
 
-/// A number and the longest unit that it is a multiple of. Zero is in the first.
+/// A number and the longest unit that it is a multiple of.
 fn in_units(time: Duration) -> (u128, &'static str) {
     let nanos = time.as_nanos();
+    if nanos == 0 {
+        return (0, "s");
+    }
     let unit = UNITS.into_iter().find(|(_, unit)| nanos.is_multiple_of(*unit));
     let (name, unit) = unit.unwrap_or(("ns", 1));
     (nanos / unit, name)
@@ -135,7 +139,7 @@ impl<'a> Parser<'a> {
         };
         let (name, rest) = self.split(|c| c.is_ascii_alphabetic());
         let Some((_, unit)) = UNITS.into_iter().find(|(unit, _)| *unit == name) else {
-            return Err(self.error("one of the units month, day, h, min, s, ms, us, ns"));
+            return Err(self.error("one of the units month, week, day, h, min, s, ms, us, ns"));
         };
         let too_long = |parser: &mut Self| {
             parser.rest = start;
@@ -237,6 +241,7 @@ mod tests {
             ("1000/day", Quota::per_day(1_000)),
             ("100/min", Quota::per_minute(100)),
             ("100/minute", Quota::per_minute(100)),
+            ("1000/week", Quota::new(1_000, Duration::from_secs(7 * 86_400))),
             ("7/hour", Quota::per_hour(7)),
             ("7/2second", Quota::new(7, Duration::from_secs(2))),
             ("7/h  burst  1", Quota::per_hour(7).burst(1)),
@@ -271,10 +276,10 @@ mod tests {
             (Quota::per_second(10).burst(10), "10/s"),
             (Quota::per_minute(10).burst(20), "10/min burst 20"),
             (Quota::new(3, Duration::from_secs(900)), "3/15min"),
-            (Quota::new(3, Duration::from_secs(14 * 86_400)), "3/14day"),
+            (Quota::new(3, Duration::from_secs(14 * 86_400)), "3/2week"),
             (Quota::new(1, Duration::from_micros(1_500)), "1/1500us"),
             (Quota::per_second(5).burst(1).queue(Duration::from_secs(60)), "5/s queue 1min"),
-            (Quota::per_second(5).burst(5).queue(Duration::ZERO), "5/s burst 5 queue 0day"),
+            (Quota::per_second(5).burst(5).queue(Duration::ZERO), "5/s burst 5 queue 0s"),
         ] {
             assert_eq!(quota.to_string(), text);
         }

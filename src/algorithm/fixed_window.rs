@@ -73,7 +73,7 @@ impl FixedWindow {
                     Self::WEEK => CalendarUnit::Week,
                     _ => {
                         return Err("a window in a time zone is a second, a minute, an hour, a day, \
-                                    a week or a month: use `s`, `min`, `h`, `day`, `7day` or `month`"
+                                    a week or a month: use `s`, `min`, `h`, `day`, `week` or `month`"
                             .into());
                     }
                 };

@@ -346,7 +346,7 @@
 //! |---|---|---|
 //! | [token bucket](crate::Quota) | burst + `n` × `t` / period | nearly everything: smooth, with a burst that you choose |
 //! | [borrowing](crate::Quota::borrow_up_to) | burst + borrowed + `n` × `t` / period | costly requests that should start at once and pay afterwards |
-//! | [queue](crate::Quota::queue) | burst (1) + `n` × `t` / period proceed | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
+//! | [queue](crate::Quota::queue) | burst (1, or the largest cost) + `n` × `t` / period proceed | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
 //! | [interval refill](crate::Quota::interval_refill) | burst + `n` for each refill in the span | permits that arrive all at once: 10 a minute, counted from the first check |
 //! | [fixed window](crate::Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
 //! | [calendar](crate::Quota::calendar) | `n` for each window that the span touches | contracts and invoices: 1,000 per day or month, in UTC or another time zone |
@@ -456,7 +456,8 @@
 //! format. The file overrides the code. A reload changes the limits of the running service and
 //! keeps what was consumed. An invalid file changes nothing, and all errors in it are listed. A valid
 //! file is rejected too if a policy that is in use is neither in the file nor in the code.
-//! This needs `cargo add toml` and the features `serde` and `watch`.
+//! This needs `cargo add toml --features preserve_order` (without that feature the quotas of a policy are
+//! sorted by name) and the features `serde` and `watch`.
 //!
 //! ```
 //! # #[cfg(all(feature = "serde", feature = "watch"))]
@@ -498,7 +499,8 @@
 //! ```
 //!
 //! The example `limits_file` is a complete program. All instances have to read the same file. Until
-//! the last one has, a key gets at most the larger numbers, unless an algorithm changes.
+//! the last one has, a key gets at most the larger numbers, unless an algorithm changes, or the period
+//! of a calendar.
 //!
 //! # Custom responses
 //!

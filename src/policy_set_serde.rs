@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for PolicySet {
 /// A value of any type, so that one of the wrong type does not hide the errors of the others.
 enum Value {
     Text(String),
-    /// In the order of the file.
+    /// In the order of the file, if its parser keeps that.
     Map(Vec<(String, Value)>),
     /// What errors call it.
     Other(String),

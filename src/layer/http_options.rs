@@ -85,7 +85,9 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// disconnects later, the closure is called with the bytes sent by then. Permits that are
     /// available again by then, because the window has ended or the bucket has refilled, are not
     /// given back. The same applies to those of a sliding window that were not taken in the current
-    /// block, or in the current window of the two counters. If the store failed and the failure mode allowed the request, its whole cost is
+    /// block, or in the current window of the two counters, and to those taken in a block or window that
+    /// ends within the limiter's [timeout](crate::LimiterBuilder::timeout). So with blocks that are not
+    /// longer than the timeout nothing is given back. If the store failed and the failure mode allowed the request, its whole cost is
     /// charged afterwards. If Redis charged the check although its reply was late, the request is
     /// charged twice. Costs that could not be charged are logged. If the costs name a quota that
     /// the policy does not have, the estimate stands and the log says so.
@@ -144,7 +146,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     }
 
     /// Gives the permits of a request back if a layer inside of this one denies it. Without this, a
-    /// request that an inner layer denies has taken permits of the outer ones.
+    /// request that an inner layer denies has taken permits of the outer ones. A request that an inner layer
+    /// rejects for another reason (no key, or its store fails) keeps them.
     ///
     /// Layers with different keys, such as user, tenant and global, cannot be atomic, because the
     /// keys may be on different servers. So this is best effort, with the bounds of

@@ -18,7 +18,10 @@ use crate::{Costs, Decision, Error, Key, Source};
 /// - Until the permits are given back, which the result does not wait for, other checks of the keys
 ///   can be denied.
 /// - If the reply to a check or the return of its permits is lost, its cost stays taken. The log
-///   says so.
+///   says so. In the failure mode [`Local`](crate::FailureMode::Local), permits that Redis has charged and
+///   that are given back while it fails stay taken there, and the log says only that Redis fails.
+/// - Permits of a [sliding window](crate::Quota::sliding_blocks) are given back only in the block in which
+///   they were taken, and not in the last [`timeout`](crate::LimiterBuilder::timeout) of it.
 ///
 /// Quotas on the same key belong in one [`Policy`](crate::Policy), which is atomic. To limit
 /// requests to a service by several keys, add a layer for each, with

@@ -112,8 +112,9 @@ impl LimiterBuilder {
 
     /// Sets how many checks of this limiter may wait in this process at a time: 1,024 by default.
     /// The next ones are denied unless they can proceed at once. Checks that the store is deciding
-    /// count too, if they may have to wait. All keys together share this number, so keep the
-    /// longest wait of a queue short if the keys are those of clients.
+    /// count too, if they may have to wait. Clones of a limiter share
+    /// this number, and so do all keys: keep the longest wait of a queue short if the keys are those of
+    /// clients. Another limiter with the same policy has a number of its own.
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         Self { max_waiters, ..self }
     }

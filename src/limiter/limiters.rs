@@ -16,6 +16,12 @@ use crate::{ConfigError, Policy, PolicySet};
 /// as [`Limiter::update`] does, unless an algorithm changes. An invalid set changes nothing. Clones
 /// share everything.
 ///
+/// A limiter is in use from [`get`](Self::get) or [`limiter`](Self::limiter) on, for as long as the
+/// `Limiters` live: a set without the policy of a limiter from `get` is invalid. If the code names quotas, as
+/// with [`Costs::with`](crate::Costs::with), every version of the file needs these names: checks whose
+/// costs name a quota that the policy does not have fail with
+/// [`UnknownQuota`](crate::ErrorKind::UnknownQuota), in every failure mode, and a layer responds with 503.
+///
 /// ```
 /// use tollgate::{Limiters, MemoryStore, Policy, PolicySet, Quota};
 ///

@@ -212,7 +212,8 @@ impl Limiter {
     /// waits of its denials say so.
     ///
     /// Only this process is updated: call `update` in every process. Until then the others use the
-    /// old numbers. Meanwhile a key gets at most the larger burst and the larger rate.
+    /// old numbers. Meanwhile a key gets at most the larger burst and the larger rate, unless the
+    /// algorithm changes, or the period of a [calendar](crate::Quota::calendar).
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Policy, Quota};

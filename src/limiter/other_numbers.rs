@@ -54,7 +54,8 @@ impl Limiter {
     /// Both use the same buckets, connections and calls. Always check a key with its own quota. If
     /// that changes, used permits stay used, as after an [update](Self::update).
     ///
-    /// Call it for each request: it is cheap. The limiter remembers what it has computed for the
+    /// Call it for each request: it is cheap, and the result does not follow later updates. The limiter
+    /// remembers what it has computed for the
     /// last 1,024 different quotas.
     ///
     /// ```

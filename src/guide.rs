@@ -762,8 +762,8 @@
 //! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied by
 //!    an instance's part of the limit while Redis is down. Change to `Local` once the limit fits. Alert on
 //!    `tracing` events of the target `tollgate` at level WARN (for example: the failure mode decides checks,
-//!    a circuit breaker opens, an instance cannot register, permits cannot be charged afterwards, or a policy
-//!    in a file is not used) and ERROR (requests are rejected because of a misconfiguration, or limits in a
+//!    a circuit breaker opens, an instance cannot register or has not yet, permits cannot be charged
+//!    afterwards, or a policy in a file is not used) and ERROR (requests are rejected because of a misconfiguration, or limits in a
 //!    file or of a request are invalid and not used). Count denials with [metrics](#metrics-and-traces).
 //! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits
 //!    stay used. While two versions of a quota run at once, on a rolling deployment, a key gets at

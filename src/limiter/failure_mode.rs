@@ -63,8 +63,8 @@ pub enum FailureMode {
     ///   can use its part of the burst although others have used up the limit.
     /// - If instances start while Redis cannot be reached, they know of no others:
     ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect, and
-    ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. Each guesses
-    ///   which part is its own, so a limit below their number may be granted by none of them, or by several.
+    ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. A warning
+    ///   says which number an instance assumes. Each guesses which part is its own, so a limit below their number may be granted by none of them, or by several.
     ///
     /// It can admit less, too: a check whose reply is late may be charged twice, and windows start anew
     /// in an outage, so what was used counts for longer. A cost above the part of an instance is denied.

@@ -103,6 +103,12 @@ impl Local {
         self.learn(|known| known.total = instances);
     }
 
+    /// How many instances it assumes, as long as nobody has said.
+    pub(crate) fn assumed_instances(&self) -> Option<u64> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        (known.share.is_none() && known.total == 0).then_some(known.assumed)
+    }
+
     /// A plan of a fleet that has agreed on none. What this instance knew before still counts.
     pub(crate) fn propose(&self, me: InstanceId, plan: Plan) {
         self.learn(|known| known.share = Some(known.undivided().proposed(me, plan)));

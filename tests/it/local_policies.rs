@@ -287,3 +287,14 @@ async fn an_instance_registers_with_the_documented_permissions_and_says_if_it_ca
     let _other = instances_of(store, Quota::per_hour(60), 1).await;
     wait_until("it is logged", BOUND, async || cannot_register()).await;
 }
+
+#[tokio::test]
+async fn an_instance_that_has_not_registered_says_how_many_it_assumes() {
+    let (log, _guard) = Log::capture();
+    let store = RedisStore::open("redis://127.0.0.1:1").unwrap().instances(4.try_into().unwrap());
+    let limiter = Limiter::new(store, Quota::per_hour(40)).unwrap();
+    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+    let line = || log.events().into_iter().find(|line| line.contains("has not registered yet"));
+    wait_until("it is logged", BOUND, async || line().is_some()).await;
+    assert!(line().unwrap().contains("instances=4"), "{:?}", log.events());
+}

@@ -48,6 +48,7 @@ pub(super) struct Membership {
     is_registering: AtomicBool,
     has_left: AtomicBool,
     has_warned: AtomicBool,
+    has_reported_assumption: AtomicBool,
     /// The number of the latest plan.
     known: AtomicU64,
     demand: Mutex<Demand>,
@@ -83,6 +84,7 @@ impl Membership {
             is_registering: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
             has_warned: AtomicBool::new(false),
+            has_reported_assumption: AtomicBool::new(false),
             known: AtomicU64::new(0),
             demand: Mutex::new(Demand { since: Instant::now(), per_second: 0.0 }),
             metrics,
@@ -119,7 +121,10 @@ impl Membership {
     /// Registers once, and returns when to do it again.
     async fn register(&self) -> Duration {
         let weight = self.weight();
-        let Some(fleet) = self.call(weight).await else { return INTERVAL };
+        let Some(fleet) = self.call(weight).await else {
+            self.report_assumption();
+            return INTERVAL;
+        };
         self.known.store(fleet.number, Ordering::Relaxed);
         let is_agreed = fleet.number == fleet.agreed_number;
         let instances = fleet.plan.len();
@@ -159,6 +164,19 @@ impl Membership {
             tracing::warn!(
                 target: "tollgate", key = self.key, reason = with_causes(error),
                 "this instance cannot register: if Redis fails, it does not know its part of the limits"
+            );
+        }
+    }
+
+    /// In an outage, too few assumed instances admit a multiple of the limits.
+    fn report_assumption(&self) {
+        if let Some(instances) = self.local.assumed_instances()
+            && !self.has_reported_assumption.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                target: "tollgate", key = self.key, instances,
+                "this instance has not registered yet: until it has, local decisions assume that so many \
+                 instances share the limits (`RedisStore::instances`)"
             );
         }
     }

@@ -8,7 +8,9 @@
 --          the milliseconds after which an instance of a small fleet counts as gone
 -- Returns  the numbers of the latest and the agreed plan, and both plans.
 --
--- A plan is agreed once all instances know it. Scanning a large fleet takes a while, so not every call
+-- A plan is agreed once all instances know it. Until then each uses the least of what the latest and the
+-- agreed one say. So a plan that follows the demand moves at most a quarter of the limits, and one for
+-- other instances moves nothing among the rest. Scanning a large fleet takes a while, so not every call
 -- scans it.
 
 local STATE, ENTRY = '^(%d+) (%d+) (%d+) (%d+) (%d+)$', '^(%d+) (%d+) (%d+)$'
@@ -102,20 +104,31 @@ number, weights = math.max(number, known), weights or {}
 
 -- Demand is worth a new plan only if it has changed much, and not before the last one is agreed.
 local may_move = number == agreed_number and math.abs(now - planned_at) > gone_after
+local moves, planned, demand, distance = false, 0, 0, 0
 for other, entry in pairs(instances) do
-  local planned = weights[other]
-  local moves = planned and math.abs(entry[2] - planned) > math.max(entry[2], planned) / 4
-  changes = changes or not planned or (may_move and moves)
+  local weight = weights[other]
+  changes = changes or not weight
+  weights[other] = weight or entry[2]
+  moves = moves or may_move and math.abs(entry[2] - weights[other]) > math.max(entry[2], weights[other]) / 4
+  planned, demand = planned + weights[other], demand + entry[2]
 end
 for other in pairs(weights) do
-  changes = changes or not instances[other]
-end
-if changes then
-  number, planned_at, weights = number + 1, now, {}
-  for other, entry in pairs(instances) do
-    weights[other] = entry[2]
+  if not instances[other] then
+    weights[other], changes = nil, true
   end
-  plan = list(weights)
+end
+if moves and not changes then
+  for other, entry in pairs(instances) do
+    distance = distance + math.abs(weights[other] / planned - entry[2] / demand) / 2
+  end
+  for other, entry in pairs(instances) do
+    local share = weights[other] / planned
+    share = share + (entry[2] / demand - share) * math.min(1, 0.25 / distance)
+    weights[other] = math.max(1, math.floor(share * demand + 0.5))
+  end
+end
+if changes or moves then
+  number, planned_at, plan = number + 1, now, list(weights)
 end
 
 -- If Redis has forgotten the fleet, the others need some time to return.

@@ -165,7 +165,7 @@ async fn instances_with_more_demand_get_larger_parts() {
     let fleet = fleet(&server, Quota::per_second(50), 3).await;
     let load = Load::start(&fleet, &[36, 12, 12]);
     wait_until("the plan follows the demand", BOUND, async || {
-        state_of_fleet(&server).await.unwrap().planned.iter().sum::<u64>() > 40
+        state_of_fleet(&server).await.unwrap().planned.iter().max() > Some(&40)
     })
     .await;
     wait_until_agreed(&server, 3).await;
@@ -362,6 +362,36 @@ async fn only_demand_that_has_changed_much_and_for_a_while_moves_parts() {
         assert_eq!(number == 6, moves, "{planned} {weight}");
         assert_eq!(plan.contains("7 150"), moves, "{plan}");
     }
+}
+
+/// Until a plan is agreed, an instance uses the least of it and the one before.
+#[tokio::test]
+async fn a_plan_that_follows_the_demand_moves_at_most_a_quarter_of_the_limits() {
+    let server = Server::start().await;
+    for (weight, plan) in [
+        (150, ["7 150", "8 100"]),
+        (300, ["7 300", "8 100"]),
+        (900, ["7 750", "8 250"]),
+        (999_999_900, ["7 750000000", "8 250000000"]),
+    ] {
+        set_fleet(&server, "5 5 1 1 1", "7 100 8 100").await;
+        let (number, _, planned, _) = register(&server, 7, weight, 5).await;
+        assert_eq!(number, 6);
+        assert!(plan.iter().all(|part| planned.contains(part)), "{weight}: {planned}");
+    }
+}
+
+/// The weights of the others stay, whatever they have become.
+#[tokio::test]
+async fn an_instance_that_joins_moves_nothing_among_the_others() {
+    let server = Server::start().await;
+    set_fleet(&server, "5 5 1 1 1", "7 300 8 100").await;
+    let (number, _, planned, _) = register(&server, 9, 11, 0).await;
+    assert_eq!(number, 6);
+    assert!(["7 300", "8 100", "9 11"].iter().all(|part| planned.contains(part)), "{planned}");
+    let (number, _, planned, _) = register(&server, 9, 0, 6).await;
+    assert_eq!(number, 7);
+    assert!(["7 300", "8 100"].iter().all(|part| planned.contains(part)), "{planned}");
 }
 
 #[tokio::test]

@@ -33,6 +33,9 @@ const MISSED: u32 = 5;
 /// How long the demand is averaged over.
 const SMOOTHING: Duration = Duration::from_secs(5);
 
+/// Added to the checks per second. Differences between small numbers are mostly chance.
+const LEAST_WEIGHT: u32 = 10;
+
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The hash tag of the key that all instances share.
@@ -193,7 +196,7 @@ impl Membership {
             earlier => earlier + (latest - earlier) * part,
         };
         demand.since = now;
-        (demand.per_second as u32).clamp(1, 1_000_000_000)
+        (demand.per_second as u32).saturating_add(LEAST_WEIGHT).min(1_000_000_000)
     }
 }
 

@@ -430,6 +430,23 @@ async fn the_sentinels_are_watched_once_and_no_longer_than_the_store_lives() {
     wait_until("no sentinel is watched", BOUND, async || sentinel.subscribers().await == 0).await;
 }
 
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_accepted_a_connection_and_was_silent_is_watched_again() {
+    let sentinel = Sentinel::start().await;
+    let proxy = Proxy::start(sentinel.sentinel(0).port()).await;
+    let store = RedisStore::open_sentinel([proxy.url()], sentinel.service_name()).unwrap();
+    let limiter = test_limiter(store, Quota::per_hour(1_000));
+    wait_for_recovery(&limiter).await;
+    wait_until("it is watched", BOUND, async || sentinel.subscribers().await == 1).await;
+    proxy.swallow(true);
+    proxy.disconnect_all().await;
+    let before = proxy.accepted();
+    wait_until("a second attempt", BOUND, async || proxy.accepted() >= before + 2).await;
+    proxy.swallow(false);
+    wait_until("it is watched again", BOUND, async || sentinel.subscribers().await == 1).await;
+}
+
 #[tokio::test]
 async fn a_pool_of_one_connection_stays_available_to_the_application() {
     let server = Server::start().await;

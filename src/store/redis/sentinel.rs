@@ -19,7 +19,7 @@ use redis::{
 };
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
-use super::connector::{parse_server, plain_config, to_config_error, to_error};
+use super::connector::{CONNECT_TIMEOUT, parse_server, plain_config, to_config_error, to_error};
 use super::node::Node;
 use super::primary_report::{Report, is_majority, newest};
 use super::{timer, tls};
@@ -195,8 +195,10 @@ impl Sentinels {
                 Ok::<_, Infallible>(())
             }
         });
-        let connection = sentinel.get_multiplexed_async_connection_with_config(&config).await;
-        let mut connection = connection.map_err(to_error)?;
+        let connecting = sentinel.get_multiplexed_async_connection_with_config(&config);
+        let connection = timeout(CONNECT_TIMEOUT, connecting).await;
+        let silent = || Error::new(ErrorKind::Unavailable, "a sentinel did not reply");
+        let mut connection = connection.ok_or_else(silent)?.map_err(to_error)?;
         // Without the permission to subscribe it is still asked.
         let _ = timeout(REPLY_TIMEOUT, connection.subscribe(SWITCH_CHANNEL)).await;
         loop {

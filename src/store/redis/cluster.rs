@@ -29,6 +29,9 @@ use super::slot_map::{SLOTS, SlotMap};
 use super::timer;
 use crate::ConfigError;
 
+/// Redis recommends at most 1,000. So redirections to ever more addresses cannot fill the memory.
+const MAX_NODES: usize = 2_000;
+
 pub(super) struct Cluster {
     /// The first node given. Its user, password and TLS apply to all nodes.
     first: ConnectionInfo,
@@ -135,8 +138,9 @@ impl Cluster {
     ) -> Option<Arc<ConnectionSet>> {
         let to = Node::parse(address, node_of(answered).as_ref())?;
         let mut state = self.state();
+        let connections = self.connections_to(&mut state.nodes, &to)?;
         state.map.exists(&to, Instant::now());
-        self.connections_to(&mut state.nodes, &to)
+        Some(connections)
     }
 
     /// A call to this node has failed, so its slots may have another owner.
@@ -154,6 +158,9 @@ impl Cluster {
     ) -> Option<Arc<ConnectionSet>> {
         if let Some(connections) = nodes.get(node) {
             return Some(connections.clone());
+        }
+        if nodes.len() >= MAX_NODES {
+            return None;
         }
         let connections = connections(node.like(&self.first), self.connections_per_node).ok()?;
         nodes.insert(node.clone(), connections.clone());
@@ -202,7 +209,8 @@ impl Cluster {
             None => None,
         };
         let view = replies.first().and_then(|slots| View::parse(&node, slots, nodes.as_deref()));
-        (node, view)
+        // A slot has one owner. A reply that claims each of them many times would take long to merge.
+        (node, view.filter(|view| view.claimed() <= SLOTS.into()))
     }
 
     fn learn(&self, node: &Node, view: Option<View>) {
@@ -286,4 +294,23 @@ fn node_of(connections: &ConnectionSet) -> Option<Node> {
 
 fn no_node() -> ConfigError {
     ConfigError::new("no cluster node given: name at least one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirections_to_ever_more_addresses_do_not_fill_the_memory() {
+        let cluster = Cluster::new(["redis://10.0.0.1:7000"]).unwrap();
+        let answered = cluster.first_connections.clone();
+        let asked =
+            |n: u16| cluster.asked(&format!("10.1.{}.{}:7000", n / 256, n % 256), &answered);
+        assert!(asked(0).is_some());
+        for n in 0..3_000 {
+            asked(n);
+        }
+        assert_eq!(cluster.state().nodes.len(), MAX_NODES);
+        assert!(asked(0).is_some() && asked(2_999).is_none());
+    }
 }

@@ -51,6 +51,14 @@ impl View {
             claims: claims.collect::<Option<_>>()?,
         })
     }
+
+    /// How many slots are claimed, by any node.
+    pub(super) fn claimed(&self) -> usize {
+        self.claims
+            .iter()
+            .map(|claim| usize::from(claim.last.saturating_sub(claim.first)) + 1)
+            .sum()
+    }
 }
 
 impl Claim {
@@ -198,6 +206,13 @@ mod tests {
         assert!(!view(["myself,slave", "master,fail?", "master"]).has_majority);
         let without = View::parse(&asked(), &slots, None).unwrap();
         assert_eq!((without.claims[0].epoch, without.has_majority), (0, true));
+    }
+
+    #[test]
+    fn slots_that_are_claimed_several_times_count_each_time() {
+        let ranges = |n| Value::Array(vec![range(0, 16_383, bulk("10.0.0.2"), 7001, "b2"); n]);
+        let claimed = |n| View::parse(&asked(), &ranges(n), None).unwrap().claimed();
+        assert_eq!((claimed(1), claimed(3)), (16_384, 3 * 16_384));
     }
 
     proptest! {

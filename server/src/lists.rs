@@ -1,13 +1,12 @@
 //! The allow list and the deny list.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use tollgate::Key;
 
-use crate::range::Range;
+use crate::range::{Range, is_address};
 
 /// Descriptors with these keys have the client's address as value.
 const ADDRESS_KEYS: [&str; 2] = ["remote_address", "masked_remote_address"];
@@ -39,10 +38,11 @@ impl TryFrom<String> for Entry {
 
     /// One that looks like an address but is none would never match.
     fn try_from(entry: String) -> Result<Self, String> {
-        let start = entry.split('/').next().unwrap_or_default();
+        let is_around = |c: char| c.is_whitespace() || "[]".contains(c);
+        let start = entry.split('/').next().unwrap_or_default().trim_matches(is_around);
         let is_like_ipv4 = entry.contains('.')
-            && entry.bytes().all(|byte| byte.is_ascii_digit() || b"./".contains(&byte));
-        let is_like_address = is_like_ipv4 || start.parse::<IpAddr>().is_ok();
+            && entry.bytes().all(|byte| byte.is_ascii_digit() || b"./:* ".contains(&byte));
+        let is_like_address = is_like_ipv4 || is_address(start) || is_address(entry.trim());
         match entry.parse::<Range>() {
             Err(error) if is_like_address => Err(error),
             _ => Ok(Self(entry)),
@@ -147,7 +147,13 @@ mod tests {
             |entries: &[&str]| entries.iter().map(|&entry| Entry(entry.into())).collect::<Vec<_>>();
         let lists = Lists::new(
             &owned(&["10.0.0.0/8", "friend", "2001:db8:1::/48"]),
-            &owned(&["10.0.0.66", "2001:db8:1:2::/64", "2001:db8:1:9::7", "foe"]),
+            &owned(&[
+                "10.0.0.66",
+                "2001:db8:1:2::/64",
+                "2001:db8:1:9::7",
+                "::ffff:192.0.2.0/120",
+                "foe",
+            ]),
         );
         use Listed::{Allowed, Denied};
         for (address, expected) in [
@@ -159,6 +165,7 @@ mod tests {
             ("2001:db8:1:9::/64", Some(Denied)),
             ("2001:db8::/32", None),
             ("::ffff:10.1.2.3", Some(Allowed)),
+            ("192.0.2.7", Some(Denied)),
             ("friend", None),
         ] {
             assert_eq!(lists.of_address(&address.into()), expected, "{address}");
@@ -187,7 +194,10 @@ mod tests {
 
     #[test]
     fn an_entry_that_looks_like_an_address_but_is_none_is_an_error() {
-        for entry in ["203.0.113.0/33", "10.0.0/8", "10.0.0.256", "10.0.0", "2001:db8::/129"] {
+        for entry in ["203.0.113.0/33", "10.0.0/8", "10.0.0.256", "10.0.0", "2001:db8::/129"]
+            .into_iter()
+            .chain(["10.0.0.1:443", "[2001:db8::1]:443", "[2001:db8::1]", "10.0.0.*", " 10.0.0.1"])
+        {
             assert!(Entry::try_from(entry.to_owned()).is_err(), "{entry}");
         }
         for entry in ["10.0.0.0/8", "2001:db8::/32", "::1", "friend", "user/7", "v1.2", "7", ""] {

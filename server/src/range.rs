@@ -25,11 +25,13 @@ impl Range {
         self.contains(address.to_canonical().into())
     }
 
-    /// An address or a network. An IPv4 address in IPv6 notation counts as IPv4.
+    /// An address or a network. IPv4 in IPv6 notation counts as IPv4.
     pub(crate) fn network(text: &str) -> Option<IpNet> {
-        match text.parse::<IpAddr>() {
-            Ok(address) => Some(address.to_canonical().into()),
-            Err(_) => text.parse().ok(),
+        let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        let network = network.ok()?;
+        match (network.addr().to_canonical(), network.prefix_len()) {
+            (address @ IpAddr::V4(_), bits @ 96..) => IpNet::new(address, bits - 96).ok(),
+            _ => Some(network),
         }
     }
 }

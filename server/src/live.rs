@@ -173,6 +173,14 @@ impl Live {
         reloads.read = read;
         let Service { mut config, tls, .. } = service?;
         let restart_needed = config.settings.restore(&self.started_with);
+        if !config.settings.failure_mode_answers() {
+            let current = config.settings.limits.request_timeout;
+            return Err(format!(
+                "checks.timeout: must be less than limits.request_timeout, which stays {current:?} until a \
+                 restart"
+            )
+            .into());
+        }
         let active = Active::new(config, &self.store, &mut reloads.policies, restart_needed)?;
         if !active.restart_needed.is_empty() {
             let settings = active.restart_needed.join(", ");

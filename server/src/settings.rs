@@ -101,7 +101,7 @@ impl Settings {
             let most = Semaphore::MAX_PERMITS;
             add("limits.connections", &format!("limits.connections: must be at most {most}"));
         }
-        if !limits.request_timeout.is_zero() && checks.timeout >= limits.request_timeout {
+        if !limits.request_timeout.is_zero() && !self.failure_mode_answers() {
             let message = "checks.timeout: must be less than limits.request_timeout, so that the \
                            failure mode answers";
             add("checks.timeout", message);
@@ -111,6 +111,11 @@ impl Settings {
             add(setting, &format!("{setting}: must be more than 0s, and at most 1h"));
         }
         errors
+    }
+
+    /// Whether a check ends before its request.
+    pub(crate) fn failure_mode_answers(&self) -> bool {
+        self.checks.timeout < self.limits.request_timeout
     }
 
     /// Puts the settings of the start in place of those that a reload does not change, and returns the
@@ -300,7 +305,7 @@ impl Default for Limits {
             connections_per_address: None,
             streams: NonZeroU32::new(1_024).unwrap_or(NonZeroU32::MIN),
             header_bytes: 16 * 1_024,
-            request_bytes: 64 * 1_024,
+            request_bytes: 256 * 1_024,
             descriptors: 64,
             request_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(10),

@@ -167,7 +167,7 @@ descriptors:
             "checks": { "timeout": "30ms", "failure_mode": "open", "cache_denials": "1s" },
             "limits": {
                 "connections": 4096, "streams": 1024, "header_bytes": 16384,
-                "request_bytes": 65536, "descriptors": 3, "request_timeout": "5s",
+                "request_bytes": 262144, "descriptors": 3, "request_timeout": "5s",
                 "idle_timeout": "1m", "handshake_timeout": "10s", "connections_per_address": null,
             },
             "shutdown": { "delay": "1s", "timeout": "10s" },
@@ -211,6 +211,19 @@ descriptors:
     assert_eq!(shown["limits"]["streams"], 1024);
     assert_eq!(shown["store"]["max_keys"], 1000);
     assert_eq!(restart_needed().await, json!(["store", "limits"]));
+}
+
+#[tokio::test]
+async fn a_reload_that_leaves_the_failure_mode_no_time_to_answer_is_rejected() {
+    let files = Files::new(&[("settings.yaml", SETTINGS)]);
+    let server = Server::start(&files.path("settings.yaml"), &[]);
+    // A restart would be fine, but a reload does not change the limits.
+    let changed = "checks: { timeout: 8s }\nlimits: { request_timeout: 10s }";
+    files.write("settings.yaml", &format!("{SETTINGS}\n{changed}"));
+    let reloaded = Client::new().post(server.admin("/api/reload")).send().await.unwrap();
+    assert_eq!(reloaded.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    let text = reloaded.text().await.unwrap();
+    assert!(text.contains("checks.timeout") && text.contains("stays 5s"), "{text}");
 }
 
 #[tokio::test]

@@ -11,6 +11,10 @@ use axum::body::{Bytes, HttpBody};
 use http_body::{Frame, SizeHint};
 use tonic::Status;
 
+/// The first bytes of a body do not count, so that small requests do not fail because of large ones of
+/// other clients of the same gateway.
+const FREE: usize = 4 * 1_024;
+
 /// The bytes that have been read of the bodies of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyBytes {
@@ -51,9 +55,11 @@ where
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         let Some(frame) = frame.transpose().map_err(Into::into)? else { return Poll::Ready(None) };
         if let Some(data) = frame.data_ref() {
+            let before = self.counted();
             self.read += data.len();
-            let before = self.all.read.fetch_add(data.len(), Ordering::Relaxed);
-            if before + data.len() > self.all.most {
+            let more = self.counted() - before;
+            let all = self.all.read.fetch_add(more, Ordering::Relaxed) + more;
+            if more > 0 && all > self.all.most {
                 let message = "too many bytes of incomplete requests";
                 // Clients of gRPC get this status.
                 return Poll::Ready(Some(Err(Status::resource_exhausted(message).into())));
@@ -71,8 +77,14 @@ where
     }
 }
 
+impl<B> CountedBody<B> {
+    fn counted(&self) -> usize {
+        self.read.saturating_sub(FREE)
+    }
+}
+
 impl<B> Drop for CountedBody<B> {
     fn drop(&mut self) {
-        self.all.read.fetch_sub(self.read, Ordering::Relaxed);
+        self.all.read.fetch_sub(self.counted(), Ordering::Relaxed);
     }
 }

@@ -54,6 +54,26 @@ async fn envoy_admits_and_denies_as_configured_with_the_headers() {
     assert_eq!(get(&envoy, None).await.status(), StatusCode::OK, "the limit is not enforced");
 }
 
+#[tokio::test]
+#[ignore = "needs Envoy, Caddy and Traefik: make test-gateways"]
+async fn gateways_ask_over_tls() {
+    let limits = "  - { key: remote_address, rate_limit: { unit: year, requests_per_unit: 3 } }\n";
+    let start = Instant::now();
+    for gateway in [Gateway::envoy, Gateway::caddy, Gateway::traefik] {
+        let settings = "policies: { search: { requests: 3/h } }";
+        let server = Server::with_certificate(&domain(limits), settings);
+        let gateway = gateway(&server);
+        for status in [StatusCode::OK; 3].into_iter().chain([StatusCode::TOO_MANY_REQUESTS]) {
+            let mut response = get(&gateway, None).await;
+            // Traefik opens its port before it knows its routes.
+            while response.status() == StatusCode::NOT_FOUND && start.elapsed() < PATIENCE {
+                response = get(&gateway, None).await;
+            }
+            assert_eq!(response.status(), status);
+        }
+    }
+}
+
 /// How many requests Envoy lets pass, and for how long they were sent.
 async fn admitted(envoy: &[Gateway], time: Duration) -> (usize, Duration) {
     let start = Instant::now();

@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::common::{Gateway, Server};
 
 const SETTINGS: &str = "policies: { search: { requests: 3/h } }";
+const NO_LIMITS: &str = "domain: app\ndescriptors: []";
 
 #[tokio::test]
 async fn nginx_passes_on_what_is_admitted_and_answers_denials_with_429() {
@@ -32,6 +33,15 @@ async fn nginx_passes_on_what_is_admitted_and_answers_denials_with_429() {
     let seconds: u32 = header(&denied, "retry-after").unwrap().parse().unwrap();
     assert!((1_100..=1_200).contains(&seconds), "{seconds}");
     assert!(header(&denied, "ratelimit").unwrap().starts_with(r#""requests";r=0;t="#));
+}
+
+#[tokio::test]
+async fn nginx_asks_over_tls() {
+    let server = Server::with_certificate(NO_LIMITS, SETTINGS);
+    let nginx = Gateway::nginx(&server);
+    for status in [StatusCode::OK; 3].into_iter().chain([StatusCode::TOO_MANY_REQUESTS]) {
+        assert_eq!(Client::new().get(nginx.url()).send().await.unwrap().status(), status);
+    }
 }
 
 #[tokio::test]

@@ -13,6 +13,15 @@ use tokio::runtime::Builder;
 
 use super::{PATIENCE, Server};
 
+/// What is different with TLS: a line of the configuration, and whether the second block of the page
+/// replaces it or follows it.
+const TLS: [(&str, &str, bool); 4] = [
+    ("nginx", "proxy_pass http://tollgate/auth?policy=search&denied=403;\n", true),
+    ("caddy", "forward_auth 127.0.0.1:8080 {\n", true),
+    ("traefik", "address: http://127.0.0.1:8080/auth?policy=search\n", true),
+    ("envoy", "- name: tollgate\n", false),
+];
+
 /// A running gateway. It is killed at the end.
 pub(crate) struct Gateway {
     process: Child,
@@ -66,7 +75,7 @@ impl Gateway {
     }
 
     /// With the configuration of its page in `docs/gateways`, which is the first block there that is not for a
-    /// shell, and other ports.
+    /// shell, and other ports. With TLS if the server has a certificate.
     fn start(
         name: &str,
         server: &Server,
@@ -74,12 +83,26 @@ impl Gateway {
     ) -> Self {
         let page = root().join("docs/gateways").join(name).with_extension("md");
         let page = std::fs::read_to_string(page).unwrap();
-        let mut blocks = page.split("```").skip(1).step_by(2);
-        let block = blocks.find(|block| !block.starts_with("sh\n")).unwrap();
-        let (language, text) = block.split_once('\n').unwrap();
+        let blocks = page.split("```").skip(1).step_by(2);
+        let mut blocks = blocks.filter(|block| !block.starts_with("sh\n"));
+        let mut block = || blocks.next().unwrap().split_once('\n').unwrap();
+        let (language, text) = block();
+        let text = match server.certificate() {
+            Some(certificate) => {
+                let (_, line, is_replaced) = TLS.into_iter().find(|(of, ..)| *of == name).unwrap();
+                assert_eq!(text.matches(line).count(), 1, "{text}");
+                let (_, addition) = block();
+                let with_tls = match is_replaced {
+                    true => text.replace(line, addition.trim_start()),
+                    false => text.replace(line, &format!("{line}{addition}")),
+                };
+                with_tls.replace("tollgate.pem", certificate.to_str().unwrap())
+            }
+            None => text.to_owned(),
+        };
         let directory = tempfile::tempdir().unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let mut replaced = text.to_owned();
+        let mut replaced = text;
         for (documented, actual) in [
             ("0.0.0.0, port_value: 10000", format!("127.0.0.1, port_value: {}", free.port())),
             ("listen 10000", format!("listen {free}")),
@@ -89,6 +112,7 @@ impl Gateway {
                 format!("127.0.0.1, port_value: {}", server.grpc.port()),
             ),
             ("127.0.0.1:8080", server.http.to_string()),
+            ("localhost:8080", format!("localhost:{}", server.http.port())),
             ("127.0.0.1, port_value: 3000", format!("127.0.0.1, port_value: {}", service().port())),
             ("127.0.0.1:3000", service().to_string()),
         ] {

@@ -79,6 +79,8 @@ fn program(env: &[(&str, &str)]) -> Command {
 }
 
 /// A running server, on free ports. It is killed at the end.
+const CERTIFICATE: &str = "certificate.pem";
+
 pub(crate) struct Server {
     process: Child,
     pub(crate) grpc: SocketAddr,
@@ -108,6 +110,25 @@ impl Server {
         let mut server = Self::start(&files.path("settings.yaml"), &[]);
         server.files = Some(files);
         server
+    }
+
+    /// With TLS, for `localhost`.
+    pub(crate) fn with_certificate(domain: &str, settings: &str) -> Self {
+        let files = Files::new(&[("domain.yaml", domain)]);
+        let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        files.write(CERTIFICATE, &issued.cert.pem());
+        files.write("server.key", &issued.signing_key.serialize_pem());
+        let [certificate, key] = [CERTIFICATE, "server.key"].map(|name| files.path(name));
+        let tls = format!("tls: {{ certificate: {certificate:?}, key: {key:?} }}");
+        files.write("settings.yaml", &format!("domains: [domain.yaml]\n{tls}\n{settings}"));
+        let mut server = Self::start(&files.path("settings.yaml"), &[]);
+        server.files = Some(files);
+        server
+    }
+
+    /// Of a server with TLS.
+    pub(crate) fn certificate(&self) -> Option<PathBuf> {
+        self.files.as_ref().map(|files| files.path(CERTIFICATE)).filter(|file| file.exists())
     }
 
     /// After this command of a shell, such as one that sets a limit.

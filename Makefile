@@ -25,7 +25,7 @@ $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
 .PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration server test-gateways test-page tls redis msrv deny \
-        bench bench-scale soak chaos soak-server bench-server bench-simulate bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
+        bench bench-scale soak chaos soak-server bench-server bench-simulate bench-flood bench-observed bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,10 @@ deny: ## Check licenses, advisories and sources of the dependencies (needs cargo
 
 bench: redis ## Compare with the baseline and other crates
 	$(BENCH) table $(ARGS)
+
+bench-observed: redis ## Check that metrics and traces slow no row down by more than 3% (noisy: see docs/performance.md)
+	$(CARGO) build --locked --release --manifest-path bench/Cargo.toml --features observed --target-dir bench/target/observed
+	$(BENCH) pairs --with bench/target/observed/release/tollgate-bench --check $(ARGS)
 
 bench-scale: redis ## Measure with growing numbers of keys and tasks, and draw the plots
 	$(BENCH) scale $(ARGS)

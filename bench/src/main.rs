@@ -14,6 +14,7 @@ mod distance;
 mod flood;
 mod load;
 mod paced;
+mod pairs;
 mod plot;
 mod rows;
 mod runs;
@@ -27,6 +28,7 @@ mod soak;
 mod subjects;
 mod table;
 mod targets;
+mod worker;
 
 use std::process::ExitCode;
 
@@ -38,6 +40,8 @@ usage: cargo run --locked --release --manifest-path bench/Cargo.toml -- COMMAND 
 
 Commands:
   table         measure all rows of the table, and compare the figures with the targets
+  pairs         compare with another build of the benchmarks, row by row (--with PATH): ten pairs of
+                runs, one of each build after the other
   scale         measure with growing numbers of keys and of tasks;
                 writes docs/bench-keys.svg and docs/bench-tasks.svg
   delay         measure at round trip times of 1 to 30 ms, below and above the capacity;
@@ -55,7 +59,7 @@ Commands:
   smoke         run every row of the table and `delay` briefly, to check that the benchmarks work
 
 Options of `table` (`scale` and `delay` use only the first two, and `algorithms` --rounds and --check;
-`chaos` has --slice, and --only for the name of a fault):
+`pairs` has all of them, and `chaos` --slice, and --only for the name of a fault):
   --rounds N      number of rounds, each with one run of every subject (default 5, others 3)
   --slice S       duration of a run in seconds (default 1, scale 0.5, soak and chaos 600)
   --only TEXT     only the rows whose name starts with TEXT; `script` selects the script costs
@@ -77,6 +81,9 @@ fn main() -> ExitCode {
     observe();
     let result = match command.as_str() {
         "table" => block_on(table::run(settings)),
+        "pairs" => block_on(pairs::run(settings)),
+        // A build that `pairs` compares.
+        "pairs-worker" => block_on(pairs::run_worker()),
         "scale" => block_on(scale::run(settings)),
         "delay" => block_on(delay::run(settings)),
         "admission" => admission::run(),

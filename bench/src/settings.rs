@@ -1,4 +1,5 @@
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::subjects::BoxError;
@@ -10,6 +11,7 @@ pub(crate) struct Settings {
     pub(crate) slice: Option<Duration>,
     pub(crate) only: String,
     pub(crate) subject: String,
+    pub(crate) with: Option<PathBuf>,
     pub(crate) check: bool,
 }
 
@@ -28,6 +30,7 @@ impl Settings {
                 }
                 "--only" => settings.only = value()?,
                 "--subject" => settings.subject = value()?,
+                "--with" => settings.with = Some(value()?.into()),
                 "--check" => settings.check = true,
                 _ => return Err(format!("unknown option: {option}").into()),
             }

@@ -1,19 +1,12 @@
 use std::env;
-use std::process::Stdio;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-
 use crate::subjects::BoxError;
+use crate::worker::Worker;
 
-/// A process that checks, and takes commands in lines.
-pub(super) struct Instance {
-    _process: Child,
-    commands: ChildStdin,
-    reports: Lines<BufReader<ChildStdout>>,
-}
+/// A process that checks.
+pub(super) struct Instance(Worker);
 
 /// What the checks of a section came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,43 +25,25 @@ pub(super) struct Report {
 
 impl Instance {
     pub(super) fn start(url: &str) -> Result<Self, BoxError> {
-        let mut process = Command::new(env::current_exe()?)
-            .args(["chaos-worker", "--subject", url])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        let commands = process.stdin.take().ok_or("no pipe")?;
-        let reports = BufReader::new(process.stdout.take().ok_or("no pipe")?).lines();
-        Ok(Self { _process: process, commands, reports })
+        Ok(Self(Worker::start(&env::current_exe()?, &["chaos-worker", "--subject", url])?))
     }
 
     /// Checks this key from now on.
     pub(super) async fn begin(&mut self, key: &str) -> Result<(), BoxError> {
-        self.send(&format!("begin {key}")).await
+        self.0.send(&format!("begin {key}")).await
     }
 
     pub(super) async fn end(&mut self) -> Result<Report, BoxError> {
-        self.send("end").await?;
-        self.receive().await?.parse()
+        self.0.ask("end").await?.parse()
     }
 
     /// Reports when Redis decides again.
     pub(super) async fn watch(&mut self) -> Result<(), BoxError> {
-        self.send("watch").await
+        self.0.send("watch").await
     }
 
     pub(super) async fn recovered(&mut self) -> Result<(), BoxError> {
-        self.receive().await.map(|_| ())
-    }
-
-    async fn send(&mut self, command: &str) -> Result<(), BoxError> {
-        self.commands.write_all(format!("{command}\n").as_bytes()).await?;
-        Ok(())
-    }
-
-    async fn receive(&mut self) -> Result<String, BoxError> {
-        Ok(self.reports.next_line().await?.ok_or("an instance has ended")?)
+        self.0.receive().await.map(|_| ())
     }
 }
 

@@ -19,6 +19,7 @@
 //! - [Tests with a paused clock](#tests-with-a-paused-clock)
 //! - [Shutting down](#shutting-down)
 //! - [Rollout](#rollout)
+//! - [Metrics and traces](#metrics-and-traces)
 //!
 //! The examples use a [`MemoryStore`]. In production replace it with a [`RedisStore`]; nothing else
 //! changes. They need edition 2024, `cargo add axum` and `cargo add tokio --features full`.
@@ -274,8 +275,10 @@
 //! # Cost
 //!
 //! A request costs one permit by default. [`cost`] sets another number, for example by route or by
-//! the size of the request. A cost of 0 is always allowed. A cost that no wait can satisfy (above
-//! the burst, and what may be borrowed or waited for) is always denied, without a `Retry-After`.
+//! the size of the request. A cost of 0 is always allowed (with a
+//! [cost by response](#cost-by-response) only while every quota has a permit left). A cost that no wait
+//! can satisfy (above the burst, and what may be borrowed or waited for) is always denied, without a
+//! `Retry-After`.
 //!
 //! ```
 //! use axum::http::header::CONTENT_LENGTH;
@@ -346,7 +349,7 @@
 //! |---|---|---|
 //! | [token bucket](crate::Quota) | burst + `n` × `t` / period | nearly everything: smooth, with a burst that you choose |
 //! | [borrowing](crate::Quota::borrow_up_to) | burst + borrowed + `n` × `t` / period | costly requests that should start at once and pay afterwards |
-//! | [queue](crate::Quota::queue) | burst (1, or the largest cost) + `n` × `t` / period proceed | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
+//! | [queue](crate::Quota::queue) | burst (1 by default), or the largest cost if that is higher, + `n` × `t` / period proceed | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
 //! | [interval refill](crate::Quota::interval_refill) | burst + `n` for each refill in the span | permits that arrive all at once: 10 a minute, counted from the first check |
 //! | [fixed window](crate::Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
 //! | [calendar](crate::Quota::calendar) | `n` for each window that the span touches | contracts and invoices: 1,000 per day or month, in UTC or another time zone |
@@ -384,13 +387,14 @@
 //!
 //! ## Fixed window
 //!
-//! Around the end of a window, a client can use almost all permits of that window and then all of
-//! the next: up to 2 × `n` in a moment with `calendar`, and one less with `fixed_window`, whose
-//! window starts with its first permit. If that is too much, use a token bucket or sliding blocks.
+//! Around the end of a window, a client can use the permits of that window and then those of the
+//! next: up to 2 × `n` in a moment with `calendar`, and one less with `fixed_window`, whose window
+//! starts with its first permit. If that is too much, use a token bucket or sliding blocks.
 //!
 //! # Several quotas
 //!
-//! A policy can have up to 16 quotas, with any mix of algorithms. A check takes from all of them or
+//! A policy can have up to 16 quotas of any algorithms, of which at most 8 are sliding or calendar
+//! windows. A check takes from all of them or
 //! from none, in one call to Redis. [`Costs`] take a different number of permits from each.
 //!
 //! ```
@@ -499,8 +503,8 @@
 //! ```
 //!
 //! The example `limits_file` is a complete program. All instances have to read the same file. Until
-//! the last one has, a key gets at most the larger numbers, unless an algorithm changes, or the period
-//! of a calendar.
+//! the last one has, a key gets at most the larger burst and the larger rate. If an algorithm or the
+//! period of a calendar changes, it can get the sum of both limits.
 //!
 //! # Custom responses
 //!
@@ -641,8 +645,9 @@
 //!
 //! Instances that share a budget of five requests per second to a third party take their permits
 //! from one key. [`acquire`] waits until the permit is there, in the order of arrival and for at
-//! most the longest wait of the [queue](#queue). Beyond that it denies at once, as it does if too
-//! many tasks of the process wait already.
+//! most the longest wait of the [queue](#queue) or, without one,
+//! [`max_wait`](crate::LimiterBuilder::max_wait). Beyond that it denies at once, as it does if too many
+//! tasks of the process wait already.
 //!
 //! ```
 //! use std::time::Duration;
@@ -668,8 +673,8 @@
 //! [`FailureMode::Closed`] if calls beyond the limit are worse than no calls.
 //!
 //! Calls proceed 200 ms apart, but the network and busy machines delay some of them, so two can
-//! arrive closer together. If the other side counts strictly, leave some room: `5/1100ms queue
-//! 30s`.
+//! arrive closer together. If the other side counts strictly, leave some room, such as 5
+//! per 1,100 ms.
 //!
 //! # Tests with a paused clock
 //!
@@ -763,11 +768,12 @@
 //!    an instance's part of the limit while Redis is down. Change to `Local` once the limit fits. Alert on
 //!    `tracing` events of the target `tollgate` at level WARN (for example: the failure mode decides checks,
 //!    a circuit breaker opens, an instance cannot register or has not yet, permits cannot be charged
-//!    afterwards, or a policy in a file is not used) and ERROR (requests are rejected because of a misconfiguration, or limits in a
-//!    file or of a request are invalid and not used). Count denials with [metrics](#metrics-and-traces).
+//!    afterwards, or a policy in a file is not used) and ERROR (requests are rejected because of a
+//!    misconfiguration, or limits in a file or of a request are invalid and not used). Count denials with [metrics](#metrics-and-traces).
 //! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits
 //!    stay used. While two versions of a quota run at once, on a rolling deployment, a key gets at
-//!    most the larger burst and the larger rate.
+//!    most the larger burst and the larger rate. If the algorithm or the period of a calendar changes, it
+//!    can get the sum of both limits.
 //! 4. **Give Redis enough memory**, the eviction policy `volatile-ttl` or `noeviction`, and a user
 //!    with only the permissions that [`RedisStore`] lists. When memory is full, `noeviction` makes
 //!    checks fail, and the failure mode decides; `volatile-ttl` refills the buckets that it evicts.

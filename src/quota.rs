@@ -250,8 +250,8 @@ impl Quota {
         Self { kind: Kind::SlidingBlocks(blocks), ..self }
     }
 
-    /// Lets [`acquire`](crate::Limiter::acquire) and layers wait for permits, in the order of
-    /// arrival and for at most `longest_wait`: a leaky bucket as a queue. Each waits until its own
+    /// Lets layers wait for permits, in the order of arrival, and sets the longest wait for them and for
+    /// [`acquire`](crate::Limiter::acquire): a leaky bucket as a queue. Each waits until its own
     /// permits are there, and later ones wait behind it. One that would have to wait for longer is
     /// denied at once. So requests proceed evenly, one per `period / n`, for all instances
     /// together.
@@ -355,8 +355,8 @@ impl Quota {
     /// The clock is the Redis server's. A [`MemoryStore`](crate::MemoryStore) reads the system
     /// clock once, when it is created, and then counts with Tokio's clock, so later changes of the
     /// system clock have no effect. If a deployment changes the period, a window that old and new
-    /// instances charge ends with the later of both ends. Windows that start later are counted by
-    /// both, so that until the deployment has ended a key can use up both limits.
+    /// instances charge ends with the later of both ends. In later windows, old and new
+    /// instances count separately, so until the deployment has ended a key can use up both limits.
     ///
     /// ```
     /// use tollgate::Quota;

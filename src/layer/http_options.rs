@@ -29,7 +29,9 @@ type ErrorResponse = dyn Fn(&ErrorContext<'_>) -> Response<ErrorBody> + Send + S
 impl<K> RateLimitLayer<K, Parts, Http> {
     /// Sets which rate limit headers to send: [`HeaderStyle::Ietf`] by default. They are on every
     /// response, except for requests that were skipped or rejected, or not counted because the store
-    /// failed. A denial has `Retry-After` in every style.
+    /// failed, and for keys whose limit is not enforced (see
+    /// [`headers_if_not_enforced`](Self::headers_if_not_enforced)). A denial has `Retry-After` in every style,
+    /// unless waiting cannot help.
     #[must_use]
     pub fn headers(self, headers: HeaderStyle) -> Self {
         let mode = Http { headers, ..self.mode };
@@ -49,7 +51,7 @@ impl<K> RateLimitLayer<K, Parts, Http> {
 
     /// Adds the headers also for keys for which the limiter does
     /// [not enforce](crate::LimiterBuilder::enforce_for_percent) the limit. By default their responses
-    /// have none, because clients would take a limit that is only tried out for real.
+    /// have none, because clients would mistake a limit that is being tried out for one that is enforced.
     #[must_use]
     pub fn headers_if_not_enforced(self) -> Self {
         let mode = Http { headers_if_not_enforced: true, ..self.mode };
@@ -77,7 +79,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// Choose the estimate by what must never happen. With an estimate of 1, requests in flight
     /// count, so concurrent requests cannot exceed the limit, and some may be denied although those
     /// before them turn out to be free. With 0, a request is allowed if every quota has a permit
-    /// left, and is charged in full afterwards. A request is denied while any quota has no permit
+    /// left, and its cost is charged afterwards, up to the most that a key can
+    /// [owe](crate::Limiter::charge). A request is denied while any quota has no permit
     /// left, even if the estimate is 0.
     ///
     /// If the service fails or the client disconnects before there is a response, the estimate
@@ -87,7 +90,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// given back. The same applies to those of a sliding window that were not taken in the current
     /// block, or in the current window of the two counters, and to those taken in a block or window that
     /// ends within the limiter's [timeout](crate::LimiterBuilder::timeout). So with blocks that are not
-    /// longer than the timeout nothing is given back. If the store failed and the failure mode allowed the request, its whole cost is
+    /// longer than the timeout nothing is given back. If the store failed and the failure
+    /// mode [`Open`](crate::FailureMode::Open) allowed the request, nothing was taken, so its whole cost is
     /// charged afterwards. If Redis charged the check although its reply was late, the request is
     /// charged twice. Costs that could not be charged are logged. If the costs name a quota that
     /// the policy does not have, the estimate stands and the log says so.

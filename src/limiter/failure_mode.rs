@@ -32,9 +32,8 @@ pub enum FailureMode {
     /// This process decides by its part of the limits, in memory.
     ///
     /// The instances of a fleet register in Redis, and remember which of them were there. In an
-    /// outage each has a part of every limit, in proportion to the checks that came to it before (other than those
-    /// that a cached denial answered), and
-    /// at least a quarter of an equal part. The parts of a limit add up to the limit: over an
+    /// outage each has a part of every limit, in proportion to the checks that came to it before (other than
+    /// those that a cached denial answered), and at least a quarter of an equal part. The parts of a limit add up to the limit: over an
     /// outage, the fleet admits at most the burst and the rate times its length. A limit below the
     /// number of instances is enforced by some of them, chosen by the key; the others deny. The same applies
     /// to a burst below that number. A [queue](crate::Quota::queue) has a burst of 1 by default, so in an
@@ -50,24 +49,23 @@ pub enum FailureMode {
     /// - An instance that has just registered uses its part at once. The others reduce theirs when they
     ///   next register. If Redis fails before that, they keep the larger parts until it is back, so the
     ///   fleet can admit an extra part for each new instance.
-    /// - An instance that only this process's network cuts off from Redis uses its part in addition to
-    ///   what Redis admits. So does each check whose reply is late, or that is not sent because too many
-    ///   wait.
+    /// - An instance that loses Redis while others still reach it uses its part in addition to what Redis
+    ///   admits. The same applies to checks whose reply is late, or that are not sent because too many wait.
     /// - A charge whose reply is lost is not repeated, because Redis may have made it. So what an instance
     ///   has taken since its last charge may be free, once for each time that Redis goes away. What it has
     ///   taken and not charged yet when it exits is free, too.
-    /// - Local buckets that do not fit into [`RedisStore::local_keys`](crate::RedisStore::local_keys) are
-    ///   evicted, and what was taken from them is forgotten.
-    /// - After such a loss, the local bucket of the key stays until it is full. If Redis goes away again
+    /// - After such a loss, the local bucket of the key is kept until it is full. If Redis goes away again
     ///   before that, the bucket goes on from its own state instead of what Redis said last, so the instance
     ///   can use its part of the burst although others have used up the limit.
+    /// - Local buckets that do not fit into [`RedisStore::local_keys`](crate::RedisStore::local_keys) are
+    ///   evicted, and what was taken from them is forgotten.
     /// - If instances start while Redis cannot be reached, they know of no others:
     ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect, and
     ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. A warning
     ///   says which number an instance assumes. Each guesses which part is its own, so a limit below their number may be granted by none of them, or by several.
     ///
-    /// It can admit less, too: a check whose reply is late may be charged twice, and windows start anew
-    /// in an outage, so what was used counts for longer. A cost above the part of an instance is denied.
+    /// It can admit less, too: a check whose reply is late may be charged twice, and local
+    /// windows start in the outage and include what was used before, so that counts for longer. A cost above the part of an instance is denied.
     /// Permits that Redis has charged and that are given back in an outage stay charged there.
     ///
     /// All stores with the same [key prefix](crate::RedisStore::key_prefix) on a server are one fleet.

@@ -212,8 +212,9 @@ impl Limiter {
     /// waits of its denials say so.
     ///
     /// Only this process is updated: call `update` in every process. Until then the others use the
-    /// old numbers. Meanwhile a key gets at most the larger burst and the larger rate, unless the
-    /// algorithm changes, or the period of a [calendar](crate::Quota::calendar).
+    /// old numbers. Meanwhile a key gets at most the larger burst and the larger rate. If the
+    /// algorithm or the period of a [calendar](crate::Quota::calendar) changes, it can get the sum of both
+    /// limits.
     ///
     /// ```
     /// use tollgate::{Limiter, MemoryStore, Policy, Quota};

@@ -194,6 +194,18 @@ mod tests {
     }
 
     #[test]
+    fn toml_and_yaml_say_the_same_as_json() {
+        let json = r#"{"search":{"second":"10/s","day":"5/day sliding 4"},"api":{"q":"3/h fixed"}}"#;
+        let yaml = "search:\n  second: 10/s\n  day: 5/day sliding 4\napi: { q: 3/h fixed }\n";
+        let toml = "[search]\nsecond = '10/s'\nday = '5/day sliding 4'\n[api]\nq = '3/h fixed'\n";
+        let sets: [PolicySet; 2] =
+            [toml::from_str(toml).unwrap(), serde_saphyr::from_str(yaml).unwrap()];
+        for set in sets {
+            assert_eq!(serde_json::to_string(&set).unwrap(), json);
+        }
+    }
+
+    #[test]
     fn all_errors_of_a_file_are_listed() {
         let text = r#"
             [search]

@@ -2,8 +2,8 @@
 --
 -- KEYS[1]  a hash. Each instance has a field: the time of its last registration, its weight, and the
 --          number of the latest plan that it knows. `plan` and `agreed` list instances and weights.
---          `state` has their numbers, and the times of the first registration, of the plan, and of the
---          last scan of all instances.
+--          `state` has their numbers, and the times of the first registration, of the last plan that
+--          followed the demand, and of the last scan of all instances.
 -- ARGV     the instance, its weight (0: it leaves), the number of the latest plan that it knows, and
 --          the milliseconds after which an instance of a small fleet counts as gone
 -- Returns  the numbers of the latest and the agreed plan, and both plans.
@@ -104,31 +104,36 @@ number, weights = math.max(number, known), weights or {}
 
 -- Demand is worth a new plan only if it has changed much, and not before the last one is agreed.
 local may_move = number == agreed_number and math.abs(now - planned_at) > gone_after
-local moves, planned, demand, distance = false, 0, 0, 0
-for other, entry in pairs(instances) do
-  local weight = weights[other]
-  changes = changes or not weight
-  weights[other] = weight or entry[2]
-  moves = moves or may_move and math.abs(entry[2] - weights[other]) > math.max(entry[2], weights[other]) / 4
-  planned, demand = planned + weights[other], demand + entry[2]
-end
-for other in pairs(weights) do
-  if not instances[other] then
+local moves, planned, remaining, demand, distance = false, 0, 0, 0, 0
+for other, weight in pairs(weights) do
+  if instances[other] then
+    planned, remaining = planned + weight, remaining + 1
+  else
     weights[other], changes = nil, true
   end
 end
+for other, entry in pairs(instances) do
+  if not weights[other] then
+    -- Nobody knows its demand yet.
+    weights[other] = remaining > 0 and math.floor(planned / remaining + 0.5) or entry[2]
+    changes = true
+  end
+  moves = moves or may_move and math.abs(entry[2] - weights[other]) > math.max(entry[2], weights[other]) / 4
+  demand = demand + entry[2]
+end
 if moves and not changes then
+  planned_at = now
   for other, entry in pairs(instances) do
     distance = distance + math.abs(weights[other] / planned - entry[2] / demand) / 2
   end
   for other, entry in pairs(instances) do
     local share = weights[other] / planned
     share = share + (entry[2] / demand - share) * math.min(1, 0.25 / distance)
-    weights[other] = math.max(1, math.floor(share * demand + 0.5))
+    weights[other] = math.min(math.max(1, math.floor(share * demand + 0.5)), 1e9)
   end
 end
 if changes or moves then
-  number, planned_at, plan = number + 1, now, list(weights)
+  number, plan = number + 1, list(weights)
 end
 
 -- If Redis has forgotten the fleet, the others need some time to return.

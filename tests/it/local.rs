@@ -165,7 +165,7 @@ async fn instances_with_more_demand_get_larger_parts() {
     let fleet = fleet(&server, Quota::per_second(50), 3).await;
     let load = Load::start(&fleet, &[36, 12, 12]);
     wait_until("the plan follows the demand", BOUND, async || {
-        state_of_fleet(&server).await.unwrap().planned.iter().max() > Some(&40)
+        state_of_fleet(&server).await.unwrap().planned.iter().max() > Some(&30)
     })
     .await;
     wait_until_agreed(&server, 3).await;
@@ -175,7 +175,7 @@ async fn instances_with_more_demand_get_larger_parts() {
     let [_, local] = load.stop().await;
     let refilled = 50.0 * start.elapsed().as_secs_f64();
     server.resume();
-    assert!(local as f64 >= 0.9 * refilled, "{local} of {refilled}");
+    assert!(local as f64 >= 0.85 * refilled, "{local} of {refilled}");
     assert!(local as f64 <= 50.0 + refilled, "{local} of {refilled}");
 }
 
@@ -299,7 +299,7 @@ async fn a_fleet_that_redis_forgot_is_not_agreed_at_once() {
     assert_eq!((number, agreed, &*of_agreed), (41, 40, ""));
     let (number, agreed, plan, _) = register(&server, 8, 300, 0).await;
     assert_eq!((number, agreed), (42, 40));
-    assert!(plan == "7 100 8 300" || plan == "8 300 7 100", "{plan}");
+    assert!(plan == "7 100 8 100" || plan == "8 100 7 100", "{plan}");
     make_scan_due(&server).await;
     // Noise of the demand is no reason for another plan before this one is agreed.
     assert_eq!(register(&server, 7, 1_000, 42).await.0, 42);
@@ -381,14 +381,14 @@ async fn a_plan_that_follows_the_demand_moves_at_most_a_quarter_of_the_limits() 
     }
 }
 
-/// The weights of the others stay, whatever they have become.
+/// Nobody knows its demand yet, so its part is an equal one.
 #[tokio::test]
 async fn an_instance_that_joins_moves_nothing_among_the_others() {
     let server = Server::start().await;
     set_fleet(&server, "5 5 1 1 1", "7 300 8 100").await;
     let (number, _, planned, _) = register(&server, 9, 11, 0).await;
     assert_eq!(number, 6);
-    assert!(["7 300", "8 100", "9 11"].iter().all(|part| planned.contains(part)), "{planned}");
+    assert!(["7 300", "8 100", "9 200"].iter().all(|part| planned.contains(part)), "{planned}");
     let (number, _, planned, _) = register(&server, 9, 0, 6).await;
     assert_eq!(number, 7);
     assert!(["7 300", "8 100"].iter().all(|part| planned.contains(part)), "{planned}");

@@ -311,12 +311,16 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
     let memory = uncached(memory, case.revisions[0].clone());
     let mut is_comparable = !case.revisions.iter().any(has_calendar);
     let (mut reserved, mut in_memory) = (Vec::new(), Vec::new());
-    // A debt at the end of the range would leave it when the clock steps back, which is corrupt.
+    // A debt at the end of the range would leave it when the clock steps back, which is corrupt. It is a
+    // number of permits, which another revision reads at its own rate.
     let has_room = |behind: u64| {
-        let mut quotas = case.revisions.iter().flat_map(Policy::quotas);
-        quotas.all(|(_, quota)| {
-            let ticks = quota.period().as_micros() * u128::from(quota.capacity());
-            ticks + u128::from(behind) * u128::from(quota.permits()) < 1 << 50
+        let quotas = || case.revisions.iter().flat_map(Policy::quotas);
+        let periods = quotas().map(|(_, quota)| quota.period().as_micros());
+        let longest = periods.max().unwrap_or(0);
+        quotas().all(|(_, quota)| {
+            let period = quota.period().as_micros().max(1);
+            let since = (u128::from(behind) * u128::from(quota.permits())).div_ceil(period);
+            (u128::from(quota.capacity()) + since).saturating_mul(longest) < 1 << 50
         })
     };
     let has_queue = |(_, quota): (&str, &Quota)| quota.to_string().contains("queue");

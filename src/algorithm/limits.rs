@@ -247,8 +247,8 @@ impl Limits {
         }
         let is_own = |entry: &Entry| {
             self.quotas.iter().any(|quota| {
-                let is_it = entry.quota == QuotaId::LONE || entry.quota == quota.id;
-                is_it && quota.limit.reads(&entry.state)
+                let is_lone = entry.quota == QuotaId::LONE && quota.limit.is_bucket();
+                (is_lone || entry.quota == quota.id) && quota.limit.reads(&entry.state)
             })
         };
         let others = found.into_iter().flat_map(State::entries);

@@ -117,7 +117,7 @@ impl Cluster {
         let from = node_of(answered);
         if let (Some(from), Some(to)) = (&from, Node::parse(address, from.as_ref())) {
             let mut state = self.state();
-            if let Some(connections) = self.connections_to(&mut state.nodes, &to) {
+            if let Some(connections) = self.redirected_to(&mut state.nodes, &to) {
                 if state.map.moved(slot, &to, from, Instant::now()) {
                     let mut routes = Routes::clone(&self.routes.load());
                     routes.set_owner(slot, &connections);
@@ -138,7 +138,7 @@ impl Cluster {
     ) -> Option<Arc<ConnectionSet>> {
         let to = Node::parse(address, node_of(answered).as_ref())?;
         let mut state = self.state();
-        let connections = self.connections_to(&mut state.nodes, &to)?;
+        let connections = self.redirected_to(&mut state.nodes, &to)?;
         state.map.exists(&to, Instant::now());
         Some(connections)
     }
@@ -159,12 +159,19 @@ impl Cluster {
         if let Some(connections) = nodes.get(node) {
             return Some(connections.clone());
         }
-        if nodes.len() >= MAX_NODES {
-            return None;
-        }
         let connections = connections(node.like(&self.first), self.connections_per_node).ok()?;
         nodes.insert(node.clone(), connections.clone());
         Some(connections)
+    }
+
+    /// The same, unless too many nodes are known from redirections alone.
+    fn redirected_to(
+        &self,
+        nodes: &mut HashMap<Node, Arc<ConnectionSet>>,
+        node: &Node,
+    ) -> Option<Arc<ConnectionSet>> {
+        let is_possible = nodes.len() < MAX_NODES || nodes.contains_key(node);
+        if is_possible { self.connections_to(nodes, node) } else { None }
     }
 
     fn find<'a>(

@@ -45,7 +45,7 @@ use crate::{ConfigError, Quota};
 /// One exception: a policy whose only quota is a token bucket does not store the quota's name. If
 /// quotas are added to it, what was consumed belongs to the first token bucket with the same number of
 /// permits per time or, if there is none, to the first token bucket. So do not change that number in the
-/// same update, or list the quota first.
+/// same update.
 ///
 /// # Examples
 ///

@@ -40,8 +40,11 @@ impl TryFrom<String> for Entry {
     fn try_from(entry: String) -> Result<Self, String> {
         let is_around = |c: char| c.is_whitespace() || "[]".contains(c);
         let start = entry.split('/').next().unwrap_or_default().trim_matches(is_around);
-        let is_like_ipv4 = entry.contains('.')
-            && entry.bytes().all(|byte| byte.is_ascii_digit() || b"./:* ".contains(&byte));
+        let has_only = |others: &[u8]| {
+            entry.bytes().all(|byte| byte.is_ascii_digit() || others.contains(&byte))
+        };
+        let dots = entry.matches('.').count();
+        let is_like_ipv4 = dots > 0 && has_only(b"./") || dots == 3 && has_only(b"./:* ");
         let is_like_address = is_like_ipv4 || is_address(start) || is_address(entry.trim());
         match entry.parse::<Range>() {
             Err(error) if is_like_address => Err(error),
@@ -200,7 +203,9 @@ mod tests {
         {
             assert!(Entry::try_from(entry.to_owned()).is_err(), "{entry}");
         }
-        for entry in ["10.0.0.0/8", "2001:db8::/32", "::1", "friend", "user/7", "v1.2", "7", ""] {
+        for entry in
+            ["10.0.0.0/8", "2001:db8::/32", "::1", "friend", "user/7", "v1.2", "1.2:3", "7", ""]
+        {
             assert!(Entry::try_from(entry.to_owned()).is_ok(), "{entry}");
         }
     }

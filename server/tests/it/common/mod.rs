@@ -78,9 +78,9 @@ fn program(env: &[(&str, &str)]) -> Command {
     program
 }
 
-/// A running server, on free ports. It is killed at the end.
 const CERTIFICATE: &str = "certificate.pem";
 
+/// A running server, on free ports. It is killed at the end.
 pub(crate) struct Server {
     process: Child,
     pub(crate) grpc: SocketAddr,

@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn toml_and_yaml_say_the_same_as_json() {
-        let json = r#"{"search":{"second":"10/s","day":"5/day sliding 4"},"api":{"q":"3/h fixed"}}"#;
+        let json =
+            r#"{"search":{"second":"10/s","day":"5/day sliding 4"},"api":{"q":"3/h fixed"}}"#;
         let yaml = "search:\n  second: 10/s\n  day: 5/day sliding 4\napi: { q: 3/h fixed }\n";
         let toml = "[search]\nsecond = '10/s'\nday = '5/day sliding 4'\n[api]\nq = '3/h fixed'\n";
         let sets: [PolicySet; 2] =

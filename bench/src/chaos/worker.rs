@@ -50,15 +50,18 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
                 let ended = std::mem::take(&mut *lock(&section));
                 println!("{}", ended.report().write());
             }
-            None => {
-                while limiter.check("watch").await?.source() != Source::Store {
-                    sleep(Duration::from_millis(1)).await;
-                }
-                println!("recovered");
-            }
+            // In a task, so that the end of the input ends the process.
+            None => drop(tokio::spawn(watch(limiter.clone()))),
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn watch(limiter: Limiter) {
+    while !limiter.check("watch").await.is_ok_and(|decision| decision.source() == Source::Store) {
+        sleep(Duration::from_millis(1)).await;
+    }
+    println!("recovered");
 }
 
 async fn check_all(limiter: Limiter, section: Shared, number: u64) {

@@ -148,7 +148,7 @@ async fn reloads_restarts_and_hostile_clients_cause_no_errors_and_no_growth() {
             for address in [server.grpc, server.http, server.admin] {
                 tokio::task::spawn_blocking(move || attack(address)).await.unwrap();
             }
-            let huge = "x".repeat(100_000);
+            let huge = "x".repeat(300_000);
             let mut client = server.client().await;
             assert!(client.send(request("d", &[&[("path", &huge)]])).await.is_err());
             sleep(Duration::from_millis(50)).await;

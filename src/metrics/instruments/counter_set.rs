@@ -78,14 +78,9 @@ impl Inner {
             return;
         }
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut totals = [0_u64; MAX_COUNTERS];
-        for shard in shard::in_use() {
-            for (total, cell) in totals.iter_mut().zip(&self.shards[shard].0) {
-                *total = total.wrapping_add(cell.load(Ordering::Relaxed));
-            }
-        }
-        for ((counter, reported), total) in self.counters.iter().zip(&mut *reported).zip(totals) {
-            // Also 0: a recorder may drop what nobody adds to for a while.
+        for (index, (counter, reported)) in self.counters.iter().zip(&mut *reported).enumerate() {
+            let cells = self.shards.iter().map(|shard| shard.0[index].load(Ordering::Relaxed));
+            let total = cells.fold(0, u64::wrapping_add);
             counter.add(total.wrapping_sub(*reported));
             *reported = total;
         }

@@ -1,7 +1,6 @@
 //! Gives threads numbers, so that each can write to memory of its own.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The number of shards.
@@ -13,7 +12,7 @@ const UNKNOWN: usize = usize::MAX;
 
 thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(UNKNOWN) };
-    static OWNED: Owned = Owned::new();
+    static OWNED: Owned = Owned(take(&mut taken()));
 }
 
 /// The shard that a thread has until it ends.
@@ -22,14 +21,6 @@ struct Owned(usize);
 type Taken = [bool; SHARED];
 
 static TAKEN: Mutex<Taken> = Mutex::new([false; SHARED]);
-
-/// Shards from this one on have never been taken.
-static UNUSED: AtomicUsize = AtomicUsize::new(0);
-
-/// The shards that any thread has written to.
-pub(super) fn in_use() -> impl Iterator<Item = usize> {
-    (0..UNUSED.load(Ordering::Relaxed)).chain([SHARED])
-}
 
 /// The shard to which no other thread writes.
 #[inline]
@@ -45,16 +36,6 @@ fn assigned() -> Option<usize> {
         SHARD.set(OWNED.try_with(|owned| owned.0).unwrap_or(SHARED));
     }
     Some(SHARD.get()).filter(|shard| *shard < SHARED)
-}
-
-impl Owned {
-    fn new() -> Self {
-        let shard = take(&mut taken());
-        if shard < SHARED {
-            UNUSED.fetch_max(shard + 1, Ordering::Relaxed);
-        }
-        Self(shard)
-    }
 }
 
 impl Drop for Owned {

@@ -162,10 +162,10 @@ async fn a_fleet_admits_the_limit_in_an_outage_and_no_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_with_more_demand_get_larger_parts() {
     let server = Server::start().await;
-    let fleet = fleet(&server, Quota::per_second(50), 3).await;
-    let load = Load::start(&fleet, &[36, 12, 12]);
+    let fleet = fleet(&server, Quota::per_second(100), 3).await;
+    let load = Load::start(&fleet, &[72, 24, 24]);
     wait_until("the plan follows the demand", BOUND, async || {
-        state_of_fleet(&server).await.unwrap().planned.iter().max() > Some(&30)
+        state_of_fleet(&server).await.unwrap().planned.iter().max() > Some(&60)
     })
     .await;
     wait_until_agreed(&server, 3).await;
@@ -173,10 +173,10 @@ async fn instances_with_more_demand_get_larger_parts() {
     let start = Instant::now();
     tokio::time::sleep(4 * SECOND).await;
     let [_, local] = load.stop().await;
-    let refilled = 50.0 * start.elapsed().as_secs_f64();
+    let refilled = 100.0 * start.elapsed().as_secs_f64();
     server.resume();
-    assert!(local as f64 >= 0.85 * refilled, "{local} of {refilled}");
-    assert!(local as f64 <= 50.0 + refilled, "{local} of {refilled}");
+    assert!(local as f64 >= 0.9 * refilled, "{local} of {refilled}");
+    assert!(local as f64 <= 100.0 + refilled, "{local} of {refilled}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

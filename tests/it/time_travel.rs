@@ -314,13 +314,21 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
     // A debt at the end of the range would leave it when the clock steps back, which is corrupt. It is a
     // number of permits, which another revision reads at its own rate.
     let has_room = |behind: u64| {
-        let quotas = || case.revisions.iter().flat_map(Policy::quotas);
-        let periods = quotas().map(|(_, quota)| quota.period().as_micros());
-        let longest = periods.max().unwrap_or(0);
-        quotas().all(|(_, quota)| {
-            let period = quota.period().as_micros().max(1);
+        // Of the same name, or without one.
+        let quotas = || {
+            case.revisions.iter().flat_map(|policy| {
+                let is_lone = policy.quotas().count() == 1;
+                policy.quotas().map(move |(name, quota)| (name, is_lone, quota))
+            })
+        };
+        quotas().all(|(name, is_lone, quota)| {
+            let readers =
+                quotas().filter(|(reader, reads_any, _)| *reader == name || is_lone || *reads_any);
+            let longest = readers.map(|(.., reader)| reader.period().as_micros()).max();
+            let period = quota.period().as_micros();
             let since = (u128::from(behind) * u128::from(quota.permits())).div_ceil(period);
-            (u128::from(quota.capacity()) + since).saturating_mul(longest) < 1 << 50
+            let permits = u128::from(quota.capacity()) + since;
+            permits.saturating_mul(longest.unwrap_or(period)) < 1 << 50
         })
     };
     let has_queue = |(_, quota): (&str, &Quota)| quota.to_string().contains("queue");

@@ -192,24 +192,25 @@ impl Limits {
 
     /// The levels at `now` (microseconds) of a key in this state. `None` if nothing is stored.
     pub(crate) fn standing(&self, state: Option<&State>, now: u64) -> Standing {
-        let level = |Named { id, limit }: &Named, is_heir| {
+        let level = |index, Named { id, limit }: &Named| {
+            let is_heir = |state: &State| self.heir(state) == Some(index);
             let state = state.and_then(|state| state.find(*id, limit, is_heir));
             limit.level(state, now)
         };
         Standing(match &*self.quotas {
             // Without the loop, which costs more than the rest.
-            [quota] => SmallVec::from_buf([level(quota, quota.limit.is_bucket())]),
-            quotas => {
-                let heir = state.and_then(|state| self.heir(state));
-                let quotas = quotas.iter().enumerate();
-                quotas.map(|(index, quota)| level(quota, heir == Some(index))).collect()
-            }
+            [quota] => SmallVec::from_buf([level(0, quota)]),
+            quotas => quotas.iter().enumerate().map(|(index, quota)| level(index, quota)).collect(),
         })
     }
 
     /// The quota to which the state of a lone token bucket belongs, whose name is not known: the first
     /// token bucket with the same rate, or the first of all.
+    #[inline]
     fn heir(&self, state: &State) -> Option<usize> {
+        if let [quota] = &*self.quotas {
+            return quota.limit.is_bucket().then_some(0);
+        }
         let lone = state.lone_rate()?;
         let quotas = self.quotas.iter().enumerate();
         let rates = quotas.filter_map(|(index, quota)| Some((index, quota.limit.rate()?)));

@@ -72,16 +72,21 @@ impl State {
     }
 
     /// The state of a quota of this algorithm. `is_heir` says whether a lone token bucket belongs to it.
-    pub(crate) fn find(&self, quota: QuotaId, limit: &Limit, is_heir: bool) -> Option<QuotaState> {
+    pub(crate) fn find(
+        &self,
+        quota: QuotaId,
+        limit: &Limit,
+        is_heir: impl FnOnce(&Self) -> bool,
+    ) -> Option<QuotaState> {
         match self {
-            Self::Lone(state) => is_heir.then_some(QuotaState::TokenBucket(*state)),
+            Self::Lone(state) => is_heir(self).then_some(QuotaState::TokenBucket(*state)),
             Self::Several(entries) => {
                 let of = |id| {
                     let is_it =
                         move |entry: &&Entry| entry.quota == id && limit.reads(&entry.state);
                     entries.iter().find(is_it)
                 };
-                let found = of(quota).or_else(|| of(QuotaId::LONE).filter(|_| is_heir));
+                let found = of(quota).or_else(|| of(QuotaId::LONE).filter(|_| is_heir(self)));
                 found.map(|entry| entry.state.clone())
             }
         }

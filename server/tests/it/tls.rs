@@ -24,7 +24,7 @@ fn server() -> (Server, CertificateDer<'static>) {
 
 fn server_with_files() -> (Server, CertificateDer<'static>, Files) {
     let files = Files::new(&[("d.yaml", "domain: d\ndescriptors: [{ key: user, policy: day }]")]);
-    let issued = issue(&files);
+    let issued = files.issue_certificate("localhost");
     let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
     let settings = format!(
         "policies: {{ day: {{ requests: 1/day }} }}\ndomains: [d.yaml]\n\
@@ -34,18 +34,6 @@ fn server_with_files() -> (Server, CertificateDer<'static>, Files) {
     files.write("settings.yaml", &settings);
     let server = Server::start(&files.path("settings.yaml"), &[]);
     (server, issued, files)
-}
-
-/// Writes a new certificate and its key.
-fn issue(files: &Files) -> CertificateDer<'static> {
-    issue_for(files, "localhost")
-}
-
-fn issue_for(files: &Files, host: &str) -> CertificateDer<'static> {
-    let issued = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
-    files.write("server.pem", &issued.cert.pem());
-    files.write("server.key", &issued.signing_key.serialize_pem());
-    issued.cert.into()
 }
 
 async fn connect(
@@ -102,7 +90,7 @@ async fn checks_are_encrypted_if_the_settings_have_a_certificate() {
 #[tokio::test]
 async fn an_admin_port_that_others_can_reach_is_encrypted_too() {
     let files = Files::new(&[]);
-    let trusted = issue(&files);
+    let trusted = files.issue_certificate("localhost");
     let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
     let settings = format!(
         "policies: {{ day: {{ requests: 1/day }} }}\nadmin: {{ token: t0p }}\n\
@@ -125,7 +113,7 @@ async fn an_admin_port_that_others_can_reach_is_encrypted_too() {
 #[tokio::test]
 async fn redis_can_have_an_authority_of_its_own_and_ask_for_a_certificate() {
     let files = Files::new(&[]);
-    issue_for(&files, "127.0.0.1");
+    files.issue_certificate("127.0.0.1");
     let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
     let [certificate_text, key_text] =
         [&certificate, &key].map(|file| std::fs::read_to_string(file).unwrap());
@@ -163,7 +151,7 @@ async fn is_ready(server: &Server) -> bool {
 #[tokio::test]
 async fn other_contents_of_the_certificates_for_redis_need_a_restart() {
     let files = Files::new(&[]);
-    issue(&files);
+    files.issue_certificate("localhost");
     let certificate = files.path("server.pem");
     files.write(
         "settings.yaml",
@@ -183,7 +171,7 @@ async fn other_contents_of_the_certificates_for_redis_need_a_restart() {
     };
     reload().await;
     assert_eq!(restart_needed().await, serde_json::json!([]));
-    issue(&files);
+    files.issue_certificate("localhost");
     reload().await;
     assert_eq!(restart_needed().await, serde_json::json!(["store"]));
 }
@@ -192,7 +180,7 @@ async fn other_contents_of_the_certificates_for_redis_need_a_restart() {
 async fn a_renewed_certificate_is_used_without_a_restart_and_an_invalid_one_is_not() {
     let (server, first, files) = server_with_files();
     connect(server.http, first.clone(), b"http/1.1").await;
-    let second = issue(&files);
+    let second = files.issue_certificate("localhost");
     let reload = || reqwest::Client::new().post(server.admin("/api/reload")).send();
     assert!(reload().await.unwrap().status().is_success());
     for (address, protocol) in [(server.http, &b"http/1.1"[..]), (server.grpc, b"h2")] {

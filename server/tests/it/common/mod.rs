@@ -13,6 +13,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use rustls::pki_types::CertificateDer;
 use tempfile::TempDir;
 use tonic::transport::Channel;
 use tonic_health::pb::health_client::HealthClient;
@@ -54,6 +55,14 @@ impl Files {
         std::fs::rename(new, path).unwrap();
     }
 
+    /// Writes a new certificate, `server.pem`, and its key, `server.key`.
+    pub(crate) fn issue_certificate(&self, host: &str) -> CertificateDer<'static> {
+        let issued = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
+        self.write(CERTIFICATE, &issued.cert.pem());
+        self.write("server.key", &issued.signing_key.serialize_pem());
+        issued.cert.into()
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -78,7 +87,7 @@ fn program(env: &[(&str, &str)]) -> Command {
     program
 }
 
-const CERTIFICATE: &str = "certificate.pem";
+const CERTIFICATE: &str = "server.pem";
 
 /// A running server, on free ports. It is killed at the end.
 pub(crate) struct Server {
@@ -115,9 +124,7 @@ impl Server {
     /// With TLS, for `localhost`.
     pub(crate) fn with_certificate(domain: &str, settings: &str) -> Self {
         let files = Files::new(&[("domain.yaml", domain)]);
-        let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        files.write(CERTIFICATE, &issued.cert.pem());
-        files.write("server.key", &issued.signing_key.serialize_pem());
+        files.issue_certificate("localhost");
         let [certificate, key] = [CERTIFICATE, "server.key"].map(|name| files.path(name));
         let tls = format!("tls: {{ certificate: {certificate:?}, key: {key:?} }}");
         files.write("settings.yaml", &format!("domains: [domain.yaml]\n{tls}\n{settings}"));

@@ -8,8 +8,8 @@ use crate::{Error, ErrorKind, Key, Store};
 /// The keys that an operator has blocked for a time, in all processes that share a store.
 ///
 /// The list belongs to the store: on a [`RedisStore`](crate::RedisStore), to all stores with the same
-/// key prefix on that server. Each process reads it about once a second, so [`get`](Self::get) asks
-/// nobody, and goes on while Redis fails. A process that starts calls [`refresh`](Self::refresh), so that
+/// key prefix on that server. Each process reads it about once a second, so [`get`](Self::get) does
+/// no I/O, and works while Redis fails. A process that starts calls [`refresh`](Self::refresh), so that
 /// the list applies to its first request. At most 1,000 keys can be blocked at a time.
 ///
 /// A limiter does not look at the list. Ask it before a check, for example in a

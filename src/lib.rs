@@ -1,3 +1,23 @@
+//! [guide]: crate::guide
+//! [Per-route limits]: crate::guide#per-route-limits
+//! [By API key]: crate::guide#by-api-key
+//! [By authenticated user]: crate::guide#by-authenticated-user
+//! [Behind nginx or a CDN]: crate::guide#behind-nginx-or-a-cdn
+//! [Plans from a database]: crate::guide#plans-from-a-database
+//! [Cost]: crate::guide#cost
+//! [Cost by response]: crate::guide#cost-by-response
+//! [Algorithms]: crate::guide#algorithms
+//! [Several quotas]: crate::guide#several-quotas
+//! [Several keys]: crate::guide#several-keys
+//! [Limits in a file]: crate::guide#limits-in-a-file
+//! [Custom responses]: crate::guide#custom-responses
+//! [Login, and other keys from the body]: crate::guide#login-and-other-keys-from-the-body
+//! [gRPC]: crate::guide#grpc
+//! [Outgoing calls]: crate::guide#outgoing-calls
+//! [Tests with a paused clock]: crate::guide#tests-with-a-paused-clock
+//! [Metrics and traces]: crate::guide#metrics-and-traces
+//! [Rollout]: crate::guide#rollout
+//! [Shutting down]: crate::guide#shutting-down
 //! [examples]: https://docs.rs/crate/tollgate/latest/source/examples
 //! [docs/chaos.md]: https://docs.rs/crate/tollgate/latest/source/docs/chaos.md
 //! [docs/known-failures.md]: https://docs.rs/crate/tollgate/latest/source/docs/known-failures.md

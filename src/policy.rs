@@ -33,11 +33,11 @@ use crate::{ConfigError, Quota};
 /// ```
 ///
 /// An [update](crate::Limiter::update) can add and remove quotas. A quota keeps what was consumed
-/// as long as its name and its algorithm stay the same. Another number of permits, period, burst,
-/// number of blocks, what may be borrowed, and a change between
-/// [`fixed_window`](crate::Quota::fixed_window) and [`calendar`](crate::Quota::calendar) keep it
-/// too. If the algorithm changes, the quota starts full, and during a rolling deployment old and
-/// new instances count separately.
+/// as long as its name and its algorithm stay the same: you can change the permits, the period, the
+/// burst, the number of blocks and what may be borrowed, and switch between
+/// [`fixed_window`](crate::Quota::fixed_window) and [`calendar`](crate::Quota::calendar). If the
+/// algorithm changes, the quota starts full, and during a rolling deployment old and new instances
+/// count separately.
 ///
 /// A [`queue`](crate::Quota::queue) is a token bucket, so adding or removing it does
 /// not change the algorithm.

@@ -48,8 +48,7 @@ use crate::calendar::Zone;
 /// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error
 /// for any other text is a [`ConfigError`](crate::ConfigError) that says what was expected, and at
 /// which character. Permits are at most 2^64 - 1, blocks 2^32 - 1. Invalid numbers and
-/// combinations, are an error from [`Limiter::new`](crate::Limiter::new),
-/// as above.
+/// combinations are an error from [`Limiter::new`](crate::Limiter::new), as above.
 ///
 /// ```
 /// use tollgate::Quota;

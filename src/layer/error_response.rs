@@ -30,8 +30,9 @@ pub enum Cause<'a> {
     MissingKey(&'a Rejection),
     /// The resolver rejected the request.
     Rejected(&'a Rejection),
-    /// The store failed, and the failure mode is [`Closed`](crate::FailureMode::Closed). The text of
-    /// the error is for operators, not for clients.
+    /// The store failed, and the failure mode is [`Closed`](crate::FailureMode::Closed). Or the costs
+    /// name a quota that the policy does not have, in any failure mode. The text of the error is for
+    /// operators, not for clients.
     Unavailable(&'a Error),
 }
 

@@ -38,8 +38,9 @@ impl<K> RateLimitLayer<K, Parts, Http> {
         Self { mode, ..self }
     }
 
-    /// Sets the longest time by which `Retry-After` is later than a permit is available: 30 seconds by
-    /// default. It is a random number of whole seconds, and at most a quarter of the wait. So clients
+    /// Sets the longest random delay that is added to `Retry-After`: 30 seconds by default. The delay is
+    /// a random number of whole seconds, and at most a quarter of the wait: waits below 4 seconds have
+    /// none. So clients
     /// that were denied at the same time, as at the end of a window, do not all return in the same
     /// second. Zero turns it off. gRPC clients get the same wait. The `Retry-After` of a 503, for a store
     /// that failed, is 1 second and up to 4 more, within the same limit.
@@ -87,10 +88,10 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// stands: see [`costs_without_response`](Self::costs_without_response). If the client
     /// disconnects later, the closure is called with the bytes sent by then. Permits that are
     /// available again by then, because the window has ended or the bucket has refilled, are not
-    /// given back. The same applies to those of a sliding window that were not taken in the current
-    /// block, or in the current window of the two counters, and to those taken in a block or window that
-    /// ends within the limiter's [timeout](crate::LimiterBuilder::timeout). So with blocks that are not
-    /// longer than the timeout nothing is given back. If the store failed and the failure
+    /// given back. Those of a sliding window are given back only until the block (of the two counters: the
+    /// window) in which they were taken ends, and not in its last moments, as long as the limiter's
+    /// [timeout](crate::LimiterBuilder::timeout). So with blocks that are not longer than the timeout
+    /// nothing is given back. If the store failed and the failure
     /// mode [`Open`](crate::FailureMode::Open) allowed the request, nothing was taken, so its whole cost is
     /// charged afterwards. If Redis charged the check although its reply was late, the request is
     /// charged twice. Costs that could not be charged are logged. If the costs name a quota that

@@ -38,7 +38,7 @@ use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Quota, Rejection
 /// |---|---|---|
 /// | denied | 429 with `Retry-After` | `RESOURCE_EXHAUSTED` with `RetryInfo` |
 /// | no key, or rejected | the status of the [`Rejection`] | [the code] for that status |
-/// | the store failed and the failure mode is closed | 503 | `UNAVAILABLE` |
+/// | the store failed and the failure mode is closed, or the costs name an unknown quota | 503 | `UNAVAILABLE` |
 ///
 /// HTTP responses have problem details (RFC 9457). Requests whose content type is
 /// `application/grpc`, with or without a suffix, and gRPC-Web requests get gRPC responses.
@@ -217,7 +217,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
 
     /// Sets how many permits a request costs: 1 by default. A cost of 0 is always allowed and
     /// consumes nothing, unless responses are [charged](RateLimitLayer::cost_by_response). A cost
-    /// that no wait can satisfy, above the burst and what may be borrowed or waited for, is always
+    /// that no wait can satisfy, above the burst plus what may be borrowed or waited for, is always
     /// denied.
     ///
     /// ```

@@ -61,7 +61,7 @@ impl LimiterBuilder {
         Self { failure_mode, ..self }
     }
 
-    /// Sets for how many of the keys checks can be denied: for all, 100.0, by default. For the others
+    /// Sets the percentage of keys for which the limit is enforced: 100.0 by default. For the others
     /// the limiter decides and charges as usual, but allows every check, at once:
     /// [`Decision::would_be_denied`](crate::Decision::would_be_denied) says what would have happened.
     /// 0.0 is a shadow mode, to try a limit on real traffic.

@@ -51,9 +51,9 @@ pub enum FailureMode {
     ///   fleet can admit an extra part for each new instance.
     /// - An instance that loses Redis while others still reach it uses its part in addition to what Redis
     ///   admits. The same applies to checks whose reply is late, or that are not sent because too many wait.
-    /// - A charge whose reply is lost is not repeated, because Redis may have made it. So what an instance
-    ///   has taken since its last charge may be free, once for each time that Redis goes away. What it has
-    ///   taken and not charged yet when it exits is free, too.
+    /// - A charge whose reply is lost is not repeated, because Redis may have made it. So each time that
+    ///   Redis goes away, what an instance has taken since its last charge may never be charged. The same
+    ///   applies to what it has not charged yet when it exits.
     /// - After such a loss, the local bucket of the key is kept until it is full. If Redis goes away again
     ///   before that, the bucket goes on from its own state instead of what Redis said last, so the instance
     ///   can use its part of the burst although others have used up the limit.
@@ -62,11 +62,13 @@ pub enum FailureMode {
     /// - If instances start while Redis cannot be reached, they know of no others:
     ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect, and
     ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. A warning
-    ///   says which number an instance assumes. Each guesses which part is its own, so a limit below their number may be granted by none of them, or by several.
+    ///   says which number an instance assumes. Each guesses which part is its own, so a limit below their
+    ///   number may be granted by none of them, or by several.
     ///
-    /// It can admit less, too: a check whose reply is late may be charged twice, and local
-    /// windows start in the outage and include what was used before, so that counts for longer. A cost above the part of an instance is denied.
-    /// Permits that Redis has charged and that are given back in an outage stay charged there.
+    /// It can admit less, too: a check whose reply is late may be charged twice, and local windows
+    /// start in the outage and include what was used before, so that counts for longer. A cost above
+    /// the part of an instance is denied. Permits that Redis has charged and that are given back in an
+    /// outage stay charged there.
     ///
     /// All stores with the same [key prefix](crate::RedisStore::key_prefix) on a server are one fleet.
     /// Each store that is opened registers as an instance; clones do not. So give each service its own

@@ -148,7 +148,7 @@ impl Limiter {
     }
 
     /// Checks for `cost` permits, and takes all of them or none. A cost of 0 is always allowed and
-    /// consumes nothing. A cost above the capacity, and what may be borrowed, is always denied,
+    /// consumes nothing. A cost above the capacity plus what may be borrowed is always denied,
     /// without asking the store: see [`Source::Quota`].
     ///
     /// # Errors

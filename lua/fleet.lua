@@ -2,8 +2,9 @@
 --
 -- KEYS[1]  a hash. Each instance has a field: the time of its last registration, its weight, and the
 --          number of the latest plan that it knows. `plan` and `agreed` list instances and weights.
---          `state` has their numbers, and the times of the first registration, of the last plan that
---          followed the demand, and of the last scan of all instances.
+--          `state` has their numbers, and the times of the first registration (or of the first after
+--          nobody could register), of the last plan that followed the demand, and of the last scan of all
+--          instances.
 -- ARGV     the instance, its weight (0: it leaves), the number of the latest plan that it knows, and
 --          the milliseconds after which an instance of a small fleet counts as gone
 -- Returns  the numbers of the latest and the agreed plan, and both plans.
@@ -136,7 +137,10 @@ if changes or moves then
   number, plan = number + 1, list(weights)
 end
 
--- If Redis has forgotten the fleet, the others need some time to return.
+-- If Redis has forgotten the fleet, or nobody could register, the others need some time to return.
+if scanned_at and math.abs(now - scanned_at) > gone_after / 2 then
+  created = now
+end
 local all_know = math.abs(now - created) > gone_after / 2
 for _, entry in pairs(instances) do
   all_know = all_know and entry[3] == number

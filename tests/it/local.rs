@@ -277,14 +277,17 @@ async fn register(server: &Server, id: u64, weight: u64, known: u64) -> (u64, u6
 /// Backdates the last scan, so that the next registration scans.
 async fn make_scan_due(server: &Server) {
     let state: String = server.query(&["HGET", "tollgate:{fleet}", "state"]).await;
-    let (rest, _) = state.rsplit_once(' ').unwrap();
-    server.command(&["HSET", "tollgate:{fleet}", "state", &format!("{rest} 1")]).await;
+    let (rest, scanned) = state.rsplit_once(' ').unwrap();
+    let scanned = scanned.parse::<u64>().unwrap() - 1_000;
+    server.command(&["HSET", "tollgate:{fleet}", "state", &format!("{rest} {scanned}")]).await;
 }
 
-/// Sets the fleet of two instances, which know plan 5 and have just registered.
-async fn set_fleet(server: &Server, state: &str, plan: &str) {
-    let entry = format!("{} 100 5", server.time_micros().await / 1_000);
-    let fields = ["state", state, "plan", plan, "agreed", plan, "7", &entry, "8", &entry];
+/// Sets the fleet of two instances, which know plan 5 and registered so many milliseconds ago. The last
+/// plan that followed the demand was made at `planned_at`.
+async fn set_fleet(server: &Server, planned_at: u64, plan: &str, age: u64) {
+    let then = server.time_micros().await / 1_000 - age;
+    let (state, entry) = (format!("5 5 1 {planned_at} {}", then - 1_000), format!("{then} 100 5"));
+    let fields = ["state", &*state, "plan", plan, "agreed", plan, "7", &entry, "8", &entry];
     server.command(&[&["HSET", "tollgate:{fleet}"], &fields[..]].concat()).await;
 }
 
@@ -311,7 +314,7 @@ async fn a_fleet_that_redis_forgot_is_not_agreed_at_once() {
 async fn an_instance_that_vanished_counts_for_ten_seconds_and_no_longer() {
     let server = Server::start().await;
     for (silent, plan) in [(9_000, "7 100 8 100"), (11_000, "7 100")] {
-        set_fleet(&server, "5 5 1 1 1", "7 100 8 100").await;
+        set_fleet(&server, 1, "7 100 8 100", 0).await;
         let vanished = server.time_micros().await / 1_000 - silent;
         let entry = format!("{vanished} 100 5");
         server.command(&["HSET", "tollgate:{fleet}", "8", &entry]).await;
@@ -320,13 +323,35 @@ async fn an_instance_that_vanished_counts_for_ten_seconds_and_no_longer() {
     }
 }
 
+/// Nobody could register, for example because the server was full. The others still use their parts.
+#[tokio::test]
+async fn the_first_instance_to_return_does_not_agree_alone() {
+    let server = Server::start().await;
+    set_fleet(&server, 1, "7 100 8 100", 12_000).await;
+    let (number, agreed, plan, of_agreed) = register(&server, 7, 100, 5).await;
+    assert_eq!((number, agreed, &*plan, &*of_agreed), (6, 5, "7 100", "7 100 8 100"));
+    make_scan_due(&server).await;
+    let (number, agreed, _, of_agreed) = register(&server, 7, 100, 6).await;
+    assert_eq!((number, agreed, &*of_agreed), (6, 5, "7 100 8 100"));
+    // The other does not return.
+    let state: String = server.query(&["HGET", "tollgate:{fleet}", "state"]).await;
+    let mut numbers: Vec<u64> = state.split(' ').map(|number| number.parse().unwrap()).collect();
+    numbers[2] -= 5_000;
+    numbers[4] -= 1_000;
+    let state = numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
+    server.command(&["HSET", "tollgate:{fleet}", "state", &state]).await;
+    let (number, agreed, _, of_agreed) = register(&server, 7, 100, 6).await;
+    assert_eq!((number, agreed, &*of_agreed), (6, 6, "7 100"));
+}
+
 /// Each new instance comes before an old one leaves.
 #[tokio::test]
 async fn a_rolling_restart_never_plans_for_both_generations() {
     let server = Server::start().await;
     let now = server.time_micros().await / 1_000;
     let entry = format!("{now} 100 5");
-    let fields = ["state", "5 5 1 1 1", "plan", "1 100 2 100 3 100", "agreed", "1 100 2 100 3 100"];
+    let (state, plan) = (format!("5 5 1 1 {}", now - 1_000), "1 100 2 100 3 100");
+    let fields = ["state", &*state, "plan", plan, "agreed", plan];
     let instances = ["1", &entry, "2", &entry, "3", &entry];
     let set = ["HSET", "tollgate:{fleet}"];
     server.command(&[&set[..], &fields, &instances].concat()).await;
@@ -357,7 +382,7 @@ async fn only_demand_that_has_changed_much_and_for_a_while_moves_parts() {
     let server = Server::start().await;
     let now = server.time_micros().await / 1_000;
     for (planned, weight, moves) in [(1, 120, false), (1, 150, true), (now, 150, false)] {
-        set_fleet(&server, &format!("5 5 1 {planned} 1"), "7 100 8 100").await;
+        set_fleet(&server, planned, "7 100 8 100", 0).await;
         let (number, _, plan, _) = register(&server, 7, weight, 5).await;
         assert_eq!(number == 6, moves, "{planned} {weight}");
         assert_eq!(plan.contains("7 150"), moves, "{plan}");
@@ -374,7 +399,7 @@ async fn a_plan_that_follows_the_demand_moves_at_most_a_quarter_of_the_limits() 
         (900, ["7 750", "8 250"]),
         (999_999_900, ["7 750000000", "8 250000000"]),
     ] {
-        set_fleet(&server, "5 5 1 1 1", "7 100 8 100").await;
+        set_fleet(&server, 1, "7 100 8 100", 0).await;
         let (number, _, planned, _) = register(&server, 7, weight, 5).await;
         assert_eq!(number, 6);
         assert!(plan.iter().all(|part| planned.contains(part)), "{weight}: {planned}");
@@ -385,7 +410,7 @@ async fn a_plan_that_follows_the_demand_moves_at_most_a_quarter_of_the_limits() 
 #[tokio::test]
 async fn an_instance_that_joins_moves_nothing_among_the_others() {
     let server = Server::start().await;
-    set_fleet(&server, "5 5 1 1 1", "7 300 8 100").await;
+    set_fleet(&server, 1, "7 300 8 100", 0).await;
     let (number, _, planned, _) = register(&server, 9, 11, 0).await;
     assert_eq!(number, 6);
     assert!(["7 300", "8 100", "9 200"].iter().all(|part| planned.contains(part)), "{planned}");
@@ -397,7 +422,7 @@ async fn an_instance_that_joins_moves_nothing_among_the_others() {
 #[tokio::test]
 async fn a_plan_that_a_promoted_replica_never_had_is_not_replaced_by_an_older_one() {
     let server = Server::start().await;
-    set_fleet(&server, "5 5 1 1 1", "7 100 8 100").await;
+    set_fleet(&server, 1, "7 100 8 100", 0).await;
     let (number, agreed, ..) = register(&server, 7, 100, 5).await;
     assert_eq!((number, agreed), (5, 5));
     let (number, agreed, ..) = register(&server, 7, 100, 6).await;

@@ -46,7 +46,7 @@ cost@ = cost@ + 0
 --@ count@
 if cost@ > 0 then
   count = math.min(count, math.floor(((waits and WAITING or capacity@) - level@) / (cost@ PRICE)))
-elseif later and level@ + 1 PRICE > (waits and WAITING or capacity@) then
+elseif later and level@ + 1 PRICE > capacity@ then
   count = 0
 end
 --@ compare@

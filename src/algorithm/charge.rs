@@ -23,6 +23,12 @@ pub(crate) trait Cost {
     fn may_wait(&self) -> bool {
         true
     }
+
+    /// How long the check may wait for permits of a quota. It does not wait for one that it takes nothing
+    /// from: without a place in the queue, it would pass those that wait.
+    fn patience_for(&self, quota: usize) -> Option<Patience> {
+        self.patience().filter(|_| self.may_wait() && self.of(quota) > 0)
+    }
 }
 
 /// How long a check may wait for permits of a bucket that has no queue, in microseconds. A bucket

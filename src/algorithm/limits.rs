@@ -366,11 +366,10 @@ impl Limits {
 
     /// Whether a check is allowed.
     pub(crate) fn is_allowed(&self, standing: &Standing, cost: &impl Cost) -> bool {
-        let patience = cost.patience().filter(|_| cost.may_wait());
         let mut quotas = self.quotas.iter().zip(&standing.0).enumerate();
         quotas.all(|(index, (quota, level))| {
             let needed = cost.needed(index);
-            needed == 0 || quota.limit.fits(level, needed, patience)
+            needed == 0 || quota.limit.fits(level, needed, cost.patience_for(index))
         })
     }
 

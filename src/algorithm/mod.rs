@@ -127,8 +127,7 @@ pub(crate) trait Algorithm {
     /// Whether a check of the only quota is allowed.
     fn allows(&self, level: &Self::Level, cost: &impl Cost) -> bool {
         let needed = cost.needed(0);
-        let patience = cost.patience().filter(|_| cost.may_wait());
-        needed == 0 || self.fits(level, needed, patience)
+        needed == 0 || self.fits(level, needed, cost.patience_for(0))
     }
 
     /// Decides a check of the only quota, and charges its cost if it is allowed.
@@ -166,7 +165,7 @@ pub(crate) trait Algorithm {
         let (needed, patience) = (cost.needed(quota), cost.patience());
         numbers.retry_after = match outcome {
             Outcome::Denied if needed > 0 && cost.may_wait() => {
-                self.time_to_fit(level, needed, patience)
+                self.time_to_fit(level, needed, cost.patience_for(quota))
             }
             Outcome::Denied if needed > self.capacity(None) => numbers.reset_after.max(1),
             Outcome::Denied if needed > 0 => self.time_to_fit(level, needed, None),

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::drawn::*;
+use crate::algorithm::Patience;
 use crate::{Costs, Quota};
 
 proptest! {
@@ -177,6 +178,24 @@ fn a_quota_that_is_charged_later_denies_while_nothing_is_left() {
     let waits: Vec<_> = numbers(&denied).iter().map(|n| n.retry_after > 0).collect();
     assert_eq!((denied.outcome, waits), (Outcome::Denied, vec![true, false]));
     assert_eq!(numbers(&denied)[1].remaining, 9);
+}
+
+/// Otherwise such checks would pass those that wait, without a place in the queue.
+#[test]
+fn a_quota_that_is_charged_later_does_not_wait_either() {
+    let limits = of_names(&[("a", Quota::per_second(5).queue(Duration::from_secs(30)))]);
+    let later = |cost| Queued {
+        charge: limits.charge(&Costs::new(cost).charged_later()).unwrap(),
+        patience: Patience(30_000_000),
+        may_wait: true,
+    };
+    let mut standing = limits.standing(None, NOW);
+    assert!(limits.check(&mut standing, &later(0)).is_allowed());
+    assert!(limits.check(&mut standing, &later(1)).is_allowed());
+    let denied = limits.check(&mut standing, &later(0));
+    let [numbers] = numbers(&denied)[..] else { panic!("{denied:?}") };
+    assert_eq!((denied.outcome, numbers.retry_after), (Outcome::Denied, 200_000));
+    assert!(limits.check(&mut standing, &later(1)).is_allowed(), "this one has a place");
 }
 
 #[test]

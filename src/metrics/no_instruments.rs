@@ -19,6 +19,10 @@ pub(crate) struct Stopwatch;
 #[derive(Debug)]
 pub(crate) struct CounterSet;
 
+pub(super) fn server_label(server: &str) -> &str {
+    server
+}
+
 impl Counter {
     pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, &str)]) -> Self {
         Self

@@ -5,7 +5,7 @@ use super::catalog::redis::{
     BATCH_SIZE, BREAKER_OPENINGS, BREAKERS_OPEN, CALL_DURATION, CONNECTION_FAILURES, CONNECTIONS,
     QUEUE_LENGTH, REDIRECTIONS, UNKNOWN_SCRIPTS,
 };
-use super::instruments::{Counter, Gauge, Histogram};
+use super::instruments::{Counter, Gauge, Histogram, server_label};
 
 /// What is measured of a server.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct ServerMetrics {
 
 impl ServerMetrics {
     pub(crate) fn new(server: &str) -> Self {
-        let labels = &[(SERVER, server)];
+        let labels = &[(SERVER, server_label(server))];
         Self {
             call_duration: Histogram::new(&CALL_DURATION, labels),
             batch_size: Histogram::new(&BATCH_SIZE, labels),

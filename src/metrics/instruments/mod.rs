@@ -4,6 +4,8 @@ mod counter_set;
 #[cfg(feature = "redis")]
 mod gauge;
 mod instrument;
+#[cfg(feature = "redis")]
+mod server_label;
 mod shard;
 mod stopwatch;
 
@@ -12,4 +14,6 @@ pub(super) use counter_set::CounterSet;
 pub(super) use gauge::Gauge;
 pub(crate) use instrument::Counter;
 pub(super) use instrument::Histogram;
+#[cfg(feature = "redis")]
+pub(super) use server_label::server_label;
 pub(crate) use stopwatch::Stopwatch;

@@ -27,6 +27,7 @@ const LATE_AFTER: Duration = Duration::from_secs(1);
 
 /// More reasons than these are counted together.
 const MAX_REASONS: usize = 16;
+const OTHERS: &str = "other reasons";
 
 /// No failure is waiting to be reported.
 const NEVER: u64 = u64::MAX;
@@ -77,15 +78,20 @@ impl FailureLog {
                 reason.kind == error.kind() && reason.server == server && reason.text == text
             };
             let index = reasons.iter().position(is_same).unwrap_or_else(|| {
-                let (kind, count, latest, next_line) = (error.kind(), 0, now, now);
-                if reasons.len() < MAX_REASONS {
-                    let server = server.to_owned();
-                    reasons.push(Reason { kind, server, text, count, latest, next_line });
-                } else if reasons.len() == MAX_REASONS {
-                    let (server, text) = (String::new(), "other reasons".to_owned());
-                    reasons.push(Reason { kind, server, text, count, latest, next_line });
+                if reasons.len() >= MAX_REASONS {
+                    reasons.retain(|reason| !reason.is_over(now));
                 }
-                reasons.len() - 1
+                let named = reasons.iter().filter(|reason| !reason.is_of_others()).count();
+                let (kind, count, latest, next_line) = (error.kind(), 0, now, now);
+                let (server, text) = match named < MAX_REASONS {
+                    true => (server.to_owned(), text),
+                    false => (String::new(), OTHERS.to_owned()),
+                };
+                let others = reasons.iter().position(Reason::is_of_others);
+                others.filter(|_| text == OTHERS).unwrap_or_else(|| {
+                    reasons.push(Reason { kind, server, text, count, latest, next_line });
+                    reasons.len() - 1
+                })
             });
             reasons[index].count += 1;
             reasons[index].latest = now;
@@ -111,7 +117,7 @@ impl FailureLog {
         let (lines, has_ended): (Vec<Line>, _) = {
             let mut reasons = self.reasons();
             let before = reasons.len();
-            reasons.retain(|reason| reason.count > 0 || now < reason.next_line);
+            reasons.retain(|reason| !reason.is_over(now));
             let lines = reasons.iter_mut().filter_map(|reason| reason.line(now)).collect();
             self.schedule(&reasons);
             (lines, reasons.is_empty() && before > 0)
@@ -138,6 +144,16 @@ impl FailureLog {
 }
 
 impl Reason {
+    /// Whether it stands for those that are not named.
+    fn is_of_others(&self) -> bool {
+        self.text == OTHERS
+    }
+
+    /// Whether it has been reported, and has not occurred since for an interval.
+    fn is_over(&self, now: Instant) -> bool {
+        self.count == 0 && now >= self.next_line
+    }
+
     /// The next line, if it is time for one and there is something to report.
     fn line(&mut self, now: Instant) -> Option<Line> {
         if self.count == 0 || now < self.next_line {
@@ -177,5 +193,35 @@ impl From<FailureMode> for Effect {
             FailureMode::Open => Self::FailsOpen,
             FailureMode::Closed => Self::FailsClosed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reason_is_named_although_there_were_many_others_before() {
+        let log = FailureLog::default();
+        let fail = |text: &str| {
+            log.failed(
+                "policy",
+                FailureMode::Local,
+                &Error::new(ErrorKind::Unavailable, text.to_owned()),
+            );
+        };
+        for n in 0..MAX_REASONS + 5 {
+            fail(&n.to_string());
+        }
+        assert_eq!(log.reasons().len(), MAX_REASONS + 1);
+        tokio::time::advance(INTERVAL / 2).await;
+        // All but one happen again.
+        for n in 1..=MAX_REASONS {
+            fail(&n.to_string());
+        }
+        tokio::time::advance(INTERVAL / 2).await;
+        fail("NOAUTH");
+        let count = |text| log.reasons().iter().filter(|reason| reason.text.contains(text)).count();
+        assert_eq!((count("NOAUTH"), count(OTHERS)), (1, 1));
     }
 }

@@ -155,6 +155,7 @@ impl Breaker {
             // A check has had a good reply since the probe began, perhaps on another connection.
             (Err(_), None) if self.faults == Faults::default() => {
                 self.prober = None;
+                self.rests_until = Some(now + REST);
                 Probed::Works
             }
             (Err(error), None) => {
@@ -231,8 +232,10 @@ mod tests {
         breaker.succeeded(start);
         assert_eq!(breaker.probed(Err(error()), start + MS, 0.5), Probed::Works);
         assert!(breaker.refuse().is_none());
+        // A server that refuses to write, and replies to checks that only read, costs few probes.
+        assert!(!breaker.failed(Fault::Failed, start + 2 * MS));
         assert!(
-            breaker.failed(Fault::Failed, start + 2 * MS),
+            breaker.failed(Fault::Failed, start + MS + REST),
             "the next fault starts another probe"
         );
     }

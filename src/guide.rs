@@ -277,7 +277,7 @@
 //! A request costs one permit by default. [`cost`] sets another number, for example by route or by
 //! the size of the request. A cost of 0 is always allowed (with a
 //! [cost by response](#cost-by-response) only while every quota has a permit left). A cost that no wait
-//! can satisfy (above the burst, and what may be borrowed or waited for) is always denied, without a
+//! can satisfy (above the burst plus what may be borrowed or waited for) is always denied, without a
 //! `Retry-After`.
 //!
 //! ```
@@ -531,7 +531,7 @@
 //!         Cause::MissingKey(rejection) | Cause::Rejected(rejection) => {
 //!             (rejection.status(), rejection.message())
 //!         }
-//!         // Only with `Limiter::builder(..).failure_mode(FailureMode::Closed)`.
+//!         // In the failure mode `Closed`, or if the costs name an unknown quota.
 //!         Cause::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "try again later"),
 //!         _ => return context.default_response().into_response(),
 //!     };
@@ -646,8 +646,8 @@
 //! Instances that share a budget of five requests per second to a third party take their permits
 //! from one key. [`acquire`] waits until the permit is there, in the order of arrival and for at
 //! most the longest wait of the [queue](#queue) or, without one,
-//! [`max_wait`](crate::LimiterBuilder::max_wait). Beyond that it denies at once, as it does if too many
-//! tasks of the process wait already.
+//! [`max_wait`](crate::LimiterBuilder::max_wait). If the wait would be longer, or too many tasks of the
+//! process wait already, it denies at once.
 //!
 //! ```
 //! use std::time::Duration;

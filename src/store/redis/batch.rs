@@ -377,10 +377,7 @@ impl Batch {
             }
         }
         wakers.reserve(checks.len());
-        let mut abandoned = Vec::new();
-        if let Some(local) = policies.first().and_then(|policy| policy.policy.local.as_ref()) {
-            local.local().add_demand(checks.len());
-        }
+        let (mut abandoned, mut decided) = (Vec::new(), 0);
         for check in checks.iter_mut().filter(|check| check.is_sent) {
             // One that was cancelled since has been charged, so it counts for those after it.
             let verdict = match &mut replays[check.group as usize] {
@@ -398,7 +395,12 @@ impl Batch {
                 Some(Err(error)) => Err(error.clone()),
                 None => continue,
             };
+            // Others have been decided locally.
+            decided += usize::from(check.is_pending() && verdict.is_ok());
             check.complete(verdict, &mut wakers);
+        }
+        if let Some(local) = policies.first().and_then(|policy| policy.policy.local.as_ref()) {
+            local.local().add_demand(decided);
         }
         let sent_at = *sent_at;
         let mut denials = Vec::new();

@@ -207,7 +207,7 @@ impl Decision {
         !self.is_allowed()
     }
 
-    /// Whether the cost is more than a quota can ever grant, its capacity and what may be borrowed, so
+    /// Whether the cost is more than a quota can ever grant, its capacity plus what may be borrowed, so
     /// that no wait is long enough. With several quotas, one such quota is enough.
     ///
     /// Such a check is denied without asking the store, so its [`source`](Self::source) is
@@ -322,9 +322,10 @@ impl Decision {
 }
 
 impl<'a> QuotaStatus<'a> {
-    pub(crate) fn left(&self) -> Left {
+    /// What is left of a check that was decided by this limit.
+    pub(crate) fn left(&self, limit: u64) -> Left {
         let Numbers { remaining, reset_after, counts_for, .. } = *self.numbers;
-        Left { used: self.info.limit.saturating_sub(remaining), reset_after, counts_for }
+        Left { used: limit.saturating_sub(remaining), reset_after, counts_for }
     }
 
     /// The name of the quota, as in the `RateLimit` field.

@@ -184,10 +184,6 @@ impl Algorithm for FixedWindow {
         window.ends_at = window.ends_at.max(own_end);
     }
 
-    fn most_charged(&self) -> u64 {
-        (self.limit * 2).min(MAX_TICKS)
-    }
-
     fn credit(&self, level: &mut WindowLevel, permits: u64) {
         self.charge(level, 0);
         level.window.used = level.window.used.saturating_sub(permits);

@@ -160,8 +160,8 @@ impl Algorithm for IntervalRefill {
         *level = IntervalLevel { missing: missing + cost, next, rate: self.rate };
     }
 
-    fn most_charged(&self) -> u64 {
-        self.longest_debt().min(self.limit * 2)
+    fn most_stored(&self) -> u64 {
+        self.longest_debt()
     }
 
     /// Those that are still missing. The last refill adds the remainder.

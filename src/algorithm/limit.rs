@@ -35,7 +35,6 @@ macro_rules! algorithms {
                 }
             }
 
-            #[cfg(feature = "redis")]
             pub(crate) fn limit(&self) -> u64 {
                 match self { $(Self::$name(limit) => limit.limit(),)+ }
             }
@@ -84,8 +83,14 @@ macro_rules! algorithms {
                 }
             }
 
-            fn most_charged(&self) -> u64 {
-                match self { $(Self::$name(limit) => limit.most_charged(),)+ }
+            pub(crate) fn most_charged(&self) -> u64 {
+                match self {
+                    $(Self::$name(limit) => limit.most_charged().min(limit.most_stored()),)+
+                }
+            }
+
+            pub(crate) fn most_stored(&self) -> u64 {
+                match self { $(Self::$name(limit) => limit.most_stored(),)+ }
             }
 
             pub(crate) fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
@@ -180,9 +185,9 @@ impl Limit {
         limit.map_err(|text| ConfigError::new(format!("quota `{name}`: {text}")))
     }
 
-    /// Charges a cost without a check, as far as the bound on debts allows.
-    pub(crate) fn charge_anyway(&self, level: &mut Level, cost: u64) {
-        let room = self.most_charged().saturating_sub(level.used());
+    /// Charges a cost without a check, as long as at most so many permits are in use.
+    pub(crate) fn charge_up_to(&self, most: u64, level: &mut Level, cost: u64) {
+        let room = most.saturating_sub(level.used());
         self.charge(level, cost.min(room));
     }
 

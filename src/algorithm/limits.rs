@@ -21,7 +21,7 @@ use crate::verdict::{Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Costs, Policy};
 
 #[derive(Clone, Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     quotas: SmallVec<[Named; 1]>,
     infos: Arc<[QuotaInfo]>,
     /// Of any quota, for checks that do not wait.
@@ -33,6 +33,9 @@ pub(crate) struct Limits {
 struct Named {
     id: QuotaId,
     limit: Limit,
+    /// The most permits that charges without a check can use. A part of a limit can owe as much as the
+    /// whole.
+    most_charged: u64,
 }
 
 /// The levels of the quotas at one time, in their order.
@@ -53,7 +56,7 @@ impl Limits {
                 )));
             }
             let limit = Limit::new(name, quota, now)?;
-            quotas.push(Named { id, limit });
+            quotas.push(Named::new(id, limit));
         }
         let infos = policy.quotas().zip(&quotas);
         let infos = infos.map(|((name, _), quota)| quota.limit.info(name)).collect();
@@ -71,24 +74,28 @@ impl Limits {
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
         let (id, limit) = (QuotaId::LONE, Limit::TokenBucket(bucket));
-        Self::of([Named { id, limit }].into(), [limit.info("q")].into())
+        Self::of([Named::new(id, limit)].into(), [limit.info("q")].into())
     }
 
     /// The parts of an instance if a fleet divides the limits. `None` if a quota has none for it.
     pub(crate) fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
-        let divided =
-            |quota: &Named| Some(Named { id: quota.id, limit: quota.limit.divided(part)? });
+        let divided = |quota: &Named| {
+            let limit = quota.limit.divided(part)?;
+            let most_charged = quota.most_charged.min(limit.most_stored());
+            Some(Named { id: quota.id, limit, most_charged })
+        };
         let quotas = self.quotas.iter().map(divided).collect::<Option<_>>()?;
         Some(Self::of(quotas, self.infos.clone()))
     }
 
-    /// The same adjustment for a part of these limits, whose units are longer.
-    pub(crate) fn in_units_of(&self, part: &Self, adjustment: &Adjustment) -> Adjustment {
-        let quotas = self.quotas.iter().zip(&part.quotas).enumerate();
-        let of = |(index, (whole, part)): (usize, (&Named, &Named))| match adjustment.of(index) {
+    /// The same adjustment for a part of these limits, or for the limits of which these are a part. Their
+    /// units differ.
+    pub(crate) fn in_units_of(&self, other: &Self, adjustment: &Adjustment) -> Adjustment {
+        let quotas = self.quotas.iter().zip(&other.quotas).enumerate();
+        let of = |(index, (own, other)): (usize, (&Named, &Named))| match adjustment.of(index) {
             units @ ..0 => {
-                let units = i128::from(units) * i128::from(part.limit.unit());
-                let units = units / i128::from(whole.limit.unit());
+                let units = i128::from(units) * i128::from(other.limit.unit());
+                let units = units / i128::from(own.limit.unit());
                 units.try_into().unwrap_or(i64::MIN)
             }
             permits => permits,
@@ -185,14 +192,13 @@ impl Limits {
         matches!(&*self.quotas, [quota] if quota.limit.is_bucket())
     }
 
-    #[cfg(any(feature = "redis", test))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (QuotaId, &Limit)> {
         self.quotas.iter().map(|quota| (quota.id, &quota.limit))
     }
 
     /// The levels at `now` (microseconds) of a key in this state. `None` if nothing is stored.
     pub(crate) fn standing(&self, state: Option<&State>, now: u64) -> Standing {
-        let level = |index, Named { id, limit }: &Named| {
+        let level = |index, Named { id, limit, .. }: &Named| {
             let is_heir = |state: &State| self.heir(state) == Some(index);
             let state = state.and_then(|state| state.find(*id, limit, is_heir));
             limit.level(state, now)
@@ -380,7 +386,10 @@ impl Limits {
             match adjustment.of(index) {
                 units @ ..0 => quota.limit.credit(level, units.unsigned_abs()),
                 // Also 0, which is stored with the others from now on.
-                permits => quota.limit.charge_anyway(level, permits.unsigned_abs()),
+                permits => {
+                    let most = quota.most_charged;
+                    quota.limit.charge_up_to(most, level, permits.unsigned_abs());
+                }
             }
         }
         self.peek(standing)
@@ -459,6 +468,12 @@ impl Limits {
     /// the policy has left.
     pub(crate) fn is_own(&self, standing: &Standing) -> bool {
         self.quotas.iter().zip(&standing.0).all(|(quota, level)| quota.limit.is_own(level))
+    }
+}
+
+impl Named {
+    fn new(id: QuotaId, limit: Limit) -> Self {
+        Self { id, limit, most_charged: limit.most_charged() }
     }
 }
 

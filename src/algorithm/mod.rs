@@ -97,9 +97,14 @@ pub(crate) trait Algorithm {
     fn charge(&self, level: &mut Self::Level, cost: u64);
 
     /// The most permits that can be in use after charges without a check: the limit more than checks
-    /// can take.
+    /// can take. Unless a state [cannot hold](Self::most_stored) as many.
     fn most_charged(&self) -> u64 {
         self.limit().saturating_mul(2)
+    }
+
+    /// The most permits in use that a state can hold.
+    fn most_stored(&self) -> u64 {
+        rate::MAX_TICKS
     }
 
     /// How many of the permits that a check has taken can be given back, without admitting one more

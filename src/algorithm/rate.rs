@@ -53,20 +53,26 @@ impl Rate {
         Some(Self { permit: number(permit)?, scale: number(scale)? })
     }
 
-    /// The rate of a part of a bucket, rounded down. The ticks are shorter, so that little is lost,
-    /// if a debt of `most` permits allows it.
-    pub(crate) fn divided(self, part: u64, whole: u64, most: u64) -> Option<Self> {
+    /// The rate of a part of a bucket, rounded down. The ticks are shorter, so that little is lost, as far
+    /// as a debt of `most` permits allows it. If not even the present ticks do, one of `least` permits has
+    /// to be enough.
+    pub(crate) fn divided(self, part: u64, whole: u64, least: u64, most: u64) -> Option<Self> {
         const PRECISION: u64 = 1 << 20;
-        let longest = MAX_TICKS.checked_div(most)?;
-        let finer = |factor: u64| {
-            let permit = u128::from(self.permit()) * u128::from(factor) * u128::from(whole);
-            let permit =
-                permit.checked_div(part.into())? + u128::from(permit % u128::from(part) > 0);
+        if part == 0 {
+            return None;
+        }
+        let permit = u128::from(self.permit()) * u128::from(whole);
+        let longest = |permits: u64| MAX_TICKS.checked_div(permits);
+        let finer = |longest: u64| {
+            let fits = (u128::from(longest) * u128::from(part)).checked_div(permit)?;
+            let precise = PRECISION / self.permit();
+            let factor = u64::try_from(fits).map_or(precise, |fits| fits.min(precise)).max(1);
+            let permit = (permit * u128::from(factor)).div_ceil(part.into());
             let permit = u64::try_from(permit).ok().filter(|permit| *permit <= longest)?;
             Self::new(permit, self.scale().checked_mul(factor)?)
         };
-        let coarse = || Self::new(longest, self.scale());
-        finer((PRECISION / self.permit()).max(1)).or_else(|| finer(1)).or_else(coarse)
+        let coarse = || Self::new(longest(least)?, self.scale());
+        longest(most).and_then(finer).or_else(|| finer(longest(least)?)).or_else(coarse)
     }
 
     /// The ticks in which a permit refills.

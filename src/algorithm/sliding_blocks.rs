@@ -136,12 +136,12 @@ impl Algorithm for SlidingBlocks {
         if !self.is_own(level) {
             *level = self.of(Self::used(level), level.now);
         }
-        // At most `most_charged`.
+        // At most `most_stored`.
         level.state.used[0] += cost as u32;
     }
 
-    fn most_charged(&self) -> u64 {
-        (self.limit * 2).min(u32::MAX.into())
+    fn most_stored(&self) -> u64 {
+        u32::MAX.into()
     }
 
     /// Only in the block in which they were taken.

@@ -137,7 +137,8 @@ impl Algorithm for TokenBucket {
 
     fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
         let (limit, borrow) = (part(self.limit), part(self.borrow));
-        let rate = self.rate.divided(limit, self.limit, limit + borrow)?;
+        let most = self.most_charged();
+        let rate = self.rate.divided(limit, self.limit, limit + borrow, most)?;
         (limit > 0).then_some(Self { limit, borrow, rate, ..*self })
     }
 
@@ -201,13 +202,16 @@ impl Algorithm for TokenBucket {
     #[inline]
     fn charge(&self, debt: &mut Debt, cost: u64) {
         *debt = debt.at(self.rate);
-        // At most `MAX_TICKS`: see `new` and `most_charged`.
+        // At most `MAX_TICKS`: see `new` and `most_stored`.
         debt.ticks += cost * self.rate.permit();
     }
 
     fn most_charged(&self) -> u64 {
-        let most = self.capacity(self.queue.map(Patience)) + self.limit;
-        most.min(MAX_TICKS / self.rate.permit())
+        self.capacity(self.queue.map(Patience)) + self.limit
+    }
+
+    fn most_stored(&self) -> u64 {
+        MAX_TICKS / self.rate.permit()
     }
 
     /// The rest has refilled. Less than what refills during the delay is too much.

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{HeldRevision, Limiter};
-use crate::algorithm::Left;
-use crate::{Costs, Decision, Key};
+use crate::algorithm::{Left, Limits};
+use crate::{Costs, Decision, Key, Source};
 
 /// A check that has taken permits.
 pub(crate) struct Taken {
@@ -18,17 +18,30 @@ pub(crate) struct Taken {
     since: Instant,
     /// Of each quota, at the time of the decision.
     left: SmallVec<[Left; 1]>,
+    /// What the check was decided by, if it was not the whole limits.
+    part: Option<Box<Limits>>,
 }
 
 impl Taken {
     /// By a check that starts at this time.
     pub(crate) fn new(limiter: &Limiter, revision: HeldRevision, key: Key, since: Instant) -> Self {
-        Self { limiter: limiter.clone(), revision, key, since, left: SmallVec::new() }
+        let (limiter, left) = (limiter.clone(), SmallVec::new());
+        Self { limiter, revision, key, since, left, part: None }
     }
 
     /// The check is allowed.
     pub(crate) fn decided(&mut self, decision: &Decision) {
-        self.left = decision.quotas().map(|quota| quota.left()).collect();
+        let backend = &self.limiter.held(&self.revision).backend;
+        let is_by_part = decision.source() == Source::Local || !backend.is_remote();
+        self.part = is_by_part.then(|| backend.part(&self.key)).flatten().map(Box::new);
+        let left = self.limits().iter().zip(decision.quotas());
+        self.left = left.map(|((_, limit), quota)| quota.left(limit.limit())).collect();
+    }
+
+    /// Those that decided the check.
+    pub(super) fn limits(&self) -> &Limits {
+        let whole = || &self.limiter.held(&self.revision).limits;
+        self.part.as_deref().unwrap_or_else(whole)
     }
 
     /// The actual cost replaces the charge, without waiting for the store.

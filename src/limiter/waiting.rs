@@ -107,7 +107,9 @@ impl Wait {
     fn leave(&mut self) -> Option<Op> {
         let place = self.place.take().filter(|_| !self.delay().is_zero())?;
         let left = |quota| self.taken.left(quota);
-        let place = self.revision().limits.leaving(place, left, self.taken.delay());
+        let (limits, whole) = (self.taken.limits(), &self.revision().limits);
+        let mut place = limits.leaving(place, left, self.taken.delay());
+        place.credit = limits.in_units_of(whole, &place.credit);
         Some(Op::Leave(Box::new(place)))
     }
 

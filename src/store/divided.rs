@@ -12,7 +12,7 @@ use super::fleet::{Plan, Share};
 use super::memory::PolicyIndex;
 use super::sealed::Open;
 use super::{Backend, MemoryStore, Op, PendingVerdict, PolicySpec, Registry, Store};
-use crate::algorithm::{Limits, Queued, State};
+use crate::algorithm::{Limits, Place, Queued, State};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -110,6 +110,12 @@ fn share(instance: usize, instances: NonZeroUsize) -> Result<Share, ConfigError>
     Ok(Share::new(instance as u64, Plan::even(instances.get() as u64), None))
 }
 
+/// The part of the limits that an instance with this share enforces for a key, if it has one.
+pub(super) fn part(limits: &Limits, share: &Share, key: &Key) -> Option<Limits> {
+    let hash = key.stable_hash();
+    limits.divided(&|permits| share.part(hash, permits))
+}
+
 /// Decides by a part of the limits. `unknown` is the state of a key that has no bucket, for the divided
 /// limits and by the time of the store.
 pub(super) fn decide(
@@ -120,17 +126,26 @@ pub(super) fn decide(
     (key, op): (&Key, &Op),
     unknown: impl FnOnce(&Limits, u64) -> Option<State>,
 ) -> Verdict {
-    let hash = key.stable_hash();
     let now = || memory.clock();
     let empty = |op: &Op| op.decide(limits, &mut limits.empty(now()), now());
-    match (limits.divided(&|permits| share.part(hash, permits)), op) {
+    match (part(limits, share, key), op) {
         (Some(part), Op::Adjust(adjustment)) => {
-            // Credits are in units of the whole limits.
+            // Credits are in units of the whole limits, like the next.
             let op = Op::Adjust(limits.in_units_of(&part, adjustment));
+            memory.verdict(buckets, &part, key, &op, Some(|now| unknown(&part, now)))
+        }
+        (Some(part), Op::Leave(place)) => {
+            let credit = limits.in_units_of(&part, &place.credit);
+            let op = Op::Leave(Place { credit, ..(**place).clone() }.into());
             memory.verdict(buckets, &part, key, &op, Some(|now| unknown(&part, now)))
         }
         (Some(part), op) => {
             memory.verdict(buckets, &part, key, op, Some(|now| unknown(&part, now)))
+        }
+        // A part may come, and what was taken is charged on the server.
+        (None, Op::Adjust(_)) => {
+            memory.verdict(buckets, limits, key, op, Some(|now| unknown(limits, now)));
+            empty(op)
         }
         // As if everything were taken, for good.
         (None, Op::Queue(queued)) => {
@@ -198,6 +213,10 @@ impl Backend for DividedBackend {
     fn is_remote(&self) -> bool {
         false
     }
+
+    fn part(&self, key: &Key) -> Option<Limits> {
+        part(&self.limits, &self.store.share.load(), key)
+    }
 }
 
 impl fmt::Debug for DividedStore {
@@ -209,7 +228,7 @@ impl fmt::Debug for DividedStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Limiter, Quota};
+    use crate::{Costs, Limiter, Quota};
 
     fn instances(count: usize) -> NonZeroUsize {
         NonZeroUsize::new(count).unwrap()
@@ -260,6 +279,52 @@ mod tests {
             let before = limiter.peek("key").await.unwrap().remaining();
             limiter.credit("key", 3).await.unwrap();
             assert_eq!(limiter.peek("key").await.unwrap().remaining(), before + 3, "{quota:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stops_waiting_gives_back_what_was_taken_although_the_fleet_has_changed() {
+        let store = DividedStore::new(0, instances(2)).unwrap();
+        let quota = Quota::per_second(10).burst(10).queue(std::time::Duration::from_secs(30));
+        let limiter = Limiter::new(store.clone(), quota).unwrap();
+        let first = limiter.reserve("key", Costs::new(5)).await.unwrap();
+        let second = limiter.reserve("key", Costs::new(1)).await.unwrap();
+        assert!(first.delay().is_zero() && !second.delay().is_zero());
+        store.set_instances(0, instances(1)).unwrap();
+        drop(second);
+        assert_eq!(limiter.peek("key").await.unwrap().remaining(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_owes_as_much_as_the_whole_could() {
+        for quota in [
+            Quota::per_hour(1_000),
+            Quota::per_day(1_000_000_000),
+            Quota::per_hour(1_000).interval_refill(),
+            Quota::per_hour(1_000).fixed_window(),
+            Quota::per_hour(1_000).sliding_window(),
+            Quota::per_hour(1_000).sliding_blocks(6),
+        ] {
+            let store = DividedStore::new(0, instances(5)).unwrap();
+            let limiter = Limiter::new(store, quota).unwrap();
+            let thousandth = quota.permits() / 1_000;
+            limiter.charge("key", 900 * thousandth).await.unwrap();
+            // Its part is 200 of them.
+            limiter.credit("key", 700 * thousandth).await.unwrap();
+            assert_eq!(limiter.peek("key").await.unwrap().remaining(), 0, "{quota:?}");
+            limiter.credit("key", 1).await.unwrap();
+            assert_eq!(limiter.peek("key").await.unwrap().remaining(), 1, "{quota:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_charge_to_an_instance_without_a_part_counts_when_it_gets_one() {
+        for instance in 0..3 {
+            let store = DividedStore::new(instance, instances(3)).unwrap();
+            let limiter = Limiter::new(store.clone(), Quota::per_hour(2)).unwrap();
+            limiter.charge("key", 2).await.unwrap();
+            store.set_instances(0, instances(1)).unwrap();
+            assert_eq!(limiter.peek("key").await.unwrap().remaining(), 0, "{instance}");
         }
     }
 

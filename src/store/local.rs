@@ -183,6 +183,11 @@ impl LocalPolicy {
         verdict.denied_for_now()
     }
 
+    /// The part of the limits by which it decides.
+    pub(crate) fn part(&self, key: &Key) -> Option<Limits> {
+        divided::part(&self.limits, &self.local.share.load(), key)
+    }
+
     /// What this instance has taken locally from each quota, as far as it still counts: at most these
     /// numbers.
     pub(crate) fn owed(&self, key: &Key, taken: &[u64]) -> Adjustment {

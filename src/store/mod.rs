@@ -102,6 +102,12 @@ pub trait Backend: Debug + Send + Sync {
     /// Whether a check leaves the process, so that caching denials pays.
     fn is_remote(&self) -> bool;
 
+    /// The part of the limits that is for this process, if checks of the key are decided by it: always, or
+    /// [locally](Self::decide_locally).
+    fn part(&self, _key: &Key) -> Option<Limits> {
+        None
+    }
+
     /// From now on the store may be asked to decide without its server.
     fn prepare_to_decide_locally(&self) {}
 

@@ -7,7 +7,9 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use http::{Response, StatusCode};
 use tollgate::resolve::Global;
-use tollgate::{Decision, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Source};
+use tollgate::{
+    Costs, Decision, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Source,
+};
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
 use crate::common::{BOUND, Cluster, Sentinel, Server, wait_until};
@@ -238,6 +240,29 @@ async fn callers_that_wait_in_an_outage_share_the_rate() {
         assert!((0.95..2.0).contains(&elapsed), "{elapsed}");
     }
     server.resume();
+}
+
+/// Also more than its part, and by an instance that has no part of another quota.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_charged_in_an_outage_is_charged_on_redis_in_full() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let fleet = instances_of(store, Quota::per_hour(60), 3).await;
+    let of_policy = |(store, _): &(RedisStore, _)| {
+        Limiter::new(store.clone(), policy("bytes", &["2/h", "10000/day fixed"])).unwrap()
+    };
+    let instances: Vec<_> = fleet.iter().map(of_policy).collect();
+    wait_until_agreed(&server, 3).await;
+    server.pause();
+    wait_until_local(&limiters(&fleet), "warm").await;
+    for (instance, bytes) in instances.iter().zip([8_000, 100, 100]) {
+        instance.charge_costs("key", Costs::new(0).with("q1", bytes)).await.unwrap();
+    }
+    server.resume();
+    wait_for_redis(&instances[0], "key", |decision| {
+        decision.quotas().any(|quota| quota.name() == "q1" && quota.remaining() == 1_800)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

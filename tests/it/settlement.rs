@@ -13,11 +13,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
 use http::StatusCode;
+use http::request::Parts;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use tollgate::resolve::Global;
 use tollgate::{
-    Costs, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
+    Costs, DividedStore, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore,
 };
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
@@ -310,6 +312,31 @@ async fn a_status_of_the_application_is_not_taken_for_a_denial() {
     assert_eq!(remaining(&limiter).await, 4);
 }
 
+/// The permits that are left after a request that costs nothing in the end, and during which others have
+/// been charged.
+async fn remaining_after_held(
+    limiter: &Limiter,
+    estimate: u64,
+    held_for: Duration,
+    others: u64,
+) -> u64 {
+    let (open, held) = tokio::sync::watch::channel(false);
+    let layer = failures(limiter).cost(move |_: &Parts| estimate);
+    let service = layer.layer(service_fn(async |_: Request| {
+        let _ = held.clone().wait_for(|is_open| *is_open).await;
+        Ok::<_, Infallible>(StatusCode::OK.into_response())
+    }));
+    let before = remaining(limiter).await;
+    let mut request = std::pin::pin!(service.oneshot(Request::new(Body::empty())));
+    assert!(poll_once(&mut request).await.is_none());
+    assert_eq!(remaining(limiter).await, before - estimate);
+    tokio::time::sleep(held_for).await;
+    limiter.charge("global", others).await.unwrap();
+    open.send(true).unwrap();
+    drop(request.await.unwrap());
+    remaining(limiter).await
+}
+
 /// Otherwise a client could collect permits with requests that it keeps open, and use them all at once.
 #[tokio::test(start_paused = true)]
 async fn an_estimate_of_a_window_that_has_ended_is_not_given_back() {
@@ -321,25 +348,20 @@ async fn an_estimate_of_a_window_that_has_ended_is_not_given_back() {
         (Quota::per_minute(3).sliding_blocks(6), 11),
         (Quota::per_minute(3).sliding_window(), 61),
     ] {
-        let after = Duration::from_secs(seconds);
-        let limiter = limiter(quota);
-        let (open, held) = tokio::sync::watch::channel(false);
-        let service = failures(&limiter).layer(service_fn(async |request: Request| {
-            if request.uri().path() == "/held" {
-                let mut held = held.clone();
-                let _ = held.wait_for(|is_open| *is_open).await;
-            }
-            Ok::<_, Infallible>(StatusCode::OK.into_response())
-        }));
-        let request = Request::get("/held").body(Body::empty()).unwrap();
-        let held_request = service.clone().oneshot(request);
-        let mut held_request = std::pin::pin!(held_request);
-        assert!(poll_once(&mut held_request).await.is_none());
-        assert_eq!(remaining(&limiter).await, 2);
-        tokio::time::sleep(after).await;
-        limiter.charge("global", 3).await.unwrap();
-        open.send(true).unwrap();
-        drop(held_request.await.unwrap());
-        assert_eq!(remaining(&limiter).await, 0, "{quota}");
+        let held_for = Duration::from_secs(seconds);
+        assert_eq!(remaining_after_held(&limiter(quota), 1, held_for, 3).await, 0, "{quota}");
+    }
+}
+
+/// The part refills by 5 permits per second.
+#[tokio::test(start_paused = true)]
+async fn a_part_of_a_limit_gives_back_what_has_not_refilled_at_its_own_rate() {
+    let quota = Quota::per_second(15).burst(30);
+    for quota in [quota, quota.interval_refill()] {
+        let store = DividedStore::new(0, 3.try_into().unwrap()).unwrap();
+        let limiter = Limiter::new(store, quota).unwrap();
+        let remaining = remaining_after_held(&limiter, 10, Duration::from_secs(1), 5).await;
+        // Parts of a microsecond count as refilled.
+        assert!((4..=5).contains(&remaining), "{quota}: {remaining}");
     }
 }

@@ -72,6 +72,7 @@ use super::blocks::Blocks;
 use super::local::Local;
 use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
+use crate::algorithm::Limits;
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -182,6 +183,8 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 ///     +hmget +hset +hdel +hgetall +pexpire
 /// ```
 ///
+/// (This is one command. `redis-cli` takes it on a single line.)
+///
 /// In addition grant `+cluster|slots +cluster|nodes +asking` on a cluster (before Redis 7 all of
 /// `+cluster`), `+role` on a primary that is found through Sentinel, `+select` for a database other
 /// than 0, and `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs
@@ -197,10 +200,10 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
 /// `noeviction`, and provide enough memory: in total about 150 bytes per active key of up to 16
-/// bytes (16 more on Valkey 9), or 200 if the rate is not short. A rate is short if one permit
-/// refills in a number of microseconds with at most two digits before its zeros (5 per second:
-/// 200,000), or 864 and zeros. 7 per second is not. When memory is full, checks fail with `noeviction`, and the failure mode
-/// applies. With `volatile-ttl`, Redis evicts buckets, and their keys can use a full burst again.
+/// bytes (16 more on Valkey 9), or 200 if the rate is not short. A rate is short if the microseconds
+/// per permit are one or two digits followed by zeros (5 per second: 200,000), or 864 followed by
+/// zeros. 7 per second is not. When memory is full, checks fail with `noeviction`, and the failure
+/// mode applies. With `volatile-ttl`, Redis evicts buckets, and their keys can use a full burst again.
 #[derive(Clone)]
 pub struct RedisStore {
     queues: Arc<Queues>,
@@ -533,6 +536,10 @@ impl Backend for RedisBackend {
             self.repayment.charge_before_check(&self.queues, &self.policy, key, cx);
         }
         self.queues.poll(&self.policy, key, op, check, cx)
+    }
+
+    fn part(&self, key: &Key) -> Option<Limits> {
+        self.policy.local.as_ref()?.part(key)
     }
 
     fn prepare_to_decide_locally(&self) {

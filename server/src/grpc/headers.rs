@@ -1,17 +1,16 @@
 //! The headers that the gateway adds to responses.
 
-use std::time::Duration;
-
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use http::HeaderMap;
 use tollgate::layer::HeaderStyle;
 
+use super::overall::Overall;
 use super::status::Outcome;
 use crate::checker::seconds;
 
-/// `RateLimit` and `RateLimit-Policy` with an item for each limit that applies, and `Retry-After`, the
-/// longest wait, if the request is denied.
-pub(super) fn headers(outcomes: &[Outcome<'_>], is_denied: bool) -> Vec<HeaderValue> {
+/// `RateLimit` and `RateLimit-Policy` with an item for each limit that applies, and `Retry-After` if the
+/// request is denied, unless no wait is long enough.
+pub(super) fn headers(outcomes: &[Outcome<'_>], overall: Overall) -> Vec<HeaderValue> {
     let decisions = outcomes.iter().filter_map(|outcome| match outcome {
         Outcome::Decided { decision, .. } => Some(decision),
         _ => None,
@@ -26,18 +25,10 @@ pub(super) fn headers(outcomes: &[Outcome<'_>], is_denied: bool) -> Vec<HeaderVa
             (!values.is_empty()).then(|| header(name, values.join(", ")))
         })
         .collect();
-    if is_denied && let Some(wait) = outcomes.iter().filter_map(wait).max() {
+    if let Overall::Denied(Some(wait)) = overall {
         headers.push(header("retry-after", seconds(wait).to_string()));
     }
     headers
-}
-
-fn wait(outcome: &Outcome<'_>) -> Option<Duration> {
-    match outcome {
-        Outcome::Decided { decision, .. } if !decision.is_allowed() => decision.retry_after(),
-        Outcome::Blocked(time) => *time,
-        _ => None,
-    }
 }
 
 fn header(name: &str, value: String) -> HeaderValue {

@@ -4,6 +4,7 @@ mod details;
 mod headers;
 mod health;
 mod metadata;
+mod overall;
 mod ratelimit;
 mod reflection;
 mod status;

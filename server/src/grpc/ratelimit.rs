@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status};
 use super::details::Details;
 use super::headers::headers;
 use super::metadata::metadata;
+use super::overall::{Overall, overall};
 use super::status::{Outcome, status};
 use crate::checker::{self, Answer};
 use crate::domain::{Limit, Match, Rule, Unit};
@@ -257,22 +258,13 @@ fn unavailable() -> Status {
     Status::unavailable("the rate limit cannot be checked at the moment")
 }
 
-/// A request is over the limit if one of its limits is, or all of those in quota mode are.
 fn response(request: &RateLimitRequest, outcomes: &[Outcome<'_>]) -> RateLimitResponse {
-    // A descriptor that is never over the limit does not keep the others from denying.
-    let is_quota = |outcome: &&Outcome<'_>| {
-        let rule = outcome.rule();
-        rule.is_some_and(|rule| rule.quota_mode && !matches!(rule.limit, Limit::Unlimited))
-    };
-    let mut quotas = outcomes.iter().filter(is_quota).peekable();
-    let has_quotas = quotas.peek().is_some();
-    let is_over = outcomes.iter().any(|outcome| !is_quota(&outcome) && !outcome.is_allowed())
-        || has_quotas && quotas.all(|outcome| !outcome.is_allowed());
-    let code = if is_over { Code::OverLimit } else { Code::Ok };
+    let overall = overall(outcomes);
+    let code = if overall == Overall::Allowed { Code::Ok } else { Code::OverLimit };
     RateLimitResponse {
         overall_code: code.into(),
         statuses: outcomes.iter().map(status).collect(),
-        response_headers_to_add: headers(outcomes, is_over),
+        response_headers_to_add: headers(outcomes, overall),
         dynamic_metadata: metadata(request, outcomes),
         ..RateLimitResponse::default()
     }

@@ -248,6 +248,55 @@ descriptors:
     assert_eq!(ask(&["a", "b"]).await.0, OverLimit);
 }
 
+/// Others may be over their limits for much longer.
+#[tokio::test]
+async fn the_wait_is_that_until_the_whole_request_can_be_allowed() {
+    let server = Server::with_domain(
+        "
+domain: d
+descriptors:
+  - { key: hour, policy: hour }
+  - { key: day, policy: day }
+  - { key: none, rate_limit: { unit: year, requests_per_unit: 0 } }
+  - { key: quota_hour, quota_mode: true, policy: hour }
+  - { key: quota_day, quota_mode: true, policy: day }
+  - { key: quota_many, quota_mode: true, policy: many }
+  - { key: quota_none, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 0 } }
+",
+        "policies: { hour: { q: 1/h }, day: { q: 1/day }, many: { q: 1000/day } }",
+    );
+    let mut client = server.client().await;
+    let (hour, day) = (Some(3_600), Some(86_400));
+    for (keys, expected) in [
+        (&["hour"][..], hour),
+        (&["hour", "day"], day),
+        (&["hour", "none"], None),
+        // Of the quotas, one is enough.
+        (&["quota_hour", "quota_day"], hour),
+        (&["quota_hour", "quota_none"], hour),
+        (&["quota_none"], None),
+        (&["hour", "quota_day", "quota_many"], hour),
+        (&["hour", "quota_day"], day),
+    ] {
+        // Each case has its own keys.
+        let value = keys.join(" ");
+        let entries: Vec<_> = keys.iter().map(|key| vec![(*key, &*value)]).collect();
+        let entries: Vec<&[_]> = entries.iter().map(Vec::as_slice).collect();
+        client.send(request("d", &entries)).await.unwrap();
+        let denied = client.send(request("d", &entries)).await.unwrap();
+        assert_eq!(code(&denied), Code::OverLimit, "{keys:?}");
+        let mut headers = denied.response_headers_to_add.iter();
+        let wait = headers.find(|header| header.key == "retry-after");
+        let wait = wait.map(|header| header.value.parse::<u64>().unwrap());
+        // A test does not take a minute.
+        let is_expected = match (wait, expected) {
+            (Some(wait), Some(expected)) => (expected - 60..=expected).contains(&wait),
+            (wait, expected) => wait == expected,
+        };
+        assert!(is_expected, "{keys:?}: {wait:?}");
+    }
+}
+
 #[tokio::test]
 async fn each_kind_of_quota_can_be_used_by_the_name_of_its_policy() {
     let settings = "

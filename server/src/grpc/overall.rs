@@ -1,0 +1,40 @@
+//! The answer to a request with all its descriptors.
+
+use std::time::Duration;
+
+use super::status::Outcome;
+use crate::domain::Limit;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overall {
+    Allowed,
+    /// And when the request can be allowed, if it ever can.
+    Denied(Option<Duration>),
+}
+
+/// A request is over the limit if one of its limits is, or all of those in quota mode are.
+pub(super) fn overall(outcomes: &[Outcome<'_>]) -> Overall {
+    let (quotas, others): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| is_quota(outcome));
+    let quotas: Option<Vec<_>> = quotas.into_iter().map(wait).collect();
+    let first_quota = quotas.and_then(|waits| waits.into_iter().min());
+    match others.into_iter().filter_map(wait).chain(first_quota).max() {
+        None => Overall::Allowed,
+        Some(wait) => Overall::Denied(Some(wait).filter(|wait| *wait < Duration::MAX)),
+    }
+}
+
+/// A descriptor that is never over the limit does not keep the others from denying.
+fn is_quota(outcome: &Outcome<'_>) -> bool {
+    let rule = outcome.rule();
+    rule.is_some_and(|rule| rule.quota_mode && !matches!(rule.limit, Limit::Unlimited))
+}
+
+/// Until it is allowed. `None` if it is now.
+fn wait(outcome: &Outcome<'_>) -> Option<Duration> {
+    let wait = match outcome {
+        Outcome::Decided { decision, .. } => decision.retry_after(),
+        Outcome::Blocked(time) => *time,
+        Outcome::Unlimited { .. } | Outcome::Never { .. } => None,
+    };
+    (!outcome.is_allowed()).then(|| wait.unwrap_or(Duration::MAX))
+}

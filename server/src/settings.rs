@@ -84,6 +84,11 @@ impl Settings {
                 add("listen.admin", &message);
             }
             Some(token) if token.expose().is_empty() => add("admin.token", "admin.token is empty"),
+            Some(token) if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) => add(
+                "admin.token",
+                "admin.token has a character that a header cannot carry, such as a line break: use \
+                 letters, digits and punctuation of ASCII",
+            ),
             _ => {}
         }
         for (setting, is_zero) in [

@@ -31,8 +31,8 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     policies.sort_by_key(|(name, _)| *name);
     let policies = policies.into_iter().map(|(name, policy)| {
         let numbers = policy.limiter.policy();
-        let has_own_numbers = active.domains.override_names().all(|other| other != name);
-        let quotas = numbers.quotas().filter(|_| has_own_numbers);
+        let is_override = active.domains.is_override(name);
+        let quotas = numbers.quotas().filter(|_| !is_override);
         let quotas = quotas.map(|(name, quota)| (name.to_owned(), quota.to_string().into()));
         json!({
             "name": name,
@@ -135,7 +135,7 @@ struct Peeked<'a> {
 
 pub(super) async fn peek(State(live): State<Arc<Live>>, Body(target): Body<OneKey>) -> Response {
     let active = live.active();
-    let policy = match find(&active, &target.policy) {
+    let policy = match find_with_numbers(&active, &target.policy) {
         Ok(policy) => policy,
         Err(response) => return *response,
     };
@@ -190,7 +190,7 @@ pub(super) async fn unblock(State(live): State<Arc<Live>>, Body(target): Body<On
 
 async fn adjust(live: &Live, target: Adjustment, is_charge: bool) -> Response {
     let (active, key) = (live.active(), target.key.key());
-    let policy = match find(&active, &target.policy) {
+    let policy = match find_with_numbers(&active, &target.policy) {
         Ok(policy) => policy,
         Err(response) => return *response,
     };
@@ -239,6 +239,19 @@ fn split(text: &str) -> Vec<String> {
 
 fn find<'a>(active: &'a Active, name: &str) -> Result<&'a ActivePolicy, Box<Response>> {
     active.policy(name).ok_or_else(|| Box::new(unknown_policy(name)))
+}
+
+/// Only requests know the numbers of the others.
+fn find_with_numbers<'a>(
+    active: &'a Active,
+    name: &str,
+) -> Result<&'a ActivePolicy, Box<Response>> {
+    if active.domains.is_override(name) {
+        let advice = "the limits of this policy are in the requests: only `reset`, `block` and \
+                      `unblock` apply to its keys";
+        return Err(Box::new(problem(StatusCode::BAD_REQUEST, advice)));
+    }
+    find(active, name)
 }
 
 fn done(result: Result<(), Error>) -> Response {

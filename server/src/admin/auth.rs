@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
+use http::uri::Authority;
 use http::{HeaderValue, StatusCode};
 use sha2::{Digest, Sha256};
 
@@ -56,7 +57,8 @@ fn is_same_site(request: &Request) -> bool {
         request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default())
     };
     let host = text(HOST).unwrap_or_default();
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let authority = host.parse::<Authority>().ok();
+    let name = authority.as_ref().map_or("", Authority::host);
     let name = name.trim_start_matches('[').trim_end_matches(']');
     let is_loopback =
         name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());

@@ -165,6 +165,11 @@ impl Domains {
         self.domains.get(domain).map(|domain| domain.overrides.as_str())
     }
 
+    /// Whether the numbers of a policy are those of the requests.
+    pub(crate) fn is_override(&self, policy: &str) -> bool {
+        self.override_names().any(|name| name == policy)
+    }
+
     pub(crate) fn override_names(&self) -> impl Iterator<Item = &str> {
         self.domains.values().map(|domain| domain.overrides.as_str())
     }

@@ -108,6 +108,16 @@ async fn a_policy_with_its_numbers_in_the_requests_is_not_listed_with_others() {
     let status: Value = status.json().await.unwrap();
     assert!(status["policies"][0]["name"].as_str().unwrap().contains("override"), "{status}");
     assert_eq!(status["policies"][0]["quotas"], json!({}));
+    let policy = &status["policies"][0]["name"];
+    for (call, body, expected) in [
+        ("peek", json!({ "policy": policy, "key": "k" }), StatusCode::BAD_REQUEST),
+        ("charge", json!({ "policy": policy, "key": "k", "cost": 5 }), StatusCode::BAD_REQUEST),
+        ("reset", json!({ "policy": policy, "key": "k" }), StatusCode::NO_CONTENT),
+    ] {
+        let url = server.admin(&format!("/api/{call}"));
+        let response = Client::new().post(url).json(&body).send().await.unwrap();
+        assert_eq!(response.status(), expected, "{call}");
+    }
 }
 
 #[tokio::test]
@@ -388,6 +398,8 @@ async fn a_page_of_another_site_cannot_use_the_api_through_a_browser() {
     assert_eq!(get("origin", "null").await, StatusCode::FORBIDDEN);
     // A name of the attacker that points to this machine.
     assert_eq!(get("host", "evil.example:6070").await, StatusCode::FORBIDDEN);
+    assert_eq!(get("host", "localhost:6070@evil.example").await, StatusCode::FORBIDDEN);
+    assert_eq!(get("host", "[::1]").await, StatusCode::OK);
     assert_eq!(get("host", "localhost:6070").await, StatusCode::OK);
     assert_eq!(get("origin", &format!("http://{}", server.admin)).await, StatusCode::OK);
 }

@@ -60,21 +60,41 @@ impl Files {
     }
 }
 
-/// A file, or the YAML files of a directory by name.
+/// A file, or the files of a directory and of those in it, by name. All have to be YAML: nothing that may
+/// have limits is ignored. Hidden files and backups are.
 pub(super) fn files_at(path: &Path) -> Result<Vec<PathBuf>, String> {
-    let error = |error: std::io::Error| format!("{}: {error}", path.display());
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let entries = fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let is_yaml = |path: &PathBuf| {
-        path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
-    };
-    let paths = entries.map_err(error)?.into_iter().map(|entry| entry.path());
-    let mut files: Vec<_> = paths.filter(is_yaml).collect();
-    files.sort();
+    let mut files = Vec::new();
+    add_files(path, &mut files)?;
     if files.is_empty() {
         return Err(format!("{}: no file ends with .yaml or .yml", path.display()));
     }
+    files.sort();
     Ok(files)
+}
+
+fn add_files(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    let error = |error: io::Error| format!("{}: {error}", directory.display());
+    for entry in fs::read_dir(directory).map_err(error)? {
+        let entry = entry.map_err(error)?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let (name, extension) = (name.to_string_lossy(), path.extension());
+        if name.starts_with('.') || name.ends_with('~') {
+            continue;
+        }
+        // Links to directories are not followed, because they can lead back here.
+        if entry.file_type().map_err(error)?.is_dir() {
+            add_files(&path, files)?;
+        } else if extension.is_some_and(|extension| extension == "yaml" || extension == "yml") {
+            files.push(path);
+        } else {
+            return Err(format!(
+                "{}: only files that end with .yaml or .yml are read: rename it, or move it elsewhere",
+                path.display()
+            ));
+        }
+    }
+    Ok(())
 }

@@ -99,7 +99,7 @@ deny: 7
 shutdwn: {}
 domains: [a.yaml, none.yaml, empty]
 ",
-        &[("a.yaml", "domain: ''"), ("empty/notes.txt", "")],
+        &[("a.yaml", "domain: ''"), ("empty/.hidden", "")],
         &[
             "settings.yaml:1:17: invalid socket address",
             "settings.yaml:1:27: unknown field `htpp`",
@@ -509,16 +509,31 @@ fn a_directory_is_read_as_a_whole() {
     let files = Files::new(&[
         ("settings.yaml", "domains: [limits]"),
         ("limits/a.yaml", "domain: a\ndescriptors: [{ key: k, rate_limit: { unlimited: true } }]"),
-        ("limits/b.yml", "domain: b\ndescriptors: [{ key: k, policy: p }]"),
-        ("limits/notes.txt", "not yaml: ["),
+        ("limits/team/b.yml", "domain: b\ndescriptors: [{ key: k, policy: p }]"),
+        ("limits/.hidden", "not yaml: ["),
+        ("limits/a.yaml~", "not yaml: ["),
     ]);
     let output = check(&files.path("settings.yaml"));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("b.yml:2:33: there is no policy `p`"), "{text}");
-    files.write("limits/b.yml", "domain: a");
+    files.write("limits/team/b.yml", "domain: a");
     let output = check(&files.path("settings.yaml"));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("b.yml:1:9: another file has the domain `a` too"), "{text}");
+    // It may have limits.
+    files.write("limits/legacy", "domain: c");
+    let output = check(&files.path("settings.yaml"));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("limits/legacy: only files that end with .yaml or .yml"), "{text}");
+}
+
+#[test]
+fn a_token_that_no_client_can_send_is_rejected() {
+    for token in ["s3cret\\n", "s3 cret", "t\u{f6}ken"] {
+        let settings = format!("policies: {{ p: {{ q: 1/s }} }}\nadmin: {{ token: \"{token}\" }}");
+        let expected = "settings.yaml:2:10: admin.token has a character that a header cannot carry";
+        assert_errors(&settings, &[], &[expected]);
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(super) struct Line<'a> {
     /// In microseconds since 1970.
     pub(super) time: u64,
     pub(super) ip: Option<Cow<'a, str>>,
-    /// This field and the next four are set only if the line is not JSON.
+    /// This field and the next four are set if and only if the line is not JSON.
     user: Option<&'a str>,
     method: Option<&'a str>,
     path: Option<&'a str>,
@@ -70,6 +70,10 @@ impl<'a> Line<'a> {
             rest,
             ..Self::default()
         })
+    }
+
+    pub(super) fn is_json(&self) -> bool {
+        self.user.is_none()
     }
 
     pub(super) fn user(&self) -> Option<&str> {

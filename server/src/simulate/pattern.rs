@@ -86,13 +86,19 @@ impl Part {
         }
     }
 
-    /// Whether requests with an empty value belong together, like those of `/` by their first segment.
-    fn can_be_empty(&self) -> bool {
-        matches!(self, Self::Segment(_))
+    /// Whether the value says that there is none. If it is empty in several lines, they have nothing in
+    /// common, except those of `/` their first segment.
+    fn is_empty(&self, value: &str, line: &Line<'_>) -> bool {
+        match self {
+            Self::Text(_) | Self::Segment(_) => false,
+            // No bytes are a number, too.
+            Self::Bytes => value.is_empty(),
+            _ => value.is_empty() || value == "-" && !line.is_json(),
+        }
     }
 
     fn is_in(&self, line: &Line<'_>) -> bool {
-        self.of(line).is_some_and(|value| !value.is_empty() || self.can_be_empty())
+        self.of(line).is_some_and(|value| !self.is_empty(value, line))
     }
 }
 
@@ -127,7 +133,7 @@ impl Pattern {
         for part in &self.0 {
             match part.of(line) {
                 None => return Err(format!("there is no field {part}")),
-                Some("") if !part.can_be_empty() => {
+                Some(value) if part.is_empty(value, line) => {
                     return Err(format!("the field {part} is empty"));
                 }
                 Some(text) => to.push_str(text),

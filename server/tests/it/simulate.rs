@@ -258,13 +258,15 @@ fn a_field_that_no_line_has_is_an_error_that_lists_those_that_it_has() {
     let combined = line("192.0.2.1", 0, 10);
     let common = combined.replace(" \"-\" \"curl/8\"", "");
     let json = r#"{"ts":1800000000,"remote_ip":"192.0.2.1","remote_user":"","tenant":{"id":null}}"#;
-    let of_common = "{ip}, {user}, {method}, {path}, {1}, {status}, {bytes}";
+    let of_common = "{ip}, {method}, {path}, {1}, {status}, {bytes}";
     for (log, pattern, says, has) in [
+        (&*combined, "{foo}", "there is no field {foo}", &*format!("{of_common}, {{agent}}")),
+        (&*combined, "{user}", "the field {user} is empty", &*format!("{of_common}, {{agent}}")),
         (
             &*combined,
-            "{foo}",
-            "there is no field {foo}",
-            &*format!("{of_common}, {{referer}}, {{agent}}"),
+            "{referer}",
+            "the field {referer} is empty",
+            &*format!("{of_common}, {{agent}}"),
         ),
         (&*common, "{agent}", "there is no field {agent}", of_common),
         (&*common, "{ip} {7}", "there is no field {7}", of_common),

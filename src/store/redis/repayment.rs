@@ -18,7 +18,6 @@ use super::policy::RedisPolicy;
 use super::queue::{QueuedCheck, Queues};
 use super::timer;
 use crate::store::Op;
-use crate::store::local::LocalPolicy;
 use crate::{Error, Key, random};
 
 /// How many keys are charged at a time, and how long the pause before is. So a fleet that returns does
@@ -28,9 +27,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// While the server fails.
 const LONG_PAUSE: Duration = Duration::from_millis(250);
-
-/// How many keys a full ledger looks at for one that owes nothing any more.
-const LOOKS: usize = 16;
 
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -108,7 +104,7 @@ impl Repayment {
         if let Some(owed) = ledger.keys.get_mut(&name) {
             owed.add(&permits);
             owed.policy = policy.clone();
-        } else if ledger.keys.len() < self.max_keys || ledger.make_room() {
+        } else if ledger.keys.len() < self.max_keys {
             let (policy, key) = (policy.clone(), key.clone());
             let owed = Owed { policy, key, permits, is_charging: false };
             ledger.keys.insert(name, owed);
@@ -324,30 +320,7 @@ fn largest(permits: &Permits) -> u64 {
     permits.iter().copied().max().unwrap_or(0)
 }
 
-impl Ledger {
-    /// Removes a key that owes nothing any more. It looks at a few, which become others from call to call.
-    fn make_room(&mut self) -> bool {
-        let Self { keys, next, .. } = self;
-        for _ in 0..LOOKS.min(keys.len()) {
-            *next = if *next >= keys.len() { 0 } else { *next };
-            if keys.get_index(*next).is_some_and(|(_, owed)| owed.is_nothing()) {
-                keys.swap_remove_index(*next);
-                return true;
-            }
-            *next += 1;
-        }
-        false
-    }
-}
-
 impl Owed {
-    /// What was taken has refilled since.
-    fn is_nothing(&self) -> bool {
-        let still = |local: &LocalPolicy| local.owed(&self.key, &self.permits);
-        !self.is_charging
-            && self.policy.local.as_ref().is_none_or(|local| still(local).is_nothing())
-    }
-
     fn add(&mut self, more: &Permits) {
         self.permits.resize(more.len().max(self.permits.len()), 0);
         for (permits, more) in self.permits.iter_mut().zip(more) {
@@ -479,29 +452,6 @@ mod tests {
         assert_eq!(charge.permits.as_slice(), [0]);
         charge.end(End::Charged);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn a_full_ledger_forgets_keys_that_owe_nothing_any_more_and_no_others() {
-        let policy = RedisPolicy::for_tests(Duration::from_secs(1));
-        let owes = |repayment: &Repayment| {
-            let ledger = repayment.ledger();
-            let mut keys: Vec<_> = ledger.keys.values().map(|owed| owed.key.clone()).collect();
-            keys.sort_by_key(|key| key.as_bytes().to_vec());
-            keys
-        };
-        // Only this key has a local bucket. The others have none any more.
-        policy.local.as_ref().unwrap().decide(&Key::from("owes"), &Op::acquire(1));
-        let two = Repayment::new(2);
-        for key in ["owes", "refilled", "next"] {
-            two.add(&policy, &Key::from(key), &Op::acquire(1));
-        }
-        assert_eq!(owes(&two), ["next", "owes"].map(Key::from));
-        let one = Repayment::new(1);
-        for key in ["owes", "next"] {
-            one.add(&policy, &Key::from(key), &Op::acquire(1));
-        }
-        assert_eq!(owes(&one), [Key::from("owes")]);
     }
 
     #[test]

@@ -789,8 +789,8 @@
 //! The names follow OpenTelemetry, and the units are those of UCUM. The queries below and the dashboard
 //! have the names that Prometheus recommends, such as `tollgate_decisions_total`, and need histograms.
 //! With `metrics-exporter-prometheus`, call `with_recommended_naming(true)` and set buckets, as the
-//! example does. No label has the value of a key. A process tells 2,000 servers apart, and calls further
-//! ones `other`.
+//! example does. No label has the value of a key. A process has labels for 2,000 servers, and `other`
+//! for all further ones.
 //!
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|

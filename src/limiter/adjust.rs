@@ -108,9 +108,9 @@ impl Limiter {
             (Ok(charged), Ok(actual)) => (charged, actual),
             (Err(error), _) | (_, Err(error)) => return self.not_charged(revision, &error),
         };
-        let (limits, left) = (taken.limits(), |quota| taken.left(quota));
-        let adjustment = limits.settle(&actual, &charged, left, taken.delay());
-        let adjustment = limits.in_units_of(&revision.limits, &adjustment);
+        let left = |quota| taken.left(quota);
+        let adjustment = taken.limits().settle(&actual, &charged, left, taken.delay());
+        let adjustment = taken.in_units_of_whole(adjustment);
         if adjustment.is_nothing() {
             return;
         }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{HeldRevision, Limiter};
-use crate::algorithm::{Left, Limits};
+use crate::algorithm::{Adjustment, Left, Limits};
 use crate::{Costs, Decision, Key, Source};
 
 /// A check that has taken permits.
@@ -40,8 +40,19 @@ impl Taken {
 
     /// Those that decided the check.
     pub(super) fn limits(&self) -> &Limits {
-        let whole = || &self.limiter.held(&self.revision).limits;
-        self.part.as_deref().unwrap_or_else(whole)
+        self.part.as_deref().unwrap_or_else(|| self.whole())
+    }
+
+    /// An adjustment in units of these, as stores take it.
+    pub(super) fn in_units_of_whole(&self, adjustment: Adjustment) -> Adjustment {
+        match &self.part {
+            None => adjustment,
+            Some(part) => part.in_units_of(self.whole(), &adjustment),
+        }
+    }
+
+    fn whole(&self) -> &Limits {
+        &self.limiter.held(&self.revision).limits
     }
 
     /// The actual cost replaces the charge, without waiting for the store.

@@ -107,9 +107,8 @@ impl Wait {
     fn leave(&mut self) -> Option<Op> {
         let place = self.place.take().filter(|_| !self.delay().is_zero())?;
         let left = |quota| self.taken.left(quota);
-        let (limits, whole) = (self.taken.limits(), &self.revision().limits);
-        let mut place = limits.leaving(place, left, self.taken.delay());
-        place.credit = limits.in_units_of(whole, &place.credit);
+        let mut place = self.taken.limits().leaving(place, left, self.taken.delay());
+        place.credit = self.taken.in_units_of_whole(place.credit);
         Some(Op::Leave(Box::new(place)))
     }
 

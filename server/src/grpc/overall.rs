@@ -14,10 +14,11 @@ pub(super) enum Overall {
 
 /// A request is over the limit if one of its limits is, or all of those in quota mode are.
 pub(super) fn overall(outcomes: &[Outcome<'_>]) -> Overall {
-    let (quotas, others): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| is_quota(outcome));
-    let quotas: Option<Vec<_>> = quotas.into_iter().map(wait).collect();
-    let first_quota = quotas.and_then(|waits| waits.into_iter().min());
-    match others.into_iter().filter_map(wait).chain(first_quota).max() {
+    let others = outcomes.iter().filter(|outcome| !is_quota(outcome));
+    // An allowed one has no wait, which is less than any.
+    let quotas = outcomes.iter().filter(|outcome| is_quota(outcome));
+    let first_quota = quotas.map(wait).min().flatten();
+    match others.filter_map(wait).chain(first_quota).max() {
         None => Overall::Allowed,
         Some(wait) => Overall::Denied(Some(wait).filter(|wait| *wait < Duration::MAX)),
     }

@@ -1,5 +1,5 @@
-//! What metrics call a server. A recorder keeps every label for good, and the nodes of a cluster say which
-//! others there are, so only some servers are told apart.
+//! The labels of servers. A recorder never removes a label, and a cluster can report ever new addresses, so
+//! the number of labels is bounded.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

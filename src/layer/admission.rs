@@ -65,23 +65,22 @@ where
     /// `service` is ready.
     #[inline(never)]
     pub(super) fn new(layer: &Arc<RateLimitLayer<K, R, M>>, request: Req, service: &mut S) -> Self {
-        let (head, body) = RateLimitLayer::into_parts(request);
-        let resolution = layer.resolver.resolve(&head);
+        // Built in place, because the head is large to move.
+        let mut parts = None;
+        let (head, _) = parts.insert(RateLimitLayer::into_parts(request));
+        let resolution = layer.resolver.resolve(head);
         let key = match &resolution {
             Resolution::Key(key) => key,
-            Resolution::Skip => {
-                let future = service.call(RateLimitLayer::from_parts(head, body));
-                return Self::Calling { future, context: None };
-            }
+            Resolution::Skip => return Self::call(&mut parts, None, service),
             Resolution::Missing(rejection) => {
-                return Self::respond(layer.reject(&head, rejection, true), service);
+                return Self::respond(layer.reject(head, rejection, true), service);
             }
             Resolution::Reject(rejection) => {
-                return Self::respond(layer.reject(&head, rejection, false), service);
+                return Self::respond(layer.reject(head, rejection, false), service);
             }
         };
-        let mut costs = layer.costs.as_ref().map_or(Costs::new(1), |costs| costs(&head));
-        let chosen = layer.limiter_of(&head);
+        let mut costs = layer.costs.as_ref().map_or(Costs::new(1), |costs| costs(head));
+        let chosen = layer.limiter_of(head);
         let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
         let revision = limiter.revision();
         let settlement = layer.settling().map(|settling| {
@@ -103,15 +102,15 @@ where
         match state {
             CheckState::Ready(mut decision) => {
                 let wait = wait(&mut decision, waiter, key, || revision.hold());
-                let (then, request) = ((wait, settlement), &mut Some((head, body)));
-                Self::decide(layer, &revision, key, decision, then, request, service)
+                let then = (wait, settlement);
+                Self::decide(layer, &revision, key, decision, then, &mut parts, service)
             }
             CheckState::Pending(check) => {
                 // The clone stays behind and has to become ready itself.
                 let clone = service.clone();
                 let service = mem::replace(service, clone);
                 let layer = layer.clone();
-                let (key, request) = (key.clone(), Some((head, body)));
+                let (key, request) = (key.clone(), parts);
                 Self::Checking { check, key, waiter, chosen, request, settlement, service, layer }
             }
         }
@@ -130,7 +129,6 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
         request: &mut Option<(L::Head, L::Body)>,
         service: &mut S,
     ) -> Self {
-        // Taken as a whole, because the head is large to move.
         let Some((head, _)) = request else { return Self::Responded { response: None } };
         let checking = Checking { head, key, revision };
         match decision {
@@ -145,16 +143,27 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                     if let Some(settlement) = &mut settlement {
                         settlement.allowed(&decision);
                     }
-                    let context = Some(layer.allow(revision, decision, head, settlement));
-                    let Some((head, body)) = request.take() else {
-                        return Self::Responded { response: None };
-                    };
-                    Self::Calling { future: service.call(L::from_parts(head, body)), context }
+                    let context = layer.allow(revision, decision, head, settlement);
+                    Self::call(request, Some(context), service)
                 } else {
                     Self::respond(layer.deny(&checking, decision), service)
                 }
             }
             Err(error) => Self::respond(layer.fail(&checking, &error), service),
+        }
+    }
+
+    #[inline]
+    fn call(
+        request: &mut Option<(L::Head, L::Body)>,
+        context: Option<L::Context>,
+        service: &mut S,
+    ) -> Self {
+        match request.take() {
+            Some((head, body)) => {
+                Self::Calling { future: service.call(L::from_parts(head, body)), context }
+            }
+            None => Self::Responded { response: None },
         }
     }
 

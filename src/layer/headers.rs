@@ -245,11 +245,18 @@ fn field(prefixes: &[Box<[u8]>], decision: &Decision) -> HeaderValue {
 fn item(prefix: &[u8], remaining: u64, refill_after: u64) -> Vec<u8> {
     let (mut remaining_digits, mut refill_digits) = (itoa::Buffer::new(), itoa::Buffer::new());
     let remaining = remaining_digits.format(remaining.min(MAX_INTEGER)).as_bytes();
-    // One allocation of the right size, which becomes `Bytes` without a copy.
-    match seconds(refill_after).min(MAX_INTEGER) {
-        0 => [prefix, remaining].concat(),
-        seconds => [prefix, remaining, b";t=", refill_digits.format(seconds).as_bytes()].concat(),
+    let (name, refill): (&[u8], &[u8]) = match seconds(refill_after).min(MAX_INTEGER) {
+        0 => (b"", b""),
+        seconds => (b";t=", refill_digits.format(seconds).as_bytes()),
+    };
+    let parts = [prefix, remaining, name, refill];
+    // One allocation of the right size, which becomes `Bytes` without a copy. `concat` takes 60
+    // instructions more.
+    let mut item = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+    for part in parts {
+        item.extend_from_slice(part);
     }
+    item
 }
 
 /// The longest `t` of the quotas in a field that are used up.

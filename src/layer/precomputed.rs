@@ -18,6 +18,7 @@ pub(super) struct Precomputed {
 }
 
 impl Precomputed {
+    #[inline]
     pub(super) fn of(revision: &Revision) -> Cow<'_, Self> {
         match revision.precomputed(Self::new) {
             Some(precomputed) => Cow::Borrowed(precomputed),

@@ -97,7 +97,7 @@ impl Revision {
     }
 
     /// The verdict on a check that the store need not be asked for.
-    #[inline]
+    #[inline(always)]
     pub(super) fn known(&self, key: &Key, cost: &impl Cost) -> Option<(Verdict, Source)> {
         if let Some(verdict) = self.limits.exceeding_capacity(cost) {
             return Some((verdict, Source::Quota));
@@ -108,6 +108,7 @@ impl Revision {
 
     /// Data of the layer, computed once per revision. The limiter knows nothing about it. Only one
     /// type can be kept; `None` for any other.
+    #[inline]
     pub(crate) fn precomputed<T: Any + Send + Sync>(
         &self,
         compute: impl FnOnce(&[QuotaInfo]) -> T,

@@ -74,7 +74,7 @@ integration: redis ## Run the tests on real servers: a single one, a cluster, Se
 	$(if $(ARGS),$(CARGO) test --locked --all-features --test it $(ARGS),$(INTEGRATION_TESTS))
 
 # CASES=3000 compares fewer random policies on each.
-test-servers: ## Run the integration tests on Redis 6.2, 7.0, 8.0 and Valkey 8.1, 9.1 (Debian; takes an hour)
+test-servers: redis ## Run the integration tests on Redis 6.2, 7.0, 8.0 and Valkey 8.1, 9.1 (Debian; takes an hour)
 	scripts/test-servers.sh $(ARGS)
 
 mutants: redis ## Change lua/ and src/algorithm in many ways, and check that tests notice (takes hours)

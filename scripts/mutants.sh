@@ -24,6 +24,7 @@ mutations=(
     "decide|if value or changed or ANY_COST then|if ANY_COST then"
     "decide|if count > 0 and (ANY_COST) then|if (ANY_COST) then"
     "decide|elseif later and level@ + 1 PRICE >|elseif later and level@ + 2 PRICE >"
+    "decide|> capacity@ then|> (waits and WAITING or capacity@) then"
     "decide|local room = math.max(0, math.floor(|local room = math.max(0, math.ceil("
     "packed|local expiry = last - last % granule + granule|local expiry = last - last % granule"
     "packed|'PXAT', format('%d', expiry / 1000), 'GET'|'GET'"

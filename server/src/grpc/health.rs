@@ -8,14 +8,14 @@ use tonic::server::NamedService;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use super::Service;
+use super::method::RateLimitServer;
 use crate::admin::Readiness;
 
 /// How often the readiness is looked at. In most failure modes this takes no call to the store.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The process as a whole, and the service that gateways use.
-const SERVICES: [&str; 2] = ["", <Service as NamedService>::NAME];
+const SERVICES: [&str; 2] = ["", <RateLimitServer as NamedService>::NAME];
 
 /// What health checks are told.
 pub(crate) struct Health {

@@ -1,9 +1,11 @@
 //! Checks over gRPC.
 
+mod codec;
 mod details;
 mod headers;
 mod health;
 mod metadata;
+mod method;
 mod overall;
 mod ratelimit;
 mod reflection;
@@ -12,16 +14,14 @@ mod status;
 use std::sync::Arc;
 
 use axum::Router;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use tonic::service::Routes;
 
+use self::method::RateLimitServer;
 use self::ratelimit::RateLimitService;
 use crate::live::Live;
 use crate::settings::Limits;
 
 pub(crate) use health::Health;
-
-type Service = RateLimitServiceServer<RateLimitService>;
 
 /// Builds the router: rate limit, health and reflection services.
 pub(crate) async fn router(
@@ -30,7 +30,7 @@ pub(crate) async fn router(
 ) -> Result<(Router, Health), tonic_reflection::server::Error> {
     // Each service has a limit of its own, of 4 MiB by default.
     let most = limits.request_bytes;
-    let service = Service::new(RateLimitService::new(live)).max_decoding_message_size(most);
+    let service = RateLimitServer::new(RateLimitService::new(live), most);
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let health_service = health_service.max_decoding_message_size(most);
     let reflection = reflection::builder().build_v1()?.max_decoding_message_size(most);

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use futures_util::future::try_join_all;
 use tollgate::{Costs, Error, Key, Limiter};
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use super::details::Details;
 use super::headers::headers;
@@ -33,20 +32,16 @@ impl RateLimitService {
     pub(super) fn new(live: Arc<Live>) -> Self {
         Self { live, details: Details::default() }
     }
-}
 
-#[tonic::async_trait]
-impl rate_limit_service_server::RateLimitService for RateLimitService {
     /// Each descriptor is decided on its own, all of them at the same time. So one that is allowed is
     /// counted even if another one denies the request.
-    async fn should_rate_limit(
+    pub(super) async fn should_rate_limit(
         &self,
-        request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        let request = request.get_ref();
+        request: RateLimitRequest,
+    ) -> Result<RateLimitResponse, Status> {
         let active = self.live.active();
-        validate(request, active.settings.limits.descriptors)?;
-        let mut planned = plan(&active, request)?;
+        validate(&request, active.settings.limits.descriptors)?;
+        let mut planned = plan(&active, &request)?;
         drop_replaced(&mut planned);
         let hits_addend = u64::from(request.hits_addend.max(1));
         let decide = |index: usize| {
@@ -64,7 +59,7 @@ impl rate_limit_service_server::RateLimitService for RateLimitService {
                 self.details.count(rule.label(), label, !outcome.would_be_denied());
             }
         }
-        Ok(Response::new(response(request, &outcomes)))
+        Ok(response(&request, &outcomes))
     }
 }
 

@@ -11,6 +11,8 @@ use envoy_types::pb::google::protobuf::{self, Struct, UInt64Value};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tonic::Code as GrpcCode;
+use tonic::transport::Channel;
+use tonic_prost::ProstCodec;
 
 use crate::common::{Server, descriptor, request};
 
@@ -589,4 +591,54 @@ async fn requests_that_make_no_sense_or_too_much_work_are_rejected() {
     let mut many = request("test-domain", &[one; 3]);
     many.descriptors[1] = descriptor(&[("key2", &"y".repeat(1_000))]);
     assert_eq!(code(&client.send(many).await.unwrap()), Code::Ok);
+}
+
+/// With values of any bytes, as Envoy sends those of headers.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawRequest {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<RawDescriptor>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawDescriptor {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<RawEntry>,
+    #[prost(message, optional, tag = "3")]
+    hits_addend: Option<UInt64Value>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawEntry {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+async fn send_raw(channel: &Channel, value: &[u8], hits: u64) -> RateLimitResponse {
+    let entry = RawEntry { key: "key2".to_owned(), value: value.to_vec() };
+    let hits_addend = Some(UInt64Value { value: hits });
+    let descriptors = vec![RawDescriptor { entries: vec![entry], hits_addend }];
+    let request = RawRequest { domain: "test-domain".to_owned(), descriptors };
+    let mut grpc = tonic::client::Grpc::new(channel.clone());
+    grpc.ready().await.unwrap();
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let codec = ProstCodec::<RawRequest, RateLimitResponse>::default();
+    let request = tonic::Request::new(request);
+    grpc.unary(request, path.parse().unwrap(), codec).await.unwrap().into_inner()
+}
+
+/// Envoy lets a request pass if its check fails.
+#[tokio::test]
+async fn no_value_of_a_header_passes_the_limits_because_it_is_not_text() {
+    let server = Server::with_domain(BASIC, "");
+    let url = format!("http://{}", server.grpc);
+    let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
+    for value in [&b"\xff"[..], b"caf\xe9", b"caf\xe8", b"\xc3\x28ada", "caf\u{e9}".as_bytes()] {
+        assert_eq!(code(&send_raw(&channel, value, 20).await), Code::Ok);
+        assert_eq!(code(&send_raw(&channel, value, 1).await), Code::OverLimit);
+    }
 }

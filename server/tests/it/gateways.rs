@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
+use reqwest::header::HeaderValue;
 use reqwest::{Client, StatusCode};
 use tokio::time::{Instant, sleep};
 
@@ -52,6 +53,19 @@ async fn envoy_admits_and_denies_as_configured_with_the_headers() {
     assert_eq!(get(&envoy, None).await.status(), StatusCode::TOO_MANY_REQUESTS);
     server.kill();
     assert_eq!(get(&envoy, None).await.status(), StatusCode::OK, "the limit is not enforced");
+}
+
+#[tokio::test]
+#[ignore = "needs Envoy: make test-gateways"]
+async fn a_header_that_is_not_text_does_not_pass_the_limits_of_envoy() {
+    let limits = "  - { key: api_key, rate_limit: { unit: year, requests_per_unit: 1 } }\n";
+    let server = Server::with_domain(&domain(limits), "");
+    let envoy = Gateway::envoy(&server);
+    let value = HeaderValue::from_bytes(b"caf\xe9").unwrap();
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        let request = Client::new().get(envoy.url()).header("x-api-key", value.clone());
+        assert_eq!(request.send().await.unwrap().status(), status);
+    }
 }
 
 #[tokio::test]

@@ -155,26 +155,23 @@ impl Limits {
     }
 
     /// What a check gives back that leaves its place now: `left` and `delay` as for
-    /// [`settle`](Self::settle). The end of a bucket tells whether it has been full since.
-    pub(crate) fn leaving(
-        &self,
-        mut place: Place,
-        left: impl Fn(usize) -> Left,
-        delay: u64,
-    ) -> Place {
+    /// [`settle`](Self::settle). The end of a bucket tells whether others have taken permits since. If it
+    /// is full by now, the permits are there again, and nobody queues behind the check.
+    pub(crate) fn leaving(&self, place: &Place, left: impl Fn(usize) -> Left, delay: u64) -> Place {
         let quotas = self.quotas.iter().zip(&place.ends).enumerate();
         let of = |(index, (Named { limit, .. }, end)): (usize, (&Named, &u64))| {
-            let units = place.credit.of(index);
+            let (units, left) = (place.credit.of(index), left(index));
             match end {
                 0 => {
                     let permits = units.unsigned_abs() / limit.unit();
-                    -saturating(limit.returnable(permits, left(index), delay))
+                    (0, -saturating(limit.returnable(permits, left, delay)))
                 }
-                _ => units,
+                _ if left.reset_after == 0 => (0, 0),
+                end => (*end, units),
             }
         };
-        place.credit = quotas.map(of).collect();
-        place
+        let (ends, units): (Vec<u64>, Vec<i64>) = quotas.map(of).unzip();
+        Place { credit: units.into_iter().collect(), ends: ends.into() }
     }
 
     /// What responses say about the quotas.

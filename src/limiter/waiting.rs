@@ -107,7 +107,7 @@ impl Wait {
     fn leave(&mut self) -> Option<Op> {
         let place = self.place.take().filter(|_| !self.delay().is_zero())?;
         let left = |quota| self.taken.left(quota);
-        let mut place = self.taken.limits().leaving(place, left, self.taken.delay());
+        let mut place = self.taken.limits().leaving(&place, left, self.taken.delay());
         place.credit = self.taken.in_units_of_whole(place.credit);
         Some(Op::Leave(Box::new(place)))
     }

@@ -2,13 +2,14 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use futures_util::future::join_all;
 use http::StatusCode;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -184,6 +185,29 @@ async fn a_cancelled_wait_gives_back_what_it_took_from_each_quota() {
     assert_eq!(limiter.peek("key").await.unwrap(), before);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_bucket_that_is_full_again_keeps_nobody_from_leaving_and_gets_nothing_back() {
+    let slow = Quota::per_minute(1).queue(600 * SECOND);
+    for (other, burst) in
+        [(Quota::per_second(10), 10), (Quota::per_second(1).queue(600 * SECOND), 1)]
+    {
+        let policy = Policy::new("test").quota("slow", slow).quota("other", other);
+        let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();
+        let reserve = async |costs: Costs| limiter.reserve("key", costs).await.unwrap();
+        assert!(reserve(Costs::new(1)).await.delay().is_zero());
+        let waiter = reserve(Costs::new(1)).await;
+        assert_eq!(waiter.delay(), 60 * SECOND);
+        advance(5 * SECOND).await;
+        // Others use all permits of the other quota, and do not queue.
+        let all = reserve(Costs::new(0).with("other", burst)).await;
+        assert!(all.decision().is_allowed() && all.delay().is_zero());
+        waiter.cancel().await.unwrap();
+        let standing = limiter.peek("key").await.unwrap();
+        assert_eq!(standing.quotas().nth(1).unwrap().remaining(), 0);
+        assert_eq!(reserve(Costs::new(1)).await.delay(), 55 * SECOND);
+    }
+}
+
 #[tokio::test]
 async fn an_outage_is_decided_at_once_by_the_failure_mode() {
     let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
@@ -340,6 +364,60 @@ async fn a_place_whose_caller_gave_up_before_the_reply_is_given_back() {
     // Before the reply has arrived.
     wait_until("it is taken", BOUND, async || debt().await > 86_400 * SECOND).await;
     wait_until("it is given back", BOUND, async || debt().await <= 86_400 * SECOND).await;
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn a_place_whose_caller_is_gone_before_it_reads_the_reply_is_given_back() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
+    let limiter = uncached(RedisStore::open(proxy.url()).unwrap(), daily);
+    assert!(limiter.acquire("key").await.unwrap().is_allowed());
+    let direct = uncached(RedisStore::open(server.url()).unwrap(), daily);
+    let debt = async || direct.peek("key").await.unwrap().reset_after();
+    proxy.delay(Duration::from_millis(50));
+    // A check alone would read its reply itself.
+    let other = limiter.clone();
+    let other = tokio::spawn(async move { other.peek("other").await.map(drop) });
+    tokio::task::yield_now().await;
+    let flag = Arc::new(Flag(AtomicBool::new(false)));
+    let mut caller = Box::pin(limiter.acquire("key"));
+    let waker = flag.clone().into();
+    assert!(caller.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    wait_until("its verdict is there", BOUND, async || flag.0.load(Ordering::Relaxed)).await;
+    assert!(debt().await > 86_400 * SECOND);
+    drop(caller);
+    wait_until("it is given back", BOUND, async || debt().await <= 86_400 * SECOND).await;
+    other.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn places_that_are_given_up_together_are_all_given_back() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
+    let limiter = uncached(RedisStore::open(proxy.url()).unwrap(), daily);
+    assert!(limiter.acquire("key").await.unwrap().is_allowed());
+    let direct = uncached(RedisStore::open(server.url()).unwrap(), daily);
+    let debt = async || direct.peek("key").await.unwrap().reset_after();
+    proxy.delay(Duration::from_millis(400));
+    // In one batch, because another check is in flight.
+    let other = limiter.clone();
+    let other = tokio::spawn(async move { other.peek("other").await.map(drop) });
+    tokio::task::yield_now().await;
+    let callers = join_all((0..5).map(|_| limiter.acquire("key")));
+    assert!(timeout(Duration::from_millis(30), callers).await.is_err());
+    wait_until("all are taken", BOUND, async || debt().await > 5 * 86_400 * SECOND).await;
+    wait_until("all are given back", BOUND, async || debt().await <= 86_400 * SECOND).await;
+    other.await.unwrap().unwrap();
 }
 
 /// A service that is never ready.

@@ -280,15 +280,25 @@ impl Batch {
         }
     }
 
-    /// Nobody waits for this check any more.
-    pub(super) fn cancel(&self, index: CheckIndex) {
-        let progress = {
-            let mut state = self.state();
-            let check = state.checks.get_mut(index as usize);
-            check.map(|check| std::mem::replace(&mut check.progress, Progress::Gone))
+    /// Nobody waits for this check any more. Returns what it has reserved, if it is decided already.
+    pub(super) fn cancel(&self, index: CheckIndex) -> Option<Abandoned> {
+        let mut state = self.state();
+        let State { policies, groups, checks, .. } = &mut *state;
+        let check = checks.get_mut(index as usize)?;
+        let progress = std::mem::replace(&mut check.progress, Progress::Gone);
+        let waiting = match &progress {
+            Progress::Done(Ok(verdict)) => verdict.waiting(),
+            _ => None,
         };
+        let bucket = groups.get_index(check.group as usize);
+        let abandoned = waiting.zip(bucket).map(|(waiting, (bucket, slot))| {
+            let (policy, key) = (policies[bucket.policy].policy.clone(), bucket.key.clone());
+            Abandoned { policy, key, slot: *slot, place: waiting.place.clone() }
+        });
+        drop(state);
         // Dropping a waker may run code of another crate.
         drop(progress);
+        abandoned
     }
 
     /// Fails the checks that would be answered too late, sums up the costs of the others, and
@@ -486,7 +496,8 @@ impl State {
     }
 }
 
-/// A place in a queue whose check was cancelled, or failed, after it was sent.
+/// A place in a queue whose check was cancelled, or failed, after it was sent, or of which nobody has read
+/// the verdict.
 #[derive(Debug)]
 pub(super) struct Abandoned {
     pub(super) policy: Arc<RedisPolicy>,

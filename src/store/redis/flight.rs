@@ -1,7 +1,6 @@
 //! A batch in flight: from its calls to the verdicts of its checks.
 
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Instant;
 
 use futures_util::StreamExt;
@@ -9,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
-use super::batch::{Abandoned, Batch, Group};
+use super::batch::{Batch, Group};
 use super::call::Call;
 use super::connection::Connection;
 use super::node_queue::{NodeQueue, shut_down};
@@ -18,7 +17,6 @@ use super::server_error;
 use super::topology::Failure;
 use super::window::Sent;
 use crate::Error;
-use crate::store::Op;
 
 /// It stays in flight until its reply arrives or the connection is closed, even if nobody waits for
 /// it any more.
@@ -115,13 +113,9 @@ impl Flight {
     }
 
     fn complete(&self, found: impl IntoIterator<Item = (usize, Result<Found, Error>)>) {
-        for Abandoned { policy, key, slot, place } in self.batch.complete(found) {
-            let leave = Op::Leave(Box::new(place));
-            // Others may proceed earlier than a cached denial says.
-            policy.denials.reset(&key);
-            if let Ok(place) = self.queue.enqueue(&policy, &key, slot, &leave, Waker::noop()) {
-                place.detach();
-            }
+        // The newest first: nobody queues behind an older one if those behind it have left.
+        for abandoned in self.batch.complete(found).into_iter().rev() {
+            self.queue.give_back(abandoned);
         }
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::batch::Batch;
+use super::batch::{Abandoned, Batch};
 use super::breaker::{Breaker, Fault, Probed};
 use super::connection::Connection;
 use super::flight::{End, Flight};
@@ -88,7 +88,7 @@ impl NodeQueue {
         let (batch, index) = joined.ok_or_else(|| self.overloaded())?;
         let at = state.queue.arm(now);
         self.unlock_and_arm(state, at);
-        Ok(Place::new(batch, index, None))
+        Ok(Place::new(self, op, batch, index, None))
     }
 
     /// Sends the checks that wait, if a batch may start.
@@ -130,7 +130,7 @@ impl NodeQueue {
                 let _in_flight = in_flight;
                 flight.run(connection).await;
             });
-            return Ok(Place::new(batch, index, Some(call)));
+            return Ok(Place::new(self, op, batch, index, Some(call)));
         }
         let Some((batch, index)) = state.queue.join(policy, key, slot, op, now, waker) else {
             return Err(self.overloaded());
@@ -155,7 +155,18 @@ impl NodeQueue {
         if let Some(runtime) = runtime {
             self.spawn_flusher(&runtime);
         }
-        Ok(Place::new(batch, index, None))
+        Ok(Place::new(self, op, batch, index, None))
+    }
+
+    /// Gives the permits of a check back that would have waited.
+    pub(super) fn give_back(self: &Arc<Self>, abandoned: Abandoned) {
+        let Abandoned { policy, key, slot, place } = abandoned;
+        // Others may proceed earlier than a cached denial says.
+        policy.denials.reset(&key);
+        let leave = Op::Leave(Box::new(place));
+        if let Ok(place) = self.enqueue(&policy, &key, slot, &leave, Waker::noop()) {
+            place.detach();
+        }
     }
 
     /// Returns a place in the window.

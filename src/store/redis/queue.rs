@@ -52,6 +52,8 @@ impl QueuedCheck {
 pub(super) struct Place {
     batch: Arc<Batch>,
     call: Option<Box<LoneCall>>,
+    /// Of a check that may reserve a place in a queue of the policy.
+    queue: Option<Arc<NodeQueue>>,
     index: CheckIndex,
     is_done: bool,
 }
@@ -178,8 +180,15 @@ impl Queues {
 }
 
 impl Place {
-    pub(super) fn new(batch: Arc<Batch>, index: CheckIndex, call: Option<LoneCall>) -> Self {
-        Self { batch, call: call.map(Box::new), index, is_done: false }
+    pub(super) fn new(
+        queue: &Arc<NodeQueue>,
+        op: &Op,
+        batch: Arc<Batch>,
+        index: CheckIndex,
+        call: Option<LoneCall>,
+    ) -> Self {
+        let queue = matches!(op, Op::Queue(_)).then(|| queue.clone());
+        Self { batch, call: call.map(Box::new), queue, index, is_done: false }
     }
 
     /// Nobody waits for the result, but it is not cancelled.
@@ -216,8 +225,12 @@ impl Drop for LoneCall {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if !self.is_done {
-            self.batch.cancel(self.index);
+        if self.is_done {
+            return;
+        }
+        let abandoned = self.batch.cancel(self.index);
+        if let (Some(abandoned), Some(queue)) = (abandoned, &self.queue) {
+            queue.give_back(abandoned);
         }
     }
 }

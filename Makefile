@@ -24,7 +24,7 @@ RUST_TEST_THREADS=1 $(CARGO) test --locked --no-default-features --features redi
 $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
-.PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration server test-gateways test-page tls redis msrv deny \
+.PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration faults server test-gateways test-page tls redis msrv deny \
         bench bench-scale soak chaos soak-server bench-server bench-simulate bench-flood bench-observed bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
@@ -72,6 +72,13 @@ sim: ## Simulate the Redis transport with 100,000 seeds, which takes minutes
 integration: redis ## Run the tests on real servers: a single one, a cluster, Sentinel
 	$(CARGO) build --locked --all-features --examples
 	$(if $(ARGS),$(CARGO) test --locked --all-features --test it $(ARGS),$(INTEGRATION_TESTS))
+
+# These tests wait more than they compute.
+FAULTS := faults:: outages:: recovery:: local:: local_policies:: cluster:: server_errors::
+faults: redis ## Run the integration tests of failures of Redis and of the network, in up to 4 minutes
+	$(CARGO) build --locked --all-features --examples
+	RUST_TEST_THREADS=4 $(CARGO) test --locked --all-features --test it -- $(FAULTS) --skip timing:: $(ARGS)
+	$(CARGO) test --locked --all-features --test it timing::breaker -- --test-threads 1
 
 # CASES=3000 compares fewer random policies on each.
 test-servers: redis ## Run the integration tests on Redis 6.2, 7.0, 8.0 and Valkey 8.1, 9.1 (Debian; takes an hour)

@@ -369,7 +369,9 @@
 //! an inner concurrency limit. The longest wait is part of the quota and holds for all processes
 //! together; the [number of waiters](crate::LimiterBuilder::max_waiters) is limited in each
 //! process. Waiting is not part of the timeout. A client that disconnects returns its place, unless
-//! others have queued behind it.
+//! others have queued behind it. Those that wait already keep their times if permits are given back by
+//! [`Limiter::credit`] or after a response. The next request gets these permits, so it may proceed
+//! together with one that has waited.
 //!
 //! ```
 //! use std::time::Duration;

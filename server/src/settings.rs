@@ -357,18 +357,20 @@ pub(crate) struct Admin {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Auth {
     pub(crate) policy: Option<Spanned<String>>,
+    /// The header with the name of the policy. Requests without it have `policy`.
+    pub(crate) policy_header: Option<HeaderOption>,
     /// The header with the key. The client's IP address if there is none.
-    pub(crate) key_header: Option<KeyHeader>,
+    pub(crate) key_header: Option<HeaderOption>,
     /// The addresses of the gateways, and of proxies before them, whose `X-Forwarded-For` counts.
     pub(crate) trusted_proxies: Vec<Range>,
 }
 
-/// The name of a header with keys.
+/// The name of a header that gateways set.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) struct KeyHeader(pub(crate) HeaderName);
+pub(crate) struct HeaderOption(pub(crate) HeaderName);
 
-impl TryFrom<String> for KeyHeader {
+impl TryFrom<String> for HeaderOption {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
@@ -377,8 +379,8 @@ impl TryFrom<String> for KeyHeader {
     }
 }
 
-impl From<KeyHeader> for String {
-    fn from(KeyHeader(name): KeyHeader) -> Self {
+impl From<HeaderOption> for String {
+    fn from(HeaderOption(name): HeaderOption) -> Self {
         name.as_str().to_owned()
     }
 }
@@ -386,6 +388,7 @@ impl From<KeyHeader> for String {
 impl Default for Auth {
     fn default() -> Self {
         let loopback = ["127.0.0.0/8", "::1"].iter().filter_map(|range| range.parse().ok());
-        Self { policy: None, key_header: None, trusted_proxies: loopback.collect() }
+        let trusted_proxies = loopback.collect();
+        Self { policy: None, policy_header: None, key_header: None, trusted_proxies }
     }
 }

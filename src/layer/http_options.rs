@@ -142,7 +142,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
 
     /// Sets what a request costs that gets no response, because the service failed or the client
     /// disconnected: by default what the check has taken. It has no effect without
-    /// [`cost_by_response`](Self::cost_by_response).
+    /// [`cost_by_response`](Self::cost_by_response), nor if the client disconnects before the check is
+    /// decided: then the estimate stands if the store has received the check.
     #[must_use]
     pub fn costs_without_response(self, costs: Costs) -> Self {
         let settling = Settling { costs_without_response: Some(costs), ..self.mode.settling };

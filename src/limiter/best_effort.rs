@@ -21,7 +21,9 @@ use crate::{Costs, Decision, Error, Key, Source};
 ///   says so. In the failure mode [`Local`](crate::FailureMode::Local), permits that Redis has charged and
 ///   that are given back while it fails stay taken there, and the log says only that Redis fails.
 /// - Permits of a [sliding window](crate::Quota::sliding_blocks) are given back only in the block in which
-///   they were taken, and not in the last [`timeout`](crate::LimiterBuilder::timeout) of it.
+///   they were taken, and not in the last [`timeout`](crate::LimiterBuilder::timeout) of it. The same holds
+///   for a [fixed window](crate::Quota::fixed_window). What has been refilled by then is not given back
+///   again.
 ///
 /// Quotas on the same key belong in one [`Policy`](crate::Policy), which is atomic. To limit
 /// requests to a service by several keys, add a layer for each, with

@@ -32,7 +32,9 @@ use crate::{ConfigError, Error, Key};
 /// evicted. So a flood of fresh keys does not evict the keys that are being denied, if the quota is a
 /// token bucket with a burst of 2 or more. Those of windows are evicted in the order in which the windows
 /// end, and with a burst of 1 all keys are alike: there a store has to be large enough for all keys that
-/// are used within a window. There is no background task.
+/// are used within a window. Policies that share a store compete for it, and the keys of short windows
+/// lose. If clients choose the keys of a policy with long windows, give it a store of its own. There is no
+/// background task.
 ///
 /// The clock is [`tokio::time::Instant`]: the monotonic clock, or the paused clock of a test. No
 /// Tokio runtime is needed. [`with_manual_clock`](Self::with_manual_clock) uses a [`ManualClock`].

@@ -1,6 +1,7 @@
 //! `/auth`: whether a gateway may pass a request on, for nginx's `auth_request`, Caddy's
 //! `forward_auth` and Traefik's ForwardAuth.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::header::RETRY_AFTER;
 use http::request::Parts;
-use http::{HeaderName, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
 use tollgate::layer::HeaderStyle;
 use tollgate::{Costs, Key, KeyResolver, Resolution};
@@ -19,7 +20,7 @@ use crate::checker::{self, Answer};
 use crate::lists::Listed;
 use crate::live::{Active, Live};
 use crate::range::is_address;
-use crate::settings::KeyHeader;
+use crate::settings::HeaderOption;
 use crate::telemetry;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
@@ -29,8 +30,10 @@ const X_FORWARDED_FOR: &str = "x-forwarded-for";
 #[serde(deny_unknown_fields)]
 pub(super) struct AuthQuery {
     policy: Option<String>,
+    /// The header with the name of the policy. Requests without it have `policy`.
+    policy_header: Option<HeaderOption>,
     /// The header with the key, instead of the client's IP address.
-    key_header: Option<KeyHeader>,
+    key_header: Option<HeaderOption>,
     #[serde(default = "super::one")]
     cost: u64,
     /// The status of a denial, for gateways that do not pass 429 on.
@@ -56,16 +59,14 @@ pub(super) async fn auth(
         _ => return problem(StatusCode::BAD_REQUEST, "`denied` is not a status of 400 to 499"),
     };
     let active = live.active();
-    let Some(name) =
-        query.policy.as_ref().or(active.settings.auth.policy.as_ref().map(|policy| &policy.value))
-    else {
-        let advice = "no policy: add `?policy=NAME` to the URL, or `auth.policy` to the settings";
-        return problem(StatusCode::BAD_REQUEST, advice);
-    };
-    let Some(policy) = active.policy(name) else {
-        return unknown_policy(name);
-    };
     let (parts, _) = request.into_parts();
+    let name = match policy_name(&active, &query, &parts) {
+        Ok(name) => name,
+        Err(response) => return *response,
+    };
+    let Some(policy) = active.policy(&name) else {
+        return unknown_policy(&name);
+    };
     let (key, listed) = match key(&active, &query, &parts) {
         Ok(KeyOf::Header(name, value)) => {
             let listed = active.lists.of_key(&value);
@@ -105,6 +106,25 @@ pub(super) async fn auth(
     }
 }
 
+/// What the URL says has precedence over the settings.
+fn policy_name<'a>(
+    active: &'a Active,
+    query: &'a AuthQuery,
+    parts: &'a Parts,
+) -> Result<Cow<'a, str>, Box<Response>> {
+    let (auth, policy) = (&active.settings.auth, query.policy.as_ref());
+    let of_settings = || auth.policy_header.as_ref().filter(|_| policy.is_none());
+    if let Some(HeaderOption(name)) = query.policy_header.as_ref().or_else(of_settings)
+        && let Some(value) = only_value(parts, name)?
+    {
+        return Ok(String::from_utf8_lossy(value.as_bytes()));
+    }
+    let policy = policy.or(auth.policy.as_ref().map(|policy| &policy.value));
+    policy.map(Cow::from).ok_or_else(|| {
+        bad_request("no policy: add `?policy=NAME` to the URL, or `auth.policy` to the settings")
+    })
+}
+
 enum KeyOf<'a> {
     /// The name of the header, and its value. Both are in the key, so that no value is the key of an
     /// address, or of somebody who is known by another header.
@@ -118,19 +138,12 @@ fn key<'a>(
     query: &'a AuthQuery,
     parts: &Parts,
 ) -> Result<KeyOf<'a>, Box<Response>> {
-    let bad_request = |detail: &str| Box::new(problem(StatusCode::BAD_REQUEST, detail));
-    if let Some(KeyHeader(name)) =
+    if let Some(HeaderOption(name)) =
         query.key_header.as_ref().or(active.settings.auth.key_header.as_ref())
     {
-        let mut values = parts.headers.get_all(name).into_iter();
-        return match (values.next(), values.next()) {
-            (Some(value), None) if !value.is_empty() => {
-                Ok(KeyOf::Header(name, Key::from(value.as_bytes())))
-            }
-            (Some(_), None) => Err(bad_request(&format!("the header `{name}` is empty"))),
-            (None, _) => Err(bad_request(&format!("the header `{name}` is missing"))),
-            (Some(_), Some(_)) => Err(bad_request(&format!("the header `{name}` occurs twice"))),
-        };
+        let missing = || bad_request(&format!("the header `{name}` is missing"));
+        let value = only_value(parts, name)?.ok_or_else(missing)?;
+        return Ok(KeyOf::Header(name, Key::from(value.as_bytes())));
     }
     // Otherwise all clients of that gateway would be one.
     if let Some(ConnectInfo(peer)) = parts.extensions.get::<ConnectInfo<SocketAddr>>()
@@ -160,4 +173,23 @@ fn key<'a>(
         }
         _ => Err(bad_request("the client has no address")),
     }
+}
+
+/// The value of a header, if there is one.
+fn only_value<'a>(
+    parts: &'a Parts,
+    name: &HeaderName,
+) -> Result<Option<&'a HeaderValue>, Box<Response>> {
+    let mut values = parts.headers.get_all(name).into_iter();
+    match (values.next(), values.next()) {
+        (_, Some(_)) => Err(bad_request(&format!("the header `{name}` occurs twice"))),
+        (Some(value), _) if value.is_empty() => {
+            Err(bad_request(&format!("the header `{name}` is empty")))
+        }
+        (value, None) => Ok(value),
+    }
+}
+
+fn bad_request(detail: &str) -> Box<Response> {
+    Box::new(problem(StatusCode::BAD_REQUEST, detail))
 }

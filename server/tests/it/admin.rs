@@ -184,7 +184,7 @@ descriptors:
             "tls": null,
             "admin": { "token": "(hidden)" },
             "auth": {
-                "policy": "search", "key_header": "x-api-key", "trusted_proxies": ["10.0.0.0/8"],
+                "policy": "search", "policy_header": null, "key_header": "x-api-key", "trusted_proxies": ["10.0.0.0/8"],
             },
             "policies": { "search": { "hour": "5/h" } },
             "shadow": [],

@@ -82,6 +82,30 @@ async fn a_gateway_chooses_the_policy_the_key_and_the_cost() {
 }
 
 #[tokio::test]
+async fn a_header_of_the_gateway_chooses_the_policy() {
+    let policies = "policies: { free: { day: 1/day }, paid: { day: 2/day } }";
+    let auth_settings = "auth: { policy: free, policy_header: x-plan, key_header: x-user }";
+    let server = Server::with_settings(&format!("{policies}\n{auth_settings}"));
+    let limit = async |query: &str, user: &str, plan: Option<&str>| {
+        let plan = plan.map(|plan| ("x-plan", plan));
+        let headers: Vec<_> = [("x-user", user)].into_iter().chain(plan).collect();
+        let response = auth(&server, query, &headers).await;
+        let policy = header(&response, "ratelimit-policy").map(str::to_owned);
+        (response.status().as_u16(), policy)
+    };
+    let of = |permits: u32| (200, Some(format!(r#""day";q={permits};w=86400"#)));
+    assert_eq!(limit("", "ada", Some("paid")).await, of(2));
+    assert_eq!(limit("", "ada", None).await, of(1));
+    // The URL has precedence over the settings.
+    assert_eq!(limit("?policy=free", "bob", Some("paid")).await, of(1));
+    assert_eq!(limit("?policy=paid&policy_header=x-other", "bob", Some("free")).await, of(2));
+    assert_eq!(limit("", "ada", Some("gold")).await, (404, None));
+    assert_eq!(limit("", "ada", Some("")).await, (400, None));
+    let twice = [("x-user", "ada"), ("x-plan", "free"), ("x-plan", "paid")];
+    assert_eq!(auth(&server, "", &twice).await.status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
 async fn a_client_that_chooses_its_key_cannot_take_the_permits_of_another_one() {
     let server = Server::with_settings(SETTINGS);
     let by_header = async |name: &str, key: &str| {

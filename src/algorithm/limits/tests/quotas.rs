@@ -34,6 +34,31 @@ proptest! {
         }
     }
 
+    /// Nearly all checks in memory take the shorter path.
+    #[test]
+    fn the_shorter_path_of_a_lone_bucket_decides_and_stores_the_same(
+        quota in quota(), checks in checks(),
+    ) {
+        let limits = limits(&[quota]);
+        let (mut stored, mut now): (Option<State>, _) = (None, NOW);
+        for (pause, cost) in checks {
+            now += pause;
+            let mut standing = limits.standing(stored.as_ref(), now);
+            let verdict = limits.check(&mut standing, &cost);
+            let after = match verdict.is_allowed() && cost > 0 {
+                true => Some(limits.state(&standing, stored.as_ref(), now)),
+                false => stored.clone(),
+            };
+            if let Some(state) = &mut stored {
+                let shorter = limits.check_lone(state, cost, now);
+                let is_lone = matches!(state, State::Lone(_));
+                prop_assert_eq!(&shorter, &is_lone.then_some(verdict));
+                prop_assert!(!is_lone || after.as_ref() == Some(&*state));
+            }
+            stored = after;
+        }
+    }
+
     #[test]
     fn a_denied_check_is_allowed_after_exactly_the_reported_wait(
         quotas in quotas(), checks in checks(), cost in cost(),

@@ -212,7 +212,7 @@ fn a_check_that_leaves_late_gets_back_what_is_not_available_again() {
     let place = Place { credit, ends: [NOW, 0].into() };
     let left = |reset_after| move |_| Left { used: 3, reset_after, counts_for: 0 };
     let leave = |reset_after| {
-        let place = limits.leaving(place.clone(), left(reset_after), SECOND);
+        let place = limits.leaving(&place, left(reset_after), SECOND);
         (place.credit.of(0), place.credit.of(1))
     };
     assert_eq!(leave(65 * SECOND), (-3 * SECOND as i64, -3));
@@ -221,7 +221,7 @@ fn a_check_that_leaves_late_gets_back_what_is_not_available_again() {
     let two = [("a", queue), ("b", Quota::per_second(5).burst(10))];
     let two = self::limits(&two);
     let place = Place { credit: two.credit(&Charge::Same(3)), ends: [NOW, 0].into() };
-    let place = two.leaving(place, left(60 * SECOND), SECOND);
+    let place = two.leaving(&place, left(60 * SECOND), SECOND);
     assert_eq!(place.credit.of(1), -3 * 200_000);
 }
 

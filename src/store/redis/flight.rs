@@ -156,7 +156,7 @@ fn is_good(found: &Result<Found, Error>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::task::{Context, Poll};
+    use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
     use super::super::connector::Connector;
@@ -164,6 +164,7 @@ mod tests {
     use super::super::queue_state::QueueState;
     use super::super::topology::Topology;
     use super::*;
+    use crate::store::Op;
 
     /// As when the runtime shuts down before the call is sent again.
     #[test]

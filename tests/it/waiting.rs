@@ -347,15 +347,36 @@ async fn a_cost_above_the_burst_is_not_too_large_when_too_many_wait() {
     assert_eq!(denied.retry_after(), Some(Duration::from_millis(200)));
 }
 
+/// A queue on Redis behind a proxy. It lets one through per day, and that of today has gone.
+struct DailyQueue {
+    limiter: Limiter,
+    /// Past the proxy.
+    direct: Limiter,
+    proxy: Proxy,
+    _server: Server,
+}
+
+impl DailyQueue {
+    async fn start() -> Self {
+        let server = Server::start().await;
+        let proxy = Proxy::start(server.port()).await;
+        let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
+        let limiter = uncached(RedisStore::open(proxy.url()).unwrap(), daily);
+        assert!(limiter.acquire("key").await.unwrap().is_allowed());
+        let direct = uncached(RedisStore::open(server.url()).unwrap(), daily);
+        Self { limiter, direct, proxy, _server: server }
+    }
+
+    async fn debt(&self) -> Duration {
+        self.direct.peek("key").await.unwrap().reset_after()
+    }
+}
+
 #[tokio::test]
 async fn a_place_whose_caller_gave_up_before_the_reply_is_given_back() {
-    let server = Server::start().await;
-    let proxy = Proxy::start(server.port()).await;
-    let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
-    let limiter = uncached(RedisStore::open(proxy.url()).unwrap(), daily);
-    assert!(limiter.acquire("key").await.unwrap().is_allowed());
-    let direct = uncached(RedisStore::open(server.url()).unwrap(), daily);
-    let debt = async || direct.peek("key").await.unwrap().reset_after();
+    let queue = DailyQueue::start().await;
+    let (limiter, proxy) = (&queue.limiter, &queue.proxy);
+    let debt = async || queue.debt().await;
     assert!(debt().await <= 86_400 * SECOND);
     // Not so long that the connection counts as silent.
     proxy.delay(Duration::from_millis(400));
@@ -376,13 +397,9 @@ impl Wake for Flag {
 
 #[tokio::test]
 async fn a_place_whose_caller_is_gone_before_it_reads_the_reply_is_given_back() {
-    let server = Server::start().await;
-    let proxy = Proxy::start(server.port()).await;
-    let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
-    let limiter = uncached(RedisStore::open(proxy.url()).unwrap(), daily);
-    assert!(limiter.acquire("key").await.unwrap().is_allowed());
-    let direct = uncached(RedisStore::open(server.url()).unwrap(), daily);
-    let debt = async || direct.peek("key").await.unwrap().reset_after();
+    let queue = DailyQueue::start().await;
+    let (limiter, proxy) = (&queue.limiter, &queue.proxy);
+    let debt = async || queue.debt().await;
     proxy.delay(Duration::from_millis(50));
     // A check alone would read its reply itself.
     let other = limiter.clone();
@@ -401,13 +418,9 @@ async fn a_place_whose_caller_is_gone_before_it_reads_the_reply_is_given_back() 
 
 #[tokio::test]
 async fn places_that_are_given_up_together_are_all_given_back() {
-    let server = Server::start().await;
-    let proxy = Proxy::start(server.port()).await;
-    let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
-    let limiter = uncached(RedisStore::open(proxy.url()).unwrap(), daily);
-    assert!(limiter.acquire("key").await.unwrap().is_allowed());
-    let direct = uncached(RedisStore::open(server.url()).unwrap(), daily);
-    let debt = async || direct.peek("key").await.unwrap().reset_after();
+    let queue = DailyQueue::start().await;
+    let (limiter, proxy) = (&queue.limiter, &queue.proxy);
+    let debt = async || queue.debt().await;
     proxy.delay(Duration::from_millis(400));
     // In one batch, because another check is in flight.
     let other = limiter.clone();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
+use tokio::sync::Mutex;
 
 use super::slot_map::SLOTS;
 use super::timer;
@@ -29,6 +30,8 @@ pub(super) struct RedisBlocks {
     key: String,
     slot: u16,
     known: KnownBlocks,
+    /// One call at a time: an earlier list must not replace a later one.
+    calling: Mutex<()>,
     is_following: AtomicBool,
     has_warned: AtomicBool,
     this: Weak<Self>,
@@ -41,6 +44,7 @@ impl RedisBlocks {
             key: format!("{key_prefix}:{{{TAG}}}"),
             slot: crc16::State::<crc16::XMODEM>::calculate(TAG.as_bytes()) % SLOTS,
             known: KnownBlocks::default(),
+            calling: Mutex::default(),
             is_following: AtomicBool::new(false),
             has_warned: AtomicBool::new(false),
             this: this.clone(),
@@ -54,6 +58,7 @@ impl RedisBlocks {
         for arg in args {
             command.arg(arg);
         }
+        let _calling = self.calling.lock().await;
         let (topology, slot) = (self.topology.clone(), self.slot);
         // In a task of its own, because the reply shows whether the connection works.
         let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });

@@ -158,19 +158,36 @@ impl Connection {
 
     /// Watches over the connection until it is closed. It runs in the runtime that polls the
     /// connection, so that a stall of that runtime is not taken for the server's silence.
-    pub(super) async fn keep(&self) {
+    ///
+    /// A check that nobody polls does not read its reply. So a server that seems to be silent gets a
+    /// call whose reply is read here. An error is a sign of life too, so it needs no permission.
+    pub(super) async fn keep(self: &Arc<Self>) {
+        let ping = redis::cmd("PING");
+        let mut pinging = None;
         poll_fn(|cx| {
             self.disconnection.keeper.register(cx.waker());
             if let Some(error) = self.closed() {
                 self.close(error);
                 return Poll::Ready(());
             }
-            if self.state().health.is_silent(Instant::now()) {
+            let (is_silent, is_doubtful) = {
+                let health = &mut self.state().health;
+                (health.is_silent(Instant::now()), health.is_doubtful())
+            };
+            if is_silent {
                 self.close(Error::new(
                     ErrorKind::Unavailable,
                     "Redis sent nothing for half a second: the connection is replaced",
                 ));
                 return Poll::Ready(());
+            }
+            if is_doubtful && pinging.is_none() {
+                pinging = Some(Box::pin(self.call(&ping, false)));
+            }
+            if let Some(call) = &mut pinging
+                && call.as_mut().poll(cx).is_ready()
+            {
+                pinging = None;
             }
             Poll::Pending
         })

@@ -9,6 +9,9 @@ use super::silence::Silence;
 /// about a second.
 const LONGEST_SILENCE: Duration = Duration::from_millis(500);
 
+/// After this silence the server is asked for a sign of life: a reply may have arrived that nobody reads.
+const DOUBT: Duration = Duration::from_millis(200);
+
 /// At most this much time between two measurements counts as silence. If more has passed, the runtime was
 /// stalled: it neither wrote calls nor read replies.
 const LONGEST_GAP: Duration = Duration::from_millis(50);
@@ -58,6 +61,11 @@ impl Health {
     /// Whether it worked for so long that its end is no sign of a lasting fault.
     pub(super) fn was_stable(&self, now: Instant) -> bool {
         self.proven.is_some_and(|proven| now.saturating_duration_since(proven) >= backoff::LONGEST)
+    }
+
+    /// Whether it has been silent for so long that it should be asked. As of the last look.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.counted >= DOUBT
     }
 
     /// For how long a reply has been outstanding without any other, if one is.

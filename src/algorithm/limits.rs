@@ -14,6 +14,7 @@ use super::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued};
 use super::limit::{Level, Limit};
 #[cfg(test)]
 use super::rate::Debt;
+use super::rate::Rate;
 use super::state::{Entry, QuotaId, State};
 use super::token_bucket::TokenBucket;
 use crate::costs::Special;
@@ -154,6 +155,22 @@ impl Limits {
         quotas.map(of).collect()
     }
 
+    /// The permits of each quota, if those of another revision's quotas were taken. As in a state, a lone
+    /// token bucket has no name.
+    #[cfg(feature = "redis")]
+    pub(crate) fn taken_by(&self, other: &Self, permits: &[u64]) -> SmallVec<[u64; 1]> {
+        let heir = other.lone_bucket().and_then(|bucket| self.heir_of(bucket.rate()));
+        let quotas = self.quotas.iter().enumerate();
+        let of = |(index, own): (usize, &Named)| {
+            let index = match heir {
+                Some(heir) => (index == heir).then_some(0),
+                None => other.quotas.iter().position(|quota| quota.id == own.id),
+            };
+            index.and_then(|index| permits.get(index)).copied().unwrap_or(0)
+        };
+        quotas.map(of).collect()
+    }
+
     /// What a check gives back that leaves its place now: `left` and `delay` as for
     /// [`settle`](Self::settle). The end of a bucket tells whether others have taken permits since. If it
     /// is full by now, the permits are there again, and nobody queues behind the check.
@@ -214,7 +231,10 @@ impl Limits {
         if let [quota] = &*self.quotas {
             return quota.limit.is_bucket().then_some(0);
         }
-        let lone = state.lone_rate()?;
+        self.heir_of(state.lone_rate()?)
+    }
+
+    fn heir_of(&self, lone: Rate) -> Option<usize> {
         let quotas = self.quotas.iter().enumerate();
         let rates = quotas.filter_map(|(index, quota)| Some((index, quota.limit.rate()?)));
         let same = rates.clone().find(|(_, rate)| *rate == lone);

@@ -84,7 +84,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// As for [`charge`](Self::charge). The permits may have been given back.
+    /// As for [`charge`](Self::charge), and in [local mode](crate::FailureMode::Local) also if the server's
+    /// reply is late: it may have given the permits back, and a second time would be too much.
     pub async fn credit(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
         self.credit_costs(key, Costs::new(cost)).await
     }
@@ -164,7 +165,9 @@ impl Limiter {
         match poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx)).await {
             Ok(_) => Ok(()),
             Err(error) => {
-                let is_local = self.inner.failure_mode.is_local();
+                // Permits may not be given back twice.
+                let is_local = self.inner.failure_mode.is_local()
+                    && !(is_credit && pending.may_have_run(&error));
                 let local = is_local.then(|| backend.decide_locally(&key, &op)).flatten();
                 local.map(|_| ()).ok_or(error)
             }

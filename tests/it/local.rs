@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
-use tollgate::{BestEffortChecks, Costs, Limiter, Quota, RedisStore, Source};
+use tollgate::{BestEffortChecks, Costs, ErrorKind, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, wait_until};
 
@@ -642,6 +642,21 @@ async fn a_key_that_got_its_permits_back_has_them_in_the_next_outage() {
         assert_eq!(decision.is_allowed(), is_allowed, "{key}");
     }
     server.resume();
+}
+
+/// The server may have given it back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credit_whose_reply_is_lost_is_not_given_back_again_locally() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.port()).await;
+    let fleet = fleet_at(&server, &proxy.url(), 1, Quota::per_hour(300), 1).await;
+    let limiter = &fleet[0].1;
+    limiter.check_cost("key", 100).await.unwrap().ensure_allowed().unwrap();
+    proxy.swallow(true);
+    assert_eq!(limiter.credit("key", 1).await.unwrap_err().kind(), ErrorKind::Timeout);
+    // The breaker opens, and a credit that is not sent is given back locally.
+    let is_local = async || limiter.credit("key", 1).await.is_ok();
+    wait_until("it is not sent", BOUND, is_local).await;
 }
 
 async fn comes_and_goes(connections: usize) {

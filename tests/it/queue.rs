@@ -1,13 +1,15 @@
 //! Batches: the decisions equal those of separate checks, and checks are cancelled and fail
 //! independently.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tollgate::{Decision, Error, ErrorKind, Limiter, Policy, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
@@ -36,6 +38,10 @@ async fn consumed(server: &Server, key: &str) -> i128 {
 
 async fn calls(server: &Server, command: &str) -> u64 {
     server.command_stats().await.get(command).copied().unwrap_or(0)
+}
+
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
 async fn allowed(checks: Vec<impl Future<Output = Result<Decision, Error>>>) -> u64 {
@@ -510,6 +516,39 @@ async fn a_check_in_steady_state_is_a_single_evalsha() {
     // The server also counts the commands of the script.
     let expected = [("evalsha", 100), ("get", 100), ("set", 100), ("time", 100)];
     assert_eq!(calls, expected.map(|(command, count)| (command.to_owned(), count)).into());
+}
+
+/// Spawning a task for each check would take longer than the rest.
+#[tokio::test]
+async fn a_caller_that_checks_again_at_once_needs_no_other_task() {
+    let server = Server::start().await;
+    let limiter = limiter(server.url());
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let caller = tokio::spawn(async move {
+        // The first makes the connection.
+        for _ in 0..2 {
+            limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+        }
+        let before = tasks();
+        let mut check = pin!(limiter.check("key"));
+        assert!(poll_once(check.as_mut()).await.is_pending());
+        assert_eq!(tasks(), before);
+        check.await.unwrap().ensure_allowed().unwrap();
+    });
+    caller.await.unwrap();
+}
+
+/// As in a stream of checks whose consumer is busy: nobody reads the reply.
+#[tokio::test]
+async fn a_check_that_is_kept_without_polling_it_costs_no_connection() {
+    let server = Server::start().await;
+    let limiter = limiter(server.url());
+    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+    let mut kept = pin!(limiter.check("key"));
+    assert!(poll_once(kept.as_mut()).await.is_pending());
+    // Each is a sign of life after a silence, so that the connection has been silent for a second.
+    wait_until("the server was asked", BOUND, async || calls(&server, "ping").await >= 5).await;
+    kept.await.unwrap().ensure_allowed().unwrap();
 }
 
 #[test]

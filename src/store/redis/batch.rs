@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::hash::Hash;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -100,7 +101,7 @@ impl Group<'_> {
 
 /// The checks of a key, as runs of equal ones and their lengths.
 #[derive(Debug, Default)]
-pub(super) struct Runs<'a>(SmallVec<[(u32, &'a Op); 2]>);
+pub(super) struct Runs<'a>(SmallVec<[(u32, &'a Op); 1]>);
 
 #[derive(Debug)]
 struct Check {
@@ -125,7 +126,7 @@ enum Progress {
 const MATTERS: u64 = 8;
 
 /// Tasks to wake once no lock is held.
-type Wakers = Vec<Waker>;
+type Wakers = SmallVec<[Waker; 1]>;
 
 impl<'a> Runs<'a> {
     fn push(&mut self, op: &'a Op) {
@@ -271,7 +272,7 @@ impl Batch {
             Progress::Pending(_) => Progress::Pending(cx.waker().clone()),
             Progress::Done(_) | Progress::Gone => Progress::Gone,
         };
-        let progress = std::mem::replace(&mut check.progress, progress);
+        let progress = mem::replace(&mut check.progress, progress);
         // Dropping a waker may run code of another crate.
         drop(state);
         match progress {
@@ -285,7 +286,7 @@ impl Batch {
         let mut state = self.state();
         let State { policies, groups, checks, .. } = &mut *state;
         let check = checks.get_mut(index as usize)?;
-        let progress = std::mem::replace(&mut check.progress, Progress::Gone);
+        let progress = mem::replace(&mut check.progress, Progress::Gone);
         let waiting = match &progress {
             Progress::Done(Ok(verdict)) => verdict.waiting(),
             _ => None,
@@ -314,7 +315,7 @@ impl Batch {
         let mut state = self.state();
         let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
         *sent_at = policies.iter().find_map(|policy| policy.policy.denials.sent_now());
-        let mut costs: SmallVec<[Runs<'_>; 4]> = SmallVec::new();
+        let mut costs: SmallVec<[Runs<'_>; 1]> = SmallVec::new();
         costs.resize_with(groups.len(), Runs::default);
         for check in checks.iter_mut().filter(|check| check.is_pending()) {
             if is_too_late(check.deadline) {
@@ -326,21 +327,18 @@ impl Batch {
         }
         let has_namesakes = policies.iter().enumerate().any(|(index, policy)| policy.name != index);
         let mut before = HashMap::<(usize, &Key), usize, RandomState>::default();
-        let mut to_send: SmallVec<[_; 4]> = groups
-            .iter()
-            .zip(costs)
-            .enumerate()
-            .filter(|(_, (_, costs))| !costs.0.is_empty())
-            .map(|(index, ((bucket, slot), costs))| {
-                let BatchPolicy { policy, name } = &policies[bucket.policy];
-                let number = match has_namesakes {
-                    true => before.entry((*name, &bucket.key)).and_modify(|n| *n += 1).or_default(),
-                    false => &0,
-                };
-                let number = *number;
-                Group { index, policy, number, key: &bucket.key, slot: *slot, costs }
-            })
-            .collect();
+        let mut to_send = SmallVec::<[_; 1]>::new();
+        for (index, ((bucket, slot), costs)) in groups.iter().zip(costs).enumerate() {
+            if costs.0.is_empty() {
+                continue;
+            }
+            let BatchPolicy { policy, name } = &policies[bucket.policy];
+            let number = match has_namesakes {
+                true => *before.entry((*name, &bucket.key)).and_modify(|n| *n += 1).or_default(),
+                false => 0,
+            };
+            to_send.push(Group { index, policy, number, key: &bucket.key, slot: *slot, costs });
+        }
         to_send.sort_by_key(Group::order);
         let encoded = encode(&to_send);
         drop(to_send);
@@ -376,7 +374,7 @@ impl Batch {
         let mut wakers = Wakers::new();
         let mut state = self.state();
         let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
-        let mut replays: SmallVec<[_; 4]> = SmallVec::new();
+        let mut replays: SmallVec<[_; 1]> = SmallVec::new();
         replays.resize_with(groups.len(), || None);
         for (group, found) in found {
             if let (Some(replay), Some((bucket, slot))) =
@@ -581,7 +579,7 @@ impl Check {
     fn complete(&mut self, verdict: Result<Verdict, Error>, wakers: &mut Wakers) {
         if self.is_pending()
             && let Progress::Pending(waker) =
-                std::mem::replace(&mut self.progress, Progress::Done(verdict))
+                mem::replace(&mut self.progress, Progress::Done(verdict))
         {
             wakers.push(waker);
         }

@@ -47,7 +47,8 @@ impl Flight {
         Self { queue, batch, sent, is_finished: false }
     }
 
-    pub(super) async fn run(mut self, connection: Arc<Connection>) {
+    /// Returns the number of checks that were sent.
+    pub(super) async fn run(mut self, connection: Arc<Connection>) -> usize {
         let topology = self.queue.topology.clone();
         let earliest_deadline = self.queue.earliest_deadline();
         let mut checks = 0;
@@ -61,18 +62,18 @@ impl Flight {
         );
         if calls.is_empty() {
             self.finish(End::GivenUp);
-            return;
+            return 0;
         }
         self.queue.connections.metrics.batch_sent(checks);
         let replies = topology.send(&mut calls, &self.queue.connections, &connection).await;
         let at = Instant::now();
         let is_lost = replies.iter().all(|reply| matches!(reply, Err(Failure::Lost(_))));
-        let (mut found, mut again) = (Vec::with_capacity(calls.len()), Vec::new());
+        let (mut found, mut again) = (SmallVec::<[_; 1]>::new(), Vec::new());
         for (call, reply) in calls.into_iter().zip(replies) {
             match reply {
                 Err(Failure::UnknownScript) => again.push(call.with_source()),
                 Err(Failure::Redirected) => again.push(call),
-                reply => found.extend(self.read(reply, &call)),
+                reply => self.read(reply, &call).for_each(|of_group| found.push(of_group)),
             }
         }
         let is_good = !again.is_empty() || found.iter().any(|(_, found)| is_good(found));
@@ -89,6 +90,7 @@ impl Flight {
             let queue = self.queue.clone();
             queue.spawn(self.send_again(again));
         }
+        checks
     }
 
     /// Sends calls that have not run yet, unless nobody waits for them any more.

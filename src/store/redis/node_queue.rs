@@ -56,10 +56,10 @@ impl NodeQueue {
         Self { topology, connections, state: Mutex::new(state) }
     }
 
-    /// Whether a batch is in flight, or anything else uses the connections: not if the node has left
-    /// the cluster.
-    pub(super) fn is_used(&self) -> bool {
-        Arc::strong_count(&self.connections) > 1 || !self.state().queue.is_idle()
+    /// Whether a batch is in flight, or anything but this many queues uses the connections: not if the
+    /// node has left the cluster.
+    pub(super) fn is_used(&self, queues: usize) -> bool {
+        Arc::strong_count(&self.connections) > queues || !self.state().queue.is_idle()
     }
 
     /// Whether checks are sent.
@@ -88,7 +88,7 @@ impl NodeQueue {
         let (batch, index) = joined.ok_or_else(|| self.overloaded())?;
         let at = state.queue.arm(now);
         self.unlock_and_arm(state, at);
-        Ok(Place::new(self, op, batch, index, None))
+        Ok(Place::shared(self, op, batch, index))
     }
 
     /// Sends the checks that wait, if a batch may start.
@@ -126,11 +126,12 @@ impl NodeQueue {
             self.unlock_and_arm(state, at);
             self.connections.metrics.batch_starts(0);
             let in_flight = AloneInFlight(self.clone());
-            let call = LoneCall::new(self.clone(), async move {
+            let call = async move {
                 let _in_flight = in_flight;
                 flight.run(connection).await;
-            });
-            return Ok(Place::new(self, op, batch, index, Some(call)));
+            };
+            let call = LoneCall::new(Box::pin(call));
+            return Ok(Place::alone(self.clone(), batch, index, call));
         }
         let Some((batch, index)) = state.queue.join(policy, key, slot, op, now, waker) else {
             return Err(self.overloaded());
@@ -155,7 +156,7 @@ impl NodeQueue {
         if let Some(runtime) = runtime {
             self.spawn_flusher(&runtime);
         }
-        Ok(Place::new(self, op, batch, index, None))
+        Ok(Place::shared(self, op, batch, index))
     }
 
     /// Gives the permits of a check back that would have waited.
@@ -408,16 +409,18 @@ struct Flusher {
 impl Flusher {
     async fn run(mut self) {
         loop {
-            match self.acquire().await {
+            let checks = match self.acquire().await {
                 Ok(connection) => match self.take() {
                     Some(flight) => flight.run(connection).await,
                     None => return,
                 },
                 Err(error) => return self.cannot_connect(&error),
-            }
+            };
             // Tasks whose checks were just completed often check again, and then share the next
-            // batch.
-            yield_once().await;
+            // batch. A single one sends its next check itself.
+            if checks > 1 {
+                yield_once().await;
+            }
             if !self.may_continue() {
                 return;
             }

@@ -60,7 +60,7 @@ impl Prober {
             };
             // On a cluster another node may serve the slot by now. If checks still come here, they are
             // sent, and the next fault starts another prober.
-            if !queue.is_used() || !queue.serves(self.target.slot) {
+            if !queue.serves(self.target.slot) {
                 self.is_done = true;
                 queue.end_breaker();
                 return;

@@ -42,17 +42,18 @@ impl QueuedCheck {
         self.0.is_none()
     }
 
-    /// Whether the server may have received it.
-    pub(super) fn was_sent(&self) -> bool {
-        self.0.as_ref().is_some_and(|place| place.batch.was_sent(place.index))
+    /// Whether the server may have run it, although it failed with this error.
+    pub(crate) fn may_have_run(&self, error: &Error) -> bool {
+        let was_sent = self.0.as_ref().is_some_and(|place| place.batch.was_sent(place.index));
+        was_sent && !error.is_transient_reply()
     }
 }
 
 /// The place of a check in a batch. Small, because it moves with the check.
 pub(super) struct Place {
     batch: Arc<Batch>,
-    call: Option<Box<LoneCall>>,
-    /// Of a check that may reserve a place in a queue of the policy.
+    call: Option<LoneCall>,
+    /// Of a check with a call of its own, or that may reserve a place in a queue of the policy.
     queue: Option<Arc<NodeQueue>>,
     index: CheckIndex,
     is_done: bool,
@@ -60,11 +61,9 @@ pub(super) struct Place {
 
 /// The call of a batch of one check. The check runs it itself, and nobody else depends on it. If
 /// the check is dropped, a task takes over, because the reply shows whether the connection works.
-pub(super) struct LoneCall {
-    queue: Arc<NodeQueue>,
-    /// Never locked: the mutex makes the check `Sync`.
-    future: Option<Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>>,
-}
+///
+/// Never locked: the mutex makes the check `Sync`.
+pub(super) type LoneCall = Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 impl Queues {
     pub(super) fn new(topology: Topology) -> Self {
@@ -92,9 +91,7 @@ impl Queues {
                 Err(error) => return Poll::Ready(Err(error)),
             },
         };
-        if let Some(call) = &mut place.call {
-            call.poll(cx);
-        }
+        place.poll_call(cx);
         let verdict = ready!(place.batch.poll(place.index, cx));
         place.is_done = true;
         Poll::Ready(verdict)
@@ -151,7 +148,8 @@ impl Queues {
         if let Some(queue) = queues.get(&id) {
             return queue.clone();
         }
-        let used = queues.iter().filter(|(_, queue)| queue.is_used());
+        let of_node = |node| queues.keys().filter(|(other, _)| *other == node).count();
+        let used = queues.iter().filter(|((node, _), queue)| queue.is_used(of_node(*node)));
         let mut queues: QueueMap = used.map(|(&id, queue)| (id, queue.clone())).collect();
         let queue = Arc::new(NodeQueue::new(self.topology.clone(), connections, timeout));
         queues.insert(id, queue.clone());
@@ -180,15 +178,34 @@ impl Queues {
 }
 
 impl Place {
-    pub(super) fn new(
+    /// Of a check that is sent with others.
+    pub(super) fn shared(
         queue: &Arc<NodeQueue>,
         op: &Op,
         batch: Arc<Batch>,
         index: CheckIndex,
-        call: Option<LoneCall>,
     ) -> Self {
         let queue = matches!(op, Op::Queue(_)).then(|| queue.clone());
-        Self { batch, call: call.map(Box::new), queue, index, is_done: false }
+        Self { batch, call: None, queue, index, is_done: false }
+    }
+
+    /// Of a check that runs its own call.
+    pub(super) fn alone(
+        queue: Arc<NodeQueue>,
+        batch: Arc<Batch>,
+        index: CheckIndex,
+        call: LoneCall,
+    ) -> Self {
+        Self { batch, call: Some(call), queue: Some(queue), index, is_done: false }
+    }
+
+    fn poll_call(&mut self, cx: &mut Context<'_>) {
+        if let Some(call) = &mut self.call {
+            let call = call.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if call.as_mut().poll(cx).is_ready() {
+                self.call = None;
+            }
+        }
     }
 
     /// Nobody waits for the result, but it is not cancelled.
@@ -197,39 +214,14 @@ impl Place {
     }
 }
 
-impl LoneCall {
-    pub(super) fn new(
-        queue: Arc<NodeQueue>,
-        future: impl Future<Output = ()> + Send + 'static,
-    ) -> Self {
-        Self { queue, future: Some(Mutex::new(Box::pin(future))) }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) {
-        if let Some(future) = &mut self.future {
-            let future = future.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if future.as_mut().poll(cx).is_ready() {
-                self.future = None;
-            }
-        }
-    }
-}
-
-impl Drop for LoneCall {
-    fn drop(&mut self) {
-        if let Some(future) = self.future.take() {
-            self.queue.spawn(future.into_inner().unwrap_or_else(PoisonError::into_inner));
-        }
-    }
-}
-
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.is_done {
-            return;
+        let abandoned = if self.is_done { None } else { self.batch.cancel(self.index) };
+        let Some(queue) = &self.queue else { return };
+        if let Some(call) = self.call.take() {
+            queue.spawn(call.into_inner().unwrap_or_else(PoisonError::into_inner));
         }
-        let abandoned = self.batch.cancel(self.index);
-        if let (Some(abandoned), Some(queue)) = (abandoned, &self.queue) {
+        if let Some(abandoned) = abandoned {
             queue.give_back(abandoned);
         }
     }
@@ -247,4 +239,30 @@ pub(super) fn timed_out(server: &Arc<str>) -> Error {
 
 pub(super) fn no_runtime() -> Error {
     Error::new(ErrorKind::Unavailable, "a check on Redis needs a Tokio runtime")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connector::Connector;
+    use super::*;
+
+    /// Or each failover of a cluster would leave connections behind.
+    #[test]
+    fn queues_of_a_node_that_has_left_do_not_keep_each_other() {
+        let topology = || Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
+        let (queues, gone) = (Queues::new(topology()), topology().connections(0));
+        let timeouts = [1, 2].map(Duration::from_secs);
+        let of_gone = timeouts.map(|timeout| {
+            let queue = NodeQueue::new(queues.topology.clone(), gone.clone(), timeout);
+            ((Destination::Node(1), timeout), Arc::new(queue))
+        });
+        queues.queues.store(Arc::new(of_gone.into_iter().collect()));
+        let is_known =
+            || queues.queues.load().keys().any(|(node, _)| *node == Destination::Node(1));
+        queues.queue(0, timeouts[0]);
+        assert!(is_known(), "the node may still be in use");
+        drop(gone);
+        queues.queue(0, timeouts[1]);
+        assert!(!is_known());
+    }
 }

@@ -18,7 +18,7 @@ use super::policy::RedisPolicy;
 use super::queue::{QueuedCheck, Queues};
 use super::timer;
 use crate::store::Op;
-use crate::{Error, Key, random};
+use crate::{Key, random};
 
 /// How many keys are charged at a time, and how long the pause before is. So a fleet that returns does
 /// not flood the server.
@@ -102,8 +102,8 @@ impl Repayment {
         let mut ledger = self.ledger();
         let name = policy.encoder.name(key).to_bytes();
         if let Some(owed) = ledger.keys.get_mut(&name) {
+            owed.follow(policy);
             owed.add(&permits);
-            owed.policy = policy.clone();
         } else if ledger.keys.len() < self.max_keys {
             let (policy, key) = (policy.clone(), key.clone());
             let owed = Owed { policy, key, permits, is_charging: false };
@@ -124,8 +124,9 @@ impl Repayment {
     }
 
     /// What was given back locally is not charged.
-    fn reduce(&self, policy: &RedisPolicy, key: &Key, returned: &[u64]) {
+    fn reduce(&self, policy: &Arc<RedisPolicy>, key: &Key, returned: &[u64]) {
         if let Some(owed) = self.ledger().keys.get_mut(&policy.encoder.name(key).to_bytes()) {
+            owed.follow(policy);
             for (permits, returned) in owed.permits.iter_mut().zip(returned) {
                 *permits = permits.saturating_sub(*returned);
             }
@@ -282,7 +283,7 @@ impl Repayment {
         let Some(owed) = ledger.keys.get_mut(name) else { return };
         owed.is_charging = false;
         if *end == End::NotCharged {
-            owed.add(permits);
+            owed.add(&owed.policy.limits.taken_by(&policy.limits, permits));
         }
         let is_paid = owed.permits.iter().all(|permits| *permits == 0);
         if is_paid {
@@ -321,6 +322,14 @@ fn largest(permits: &Permits) -> u64 {
 }
 
 impl Owed {
+    /// The permits are those of another revision's quotas from now on.
+    fn follow(&mut self, policy: &Arc<RedisPolicy>) {
+        if !Arc::ptr_eq(&self.policy, policy) {
+            self.permits = policy.limits.taken_by(&self.policy.limits, &self.permits);
+            self.policy = policy.clone();
+        }
+    }
+
     fn add(&mut self, more: &Permits) {
         self.permits.resize(more.len().max(self.permits.len()), 0);
         for (permits, more) in self.permits.iter_mut().zip(more) {
@@ -355,10 +364,9 @@ impl Charge {
     async fn finish(self, queues: &Queues, op: Op, mut check: QueuedCheck) -> End {
         let Self { policy, key, .. } = &self;
         let charged = poll_fn(|cx| queues.poll(policy, key, &op, &mut check, cx)).await;
-        let may_be_charged = |error: &Error| check.was_sent() && !error.is_transient_reply();
         let end = match charged {
             Ok(_) => End::Charged,
-            Err(error) if may_be_charged(&error) => End::Unknown,
+            Err(error) if check.may_have_run(&error) => End::Unknown,
             Err(_) => End::NotCharged,
         };
         self.end(end);
@@ -407,6 +415,8 @@ impl Drop for Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Limits;
+    use crate::{Policy, Quota};
 
     fn owing() -> (Arc<Repayment>, Arc<RedisPolicy>, Key, Vec<u8>) {
         let policy = RedisPolicy::for_tests(Duration::from_secs(1));
@@ -452,6 +462,28 @@ mod tests {
         assert_eq!(charge.permits.as_slice(), [0]);
         charge.end(End::Charged);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_was_taken_before_a_quota_was_added_is_charged_to_the_same_quota() {
+        let (second, day) = (Quota::per_second(10), Quota::per_day(1_000));
+        let revision = |policy: Policy| {
+            let limits = Limits::new(&policy.quota("day", day), 0).unwrap();
+            RedisPolicy::of_limits("policy", limits, Duration::from_secs(1))
+        };
+        let old = revision(Policy::new("policy"));
+        let new = revision(Policy::new("policy").quota("second", second));
+        let (repayment, key) = (Arc::new(Repayment::new(10)), Key::from("key"));
+        let name = old.encoder.name(&key).to_bytes();
+        repayment.add(&old, &key, &Op::acquire(300));
+        repayment.add(&new, &key, &Op::acquire(1));
+        let charge = repayment.begin(&name).unwrap();
+        assert_eq!(charge.permits.as_slice(), [1, 301]);
+        // The first revision is back when it turns out that the charge was not made.
+        repayment.add(&old, &key, &Op::acquire(2));
+        charge.end(End::NotCharged);
+        repayment.add(&new, &key, &Op::Adjust(new.limits.credit(&3)));
+        assert_eq!(repayment.begin(&name).unwrap().permits.as_slice(), [0, 300]);
     }
 
     #[test]

@@ -217,7 +217,7 @@ impl Window {
     /// not full waits half as long for more checks, which leaves [`ANY_SIZE`] at the server. This is
     /// limited to a small part of the timeout.
     fn spacing(&self) -> Duration {
-        match self.round_trip {
+        match &self.round_trip {
             Some(round_trip) if round_trip.shortest() >= LONG_ROUND_TRIP => {
                 let queueing = round_trip.smoothed.saturating_sub(round_trip.shortest());
                 let longest = round_trip.spare(self.timeout) / 4;
@@ -232,7 +232,7 @@ impl Window {
     /// one round trip is left for the wait before: checks that have waited for less are always sent,
     /// so an outdated estimate corrects itself.
     fn expected(&self) -> Duration {
-        self.round_trip.map_or(Duration::ZERO, |round_trip| {
+        self.round_trip.as_ref().map_or(Duration::ZERO, |round_trip| {
             let [latest, earlier] = round_trip.latest;
             let wait = round_trip.spare(self.timeout).max(self.timeout / ALWAYS_SENT_DIVISOR);
             latest.min(earlier).min(self.timeout - wait)
@@ -270,7 +270,7 @@ impl Window {
 
     /// How long a probe may take. If the server is silent, less than a check.
     pub(super) fn probe_patience(&self, now: Instant) -> Duration {
-        match self.round_trip {
+        match &self.round_trip {
             Some(round_trip) if self.is_silent(now) => {
                 (self.timeout / 2).max(round_trip.shortest() * 2).min(self.timeout)
             }

@@ -139,6 +139,33 @@ fn a_quota_that_is_added_or_removed_leaves_the_others_as_they_are() {
     assert_eq!(less.state(&standing, Some(&state), end), less.state(&standing, None, end));
 }
 
+/// Or an outage during which a quota is added would charge one quota for another.
+#[cfg(feature = "redis")]
+#[test]
+fn permits_stay_with_their_quota_in_another_revision() {
+    let (second, day, week) = (Quota::per_second(10), Quota::per_day(1_000), Quota::per_day(7_000));
+    let names = |names: &[&'static str]| {
+        let quota = |name| match name {
+            "second" => (name, second),
+            "day" => (name, day),
+            _ => (name, week.fixed_window()),
+        };
+        of_names(&names.iter().copied().map(quota).collect::<Vec<_>>())
+    };
+    let check = |old: &[_], taken: &[u64], new: &[_], expected: &[u64]| {
+        let permits = names(new).taken_by(&names(old), taken);
+        assert_eq!(permits.as_slice(), expected, "{old:?} {new:?}");
+    };
+    check(&["second", "day"], &[1, 300], &["day", "second"], &[300, 1]);
+    check(&["second", "day"], &[1, 300], &["week", "day", "second"], &[0, 300, 1]);
+    check(&["second", "day"], &[1, 300], &["week"], &[0]);
+    check(&["week"], &[300], &["second", "week"], &[0, 300]);
+    // A lone token bucket is stored without its name.
+    check(&["day"], &[300], &["second", "day"], &[0, 300]);
+    check(&["day"], &[300], &["second"], &[300]);
+    check(&["day"], &[300], &["week"], &[0]);
+}
+
 #[test]
 fn a_lone_bucket_belongs_to_the_first_of_its_rate_or_else_to_the_first() {
     let (week, day) = (Quota::new(10, Duration::from_secs(604_800)), Quota::per_day(10));

@@ -30,7 +30,7 @@ endef
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: redis fmt-check lint doc features bench-smoke ## Run all checks and tests that a change has to pass
+test: redis fmt-check lint doc features bench-smoke ## Run the checks and tests that a change has to pass, except msrv and deny
 	$(CARGO) test --locked --all-features -- --skip timing::
 	$(TIMING_TESTS)
 	$(TLS_TESTS)

@@ -84,7 +84,7 @@ fn limiter(quota: Quota) -> Result<(Limiter, &'static str), Box<dyn Error>> {
 
 async fn hello(Extension(decision): Extension<Decision>) -> String {
     match decision.source() {
-        Source::Local => "Hello! Redis does not answer: this process has its part.\n".into(),
+        Source::Local => "Hello! Redis does not answer: this process has its share.\n".into(),
         _ => format!("Hello! {} of {} left.\n", decision.remaining(), decision.limit()),
     }
 }

@@ -84,8 +84,8 @@ pub enum Source {
     Store,
     /// The denial cache of this process: the store denied the same key, and the denial still holds.
     Cached,
-    /// This process, by its part of the limits, because the store failed: see
-    /// [`FailureMode::Local`](crate::FailureMode::Local). The numbers are those of its part, except for
+    /// This process, by its share of the limits, because the store failed: see
+    /// [`FailureMode::Local`](crate::FailureMode::Local). The numbers are those of its share, except for
     /// the limit, which is that of all instances.
     Local,
     /// Another [`FailureMode`](crate::FailureMode), because the store failed. The numbers say

@@ -606,7 +606,7 @@
 //!
 //! This recipe needs `cargo add serde --features derive`. A limit per account lets anyone lock the
 //! owner of an account out for as long as they keep trying; the limit per address only bounds how
-//! many accounts one address can lock out. While Redis is down, each instance allows its part of the
+//! many accounts one address can lock out. While Redis is down, each instance allows its share of the
 //! attempts, and one that knows of no others the whole. If that is worse than nobody being able to log
 //! in, build `per_account` with [`FailureMode::Closed`]. `reset` ignores the failure mode: it fails whenever Redis does. Keys
 //! are readable in Redis: hash them first if e-mail addresses must not be stored there.
@@ -767,7 +767,7 @@
 //!
 //!    Then enforce the limit for 1% of the keys, 10%, and all.
 //! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied by
-//!    an instance's part of the limit while Redis is down. Change to `Local` once the limit fits. Alert on
+//!    an instance's share of the limit while Redis is down. Change to `Local` once the limit fits. Alert on
 //!    `tracing` events of the target `tollgate` at level WARN (for example: the failure mode decides checks,
 //!    a circuit breaker opens, an instance cannot register or has not yet, permits cannot be charged
 //!    afterwards, or a policy in a file is not used) and ERROR (requests are rejected because of a
@@ -812,13 +812,13 @@
 //! | `tollgate.redis.connections` | gauge | {connection} | `tollgate.server` | Established connections. |
 //! | `tollgate.redis.connection.failures` | counter | {attempt} | `tollgate.server` | Failed attempts to connect. |
 //! | `tollgate.fleet.instances` | gauge | {instance} | `tollgate.key_prefix`, `tollgate.server` | Instances that share the limits, as this one knows them. |
-//! | `tollgate.fleet.share` | gauge | 1 | `tollgate.key_prefix`, `tollgate.server` | The part of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure mode `Local`, as the row above. |
+//! | `tollgate.fleet.share` | gauge | 1 | `tollgate.key_prefix`, `tollgate.server` | The share of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure mode `Local`, as the row above. |
 //!
 //! The first metric answers most questions. These queries are for Prometheus:
 //!
 //! - Is a limit not enforced? Alert on
 //!   `rate(tollgate_decisions_total{tollgate_source="failure_mode", tollgate_outcome="allowed"}[5m]) > 0`.
-//!   With the source `local` instead, each instance enforces its part. The outcome `failed` means that
+//!   With the source `local` instead, each instance enforces its share. The outcome `failed` means that
 //!   requests get 503.
 //! - Which policies deny? `sum by (tollgate_policy) (rate(tollgate_decisions_total{tollgate_outcome="denied"}[5m]))`.
 //!   Keys are in no metric. With the feature `denied-keys`, `DeniedKeys` finds those that are denied most

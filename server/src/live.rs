@@ -11,7 +11,7 @@ use tollgate::{BlockList, ConfigError, Error, Limiter, Policy, Quota};
 
 use crate::config::{Config, Read, Service, Source};
 use crate::denied::Denied;
-use crate::domain::{Domains, QUOTA_NAME, Unit};
+use crate::domain::{Domains, Unit};
 use crate::lists::Lists;
 use crate::settings::{Checks, FailureMode, Settings};
 use crate::store::AnyStore;
@@ -54,6 +54,7 @@ pub(crate) struct Active {
     pub(crate) client_ip: ClientIp,
     has_warned_of_gateways: AtomicBool,
     has_warned_of_domains: AtomicBool,
+    has_warned_of_descriptors: AtomicBool,
 }
 
 #[derive(Clone)]
@@ -210,7 +211,7 @@ impl Active {
         let Config { settings, policies, shadow, domains, lists, client_ip } = config;
         let overrides = domains.override_names().map(|name| {
             // Its numbers are those of the requests.
-            Policy::new(name.to_owned()).quota(QUOTA_NAME, Quota::per_second(1).calendar())
+            Policy::new(name.to_owned()).quota("limit", Quota::per_second(1).calendar())
         });
         let mut active = HashMap::new();
         for policy in policies.iter().cloned().chain(overrides) {
@@ -230,6 +231,7 @@ impl Active {
             client_ip,
             has_warned_of_gateways: AtomicBool::new(false),
             has_warned_of_domains: AtomicBool::new(false),
+            has_warned_of_descriptors: AtomicBool::new(false),
         })
     }
 
@@ -241,6 +243,11 @@ impl Active {
     /// Once for each configuration, because there is one of these for each request.
     pub(crate) fn warns_of_domains(&self) -> bool {
         !self.has_warned_of_domains.swap(true, Ordering::Relaxed)
+    }
+
+    /// Likewise.
+    pub(crate) fn warns_of_descriptors(&self) -> bool {
+        !self.has_warned_of_descriptors.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&ActivePolicy> {

@@ -309,7 +309,7 @@ impl Default for Limits {
             connections: NonZeroUsize::new(4_096).unwrap_or(NonZeroUsize::MIN),
             connections_per_address: None,
             streams: NonZeroU32::new(1_024).unwrap_or(NonZeroU32::MIN),
-            header_bytes: 16 * 1_024,
+            header_bytes: 64 * 1_024,
             request_bytes: 256 * 1_024,
             descriptors: 64,
             request_timeout: Duration::from_secs(5),

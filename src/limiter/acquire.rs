@@ -85,7 +85,7 @@ impl Limiter {
     /// The wait is not part of the [`timeout`](crate::LimiterBuilder::timeout). It counts from the
     /// reply of the store, so it is never too short. If the future is dropped while it waits, its
     /// permits are given back, unless others have queued behind it. If the store fails, the failure
-    /// mode applies: [`Local`](crate::FailureMode::Local) waits for the part of this process, and the
+    /// mode applies: [`Local`](crate::FailureMode::Local) waits for the share of this process, and the
     /// others decide at once.
     ///
     /// ```

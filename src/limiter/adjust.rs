@@ -42,7 +42,7 @@ impl Limiter {
     /// # Errors
     ///
     /// If the store failed and the failure mode is not [`Local`](crate::FailureMode::Local), which
-    /// charges the part of this process. The permits may have been charged.
+    /// charges the share of this process. The permits may have been charged.
     pub async fn charge(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
         self.charge_costs(key, Costs::new(cost)).await
     }

@@ -29,11 +29,11 @@ use crate::verdict::{Numbers, Outcome, Verdict};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureMode {
-    /// This process decides by its part of the limits, in memory.
+    /// This process decides by its share of the limits, in memory.
     ///
     /// The instances of a fleet register in Redis, and remember which of them were there. In an
-    /// outage each has a part of every limit, in proportion to the checks that came to it before (other than
-    /// those that a cached denial answered), and at least a quarter of an equal part. The parts of a limit add up to the limit: over an
+    /// outage each has a share of every limit, in proportion to the checks that came to it before (other than
+    /// those that a cached denial answered), and at least a quarter of an equal share. The shares of a limit add up to the limit: over an
     /// outage, the fleet admits at most the burst and the rate times its length. A limit below the
     /// number of instances is enforced by some of them, chosen by the key; the others deny. The same applies
     /// to a burst below that number. A [queue](crate::Quota::queue) has a burst of 1 by default, so in an
@@ -46,28 +46,28 @@ pub enum FailureMode {
     ///
     /// In these cases the fleet can admit more:
     ///
-    /// - An instance that has just registered uses its part at once. The others reduce theirs when they
-    ///   next register. If Redis fails before that, they keep the larger parts until it is back, so the
-    ///   fleet can admit an extra part for each new instance.
-    /// - An instance that loses Redis while others still reach it uses its part in addition to what Redis
+    /// - An instance that has just registered uses its share at once. The others reduce theirs when they
+    ///   next register. If Redis fails before that, they keep the larger shares until it is back, so the
+    ///   fleet can admit an extra share for each new instance.
+    /// - An instance that loses Redis while others still reach it uses its share in addition to what Redis
     ///   admits. The same applies to checks whose reply is late, or that are not sent because too many wait.
     /// - A charge whose reply is lost is not repeated, because Redis may have made it. So each time that
     ///   Redis goes away, what an instance has taken since its last charge may never be charged. The same
     ///   applies to what it has not charged yet when it exits.
     /// - After such a loss, the local bucket of the key is kept until it is full. If Redis goes away again
     ///   before that, the bucket goes on from its own state instead of what Redis said last, so the instance
-    ///   can use its part of the burst although others have used up the limit.
+    ///   can use its share of the burst although others have used up the limit.
     /// - Local buckets that do not fit into [`RedisStore::local_keys`](crate::RedisStore::local_keys) are
     ///   evicted, and what was taken from them is forgotten.
     /// - If instances start while Redis cannot be reached, they know of no others:
     ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect, and
     ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. A warning
-    ///   says which number an instance assumes. Each guesses which part is its own, so a limit below their
+    ///   says which number an instance assumes. Each guesses which share is its own, so a limit below their
     ///   number may be granted by none of them, or by several.
     ///
     /// It can admit less, too: a check whose reply is late may be charged twice, and local windows
     /// start in the outage and include what was used before, so that counts for longer. A cost above
-    /// the part of an instance is denied. Permits that Redis has charged and that are given back in an
+    /// the share of an instance is denied. Permits that Redis has charged and that are given back in an
     /// outage stay charged there.
     ///
     /// All stores with the same [key prefix](crate::RedisStore::key_prefix) on a server are one fleet.

@@ -75,7 +75,7 @@ pub(super) mod redis {
     pub(crate) const SHARE: Descriptor = metric(
         "tollgate.fleet.share",
         "1",
-        "The part of a limit that this instance enforces while Redis fails",
+        "The share of a limit that this instance enforces while Redis fails",
     );
 }
 

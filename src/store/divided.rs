@@ -16,11 +16,11 @@ use crate::algorithm::{Limits, Place, Queued, State};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
-/// A [`Store`] in the memory of one instance of a fleet, which enforces its part of the limits. The
-/// parts of all instances add up to the limits.
+/// A [`Store`] in the memory of one instance of a fleet, which enforces its share of the limits. The
+/// shares of all instances add up to the limits.
 ///
 /// It needs no server, and limits a fleet as well as its load is balanced: an instance denies when its
-/// part is used up, even if others have permits left. Each instance has a number, such as the ordinal
+/// share is used up, even if others have permits left. Each instance has a number, such as the ordinal
 /// of a pod in a Kubernetes `StatefulSet`. A limit below the number of instances is enforced by some of
 /// them, chosen by the key; the others deny the key.
 ///
@@ -75,7 +75,7 @@ impl DividedStore {
     }
 
     /// Changes the number of this instance, and how many there are, for all clones of the store. While
-    /// some instances do not know the new number yet, the parts can add up to more or less than the
+    /// some instances do not know the new number yet, the shares can add up to more or less than the
     /// limits.
     ///
     /// # Errors
@@ -110,13 +110,13 @@ fn share(instance: usize, instances: NonZeroUsize) -> Result<Share, ConfigError>
     Ok(Share::new(instance as u64, Plan::even(instances.get() as u64), None))
 }
 
-/// The part of the limits that an instance with this share enforces for a key, if it has one.
+/// What an instance with this share enforces for a key, if it has one.
 pub(super) fn part(limits: &Limits, share: &Share, key: &Key) -> Option<Limits> {
     let hash = key.stable_hash();
     limits.divided(&|permits| share.part(hash, permits))
 }
 
-/// Decides by a part of the limits. `unknown` is the state of a key that has no bucket, for the divided
+/// Decides by a share of the limits. `unknown` is the state of a key that has no bucket, for the divided
 /// limits and by the time of the store.
 pub(super) fn decide(
     memory: &MemoryStore,
@@ -142,7 +142,7 @@ pub(super) fn decide(
         (Some(part), op) => {
             memory.verdict(buckets, &part, key, op, Some(|now| unknown(&part, now)))
         }
-        // A part may come, and what was taken is charged on the server.
+        // A share may come, and what was taken is charged on the server.
         (None, Op::Adjust(_)) => {
             memory.verdict(buckets, limits, key, op, Some(|now| unknown(limits, now)));
             empty(op)
@@ -309,7 +309,7 @@ mod tests {
             let limiter = Limiter::new(store, quota).unwrap();
             let thousandth = quota.permits() / 1_000;
             limiter.charge("key", 900 * thousandth).await.unwrap();
-            // Its part is 200 of them.
+            // Its share is 200 of them.
             limiter.credit("key", 700 * thousandth).await.unwrap();
             assert_eq!(limiter.peek("key").await.unwrap().remaining(), 0, "{quota:?}");
             limiter.credit("key", 1).await.unwrap();

@@ -1,6 +1,6 @@
 //! How a fleet of instances divides limits without a store: who is in it, and what each gets.
 //!
-//! All instances compute the same parts of a number from the same plan. The parts add up to the
+//! All instances compute the same shares of a number from the same plan. The shares add up to the
 //! number, for each key. What a division leaves over goes to the instances that rank first for the key
 //! (rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
 //! 1998), so that a limit below the number of instances has owners, and different ones for different
@@ -26,7 +26,7 @@ pub(crate) struct Share {
 }
 
 impl Plan {
-    /// Instances with a small weight get at least a quarter of an equal part, because demand can move
+    /// Instances with a small weight get at least a quarter of an equal share, because demand can move
     /// to them.
     pub(crate) fn new(instances: impl IntoIterator<Item = (InstanceId, u32)>) -> Self {
         let mut instances: Vec<_> = instances.into_iter().collect();
@@ -38,7 +38,7 @@ impl Plan {
         Self(instances)
     }
 
-    /// Equal parts for so many instances, which are numbered from 0.
+    /// Equal shares for so many instances, which are numbered from 0.
     pub(crate) fn even(instances: u64) -> Self {
         Self::new((0..instances.min(MAX_INSTANCES as u64)).map(|id| (id, 1)))
     }
@@ -60,7 +60,7 @@ impl Plan {
         self.0.len()
     }
 
-    /// The part of an instance in a number of permits. `None` if it is not in the plan.
+    /// The share of an instance in a number of permits. `None` if it is not in the plan.
     fn part(&self, me: InstanceId, key: u64, permits: u64) -> Option<u64> {
         let weight = self.weight(me)?;
         let total: u128 = self.0.iter().map(|(_, weight)| u128::from(*weight)).sum();
@@ -89,7 +89,7 @@ impl Share {
         Self::new(me, self.agreed.clone(), Some(plan))
     }
 
-    /// The same in a fleet of so many instances. If a plan has fewer, it leaves equal parts to the others.
+    /// The same in a fleet of so many instances. If a plan has fewer, it leaves equal shares to the others.
     pub(crate) fn among(self, total: usize) -> Self {
         let (agreed, proposed) = (self.agreed.among(total), self.proposed);
         Self { me: self.me, agreed, proposed: proposed.map(|plan| plan.among(total)) }
@@ -107,7 +107,7 @@ impl Share {
         }
     }
 
-    /// The part of a large limit, between 0 and 1.
+    /// The share of a large limit, between 0 and 1.
     pub(crate) fn fraction(&self) -> f64 {
         const WHOLE: u64 = 1 << 32;
         self.part(0, WHOLE) as f64 / WHOLE as f64

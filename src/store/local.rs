@@ -1,4 +1,4 @@
-//! Decisions while the server fails: each instance enforces its part of the limits in memory. It starts
+//! Decisions while the server fails: each instance enforces its share of the limits in memory. It starts
 //! from what the server said last about a key.
 
 use std::fmt;
@@ -172,18 +172,18 @@ impl LocalPolicy {
         &self.local
     }
 
-    /// Decides by the part of this instance.
+    /// Decides by the share of this instance.
     pub(crate) fn decide(&self, key: &Key, op: &Op) -> Verdict {
         self.local.add_demand(1);
         let (memory, share) = (&self.local.memory, self.local.share.load());
         let unknown = |part: &Limits, now| self.initial(part, key, &share, now);
         let verdict =
             divided::decide(memory, self.buckets, &self.limits, &share, (key, op), unknown);
-        // More than the part is not more than the limit.
+        // More than the share is not more than the limit.
         verdict.denied_for_now()
     }
 
-    /// The part of the limits by which it decides.
+    /// The share of the limits by which it decides.
     pub(crate) fn part(&self, key: &Key) -> Option<Limits> {
         divided::part(&self.limits, &self.local.share.load(), key)
     }
@@ -207,7 +207,7 @@ impl LocalPolicy {
         self.local.memory.fill(self.buckets, key);
     }
 
-    /// The state of a key without a local bucket: this instance has its part of what the server said
+    /// The state of a key without a local bucket: this instance has its share of what the server said
     /// remains.
     fn initial(&self, divided: &Limits, key: &Key, share: &Share, now: u64) -> Option<State> {
         let hash = key.stable_hash();

@@ -102,7 +102,7 @@ pub trait Backend: Debug + Send + Sync {
     /// Whether a check leaves the process, so that caching denials pays.
     fn is_remote(&self) -> bool;
 
-    /// The part of the limits that is for this process, if checks of the key are decided by it: always, or
+    /// The share of the limits that is for this process, if checks of the key are decided by it: always, or
     /// [locally](Self::decide_locally).
     fn part(&self, _key: &Key) -> Option<Limits> {
         None
@@ -111,7 +111,7 @@ pub trait Backend: Debug + Send + Sync {
     /// From now on the store may be asked to decide without its server.
     fn prepare_to_decide_locally(&self) {}
 
-    /// Decides a check by the part of the limits that is for this process, without the server.
+    /// Decides a check by the share of the limits that is for this process, without the server.
     fn decide_locally(&self, _key: &Key, _op: &Op) -> Option<Verdict> {
         None
     }

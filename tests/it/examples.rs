@@ -139,7 +139,7 @@ fn text(bytes: &[u8]) -> &str {
 
 /// Returns whether the store allowed and counted the request.
 fn is_counted(response: &Response<Bytes>) -> bool {
-    let is_local = text(response.body()).contains("this process has its part");
+    let is_local = text(response.body()).contains("this process has its share");
     response.status() == StatusCode::OK && response.headers().contains_key("ratelimit") && !is_local
 }
 
@@ -192,7 +192,7 @@ async fn quickstart_serves_before_redis_is_up_and_uses_it_then() {
     let started = Instant::now();
     let response = quickstart.get("/").await;
     assert_eq!(response.status(), StatusCode::OK);
-    assert!(!is_counted(&response) && text(response.body()).contains("its part"));
+    assert!(!is_counted(&response) && text(response.body()).contains("its share"));
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     let (log, port) = (std::fs::read_to_string(&log).unwrap(), server.port().to_string());
     assert!(log.contains("rate limit enforced locally") && log.contains(&port), "{log}");

@@ -1,4 +1,4 @@
-//! Limits while Redis fails: each instance enforces its part, and together they enforce the whole.
+//! Limits while Redis fails: each instance enforces its share, and together they enforce the whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -158,7 +158,7 @@ async fn a_fleet_admits_the_limit_in_an_outage_and_no_more() {
     }
 }
 
-/// With equal parts, those with little demand would leave a fifth of the limit unused.
+/// With equal shares, those with little demand would leave a fifth of the limit unused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_with_more_demand_get_larger_parts() {
     let server = Server::start().await;
@@ -323,7 +323,7 @@ async fn an_instance_that_vanished_counts_for_ten_seconds_and_no_longer() {
     }
 }
 
-/// Nobody could register, for example because the server was full. The others still use their parts.
+/// Nobody could register, for example because the server was full. The others still use their shares.
 #[tokio::test]
 async fn the_first_instance_to_return_does_not_agree_alone() {
     let server = Server::start().await;
@@ -406,7 +406,7 @@ async fn a_plan_that_follows_the_demand_moves_at_most_a_quarter_of_the_limits() 
     }
 }
 
-/// Nobody knows its demand yet, so its part is an equal one.
+/// Nobody knows its demand yet, so its share is an equal one.
 #[tokio::test]
 async fn an_instance_that_joins_moves_nothing_among_the_others() {
     let server = Server::start().await;
@@ -620,7 +620,7 @@ async fn a_key_that_was_repaid_starts_from_its_standing_in_the_next_outage() {
     wait_until("it decides locally", BOUND, is_open).await;
     let decision = limiter.check_cost("key", 50).await.unwrap();
     assert!(decision.is_denied() && decision.source() == Source::Local, "{decision:?}");
-    // More than its part may fit when Redis is back.
+    // More than its share may fit when Redis is back.
     assert!(!decision.exceeds_capacity() && decision.retry_after().is_some());
     server.resume();
 }

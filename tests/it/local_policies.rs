@@ -242,7 +242,7 @@ async fn callers_that_wait_in_an_outage_share_the_rate() {
     server.resume();
 }
 
-/// Also more than its part, and by an instance that has no part of another quota.
+/// Also more than its share, and by an instance that has no share of another quota.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_charged_in_an_outage_is_charged_on_redis_in_full() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Outages of all kinds: while one lasts, checks are decided in time, and by a part of the limit. Soon
+//! Outages of all kinds: while one lasts, checks are decided in time, and by a share of the limit. Soon
 //! after it, Redis decides again.
 
 use std::sync::Arc;

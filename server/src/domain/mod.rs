@@ -23,9 +23,6 @@ use crate::config::Errors;
 pub(crate) use format::DomainFile;
 pub(crate) use unit::Unit;
 
-/// The name that clients see of the quota of any `rate_limit`.
-pub(crate) const QUOTA_NAME: &str = "limit";
-
 /// The limits of all domains. Shown like the files that they are from.
 #[derive(Debug, Default)]
 pub(crate) struct Domains {
@@ -99,7 +96,9 @@ impl Rule {
         match &self.limit {
             Limit::PerUnit { permits: permits @ 1.., unit, policy } => {
                 let quota = unit.quota(u64::from(*permits));
-                Some(Policy::new(policy.clone()).quota(QUOTA_NAME, quota))
+                // With another unit it is another quota. Otherwise a change to a shorter one would wait for
+                // the end of the longer window.
+                Some(Policy::new(policy.clone()).quota(unit.name(), quota))
             }
             _ => None,
         }

@@ -97,7 +97,7 @@ impl From<DescriptorOfBytes> for RateLimitDescriptor {
     }
 }
 
-/// With `\xe9` for a byte that is not UTF-8, so that different values stay different.
+/// With `\xe9` for a byte that is not UTF-8. A value that has this text already is taken for the same.
 fn text(bytes: &[u8]) -> String {
     bytes.utf8_chunks().fold(String::new(), |mut text, chunk| {
         text.push_str(chunk.valid());

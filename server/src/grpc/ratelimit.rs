@@ -40,7 +40,7 @@ impl RateLimitService {
         request: RateLimitRequest,
     ) -> Result<RateLimitResponse, Status> {
         let active = self.live.active();
-        validate(&request, active.settings.limits.descriptors)?;
+        validate(&request, &active)?;
         let mut planned = plan(&active, &request)?;
         drop_replaced(&mut planned);
         let hits_addend = u64::from(request.hits_addend.max(1));
@@ -63,7 +63,8 @@ impl RateLimitService {
     }
 }
 
-fn validate(request: &RateLimitRequest, max_descriptors: usize) -> Result<(), Status> {
+fn validate(request: &RateLimitRequest, active: &Active) -> Result<(), Status> {
+    let max_descriptors = active.settings.limits.descriptors;
     if request.domain.is_empty() {
         return Err(Status::invalid_argument("the domain is empty"));
     }
@@ -71,6 +72,12 @@ fn validate(request: &RateLimitRequest, max_descriptors: usize) -> Result<(), St
         0 => Err(Status::invalid_argument("there is no descriptor")),
         many if many > max_descriptors => {
             let message = format!("{many} descriptors, of at most {max_descriptors}");
+            if active.warns_of_descriptors() {
+                tracing::warn!(
+                    domain = ?request.domain, descriptors = many,
+                    "a request has more descriptors than `limits.descriptors`, so it is not checked: raise the limit"
+                );
+            }
             Err(Status::invalid_argument(message))
         }
         _ => Ok(()),

@@ -24,8 +24,9 @@ use crate::settings::HeaderOption;
 use crate::telemetry;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
+const X_FORWARDED_URI: &str = "x-forwarded-uri";
 
-/// What the gateway's configuration chooses. The client's own query is never part of this URL.
+/// What the gateway's configuration chooses.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AuthQuery {
@@ -50,6 +51,13 @@ pub(super) async fn auth(
     query: Result<Query<AuthQuery>, QueryRejection>,
     request: Request,
 ) -> Response {
+    if has_query_of_client(&request) {
+        return problem(
+            StatusCode::BAD_REQUEST,
+            "the gateway passes the client's query on, so the client could choose its own limit: end \
+             the URL of /auth in the gateway's configuration with `?`",
+        );
+    }
     let query = match query {
         Ok(Query(query)) => query,
         Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
@@ -104,6 +112,16 @@ pub(super) async fn auth(
         }
         Err(error) => error.response().map(Into::into),
     }
+}
+
+/// Caddy keeps the client's query if the URL in its configuration has none.
+fn has_query_of_client(request: &Request) -> bool {
+    let Some(query) = request.uri().query().filter(|query| !query.is_empty()) else { return false };
+    let mut of_clients = request.headers().get_all(X_FORWARDED_URI).iter().filter_map(|uri| {
+        let uri = uri.as_bytes();
+        uri.iter().position(|byte| *byte == b'?').map(|mark| &uri[mark + 1..])
+    });
+    of_clients.any(|of_client| of_client == query.as_bytes())
 }
 
 /// What the URL says has precedence over the settings.

@@ -176,7 +176,7 @@ descriptors:
             },
             "checks": { "timeout": "30ms", "failure_mode": "open", "cache_denials": "1s" },
             "limits": {
-                "connections": 4096, "streams": 1024, "header_bytes": 16384,
+                "connections": 4096, "streams": 1024, "header_bytes": 65536,
                 "request_bytes": 262144, "descriptors": 3, "request_timeout": "5s",
                 "idle_timeout": "1m", "handshake_timeout": "10s", "connections_per_address": null,
             },

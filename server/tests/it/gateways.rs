@@ -40,8 +40,8 @@ async fn envoy_admits_and_denies_as_configured_with_the_headers() {
         // Of the address, and of the key.
         let field = header(&response, "ratelimit").unwrap().to_owned();
         let [address, key] = field.split(", ").collect::<Vec<_>>().try_into().unwrap();
-        assert!(address.starts_with(&format!(r#""limit";r={};t="#, remaining + 3)), "{field}");
-        assert!(key.starts_with(&format!(r#""limit";r={remaining};t="#)), "{field}");
+        assert!(address.starts_with(&format!(r#""year";r={};t="#, remaining + 3)), "{field}");
+        assert!(key.starts_with(&format!(r#""year";r={remaining};t="#)), "{field}");
     }
     let denied = get(&envoy, Some("ada")).await;
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);

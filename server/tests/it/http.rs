@@ -159,6 +159,24 @@ async fn a_gateway_that_hides_its_clients_is_told_so() {
     assert!(response.text().await.unwrap().contains("`auth.trusted_proxies` does not"));
 }
 
+/// As Caddy sends them if its configuration has `uri /auth`.
+#[tokio::test]
+async fn a_client_does_not_choose_the_parameters_of_auth_with_its_own_query() {
+    let server = Server::with_settings("policies: { a: { q: 1/h } }\nauth: { policy: a }");
+    let ask = async |query: &str, uri: &str| {
+        let headers = [("x-forwarded-for", "192.0.2.1"), ("x-forwarded-uri", uri)];
+        auth(&server, query, &headers).await
+    };
+    for query in ["?cost=0", "?key_header=user-agent", "?q=1"] {
+        let response = ask(query, &format!("/path{query}")).await;
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{query}");
+        assert!(response.text().await.unwrap().contains("end the URL"), "{query}");
+    }
+    assert_eq!(ask("?", "/path?cost=0").await.status(), StatusCode::OK);
+    let other_query = ask("?policy=a", "/path?cost=0").await;
+    assert_eq!(other_query.status(), StatusCode::TOO_MANY_REQUESTS, "the first was charged");
+}
+
 #[tokio::test]
 async fn a_wrong_configuration_of_a_gateway_is_explained() {
     let server = Server::with_settings("policies: { a: { q: 1/s } }");

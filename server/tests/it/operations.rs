@@ -48,6 +48,19 @@ async fn a_reload_changes_limits_and_keeps_what_was_consumed() {
     assert_eq!(client.ask("d", &[("user", "ada")]).await.statuses[0].limit_remaining, 14);
 }
 
+/// Otherwise the key would have to wait for the end of the year.
+#[tokio::test]
+async fn a_reload_with_another_unit_starts_a_new_window() {
+    let server = Server::with_domain(&domain(10), "");
+    let mut client = server.client().await;
+    for _ in 0..11 {
+        client.ask("d", &[("user", "ada")]).await;
+    }
+    server.files().write("domain.yaml", &domain(10).replace("year", "month"));
+    assert_eq!(reload(&server).await.0, StatusCode::NO_CONTENT);
+    assert_eq!(client.ask("d", &[("user", "ada")]).await.statuses[0].limit_remaining, 9);
+}
+
 #[tokio::test]
 async fn an_invalid_file_keeps_the_old_limits_and_metrics_show_it() {
     let server = Server::with_domain(&domain(10), "");

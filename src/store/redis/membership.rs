@@ -113,7 +113,7 @@ impl Membership {
         runtime.spawn(register(Registration(Arc::downgrade(self))));
     }
 
-    /// Signs off, so that the others divide what was this instance's part.
+    /// Signs off, so that the others divide what was this instance's share.
     pub(super) async fn leave(&self) {
         self.has_left.store(true, Ordering::Relaxed);
         if self.is_registering.load(Ordering::Relaxed) {
@@ -166,7 +166,7 @@ impl Membership {
         if !error.is_transient() && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 target: "tollgate", key = self.key, reason = with_causes(error),
-                "this instance cannot register: if Redis fails, it does not know its part of the limits"
+                "this instance cannot register: if Redis fails, it does not know its share of the limits"
             );
         }
     }

@@ -193,7 +193,7 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 ///
 /// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. The line that
 /// starts with `+hmget` is for [`FailureMode::Local`](crate::FailureMode::Local): without it, the instances
-/// cannot register and do not know their parts, and the store logs a warning.
+/// cannot register and do not know their shares, and the store logs a warning.
 /// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
 /// nodes decides. A store on a cluster reads the slots from several nodes, because a node that is cut
 /// off from the others does not know what they decide.
@@ -387,7 +387,7 @@ impl RedisStore {
 
     /// Sets how many instances this one assumes until it has registered in Redis: 1 by default. It
     /// registers at its first check, and about every two seconds from then on (less often with more than
-    /// 100 instances, and more often until all have agreed on their parts). So this matters only to an
+    /// 100 instances, and more often until all have agreed on their shares). So this matters only to an
     /// instance that starts while Redis is unreachable. With 1, such an instance enforces the whole limit.
     /// More than 10,000 count as 10,000. See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
@@ -397,7 +397,7 @@ impl RedisStore {
 
     /// Sets the current number of instances, for example from a service registry. Call it in every
     /// instance when the number changes. It matters only while Redis fails. An instance that could not
-    /// register then takes an equal part, and the registered instances reduce theirs to leave room for
+    /// register then takes an equal share, and the registered instances reduce theirs to leave room for
     /// it. A number below the one that Redis reported last has no effect, because it does not say which
     /// instances have ended. More than 10,000 count as 10,000.
     ///
@@ -447,7 +447,7 @@ impl RedisStore {
     /// `shutdown` logs a warning.
     ///
     /// The call takes at most a second. The store still works afterwards, but does not register again.
-    /// In an outage it uses its last part.
+    /// In an outage it uses its last share.
     pub async fn shutdown(&self) {
         if let Some(Fleet { membership, repayment, .. }) = self.fleet.get() {
             join(membership.leave(), repayment.settle(&self.queues)).await;

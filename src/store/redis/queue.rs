@@ -52,7 +52,7 @@ impl QueuedCheck {
 /// The place of a check in a batch. Small, because it moves with the check.
 pub(super) struct Place {
     batch: Arc<Batch>,
-    call: Option<LoneCall>,
+    call: Option<Box<LoneCall>>,
     /// Of a check with a call of its own, or that may reserve a place in a queue of the policy.
     queue: Option<Arc<NodeQueue>>,
     index: CheckIndex,
@@ -196,7 +196,7 @@ impl Place {
         index: CheckIndex,
         call: LoneCall,
     ) -> Self {
-        Self { batch, call: Some(call), queue: Some(queue), index, is_done: false }
+        Self { batch, call: Some(Box::new(call)), queue: Some(queue), index, is_done: false }
     }
 
     fn poll_call(&mut self, cx: &mut Context<'_>) {

@@ -16,7 +16,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, StatusCode};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::time::{Instant, advance};
+use tokio::time::advance;
 use tollgate::layer::HeaderStyle;
 use tollgate::resolve::{Global, Header, MatchedPath, PeerIp};
 use tollgate::{
@@ -532,40 +532,29 @@ async fn a_response_reveals_nothing_about_a_misconfigured_server() {
     assert_eq!(statuses(&client(2), ["/", "/"]).await, [200, 429]);
 }
 
-/// Sends three requests, one after the other, to an app whose Redis is down. Returns each response
-/// with its latency.
-async fn fetch_without_redis(
-    address: SocketAddr,
-    mode: FailureMode,
-) -> Vec<(Response<Bytes>, Duration)> {
+/// Sends three requests, one after the other, to an app whose Redis is down.
+async fn fetch_without_redis(address: SocketAddr, mode: FailureMode) -> Vec<Response<Bytes>> {
     let store = RedisStore::open(format!("redis://{address}/")).unwrap();
-    let limiter = Limiter::builder(store, Quota::per_minute(1)).failure_mode(mode).build().unwrap();
+    let limiter = Limiter::builder(store, Quota::per_minute(3)).failure_mode(mode).build().unwrap();
     let handler =
         get(async |Extension(decision): Extension<Decision>| format!("{:?}", decision.source()));
     let app = Router::new().route("/", handler).layer(RateLimitLayer::new(limiter, Global));
     let mut responses = Vec::new();
     for _ in 0..3 {
-        let started = Instant::now();
-        responses.push((fetch(&app, "/").await, started.elapsed()));
+        responses.push(fetch(&app, "/").await);
     }
     responses
 }
 
-/// A paused clock advances to the next timer when all tasks are idle. So the measured latency does
-/// not depend on the load of the machine. This works only with servers that never reply, because a
-/// timer could expire before a reply arrives.
-#[tokio::test(start_paused = true)]
-async fn an_outage_is_never_reported_as_a_denial_and_takes_no_longer_than_the_timeout() {
+#[tokio::test]
+async fn an_outage_is_never_reported_as_a_denial() {
     // A socket that is bound but does not listen refuses connections and reserves the port. The
     // listener accepts connections and never replies.
     let refusing = TcpSocket::new_v4().unwrap();
     refusing.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let unresponsive = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    // Tokio's timers are in whole milliseconds, rounded up.
-    let timeout = Duration::from_millis(50 + 1);
-
     for address in [refusing.local_addr().unwrap(), unresponsive.local_addr().unwrap()] {
-        for (response, latency) in fetch_without_redis(address, FailureMode::Closed).await {
+        for response in fetch_without_redis(address, FailureMode::Closed).await {
             assert_eq!(
                 (response.status().as_u16(), &problem(&response)["type"]),
                 (503, &json!(REDUCED_CAPACITY))
@@ -573,15 +562,17 @@ async fn an_outage_is_never_reported_as_a_denial_and_takes_no_longer_than_the_ti
             let retry_after = response.headers()["retry-after"].to_str().unwrap();
             assert!((1..=5).contains(&retry_after.parse().unwrap()), "{retry_after}");
             assert_eq!(rate_limit_headers(response.headers()).len(), 1);
-            assert!(latency <= timeout, "{latency:?}");
         }
-        for (response, latency) in fetch_without_redis(address, FailureMode::Open).await {
+        for response in fetch_without_redis(address, FailureMode::Open).await {
             assert_eq!(
                 (response.status().as_u16(), &**response.body()),
                 (200, &b"FailureMode"[..])
             );
             assert_eq!(rate_limit_headers(response.headers()), headers([]));
-            assert!(latency <= timeout, "{latency:?}");
+        }
+        for response in fetch_without_redis(address, FailureMode::Local).await {
+            assert_eq!((response.status().as_u16(), &**response.body()), (200, &b"Local"[..]));
+            assert_ne!(rate_limit_headers(response.headers()), headers([]));
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
+use tokio::sync::Mutex as AsyncMutex;
 
 use super::slot_map::SLOTS;
 use super::timer;
@@ -56,6 +57,8 @@ pub(super) struct Membership {
     known: AtomicU64,
     demand: Mutex<Demand>,
     metrics: FleetMetrics,
+    /// One call at a time, so that no registration follows the sign-off.
+    calling: AsyncMutex<()>,
 }
 
 /// The checks per second, smoothed.
@@ -91,6 +94,7 @@ impl Membership {
             known: AtomicU64::new(0),
             demand: Mutex::new(Demand { since: Instant::now(), per_second: 0.0 }),
             metrics,
+            calling: AsyncMutex::default(),
         }
     }
 
@@ -142,7 +146,12 @@ impl Membership {
         if is_agreed { interval(instances) } else { interval(instances) / SPEEDUP }
     }
 
+    /// A weight of 0 signs off.
     async fn call(&self, weight: u32) -> Option<Fleet> {
+        let _calling = self.calling.lock().await;
+        if weight > 0 && self.has_left.load(Ordering::Relaxed) {
+            return None;
+        }
         let gone_after = INTERVAL * MISSED;
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SCRIPT).arg(1).arg(&self.key);

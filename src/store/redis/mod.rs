@@ -414,6 +414,7 @@ impl RedisStore {
     /// let store = RedisStore::open("redis://127.0.0.1:6379")?;
     /// // A client of the registry has the sender.
     /// let (registry, mut instances) = watch::channel(NonZeroUsize::new(3).unwrap());
+    /// instances.mark_changed(); // the first number counts too
     /// tokio::spawn({
     ///     let store = store.clone();
     ///     async move {

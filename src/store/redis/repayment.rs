@@ -1,11 +1,11 @@
 //! What was taken locally while a server failed, until it is charged on that server.
 
 use std::future::poll_fn;
-use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Context;
 use std::time::{Duration, Instant};
+use std::{iter, mem};
 
 use foldhash::fast::RandomState;
 use futures_util::StreamExt;
@@ -57,8 +57,9 @@ struct Owed {
     policy: Arc<RedisPolicy>,
     key: Key,
     permits: Permits,
-    /// Its charge is under way. What is taken meanwhile is charged later.
-    is_charging: bool,
+    /// What a charge that is under way has not charged if it fails. What is taken meanwhile is charged
+    /// later.
+    charging: Option<Permits>,
 }
 
 type Permits = SmallVec<[u64; 1]>;
@@ -106,7 +107,7 @@ impl Repayment {
             owed.add(&permits);
         } else if ledger.keys.len() < self.max_keys {
             let (policy, key) = (policy.clone(), key.clone());
-            let owed = Owed { policy, key, permits, is_charging: false };
+            let owed = Owed { policy, key, permits, charging: None };
             ledger.keys.insert(name, owed);
             self.count.store(ledger.keys.len(), Ordering::Relaxed);
         } else {
@@ -127,8 +128,13 @@ impl Repayment {
     fn reduce(&self, policy: &Arc<RedisPolicy>, key: &Key, returned: &[u64]) {
         if let Some(owed) = self.ledger().keys.get_mut(&policy.encoder.name(key).to_bytes()) {
             owed.follow(policy);
-            for (permits, returned) in owed.permits.iter_mut().zip(returned) {
-                *permits = permits.saturating_sub(*returned);
+            for (quota, &(mut returned)) in returned.iter().enumerate() {
+                for permits in iter::once(&mut owed.permits).chain(&mut owed.charging) {
+                    if let Some(permits) = permits.get_mut(quota) {
+                        let less = returned.min(*permits);
+                        (*permits, returned) = (*permits - less, returned - less);
+                    }
+                }
             }
         }
     }
@@ -139,6 +145,7 @@ impl Repayment {
             && let Some(owed) = self.ledger().keys.get_mut(&policy.encoder.name(key).to_bytes())
         {
             owed.permits.fill(0);
+            owed.charging.iter_mut().for_each(|permits| permits.fill(0));
         }
     }
 
@@ -281,9 +288,9 @@ impl Repayment {
         let Charge { name, policy, key, permits, end, .. } = charge;
         let mut ledger = self.ledger();
         let Some(owed) = ledger.keys.get_mut(name) else { return };
-        owed.is_charging = false;
-        if *end == End::NotCharged {
-            owed.add(&owed.policy.limits.taken_by(&policy.limits, permits));
+        let charging = owed.charging.take();
+        if let Some(permits) = charging.filter(|_| *end == End::NotCharged) {
+            owed.add(&permits);
         }
         let is_paid = owed.permits.iter().all(|permits| *permits == 0);
         if is_paid {
@@ -325,7 +332,9 @@ impl Owed {
     /// The permits are those of another revision's quotas from now on.
     fn follow(&mut self, policy: &Arc<RedisPolicy>) {
         if !Arc::ptr_eq(&self.policy, policy) {
-            self.permits = policy.limits.taken_by(&self.policy.limits, &self.permits);
+            for permits in iter::once(&mut self.permits).chain(&mut self.charging) {
+                *permits = policy.limits.taken_by(&self.policy.limits, permits);
+            }
             self.policy = policy.clone();
         }
     }
@@ -338,16 +347,17 @@ impl Owed {
     }
 
     fn begin(&mut self, repayment: &Arc<Repayment>, name: &[u8]) -> Option<Charge> {
-        if self.is_charging {
+        if self.charging.is_some() {
             return None;
         }
-        self.is_charging = true;
+        let permits = mem::take(&mut self.permits);
+        self.charging = Some(permits.clone());
         Some(Charge {
             repayment: repayment.clone(),
             name: name.to_owned(),
             policy: self.policy.clone(),
             key: self.key.clone(),
-            permits: mem::take(&mut self.permits),
+            permits,
             end: End::Unknown,
         })
     }
@@ -461,6 +471,21 @@ mod tests {
         let charge = repayment.begin(&name).unwrap();
         assert_eq!(charge.permits.as_slice(), [0]);
         charge.end(End::Charged);
+        assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
+    }
+
+    /// It is charged neither now nor, if that fails, later.
+    #[test]
+    fn what_is_given_back_or_reset_during_a_charge_is_not_charged_later() {
+        let (repayment, policy, key, name) = owing();
+        let charge = repayment.begin(&name).unwrap();
+        repayment.add(&policy, &key, &Op::acquire(1));
+        repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));
+        charge.end(End::NotCharged);
+        let charge = repayment.begin(&name).unwrap();
+        assert_eq!(charge.permits.as_slice(), [2]);
+        repayment.forget(&policy, &key);
+        charge.end(End::NotCharged);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
     }
 

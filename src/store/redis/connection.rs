@@ -160,7 +160,8 @@ impl Connection {
     /// connection, so that a stall of that runtime is not taken for the server's silence.
     ///
     /// A check that nobody polls does not read its reply. So a server that seems to be silent gets a
-    /// call whose reply is read here. An error is a sign of life too, so it needs no permission.
+    /// call whose reply is read here. An error is a sign of life too, so it needs no permission. The
+    /// connection of a cluster pool would send a `PING` to all nodes, and wait for one that hangs.
     pub(super) async fn keep(self: &Arc<Self>) {
         let ping = redis::cmd("PING");
         let mut pinging = None;
@@ -181,7 +182,7 @@ impl Connection {
                 ));
                 return Poll::Ready(());
             }
-            if is_doubtful && pinging.is_none() {
+            if is_doubtful && pinging.is_none() && self.multiplexed.is_one_server() {
                 pinging = Some(Box::pin(self.call(&ping, false)));
             }
             if let Some(call) = &mut pinging

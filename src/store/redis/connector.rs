@@ -199,6 +199,11 @@ impl fmt::Debug for Connector {
 }
 
 impl Multiplexed {
+    /// Whether all calls go to the same server.
+    pub(super) fn is_one_server(&self) -> bool {
+        matches!(self, Self::Server(_))
+    }
+
     pub(super) async fn call(self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Server(mut connection) => command.query_async(&mut connection).await,

@@ -165,9 +165,9 @@ impl Limiter {
         match poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx)).await {
             Ok(_) => Ok(()),
             Err(error) => {
-                // Permits may not be given back twice.
-                let is_local = self.inner.failure_mode.is_local()
-                    && !(is_credit && pending.may_have_run(&error));
+                // Permits must not be given back twice. An error of the server says that they were not.
+                let may_be_done = pending.was_sent() && error.kind() != ErrorKind::Server;
+                let is_local = self.inner.failure_mode.is_local() && !(is_credit && may_be_done);
                 let local = is_local.then(|| backend.decide_locally(&key, &op)).flatten();
                 local.map(|_| ()).ok_or(error)
             }

@@ -68,7 +68,8 @@ pub enum FailureMode {
     /// It can admit less, too: a check whose reply is late may be charged twice, and local windows
     /// start in the outage and include what was used before, so that counts for longer. A cost above
     /// the share of an instance is denied. Permits that Redis has charged and that are given back in an
-    /// outage stay charged there.
+    /// outage stay charged there. If Redis may have received what gives permits back, but its reply is lost,
+    /// they are not given back again.
     ///
     /// All stores with the same [key prefix](crate::RedisStore::key_prefix) on a server are one fleet.
     /// Each store that is opened registers as an instance; clones do not. So give each service its own

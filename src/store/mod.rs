@@ -214,7 +214,7 @@ pub struct PendingVerdict(());
 
 #[cfg(not(feature = "redis"))]
 impl PendingVerdict {
-    pub(crate) fn may_have_run(&self, _: &crate::Error) -> bool {
+    pub(crate) fn was_sent(&self) -> bool {
         false
     }
 }

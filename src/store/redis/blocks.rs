@@ -1,12 +1,11 @@
 //! The block list in Redis, which each process reads from time to time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
 
 use super::slot_map::SLOTS;
 use super::timer;
@@ -30,8 +29,8 @@ pub(super) struct RedisBlocks {
     key: String,
     slot: u16,
     known: KnownBlocks,
-    /// One call at a time: an earlier list must not replace a later one.
-    calling: Mutex<()>,
+    /// How many replies have replaced it.
+    version: Mutex<u64>,
     is_following: AtomicBool,
     has_warned: AtomicBool,
     this: Weak<Self>,
@@ -44,21 +43,22 @@ impl RedisBlocks {
             key: format!("{key_prefix}:{{{TAG}}}"),
             slot: crc16::State::<crc16::XMODEM>::calculate(TAG.as_bytes()) % SLOTS,
             known: KnownBlocks::default(),
-            calling: Mutex::default(),
+            version: Mutex::default(),
             is_following: AtomicBool::new(false),
             has_warned: AtomicBool::new(false),
             this: this.clone(),
         })
     }
 
-    /// Calls the script, and remembers the list that it returns.
-    async fn call(&self, args: &[&[u8]]) -> Result<(), Error> {
+    /// Calls the script, and remembers the list that it returns. Returns whether it did: not if another
+    /// reply was remembered meanwhile, because that one may be newer.
+    async fn call(&self, args: &[&[u8]]) -> Result<bool, Error> {
+        let before = *self.version();
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SCRIPT).arg(1).arg(&self.key);
         for arg in args {
             command.arg(arg);
         }
-        let _calling = self.calling.lock().await;
         let (topology, slot) = (self.topology.clone(), self.slot);
         // In a task of its own, because the reply shows whether the connection works.
         let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });
@@ -66,15 +66,30 @@ impl RedisBlocks {
         let reply = timer::timeout_at(Instant::now() + TIMEOUT, call).await;
         match reply.ok_or_else(unanswered)?.map_err(|_| unanswered())? {
             Ok(reply) => {
-                self.known.replace(parse(&reply).ok_or_else(|| {
+                let blocked = parse(&reply).ok_or_else(|| {
                     Error::new(ErrorKind::Server, "the reply is not a block list")
-                })?);
-                Ok(())
+                })?;
+                let mut version = self.version();
+                let is_latest = *version == before;
+                if is_latest {
+                    *version += 1;
+                    self.known.replace(blocked);
+                }
+                Ok(is_latest)
             }
             Err(Failure::Refused(error)) if is_full(&error) => Err(full()),
             Err(Failure::Refused(error) | Failure::Lost(error)) => Err(error),
             Err(Failure::UnknownScript | Failure::Redirected) => Err(unanswered()),
         }
+    }
+
+    async fn read(&self) -> Result<(), Error> {
+        while !self.call(&[b"list"]).await? {}
+        Ok(())
+    }
+
+    fn version(&self) -> MutexGuard<'_, u64> {
+        self.version.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Once, because it does not change unless someone changes the permissions.
@@ -95,18 +110,19 @@ impl Blocks for RedisBlocks {
 
     fn change(&self, change: BlockChange) -> Done<'_> {
         Box::pin(async move {
-            match change {
+            let is_known = match change {
                 BlockChange::Block(member, time) => {
                     let (time, most) = (time.as_millis().to_string(), MAX_BLOCKED.to_string());
-                    self.call(&[b"block", &member, time.as_bytes(), most.as_bytes()]).await
+                    self.call(&[b"block", &member, time.as_bytes(), most.as_bytes()]).await?
                 }
-                BlockChange::Unblock(member) => self.call(&[b"unblock", &member]).await,
-            }
+                BlockChange::Unblock(member) => self.call(&[b"unblock", &member]).await?,
+            };
+            if is_known { Ok(()) } else { self.read().await }
         })
     }
 
     fn refresh(&self) -> Done<'_> {
-        Box::pin(self.call(&[b"list"]))
+        Box::pin(self.read())
     }
 
     fn follow(&self) {

@@ -163,8 +163,7 @@ impl Connection {
     /// call whose reply is read here. An error is a sign of life too, so it needs no permission. The
     /// connection of a cluster pool would send a `PING` to all nodes, and wait for one that hangs.
     pub(super) async fn keep(self: &Arc<Self>) {
-        let ping = redis::cmd("PING");
-        let mut pinging = None;
+        let mut asking = None;
         poll_fn(|cx| {
             self.disconnection.keeper.register(cx.waker());
             if let Some(error) = self.closed() {
@@ -182,17 +181,24 @@ impl Connection {
                 ));
                 return Poll::Ready(());
             }
-            if is_doubtful && pinging.is_none() && self.multiplexed.is_one_server() {
-                pinging = Some(Box::pin(self.call(&ping, false)));
+            if is_doubtful && asking.is_none() && self.multiplexed.is_one_server() {
+                asking = Some(Box::pin(self.ask()));
             }
-            if let Some(call) = &mut pinging
+            if let Some(call) = &mut asking
                 && call.as_mut().poll(cx).is_ready()
             {
-                pinging = None;
+                asking = None;
             }
             Poll::Pending
         })
         .await;
+    }
+
+    /// The reply proves nothing but that one arrived.
+    async fn ask(self: &Arc<Self>) {
+        let Ok(in_flight) = InFlight::start(self) else { return };
+        let _ = self.multiplexed.clone().call(&redis::cmd("PING")).await;
+        in_flight.noticed();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -235,6 +241,12 @@ impl<'a> InFlight<'a> {
             timer::arm(now + WAKE_INTERVAL, Arc::downgrade(&timer));
         }
         Ok(Self { connection, is_done: false })
+    }
+
+    /// A reply arrived, whatever it was.
+    fn noticed(mut self) {
+        self.is_done = true;
+        self.connection.state().health.received(Instant::now(), false);
     }
 
     /// A reply arrived. A fault makes the connection useless.

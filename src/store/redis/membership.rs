@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
-use tokio::sync::Mutex as AsyncMutex;
 
 use super::slot_map::SLOTS;
 use super::timer;
@@ -37,6 +36,9 @@ const SMOOTHING: Duration = Duration::from_secs(5);
 /// Added to the checks per second. Differences between small numbers are mostly chance.
 const LEAST_WEIGHT: u32 = 10;
 
+/// The weight of an instance that leaves.
+const SIGN_OFF: u32 = 0;
+
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The hash tag of the key that all instances share.
@@ -57,8 +59,6 @@ pub(super) struct Membership {
     known: AtomicU64,
     demand: Mutex<Demand>,
     metrics: FleetMetrics,
-    /// One call at a time, so that no registration follows the sign-off.
-    calling: AsyncMutex<()>,
 }
 
 /// The checks per second, smoothed.
@@ -94,7 +94,6 @@ impl Membership {
             known: AtomicU64::new(0),
             demand: Mutex::new(Demand { since: Instant::now(), per_second: 0.0 }),
             metrics,
-            calling: AsyncMutex::default(),
         }
     }
 
@@ -121,7 +120,7 @@ impl Membership {
     pub(super) async fn leave(&self) {
         self.has_left.store(true, Ordering::Relaxed);
         if self.is_registering.load(Ordering::Relaxed) {
-            self.call(0).await;
+            self.call(SIGN_OFF).await;
         }
     }
 
@@ -146,12 +145,7 @@ impl Membership {
         if is_agreed { interval(instances) } else { interval(instances) / SPEEDUP }
     }
 
-    /// A weight of 0 signs off.
     async fn call(&self, weight: u32) -> Option<Fleet> {
-        let _calling = self.calling.lock().await;
-        if weight > 0 && self.has_left.load(Ordering::Relaxed) {
-            return None;
-        }
         let gone_after = INTERVAL * MISSED;
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SCRIPT).arg(1).arg(&self.key);
@@ -231,6 +225,11 @@ async fn register(registration: Registration) {
             return;
         }
         let pause = membership.register().await;
+        if membership.has_left.load(Ordering::Relaxed) {
+            // The registration may have come after the sign-off.
+            membership.call(SIGN_OFF).await;
+            return;
+        }
         let share = membership.local.share();
         membership.metrics.divided(share.instances(), share.fraction());
         drop(membership);

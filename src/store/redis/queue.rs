@@ -42,10 +42,9 @@ impl QueuedCheck {
         self.0.is_none()
     }
 
-    /// Whether the server may have run it, although it failed with this error.
-    pub(crate) fn may_have_run(&self, error: &Error) -> bool {
-        let was_sent = self.0.as_ref().is_some_and(|place| place.batch.was_sent(place.index));
-        was_sent && !error.is_transient_reply()
+    /// Whether the server may have received it.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.0.as_ref().is_some_and(|place| place.batch.was_sent(place.index))
     }
 }
 

@@ -18,7 +18,7 @@ use super::policy::RedisPolicy;
 use super::queue::{QueuedCheck, Queues};
 use super::timer;
 use crate::store::Op;
-use crate::{Key, random};
+use crate::{Error, Key, random};
 
 /// How many keys are charged at a time, and how long the pause before is. So a fleet that returns does
 /// not flood the server.
@@ -285,12 +285,12 @@ impl Repayment {
     }
 
     fn end(&self, charge: &Charge) {
-        let Charge { name, policy, key, permits, end, .. } = charge;
+        let Charge { name, policy, key, end, .. } = charge;
         let mut ledger = self.ledger();
         let Some(owed) = ledger.keys.get_mut(name) else { return };
-        let charging = owed.charging.take();
-        if let Some(permits) = charging.filter(|_| *end == End::NotCharged) {
-            owed.add(&permits);
+        let charging = owed.charging.take().unwrap_or_default();
+        if *end == End::NotCharged {
+            owed.add(&charging);
         }
         let is_paid = owed.permits.iter().all(|permits| *permits == 0);
         if is_paid {
@@ -304,7 +304,7 @@ impl Repayment {
             End::Charged if is_paid => policy.local.iter().for_each(|local| local.settled(key)),
             End::Charged | End::NotCharged => {}
             // The local bucket stays as it is.
-            End::Unknown => policy.metrics.uncharged(largest(permits)),
+            End::Unknown => policy.metrics.uncharged(largest(&charging)),
         }
     }
 
@@ -374,9 +374,10 @@ impl Charge {
     async fn finish(self, queues: &Queues, op: Op, mut check: QueuedCheck) -> End {
         let Self { policy, key, .. } = &self;
         let charged = poll_fn(|cx| queues.poll(policy, key, &op, &mut check, cx)).await;
+        let may_be_charged = |error: &Error| check.was_sent() && !error.is_transient_reply();
         let end = match charged {
             Ok(_) => End::Charged,
-            Err(error) if check.may_have_run(&error) => End::Unknown,
+            Err(error) if may_be_charged(&error) => End::Unknown,
             Err(_) => End::NotCharged,
         };
         self.end(end);

@@ -115,7 +115,7 @@ impl World {
                 if calls.is_empty() {
                     self.queue(id).given_up();
                     self.forget(flight);
-                    self.carried(number, again(Work::Continue));
+                    self.carried(number, again(Work::Continue), 0);
                 } else {
                     self.tasks.insert(number, again(Work::Send { flight, connection, calls }));
                     self.resume(number);
@@ -335,6 +335,8 @@ impl World {
         replies: Vec<Reply>,
     ) {
         let (id, now) = (task.queue, self.instant());
+        let checks =
+            calls.iter().flat_map(|call| &call.groups).map(|group| group.costs.len()).sum();
         let received = replies.iter().any(|reply| !matches!(reply, Reply::Broken));
         let is_late = self.queue(id).returned(received.then_some((flight.sent, now)));
         let is_good = |reply: &Reply| !matches!(reply, Reply::Broken | Reply::ReadOnly);
@@ -374,7 +376,7 @@ impl World {
             }
         }
         self.forget(flight);
-        self.carried(number, task);
+        self.carried(number, task, checks);
     }
 
     fn finish_again(&mut self, redirected: Redirected, reply: Reply) {
@@ -384,12 +386,17 @@ impl World {
     }
 
     /// The task has carried its batch.
-    fn carried(&mut self, number: u64, task: Task) {
+    fn carried(&mut self, number: u64, task: Task, checks: usize) {
+        let id = task.queue;
         if task.is_lone {
-            self.start_next(task.queue, QueueState::end_alone);
-        } else {
-            self.tasks.insert(number, task);
+            self.start_next(id, QueueState::end_alone);
+            return;
+        }
+        self.tasks.insert(number, task);
+        if checks > 1 || self.queue(id).waiting_checks() > 0 {
             self.resume(number);
+        } else {
+            self.step(number);
         }
     }
 

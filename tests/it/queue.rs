@@ -538,31 +538,6 @@ async fn a_caller_that_checks_again_at_once_needs_no_other_task() {
     caller.await.unwrap();
 }
 
-/// Three of them could otherwise check one at a time for as long as they go on, with one waiting for the
-/// next reply.
-#[tokio::test]
-async fn a_few_callers_that_check_again_at_once_share_calls() {
-    let server = Server::start().await;
-    let limiter = limiter(server.url());
-    limiter.check("warm").await.unwrap().ensure_allowed().unwrap();
-    let before = calls(&server, "evalsha").await;
-    let callers: Vec<_> = (0..3)
-        .map(|caller: u32| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move {
-                for _ in 0..200 {
-                    limiter.check(caller).await.unwrap().ensure_allowed().unwrap();
-                }
-            })
-        })
-        .collect();
-    for caller in callers {
-        caller.await.unwrap();
-    }
-    let calls = calls(&server, "evalsha").await - before;
-    assert!(calls <= 450, "{calls} calls for 600 checks");
-}
-
 /// As in a stream of checks whose consumer is busy: nobody reads the reply.
 #[tokio::test]
 async fn a_check_that_is_kept_without_polling_it_costs_no_connection() {

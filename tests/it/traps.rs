@@ -1,6 +1,7 @@
 //! Common mistakes: each fails to compile, returns an error, or logs what to change. Those that must
 //! not compile are doc tests of the items they concern.
 
+use std::fs;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -314,9 +315,44 @@ async fn failing_open_because_of_an_error_reply_is_logged() {
 
 #[tokio::test]
 async fn failing_open_because_of_a_replica_is_logged() {
+    // Redis 6.2 says that `replica-serve-stale-data` is no, and later servers `on a stale replica`.
+    for (stale, reason) in [("yes", "READONLY"), ("no", "stale")] {
+        let server = Server::with_args(&["--replica-serve-stale-data", stale]).await;
+        server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+        assert_reported(&open_limiter(server.url()), &address(&server), reason).await;
+    }
+}
+
+#[tokio::test]
+async fn failing_open_because_of_a_failed_snapshot_is_logged() {
+    let server = Server::with_args(&["--save", "3600", "1000000"]).await;
+    // The snapshot cannot replace a directory.
+    let in_the_way = server.dir().join("dump.rdb");
+    fs::create_dir(&in_the_way).unwrap();
+    fs::write(in_the_way.join("file"), "").unwrap();
+    server.command(&["BGSAVE"]).await;
+    wait_until("the snapshot has failed", BOUND, async || {
+        server.info("persistence").await["rdb_last_bgsave_status"] == "err"
+    })
+    .await;
+    assert_reported(&open_limiter(server.url()), &address(&server), "MISCONF").await;
+}
+
+#[tokio::test]
+async fn failing_open_because_of_paused_clients_is_logged() {
     let server = Server::start().await;
-    server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
-    assert_reported(&open_limiter(server.url()), &address(&server), "READONLY").await;
+    let limiter = open_limiter(server.url());
+    let connected = async || limiter.peek("warm").await.is_ok();
+    wait_until("the store answers", BOUND, connected).await;
+    server.command(&["CLIENT", "PAUSE", "2000"]).await;
+    assert_reported(&limiter, &address(&server), "did not reply in time").await;
+}
+
+#[tokio::test]
+async fn failing_open_because_of_a_missing_password_is_logged() {
+    let server = Server::start().await;
+    server.command(&["CONFIG", "SET", "requirepass", "secret"]).await;
+    assert_reported(&open_limiter(server.url()), &address(&server), "NOAUTH").await;
 }
 
 #[tokio::test]

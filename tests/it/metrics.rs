@@ -272,17 +272,26 @@ async fn repairs_and_unknown_scripts_are_counted() {
     let server = Server::start().await;
     let (prometheus, _guard) = recorder();
     let policy = Policy::new("api").quota("rate", Quota::per_hour(9));
-    let limiter = Limiter::new(RedisStore::open(server.url()).unwrap(), policy).unwrap();
+    let limiter = Limiter::builder(RedisStore::open(server.url()).unwrap(), policy);
+    let limiter = limiter.cache_denials(Duration::ZERO).build().unwrap();
     assert!(limiter.check("key").await.unwrap().is_allowed());
     let keys: Vec<String> = server.query(&["KEYS", "*{key}*"]).await;
     let [key] = &keys[..] else { panic!("{keys:?}") };
-    server.query::<()>(&["SET", key, "garbage"]).await;
     server.query::<()>(&["SCRIPT", "FLUSH"]).await;
-    assert!(limiter.check("key").await.unwrap().is_denied());
+    // The second is far in the future, and what remains after both never expires.
+    for (repairs, set) in [
+        (1.0, &["SET", key, "garbage"][..]),
+        (2.0, &["SET", key, "9007199254740993008", "PX", "100000"]),
+        (3.0, &["PERSIST", key]),
+    ] {
+        server.command(set).await;
+        assert!(limiter.check("key").await.unwrap().is_denied());
+        let labels = [("tollgate_policy", "api")];
+        let text = prometheus.render();
+        assert_eq!(value(&text, "tollgate_redis_repairs_total", &labels), Some(repairs), "{set:?}");
+    }
     assert!(limiter.check("other").await.unwrap().is_allowed());
     let text = prometheus.render();
-    let labels = [("tollgate_policy", "api")];
-    assert_eq!(value(&text, "tollgate_redis_repairs_total", &labels), Some(1.0));
     assert_eq!(value(&text, "tollgate_redis_noscript_total", &[]), Some(1.0));
     assert_eq!(value(&text, "tollgate_redis_connections", &[]), Some(1.0));
     let sizes = value(&text, "tollgate_redis_batch_size_count", &[]);

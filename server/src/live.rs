@@ -52,9 +52,24 @@ pub(crate) struct Active {
     /// The sections of the files that are not in effect until a restart.
     pub(crate) restart_needed: Vec<&'static str>,
     pub(crate) client_ip: ClientIp,
-    has_warned_of_gateways: AtomicBool,
-    has_warned_of_domains: AtomicBool,
-    has_warned_of_descriptors: AtomicBool,
+    pub(crate) warnings: Warnings,
+}
+
+/// What is logged once for each configuration, because anyone may send such requests.
+#[derive(Default)]
+pub(crate) struct Warnings {
+    pub(crate) gateway: Once,
+    pub(crate) domain: Once,
+    pub(crate) descriptors: Once,
+}
+
+#[derive(Default)]
+pub(crate) struct Once(AtomicBool);
+
+impl Once {
+    pub(crate) fn is_first(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
 }
 
 #[derive(Clone)]
@@ -229,25 +244,8 @@ impl Active {
             settings,
             restart_needed,
             client_ip,
-            has_warned_of_gateways: AtomicBool::new(false),
-            has_warned_of_domains: AtomicBool::new(false),
-            has_warned_of_descriptors: AtomicBool::new(false),
+            warnings: Warnings::default(),
         })
-    }
-
-    /// Once for each configuration, because anyone may send such requests.
-    pub(crate) fn warns_of_gateways(&self) -> bool {
-        !self.has_warned_of_gateways.swap(true, Ordering::Relaxed)
-    }
-
-    /// Once for each configuration, because there is one of these for each request.
-    pub(crate) fn warns_of_domains(&self) -> bool {
-        !self.has_warned_of_domains.swap(true, Ordering::Relaxed)
-    }
-
-    /// Likewise.
-    pub(crate) fn warns_of_descriptors(&self) -> bool {
-        !self.has_warned_of_descriptors.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn policy(&self, name: &str) -> Option<&ActivePolicy> {

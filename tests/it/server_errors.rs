@@ -48,19 +48,8 @@ async fn out_of_memory_passes_and_charges_nothing() {
 #[tokio::test]
 async fn a_failed_snapshot_passes() {
     let server = Server::with_args(&["--save", "3600", "1000000"]).await;
-    // The snapshot cannot replace a directory.
-    let in_the_way = server.dir().join("dump.rdb");
-    fs::create_dir(&in_the_way).unwrap();
-    fs::write(in_the_way.join("file"), "").unwrap();
-    let save = async |status: &str| {
-        server.command(&["BGSAVE"]).await;
-        wait_until("the snapshot has ended", BOUND, async || {
-            let state = server.info("persistence").await;
-            state["rdb_bgsave_in_progress"] == "0" && state["rdb_last_bgsave_status"] == status
-        })
-        .await;
-    };
-    save("err").await;
+    let in_the_way = server.obstruct_snapshots();
+    server.save("err").await;
     let limiter = limiter(server.url());
     // The first goes alone, the others in one call. The text of the error has a comma.
     for check in ["a", "b", "c"].map(|key| start(limiter.check(key))) {
@@ -69,7 +58,7 @@ async fn a_failed_snapshot_passes() {
     }
     assert_fails(&limiter, "MISCONF", true).await;
     fs::remove_dir_all(&in_the_way).unwrap();
-    save("ok").await;
+    server.save("ok").await;
     assert_passes(&limiter).await;
 }
 

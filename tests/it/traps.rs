@@ -1,7 +1,6 @@
 //! Common mistakes: each fails to compile, returns an error, or logs what to change. Those that must
 //! not compile are doc tests of the items they concern.
 
-use std::fs;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -326,15 +325,8 @@ async fn failing_open_because_of_a_replica_is_logged() {
 #[tokio::test]
 async fn failing_open_because_of_a_failed_snapshot_is_logged() {
     let server = Server::with_args(&["--save", "3600", "1000000"]).await;
-    // The snapshot cannot replace a directory.
-    let in_the_way = server.dir().join("dump.rdb");
-    fs::create_dir(&in_the_way).unwrap();
-    fs::write(in_the_way.join("file"), "").unwrap();
-    server.command(&["BGSAVE"]).await;
-    wait_until("the snapshot has failed", BOUND, async || {
-        server.info("persistence").await["rdb_last_bgsave_status"] == "err"
-    })
-    .await;
+    server.obstruct_snapshots();
+    server.save("err").await;
     assert_reported(&open_limiter(server.url()), &address(&server), "MISCONF").await;
 }
 

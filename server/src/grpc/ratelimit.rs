@@ -72,7 +72,7 @@ fn validate(request: &RateLimitRequest, active: &Active) -> Result<(), Status> {
         0 => Err(Status::invalid_argument("there is no descriptor")),
         many if many > max_descriptors => {
             let message = format!("{many} descriptors, of at most {max_descriptors}");
-            if active.warns_of_descriptors() {
+            if active.warnings.descriptors.is_first() {
                 tracing::warn!(
                     domain = ?request.domain, descriptors = many,
                     "a request has more descriptors than `limits.descriptors`, so it is not checked: raise the limit"
@@ -98,7 +98,7 @@ enum Planned<'a> {
 }
 
 fn plan<'a>(active: &'a Active, request: &'a RateLimitRequest) -> Result<Vec<Planned<'a>>, Status> {
-    if !active.domains.has(&request.domain) && active.warns_of_domains() {
+    if !active.domains.has(&request.domain) && active.warnings.domain.is_first() {
         let domain = &request.domain;
         tracing::warn!(?domain, "the configuration does not have this domain: nothing is limited");
     }

@@ -173,7 +173,7 @@ fn key<'a>(
             .any(|range| range.contains_address(peer.ip()))
     {
         let peer = peer.ip();
-        if active.warns_of_gateways() {
+        if active.warnings.gateway.is_first() {
             tracing::warn!(%peer, "a gateway is not in `auth.trusted_proxies`: its requests are rejected");
         }
         return Err(bad_request(&format!("`auth.trusted_proxies` does not have {peer}")));

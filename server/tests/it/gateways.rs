@@ -163,6 +163,22 @@ async fn two_copies_behind_envoy_share_the_limit_and_a_killed_one_loses_nothing(
     assert_eq!(before + after, 500);
 }
 
+/// Without a query in its configuration, Caddy sends that of the client.
+#[tokio::test]
+#[ignore = "needs Caddy: make test-gateways"]
+async fn a_query_does_not_choose_the_limit_behind_caddy() {
+    let server = Server::with_settings("policies: { a: { q: 1/h } }\nauth: { policy: a }");
+    let client = Client::new();
+    let get = async |caddy: &Gateway, query: &str| {
+        client.get(format!("{}{query}", caddy.url())).send().await.unwrap().status()
+    };
+    let keeps_query = Gateway::caddy_with(&server, "uri /auth");
+    assert_eq!(get(&keeps_query, "?cost=0").await, StatusCode::BAD_REQUEST);
+    let drops_query = Gateway::caddy_with(&server, "uri /auth?");
+    assert_eq!(get(&drops_query, "?cost=0").await, StatusCode::OK);
+    assert_eq!(get(&drops_query, "?cost=0").await, StatusCode::TOO_MANY_REQUESTS);
+}
+
 #[tokio::test]
 #[ignore = "needs Caddy: make test-gateways"]
 async fn caddy_admits_and_denies_as_configured_with_the_headers() {

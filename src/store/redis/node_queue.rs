@@ -416,9 +416,8 @@ impl Flusher {
                 },
                 Err(error) => return self.cannot_connect(&error),
             };
-            // Tasks whose checks were just completed often check again, and then share the next
-            // batch. A single one sends its next check itself if nothing waits.
-            if checks > 1 || self.queue.state().queue.waiting_checks() > 0 {
+            let pauses = self.queue.state().queue.pauses_after(checks);
+            if pauses {
                 yield_once().await;
             }
             if !self.may_continue() {

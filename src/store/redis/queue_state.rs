@@ -178,6 +178,13 @@ impl QueueState {
         Next::Waits(self.rearm(now, None))
     }
 
+    /// Whether a flusher pauses after a batch of so many checks: tasks whose checks were just completed
+    /// often check again, and then share the next batch. A single one sends its next check itself, unless
+    /// others wait.
+    pub(super) fn pauses_after(&self, checks: usize) -> bool {
+        checks > 1 || !self.is_empty()
+    }
+
     /// A check with an earlier deadline would be answered too late if it were sent now.
     pub(super) fn earliest_deadline(&self, now: Instant) -> Instant {
         self.window.earliest_deadline(now)

@@ -101,6 +101,24 @@ impl Server {
         self.dir.path()
     }
 
+    /// From now on snapshots fail, because none can replace a directory. Returns what is in the way.
+    pub(crate) fn obstruct_snapshots(&self) -> PathBuf {
+        let in_the_way = self.dir().join("dump.rdb");
+        std::fs::create_dir(&in_the_way).expect("there is no snapshot yet");
+        std::fs::write(in_the_way.join("file"), "").expect("the directory is new");
+        in_the_way
+    }
+
+    /// Takes a snapshot, with a server that keeps any, and waits until it has this result.
+    pub(crate) async fn save(&self, status: &str) {
+        self.command(&["BGSAVE"]).await;
+        wait_until("the snapshot has ended", BOUND, async || {
+            let state = self.info("persistence").await;
+            state["rdb_bgsave_in_progress"] == "0" && state["rdb_last_bgsave_status"] == status
+        })
+        .await;
+    }
+
     /// Kills the process. All data is lost.
     pub(crate) fn stop(&self) {
         if let Some(mut process) = self.process.lock().unwrap().take() {

@@ -22,6 +22,8 @@ const TLS: [(&str, &str, bool); 4] = [
     ("envoy", "- name: tollgate\n", false),
 ];
 
+const CADDY_URI: &str = "uri /auth?policy=search";
+
 /// A running gateway. It is killed at the end.
 pub(crate) struct Gateway {
     process: Child,
@@ -47,7 +49,15 @@ impl Gateway {
     }
 
     pub(crate) fn caddy(server: &Server) -> Self {
+        Self::caddy_with(server, CADDY_URI)
+    }
+
+    /// With another line instead of [`CADDY_URI`].
+    pub(crate) fn caddy_with(server: &Server, uri: &str) -> Self {
         Self::start("caddy", server, |_, directory, config| {
+            let text = std::fs::read_to_string(config).unwrap();
+            assert_eq!(text.matches(CADDY_URI).count(), 1, "{text}");
+            std::fs::write(config, text.replace(CADDY_URI, uri)).unwrap();
             let mut command = Command::new("caddy");
             command.env("HOME", directory).args(["run", "--adapter", "caddyfile", "--config"]);
             command.arg(config);

@@ -393,7 +393,7 @@ impl World {
             return;
         }
         self.tasks.insert(number, task);
-        if checks > 1 || self.queue(id).waiting_checks() > 0 {
+        if self.queue(id).pauses_after(checks) {
             self.resume(number);
         } else {
             self.step(number);

@@ -1,7 +1,11 @@
 //! Batches: the decisions equal those of separate checks, and checks are cancelled and fail
 //! independently.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -529,6 +533,40 @@ async fn a_caller_that_checks_again_at_once_needs_no_other_task() {
         check.await.unwrap().ensure_allowed().unwrap();
     });
     caller.await.unwrap();
+}
+
+/// A task that is woken while it runs is polled again, and may move to another thread for that.
+#[tokio::test]
+async fn a_lone_check_wakes_its_task_once() {
+    let server = Server::start().await;
+    let limiter = limiter(server.url());
+    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+    let mut check = pin!(limiter.check("key"));
+    let mut wakes = None;
+    let decision = poll_fn(|cx| {
+        let wakes = wakes.get_or_insert_with(|| Arc::new(Wakes::new(cx.waker().clone())));
+        check.as_mut().poll(&mut Context::from_waker(&wakes.clone().into()))
+    });
+    decision.await.unwrap().ensure_allowed().unwrap();
+    assert_eq!(wakes.unwrap().count.load(Relaxed), 1);
+}
+
+struct Wakes {
+    task: Waker,
+    count: AtomicUsize,
+}
+
+impl Wakes {
+    fn new(task: Waker) -> Self {
+        Self { task, count: AtomicUsize::new(0) }
+    }
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.count.fetch_add(1, Relaxed);
+        self.task.wake_by_ref();
+    }
 }
 
 /// As in a stream of checks whose consumer is busy: nobody reads the reply.

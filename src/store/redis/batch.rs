@@ -125,8 +125,10 @@ enum Progress {
 /// What a key has used matters if it is more than this part of a limit.
 const MATTERS: u64 = 8;
 
-/// Tasks to wake once no lock is held.
-type Wakers = SmallVec<[Waker; 1]>;
+/// The tasks of checks that are completed, to wake once no lock is held.
+#[derive(Debug, Default)]
+#[must_use = "the tasks would never be polled again"]
+pub(super) struct Wakers(SmallVec<[Waker; 1]>);
 
 impl<'a> Runs<'a> {
     fn push(&mut self, op: &'a Op) {
@@ -311,7 +313,7 @@ impl Batch {
         error: impl Fn() -> Error,
         encode: impl FnOnce(&[Group<'_>]) -> T,
     ) -> T {
-        let mut wakers = Wakers::new();
+        let mut wakers = Wakers::default();
         let mut state = self.state();
         let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
         *sent_at = policies.iter().find_map(|policy| policy.policy.denials.sent_now());
@@ -343,7 +345,7 @@ impl Batch {
         let encoded = encode(&to_send);
         drop(to_send);
         drop(state);
-        wake(wakers);
+        wakers.wake();
         encoded
     }
 
@@ -370,8 +372,8 @@ impl Batch {
     pub(super) fn complete(
         &self,
         found: impl IntoIterator<Item = (usize, Result<Found, Error>)>,
-    ) -> Vec<Abandoned> {
-        let mut wakers = Wakers::new();
+    ) -> (Wakers, Vec<Abandoned>) {
+        let mut wakers = Wakers::default();
         let mut state = self.state();
         let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
         let mut replays: SmallVec<[_; 1]> = SmallVec::new();
@@ -384,7 +386,7 @@ impl Batch {
                 *replay = Some(found.map(|found| Replay::new(policy, &bucket.key, *slot, found)));
             }
         }
-        wakers.reserve(checks.len());
+        wakers.0.reserve(checks.len());
         let (mut abandoned, mut decided) = (Vec::new(), 0);
         for check in checks.iter_mut().filter(|check| check.is_sent) {
             // One that was cancelled since has been charged, so it counts for those after it.
@@ -424,14 +426,13 @@ impl Batch {
         for Denied { policy, key, state, now, sent_at } in denials {
             policy.denials.report(&key, state, now, sent_at);
         }
-        wake(wakers);
-        abandoned
+        (wakers, abandoned)
     }
 
     /// Fails the checks whose deadline has passed. Returns the deadline of the next, if any is
     /// pending.
     pub(super) fn expire(&self, now: Instant, error: impl Fn(u16) -> Error) -> Option<Instant> {
-        let mut wakers = Wakers::new();
+        let mut wakers = Wakers::default();
         let mut state = self.state();
         let State { groups, checks, completed, .. } = &mut *state;
         let mut next = None;
@@ -446,19 +447,19 @@ impl Batch {
             *completed += 1;
         }
         drop(state);
-        wake(wakers);
+        wakers.wake();
         next
     }
 
     /// Fails the checks that are pending.
     pub(super) fn fail(&self, error: impl Fn() -> Error) {
-        let mut wakers = Wakers::new();
+        let mut wakers = Wakers::default();
         let mut state = self.state();
         for check in state.checks.iter_mut().filter(|check| check.is_pending()) {
             check.complete(Err(error()), &mut wakers);
         }
         drop(state);
-        wake(wakers);
+        wakers.wake();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -581,14 +582,16 @@ impl Check {
             && let Progress::Pending(waker) =
                 mem::replace(&mut self.progress, Progress::Done(verdict))
         {
-            wakers.push(waker);
+            wakers.0.push(waker);
         }
     }
 }
 
-fn wake(wakers: Wakers) {
-    for waker in wakers {
-        // A waker of another crate may panic. The other checks must be woken all the same.
-        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+impl Wakers {
+    pub(super) fn wake(self) {
+        for waker in self.0 {
+            // A waker of another crate may panic. The other checks must be woken all the same.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
     }
 }

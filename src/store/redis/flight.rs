@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
-use super::batch::{Batch, Group};
+use super::batch::{Batch, Group, Wakers};
 use super::call::Call;
 use super::connection::Connection;
 use super::node_queue::{NodeQueue, shut_down};
@@ -47,8 +47,8 @@ impl Flight {
         Self { queue, batch, sent, is_finished: false }
     }
 
-    /// Returns the number of checks that were sent.
-    pub(super) async fn run(mut self, connection: Arc<Connection>) -> usize {
+    /// Returns the number of checks that were sent, and the tasks of those that are decided.
+    pub(super) async fn run(mut self, connection: Arc<Connection>) -> (usize, Wakers) {
         let topology = self.queue.topology.clone();
         let earliest_deadline = self.queue.earliest_deadline();
         let mut checks = 0;
@@ -62,7 +62,7 @@ impl Flight {
         );
         if calls.is_empty() {
             self.finish(End::GivenUp);
-            return 0;
+            return (0, Wakers::default());
         }
         self.queue.connections.metrics.batch_sent(checks);
         let replies = topology.send(&mut calls, &self.queue.connections, &connection).await;
@@ -84,13 +84,13 @@ impl Flight {
             true => End::Lost,
             false => End::Replied { sent: self.sent, at, is_good },
         });
-        self.complete(found);
+        let wakers = self.complete(found);
         if !again.is_empty() {
             // In a task of its own: these may go to another server, and none waits for another.
             let queue = self.queue.clone();
             queue.spawn(self.send_again(again));
         }
-        checks
+        (checks, wakers)
     }
 
     /// Sends calls that have not run yet, unless nobody waits for them any more.
@@ -110,15 +110,17 @@ impl Flight {
             })
             .collect();
         while let Some((reply, call)) = replies.next().await {
-            self.complete(self.read(reply, &call).collect::<SmallVec<[_; 1]>>());
+            self.complete(self.read(reply, &call).collect::<SmallVec<[_; 1]>>()).wake();
         }
     }
 
-    fn complete(&self, found: impl IntoIterator<Item = (usize, Result<Found, Error>)>) {
+    fn complete(&self, found: impl IntoIterator<Item = (usize, Result<Found, Error>)>) -> Wakers {
+        let (wakers, abandoned) = self.batch.complete(found);
         // The newest first: nobody queues behind an older one if those behind it have left.
-        for abandoned in self.batch.complete(found).into_iter().rev() {
+        for abandoned in abandoned.into_iter().rev() {
             self.queue.give_back(abandoned);
         }
+        wakers
     }
 
     /// What the checks of each group found.

@@ -128,7 +128,9 @@ impl NodeQueue {
             let in_flight = AloneInFlight(self.clone());
             let call = async move {
                 let _in_flight = in_flight;
-                flight.run(connection).await;
+                // The check that polls this call reads its verdict next. If its task were woken, it
+                // would be polled again, maybe on another worker.
+                let _ = flight.run(connection).await;
             };
             let call = LoneCall::new(Box::pin(call));
             return Ok(Place::alone(self.clone(), batch, index, call));
@@ -409,13 +411,14 @@ struct Flusher {
 impl Flusher {
     async fn run(mut self) {
         loop {
-            let checks = match self.acquire().await {
+            let (checks, wakers) = match self.acquire().await {
                 Ok(connection) => match self.take() {
                     Some(flight) => flight.run(connection).await,
                     None => return,
                 },
                 Err(error) => return self.cannot_connect(&error),
             };
+            wakers.wake();
             let pauses = self.queue.state().queue.pauses_after(checks);
             if pauses {
                 yield_once().await;

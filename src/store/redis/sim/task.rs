@@ -359,7 +359,7 @@ impl World {
                 reply => found.extend(read(&call, reply)),
             }
         }
-        flight.batch.complete(found);
+        flight.batch.complete(found).0.wake();
         for call in again {
             for &cost in call.groups.iter().flat_map(|group| &group.costs) {
                 self.checks[(cost - UNIT) as usize].is_redirected = true;
@@ -381,7 +381,7 @@ impl World {
 
     fn finish_again(&mut self, redirected: Redirected, reply: Reply) {
         let Redirected { flight, call, .. } = redirected;
-        flight.batch.complete(read(&call, reply));
+        flight.batch.complete(read(&call, reply)).0.wake();
         self.forget(flight);
     }
 

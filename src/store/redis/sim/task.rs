@@ -60,6 +60,10 @@ pub(super) struct Redirected {
 }
 
 impl Work {
+    pub(super) fn is_probe(&self) -> bool {
+        matches!(self, Self::ProbeAcquire { .. } | Self::ProbeWait { .. })
+    }
+
     pub(super) fn flight(&self) -> Option<&Rc<Flight>> {
         match self {
             Self::Acquire { .. }

@@ -368,6 +368,9 @@ impl World {
         if let Some(until) = self.processes[process].block_next.take() {
             if let Some(flight) = task.work.flight() {
                 self.processes[process].stuck.push((Arc::as_ptr(&flight.batch), until));
+            } else if task.work.is_probe() {
+                // It is late, so the breaker opens.
+                self.disturb(Some(process), until);
             }
             return self.push(until, Event::Task(number));
         }

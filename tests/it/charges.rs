@@ -179,6 +179,23 @@ async fn a_check_that_is_charged_later_needs_only_one_permit() {
     assert_eq!(remaining(&limiter, "key").await, [0, 6]);
 }
 
+/// Or it would pass those that wait for a permit.
+#[tokio::test]
+async fn a_check_that_is_charged_later_is_denied_where_others_wait() {
+    let server = Server::start().await;
+    let queue = Quota::per_minute(1).queue(Duration::from_secs(600));
+    let policy = Policy::new("test").quota("a", queue).quota("b", Quota::per_day(9));
+    let limiter = uncached(RedisStore::open(server.url()).unwrap(), policy);
+    limiter.charge_costs("key", Costs::new(0).with("a", 1)).await.unwrap();
+    let costs = |a| Costs::new(1).with("a", a);
+    let reservation = limiter.reserve("key", costs(0).charged_later()).await.unwrap();
+    assert!(reservation.decision().is_denied());
+    assert_eq!(remaining(&limiter, "key").await, [0, 9]);
+    let reservation = limiter.reserve("key", costs(1)).await.unwrap();
+    assert!(reservation.decision().is_allowed());
+    assert_eq!(remaining(&limiter, "key").await, [0, 8]);
+}
+
 #[tokio::test]
 async fn a_charge_that_fails_is_an_error_in_any_failure_mode() {
     let store = RedisStore::open("redis://127.0.0.1:1").unwrap();

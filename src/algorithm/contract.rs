@@ -217,6 +217,7 @@ fn a_check_that_leaves_late_gets_back_what_is_not_available_again() {
     };
     assert_eq!(leave(65 * SECOND), (-3 * SECOND as i64, -3));
     assert_eq!(leave(61 * SECOND), (-3 * SECOND as i64, 0), "the block has ended");
+    assert_eq!(leave(0), (0, 0), "all permits are there again");
     // In units of the algorithm.
     let two = [("a", queue), ("b", Quota::per_second(5).burst(10))];
     let two = self::limits(&two);

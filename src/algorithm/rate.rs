@@ -163,6 +163,16 @@ mod tests {
         prop_oneof![1..=100u64, 1..=1_000_000_000u64, 1..=MAX_TICKS, Just(MAX_TICKS)]
     }
 
+    /// Two thirds of a permit per 7 us is one per 10.5 us.
+    #[test]
+    fn the_rate_of_a_part_is_as_precise_as_its_debt_allows() {
+        let rate = Rate::new(7, 1).unwrap();
+        let two_thirds =
+            |most| rate.divided(2, 3, 1, most).map(|rate| (rate.permit(), rate.scale()));
+        assert_eq!(two_thirds(1_000), Some((1_572_858, 149_796)));
+        assert_eq!(two_thirds(MAX_TICKS / 1_000), Some((998, 95)));
+    }
+
     pub(super) fn any_rate() -> impl Strategy<Value = Rate> {
         (number(), number()).prop_map(|(permit, scale)| Rate::new(permit, scale).unwrap())
     }

@@ -544,7 +544,8 @@ async fn a_lone_check_wakes_its_task_once() {
     let mut check = pin!(limiter.check("key"));
     let mut wakes = None;
     let decision = poll_fn(|cx| {
-        let wakes = wakes.get_or_insert_with(|| Arc::new(Wakes::new(cx.waker().clone())));
+        let new = || Arc::new(Wakes { task: cx.waker().clone(), count: AtomicUsize::new(0) });
+        let wakes = wakes.get_or_insert_with(new);
         check.as_mut().poll(&mut Context::from_waker(&wakes.clone().into()))
     });
     decision.await.unwrap().ensure_allowed().unwrap();
@@ -554,12 +555,6 @@ async fn a_lone_check_wakes_its_task_once() {
 struct Wakes {
     task: Waker,
     count: AtomicUsize,
-}
-
-impl Wakes {
-    fn new(task: Waker) -> Self {
-        Self { task, count: AtomicUsize::new(0) }
-    }
 }
 
 impl Wake for Wakes {

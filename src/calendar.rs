@@ -53,8 +53,8 @@ fn exists(name: &str) -> bool {
 
 /// Without the feature, a quota with a time zone is an error later.
 #[cfg(not(feature = "jiff"))]
-fn exists(_: &str) -> bool {
-    true
+fn exists(name: &str) -> bool {
+    !name.is_empty()
 }
 
 /// When the previous, this, the next window and the one after that start, in microseconds since

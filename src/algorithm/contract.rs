@@ -248,6 +248,27 @@ fn a_denial_says_how_long_to_wait_for_each_quota() {
     assert_eq!(waits(&Costs::new(2).with("large", 9)), [SECOND, SECOND]);
 }
 
+/// Or a denial would name a quota that has nothing to do with it.
+#[test]
+fn a_quota_that_did_not_deny_has_no_wait() {
+    let (small, large) = (Quota::per_second(1).burst(2), Quota::per_second(1).burst(9));
+    let limits = limits(&[("small", small), ("large", large)]);
+    for may_wait in [true, false] {
+        let waits = |charged: &Costs, cost: &Costs| {
+            let mut standing = limits.standing(None, NOW);
+            let _ = limits.adjust(&mut standing, &limits.debit(&limits.charge(charged).unwrap()));
+            let charge = limits.charge(cost).unwrap();
+            let op = Queued { charge, patience: Patience(0), may_wait };
+            let several = limits.check(&mut standing, &op).several.unwrap();
+            [several.numbers[0].retry_after, several.numbers[1].retry_after]
+        };
+        let both_in_debt = Costs::new(4).with("large", 9);
+        assert_eq!(waits(&both_in_debt, &Costs::new(0).with("large", 1)), [0, SECOND]);
+        let small_used = Costs::new(2).with("large", 0);
+        assert_eq!(waits(&small_used, &Costs::new(1).with("large", 9)), [SECOND, 0]);
+    }
+}
+
 #[test]
 fn a_check_that_may_not_wait_is_told_when_it_could_proceed_at_once() {
     let limits = limits(&[("q", Quota::per_second(1).burst(2))]);
@@ -300,6 +321,7 @@ fn a_part_of_a_bucket_refills_as_slowly_as_it_is_small() {
         (Quota::per_second(9), 333_333_000),
         (Quota::per_hour(3), 3_600_000_000_000),
         (Quota::per_second(3_000_000).burst(9), 1),
+        (Quota::new(1, Duration::from_micros(1)).burst(MAX_TICKS), 3_000),
     ] {
         let third = limits(&[("q", quota)]).divided(&|permits| permits / 3).unwrap();
         let mut standing = third.standing(None, NOW);

@@ -1,9 +1,11 @@
 //! The denials that a process decides itself: those that it caches, which a reset has to reach, and
 //! those of a cost above the capacity.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tollgate::{FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
+use tollgate::{
+    Decision, FailureMode, Limiter, MemoryStore, Policy, Quota, QuotaStatus, RedisStore, Source,
+};
 
 use crate::common::{BOUND, Server};
 use crate::exact::{test_limiter, test_limiter_builder, uncached};
@@ -69,6 +71,65 @@ async fn a_reset_ends_the_cached_denials_of_all_limiters_of_the_policy_and_no_ot
         cached += u32::from(check(&other_policy, &key).await == CACHED);
     }
     assert!(cached >= 15, "{cached} of 21");
+}
+
+#[tokio::test]
+async fn a_cached_denial_of_any_quota_says_what_the_store_says() {
+    let server = Server::start().await;
+    let quotas = [
+        "3/day",
+        "3/day burst 5",
+        "3/day borrow 2",
+        "3/day burst 3 queue 1h",
+        "3/day interval",
+        "3/day fixed",
+        "3/day calendar",
+        "3/month calendar Europe/Berlin",
+        "3/day sliding",
+        "3/day sliding 12",
+    ];
+    let named =
+        |policy: Policy, n: usize| policy.quota(format!("q{n}"), quotas[n].parse().unwrap());
+    let indices = || 0..quotas.len();
+    let policy = || Policy::new("a");
+    let second = || policy().quota("second", Quota::per_second(1_000_000));
+    let policies = indices().map(|n| named(policy(), n));
+    let policies = policies.chain(indices().map(|n| named(second(), n)));
+    let policies = policies.chain([indices().fold(policy(), named)]);
+    for (number, policy) in policies.enumerate() {
+        let text = policy.quotas().map(|(_, quota)| quota.to_string()).collect::<Vec<_>>();
+        let store = RedisStore::open(server.url()).unwrap().key_prefix(format!("{number}"));
+        let limiter = test_limiter_builder(store.clone(), policy.clone()).cache_denials(BOUND);
+        let (limiter, without) = (limiter.build().unwrap(), uncached(store, policy));
+        let check = async |cost| limiter.check_cost("key", cost).await.unwrap();
+        let mut start = Instant::now();
+        while check(2).await.is_allowed() {
+            start = Instant::now();
+        }
+        let cached = check(2).await;
+        let stored = without.check_cost("key", 2).await.unwrap();
+        let elapsed = start.elapsed();
+        assert_eq!((cached.source(), stored.source()), (Source::Cached, Source::Store), "{text:?}");
+        let standing = |decision: &Decision| {
+            let of = |quota: QuotaStatus<'_>| {
+                (quota.name().to_owned(), quota.remaining(), quota.is_violated())
+            };
+            decision.quotas().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(standing(&cached), standing(&stored), "{text:?}");
+        let waits = |decision: &Decision| {
+            let resets = decision.quotas().map(|quota| quota.reset_after());
+            resets.chain(decision.retry_after()).collect::<Vec<_>>()
+        };
+        let (waits_cached, waits_stored) = (waits(&cached), waits(&stored));
+        assert_eq!(waits_cached.len(), text.len() + 1);
+        for (cached, stored) in waits_cached.iter().zip(&waits_stored) {
+            let later = cached.saturating_sub(*stored);
+            assert!(cached >= stored && later <= elapsed, "{cached:?} {stored:?} {text:?}");
+        }
+        assert_eq!(check(3).await.source(), Source::Cached, "{text:?}");
+        assert_eq!(check(1).await.is_allowed(), cached.remaining() > 0, "{text:?}");
+    }
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ use tollgate::{
 
 use crate::common::{Server, connect};
 use crate::exact::{fixed_sample, sample, uncached};
-use crate::mixes::{NAMES, is_possible, quotas};
+use crate::mixes::{NAMES, assert_all_algorithms, is_possible, quotas};
 
 /// A proxy in front of a server, which lets scripts read the time from two keys.
 struct ClockProxy {
@@ -168,10 +168,9 @@ struct Step {
 
 #[derive(Clone, Debug)]
 enum What {
-    /// So many at once.
+    /// At once, of these costs.
     Checks {
-        count: usize,
-        cost: u64,
+        costs: Vec<u64>,
         is_charged_later: bool,
         may_wait: bool,
     },
@@ -219,18 +218,32 @@ fn revisions() -> impl Strategy<Value = Vec<Policy>> {
     })
 }
 
+/// Where numbers stop to be exact.
+fn edge() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(u32::MAX.into()),
+        (1u64 << 52) - 1..=(1 << 52) + 1,
+        (1u64 << 53) - 1..=(1 << 53) + 1,
+    ]
+}
+
 fn cases() -> impl Strategy<Value = Case> {
     const HOUR: i64 = 3_600_000_000;
     revisions().prop_flat_map(|revisions| {
         let cost = prop_oneof![
-            8 => 0..=3u64, 2 => 1..=41u64, 1 => Just(u32::MAX.into()), 1 => Just(1 << 52), 1 => Just(u64::MAX)
+            16 => 0..=3u64, 4 => 1..=41u64, 2 => edge(), 1 => Just(u64::MAX)
         ];
-        let count = prop_oneof![3 => Just(1usize), 1 => 2..=40usize];
-        let permits = prop_oneof![8 => 1..=30u64, 1 => 1..=1u64 << 52, 1 => Just(u64::MAX)];
+        let costs = prop_oneof![
+            6 => cost.clone().prop_map(|cost| vec![cost]),
+            2 => (cost.clone(), 2..=40usize).prop_map(|(cost, count)| vec![cost; count]),
+            1 => prop::collection::vec(cost, 2..=12),
+        ];
+        let permits =
+            prop_oneof![16 => 1..=30u64, 1 => 1..=1u64 << 52, 1 => edge(), 2 => Just(u64::MAX)];
         let what = prop_oneof![
-            8 => (count, cost, any::<(bool, bool)>()).prop_map(
-                |(count, cost, (is_charged_later, may_wait))|
-                    What::Checks { count, cost, is_charged_later, may_wait }
+            8 => (costs, any::<(bool, bool)>()).prop_map(
+                |(costs, (is_charged_later, may_wait))|
+                    What::Checks { costs, is_charged_later, may_wait }
             ),
             1 => permits.clone().prop_map(What::Charge),
             1 => permits.prop_map(What::Credit),
@@ -242,30 +255,35 @@ fn cases() -> impl Strategy<Value = Case> {
             1 => 1..=400 * 24 * HOUR,
             1 => -HOUR..0,
         ];
-        let step = (0..revisions.len(), passes, what)
-            .prop_map(|(revision, passes, what)| Step { revision, passes, what });
+        let step = (0..revisions.len(), passes, what).prop_map(|(revision, passes, what)| Step {
+            revision,
+            passes,
+            what,
+        });
         prop::collection::vec(step, 1..16)
             .prop_map(move |steps| Case { revisions: revisions.clone(), steps })
     })
 }
 
 async fn act(limiter: &Limiter, what: &What, reserved: &mut Vec<Reservation>) -> Vec<Decision> {
-    match *what {
-        What::Checks { count, cost, is_charged_later, may_wait } => {
-            let costs = Costs::new(cost);
-            let costs = if is_charged_later { costs.charged_later() } else { costs };
-            if may_wait {
-                let all = (0..count).map(|_| limiter.reserve("key", costs.clone()));
+    match what {
+        What::Checks { costs, is_charged_later, may_wait } => {
+            let costs = costs.iter().map(|&cost| match is_charged_later {
+                true => Costs::new(cost).charged_later(),
+                false => Costs::new(cost),
+            });
+            if *may_wait {
+                let all = costs.map(|costs| limiter.reserve("key", costs));
                 let new: Vec<_> = join_all(all).await.into_iter().map(Result::unwrap).collect();
                 let decisions = new.iter().map(|one| one.decision().clone()).collect();
                 reserved.extend(new);
                 return decisions;
             }
-            let all = join_all((0..count).map(|_| limiter.check_costs("key", costs.clone()))).await;
+            let all = join_all(costs.map(|costs| limiter.check_costs("key", costs))).await;
             return all.into_iter().map(Result::unwrap).collect();
         }
-        What::Charge(permits) => limiter.charge("key", permits).await.unwrap(),
-        What::Credit(permits) => limiter.credit("key", permits).await.unwrap(),
+        What::Charge(permits) => limiter.charge("key", *permits).await.unwrap(),
+        What::Credit(permits) => limiter.credit("key", *permits).await.unwrap(),
     };
     Vec::new()
 }
@@ -383,13 +401,14 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
             clock.advance_to(UNIX_EPOCH + Duration::from_micros(now));
             memory.update(case.revisions[step.revision].clone()).unwrap();
             let mut expected = Vec::new();
-            let (count, one) = match step.what.clone() {
-                What::Checks { count, cost, is_charged_later, may_wait } => {
-                    (count, What::Checks { count: 1, cost, is_charged_later, may_wait })
-                }
-                other => (1, other),
+            let one_by_one = match step.what.clone() {
+                What::Checks { costs, is_charged_later, may_wait } => costs
+                    .into_iter()
+                    .map(|cost| What::Checks { costs: vec![cost], is_charged_later, may_wait })
+                    .collect(),
+                other => vec![other],
             };
-            for _ in 0..count {
+            for one in one_by_one {
                 expected.extend(act(&memory, &one, &mut in_memory).await);
             }
             assert_eq!(decisions, expected, "{}", place());
@@ -405,6 +424,11 @@ fn scripts_and_pure_functions_agree_in_bursts_after_long_gaps_and_when_the_clock
         Ok(count) => sample(cases(), count.parse().unwrap()),
         Err(_) => fixed_sample(cases(), 300),
     };
+    assert_all_algorithms(
+        cases
+            .iter()
+            .map(|case| case.steps.iter().map(|step| &case.revisions[step.revision]).collect()),
+    );
     // All cases on a server share its time, so they run one after the other.
     let groups = cases.chunks(cases.len().div_ceil(4)).map(async |cases| {
         let server = Server::start().await;
@@ -414,4 +438,40 @@ fn scripts_and_pure_functions_agree_in_bursts_after_long_gaps_and_when_the_clock
         }
     });
     runtime.block_on(join_all(groups));
+}
+
+/// Also if it is behind the time of the process, or ahead, by more than the windows that the process sends.
+#[tokio::test]
+async fn the_clock_of_redis_selects_the_window_of_a_calendar() {
+    use jiff::tz::TimeZone;
+    use jiff::{Timestamp, ToSpan};
+
+    const DAY: i64 = 86_400_000_000;
+
+    let server = Server::start().await;
+    let proxy = ClockProxy::start(&server).await;
+    // Which has no summer time.
+    let name = "Asia/Tokyo";
+    let zone = TimeZone::get(name).unwrap();
+    let week = Quota::new(5, Duration::from_secs(7 * 86_400));
+    for (number, quota, furthest) in
+        [(0, Quota::per_day(5), 70), (1, week, 70), (2, Quota::per_month(5), 28)]
+    {
+        let limiter = uncached(proxy.store(&number.to_string()), quota.calendar_in(name));
+        let now = UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
+        for days in -furthest..=furthest {
+            let micros = now + days * DAY;
+            proxy.set_time(micros as u64).await;
+            let here = Timestamp::from_microsecond(micros).unwrap().to_zoned(zone.clone());
+            let today = here.start_of_day().unwrap();
+            let end = match number {
+                0 => today.tomorrow().unwrap(),
+                1 => &today + (7 - i64::from(today.weekday().to_monday_zero_offset())).days(),
+                _ => today.first_of_month().unwrap() + 1.month(),
+            };
+            let decision = limiter.check(format!("key{days}")).await.unwrap();
+            let left = end.timestamp().as_microsecond() - micros;
+            assert_eq!(decision.reset_after().as_micros() as i64, left, "{quota} {days}");
+        }
+    }
 }

@@ -136,19 +136,21 @@ proptest! {
     }
 
     #[test]
-    fn a_debt_is_at_most_the_capacity_and_what_may_be_borrowed(
+    fn a_debt_is_at_most_the_capacity_and_what_may_be_borrowed_or_waited_for(
         quota in small_quota(), charges in prop::collection::vec(1..=i64::MAX, 1..5),
     ) {
-        // A queue has a bound of its own.
-        if let Kind::Queue(_) = quota.kind() {
-            return Ok(());
-        }
         let limits = limits(&[quota]);
         let mut used = Used::new(&limits);
         for permits in charges {
             used.adjust(&adjustment(&limits, permits));
         }
-        let debt = (quota.capacity() + quota.borrowed()) as i64;
+        let waited_for = match quota.kind() {
+            Kind::Queue(wait) => {
+                wait.as_micros() * u128::from(quota.permits()) / quota.period().as_micros()
+            }
+            _ => 0,
+        };
+        let debt = (quota.capacity() + quota.borrowed()) as i64 + waited_for as i64;
         used.adjust(&adjustment(&limits, 1 - debt));
         prop_assert_eq!(used.remaining(), 0);
         used.adjust(&adjustment(&limits, -2));

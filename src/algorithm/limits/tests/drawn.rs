@@ -145,6 +145,7 @@ pub(super) fn cost() -> impl Strategy<Value = u64> {
         Just(u64::from(u32::MAX)),
         Just(MAX_TICKS - 1),
         Just(MAX_TICKS),
+        (1u64 << 53) - 1..=(1 << 53) + 1,
         Just(u64::MAX)
     ];
     prop_oneof![1 => Just(0u64), 16 => 0..=21u64, 3 => edge]

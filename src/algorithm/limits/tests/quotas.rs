@@ -192,6 +192,56 @@ fn a_lone_bucket_belongs_to_the_first_of_its_rate_or_else_to_the_first() {
     }
 }
 
+/// Revisions without a token bucket keep the lone one, next to their own quotas.
+#[test]
+fn a_lone_bucket_is_found_among_the_quotas_of_other_revisions() {
+    let (week, day) = (Quota::new(10, Duration::from_secs(604_800)), Quota::per_day(10));
+    let used = |quotas: &[(&'static str, Quota)], cost: u64| {
+        let limits = of_names(quotas);
+        let mut standing = limits.standing(None, NOW);
+        assert!(limits.check(&mut standing, &cost).is_allowed());
+        limits.state(&standing, None, NOW)
+    };
+    let (lone, others) = (used(&[("week", week)], 7), used(&[("c", day), ("d", day)], 1));
+    let state = State::Several(others.entries().chain(lone.entries()).collect());
+    let both = of_names(&[("a", day), ("b", week)]);
+    let verdict = both.peek(&both.standing(Some(&state), NOW));
+    let found: Vec<_> = numbers(&verdict).iter().map(|n| n.remaining).collect();
+    assert_eq!(found, [10, 3]);
+}
+
+#[test]
+fn a_quota_whose_number_changes_keeps_what_was_consumed() {
+    let kinds: [fn(Quota) -> Quota; 8] = [
+        |quota| quota,
+        |quota| quota.borrow_up_to(5),
+        |quota| quota.burst(quota.permits()).queue(Duration::from_secs(1)),
+        Quota::interval_refill,
+        Quota::fixed_window,
+        Quota::calendar,
+        Quota::sliding_window,
+        |quota| quota.sliding_blocks(6),
+    ];
+    for kind in kinds {
+        let quota = |permits| kind(Quota::per_hour(permits));
+        let lone = |permits| of_names(&[("a", quota(permits))]);
+        let both = |permits| of_names(&[("b", Quota::per_day(9)), ("a", quota(permits))]);
+        for (old, new, remaining) in
+            [(6, 9, 5), (6, 5, 1), (6, 3, 0)].into_iter().flat_map(|(old, new, remaining)| {
+                [(lone(old), lone(new), remaining), (both(old), both(new), remaining)]
+            })
+        {
+            let mut standing = old.standing(None, NOW);
+            assert!(old.check(&mut standing, &4).is_allowed());
+            let state = old.state(&standing, None, NOW);
+            let mut standing = new.standing(Some(&state), NOW);
+            let verdict = new.peek(&standing);
+            assert_eq!(numbers(&verdict).last().unwrap().remaining, remaining, "{new:?}");
+            assert_eq!(new.check(&mut standing, &1).is_allowed(), remaining > 0, "{new:?}");
+        }
+    }
+}
+
 #[test]
 fn a_quota_whose_algorithm_changes_starts_full() {
     let hour = Quota::per_hour(10);

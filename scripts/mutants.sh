@@ -56,6 +56,8 @@ mutations=(
     "calendar_window|local from, to = second@, third@|local from, to = first@, second@"
     "calendar_window|  from, to = first@, second@|  from, to = second@, third@"
     "calendar_window|elseif now < first@ then|elseif now < 0 then"
+    "calendar_window|if now >= fourth@ then|if now < 0 then"
+    "calendar_window|  from, to = third@, fourth@|  from, to = second@, third@"
     "sliding_counters|level@ = current@ + math.floor(previous@ * left / units)|level@ = current@ + math.ceil(previous@ * left / units)"
     "sliding_counters|if windows == 1 then|if windows >= 1 then"
     "sliding_counters|start@ + 2 * span@|start@ + span@"

@@ -139,7 +139,7 @@ impl Algorithm for TokenBucket {
         let (limit, borrow) = (part(self.limit), part(self.borrow));
         let most = self.most_charged();
         let rate = self.rate.divided(limit, self.limit, limit + borrow, most)?;
-        (limit > 0).then_some(Self { limit, borrow, rate, ..*self })
+        Some(Self { limit, borrow, rate, ..*self })
     }
 
     fn capacity(&self, patience: Option<Patience>) -> u64 {

@@ -32,15 +32,23 @@ struct ClockProxy {
 /// The digests of the scripts as the client knows them, and those that run instead.
 type Digests = Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>;
 
+/// A text in a script, and what replaces it.
+type Change = (&'static str, &'static str);
+
+const CLOCK: Change = ("redis.call('TIME')", "redis.call('MGET', 's', 'us')");
+
+/// Expiry in thousands of years, so that the server keeps what it would expire at its own time.
+const NO_EXPIRY: Change = ("'PXAT',", "'PXAT', '9' ..");
+
 impl ClockProxy {
-    async fn start(server: &Server) -> Self {
+    async fn start(server: &Server, changes: &'static [Change]) -> Self {
         let admin = connect(&server.url()).await.unwrap();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let (port, target) = (listener.local_addr().unwrap().port(), server.port());
         let (digests, loader) = (Digests::default(), admin.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(relay(client, target, digests.clone(), loader.clone()));
+                tokio::spawn(relay(client, target, changes, digests.clone(), loader.clone()));
             }
         });
         Self { port, admin }
@@ -80,6 +88,7 @@ const CHECKS: &str = "local keys, arguments = KEYS, ARGV";
 async fn relay(
     client: TcpStream,
     target: u16,
+    changes: &'static [Change],
     digests: Digests,
     mut loader: MultiplexedConnection,
 ) {
@@ -95,9 +104,10 @@ async fn relay(
             if words[0] == b"EVAL" {
                 let script = String::from_utf8(words[1].clone()).unwrap();
                 if script.contains(CHECKS) {
-                    let changed =
-                        script.replace("redis.call('TIME')", "redis.call('MGET', 's', 'us')");
-                    assert_ne!(changed, script);
+                    let changed = changes.iter().fold(script.clone(), |script, (from, to)| {
+                        assert!(script.contains(from), "{from}");
+                        script.replace(from, to)
+                    });
                     let mut pipe = redis::pipe();
                     pipe.cmd("SCRIPT").arg("LOAD").arg(script);
                     pipe.cmd("SCRIPT").arg("LOAD").arg(&changed);
@@ -432,7 +442,7 @@ fn scripts_and_pure_functions_agree_in_bursts_after_long_gaps_and_when_the_clock
     // All cases on a server share its time, so they run one after the other.
     let groups = cases.chunks(cases.len().div_ceil(4)).map(async |cases| {
         let server = Server::start().await;
-        let proxy = ClockProxy::start(&server).await;
+        let proxy = ClockProxy::start(&server, &[CLOCK]).await;
         for (n, case) in cases.iter().enumerate() {
             run(&proxy, &format!("case{n}"), case).await;
         }
@@ -449,7 +459,7 @@ async fn the_clock_of_redis_selects_the_window_of_a_calendar() {
     const DAY: i64 = 86_400_000_000;
 
     let server = Server::start().await;
-    let proxy = ClockProxy::start(&server).await;
+    let proxy = ClockProxy::start(&server, &[CLOCK, NO_EXPIRY]).await;
     // Which has no summer time.
     let name = "Asia/Tokyo";
     let zone = TimeZone::get(name).unwrap();
@@ -457,7 +467,8 @@ async fn the_clock_of_redis_selects_the_window_of_a_calendar() {
     for (number, quota, furthest) in
         [(0, Quota::per_day(5), 70), (1, week, 70), (2, Quota::per_month(5), 28)]
     {
-        let limiter = uncached(proxy.store(&number.to_string()), quota.calendar_in(name));
+        let [limiter, other] =
+            [(); 2].map(|()| uncached(proxy.store(&number.to_string()), quota.calendar_in(name)));
         let now = UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
         for days in -furthest..=furthest {
             let micros = now + days * DAY;
@@ -469,9 +480,13 @@ async fn the_clock_of_redis_selects_the_window_of_a_calendar() {
                 1 => &today + (7 - i64::from(today.weekday().to_monday_zero_offset())).days(),
                 _ => today.first_of_month().unwrap() + 1.month(),
             };
-            let decision = limiter.check(format!("key{days}")).await.unwrap();
-            let left = end.timestamp().as_microsecond() - micros;
-            assert_eq!(decision.reset_after().as_micros() as i64, left, "{quota} {days}");
+            let key = format!("key{days}");
+            let decision = limiter.check(&*key).await.unwrap();
+            // What the script has written.
+            let stored = other.peek(&*key).await.unwrap();
+            let left = Duration::from_micros((end.timestamp().as_microsecond() - micros) as u64);
+            assert_eq!((decision.remaining(), decision.reset_after()), (4, left), "{quota} {days}");
+            assert_eq!((stored.remaining(), stored.reset_after()), (4, left), "{quota} {days}");
         }
     }
 }

@@ -47,7 +47,8 @@ pub enum HeaderStyle {
     /// if no permit is in use, and on a denial also if it would be later than `Retry-After`. `q` is
     /// the capacity. `w` is the refill time of an empty bucket, or the length of the window, in
     /// seconds; it is omitted unless it is whole. Larger numbers are sent as 999999999999999. A policy
-    /// of several quotas has one item per quota.
+    /// of several quotas has one item per quota. The draft's optional unit, `qu`, is not sent, and a client
+    /// then counts requests: give a quota of bytes or points a name that says so.
     #[default]
     Ietf,
     /// Like [`Ietf`](Self::Ietf), but with `RateLimit-Policy` only on the layer's own denials.

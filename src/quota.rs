@@ -190,7 +190,7 @@ impl Quota {
 
     /// Refills the bucket with all permits of a period at the end of each period, instead of evenly.
     /// The first period starts with the first check that takes from a full bucket. Any span of time admits
-    /// at most the burst, and `n` for each refill in it.
+    /// at most the burst, and the permits of a period for each refill in it.
     ///
     /// A period is a whole number of microseconds, at least 1 ms long, and an empty bucket must refill
     /// within 142 years.
@@ -350,8 +350,8 @@ impl Quota {
     /// Like [`fixed_window`](Self::fixed_window), but windows are aligned to the clock, in UTC.
     /// They start at multiples of the period since 1970-01-01 00:00; those of whole weeks start on
     /// a Monday, counted from 1970-01-05. So a day starts at midnight. A period of 30 days is not a
-    /// calendar month. Each window admits at most `n` permits, so around the end of one nearly twice as
-    /// many can be taken in a moment.
+    /// calendar month. As with `fixed_window`, nearly twice the permits can be taken in a moment around the
+    /// end of a window.
     ///
     /// The clock is the Redis server's. A [`MemoryStore`](crate::MemoryStore) reads the system
     /// clock once, when it is created, and then counts with Tokio's clock, so later changes of the

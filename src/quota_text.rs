@@ -307,6 +307,7 @@ mod tests {
             ("10/month fixed", "` calendar`, because months have different lengths,", 9),
             ("10/2month calendar", "one of the units", 5),
             ("10/day calendar ", "the name of a time zone", 17),
+            #[cfg(feature = "jiff")]
             ("10/day calendar Europe/Berln", "the name of a time zone", 17),
             ("10/day calendar Europe/Berlin x", "the end", 30),
             ("10/s queue", "a space", 11),

@@ -111,7 +111,13 @@ pub(crate) fn quotas() -> Vec<BoxedStrategy<Quota>> {
     quotas.map(|quota| quota.prop_filter("too large", is_possible).boxed()).into()
 }
 
-/// The index of the quota's algorithm in [`quotas`], except that any token bucket has that of the first.
+/// Whether the process computes its windows, around its own time, and sends them.
+pub(crate) fn has_time_zone(quota: &Quota) -> bool {
+    let text = quota.to_string();
+    text.contains("calendar ") || text.contains("month")
+}
+
+/// The index of the algorithm in [`quotas`].
 fn algorithm(quota: &Quota) -> usize {
     let text = quota.to_string();
     let is = |word| text.contains(word);
@@ -119,7 +125,7 @@ fn algorithm(quota: &Quota) -> usize {
         () if is("borrow") => 1,
         () if is("queue") => 2,
         () if is("interval") => 3,
-        () if is("month") || is("calendar ") => 5,
+        () if has_time_zone(quota) => 5,
         () if is("fixed") || is("calendar") => 4,
         () if is("sliding ") => 7,
         () if is("sliding") => 6,

@@ -21,7 +21,7 @@ use tollgate::{
 
 use crate::common::{Server, connect};
 use crate::exact::{fixed_sample, sample, uncached};
-use crate::mixes::{NAMES, assert_all_algorithms, is_possible, quotas};
+use crate::mixes::{NAMES, assert_all_algorithms, has_time_zone, is_possible, quotas};
 
 /// A proxy in front of a server, which lets scripts read the time from two keys.
 struct ClockProxy {
@@ -228,7 +228,7 @@ fn revisions() -> impl Strategy<Value = Vec<Policy>> {
     })
 }
 
-/// Where numbers stop to be exact.
+/// Where numbers stop being exact.
 fn edge() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(u32::MAX.into()),
@@ -298,14 +298,6 @@ async fn act(limiter: &Limiter, what: &What, reserved: &mut Vec<Reservation>) ->
     Vec::new()
 }
 
-/// Whether the process sends its windows, which are near to its own time.
-fn has_calendar(policy: &Policy) -> bool {
-    policy.quotas().any(|(_, quota)| {
-        let text = quota.to_string();
-        text.contains("calendar ") || text.contains("month")
-    })
-}
-
 /// The longest time for which a quota can be in use, in microseconds, and somewhat more. A queue can be
 /// as long as time itself.
 fn longest(policy: &Policy) -> u64 {
@@ -337,7 +329,8 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
     let clock = ManualClock::new(UNIX_EPOCH + Duration::from_micros(now));
     let memory = MemoryStore::with_manual_clock(NonZeroUsize::new(10).unwrap(), clock.clone());
     let memory = uncached(memory, case.revisions[0].clone());
-    let mut is_comparable = !case.revisions.iter().any(has_calendar);
+    let mut quotas = case.revisions.iter().flat_map(|policy| policy.quotas());
+    let mut is_comparable = !quotas.any(|(_, quota)| has_time_zone(quota));
     let (mut reserved, mut in_memory) = (Vec::new(), Vec::new());
     // A debt at the end of the range would leave it when the clock steps back, which is corrupt. It is a
     // number of permits, which another revision reads at its own rate.

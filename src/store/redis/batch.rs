@@ -24,7 +24,7 @@ use crate::store::{Op, SentAt};
 use crate::verdict::Verdict;
 use crate::{Error, Key};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Batch(Mutex<State>);
 
 /// Of a check in its batch.
@@ -32,6 +32,8 @@ pub(super) type CheckIndex = u32;
 
 #[derive(Debug, Default)]
 struct State {
+    /// How many keys it may have.
+    room: usize,
     policies: Vec<BatchPolicy>,
     /// The buckets in order of their first check, and the slot of each on a cluster.
     groups: IndexMap<Bucket, u16, RandomState>,
@@ -215,16 +217,21 @@ impl Batch {
     pub(super) const MAX_KEYS: usize = 128;
     pub(super) const MAX_CHECKS: usize = 1_024;
 
+    /// An empty batch for so many keys.
+    pub(super) fn new(room: usize) -> Self {
+        Self(Mutex::new(State { room, ..State::default() }))
+    }
+
     /// Makes an empty batch of one that nobody uses any more, which keeps its memory. `None` if
     /// somebody does.
-    pub(super) fn recycle(mut this: Arc<Self>) -> Option<Arc<Self>> {
+    pub(super) fn recycle(mut this: Arc<Self>, room: usize) -> Option<Arc<Self>> {
         let batch = Arc::get_mut(&mut this)?;
         let state = batch.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.policies.clear();
         state.groups.clear();
         state.checks.clear();
         state.ops.clear();
-        (state.last, state.completed, state.sent_at) = (0, 0, None);
+        (state.room, state.last, state.completed, state.sent_at) = (room, 0, 0, None);
         Some(this)
     }
 
@@ -468,6 +475,12 @@ impl Batch {
     }
 }
 
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new(Self::MAX_KEYS)
+    }
+}
+
 impl State {
     /// The index of the group of a bucket. `None` if there is no room for another.
     fn group(&mut self, policy: &Arc<RedisPolicy>, key: &Key, slot: u16) -> Option<usize> {
@@ -480,7 +493,7 @@ impl State {
         }
         let known = (0..self.policies.len()).find(|&index| is_policy(index));
         let index = known.and_then(|policy| self.groups.get_index_of(&BucketRef { policy, key }));
-        if index.is_some() || self.groups.len() >= Batch::MAX_KEYS {
+        if index.is_some() || self.groups.len() >= self.room {
             return index;
         }
         let policy = known.unwrap_or_else(|| {

@@ -23,7 +23,8 @@ use crate::Error;
 pub(super) struct Flight {
     queue: Arc<NodeQueue>,
     batch: Arc<Batch>,
-    sent: Sent,
+    /// Once it is.
+    sent: Option<Sent>,
     is_finished: bool,
 }
 
@@ -32,8 +33,8 @@ pub(super) enum End {
     /// Its replies would have been too late, or nobody waits for them.
     GivenUp,
     /// Its runtime has shut down.
-    Dropped,
-    Lost,
+    Dropped(Option<Sent>),
+    Lost(Sent),
     /// A good reply has decided a check, or named the server that does.
     Replied {
         sent: Sent,
@@ -43,19 +44,20 @@ pub(super) enum End {
 }
 
 impl Flight {
-    pub(super) fn new(queue: Arc<NodeQueue>, batch: Arc<Batch>, sent: Sent) -> Self {
-        Self { queue, batch, sent, is_finished: false }
+    pub(super) fn new(queue: Arc<NodeQueue>, batch: Arc<Batch>) -> Self {
+        Self { queue, batch, sent: None, is_finished: false }
     }
 
     /// Returns the number of checks that were sent, and the tasks of those that are decided.
     pub(super) async fn run(mut self, connection: Arc<Connection>) -> (usize, Wakers) {
         let topology = self.queue.topology.clone();
         let earliest_deadline = self.queue.earliest_deadline();
-        let mut checks = 0;
+        let (mut keys, mut checks) = (0, 0);
         let mut calls = self.batch.freeze(
             |deadline| deadline < earliest_deadline,
             || self.queue.overloaded(),
             |groups| {
+                keys = groups.len();
                 checks = groups.iter().map(Group::checks).sum();
                 Call::of_batch(groups, topology.is_cluster())
             },
@@ -64,6 +66,8 @@ impl Flight {
             self.finish(End::GivenUp);
             return (0, Wakers::default());
         }
+        let sent = self.queue.sent(keys);
+        self.sent = Some(sent);
         self.queue.connections.metrics.batch_sent(checks);
         let replies = topology.send(&mut calls, &self.queue.connections, &connection).await;
         let at = Instant::now();
@@ -78,11 +82,11 @@ impl Flight {
         }
         let is_good = !again.is_empty() || found.iter().any(|(_, found)| is_good(found));
         if !is_lost {
-            self.queue.connections.metrics.batch_returned(self.sent.elapsed(at));
+            self.queue.connections.metrics.batch_returned(sent.elapsed(at));
         }
         self.finish(match is_lost {
-            true => End::Lost,
-            false => End::Replied { sent: self.sent, at, is_good },
+            true => End::Lost(sent),
+            false => End::Replied { sent, at, is_good },
         });
         let wakers = self.complete(found);
         if !again.is_empty() {
@@ -146,7 +150,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.finish(End::Dropped);
+        self.finish(End::Dropped(self.sent));
         // Checks are pending only if the runtime has shut down, maybe while calls were sent again.
         self.batch.fail(shut_down);
         self.queue.forget(&self.batch);
@@ -178,9 +182,10 @@ mod tests {
         let queue = NodeQueue::new(topology.clone(), topology.connections(0), timeout);
         let (policy, op) = (RedisPolicy::for_tests(timeout), Op::acquire(1));
         let mut state = QueueState::new(timeout);
-        let (batch, index, sent) =
+        let (batch, index) =
             state.start_alone(&policy, &"key".into(), 0, &op, Instant::now(), waker);
-        let mut flight = Flight::new(queue.into(), batch.clone(), sent);
+        let mut flight = Flight::new(queue.into(), batch.clone());
+        let sent = state.sent(1, Instant::now());
         flight.finish(End::Replied { sent, at: Instant::now(), is_good: true });
         drop(flight);
         let verdict = batch.poll(index, &mut Context::from_waker(waker));

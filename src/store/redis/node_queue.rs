@@ -26,6 +26,7 @@ use super::queue_state::{Next, QueueState};
 use super::shared_connection::ConnectionSet;
 use super::timer::{self, Timer};
 use super::topology::Topology;
+use super::window::Sent;
 use crate::store::Op;
 use crate::{Error, ErrorKind, Key, random};
 
@@ -120,8 +121,8 @@ impl NodeQueue {
             if state.runtime.is_none() {
                 state.runtime = Handle::try_current().ok();
             }
-            let (batch, index, sent) = state.queue.start_alone(policy, key, slot, op, now, waker);
-            let flight = Flight::new(self.clone(), batch.clone(), sent);
+            let (batch, index) = state.queue.start_alone(policy, key, slot, op, now, waker);
+            let flight = Flight::new(self.clone(), batch.clone());
             let at = state.queue.arm(now);
             self.unlock_and_arm(state, at);
             self.connections.metrics.batch_starts(0);
@@ -196,20 +197,25 @@ impl NodeQueue {
         runtime.spawn(Flusher { queue: self.clone(), is_done: false }.run());
     }
 
+    /// So many keys of a batch are sent.
+    pub(super) fn sent(&self, keys: usize) -> Sent {
+        let now = Instant::now();
+        self.state().queue.sent(keys, now)
+    }
+
     /// A batch is not in flight any more.
     pub(super) fn returned(self: &Arc<Self>, end: End, batch: &Batch) {
         let mut state = self.state();
         let fault = match end {
             End::GivenUp => return state.queue.given_up(),
-            End::Dropped => {
-                state.queue.returned(None);
-                return;
+            End::Dropped(sent) => {
+                return sent.into_iter().for_each(|sent| state.queue.abandoned(sent));
             }
-            End::Lost => {
-                state.queue.returned(None);
+            End::Lost(sent) => {
+                state.queue.abandoned(sent);
                 Fault::Failed
             }
-            End::Replied { sent, at, is_good } => match state.queue.returned(Some((sent, at))) {
+            End::Replied { sent, at, is_good } => match state.queue.replied(sent, at) {
                 true => Fault::Late,
                 false if is_good => {
                     let probed = state.breaker.succeeded(sent.at());
@@ -446,15 +452,14 @@ impl Flusher {
 
     /// Takes what is pending and fits in one batch.
     fn take(&mut self) -> Option<Flight> {
-        let now = Instant::now();
         let mut state = self.queue.state();
-        let taken = state.queue.take(now);
+        let taken = state.queue.take();
         let waiting = state.queue.waiting_checks();
         drop(state);
         self.is_done = taken.is_none();
-        let (batch, sent) = taken?;
+        let batch = taken?;
         self.queue.connections.metrics.batch_starts(waiting);
-        Some(Flight::new(self.queue.clone(), batch, sent))
+        Some(Flight::new(self.queue.clone(), batch))
     }
 
     /// Whether the next batch may start in the place of the last one.

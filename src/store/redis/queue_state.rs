@@ -30,7 +30,7 @@ pub(super) struct QueueState {
     open_checks: usize,
     /// Full batches, which go before it, and the numbers of their checks.
     full: VecDeque<(Arc<Batch>, usize)>,
-    /// Batches that have been sent, to watch their deadlines.
+    /// Batches that have been sent, or are about to be, to watch their deadlines.
     sent: Vec<Arc<Batch>>,
     /// Batches whose memory is used again once their checks have read their verdicts.
     used: VecDeque<Arc<Batch>>,
@@ -102,13 +102,13 @@ impl QueueState {
         op: &Op,
         now: Instant,
         waker: &Waker,
-    ) -> (Arc<Batch>, CheckIndex, Sent) {
+    ) -> (Arc<Batch>, CheckIndex) {
         self.window.set_lone_call(true);
         let batch = self.empty_batch();
         let deadline = now + self.timeout;
         let index = batch.push(policy, key, slot, op, deadline, waker).unwrap_or_default();
-        let sent = self.start(batch.clone(), now);
-        (batch, index, sent)
+        self.sent.push(batch.clone());
+        (batch, index)
     }
 
     /// Adds a check to the last batch. `None` if it would wait for too long.
@@ -145,7 +145,7 @@ impl QueueState {
 
     /// Whether a batch waits that may start.
     pub(super) fn may_start(&self, now: Instant) -> bool {
-        !self.is_empty() && self.window.may_start(now, !self.full.is_empty())
+        !self.is_empty() && self.window.may_start(now, self.next_keys(), !self.full.is_empty())
     }
 
     /// Reserves a place in the window for a flusher.
@@ -159,13 +159,18 @@ impl QueueState {
     }
 
     /// Starts the batch that has waited longest. A flusher that finds none returns its place.
-    pub(super) fn take(&mut self, now: Instant) -> Option<(Arc<Batch>, Sent)> {
+    pub(super) fn take(&mut self) -> Option<Arc<Batch>> {
         let Some(batch) = self.pop() else {
             self.window.release();
             return None;
         };
-        let sent = self.start(batch.clone(), now);
-        Some((batch, sent))
+        self.sent.push(batch.clone());
+        Some(batch)
+    }
+
+    /// So many keys of a batch are sent.
+    pub(super) fn sent(&mut self, keys: usize, now: Instant) -> Sent {
+        self.window.sent(keys, now)
     }
 
     /// Starts the next batch if it may start. After a place is returned, it may have to start sooner
@@ -190,17 +195,14 @@ impl QueueState {
         self.window.earliest_deadline(now)
     }
 
-    /// A batch is not in flight any more. `round_trip` is when it was sent and when its reply
-    /// arrived, if one did.
-    /// Returns whether that was too late.
-    pub(super) fn returned(&mut self, round_trip: Option<(Sent, Instant)>) -> bool {
-        match round_trip {
-            Some((sent, received)) => self.window.replied(sent, received),
-            None => {
-                self.window.abandoned();
-                false
-            }
-        }
+    /// The reply to a batch has arrived. Returns whether that was too late.
+    pub(super) fn replied(&mut self, sent: Sent, now: Instant) -> bool {
+        self.window.replied(sent, now)
+    }
+
+    /// A batch was sent, and its reply will not be noticed.
+    pub(super) fn abandoned(&mut self, sent: Sent) {
+        self.window.abandoned(sent);
     }
 
     /// A batch was not sent, because its replies would have been too late, or nobody waits for them.
@@ -300,8 +302,14 @@ impl QueueState {
         if self.is_empty() {
             None
         } else {
-            self.window.next_start(now).filter(|&start| start > now)
+            self.window.next_start(now, self.next_keys()).filter(|&start| start > now)
         }
+    }
+
+    /// How many keys the next batch has at most.
+    fn next_keys(&self) -> usize {
+        let room = self.window.room();
+        if self.full.is_empty() { self.open_checks.min(room) } else { room }
     }
 
     fn pop(&mut self) -> Option<Arc<Batch>> {
@@ -315,13 +323,9 @@ impl QueueState {
     }
 
     fn empty_batch(&mut self) -> Arc<Batch> {
-        self.used.pop_front().and_then(Batch::recycle).unwrap_or_default()
-    }
-
-    /// A batch that has a place in the window is about to be sent.
-    fn start(&mut self, batch: Arc<Batch>, now: Instant) -> Sent {
-        self.sent.push(batch);
-        self.window.sent(now)
+        let room = self.window.room();
+        let recycled = self.used.pop_front().and_then(|batch| Batch::recycle(batch, room));
+        recycled.unwrap_or_else(|| Batch::new(room).into())
     }
 }
 
@@ -338,7 +342,8 @@ mod tests {
 
     fn start_alone(queue: &mut QueueState, now: Instant) -> Sent {
         let policy = RedisPolicy::for_tests(50 * MS);
-        queue.start_alone(&policy, &"key".into(), 0, &Op::acquire(1), now, Waker::noop()).2
+        queue.start_alone(&policy, &"key".into(), 0, &Op::acquire(1), now, Waker::noop());
+        queue.sent(1, now)
     }
 
     #[test]
@@ -362,11 +367,12 @@ mod tests {
             join(&mut queue, now);
             assert!(queue.may_start(now));
             queue.reserve(now);
-            queue.take(now).unwrap().1
+            queue.take().unwrap();
+            queue.sent(1, now)
         });
         join(&mut queue, now + 20 * MS);
         assert!(!queue.may_start(now + 20 * MS), "the server may be silent");
-        queue.returned(Some((sent[0], now + 21 * MS)));
+        queue.replied(sent[0], now + 21 * MS);
         queue.release();
         assert!(queue.may_start(now + 21 * MS), "the server has replied");
     }
@@ -391,7 +397,7 @@ mod tests {
         for taken in [MS, 300 * MS] {
             let sent = start_alone(&mut queue, now);
             now += taken;
-            queue.returned(Some((sent, now)));
+            queue.replied(sent, now);
             queue.end_alone();
         }
         start_alone(&mut queue, now);
@@ -406,7 +412,7 @@ mod tests {
     #[test]
     fn a_place_that_is_returned_does_not_wait_for_another_reply() {
         let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
-        while queue.window.may_start(start, true) {
+        while queue.window.may_start(start, 1, true) {
             queue.reserve(start);
         }
         join(&mut queue, start + MS);
@@ -422,7 +428,7 @@ mod tests {
     #[test]
     fn a_batch_starts_after_a_timeout_although_the_window_is_full() {
         let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
-        while queue.window.may_start(start, true) {
+        while queue.window.may_start(start, 1, true) {
             queue.reserve(start);
         }
         join(&mut queue, start + 30 * MS);

@@ -1,15 +1,36 @@
-//! How many batches of a queue may be in flight, and which checks would be answered too late.
+//! How much of a queue may be in flight, and which checks would be answered too late.
 
 use std::time::{Duration, Instant};
 
+use super::batch::Batch;
 use super::silence::Silence;
 
-/// This many batches may be in flight without being full: one is on the network while the server
-/// works on the other. More would only make batches smaller.
+/// This many batches may always be in flight: one is on the network while the server works on the
+/// other. More would only make batches smaller, unless they are full.
 const ANY_SIZE: usize = 2;
 
-const INITIAL: usize = 16;
+/// No more batches are in flight.
 const MOST: usize = 64;
+
+/// About how many keys the server decides in the time that it takes for a call without any. The load
+/// of a batch is the number of its keys, and this.
+const CALL: usize = 8;
+
+/// The load of the largest batch.
+const LARGEST: usize = Batch::MAX_KEYS + CALL;
+
+/// The load of the smallest batch that is as full as the window allows.
+const SMALLEST: usize = 16 + CALL;
+
+const INITIAL: usize = 16 * LARGEST;
+
+/// A window grows by this while round trips are as long as they should be. A queue with little in flight
+/// grows faster than one with much, so queues that share a server tend to equal shares.
+const GROWTH: usize = 24;
+
+/// It also grows by the load in flight divided by this, because round trips vary: otherwise those that
+/// happen to be long would keep a large window small.
+const GROWTH_DIVISOR: usize = 10;
 
 /// While [`ANY_SIZE`] or more are in flight, a batch that is not full starts this long after the
 /// last one, even if no reply has arrived.
@@ -36,10 +57,13 @@ const EPOCH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Window {
     timeout: Duration,
-    /// How many batches are in flight, without a lone call.
+    /// How many batches are in flight or about to be sent, without a lone call.
     in_flight: usize,
+    /// What is in flight: keys, and [`CALL`] for each call.
+    load: usize,
     /// A lone call depends on a check that may not be polled, so it takes no place from others.
     has_lone_call: bool,
+    /// The greatest load.
     limit: usize,
     silence: Silence,
     last_start: Option<Instant>,
@@ -53,11 +77,12 @@ pub(super) struct Window {
     has_given_up: bool,
 }
 
-/// When a batch was sent.
+/// A call that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     at: Instant,
-    /// How many calls were in flight then, including this one.
+    load: usize,
+    /// The load of all calls in flight then, including this one.
     in_flight: usize,
     /// Whether no other batch was in flight.
     is_alone: bool,
@@ -90,6 +115,7 @@ impl Window {
         Self {
             timeout,
             in_flight: 0,
+            load: 0,
             has_lone_call: false,
             limit: INITIAL,
             silence: Silence::default(),
@@ -109,9 +135,15 @@ impl Window {
         self.in_flight + usize::from(self.has_lone_call)
     }
 
-    /// Whether another batch may start. `is_full` tells whether a full one waits.
-    pub(super) fn may_start(&self, now: Instant, is_full: bool) -> bool {
-        if self.in_flight < self.limit.min(ANY_SIZE) {
+    /// How many keys a batch has at most.
+    pub(super) fn room(&self) -> usize {
+        (self.limit / ANY_SIZE).saturating_sub(CALL).min(Batch::MAX_KEYS)
+    }
+
+    /// Whether another batch of so many keys, or fewer, may start. `is_full` tells whether it has as many
+    /// as it may.
+    pub(super) fn may_start(&self, now: Instant, keys: usize, is_full: bool) -> bool {
+        if self.in_flight < ANY_SIZE {
             return true;
         }
         if !is_full && self.not_before.is_some_and(|earliest| now < earliest) {
@@ -122,9 +154,7 @@ impl Window {
             // Those in flight may be held up by blocked workers.
             return self.in_flight < MOST;
         }
-        self.in_flight < self.limit
-            && !self.is_silent(now)
-            && (is_full || has_passed(self.spacing()))
+        self.has_room(keys) && !self.is_silent(now) && (is_full || has_passed(self.spacing()))
     }
 
     /// [`next_start`](Self::next_start) is no earlier, if nothing changes.
@@ -132,9 +162,9 @@ impl Window {
         self.not_before
     }
 
-    /// When a batch may start, even if it is not full and none returns.
-    pub(super) fn next_start(&self, now: Instant) -> Option<Instant> {
-        let is_stuck = self.is_silent(now) || self.in_flight >= self.limit;
+    /// When a batch of so many keys may start, even if it is not full and none returns.
+    pub(super) fn next_start(&self, now: Instant, keys: usize) -> Option<Instant> {
+        let is_stuck = self.is_silent(now) || !self.has_room(keys);
         let spacing = if is_stuck { self.timeout } else { self.spacing() };
         self.last_start.map(|start| start + spacing)
     }
@@ -155,15 +185,19 @@ impl Window {
         self.has_lone_call = is_in_flight;
     }
 
-    pub(super) fn sent(&mut self, now: Instant) -> Sent {
+    /// A call is sent.
+    pub(super) fn sent(&mut self, keys: usize, now: Instant) -> Sent {
         self.started(now);
         self.silence.sent(now);
-        Sent { at: now, in_flight: self.silence.outstanding(), is_alone: self.in_flight <= 1 }
+        let load = keys + CALL;
+        self.load += load;
+        Sent { at: now, load, in_flight: self.load, is_alone: self.in_flight <= 1 }
     }
 
     /// A reply arrived. Returns whether it was late, as far as the server is concerned.
     pub(super) fn replied(&mut self, sent: Sent, now: Instant) -> bool {
         self.silence.received(now);
+        self.load = self.load.saturating_sub(sent.load);
         self.has_given_up = false;
         if self.latest_replied.is_some_and(|latest| sent.at < latest) {
             // Replies arrive in order, so this one was only read late, by a worker that was
@@ -189,12 +223,19 @@ impl Window {
             // Queues that share a server see the same delay. If all of them grew with the first short
             // round trip, their calls would be late together again.
             (true, false) => self.limit,
-            // It may have been read late by a worker that was blocked. A window of one batch would
-            // then wait for whatever that worker holds up next.
-            (false, true) => self.limit.min(limit.max(ANY_SIZE)),
+            // It may have been read late by a worker that was blocked, so the batches stay large.
+            (false, true) => self.limit.min(limit.max(ANY_SIZE * LARGEST)),
             (false, false) => self.limit.min(limit),
         };
         taken > self.timeout
+    }
+
+    /// Whether a batch of so many keys may be added to the load. Half of them may exceed the limit, so
+    /// that large batches reach it on average. Batches that are about to be sent count as full.
+    fn has_room(&self, keys: usize) -> bool {
+        let about_to_start = self.all_in_flight().saturating_sub(self.silence.outstanding());
+        let starting = about_to_start * (self.room() + CALL) + keys / 2 + CALL;
+        self.in_flight < MOST && self.load + starting <= self.limit
     }
 
     fn started(&mut self, at: Instant) {
@@ -202,14 +243,14 @@ impl Window {
         self.not_before = Some(at + self.spacing().min(self.timeout));
     }
 
-    /// A batch was sent, and its reply will not be noticed.
-    pub(super) fn abandoned(&mut self) {
+    /// A call was sent, and its reply will not be noticed.
+    pub(super) fn abandoned(&mut self, sent: Sent) {
         self.silence.abandoned();
+        self.load = self.load.saturating_sub(sent.load);
     }
 
     /// A batch was not sent, because its replies would have been too late, or nobody waits for them.
     pub(super) fn given_up(&mut self) {
-        self.silence.abandoned();
         self.has_given_up = true;
     }
 
@@ -253,7 +294,8 @@ impl Window {
             return false;
         }
         let expected = self.expected();
-        let wait = expected.as_nanos() * full_batches as u128 / self.limit as u128;
+        let load = full_batches * (self.room() + CALL);
+        let wait = expected.as_nanos() * load as u128 / self.limit as u128;
         wait > (self.timeout.saturating_sub(expected) / 3).as_nanos()
     }
 
@@ -309,14 +351,14 @@ impl RoundTrip {
     }
 }
 
-/// How many batches may be in flight so that none takes longer than `longest`, after one of
-/// `in_flight` took `taken`. A server that is always busy takes in proportion to their number
-/// (Little's law); one that is not takes less. Counting one more batch than there were lets a queue
-/// with few in flight grow faster than one with many, so that queues that share a server tend to
-/// equal shares.
+/// The load that may be in flight so that no call takes longer than `longest`, after one in a load of
+/// `in_flight` took `taken`. A server that is always busy takes in proportion to the load (Little's
+/// law); one that is not takes less.
 fn most_in_flight(in_flight: usize, taken: Duration, longest: Duration) -> usize {
-    let limit = (in_flight as u128 + 1) * longest.as_nanos() / taken.as_nanos().max(1);
-    usize::try_from(limit).unwrap_or(MOST).clamp(1, MOST)
+    let grown = in_flight + in_flight / GROWTH_DIVISOR + GROWTH;
+    let limit = grown as u128 * longest.as_nanos() / taken.as_nanos().max(1);
+    let (least, most) = (ANY_SIZE * SMALLEST, MOST * LARGEST);
+    usize::try_from(limit).unwrap_or(most).clamp(least, most)
 }
 
 #[cfg(test)]
@@ -329,11 +371,17 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const SECOND: Duration = Duration::from_secs(1);
     const BASE: Duration = Duration::from_millis(28);
-    const SERVICE: Duration = Duration::from_micros(2_600);
+    const SERVICE_PER_CALL: Duration = Duration::from_micros(40);
+    const SERVICE_PER_KEY: Duration = Duration::from_micros(20);
 
+    /// Sends a full batch.
     fn send(window: &mut Window, now: Instant) -> Sent {
         window.reserve(now);
-        window.sent(now)
+        window.sent(window.room(), now)
+    }
+
+    fn may_start_full(window: &Window, now: Instant) -> bool {
+        window.may_start(now, window.room(), true)
     }
 
     /// A reply is read, and its place in the window returned.
@@ -342,26 +390,30 @@ mod tests {
         window.release();
     }
 
-    /// Full batches always wait for a server that takes them one after another. Returns when each
-    /// reply is read, and how long after its batch was sent.
-    fn overload(
-        windows: &mut [Window],
-        start: Instant,
-        time: Duration,
-    ) -> Vec<(Instant, Duration)> {
+    struct Reply {
+        at: Instant,
+        taken: Duration,
+        keys: usize,
+    }
+
+    /// Full batches always wait for a server that takes them one after another.
+    fn overload(windows: &mut [Window], start: Instant, time: Duration) -> Vec<Reply> {
         let (mut now, mut idle_at, mut replies) = (start, start, Vec::new());
         let mut in_flight = VecDeque::new();
         while now < start + time {
             for (number, window) in windows.iter_mut().enumerate() {
-                while window.may_start(now, true) {
-                    idle_at = idle_at.max(now + BASE / 2) + SERVICE;
-                    in_flight.push_back((number, send(window, now), idle_at + BASE / 2));
+                while may_start_full(window, now) {
+                    let sent = send(window, now);
+                    let keys = sent.load - CALL;
+                    let service = SERVICE_PER_CALL + SERVICE_PER_KEY * keys as u32;
+                    idle_at = idle_at.max(now + BASE / 2) + service;
+                    in_flight.push_back((number, sent, idle_at + BASE / 2));
                 }
             }
             let (number, sent, at) = in_flight.pop_front().expect("something may be in flight");
             now = at;
             reply(&mut windows[number], sent, now);
-            replies.push((now, now - sent.at));
+            replies.push(Reply { at, taken: at - sent.at, keys: sent.load - CALL });
         }
         for (number, sent, at) in in_flight {
             reply(&mut windows[number], sent, at);
@@ -369,14 +421,19 @@ mod tests {
         replies
     }
 
+    /// How long the server works on the keys of these batches.
+    fn busy(replies: &[&Reply]) -> Duration {
+        SERVICE_PER_KEY * replies.iter().map(|reply| reply.keys as u32).sum()
+    }
+
     #[test]
     fn under_lasting_overload_the_server_is_busy_and_answers_in_time() {
         let (window, start) = (Window::new(55 * MS), Instant::now());
         let replies = overload(&mut [window], start, 30 * SECOND);
-        let settled: Vec<_> = replies.iter().filter(|(at, _)| *at > start + 300 * MS).collect();
-        let longest = settled.iter().map(|(_, taken)| *taken).max().unwrap();
-        assert!(longest <= 44 * MS, "a reply takes {longest:?} of 55 ms");
-        let busy = SERVICE * settled.len() as u32;
+        let settled: Vec<_> = replies.iter().filter(|reply| reply.at > start + 300 * MS).collect();
+        let longest = settled.iter().map(|reply| reply.taken).max().unwrap();
+        assert!(longest <= 45 * MS, "a reply takes {longest:?} of 55 ms");
+        let busy = busy(&settled);
         assert!(busy >= (30 * SECOND - 300 * MS) * 95 / 100, "busy for {busy:?}");
     }
 
@@ -384,9 +441,9 @@ mod tests {
     fn queues_that_share_an_overloaded_server_do_not_all_grow_at_once() {
         let (mut windows, start) = ([(); 9].map(|()| Window::new(55 * MS)), Instant::now());
         let replies = overload(&mut windows, start, 30 * SECOND);
-        let settled: Vec<_> = replies.iter().filter(|(at, _)| *at > start + SECOND).collect();
-        let late = settled.iter().filter(|(_, taken)| *taken > 55 * MS).count();
-        let busy = SERVICE * settled.len() as u32;
+        let settled: Vec<_> = replies.iter().filter(|reply| reply.at > start + SECOND).collect();
+        let late = settled.iter().filter(|reply| reply.taken > 55 * MS).count();
+        let busy = busy(&settled);
         assert!(late * 50 <= settled.len(), "{late} of {} replies are late", settled.len());
         assert!(busy >= 29 * SECOND * 95 / 100, "busy for {busy:?}");
     }
@@ -395,15 +452,19 @@ mod tests {
     fn batches_that_are_not_full_do_not_start_beyond_the_window() {
         let (mut window, start) = (Window::new(55 * MS), Instant::now());
         overload(slice::from_mut(&mut window), start, 500 * MS);
-        let (mut now, limit) = (start + 600 * MS, window.limit);
-        for _ in 0..200 {
-            if window.may_start(now, false) {
+        let service = SERVICE_PER_KEY * window.limit as u32;
+        assert!(service < 50 * MS, "the window takes longer than the timeout: {service:?}");
+        // It is full before the server counts as silent.
+        window.limit /= 2;
+        let mut now = start + 600 * MS;
+        for _ in 0..100 {
+            if window.may_start(now, Batch::MAX_KEYS, false) {
                 send(&mut window, now);
             }
             now += MS / 2;
         }
-        assert_eq!(window.in_flight, limit);
-        assert!(limit < 20, "{limit} of them take longer than the timeout");
+        let Window { load, limit, .. } = window;
+        assert!(load.abs_diff(limit) <= LARGEST / 2, "{load} of {limit}");
     }
 
     /// Each small batch takes the server nearly as long as a larger one.
@@ -412,9 +473,10 @@ mod tests {
         let starts = |window: &mut Window, start: Instant| {
             let times = (0..280).map(|tenths| start + tenths * MS / 10);
             let started = times.filter(|&now| {
-                let starts = window.may_start(now, false);
+                let starts = window.may_start(now, 1, false);
                 if starts {
-                    send(window, now);
+                    window.reserve(now);
+                    window.sent(1, now);
                 }
                 starts
             });
@@ -430,7 +492,7 @@ mod tests {
             now += BASE + 8 * MS;
             reply(&mut window, sent, now);
         }
-        window.in_flight = 0;
+        (window.in_flight, window.load) = (0, 0);
         let starts = starts(&mut window, now);
         assert!((4..=6).contains(&starts), "{starts} start in one round trip");
     }
@@ -438,7 +500,7 @@ mod tests {
     #[test]
     fn after_a_stall_an_outdated_estimate_holds_nobody_up() {
         let (mut window, start) = (Window::new(55 * MS), Instant::now());
-        reply(&mut window, Sent { at: start, in_flight: 1, is_alone: true }, start + BASE);
+        reply(&mut window, Sent { at: start, load: 0, in_flight: 1, is_alone: true }, start + BASE);
         let sent: Vec<_> = (0..16).map(|_| send(&mut window, start + BASE)).collect();
         for sent in &sent[..14] {
             reply(&mut window, *sent, start + 300 * MS);
@@ -457,7 +519,7 @@ mod tests {
         let deadline = now + 50 * MS;
         assert!(window.earliest_deadline(now + MS) < deadline);
         // Whose worker was busy for a while.
-        send(&mut window, now + 5 * MS);
+        window.reserve(now + 5 * MS);
         assert!(window.earliest_deadline(now + 5 * MS) > deadline);
         window.given_up();
         window.release();
@@ -468,6 +530,18 @@ mod tests {
         assert!(window.earliest_deadline(now + 11 * MS) < deadline);
     }
 
+    /// As many full batches are always in flight as may be, at a server that is not busy.
+    fn round_trips(window: &mut Window, count: usize, mut now: Instant) {
+        for _ in 0..count {
+            let mut sent = Vec::new();
+            while may_start_full(window, now) {
+                sent.push(send(window, now));
+            }
+            now += BASE;
+            sent.into_iter().for_each(|sent| reply(window, sent, now));
+        }
+    }
+
     #[test]
     fn a_small_window_grows_again_within_a_few_round_trips() {
         let (mut window, mut now) = (Window::new(55 * MS), Instant::now());
@@ -476,27 +550,18 @@ mod tests {
             now += taken;
             reply(&mut window, sent, now);
         }
-        assert_eq!(window.limit, ANY_SIZE);
-        for _ in 0..5 {
-            let sent: Vec<_> = (0..window.limit).map(|_| send(&mut window, now)).collect();
-            now += BASE;
-            sent.into_iter().for_each(|sent| reply(&mut window, sent, now));
-        }
-        assert!(window.limit >= 12, "{}", window.limit);
+        assert_eq!(window.limit, ANY_SIZE * LARGEST);
+        round_trips(&mut window, 5, now);
+        assert!(window.limit >= 12 * LARGEST, "{}", window.limit);
     }
 
     #[test]
     fn a_server_that_is_farther_away_than_before_has_a_full_window_within_three_seconds() {
-        let (mut window, mut now) = (Window::new(55 * MS), Instant::now());
+        let (mut window, now) = (Window::new(55 * MS), Instant::now());
         let sent = send(&mut window, now);
         reply(&mut window, sent, now + MS);
-        let end = now + 3 * SECOND;
-        while now < end {
-            let sent = send(&mut window, now);
-            now += BASE;
-            reply(&mut window, sent, now);
-        }
-        assert!(window.limit >= ANY_SIZE, "{}", window.limit);
+        round_trips(&mut window, 107, now + MS);
+        assert!(window.limit >= ANY_SIZE * LARGEST, "{}", window.limit);
     }
 
     #[test]
@@ -518,9 +583,9 @@ mod tests {
             reply(&mut window, sent, now);
         }
         window.reserve(now);
-        assert!(window.may_start(now + 6 * MS, false), "a single one may be held up");
+        assert!(window.may_start(now + 6 * MS, 1, false), "a single one may be held up");
         window.reserve(now);
-        assert!(!window.may_start(now + 54 * MS, true));
-        assert!(window.may_start(now + 55 * MS, false));
+        assert!(!may_start_full(&window, now + 54 * MS));
+        assert!(window.may_start(now + 55 * MS, 1, false));
     }
 }

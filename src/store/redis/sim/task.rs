@@ -1,6 +1,7 @@
 //! The tasks that carry batches: what `Flusher`, `Flight` and `Topology::follow_redirects` do, one
 //! step at a time, with whatever happens between two steps.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub(super) struct Task {
 pub(super) struct Flight {
     pub(super) queue: QueueId,
     pub(super) batch: Arc<Batch>,
-    pub(super) sent: Sent,
+    pub(super) sent: Cell<Option<Sent>>,
 }
 
 /// What a task does next.
@@ -93,8 +94,8 @@ impl World {
             Work::ProbeWait { connection } => self.wait_for_probe(number, id, connection, reply),
             Work::Acquire { has_tried, late_at } => match self.acquire(id.0, id.2, has_tried) {
                 Step::Use(connection) => {
-                    let Some((batch, sent)) = self.queue(id).take(now) else { return };
-                    let flight = Rc::new(Flight { queue: id, batch, sent });
+                    let Some(batch) = self.queue(id).take() else { return };
+                    let flight = Rc::new(Flight { queue: id, batch, sent: Cell::default() });
                     self.tasks.insert(number, again(Work::Freeze { flight, connection }));
                     self.resume(number);
                 }
@@ -121,6 +122,8 @@ impl World {
                     self.forget(flight);
                     self.carried(number, again(Work::Continue), 0);
                 } else {
+                    let keys = calls.iter().map(|call| call.groups.len()).sum();
+                    flight.sent.set(Some(self.queue(id).sent(keys, now)));
                     self.tasks.insert(number, again(Work::Send { flight, connection, calls }));
                     self.resume(number);
                 }
@@ -342,12 +345,16 @@ impl World {
         let checks =
             calls.iter().flat_map(|call| &call.groups).map(|group| group.costs.len()).sum();
         let received = replies.iter().any(|reply| !matches!(reply, Reply::Broken));
-        let is_late = self.queue(id).returned(received.then_some((flight.sent, now)));
+        let sent = flight.sent.get().expect("only sent batches have replies");
+        let is_late = received && self.queue(id).replied(sent, now);
+        if !received {
+            self.queue(id).abandoned(sent);
+        }
         let is_good = |reply: &Reply| !matches!(reply, Reply::Broken | Reply::ReadOnly);
         if is_late {
             self.report(id, Fault::Late);
         } else if replies.iter().any(is_good) {
-            self.breaker(id).succeeded(flight.sent.at());
+            self.breaker(id).succeeded(sent.at());
         } else {
             self.report(id, Fault::Failed);
         }

@@ -1,5 +1,6 @@
 //! The simulated world: its time, its events, and what they do.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -263,11 +264,11 @@ impl World {
         if queue.is_alone()
             && let Some(connection) = connection
         {
-            let (batch, index, sent) = queue.start_alone(&policy, &key, slot, &op, now, &waker);
+            let (batch, index) = queue.start_alone(&policy, &key, slot, &op, now, &waker);
             let timer = queue.arm(now);
             self.checks[check].progress = Progress::Waiting(batch.clone(), index);
             self.arm(id, timer);
-            let flight = Rc::new(Flight { queue: id, batch, sent });
+            let flight = Rc::new(Flight { queue: id, batch, sent: Cell::default() });
             let task = self.spawn(id, Work::Freeze { flight, connection }, true);
             self.step(task);
         } else {

@@ -564,6 +564,31 @@ async fn a_reset_after_an_outage_stays() {
     assert_eq!(remaining, Some(300));
 }
 
+/// All instances of a fleet see Redis return at the same time, so each charges slowly.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_that_returns_does_not_flood_redis_with_what_it_owes() {
+    const KEYS: u64 = 2_000;
+    let server = Server::start().await;
+    let fleet = fleet(&server, Quota::per_hour(300), 1).await;
+    let limiter = &fleet[0].1;
+    server.pause();
+    wait_until("it decides locally", BOUND, async || sends_nothing(limiter).await).await;
+    for key in 0..KEYS {
+        limiter.check_cost(key, 10).await.unwrap().ensure_allowed().unwrap();
+    }
+    let start = Instant::now();
+    server.resume();
+    wait_until("the permits are charged", BOUND, async || {
+        let keys: u64 = server.query(&["DBSIZE"]).await;
+        let elapsed = start.elapsed();
+        // 128 keys at a time, 50 ms apart on average, and 25 ms at least.
+        let most = (2 + elapsed.as_millis() as u64 / 25) * 128;
+        assert!(keys <= most, "{keys} keys after {elapsed:?}");
+        keys >= KEYS
+    })
+    .await;
+}
+
 /// The runtime ends with the process. What its tasks would charge later would be lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_taken_in_an_outage_is_charged_before_the_process_ends() {

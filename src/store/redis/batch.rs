@@ -263,6 +263,11 @@ impl Batch {
         Some(index)
     }
 
+    /// The number of its keys.
+    pub(super) fn keys(&self) -> usize {
+        self.state().groups.len()
+    }
+
     /// Whether the server may have received a check.
     pub(super) fn was_sent(&self, index: CheckIndex) -> bool {
         self.state().checks.get(index as usize).is_some_and(|check| check.is_sent)

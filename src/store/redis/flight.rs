@@ -23,7 +23,7 @@ use crate::Error;
 pub(super) struct Flight {
     queue: Arc<NodeQueue>,
     batch: Arc<Batch>,
-    /// Once it is.
+    /// `None` until it is.
     sent: Option<Sent>,
     is_finished: bool,
 }

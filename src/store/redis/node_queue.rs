@@ -183,6 +183,11 @@ impl NodeQueue {
         let now = Instant::now();
         let mut state = self.state();
         end(&mut state.queue);
+        self.unlock_and_start(state, now);
+    }
+
+    /// Starts the next batch if it may start.
+    fn unlock_and_start(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) {
         let Some(runtime) = state.runtime.clone() else { return };
         match state.queue.start_next(now) {
             Next::Starts => {
@@ -198,9 +203,15 @@ impl NodeQueue {
     }
 
     /// So many keys of a batch are sent.
-    pub(super) fn sent(&self, keys: usize) -> Sent {
+    pub(super) fn sent(self: &Arc<Self>, keys: usize) -> Sent {
         let now = Instant::now();
-        self.state().queue.sent(keys, now)
+        let mut state = self.state();
+        let sent = state.queue.sent(keys, now);
+        if state.queue.has_waiting() {
+            // It may be smaller than expected, so that the next one has room.
+            self.unlock_and_start(state, now);
+        }
+        sent
     }
 
     /// A batch is not in flight any more.

@@ -28,13 +28,21 @@ pub(super) struct QueueState {
     open: Arc<Batch>,
     /// The number of checks in it.
     open_checks: usize,
-    /// Full batches, which go before it, and the numbers of their checks.
-    full: VecDeque<(Arc<Batch>, usize)>,
+    /// Those that go before it.
+    full: VecDeque<Full>,
     /// Batches that have been sent, or are about to be, to watch their deadlines.
     sent: Vec<Arc<Batch>>,
     /// Batches whose memory is used again once their checks have read their verdicts.
     used: VecDeque<Arc<Batch>>,
     timer: Option<Instant>,
+}
+
+/// A batch that has no room for more.
+#[derive(Debug)]
+struct Full {
+    batch: Arc<Batch>,
+    keys: usize,
+    checks: usize,
 }
 
 /// Whether the next batch starts.
@@ -62,6 +70,8 @@ pub(super) struct Fired {
 #[derive(Debug)]
 pub(super) struct Sizes {
     pub(super) in_flight: usize,
+    /// Of the keys and calls in flight.
+    pub(super) load: usize,
     /// Batches.
     pub(super) sent: usize,
     /// Checks.
@@ -90,7 +100,7 @@ impl QueueState {
 
     /// Whether a check would be the only one, so that it may be sent at once.
     pub(super) fn is_alone(&self) -> bool {
-        self.window.is_idle() && self.is_empty()
+        self.window.is_idle() && !self.has_waiting()
     }
 
     /// Adds the only check, and starts its batch.
@@ -121,7 +131,8 @@ impl QueueState {
         now: Instant,
         waker: &Waker,
     ) -> Option<(Arc<Batch>, CheckIndex)> {
-        if self.window.is_overloaded(self.full.len()) {
+        let keys = self.full.iter().map(|full| full.keys).sum();
+        if self.window.is_overloaded(self.full.len(), keys) {
             return None;
         }
         let deadline = now + self.timeout;
@@ -129,8 +140,9 @@ impl QueueState {
             Some(index) => index,
             None => {
                 let empty = self.empty_batch();
-                let full = mem::replace(&mut self.open, empty);
-                self.full.push_back((full, mem::take(&mut self.open_checks)));
+                let batch = mem::replace(&mut self.open, empty);
+                let (keys, checks) = (batch.keys(), mem::take(&mut self.open_checks));
+                self.full.push_back(Full { batch, keys, checks });
                 self.open.push(policy, key, slot, op, deadline, waker).unwrap_or_default()
             }
         };
@@ -145,7 +157,7 @@ impl QueueState {
 
     /// Whether a batch waits that may start.
     pub(super) fn may_start(&self, now: Instant) -> bool {
-        !self.is_empty() && self.window.may_start(now, self.next_keys(), !self.full.is_empty())
+        self.has_waiting() && self.window.may_start(now, self.next_keys(), !self.full.is_empty())
     }
 
     /// Reserves a place in the window for a flusher.
@@ -187,7 +199,7 @@ impl QueueState {
     /// often check again, and then share the next batch. A single one sends its next check itself, unless
     /// others wait.
     pub(super) fn pauses_after(&self, checks: usize) -> bool {
-        checks > 1 || !self.is_empty()
+        checks > 1 || self.has_waiting()
     }
 
     /// A check with an earlier deadline would be answered too late if it were sent now.
@@ -229,22 +241,26 @@ impl QueueState {
         if self.used.len() > MAX_USED { self.used.pop_front() } else { None }
     }
 
+    pub(super) fn has_waiting(&self) -> bool {
+        self.open_checks > 0 || !self.full.is_empty()
+    }
+
     /// The batches that wait.
     pub(super) fn waiting(&self) -> Vec<Arc<Batch>> {
-        let full = self.full.iter().map(|(batch, _)| batch);
+        let full = self.full.iter().map(|full| &full.batch);
         full.chain([&self.open]).cloned().collect()
     }
 
     /// The number of checks that wait.
     pub(super) fn waiting_checks(&self) -> usize {
-        self.open_checks + self.full.iter().map(|(_, checks)| checks).sum::<usize>()
+        self.open_checks + self.full.iter().map(|full| full.checks).sum::<usize>()
     }
 
     /// Takes all batches that wait.
     pub(super) fn take_all(&mut self) -> Vec<Arc<Batch>> {
         let open = mem::take(&mut self.open);
         self.open_checks = 0;
-        let full = mem::take(&mut self.full).into_iter().map(|(batch, _)| batch);
+        let full = mem::take(&mut self.full).into_iter().map(|full| full.batch);
         full.chain([open]).collect()
     }
 
@@ -279,8 +295,8 @@ impl QueueState {
 
     #[cfg(test)]
     pub(super) fn sizes(&self) -> Sizes {
-        let (in_flight, sent) = (self.window.all_in_flight(), self.sent.len());
-        Sizes { in_flight, sent, waiting: self.waiting_checks() }
+        let (in_flight, load) = (self.window.all_in_flight(), self.window.load());
+        Sizes { in_flight, load, sent: self.sent.len(), waiting: self.waiting_checks() }
     }
 
     fn arm_for(&mut self, at: Instant, now: Instant) -> Option<Instant> {
@@ -292,28 +308,23 @@ impl QueueState {
         Some(at)
     }
 
-    fn is_empty(&self) -> bool {
-        self.open_checks == 0 && self.full.is_empty()
-    }
-
     /// When a batch may start without waiting for another to return, if one waits. `None` if only a
     /// reply can start it: then time alone changes nothing.
     fn next_start(&self, now: Instant) -> Option<Instant> {
-        if self.is_empty() {
+        if !self.has_waiting() {
             None
         } else {
             self.window.next_start(now, self.next_keys()).filter(|&start| start > now)
         }
     }
 
-    /// How many keys the next batch has at most.
+    /// How many keys the next batch has. One that is not full may have fewer.
     fn next_keys(&self) -> usize {
-        let room = self.window.room();
-        if self.full.is_empty() { self.open_checks.min(room) } else { room }
+        self.full.front().map_or(self.open_checks.min(self.window.room()), |full| full.keys)
     }
 
     fn pop(&mut self) -> Option<Arc<Batch>> {
-        self.full.pop_front().map(|(batch, _)| batch).or_else(|| {
+        self.full.pop_front().map(|full| full.batch).or_else(|| {
             if mem::take(&mut self.open_checks) == 0 {
                 return None;
             }
@@ -393,7 +404,7 @@ mod tests {
     #[test]
     fn a_lone_check_that_is_not_polled_holds_up_nobody() {
         let (mut queue, mut now) = (QueueState::new(50 * MS), Instant::now());
-        // After a slow reply the window has two places.
+        // After a slow reply the window has room for two full batches.
         for taken in [MS, 300 * MS] {
             let sent = start_alone(&mut queue, now);
             now += taken;

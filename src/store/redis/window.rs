@@ -9,17 +9,17 @@ use super::silence::Silence;
 /// other. More would only make batches smaller, unless they are full.
 const ANY_SIZE: usize = 2;
 
-/// No more batches are in flight.
+/// At most this many batches are in flight.
 const MOST: usize = 64;
 
-/// About how many keys the server decides in the time that it takes for a call without any. The load
-/// of a batch is the number of its keys, and this.
+/// About how many keys the server decides in the time that a call without any takes. The load of a batch
+/// is the number of its keys, and this.
 const CALL: usize = 8;
 
 /// The load of the largest batch.
 const LARGEST: usize = Batch::MAX_KEYS + CALL;
 
-/// The load of the smallest batch that is as full as the window allows.
+/// The load of a full batch in the smallest window.
 const SMALLEST: usize = 16 + CALL;
 
 const INITIAL: usize = 16 * LARGEST;
@@ -29,7 +29,7 @@ const INITIAL: usize = 16 * LARGEST;
 const GROWTH: usize = 24;
 
 /// It also grows by the load in flight divided by this, because round trips vary: otherwise those that
-/// happen to be long would keep a large window small.
+/// happen to be long would keep the window small.
 const GROWTH_DIVISOR: usize = 10;
 
 /// While [`ANY_SIZE`] or more are in flight, a batch that is not full starts this long after the
@@ -59,11 +59,12 @@ pub(super) struct Window {
     timeout: Duration,
     /// How many batches are in flight or about to be sent, without a lone call.
     in_flight: usize,
-    /// What is in flight: keys, and [`CALL`] for each call.
+    /// What is in flight: keys, and [`CALL`] for each batch.
     load: usize,
-    /// A lone call depends on a check that may not be polled, so it takes no place from others.
+    /// A lone call depends on a check that may not be polled, so it takes no place from others, and hardly
+    /// any room.
     has_lone_call: bool,
-    /// The greatest load.
+    /// The load that should not be exceeded.
     limit: usize,
     silence: Silence,
     last_start: Option<Instant>,
@@ -77,12 +78,12 @@ pub(super) struct Window {
     has_given_up: bool,
 }
 
-/// A call that was sent.
+/// A batch that was sent, or a lone call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     at: Instant,
     load: usize,
-    /// The load of all calls in flight then, including this one.
+    /// The load in flight then, including its own.
     in_flight: usize,
     /// Whether no other batch was in flight.
     is_alone: bool,
@@ -135,13 +136,18 @@ impl Window {
         self.in_flight + usize::from(self.has_lone_call)
     }
 
-    /// How many keys a batch has at most.
+    #[cfg(test)]
+    pub(super) fn load(&self) -> usize {
+        self.load
+    }
+
+    /// How many keys a batch may have.
     pub(super) fn room(&self) -> usize {
         (self.limit / ANY_SIZE).saturating_sub(CALL).min(Batch::MAX_KEYS)
     }
 
-    /// Whether another batch of so many keys, or fewer, may start. `is_full` tells whether it has as many
-    /// as it may.
+    /// Whether another batch of so many keys, or fewer, may start. `is_full` tells whether it has no room
+    /// for more.
     pub(super) fn may_start(&self, now: Instant, keys: usize, is_full: bool) -> bool {
         if self.in_flight < ANY_SIZE {
             return true;
@@ -185,7 +191,7 @@ impl Window {
         self.has_lone_call = is_in_flight;
     }
 
-    /// A call is sent.
+    /// So many keys of a batch, or of a lone call, are sent.
     pub(super) fn sent(&mut self, keys: usize, now: Instant) -> Sent {
         self.started(now);
         self.silence.sent(now);
@@ -231,9 +237,10 @@ impl Window {
     }
 
     /// Whether a batch of so many keys may be added to the load. Half of them may exceed the limit, so
-    /// that large batches reach it on average. Batches that are about to be sent count as full.
+    /// that large batches reach it on average. A place whose batch has not been sent yet counts as a full
+    /// one.
     fn has_room(&self, keys: usize) -> bool {
-        let about_to_start = self.all_in_flight().saturating_sub(self.silence.outstanding());
+        let about_to_start = self.in_flight.saturating_sub(self.silence.outstanding());
         let starting = about_to_start * (self.room() + CALL) + keys / 2 + CALL;
         self.in_flight < MOST && self.load + starting <= self.limit
     }
@@ -243,7 +250,7 @@ impl Window {
         self.not_before = Some(at + self.spacing().min(self.timeout));
     }
 
-    /// A call was sent, and its reply will not be noticed.
+    /// A batch was sent, and its reply will not be noticed.
     pub(super) fn abandoned(&mut self, sent: Sent) {
         self.silence.abandoned();
         self.load = self.load.saturating_sub(sent.load);
@@ -289,12 +296,12 @@ impl Window {
 
     /// Whether a check that joins behind this many full batches would wait for too long: for more
     /// than a third of the timeout that remains after one round trip.
-    pub(super) fn is_overloaded(&self, full_batches: usize) -> bool {
-        if full_batches == 0 || self.is_idle() {
+    pub(super) fn is_overloaded(&self, batches: usize, keys: usize) -> bool {
+        if batches == 0 || self.is_idle() {
             return false;
         }
         let expected = self.expected();
-        let load = full_batches * (self.room() + CALL);
+        let load = keys + batches * CALL;
         let wait = expected.as_nanos() * load as u128 / self.limit as u128;
         wait > (self.timeout.saturating_sub(expected) / 3).as_nanos()
     }
@@ -464,7 +471,7 @@ mod tests {
             now += MS / 2;
         }
         let Window { load, limit, .. } = window;
-        assert!(load.abs_diff(limit) <= LARGEST / 2, "{load} of {limit}");
+        assert!(load.abs_diff(limit) <= LARGEST / 2 + CALL, "{load} of {limit}");
     }
 
     /// Each small batch takes the server nearly as long as a larger one.

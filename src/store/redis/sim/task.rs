@@ -124,6 +124,9 @@ impl World {
                 } else {
                     let keys = calls.iter().map(|call| call.groups.len()).sum();
                     flight.sent.set(Some(self.queue(id).sent(keys, now)));
+                    if self.queue(id).has_waiting() {
+                        self.start_next(id, |_| ());
+                    }
                     self.tasks.insert(number, again(Work::Send { flight, connection, calls }));
                     self.resume(number);
                 }

@@ -110,6 +110,35 @@ async fn every_policy_is_divided_in_an_outage_and_charged_after_it() {
     }
 }
 
+/// As in a deployment, or for customers with quotas of their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_that_change_in_an_outage_are_divided_and_forgive_nothing() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    let fleet = instances_of(store, Quota::per_hour(60), INSTANCES).await;
+    wait_until_agreed(&server, INSTANCES).await;
+    server.pause();
+    wait_until_local(&limiters(&fleet), "warm").await;
+    for (_, limiter) in &fleet {
+        let customer = limiter.with_quota(Quota::per_hour(20)).unwrap();
+        assert_eq!(taken(&customer, "customer", 50).await, 10);
+        assert_eq!(taken(limiter, "used", 50).await, 30);
+        assert_eq!(taken(limiter, "half", 15).await, 15);
+        limiter.update(Quota::per_hour(120)).unwrap();
+        assert_eq!(taken(limiter, "used", 100).await, 30);
+        assert_eq!(taken(limiter, "half", 100).await, 45);
+        assert_eq!(taken(limiter, "new", 100).await, 60);
+        limiter.update(Quota::per_hour(20)).unwrap();
+        assert_eq!(taken(limiter, "new", 50).await, 0);
+        assert_eq!(taken(limiter, "newer", 50).await, 10);
+    }
+    server.resume();
+    let limiter = &fleet[0].1;
+    for key in ["customer", "used", "half", "new", "newer"] {
+        wait_for_redis(limiter, key, Decision::is_denied).await;
+    }
+}
+
 /// Windows that start in an outage are not those of Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_taken_in_a_window_that_has_ended_is_not_charged() {

@@ -1,7 +1,7 @@
 //! Redis decides again after a fault, with every kind of store, also if the fault was there before the
 //! first reply.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate::{Limiter, Quota, RedisStore, Source};
 
@@ -45,7 +45,9 @@ async fn recover(
         };
         let _ = tokio::time::timeout(FAULT, checking).await;
         end().await;
+        let ended = Instant::now();
         wait_for_redis(&limiters, if is_new { "new" } else { "after" }).await;
+        assert!(ended.elapsed() < Duration::from_secs(1), "new: {is_new}, {:?}", ended.elapsed());
     }
 }
 

@@ -32,6 +32,7 @@ mod queue_state;
 mod refresh;
 mod repayment;
 mod reply;
+mod round_trip;
 mod routes;
 mod script;
 #[cfg(feature = "sentinel")]

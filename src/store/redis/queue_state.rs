@@ -312,10 +312,9 @@ impl QueueState {
     /// reply can start it: then time alone changes nothing.
     fn next_start(&self, now: Instant) -> Option<Instant> {
         if !self.has_waiting() {
-            None
-        } else {
-            self.window.next_start(now, self.next_keys()).filter(|&start| start > now)
+            return None;
         }
+        self.window.next_start(now, self.next_keys()).filter(|&start| start > now)
     }
 
     /// How many keys the next batch has. One that is not full may have fewer.

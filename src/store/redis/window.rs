@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::batch::Batch;
+use super::round_trip::RoundTrip;
 use super::silence::Silence;
 
 /// This many batches may always be in flight: one is on the network while the server works on the
@@ -43,16 +44,9 @@ const LONG_ROUND_TRIP: Duration = Duration::from_millis(4);
 /// server.
 const STARTS_PER_ROUND_TRIP: u32 = 16;
 
-/// How long a batch may wait at the server, in addition to twice the round trip, if the timeout
-/// allows.
-const QUEUEING: Duration = Duration::from_millis(5);
-
 /// A check that has waited for less than the timeout divided by this is always sent, however slow the
 /// replies were.
 const ALWAYS_SENT_DIVISOR: u32 = 32;
-
-/// How long the shortest round trip is remembered, at least.
-const EPOCH: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Window {
@@ -97,17 +91,6 @@ impl Sent {
     pub(super) fn elapsed(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.at)
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct RoundTrip {
-    /// How long the latest two batches took. A single one may have been read late by a worker that
-    /// was blocked.
-    latest: [Duration; 2],
-    smoothed: Duration,
-    /// The shortest of the current epoch and of the one before.
-    shortest: [Duration; 2],
-    epoch: Instant,
 }
 
 impl Window {
@@ -212,14 +195,9 @@ impl Window {
         }
         self.latest_replied = Some(sent.at);
         let taken = now.saturating_duration_since(sent.at);
-        let round_trip = self.round_trip.get_or_insert(RoundTrip {
-            latest: [taken; 2],
-            smoothed: taken,
-            shortest: [taken; 2],
-            epoch: now,
-        });
-        round_trip.add(sent, taken, now);
-        let (longest, before) = (round_trip.longest_useful(self.timeout), round_trip.latest[1]);
+        let round_trip = self.round_trip.get_or_insert(RoundTrip::new(taken, now));
+        round_trip.add(sent.is_alone, taken, now);
+        let (longest, [_, before]) = (round_trip.longest_useful(self.timeout), round_trip.latest());
         if let Some(start) = self.last_start {
             self.started(start);
         }
@@ -267,9 +245,8 @@ impl Window {
     fn spacing(&self) -> Duration {
         match &self.round_trip {
             Some(round_trip) if round_trip.shortest() >= LONG_ROUND_TRIP => {
-                let queueing = round_trip.smoothed.saturating_sub(round_trip.shortest());
                 let longest = round_trip.spare(self.timeout) / 4;
-                let filling = (queueing / ANY_SIZE as u32).min(longest);
+                let filling = (round_trip.queueing() / ANY_SIZE as u32).min(longest);
                 round_trip.shortest() / STARTS_PER_ROUND_TRIP + filling
             }
             _ => SPACING,
@@ -281,7 +258,7 @@ impl Window {
     /// so an outdated estimate corrects itself.
     fn expected(&self) -> Duration {
         self.round_trip.as_ref().map_or(Duration::ZERO, |round_trip| {
-            let [latest, earlier] = round_trip.latest;
+            let [latest, earlier] = round_trip.latest();
             let wait = round_trip.spare(self.timeout).max(self.timeout / ALWAYS_SENT_DIVISOR);
             latest.min(earlier).min(self.timeout - wait)
         })
@@ -325,36 +302,6 @@ impl Window {
             }
             _ => self.timeout,
         }
-    }
-}
-
-impl RoundTrip {
-    fn add(&mut self, sent: Sent, taken: Duration, now: Instant) {
-        self.latest = [taken, self.latest[0]];
-        self.smoothed = (self.smoothed * 7 + taken) / 8;
-        // With more batches in flight, a round trip may include a wait for them.
-        if now.saturating_duration_since(self.epoch) >= EPOCH && sent.is_alone {
-            self.epoch = now;
-            self.shortest = [taken, self.shortest[0]];
-        }
-        self.shortest[0] = self.shortest[0].min(taken);
-    }
-
-    /// A third of the timeout that remains after one round trip.
-    fn spare(&self, timeout: Duration) -> Duration {
-        timeout.saturating_sub(self.shortest()) / 3
-    }
-
-    /// A batch that takes longer has mostly waited for others at the server. With fewer in flight
-    /// the server would answer as many, and each sooner. At most a third of the timeout that
-    /// remains after one round trip is spent waiting, because other processes add to the wait.
-    fn longest_useful(&self, timeout: Duration) -> Duration {
-        let shortest = self.shortest();
-        (shortest * 2 + QUEUEING).min(shortest + self.spare(timeout))
-    }
-
-    fn shortest(&self) -> Duration {
-        self.shortest[0].min(self.shortest[1])
     }
 }
 

@@ -74,8 +74,8 @@ integration: redis ## Run the tests on real servers: a single one, a cluster, Se
 	$(if $(ARGS),$(CARGO) test --locked --all-features --test it $(ARGS),$(INTEGRATION_TESTS))
 
 # These tests wait more than they compute.
-FAULTS := faults:: outages:: recovery:: local:: local_policies:: cluster:: server_errors:: \
-          examples::three_processes examples::processes_whose_clocks
+FAULTS := faults:: outages:: recovery:: local:: local_policies:: cluster:: server_errors::
+FAULTS += examples::three_processes_keep examples::processes_whose_clocks
 faults: redis ## Run the integration tests of failures of Redis and of the network, in up to 4 minutes
 	$(CARGO) build --locked --all-features --examples
 	RUST_TEST_THREADS=4 $(CARGO) test --locked --all-features --test it -- $(FAULTS) --skip timing:: $(ARGS)

@@ -71,6 +71,12 @@ function samples(metrics, name) {
 
 const sum = (values) => values.reduce((total, [, value]) => total + value, 0);
 
+// A counter by the value of its only label.
+function counts(metrics, name) {
+  const all = samples(metrics, name).map(([labels, value]) => `${/="([^"]*)"/.exec(labels)[1]} ${number(value)}`);
+  return all.sort().join(", ") || "none";
+}
+
 // The numbers of measured values up to each bound.
 function histogram(metrics, name) {
   const buckets = new Map();
@@ -123,6 +129,9 @@ function showServer(status, metrics) {
     facts.push(["99% of calls in 30 s took at most", latency(metrics)]);
   }
   facts.push(["Failure mode", status.failure_mode]);
+  facts.push(["Decided by lists, blocks and limits of 0", counts(metrics, "tollgate_server_overruled_total")]);
+  const errors = counts(metrics, "tollgate_server_grpc_errors_total");
+  facts.push(["gRPC requests that failed", errors, errors !== "none"]);
   facts.push(["Configuration", ...configuration(status, metrics)]);
   $("server").replaceChildren(...facts.map(([name, value, isBad]) => {
     const pair = element("div");

@@ -47,6 +47,10 @@ checks: { timeout: 1s }
 ";
 const DOMAIN: &str = "domain: bench\ndescriptors: [{ key: user, policy: api }]\n";
 
+/// That of tollgate-server, so that the subjects differ only in what they do.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> Result<()> {
     let args: Vec<_> = std::env::args().skip(1).collect();

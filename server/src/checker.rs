@@ -26,15 +26,36 @@ pub(crate) async fn check(
     key: &Key,
     costs: Costs,
 ) -> Result<Answer, Error> {
-    if let Some(remaining) = live.blocked.get(policy.name(), key) {
-        policy.count(false);
-        telemetry::overruled("block");
-        return Ok(Answer::Blocked(remaining));
+    match blocked(live, policy, key) {
+        Some(remaining) => Ok(Answer::Blocked(remaining)),
+        None => decide(live, policy, limiter, key, costs).await.map(Answer::Decided),
     }
+}
+
+/// For how long from now on an operator has blocked the key.
+pub(crate) fn blocked(live: &Live, policy: &ActivePolicy, key: &Key) -> Option<Duration> {
+    let remaining = live.blocked.get(policy.name(), key)?;
+    policy.count(false);
+    telemetry::overruled("block");
+    Some(remaining)
+}
+
+/// For a key that is not blocked.
+///
+/// # Errors
+///
+/// As for [`check`].
+pub(crate) async fn decide(
+    live: &Live,
+    policy: &ActivePolicy,
+    limiter: &Limiter,
+    key: &Key,
+    costs: Costs,
+) -> Result<Decision, Error> {
     let decision = limiter.check_costs(key, costs).await?;
     live.denied.observe(policy.name(), key, &decision);
     policy.count(!decision.would_be_denied());
-    Ok(Answer::Decided(decision))
+    Ok(decision)
 }
 
 /// For `Retry-After`: in whole seconds, rounded up.

@@ -14,6 +14,7 @@ pub(crate) const RELOADS: &str = "tollgate.server.reloads";
 pub(crate) const UNMATCHED: &str = "tollgate.server.unmatched";
 pub(crate) const RELOAD_FAILED: &str = "tollgate.server.reload.failed";
 pub(crate) const OVERRULED: &str = "tollgate.server.overruled";
+pub(crate) const GRPC_ERRORS: &str = "tollgate.server.grpc.errors";
 pub(crate) const CONNECTIONS_REFUSED: &str = "tollgate.server.connections.refused";
 
 /// `RUST_LOG` selects what is logged: `info` by default.
@@ -49,7 +50,11 @@ pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
     );
     metrics::describe_counter!(
         OVERRULED,
-        "Checks that a list or a block has decided, not a policy"
+        "Checks that a list, a block or a limit of 0 has decided, not a policy"
+    );
+    metrics::describe_counter!(
+        GRPC_ERRORS,
+        "Requests over gRPC that got an error instead of a decision, by status code"
     );
     metrics::describe_counter!(
         CONNECTIONS_REFUSED,
@@ -77,9 +82,26 @@ pub(crate) fn unmatched(reason: &'static str) {
     metrics::counter!(UNMATCHED, "reason" => reason).increment(1);
 }
 
-/// A check that a list (`allow`, `deny`) or an operator's `block` has decided.
+/// A check that a list (`allow`, `deny`), an operator's `block` or a limit of `zero` has decided.
 pub(crate) fn overruled(by: &'static str) {
     metrics::counter!(OVERRULED, "by" => by).increment(1);
+}
+
+/// A request over gRPC got an error.
+pub(crate) fn grpc_error(code: tonic::Code) {
+    metrics::counter!(GRPC_ERRORS, "code" => status_name(code)).increment(1);
+}
+
+/// As in the specification of gRPC: `RESOURCE_EXHAUSTED`.
+fn status_name(code: tonic::Code) -> String {
+    let mut name = String::new();
+    for letter in format!("{code:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
 }
 
 /// A connection beyond those of its client address.

@@ -7,6 +7,7 @@ mod health;
 mod metadata;
 mod method;
 mod overall;
+mod plan;
 mod ratelimit;
 mod reflection;
 mod status;

@@ -30,12 +30,13 @@ fn is_quota(outcome: &Outcome<'_>) -> bool {
     rule.is_some_and(|rule| rule.quota_mode && !matches!(rule.limit, Limit::Unlimited))
 }
 
-/// Until it is allowed. `None` if it is now.
+/// Until it is allowed. `None` if it is now, or if it is undecided.
 fn wait(outcome: &Outcome<'_>) -> Option<Duration> {
     let wait = match outcome {
         Outcome::Decided { decision, .. } => decision.retry_after(),
         Outcome::Blocked(time) => *time,
         Outcome::Unlimited { .. } | Outcome::Never { .. } => None,
+        Outcome::Undecided { .. } => return None,
     };
     (!outcome.is_allowed()).then(|| wait.unwrap_or(Duration::MAX))
 }

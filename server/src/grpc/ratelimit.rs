@@ -1,13 +1,11 @@
 //! `envoy.service.ratelimit.v3.RateLimitService`.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use tollgate::{Costs, Error, Key, Limiter};
 use tonic::Status;
 
@@ -15,8 +13,9 @@ use super::details::Details;
 use super::headers::headers;
 use super::metadata::metadata;
 use super::overall::{Overall, overall};
+use super::plan::{Planned, plan};
 use super::status::{Outcome, status};
-use crate::checker::{self, Answer};
+use crate::checker;
 use crate::domain::{Limit, Match, Rule, Unit};
 use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy, Live};
@@ -35,27 +34,40 @@ impl RateLimitService {
 
     /// Each descriptor is decided on its own, all of them at the same time. So one that is allowed is
     /// counted even if another one denies the request.
+    ///
+    /// If one is blocked, nothing is counted: a client that an operator denies must not use up limits that it
+    /// shares with others.
     pub(super) async fn should_rate_limit(
         &self,
         request: RateLimitRequest,
     ) -> Result<RateLimitResponse, Status> {
         let active = self.live.active();
         validate(&request, &active)?;
-        let mut planned = plan(&active, &request)?;
-        drop_replaced(&mut planned);
+        let planned = plan(&active, &request)?;
         let hits_addend = u64::from(request.hits_addend.max(1));
-        let decide = |index: usize| {
-            let descriptor = &request.descriptors[index];
+        let steps = planned.iter().map(|planned| self.step(&active, planned));
+        let mut steps: Vec<_> = steps.collect::<Result<_, _>>()?;
+        if steps.iter().any(Step::is_blocked) {
+            steps.iter_mut().for_each(Step::skip);
+        }
+        let finish = |(step, descriptor): (_, &RateLimitDescriptor)| {
             let hits = descriptor.hits_addend.map_or(hits_addend, |hits| hits.value);
-            self.decide(&active, &planned[index], descriptor, hits)
+            self.finish(&active, step, descriptor.is_negative_hits, hits)
         };
-        let outcomes = match planned.len() {
+        let mut steps = steps.into_iter().zip(&request.descriptors);
+        let outcomes = match (steps.len(), steps.next()) {
             // Most requests have only one, which needs no list of futures.
-            1 => vec![decide(0).await?],
-            many => try_join_all((0..many).map(decide)).await?,
+            (1, Some(only)) => vec![finish(only).await],
+            (_, first) => join_all(first.into_iter().chain(steps).map(finish)).await,
         };
+        // Whoever is denied by one descriptor does not pass because the check of another one fails.
+        if overall(&outcomes) == Overall::Allowed && outcomes.iter().any(Outcome::has_failed) {
+            return Err(unavailable());
+        }
         for (planned, outcome) in planned.iter().zip(&outcomes) {
-            if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned {
+            if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned
+                && outcome.is_decided()
+            {
                 self.details.count(rule.label(), label, !outcome.would_be_denied());
             }
         }
@@ -84,138 +96,96 @@ fn validate(request: &RateLimitRequest, active: &Active) -> Result<(), Status> {
     }
 }
 
-/// What applies to a descriptor.
-enum Planned<'a> {
-    /// No limit of the configuration.
-    Nothing,
-    /// A value is on a list.
-    Listed(Listed, Option<&'a Rule>),
-    Rule(Match<'a>),
-    /// A limit of the request.
-    Override(&'a ActivePolicy, Limiter, Key, u32, Unit),
-    /// Such a limit of 0 requests.
-    Never(u32, Unit),
+/// What is left to do for a descriptor.
+enum Step<'a> {
+    Settled(Outcome<'a>),
+    Check(Check<'a>),
 }
 
-fn plan<'a>(active: &'a Active, request: &'a RateLimitRequest) -> Result<Vec<Planned<'a>>, Status> {
-    if !active.domains.has(&request.domain) && active.warnings.domain.is_first() {
-        let domain = &request.domain;
-        tracing::warn!(?domain, "the configuration does not have this domain: nothing is limited");
-    }
-    request
-        .descriptors
-        .iter()
-        .map(|descriptor| plan_one(active, &request.domain, descriptor))
-        .collect()
+/// A check of a policy.
+struct Check<'a> {
+    rule: Option<&'a Rule>,
+    policy: &'a ActivePolicy,
+    limiter: &'a Limiter,
+    key: &'a Key,
+    /// As gateways know it.
+    limit: Option<(u32, Unit)>,
 }
 
-fn plan_one<'a>(
-    active: &'a Active,
-    domain: &str,
-    descriptor: &'a RateLimitDescriptor,
-) -> Result<Planned<'a>, Status> {
-    let entries = || descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value));
-    let listed = entries().filter_map(|(key, value)| active.lists.of_entry(key, value)).max();
-    if listed == Some(Listed::Denied) {
-        return Ok(Planned::Listed(Listed::Denied, None));
+impl Step<'_> {
+    fn is_blocked(&self) -> bool {
+        matches!(self, Self::Settled(Outcome::Blocked(_)))
     }
-    let planned = match &descriptor.limit {
-        Some(limit) => plan_override(active, domain, descriptor, limit)?,
-        None => active.domains.find(domain, entries()).map_or(Planned::Nothing, Planned::Rule),
-    };
-    Ok(match (listed, planned) {
-        (Some(listed), Planned::Rule(found)) => Planned::Listed(listed, Some(found.rule)),
-        (Some(listed), _) => Planned::Listed(listed, None),
-        (None, Planned::Nothing) => {
-            let has_domain = active.domains.has(domain);
-            telemetry::unmatched(if has_domain { "descriptor" } else { "domain" });
-            Planned::Nothing
-        }
-        (None, planned) => planned,
-    })
-}
 
-fn plan_override<'a>(
-    active: &'a Active,
-    domain: &str,
-    descriptor: &RateLimitDescriptor,
-    limit: &RateLimitOverride,
-) -> Result<Planned<'a>, Status> {
-    let Some(policy) = active.domains.override_policy(domain).and_then(|name| active.policy(name))
-    else {
-        return Ok(Planned::Nothing);
-    };
-    let unit = Unit::from_proto(limit.unit)
-        .ok_or_else(|| Status::invalid_argument("a limit of the request has no unit"))?;
-    let permits = limit.requests_per_unit;
-    if permits == 0 {
-        return Ok(Planned::Never(permits, unit));
-    }
-    let limiter = policy.limiter.with_quota(unit.quota(permits.into()));
-    let limiter = limiter.map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let entries = descriptor.entries.iter();
-    let parts = entries.flat_map(|entry| [entry.key.as_str(), entry.value.as_str()]);
-    let parts: Vec<_> = std::iter::once(unit.name()).chain(parts).map(Key::from).collect();
-    Ok(Planned::Override(policy, limiter, Key::join(&parts), permits, unit))
-}
-
-/// Limits can replace others of the same request, by name.
-fn drop_replaced(planned: &mut [Planned<'_>]) {
-    let rules = planned.iter().filter_map(|planned| match planned {
-        Planned::Rule(found) => Some(found.rule),
-        Planned::Listed(_, rule) => *rule,
-        _ => None,
-    });
-    let replaced: HashSet<&str> =
-        rules.flat_map(|rule| &rule.replaces).map(String::as_str).collect();
-    if replaced.is_empty() {
-        return;
-    }
-    for planned in planned {
-        if let Planned::Rule(found) = planned
-            && replaced.contains(found.rule.name.as_str())
-        {
-            *planned = Planned::Nothing;
+    fn skip(&mut self) {
+        if let Self::Check(Check { rule, .. }) = self {
+            *self = Self::Settled(Outcome::Undecided { rule: *rule, has_failed: false });
         }
     }
 }
 
 impl RateLimitService {
-    async fn decide<'a>(
-        &self,
-        active: &Active,
-        planned: &Planned<'a>,
-        descriptor: &RateLimitDescriptor,
-        hits: u64,
-    ) -> Result<Outcome<'a>, Status> {
-        let (rule, policy, limiter, key) = match planned {
-            Planned::Nothing => return Ok(Outcome::Unlimited { rule: None, is_matched: false }),
+    /// Settles what needs no check.
+    fn step<'a>(&self, active: &'a Active, planned: &'a Planned<'a>) -> Result<Step<'a>, Status> {
+        let check = match planned {
+            Planned::Nothing => {
+                return Ok(Step::Settled(Outcome::Unlimited { rule: None, is_matched: false }));
+            }
             Planned::Listed(listed, rule) => {
                 telemetry::overruled(listed.list());
-                return Ok(match listed {
+                return Ok(Step::Settled(match listed {
                     Listed::Denied => Outcome::Blocked(None),
                     Listed::Allowed => Outcome::Unlimited { rule: *rule, is_matched: true },
-                });
+                }));
             }
-            Planned::Never(permits, unit) => {
-                return Ok(Outcome::Never { rule: None, limit: (*permits, *unit) });
+            Planned::Never(permits, unit) => return Ok(never(None, *permits, *unit)),
+            Planned::Override(policy, limiter, key, permits, unit) => {
+                Check { rule: None, policy, limiter, key, limit: Some((*permits, *unit)) }
             }
-            Planned::Override(policy, limiter, key, ..) => (None, *policy, limiter, key),
             Planned::Rule(Match { rule, key, .. }) => match &rule.limit {
                 Limit::Unlimited => {
-                    return Ok(Outcome::Unlimited { rule: Some(rule), is_matched: true });
+                    let outcome = Outcome::Unlimited { rule: Some(rule), is_matched: true };
+                    return Ok(Step::Settled(outcome));
                 }
-                Limit::PerUnit { permits: 0, unit, .. } => {
-                    return Ok(Outcome::Never { rule: Some(rule), limit: (0, *unit) });
-                }
+                Limit::PerUnit { permits: 0, unit, .. } => return Ok(never(Some(rule), 0, *unit)),
                 Limit::PerUnit { policy, .. } | Limit::Policy(policy) => {
                     let policy = active.policy(policy);
                     let policy = policy.ok_or_else(|| Status::internal("a policy is missing"))?;
-                    (Some(*rule), policy, &policy.limiter, key)
+                    let (limiter, limit) = (&policy.limiter, policy.per_unit());
+                    Check { rule: Some(rule), policy, limiter, key, limit }
                 }
             },
         };
-        let gives_back = descriptor.is_negative_hits;
+        Ok(match checker::blocked(&self.live, check.policy, check.key) {
+            Some(remaining) => Step::Settled(Outcome::Blocked(Some(remaining))),
+            None => Step::Check(check),
+        })
+    }
+
+    async fn finish<'a>(
+        &self,
+        active: &Active,
+        step: Step<'a>,
+        gives_back: bool,
+        hits: u64,
+    ) -> Outcome<'a> {
+        match step {
+            Step::Settled(outcome) => outcome,
+            Step::Check(check) => {
+                let rule = check.rule;
+                let outcome = self.decide(active, check, gives_back, hits).await;
+                outcome.unwrap_or(Outcome::Undecided { rule, has_failed: true })
+            }
+        }
+    }
+
+    async fn decide<'a>(
+        &self,
+        active: &Active,
+        Check { rule, policy, limiter, key, limit }: Check<'a>,
+        gives_back: bool,
+        hits: u64,
+    ) -> Result<Outcome<'a>, Error> {
         if gives_back {
             // Boxed, like the charge below: they are rare, and would make every check larger.
             let result = Box::pin(limiter.credit(key, hits)).await;
@@ -227,21 +197,19 @@ impl RateLimitService {
             _ if gives_back => Costs::new(0),
             hits => Costs::new(hits),
         };
-        let answer = checker::check(&self.live, policy, limiter, key, costs).await;
-        let decision = match answer.map_err(|_| unavailable())? {
-            Answer::Blocked(remaining) => return Ok(Outcome::Blocked(Some(remaining))),
-            Answer::Decided(decision) => decision,
-        };
+        let decision = checker::decide(&self.live, policy, limiter, key, costs).await?;
         if decision.would_be_denied() && rule.is_some_and(|rule| rule.count_denied) {
             let result = Box::pin(limiter.charge(key, hits)).await;
             adjusted(result, active, policy)?;
         }
-        let limit = match planned {
-            Planned::Override(_, _, _, permits, unit) => Some((*permits, *unit)),
-            _ => policy.per_unit(),
-        };
         Ok(Outcome::Decided { rule, limit, decision })
     }
+}
+
+/// A limit of 0 requests.
+fn never<'a>(rule: Option<&'a Rule>, permits: u32, unit: Unit) -> Step<'a> {
+    telemetry::overruled("zero");
+    Step::Settled(Outcome::Never { rule, limit: (permits, unit) })
 }
 
 /// A failed charge or credit fails only requests that a failed check would fail, too.
@@ -249,10 +217,10 @@ fn adjusted(
     result: Result<(), Error>,
     active: &Active,
     policy: &ActivePolicy,
-) -> Result<(), Status> {
+) -> Result<(), Error> {
     let is_let_through =
         policy.is_shadow() || active.settings.checks.failure_mode == FailureMode::Open;
-    if is_let_through { Ok(()) } else { result.map_err(|_| unavailable()) }
+    if is_let_through { Ok(()) } else { result }
 }
 
 /// Hides the cause from clients. It is logged.

@@ -30,6 +30,11 @@ pub(super) enum Outcome<'a> {
         limit: Option<(u32, Unit)>,
         decision: Decision,
     },
+    /// Not checked, because another descriptor is blocked, or the check has failed.
+    Undecided {
+        rule: Option<&'a Rule>,
+        has_failed: bool,
+    },
 }
 
 impl<'a> Outcome<'a> {
@@ -38,14 +43,23 @@ impl<'a> Outcome<'a> {
             Self::Blocked(_) => None,
             Self::Unlimited { rule, .. }
             | Self::Never { rule, .. }
-            | Self::Decided { rule, .. } => *rule,
+            | Self::Decided { rule, .. }
+            | Self::Undecided { rule, .. } => *rule,
         }
+    }
+
+    pub(super) fn is_decided(&self) -> bool {
+        !matches!(self, Self::Undecided { .. })
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self, Self::Undecided { has_failed: true, .. })
     }
 
     pub(super) fn is_allowed(&self) -> bool {
         match self {
             Self::Unlimited { .. } => true,
-            Self::Blocked(_) => false,
+            Self::Blocked(_) | Self::Undecided { .. } => false,
             Self::Never { rule, .. } => rule.is_some_and(|rule| rule.shadow_mode),
             Self::Decided { decision, .. } => decision.is_allowed(),
         }
@@ -54,7 +68,7 @@ impl<'a> Outcome<'a> {
     /// Also in shadow mode.
     pub(super) fn would_be_denied(&self) -> bool {
         match self {
-            Self::Unlimited { .. } => false,
+            Self::Unlimited { .. } | Self::Undecided { .. } => false,
             Self::Blocked(_) | Self::Never { .. } => true,
             Self::Decided { decision, .. } => decision.would_be_denied(),
         }
@@ -62,7 +76,11 @@ impl<'a> Outcome<'a> {
 }
 
 pub(super) fn status(outcome: &Outcome<'_>) -> DescriptorStatus {
-    let code = if outcome.is_allowed() { Code::Ok } else { Code::OverLimit };
+    let code = match (outcome.is_decided(), outcome.is_allowed()) {
+        (false, _) => Code::Unknown,
+        (true, true) => Code::Ok,
+        (true, false) => Code::OverLimit,
+    };
     let status = DescriptorStatus { code: code.into(), ..DescriptorStatus::default() };
     let name = || outcome.rule().map(|rule| rule.name.clone()).unwrap_or_default();
     let current_limit = |(permits, unit): (u32, Unit)| RateLimit {
@@ -71,7 +89,7 @@ pub(super) fn status(outcome: &Outcome<'_>) -> DescriptorStatus {
         unit: unit.to_proto().into(),
     };
     match outcome {
-        Outcome::Unlimited { is_matched: false, .. } => status,
+        Outcome::Unlimited { is_matched: false, .. } | Outcome::Undecided { .. } => status,
         Outcome::Blocked(time) => {
             DescriptorStatus { duration_until_reset: time.map(duration), ..status }
         }

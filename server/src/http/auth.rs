@@ -118,10 +118,16 @@ pub(super) async fn auth(
 fn has_query_of_client(request: &Request) -> bool {
     let Some(query) = request.uri().query().filter(|query| !query.is_empty()) else { return false };
     let mut of_clients = request.headers().get_all(X_FORWARDED_URI).iter().filter_map(|uri| {
-        let uri = uri.as_bytes();
-        uri.iter().position(|byte| *byte == b'?').map(|mark| &uri[mark + 1..])
+        let (_, query) = split(uri.as_bytes(), b'?')?;
+        // A fragment is no part of a query. Gateways may pass it on here, but not in the URL of /auth.
+        Some(split(query, b'#').map_or(query, |(query, _)| query))
     });
     of_clients.any(|of_client| of_client == query.as_bytes())
+}
+
+fn split(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
+    let position = text.iter().position(|byte| *byte == at)?;
+    Some((&text[..position], &text[position + 1..]))
 }
 
 /// What the URL says has precedence over the settings.

@@ -577,6 +577,41 @@ descriptors:
 }
 
 #[tokio::test]
+async fn clients_that_an_operator_denies_use_up_nothing_that_they_share_with_others() {
+    let server = Server::with_domain(
+        "
+domain: d
+descriptors:
+  - { key: all, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: remote_address, rate_limit: { unit: year, requests_per_unit: 10 } }
+  - { key: none, rate_limit: { unit: year, requests_per_unit: 0 } }
+",
+        "deny: [203.0.113.66]",
+    );
+    let body = json!({ "policy": "d.remote_address", "key": "192.0.2.7", "seconds": 3_600 });
+    let block = reqwest::Client::new().post(server.admin("/api/block")).json(&body);
+    assert!(block.send().await.unwrap().status().is_success());
+    let mut client = server.client().await;
+    let mut ask = async |address| {
+        let entries: [&[_]; 2] = [&[("all", "x")], &[("remote_address", address)]];
+        client.send(request("d", &entries)).await.unwrap()
+    };
+    for address in ["203.0.113.66", "192.0.2.7"] {
+        let denied = ask(address).await;
+        let codes = [0, 1].map(|index: usize| denied.statuses[index].code());
+        assert_eq!((code(&denied), codes), (Code::OverLimit, [Code::Unknown, Code::OverLimit]));
+    }
+    assert_eq!(ask("192.0.2.8").await.statuses[0].limit_remaining, 9);
+    // What a limit denies is counted by the others, as Envoy's documentation says.
+    let (all, none): (&[_], &[_]) = (&[("all", "x")], &[("none", "x")]);
+    let denied = client.send(request("d", &[all, none])).await.unwrap();
+    assert_eq!((code(&denied), denied.statuses[0].limit_remaining), (Code::OverLimit, 8));
+    let overruled = server.overruled().await;
+    let expected = [("block", 1), ("deny", 1), ("zero", 1)].map(|(by, n)| (by.to_owned(), n));
+    assert_eq!(overruled, expected);
+}
+
+#[tokio::test]
 async fn requests_that_make_no_sense_or_too_much_work_are_rejected() {
     let server = Server::with_domain(BASIC, "limits: { descriptors: 3, request_bytes: 4096 }");
     let mut client = server.client().await;

@@ -171,6 +171,8 @@ async fn a_client_does_not_choose_the_parameters_of_auth_with_its_own_query() {
         let response = ask(query, &format!("/path{query}")).await;
         assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{query}");
         assert!(response.text().await.unwrap().contains("end the URL"), "{query}");
+        let response = ask(query, &format!("/path{query}#fragment?")).await;
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{query} with a fragment");
     }
     assert_eq!(ask("?", "/path?cost=0").await.status(), StatusCode::OK);
     let other_query = ask("?policy=a", "/path?cost=0").await;

@@ -168,6 +168,55 @@ async fn descriptors_without_a_limit_are_visible() {
     }
 }
 
+/// Envoy lets these requests pass, so operators have to see them.
+#[tokio::test]
+async fn requests_that_were_not_checked_are_visible() {
+    let settings = "limits: { descriptors: 2, request_bytes: 4096, request_timeout: 300ms }\n\
+                    checks: { timeout: 100ms }";
+    let server = Server::with_domain(&domain(10), settings);
+    let mut client = server.client().await;
+    let one: &[(&str, &str)] = &[("user", "ada")];
+    client.send(request("d", &[one])).await.unwrap();
+    client.send(request("d", &[one; 3])).await.unwrap_err();
+    client.send(request("d", &[&[("user", &"x".repeat(5_000))]])).await.unwrap_err();
+    let (_, metrics) = get(server.admin("/metrics")).await;
+    let errors =
+        metrics.lines().filter(|line| line.starts_with("tollgate_server_grpc_errors_total"));
+    let mut errors: Vec<_> = errors.collect();
+    errors.sort();
+    assert_eq!(
+        errors,
+        [
+            "tollgate_server_grpc_errors_total{code=\"INVALID_ARGUMENT\"} 1",
+            "tollgate_server_grpc_errors_total{code=\"OUT_OF_RANGE\"} 1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_reload_changes_lists_and_what_gateways_may_send() {
+    let settings = "policies: { a: { q: 9/day } }\nauth: { policy: a }";
+    let server = Server::with_settings(settings);
+    let auth = async || {
+        let request = Client::new().get(server.http("/auth"));
+        let request = request.header("x-forwarded-for", "192.0.2.1").header("x-key", "ada");
+        request.send().await.unwrap().status()
+    };
+    assert_eq!(auth().await, StatusCode::OK);
+    for (changed, expected) in [
+        ("policies: { a: { q: 9/day } }\nauth: { policy: a }\ndeny: [192.0.2.1]", 429),
+        ("policies: { a: { q: 9/day } }\nauth: { policy: a }\ndeny: [192.0.2.2]", 200),
+        ("policies: { a: { q: 9/day } }\nauth: { policy: a, key_header: x-key }\ndeny: [ada]", 429),
+        ("policies: { a: { q: 9/day } }\nauth: { policy: a, trusted_proxies: [192.0.2.9] }", 400),
+        ("policies: { a: { q: 9/day } }", 400),
+        (settings, 200),
+    ] {
+        server.files().write("settings.yaml", changed);
+        assert_eq!(reload(&server).await.0, StatusCode::NO_CONTENT, "{changed}");
+        assert_eq!(auth().await.as_u16(), expected, "{changed}");
+    }
+}
+
 #[tokio::test]
 async fn changed_files_and_hangups_reload_too() {
     let server = Server::with_domain(&domain(10), "");

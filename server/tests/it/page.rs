@@ -10,11 +10,12 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{Redis, Server, until};
+use crate::common::{Redis, Server, request, until};
 
 const SETTINGS: &str = "
 policies: { search: { second: 5/s burst 10 }, login: { failures: 5/15min fixed } }
 admin: { token: s3cret }
+deny: [foe]
 ";
 /// The names of keys, in WebDriver (W3C).
 const ENTER: &str = "\u{e007}";
@@ -138,6 +139,13 @@ impl Browser {
         std::fs::write(directory.join(format!("{name}.png")), image).unwrap();
     }
 
+    /// What the page says about the server, by the name of the fact.
+    async fn fact(&self, name: &str) -> String {
+        let text = self.text("#server").await;
+        let value = text.split_once(&format!("{name}\n")).map_or("", |(_, rest)| rest);
+        value.lines().next().unwrap_or_default().to_owned()
+    }
+
     async fn text(&self, element: &str) -> String {
         let script = format!("return document.querySelector({element:?}).innerText");
         self.run(&script).await.as_str().unwrap().to_owned()
@@ -231,6 +239,18 @@ async fn the_page_shows_what_the_api_says() {
             && !status["denied"]["keys"].as_array().unwrap().is_empty()
     })
     .await;
+    assert_eq!(browser.fact("Decided by lists, blocks and limits of 0").await, "none");
+    check("search", "<b>eve").await;
+    check("search", "foe").await;
+    until(async || {
+        let decided = browser.fact("Decided by lists, blocks and limits of 0").await;
+        decided == "block 1, deny 1"
+    })
+    .await;
+    let client = server.client().await;
+    let failed = client.clone().send(request("", &[])).await;
+    assert!(failed.is_err());
+    until(async || browser.fact("gRPC requests that failed").await == "INVALID_ARGUMENT 1").await;
     let requests = "return performance.getEntriesByType('resource').map((entry) => entry.name)";
     let requests: Vec<String> = serde_json::from_value(browser.run(requests).await).unwrap();
     assert!(!requests.is_empty());
@@ -274,9 +294,7 @@ async fn the_page_shows_an_outage_of_redis() {
     browser.post("/url", json!({ "url": server.admin("/") })).await;
     let fact = async |name: &str| {
         check().await;
-        let text = browser.text("#server").await;
-        let value = text.split_once(&format!("{name}\n")).map_or("", |(_, rest)| rest);
-        value.lines().next().unwrap_or_default().to_owned()
+        browser.fact(name).await
     };
     until(async || fact("Instances").await == "2").await;
     until(async || fact("Share in an outage").await == "50%").await;

@@ -113,6 +113,44 @@ async fn without_redis_the_failure_mode_answers() {
     }
 }
 
+/// Envoy lets a request pass whose check fails. So a client must not get there by sending another
+/// descriptor, whose check does.
+#[tokio::test]
+async fn a_request_that_is_denied_anyway_does_not_fail_with_another_check() {
+    let redis = Redis::start().await;
+    let domain = "
+domain: d
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: never, rate_limit: { unit: year, requests_per_unit: 0 } }
+  - { key: a, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: b, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 0 } }
+";
+    let settings = format!(
+        "store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s, failure_mode: closed }}\ndeny: [foe]",
+        redis.url()
+    );
+    let server = Server::with_domain(domain, &settings);
+    let mut client = server.client().await;
+    client.ask("d", &[("user", "ada")]).await;
+    redis.stop();
+    let (user, other) = ([("user", "ada")], [("user", "bob")]);
+    for (keys, expected) in [
+        (&[&user[..], &[("never", "x")]][..], Ok([Code::Unknown, Code::OverLimit])),
+        (&[&user, &[("user", "foe")]], Ok([Code::Unknown, Code::OverLimit])),
+        (&[&user, &other], Err(Grpc::Unavailable)),
+        // One of these is enough, and it may be the one that is unknown.
+        (&[&[("a", "x")], &[("b", "x")]], Err(Grpc::Unavailable)),
+    ] {
+        let answer = client.send(request("d", keys)).await.map_err(|status| status.code());
+        let codes = answer.map(|response| {
+            assert_eq!(response.overall_code(), Code::OverLimit, "{keys:?}");
+            [0, 1].map(|index: usize| response.statuses[index].code())
+        });
+        assert_eq!(codes, expected, "{keys:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_store_that_cannot_be_used_is_reported_at_the_start() {
     let redis = Redis::start().await;

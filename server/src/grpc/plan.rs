@@ -1,0 +1,119 @@
+//! What applies to each descriptor of a request: a list, a limit of the configuration or of the request, or
+//! nothing.
+
+use std::collections::HashSet;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::{Key, Limiter};
+use tonic::Status;
+
+use crate::domain::{Match, Rule, Unit};
+use crate::lists::Listed;
+use crate::live::{Active, ActivePolicy};
+use crate::telemetry;
+
+/// What applies to a descriptor.
+pub(super) enum Planned<'a> {
+    /// No limit of the configuration.
+    Nothing,
+    /// A value is on a list.
+    Listed(Listed, Option<&'a Rule>),
+    Rule(Match<'a>),
+    /// A limit of the request.
+    Override(&'a ActivePolicy, Limiter, Key, u32, Unit),
+    /// Such a limit of 0 requests.
+    Never(u32, Unit),
+}
+
+/// For each descriptor of a request.
+///
+/// # Errors
+///
+/// If a limit of the request makes no sense.
+pub(super) fn plan<'a>(
+    active: &'a Active,
+    request: &'a RateLimitRequest,
+) -> Result<Vec<Planned<'a>>, Status> {
+    if !active.domains.has(&request.domain) && active.warnings.domain.is_first() {
+        let domain = &request.domain;
+        tracing::warn!(?domain, "the configuration does not have this domain: nothing is limited");
+    }
+    let descriptors = request.descriptors.iter();
+    let planned = descriptors.map(|descriptor| plan_one(active, &request.domain, descriptor));
+    let mut planned: Vec<_> = planned.collect::<Result<_, _>>()?;
+    drop_replaced(&mut planned);
+    Ok(planned)
+}
+
+fn plan_one<'a>(
+    active: &'a Active,
+    domain: &str,
+    descriptor: &'a RateLimitDescriptor,
+) -> Result<Planned<'a>, Status> {
+    let entries = || descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value));
+    let listed = entries().filter_map(|(key, value)| active.lists.of_entry(key, value)).max();
+    if listed == Some(Listed::Denied) {
+        return Ok(Planned::Listed(Listed::Denied, None));
+    }
+    let planned = match &descriptor.limit {
+        Some(limit) => plan_override(active, domain, descriptor, limit)?,
+        None => active.domains.find(domain, entries()).map_or(Planned::Nothing, Planned::Rule),
+    };
+    Ok(match (listed, planned) {
+        (Some(listed), Planned::Rule(found)) => Planned::Listed(listed, Some(found.rule)),
+        (Some(listed), _) => Planned::Listed(listed, None),
+        (None, Planned::Nothing) => {
+            let has_domain = active.domains.has(domain);
+            telemetry::unmatched(if has_domain { "descriptor" } else { "domain" });
+            Planned::Nothing
+        }
+        (None, planned) => planned,
+    })
+}
+
+fn plan_override<'a>(
+    active: &'a Active,
+    domain: &str,
+    descriptor: &RateLimitDescriptor,
+    limit: &RateLimitOverride,
+) -> Result<Planned<'a>, Status> {
+    let Some(policy) = active.domains.override_policy(domain).and_then(|name| active.policy(name))
+    else {
+        return Ok(Planned::Nothing);
+    };
+    let unit = Unit::from_proto(limit.unit)
+        .ok_or_else(|| Status::invalid_argument("a limit of the request has no unit"))?;
+    let permits = limit.requests_per_unit;
+    if permits == 0 {
+        return Ok(Planned::Never(permits, unit));
+    }
+    let limiter = policy.limiter.with_quota(unit.quota(permits.into()));
+    let limiter = limiter.map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let entries = descriptor.entries.iter();
+    let parts = entries.flat_map(|entry| [entry.key.as_str(), entry.value.as_str()]);
+    let parts: Vec<_> = std::iter::once(unit.name()).chain(parts).map(Key::from).collect();
+    Ok(Planned::Override(policy, limiter, Key::join(&parts), permits, unit))
+}
+
+/// Limits can replace others of the same request, by name.
+fn drop_replaced(planned: &mut [Planned<'_>]) {
+    let rules = planned.iter().filter_map(|planned| match planned {
+        Planned::Rule(found) => Some(found.rule),
+        Planned::Listed(_, rule) => *rule,
+        _ => None,
+    });
+    let replaced: HashSet<&str> =
+        rules.flat_map(|rule| &rule.replaces).map(String::as_str).collect();
+    if replaced.is_empty() {
+        return;
+    }
+    for planned in planned {
+        if let Planned::Rule(found) = planned
+            && replaced.contains(found.rule.name.as_str())
+        {
+            *planned = Planned::Nothing;
+        }
+    }
+}

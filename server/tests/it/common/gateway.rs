@@ -22,6 +22,7 @@ const TLS: [(&str, &str, bool); 4] = [
     ("envoy", "- name: tollgate\n", false),
 ];
 
+const ENVOY_TIMEOUT: &str = "timeout: 0.2s";
 const CADDY_URI: &str = "uri /auth?policy=search";
 
 /// A running gateway. It is killed at the end.
@@ -66,7 +67,19 @@ impl Gateway {
     }
 
     pub(crate) fn envoy(server: &Server) -> Self {
+        Self::envoy_with(server, ENVOY_TIMEOUT)
+    }
+
+    /// It waits for a check for longer than a slow machine takes.
+    pub(crate) fn patient_envoy(server: &Server) -> Self {
+        Self::envoy_with(server, "timeout: 20s")
+    }
+
+    fn envoy_with(server: &Server, timeout: &str) -> Self {
         Self::start("envoy", server, |_, _, config| {
+            let text = std::fs::read_to_string(config).unwrap();
+            assert_eq!(text.matches(ENVOY_TIMEOUT).count(), 1, "{text}");
+            std::fs::write(config, text.replace(ENVOY_TIMEOUT, timeout)).unwrap();
             let mut command = Command::new(root().join("target/gateways/envoy"));
             command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]);
             command.arg("-c").arg(config);

@@ -132,11 +132,17 @@ async fn numbers_that_change_in_an_outage_are_divided_and_forgive_nothing() {
         assert_eq!(taken(limiter, "new", 50).await, 0);
         assert_eq!(taken(limiter, "newer", 50).await, 10);
     }
-    server.resume();
     let limiter = &fleet[0].1;
-    for key in ["customer", "used", "half", "new", "newer"] {
+    let customer = limiter.with_quota(Quota::per_hour(20)).unwrap();
+    for (_, limiter) in &fleet {
+        limiter.update(Quota::per_hour(120)).unwrap();
+    }
+    server.resume();
+    for key in ["used", "half", "new"] {
         wait_for_redis(limiter, key, Decision::is_denied).await;
     }
+    wait_for_redis(limiter, "newer", |decision| decision.remaining() == 100).await;
+    wait_for_redis(&customer, "customer", Decision::is_denied).await;
 }
 
 /// Windows that start in an outage are not those of Redis.

@@ -23,11 +23,12 @@ async fn wait_for_redis(limiters: &[Limiter], what: &str) {
     }
 }
 
-/// The stores are new, or have had a reply, when the fault begins.
+/// The stores are new, or have had a reply, when the fault begins. At its end Redis works again.
 async fn recover(
     stores: impl Fn() -> Vec<RedisStore>,
     mut begin: impl AsyncFnMut(),
     mut end: impl AsyncFnMut(),
+    mut restore: impl AsyncFnMut(),
 ) {
     for is_new in [false, true] {
         let limiters: Vec<_> = stores().into_iter().map(limiter).collect();
@@ -48,6 +49,7 @@ async fn recover(
         let ended = Instant::now();
         wait_for_redis(&limiters, if is_new { "new" } else { "after" }).await;
         assert!(ended.elapsed() < Duration::from_secs(1), "new: {is_new}, {:?}", ended.elapsed());
+        restore().await;
     }
 }
 
@@ -61,7 +63,7 @@ async fn single(begin: impl Fn(&Server), end: impl AsyncFn(&Server)) {
         let two = RedisStore::open(server.url()).unwrap().connections(2.try_into().unwrap());
         vec![RedisStore::open(server.url()).unwrap(), two, RedisStore::from_pool(pool())]
     };
-    recover(stores, async || begin(&server), async || end(&server).await).await;
+    recover(stores, async || begin(&server), async || end(&server).await, async || ()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,7 +89,7 @@ async fn cluster(begin: impl Fn(&Server), end: impl AsyncFn(&Server)) {
         end(node).await;
         cluster.wait_until_consistent().await;
     };
-    recover(stores, async || begin(node), end).await;
+    recover(stores, async || begin(node), end, async || ()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,13 +115,13 @@ async fn sentinel(begin: impl Fn(&Server), end: impl AsyncFn(&Server)) {
         let store = || RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
         vec![store(), store().connections(2.try_into().unwrap()), RedisStore::from_pool(pool)]
     };
-    // The replica is promoted. The old primary returns before the next fault, and follows it.
-    let end = async || {
-        sentinel.wait_until_promoted().await;
+    // The old primary returns before the next fault, and follows the one that was promoted.
+    let restore = async || {
         end(sentinel.replica()).await;
         sentinel.wait_until_replicated().await;
     };
-    recover(stores, async || begin(sentinel.primary()), end).await;
+    let promoted = async || sentinel.wait_until_promoted().await;
+    recover(stores, async || begin(sentinel.primary()), promoted, restore).await;
 }
 
 #[cfg(feature = "sentinel")]

@@ -18,14 +18,13 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, sleep_until};
-use tonic::{Code, Status};
+use tonic::Status;
 use tower::{Layer as _, ServiceExt as _};
 use tower_http::timeout::TimeoutLayer;
 
 use crate::body_bytes::BodyBytes;
 use crate::serve::Protocol;
 use crate::settings::Limits;
-use crate::telemetry;
 
 /// How long a client may take to end the connection, in addition to the time for its requests.
 const END_MARGIN: Duration = Duration::from_secs(2);
@@ -70,7 +69,7 @@ impl Connection {
             TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout);
         let service = timeouts.layer(service).map_response(move |response| match protocol {
             Protocol::Http1 => response,
-            Protocol::Http2 => count_error(with_grpc_status(response)),
+            Protocol::Http2 => with_grpc_status(response),
         });
         let service = TowerToHyperService::new(service);
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
@@ -103,16 +102,6 @@ fn with_grpc_status(response: Response) -> Response {
         }
         _ => response,
     }
-}
-
-/// Gateways often let a request pass whose check fails, so operators have to see that.
-fn count_error(response: Response) -> Response {
-    if let Some(status) = Status::from_header_map(response.headers())
-        && status.code() != Code::Ok
-    {
-        telemetry::grpc_error(status.code());
-    }
-    response
 }
 
 /// Returns at this time if no request has begun, and otherwise never.

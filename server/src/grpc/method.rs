@@ -10,11 +10,12 @@ use futures_util::future::BoxFuture;
 use http_body::Body as HttpBody;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tower::{Service, service_fn};
 
 use super::codec::RateLimitCodec;
 use super::ratelimit::RateLimitService;
+use crate::telemetry;
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -33,6 +34,18 @@ impl RateLimitServer {
 
 impl NamedService for RateLimitServer {
     const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
+}
+
+/// How a request ends. Gateways often let requests pass whose checks fail, so operators have to see that, also
+/// if the gateway does not wait for the answer.
+struct CountedCode(Code);
+
+impl Drop for CountedCode {
+    fn drop(&mut self) {
+        if self.0 != Code::Ok {
+            telemetry::grpc_error(self.0);
+        }
+    }
 }
 
 impl<B> Service<http::Request<B>> for RateLimitServer
@@ -59,7 +72,11 @@ where
             });
             let grpc = Grpc::new(RateLimitCodec);
             let mut grpc = grpc.apply_max_message_size_config(Some(most_bytes), None);
-            Ok(grpc.unary(method, request).await)
+            let mut code = CountedCode(Code::Cancelled);
+            let response = grpc.unary(method, request).await;
+            let status = Status::from_header_map(response.headers());
+            code.0 = status.map_or(Code::Ok, |status| status.code());
+            Ok(response)
         })
     }
 }

@@ -12,13 +12,22 @@ pub(super) enum Overall {
     Denied(Option<Duration>),
 }
 
-/// A request is over the limit if one of its limits is, or all of those in quota mode are.
-pub(super) fn overall(outcomes: &[Outcome<'_>]) -> Overall {
+/// A request is over the limit if one of its limits is, or all of those in quota mode are. `None` if that
+/// depends on checks that have failed.
+pub(super) fn overall(outcomes: &[Outcome<'_>]) -> Option<Overall> {
+    let best = if_failed(outcomes, None);
+    let worst = if_failed(outcomes, Some(Duration::MAX));
+    ((best == Overall::Allowed) == (worst == Overall::Allowed)).then_some(best)
+}
+
+/// With this wait for the checks that have failed.
+fn if_failed(outcomes: &[Outcome<'_>], failed: Option<Duration>) -> Overall {
+    let wait = |outcome: &Outcome<'_>| if outcome.has_failed() { failed } else { wait(outcome) };
     let others = outcomes.iter().filter(|outcome| !is_quota(outcome));
     // An allowed one has no wait, which is less than any.
     let quotas = outcomes.iter().filter(|outcome| is_quota(outcome));
-    let first_quota = quotas.map(wait).min().flatten();
-    match others.filter_map(wait).chain(first_quota).max() {
+    let first_quota = quotas.map(&wait).min().flatten();
+    match others.filter_map(&wait).chain(first_quota).max() {
         None => Overall::Allowed,
         Some(wait) => Overall::Denied(Some(wait).filter(|wait| *wait < Duration::MAX)),
     }
@@ -30,7 +39,7 @@ fn is_quota(outcome: &Outcome<'_>) -> bool {
     rule.is_some_and(|rule| rule.quota_mode && !matches!(rule.limit, Limit::Unlimited))
 }
 
-/// Until it is allowed. `None` if it is now, or if it is undecided.
+/// Until it is allowed. `None` if it is now, or if it was not checked.
 fn wait(outcome: &Outcome<'_>) -> Option<Duration> {
     let wait = match outcome {
         Outcome::Decided { decision, .. } => decision.retry_after(),

@@ -41,8 +41,14 @@ pub(super) fn plan<'a>(
         tracing::warn!(?domain, "the configuration does not have this domain: nothing is limited");
     }
     let descriptors = request.descriptors.iter();
-    let planned = descriptors.map(|descriptor| plan_one(active, &request.domain, descriptor));
-    let mut planned: Vec<_> = planned.collect::<Result<_, _>>()?;
+    // Gateways may let a request pass that makes no sense.
+    let is_denied =
+        descriptors.clone().any(|descriptor| listed(active, descriptor) == Some(Listed::Denied));
+    let plan = |descriptor| match plan_one(active, &request.domain, descriptor) {
+        Err(_) if is_denied => Ok(Planned::Nothing),
+        planned => planned,
+    };
+    let mut planned: Vec<_> = descriptors.map(plan).collect::<Result<_, _>>()?;
     drop_replaced(&mut planned);
     Ok(planned)
 }
@@ -52,14 +58,15 @@ fn plan_one<'a>(
     domain: &str,
     descriptor: &'a RateLimitDescriptor,
 ) -> Result<Planned<'a>, Status> {
-    let entries = || descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value));
-    let listed = entries().filter_map(|(key, value)| active.lists.of_entry(key, value)).max();
+    let listed = listed(active, descriptor);
     if listed == Some(Listed::Denied) {
         return Ok(Planned::Listed(Listed::Denied, None));
     }
     let planned = match &descriptor.limit {
         Some(limit) => plan_override(active, domain, descriptor, limit)?,
-        None => active.domains.find(domain, entries()).map_or(Planned::Nothing, Planned::Rule),
+        None => {
+            active.domains.find(domain, entries(descriptor)).map_or(Planned::Nothing, Planned::Rule)
+        }
     };
     Ok(match (listed, planned) {
         (Some(listed), Planned::Rule(found)) => Planned::Listed(listed, Some(found.rule)),
@@ -71,6 +78,14 @@ fn plan_one<'a>(
         }
         (None, planned) => planned,
     })
+}
+
+fn listed(active: &Active, descriptor: &RateLimitDescriptor) -> Option<Listed> {
+    entries(descriptor).filter_map(|(key, value)| active.lists.of_entry(key, value)).max()
+}
+
+fn entries(descriptor: &RateLimitDescriptor) -> impl Iterator<Item = (&str, &str)> {
+    descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value))
 }
 
 fn plan_override<'a>(

@@ -6,7 +6,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use futures_util::future::join_all;
-use tollgate::{Costs, Error, Key, Limiter};
+use tollgate::{Costs, Decision, Error, Key, Limiter};
 use tonic::Status;
 
 use super::details::Details;
@@ -35,8 +35,8 @@ impl RateLimitService {
     /// Each descriptor is decided on its own, all of them at the same time. So one that is allowed is
     /// counted even if another one denies the request.
     ///
-    /// If one is blocked, nothing is counted: a client that an operator denies must not use up limits that it
-    /// shares with others.
+    /// If one is blocked, the others are not checked: a client that an operator denies must not use up limits
+    /// that it shares with others.
     pub(super) async fn should_rate_limit(
         &self,
         request: RateLimitRequest,
@@ -46,13 +46,12 @@ impl RateLimitService {
         let planned = plan(&active, &request)?;
         let hits_addend = u64::from(request.hits_addend.max(1));
         let steps = planned.iter().map(|planned| self.step(&active, planned));
-        let mut steps: Vec<_> = steps.collect::<Result<_, _>>()?;
-        if steps.iter().any(Step::is_blocked) {
-            steps.iter_mut().for_each(Step::skip);
-        }
+        let steps: Vec<_> = steps.collect::<Result<_, _>>()?;
+        let is_overruled = steps.iter().any(Step::is_blocked);
         let finish = |(step, descriptor): (_, &RateLimitDescriptor)| {
-            let hits = descriptor.hits_addend.map_or(hits_addend, |hits| hits.value);
-            self.finish(&active, step, descriptor.is_negative_hits, hits)
+            let count = descriptor.hits_addend.map_or(hits_addend, |hits| hits.value);
+            let hits = Hits { count, gives_back: descriptor.is_negative_hits };
+            self.finish(&active, step, hits, is_overruled)
         };
         let mut steps = steps.into_iter().zip(&request.descriptors);
         let outcomes = match (steps.len(), steps.next()) {
@@ -60,10 +59,7 @@ impl RateLimitService {
             (1, Some(only)) => vec![finish(only).await],
             (_, first) => join_all(first.into_iter().chain(steps).map(finish)).await,
         };
-        // Whoever is denied by one descriptor does not pass because the check of another one fails.
-        if overall(&outcomes) == Overall::Allowed && outcomes.iter().any(Outcome::has_failed) {
-            return Err(unavailable());
-        }
+        let overall = overall(&outcomes).ok_or_else(unavailable)?;
         for (planned, outcome) in planned.iter().zip(&outcomes) {
             if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned
                 && outcome.is_decided()
@@ -71,7 +67,7 @@ impl RateLimitService {
                 self.details.count(rule.label(), label, !outcome.would_be_denied());
             }
         }
-        Ok(response(&request, &outcomes))
+        Ok(response(&request, &outcomes, overall))
     }
 }
 
@@ -116,12 +112,12 @@ impl Step<'_> {
     fn is_blocked(&self) -> bool {
         matches!(self, Self::Settled(Outcome::Blocked(_)))
     }
+}
 
-    fn skip(&mut self) {
-        if let Self::Check(Check { rule, .. }) = self {
-            *self = Self::Settled(Outcome::Undecided { rule: *rule, has_failed: false });
-        }
-    }
+#[derive(Clone, Copy)]
+struct Hits {
+    count: u64,
+    gives_back: bool,
 }
 
 impl RateLimitService {
@@ -162,65 +158,68 @@ impl RateLimitService {
         })
     }
 
+    /// `is_overruled` tells whether another descriptor is blocked.
     async fn finish<'a>(
         &self,
         active: &Active,
         step: Step<'a>,
-        gives_back: bool,
-        hits: u64,
+        hits: Hits,
+        is_overruled: bool,
     ) -> Outcome<'a> {
-        match step {
-            Step::Settled(outcome) => outcome,
-            Step::Check(check) => {
-                let rule = check.rule;
-                let outcome = self.decide(active, check, gives_back, hits).await;
-                outcome.unwrap_or(Outcome::Undecided { rule, has_failed: true })
+        let check = match step {
+            Step::Settled(outcome) => return outcome,
+            Step::Check(check) => check,
+        };
+        let rule = check.rule;
+        if hits.gives_back {
+            // Boxed, like the charge below: they are rare, and would make every check larger.
+            let result = Box::pin(check.limiter.credit(check.key, hits.count)).await;
+            if result.is_err() && !is_let_through(active, check.policy) {
+                return Outcome::Undecided { rule, has_failed: true };
             }
+        }
+        let decided = match is_overruled {
+            true => None,
+            false => Some(self.decide(&check, hits).await),
+        };
+        let is_denied = match &decided {
+            Some(Ok(decision)) => decision.would_be_denied(),
+            Some(Err(_)) => false,
+            None => true,
+        };
+        if is_denied && !hits.gives_back && rule.is_some_and(|rule| rule.count_denied) {
+            // If it fails, which is logged, the request is denied all the same.
+            let _ = Box::pin(check.limiter.charge(check.key, hits.count)).await;
+        }
+        match decided {
+            Some(Ok(decision)) => Outcome::Decided { rule, limit: check.limit, decision },
+            failed => Outcome::Undecided { rule, has_failed: failed.is_some() },
         }
     }
 
-    async fn decide<'a>(
-        &self,
-        active: &Active,
-        Check { rule, policy, limiter, key, limit }: Check<'a>,
-        gives_back: bool,
-        hits: u64,
-    ) -> Result<Outcome<'a>, Error> {
-        if gives_back {
-            // Boxed, like the charge below: they are rare, and would make every check larger.
-            let result = Box::pin(limiter.credit(key, hits)).await;
-            adjusted(result, active, policy)?;
-        }
-        let costs = match hits {
+    async fn decide(&self, check: &Check<'_>, hits: Hits) -> Result<Decision, Error> {
+        let Check { policy, limiter, key, .. } = check;
+        let costs = match hits.count {
             // Only asks, for hits that are reported afterwards.
             0 => Costs::new(0).charged_later(),
-            _ if gives_back => Costs::new(0),
-            hits => Costs::new(hits),
+            _ if hits.gives_back => Costs::new(0),
+            count => Costs::new(count),
         };
-        let decision = checker::decide(&self.live, policy, limiter, key, costs).await?;
-        if decision.would_be_denied() && rule.is_some_and(|rule| rule.count_denied) {
-            let result = Box::pin(limiter.charge(key, hits)).await;
-            adjusted(result, active, policy)?;
-        }
-        Ok(Outcome::Decided { rule, limit, decision })
+        checker::decide(&self.live, policy, limiter, key, costs).await
     }
 }
 
 /// A limit of 0 requests.
 fn never<'a>(rule: Option<&'a Rule>, permits: u32, unit: Unit) -> Step<'a> {
-    telemetry::overruled("zero");
+    if !rule.is_some_and(|rule| rule.shadow_mode) {
+        telemetry::overruled("zero");
+    }
     Step::Settled(Outcome::Never { rule, limit: (permits, unit) })
 }
 
-/// A failed charge or credit fails only requests that a failed check would fail, too.
-fn adjusted(
-    result: Result<(), Error>,
-    active: &Active,
-    policy: &ActivePolicy,
-) -> Result<(), Error> {
-    let is_let_through =
-        policy.is_shadow() || active.settings.checks.failure_mode == FailureMode::Open;
-    if is_let_through { Ok(()) } else { result }
+/// Whether the check of a policy is allowed if the store fails. Then a failed credit does not matter either.
+fn is_let_through(active: &Active, policy: &ActivePolicy) -> bool {
+    policy.is_shadow() || active.settings.checks.failure_mode == FailureMode::Open
 }
 
 /// Hides the cause from clients. It is logged.
@@ -228,8 +227,11 @@ fn unavailable() -> Status {
     Status::unavailable("the rate limit cannot be checked at the moment")
 }
 
-fn response(request: &RateLimitRequest, outcomes: &[Outcome<'_>]) -> RateLimitResponse {
-    let overall = overall(outcomes);
+fn response(
+    request: &RateLimitRequest,
+    outcomes: &[Outcome<'_>],
+    overall: Overall,
+) -> RateLimitResponse {
     let code = if overall == Overall::Allowed { Code::Ok } else { Code::OverLimit };
     RateLimitResponse {
         overall_code: code.into(),

@@ -602,12 +602,21 @@ descriptors:
         assert_eq!((code(&denied), codes), (Code::OverLimit, [Code::Unknown, Code::OverLimit]));
     }
     assert_eq!(ask("192.0.2.8").await.statuses[0].limit_remaining, 9);
+    // What was taken before is given back.
+    let entries: [&[_]; 2] = [&[("all", "x")], &[("remote_address", "192.0.2.7")]];
+    let mut returned = request("d", &entries);
+    returned.descriptors[0].is_negative_hits = true;
+    assert_eq!(code(&client.send(returned).await.unwrap()), Code::OverLimit);
     // What a limit denies is counted by the others, as Envoy's documentation says.
     let (all, none): (&[_], &[_]) = (&[("all", "x")], &[("none", "x")]);
     let denied = client.send(request("d", &[all, none])).await.unwrap();
-    assert_eq!((code(&denied), denied.statuses[0].limit_remaining), (Code::OverLimit, 8));
+    assert_eq!((code(&denied), denied.statuses[0].limit_remaining), (Code::OverLimit, 9));
+    // A limit of the request that makes no sense.
+    let mut invalid = request("d", &[all, &[("remote_address", "203.0.113.66")]]);
+    invalid.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 99 });
+    assert_eq!(code(&client.send(invalid).await.unwrap()), Code::OverLimit);
     let overruled = server.overruled().await;
-    let expected = [("block", 1), ("deny", 1), ("zero", 1)].map(|(by, n)| (by.to_owned(), n));
+    let expected = [("block", 2), ("deny", 2), ("zero", 1)].map(|(by, n)| (by.to_owned(), n));
     assert_eq!(overruled, expected);
 }
 

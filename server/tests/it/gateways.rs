@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use reqwest::header::HeaderValue;
 use reqwest::{Client, StatusCode};
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::common::{Gateway, PATIENCE, Redis, Server};
@@ -77,10 +78,12 @@ async fn large_headers_of_many_requests_at_once_do_not_pass_the_limits_of_envoy(
     let envoy = Gateway::patient_envoy(&server);
     let key = "x".repeat(50_000);
     let responses = join_all((0..200).map(|_| get(&envoy, Some(&key)))).await;
-    let admitted = responses.iter().filter(|response| response.status() == StatusCode::OK).count();
+    let count = |status| responses.iter().filter(|response| response.status() == status).count();
     let metrics = reqwest::get(server.admin("/metrics")).await.unwrap().text().await.unwrap();
-    let errors: Vec<_> = metrics.lines().filter(|line| line.contains("grpc_errors")).collect();
-    assert_eq!(admitted, 1, "{errors:?}");
+    let errors: Vec<_> =
+        metrics.lines().filter(|line| line.contains("grpc_errors_total{")).collect();
+    let counts = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].map(count);
+    assert_eq!((counts, errors), ([1, 199], vec![]));
 }
 
 #[tokio::test]
@@ -150,12 +153,27 @@ async fn many_clients_of_envoy_are_admitted_exactly_as_often_as_a_token_bucket_a
         let settings = format!("policies: {{ fifty: {{ requests: 50/s }} }}\n{store}");
         let limits = "  - { key: remote_address, policy: fifty }\n";
         let server = Server::with_domain(&domain(limits), &settings);
-        let envoy = [Gateway::envoy(&server)];
-        let (admitted, took) = admitted(&envoy, Duration::from_secs(5)).await;
-        let most = 50.0 + 50.0 * took.as_secs_f64();
-        // The last permits may become available when nobody asks any more.
-        let range = most - 5.0..=most;
-        assert!(range.contains(&(admitted as f64)), "{admitted} instead of {most} in {took:?}");
+        let envoy = [Gateway::patient_envoy(&server)];
+        let post = async |path: &str, cost: Value| {
+            let key = ["remote_address", "127.0.0.1"];
+            let mut body = json!({ "policy": "fifty", "key": key });
+            if !cost.is_null() {
+                body["cost"] = cost;
+            }
+            Client::new().post(server.admin(path)).json(&body).send().await.unwrap()
+        };
+        // So that the bucket is not full before the clients have started.
+        let start = Instant::now();
+        assert!(post("/api/charge", json!(50)).await.status().is_success());
+        let charged = start.elapsed();
+        let (admitted, _) = admitted(&envoy, Duration::from_secs(5)).await;
+        let before = start.elapsed();
+        let peeked: Value = post("/api/peek", Value::Null).await.json().await.unwrap();
+        // Each permit since the charge has been granted, or is left.
+        let all = admitted as f64 + peeked["remaining"].as_f64().unwrap();
+        let [least, most] = [before - charged, start.elapsed()].map(|t| 50.0 * t.as_secs_f64());
+        assert!(least - 1.0 <= all && all <= most, "{all}, expected {least} to {most}");
+        assert!(admitted >= 200, "the limit was not reached: {admitted}");
     }
 }
 

@@ -53,6 +53,12 @@ async fn grpc_status(response: ResponseFuture) -> String {
     status(&body.trailers().await.unwrap().unwrap()).unwrap()
 }
 
+/// Sends a request that does not end, and waits until the server gives up.
+pub(crate) async fn send_half(server: &Server) {
+    let (half, _stream) = begin(&connect(server).await).await;
+    assert_eq!(grpc_status(half).await, "4", "DEADLINE_EXCEEDED");
+}
+
 #[tokio::test]
 async fn a_connection_has_at_most_so_many_requests_at_a_time() {
     let server = Server::with_settings("{ policies: { a: { q: 9/s } }, limits: { streams: 3 } }");

@@ -179,6 +179,10 @@ async fn requests_that_were_not_checked_are_visible() {
     client.send(request("d", &[one])).await.unwrap();
     client.send(request("d", &[one; 3])).await.unwrap_err();
     client.send(request("d", &[&[("user", &"x".repeat(5_000))]])).await.unwrap_err();
+    crate::http2::send_half(&server).await;
+    // Of another service.
+    let unknown = HealthCheckRequest { service: "unknown".into() };
+    server.health().await.check(unknown).await.unwrap_err();
     let (_, metrics) = get(server.admin("/metrics")).await;
     let errors =
         metrics.lines().filter(|line| line.starts_with("tollgate_server_grpc_errors_total"));
@@ -187,6 +191,7 @@ async fn requests_that_were_not_checked_are_visible() {
     assert_eq!(
         errors,
         [
+            "tollgate_server_grpc_errors_total{code=\"CANCELLED\"} 1",
             "tollgate_server_grpc_errors_total{code=\"INVALID_ARGUMENT\"} 1",
             "tollgate_server_grpc_errors_total{code=\"OUT_OF_RANGE\"} 1",
         ]

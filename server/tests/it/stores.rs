@@ -125,9 +125,10 @@ descriptors:
   - { key: never, rate_limit: { unit: year, requests_per_unit: 0 } }
   - { key: a, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 3 } }
   - { key: b, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 0 } }
+  - { key: tokens, count_denied: true, rate_limit: { unit: year, requests_per_unit: 1 } }
 ";
     let settings = format!(
-        "store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s, failure_mode: closed }}\ndeny: [foe]",
+        "store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s, failure_mode: closed }}\nallow: [friend]\ndeny: [foe]",
         redis.url()
     );
     let server = Server::with_domain(domain, &settings);
@@ -138,17 +139,24 @@ descriptors:
     for (keys, expected) in [
         (&[&user[..], &[("never", "x")]][..], Ok([Code::Unknown, Code::OverLimit])),
         (&[&user, &[("user", "foe")]], Ok([Code::Unknown, Code::OverLimit])),
+        // Two hits are more than the limit, whatever the store says.
+        (&[&user, &[("tokens", "x")]], Ok([Code::Unknown, Code::OverLimit])),
         (&[&user, &other], Err(Grpc::Unavailable)),
         // One of these is enough, and it may be the one that is unknown.
         (&[&[("a", "x")], &[("b", "x")]], Err(Grpc::Unavailable)),
     ] {
-        let answer = client.send(request("d", keys)).await.map_err(|status| status.code());
+        let mut request = request("d", keys);
+        request.hits_addend = 2;
+        let answer = client.send(request).await.map_err(|status| status.code());
         let codes = answer.map(|response| {
             assert_eq!(response.overall_code(), Code::OverLimit, "{keys:?}");
             [0, 1].map(|index: usize| response.statuses[index].code())
         });
         assert_eq!(codes, expected, "{keys:?}");
     }
+    let quotas: [&[_]; 2] = [&[("a", "friend")], &[("a", "x")]];
+    let allowed = client.send(request("d", &quotas)).await.unwrap();
+    assert_eq!(allowed.overall_code(), Code::Ok, "one of the quotas is enough");
 }
 
 #[tokio::test]

@@ -127,6 +127,9 @@ impl Browser {
             assert!(contrast >= 4.5, "{scheme}: {contrast} of {pair}");
             assert_eq!(back > 0.5, scheme == "light", "{pair}");
         }
+        let overflows = "return [...document.querySelectorAll('dl > *')].filter(
+            (fact) => fact.scrollWidth > fact.clientWidth).map((fact) => fact.innerText)";
+        assert_eq!(self.run(overflows).await, json!([]));
     }
 
     /// To look at: `target/page/NAME.png`.

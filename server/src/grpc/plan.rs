@@ -42,10 +42,12 @@ pub(super) fn plan<'a>(
     }
     let descriptors = request.descriptors.iter();
     // Gateways may let a request pass that makes no sense.
-    let is_denied =
-        descriptors.clone().any(|descriptor| listed(active, descriptor) == Some(Listed::Denied));
+    let is_denied = || {
+        let mut listed = request.descriptors.iter().map(|descriptor| listed(active, descriptor));
+        listed.any(|listed| listed == Some(Listed::Denied))
+    };
     let plan = |descriptor| match plan_one(active, &request.domain, descriptor) {
-        Err(_) if is_denied => Ok(Planned::Nothing),
+        Err(_) if is_denied() => Ok(Planned::Nothing),
         planned => planned,
     };
     let mut planned: Vec<_> = descriptors.map(plan).collect::<Result<_, _>>()?;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::Runtime;
+use futures_util::future::{join, join_all};
 use tollgate::{Decision, ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Sentinel, Server, start, wait_until};
@@ -316,6 +317,33 @@ async fn a_dead_primary_is_replaced_by_the_one_that_sentinel_reports() {
     for limiter in &limiters {
         wait_for_recovery(limiter).await;
     }
+}
+
+/// An attempt to connect takes up to a second. Of four that begin at different times, one has most of
+/// it left when the replica is promoted.
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_to_connect_to_a_frozen_primary_ends_with_the_failover() {
+    let sentinel = Sentinel::start().await;
+    sentinel.primary().pause();
+    let recovered = (0..4).map(async |number| {
+        let store = RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
+        let limiter = Limiter::builder(store, Quota::per_hour(1_000));
+        let limiter = limiter.failure_mode(FailureMode::Closed).build().unwrap();
+        tokio::time::sleep(number * Duration::from_millis(250)).await;
+        wait_for_recovery(&limiter).await;
+        Instant::now()
+    });
+    let promoted = async {
+        sentinel.wait_until_promoted().await;
+        Instant::now()
+    };
+    let (recovered, promoted) = join(join_all(recovered), promoted).await;
+    for time in recovered {
+        let waited = time.saturating_duration_since(promoted);
+        assert!(waited < Duration::from_millis(400), "{waited:?}");
+    }
+    sentinel.replica().resume();
 }
 
 /// All other lines name the service, of which an operator has to know the server.

@@ -10,7 +10,7 @@ use std::sync::{self, Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
@@ -74,21 +74,39 @@ impl Sentinels {
         self.first.addr()
     }
 
-    /// Connects to the primary, and returns the report that named it.
+    /// Connects to the primary, and returns the report that named it. If it is replaced meanwhile, the
+    /// attempt goes on with the next one: one that does not reply would use up its time.
     pub(super) async fn connect(
         &self,
         config: &AsyncConnectionConfig,
     ) -> Result<(MultiplexedConnection, Report), Error> {
-        let report = self.primary().await?;
-        let client = Client::open(report.primary.like(&self.first)).map_err(to_error)?;
+        loop {
+            let report = self.primary().await?;
+            let connection = {
+                let connecting = pin!(self.connect_to(&report.primary, config));
+                match select(connecting, pin!(self.replaced(&report))).await {
+                    Either::Left((connection, _)) => connection?,
+                    Either::Right(_) => continue,
+                }
+            };
+            return Ok((connection, report));
+        }
+    }
+
+    async fn connect_to(
+        &self,
+        primary: &Node,
+        config: &AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, Error> {
+        let client = Client::open(primary.like(&self.first)).map_err(to_error)?;
         let connection = client.get_multiplexed_async_connection_with_config(config).await;
         let mut connection =
             connection.map_err(|error| tls::connect_error(self.address(), error))?;
         let role = redis::cmd("ROLE");
         match timeout(REPLY_TIMEOUT, role.query_async::<Role>(&mut connection)).await {
             Some(Ok(Role::Primary { .. })) => {
-                self.log(&report.primary);
-                Ok((connection, report))
+                self.log(primary);
+                Ok(connection)
             }
             Some(Ok(_)) => {
                 Err(unavailable("the server that the sentinels report is not a primary"))

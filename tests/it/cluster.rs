@@ -156,7 +156,7 @@ async fn a_redirected_call_does_not_hold_up_the_node_that_redirects() {
                 let mut failed = 0;
                 while Instant::now() < stop {
                     failed += u32::from(limiter.check(moving).await.is_err());
-                    // While the breaker is open, they would leave no core to the other loop.
+                    // While the breaker is open, they would leave no core to anything else.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 failed

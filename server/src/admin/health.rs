@@ -12,34 +12,42 @@ use crate::live::Live;
 /// Whether load balancers should send requests here.
 pub(crate) struct Readiness {
     live: Arc<Live>,
+    can_decide: AtomicBool,
     is_ending: AtomicBool,
 }
 
 impl Readiness {
+    /// Not ready, until the first update.
     pub(crate) fn new(live: Arc<Live>) -> Self {
-        Self { live, is_ending: AtomicBool::new(false) }
+        let [can_decide, is_ending] = [(); 2].map(|()| AtomicBool::new(false));
+        Self { live, can_decide, is_ending }
+    }
+
+    /// Asks the store, if its state matters. Requests do not: anyone may send them.
+    pub(crate) async fn update(&self) {
+        self.can_decide.store(self.live.can_decide().await, Ordering::Relaxed);
     }
 
     pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) async fn is_ready(&self) -> bool {
-        self.unready_because().await.is_none()
+    pub(crate) fn is_ready(&self) -> bool {
+        self.unready_because().is_none()
     }
 
-    async fn unready_because(&self) -> Option<&'static str> {
+    fn unready_because(&self) -> Option<&'static str> {
         if self.is_ending.load(Ordering::Relaxed) {
             Some("shutting down\n")
-        } else if self.live.can_decide().await {
+        } else if self.can_decide.load(Ordering::Relaxed) {
             None
         } else {
             Some("the store is unavailable, and the failure mode is `closed`\n")
         }
     }
 
-    async fn status(&self) -> (StatusCode, &'static str) {
-        match self.unready_because().await {
+    fn status(&self) -> (StatusCode, &'static str) {
+        match self.unready_because() {
             None => (StatusCode::OK, "ready\n"),
             Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
         }
@@ -49,5 +57,5 @@ impl Readiness {
 pub(crate) fn router(readiness: Arc<Readiness>) -> Router {
     Router::new()
         .route("/healthz", get(async || "alive\n"))
-        .route("/readyz", get(async move || readiness.status().await))
+        .route("/readyz", get(async move || readiness.status()))
 }

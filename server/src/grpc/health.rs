@@ -11,7 +11,7 @@ use tonic_health::server::HealthReporter;
 use super::method::RateLimitServer;
 use crate::admin::Readiness;
 
-/// How often the readiness is looked at. In most failure modes this takes no call to the store.
+/// How often the readiness is updated. In most failure modes this takes no call to the store.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The process as a whole, and the service that gateways use.
@@ -32,8 +32,8 @@ impl Health {
     }
 
     pub(crate) async fn update(&mut self, readiness: &Readiness) {
-        let is_ready = readiness.is_ready().await;
-        self.set(if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing }).await;
+        readiness.update().await;
+        self.set(if readiness.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing }).await;
     }
 
     pub(crate) async fn follow(&mut self, readiness: &Readiness) -> Infallible {

@@ -1,8 +1,11 @@
 //! Redis Cluster and Sentinel as stores, and a Redis that is gone.
 
+use std::time::{Duration, Instant};
+
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use reqwest::StatusCode;
 use serde_json::json;
+use tokio::time::sleep;
 use tonic::Code as Grpc;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -262,7 +265,12 @@ async fn an_instance_is_ready_while_any_node_of_a_cluster_answers() {
     for stopped in 0..3 {
         cluster.node(stopped).pause();
         until(async || !are_answered().await).await;
-        assert!(is_ready().await, "without node {stopped}");
+        // The store is asked in this time.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(3) {
+            assert!(is_ready().await, "without node {stopped}");
+            sleep(Duration::from_millis(50)).await;
+        }
         cluster.node(stopped).resume();
         until(are_answered).await;
     }
@@ -270,6 +278,24 @@ async fn an_instance_is_ready_while_any_node_of_a_cluster_answers() {
         cluster.node(node).pause();
     }
     until(async || !is_ready().await).await;
+}
+
+/// Anyone may send these requests.
+#[tokio::test]
+async fn probes_make_no_calls_to_the_store() {
+    let redis = Redis::start().await;
+    let server = Server::with_settings(&format!(
+        "store: {{ redis: '{}' }}\nchecks: {{ failure_mode: closed }}\n\
+         policies: {{ a: {{ q: 9/s }} }}",
+        redis.url()
+    ));
+    let start = Instant::now();
+    for _ in 0..200 {
+        assert!(reqwest::get(server.http("/readyz")).await.unwrap().status().is_success());
+    }
+    let calls = redis.command_stats().await.get("evalsha").copied().unwrap_or(0);
+    // The service itself asks once per second, and at the start.
+    assert!(calls < 10 + 2 * start.elapsed().as_secs(), "{calls} calls");
 }
 
 #[tokio::test]

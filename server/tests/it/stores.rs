@@ -280,6 +280,76 @@ async fn an_instance_is_ready_while_any_node_of_a_cluster_answers() {
     until(async || !is_ready().await).await;
 }
 
+async fn check(server: &Server) -> serde_json::Value {
+    let check = reqwest::Client::new().post(server.http("/v1/check"));
+    let response = check.json(&json!({ "policy": "a", "key": "ada" })).send().await.unwrap();
+    response.json().await.unwrap()
+}
+
+#[tokio::test]
+async fn the_store_has_as_many_connections_as_configured() {
+    for connections in [1, 3] {
+        let redis = Redis::start().await;
+        let server = Server::with_settings(&format!(
+            "store: {{ redis: '{}', connections: {connections} }}\npolicies: {{ a: {{ q: 9/s }} }}",
+            redis.url()
+        ));
+        let mut most = 0;
+        until(async || {
+            check(&server).await;
+            let clients: String = redis.query(&["CLIENT", "LIST"]).await;
+            // One of them lists the others.
+            most = most.max(clients.lines().count() - 1);
+            most == connections
+        })
+        .await;
+        for _ in 0..20 {
+            check(&server).await;
+        }
+        let clients: String = redis.query(&["CLIENT", "LIST"]).await;
+        assert_eq!(clients.lines().count() - 1, connections);
+    }
+}
+
+#[tokio::test]
+async fn before_redis_was_reached_an_instance_has_its_share_of_those_configured() {
+    for (instances, share) in [(1, 8), (4, 2)] {
+        let redis = Redis::start().await;
+        redis.stop();
+        let server = Server::with_settings(&format!(
+            "store: {{ redis: '{}', instances: {instances} }}\npolicies: {{ a: {{ q: 8/day }} }}",
+            redis.url()
+        ));
+        let mut allowed = 0;
+        for _ in 0..20 {
+            let decision = check(&server).await;
+            assert_eq!(decision["source"], "local");
+            allowed += u64::from(decision["allowed"] == true);
+        }
+        assert_eq!(allowed, share, "of {instances}");
+    }
+}
+
+#[tokio::test]
+async fn denials_are_known_without_a_call_for_as_long_as_configured() {
+    for (time, most) in [("0s", 20), ("1h", 0)] {
+        let redis = Redis::start().await;
+        let server = Server::with_settings(&format!(
+            "store: {{ redis: '{}' }}\nchecks: {{ timeout: 4s, cache_denials: {time} }}\n\
+             policies: {{ a: {{ q: 1/day }} }}",
+            redis.url()
+        ));
+        let calls = async || redis.command_stats().await.get("evalsha").copied().unwrap_or(0);
+        assert_eq!(check(&server).await["allowed"], true);
+        assert_eq!(check(&server).await["allowed"], false);
+        let before = calls().await;
+        for _ in 0..20 {
+            assert_eq!(check(&server).await["allowed"], false);
+        }
+        assert_eq!(calls().await - before, most, "{time}");
+    }
+}
+
 /// Anyone may send these requests.
 #[tokio::test]
 async fn probes_make_no_calls_to_the_store() {

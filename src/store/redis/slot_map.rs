@@ -246,16 +246,27 @@ fn merge(
     }
     let is_up: Vec<_> =
         owners.iter().map(|owner| owner.is_some_and(|owner| !has_failed(owner))).collect();
-    let newest = |(claims, current): ([_; ASKED_PER_ROUND], &Slot)| {
+    let newest = |claims: &[_; ASKED_PER_ROUND], current: &Option<Node>| {
         let newest = claims.iter().flatten().max_by_key(|&claim: &&(Rank, usize)| {
             let (rank, index) = *claim;
             let votes = claims.iter().flatten().filter(|&other| other == claim).count();
-            let is_current = owners[index].is_some() && owners[index] == current.owner.as_ref();
+            let is_current = owners[index].is_some() && owners[index] == current.as_ref();
             (rank, is_up[index], votes, is_current, owners[index])
         });
         newest.map_or((None, Rank::default()), |&(rank, index)| (owners[index].cloned(), rank))
     };
-    claims.into_iter().zip(current).map(newest).collect()
+    // Neighbors nearly always have the same result, and checks that are redirected wait for this.
+    let mut merged: Vec<(Option<Node>, Rank)> = Vec::with_capacity(claims.len());
+    let mut before = None;
+    for (claims, Slot { owner, .. }) in claims.iter().zip(current) {
+        let result = match merged.last() {
+            Some(result) if before == Some((claims, owner)) => result.clone(),
+            _ => newest(claims, owner),
+        };
+        before = Some((claims, owner));
+        merged.push(result);
+    }
+    merged
 }
 
 /// The guessed address of a node, if all views guess the same.
@@ -324,6 +335,31 @@ mod tests {
         fn asks(&mut self, n: u16) -> bool {
             (0..10).any(|_| self.begin().contains(&node(n)))
         }
+    }
+
+    #[test]
+    fn neighbors_with_different_owners_are_told_apart() {
+        let mut fixture = Fixture::new();
+        let other = view(1, 2, 5).claims.into_iter().map(|claim| Claim { first: 5, ..claim });
+        let mut both = view(1, 1, 5);
+        both.claims.iter_mut().for_each(|claim| claim.last = 4);
+        both.claims.extend(other);
+        fixture.round([both]);
+        let owner = |slot| fixture.map.owner(slot).map(|node| node.port);
+        assert_eq!([4, 5, 9, 10].map(owner), [Some(1), Some(2), Some(2), None]);
+    }
+
+    #[test]
+    fn among_equal_claims_each_slot_keeps_its_owner() {
+        let mut fixture = Fixture::new();
+        let mut all = view(1, 1, 5);
+        let other =
+            view(1, 2, 5).claims.into_iter().map(|claim| Claim { first: 4, last: 4, ..claim });
+        all.claims.extend(other);
+        fixture.round([all]);
+        fixture.round([view(1, 1, 5), view(2, 2, 5)]);
+        let owner = |slot| fixture.map.owner(slot).map(|node| node.port);
+        assert_eq!([3, 4, 5].map(owner), [Some(1), Some(2), Some(1)]);
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Limiter {
             let result = limiter.apply(&held, key, op, is_credit).await;
             let (revision, log) = (limiter.held(&held), &limiter.inner.charge_log);
             match result {
-                Ok(()) => log.succeeded(revision.policy().name(), Effect::NotCharged),
+                Ok(()) => log.succeeded(revision.policy().name()),
                 Err(error) => limiter.not_charged(revision, &error),
             }
         });

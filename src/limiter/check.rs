@@ -214,7 +214,7 @@ impl Inner {
     /// The decision of the store.
     #[inline(always)]
     fn succeed(&self, revision: &Revision, key: &Key, verdict: Verdict) -> Decision {
-        self.failure_log.succeeded(revision.policy().name(), self.failure_mode);
+        self.failure_log.succeeded(revision.policy().name());
         self.decide(revision, key, verdict, Source::Store)
     }
 

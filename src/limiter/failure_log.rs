@@ -40,6 +40,7 @@ pub(super) struct FailureLog {
 }
 
 struct Reason {
+    effect: Effect,
     kind: ErrorKind,
     server: String,
     text: String,
@@ -51,6 +52,7 @@ struct Reason {
 
 /// A line to be logged. Not under the lock, because a subscriber may use the same limiter.
 struct Line {
+    effect: Effect,
     server: String,
     reason: String,
     count: u64,
@@ -70,12 +72,14 @@ impl Default for FailureLog {
 
 impl FailureLog {
     pub(super) fn failed(&self, policy: &str, effect: impl Into<Effect>, error: &Error) {
-        let (now, text) = (Instant::now(), with_causes(error));
+        let (now, effect, text) = (Instant::now(), effect.into(), with_causes(error));
         let server = error.server().unwrap_or_default();
         let lines: Vec<Line> = {
             let mut reasons = self.reasons();
             let is_same = |reason: &Reason| {
-                reason.kind == error.kind() && reason.server == server && reason.text == text
+                (reason.effect, reason.kind) == (effect, error.kind())
+                    && reason.server == server
+                    && reason.text == text
             };
             let index = reasons.iter().position(is_same).unwrap_or_else(|| {
                 if reasons.len() >= MAX_REASONS {
@@ -87,9 +91,11 @@ impl FailureLog {
                     true => (server.to_owned(), text),
                     false => (String::new(), OTHERS.to_owned()),
                 };
-                let others = reasons.iter().position(Reason::is_of_others);
+                let is_of_others =
+                    |reason: &Reason| reason.is_of_others() && reason.effect == effect;
+                let others = reasons.iter().position(is_of_others);
                 others.filter(|_| text == OTHERS).unwrap_or_else(|| {
-                    reasons.push(Reason { kind, server, text, count, latest, next_line });
+                    reasons.push(Reason { effect, kind, server, text, count, latest, next_line });
                     reasons.len() - 1
                 })
             });
@@ -99,31 +105,31 @@ impl FailureLog {
             self.schedule(&reasons);
             lines
         };
-        log(policy, effect.into(), lines);
+        log(policy, lines);
     }
 
     /// Reports what was counted since the last line, and that the failures have ended.
     #[inline]
-    pub(super) fn succeeded(&self, policy: &str, effect: impl Into<Effect>) {
+    pub(super) fn succeeded(&self, policy: &str) {
         let next_report = self.next_report.load(Ordering::Relaxed);
         if next_report != NEVER && self.micros(Instant::now()) >= next_report {
-            self.report(policy, effect.into());
+            self.report(policy);
         }
     }
 
     #[cold]
-    fn report(&self, policy: &str, effect: Effect) {
+    fn report(&self, policy: &str) {
         let now = Instant::now();
         let (lines, has_ended): (Vec<Line>, _) = {
             let mut reasons = self.reasons();
-            let before = reasons.len();
+            let had_checks = reasons.iter().any(|reason| reason.effect != Effect::NotCharged);
             reasons.retain(|reason| !reason.is_over(now));
             let lines = reasons.iter_mut().filter_map(|reason| reason.line(now)).collect();
             self.schedule(&reasons);
-            (lines, reasons.is_empty() && before > 0)
+            (lines, reasons.is_empty() && had_checks)
         };
-        log(policy, effect, lines);
-        if has_ended && effect != Effect::NotCharged {
+        log(policy, lines);
+        if has_ended {
             tracing::info!(target: "tollgate", policy, "rate limit enforced by the store again");
         }
     }
@@ -162,12 +168,13 @@ impl Reason {
         self.next_line = now + INTERVAL;
         let count = std::mem::take(&mut self.count);
         let is_late = now > self.latest + LATE_AFTER;
-        Some(Line { server: self.server.clone(), reason: self.text.clone(), count, is_late })
+        let (effect, server, reason) = (self.effect, self.server.clone(), self.text.clone());
+        Some(Line { effect, server, reason, count, is_late })
     }
 }
 
-fn log(policy: &str, effect: Effect, lines: Vec<Line>) {
-    for Line { server, reason, count, is_late } in lines {
+fn log(policy: &str, lines: Vec<Line>) {
+    for Line { effect, server, reason, count, is_late } in lines {
         let message = match (effect, is_late) {
             (Effect::DecidesLocally, false) => "rate limit enforced locally, by a part of it",
             (Effect::DecidesLocally, true) => "rate limit was enforced locally, by a part of it",
@@ -199,6 +206,23 @@ impl From<FailureMode> for Effect {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Only some keys are enforced, and the others are allowed in the failure mode `Closed`.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_let_through_is_counted_apart_from_what_is_not() {
+        let log = FailureLog::default();
+        let error = Error::new(ErrorKind::Unavailable, "gone");
+        for mode in [FailureMode::Closed, FailureMode::Open, FailureMode::Closed] {
+            log.failed("policy", mode, &error);
+        }
+        let counts = |effect| {
+            let reasons = log.reasons();
+            let of_effect = reasons.iter().filter(|reason| reason.effect == effect);
+            // The first of each is in a line already.
+            of_effect.map(|reason| reason.count).collect::<Vec<_>>()
+        };
+        assert_eq!((counts(Effect::FailsClosed), counts(Effect::FailsOpen)), (vec![1], vec![0]));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_reason_is_named_although_there_were_many_others_before() {

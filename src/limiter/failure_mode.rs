@@ -36,7 +36,8 @@ pub enum FailureMode {
     /// those that a cached denial answered), and at least a quarter of an equal share. The shares of a limit add up to the limit: over an
     /// outage, the fleet admits at most the burst and the rate times its length. A limit below the
     /// number of instances is enforced by some of them, chosen by the key; the others deny. The same applies
-    /// to a burst below that number. A [queue](crate::Quota::queue) has a burst of 1 by default, so in an
+    /// if the burst is below that number, or if an [interval refill](crate::Quota::interval_refill) adds fewer
+    /// permits at a time. A [queue](crate::Quota::queue) has a burst of 1 by default, so in an
     /// outage only one instance admits checks of a given key: set the queue's burst to at least the number
     /// of instances.
     ///

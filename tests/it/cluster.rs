@@ -122,7 +122,7 @@ async fn an_unresponsive_shard_delays_and_fails_only_its_own_keys() {
     let start = Instant::now();
     wait_until("the shard replies again", BOUND, async || limiter.check(keys[2]).await.is_ok())
         .await;
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
 /// The slot is moving to a node that does not reply, so each check of its key is redirected there.
@@ -281,7 +281,7 @@ async fn a_primary_that_hangs_is_replaced_behind_a_pool() {
         limiter.check(keys[0]).await.is_ok()
     })
     .await;
-    assert!(promoted.elapsed() < Duration::from_secs(5), "{:?}", promoted.elapsed());
+    assert!(promoted.elapsed() < Duration::from_secs(2), "{:?}", promoted.elapsed());
 }
 
 #[tokio::test]

@@ -33,7 +33,12 @@ impl Health {
 
     pub(crate) async fn update(&mut self, readiness: &Readiness) {
         readiness.update().await;
-        self.set(if readiness.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing }).await;
+        self.set(if readiness.is_ready() {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        })
+        .await;
     }
 
     pub(crate) async fn follow(&mut self, readiness: &Readiness) -> Infallible {

@@ -432,8 +432,8 @@ impl RedisStore {
     }
 
     /// Sets how many keys can have a local bucket while Redis fails: 100,000 by default, which take about
-    /// 38 MB. With more keys, the buckets nearest to full are evicted, and what further keys take is not
-    /// charged in Redis afterwards. See [`FailureMode::Local`](crate::FailureMode::Local).
+    /// 38 MB. With more keys, some are evicted, as in a full [`MemoryStore`](crate::MemoryStore), and what
+    /// further keys take is not charged in Redis afterwards. See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn local_keys(self, keys: NonZeroUsize) -> Self {
         Self { local_keys: keys, fleet: Arc::default(), ..self }

@@ -96,12 +96,14 @@ async fn an_open_breaker_answers_at_once() {
     wait_until_decided(&limiter).await;
     proxy.swallow(true);
     wait_until_open(&limiter).await;
-    let start = Instant::now();
+    let mut times = Vec::new();
     for key in 0..1_000u32 {
+        let start = Instant::now();
         assert_eq!(limiter.check(key).await.unwrap().source(), Source::FailureMode);
+        times.push(start.elapsed());
     }
-    // A hundredth of the time that their timeouts would take.
-    assert!(start.elapsed() < 1_000 * TIMEOUT / 100, "{:?}", start.elapsed());
+    times.sort();
+    assert!(times[990] < MS / 5, "{:?}", times[990]);
 }
 
 #[tokio::test]

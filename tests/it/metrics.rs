@@ -36,7 +36,7 @@ async fn scrape(example: &Example) -> (Series, String) {
 }
 
 /// The value of the series with these labels.
-fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+pub(crate) fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let is_series = |line: &&str| {
         let (series, _) = line.split_once('{').unwrap_or_else(|| line.split_once(' ').unwrap());
         let has = |(label, value): &(&str, &str)| line.contains(&format!("{label}=\"{value}\""));
@@ -177,7 +177,7 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// What a limiter on this thread has measured.
-fn recorder() -> (PrometheusHandle, impl Drop) {
+pub(crate) fn recorder() -> (PrometheusHandle, impl Drop) {
     let recorder = PrometheusBuilder::new().with_recommended_naming(true).build_recorder();
     let handle = recorder.handle();
     // The guard borrows it.

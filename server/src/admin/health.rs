@@ -19,7 +19,7 @@ pub(crate) struct Readiness {
 impl Readiness {
     /// Not ready, until the first update.
     pub(crate) fn new(live: Arc<Live>) -> Self {
-        let [can_decide, is_ending] = [(); 2].map(|()| AtomicBool::new(false));
+        let (can_decide, is_ending) = Default::default();
         Self { live, can_decide, is_ending }
     }
 

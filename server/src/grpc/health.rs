@@ -33,12 +33,8 @@ impl Health {
 
     pub(crate) async fn update(&mut self, readiness: &Readiness) {
         readiness.update().await;
-        self.set(if readiness.is_ready() {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
-        })
-        .await;
+        let is_ready = readiness.is_ready();
+        self.set(if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing }).await;
     }
 
     pub(crate) async fn follow(&mut self, readiness: &Readiness) -> Infallible {

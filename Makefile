@@ -145,7 +145,7 @@ soak-server: redis ## Disturb tollgate-server for 5 minutes: reloads, restarts o
 bench-server: redis ## Compare tollgate-server with a bare gRPC service, and with a naive one on Redis
 	$(CARGO) bench --locked --package tollgate-server --bench grpc $(ARGS)
 
-bench-simulate: ## Check that tollgate-server replays a million log lines per second and core
+bench-simulate: ## Compare the replay of log lines by tollgate-server with splitting them at spaces
 	$(CARGO) bench --locked --package tollgate-server --bench simulate $(ARGS)
 
 bench-flood: redis ## Check a million keys, and that memory stays bounded

@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use compact_str::CompactString;
 use foldhash::quality::RandomState;
+use smallvec::{SmallVec, smallvec};
 
 /// Counts the requests of each key, and how many of them each run denied, in bounded memory.
 ///
@@ -11,7 +13,7 @@ use foldhash::quality::RandomState;
 /// A dropped key that comes back is counted from 0, so counts can then be too low, by at most `missed`.
 #[derive(Debug)]
 pub(super) struct BusyKeys {
-    counts: HashMap<String, KeyCounts, RandomState>,
+    counts: HashMap<CompactString, KeyCounts, RandomState>,
     most: usize,
     missed: u64,
 }
@@ -20,7 +22,7 @@ pub(super) struct BusyKeys {
 pub(super) struct KeyCounts {
     pub(super) requests: u64,
     /// By the index of the run.
-    pub(super) denied: Box<[u64]>,
+    pub(super) denied: SmallVec<[u64; 2]>,
     /// How many requests the key can have had before.
     missed: u64,
 }
@@ -52,10 +54,10 @@ impl BusyKeys {
         if self.counts.len() >= self.most {
             self.drop_rare();
         }
-        let denied = vec![0; is_denied.len()].into();
+        let denied = smallvec![0; is_denied.len()];
         let mut counts = KeyCounts { requests: 0, denied, missed: self.missed };
         counts.add(is_denied);
-        self.counts.insert(key.to_owned(), counts);
+        self.counts.insert(key.into(), counts);
     }
 
     /// Half of the keys at least, so that this is rare.

@@ -161,4 +161,4 @@ bench-instructions: ## Count instructions of code that needs no Redis (needs val
 	$(CARGO) bench --locked --manifest-path bench/Cargo.toml --bench instructions $(ARGS)
 
 bench-smoke: redis ## Check that the benchmarks run, in seconds; the figures mean nothing
-	$(BENCH) smoke $(ARGS)
+	$(CARGO) run --locked --manifest-path bench/Cargo.toml -- smoke $(ARGS)

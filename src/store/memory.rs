@@ -21,20 +21,18 @@ use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
 use crate::algorithm::{Limits, State};
 use crate::metrics::{Counter, EVICTIONS};
-use crate::verdict::Verdict;
+use crate::verdict::{Outcome, Verdict};
 use crate::{ConfigError, Error, Key};
 
 /// A [`Store`] that keeps buckets in the memory of this process. The decisions are the same as on
 /// Redis, for one process.
 ///
 /// Clones share their buckets. Memory is bounded: full buckets are dropped lazily as new keys
-/// arrive, and at the [maximum number of keys](Self::with_max_keys) the bucket nearest to full is
-/// evicted. So a flood of fresh keys does not evict the keys that are being denied, if the quota is a
-/// token bucket with a burst of 2 or more. Those of windows are evicted in the order in which the windows
-/// end, and with a burst of 1 all keys are alike: there a store has to be large enough for all keys that
-/// are used within a window. Policies that share a store compete for it, and the keys of short windows
-/// lose. If clients choose the keys of a policy with long windows, give it a store of its own. There is no
-/// background task.
+/// arrive. At the [maximum number of keys](Self::with_max_keys) the bucket nearest to full is evicted, and
+/// one whose last check was denied only when there are no others. So a flood of fresh keys does not evict
+/// the keys that are being denied. Policies that share a store compete for it, and the keys of short
+/// windows lose. If clients choose the keys of a policy with long windows, give it a store of its own.
+/// There is no background task.
 ///
 /// The clock is [`tokio::time::Instant`]: the monotonic clock, or the paused clock of a test. No
 /// Tokio runtime is needed. [`with_manual_clock`](Self::with_manual_clock) uses a [`ManualClock`].
@@ -86,13 +84,19 @@ struct Shard {
     /// rate or a credit makes it earlier, and adds an entry. The hash takes less memory than the
     /// key. If two buckets have the same hash, there are entries for both, and each removes one of
     /// them.
-    by_full_at: BinaryHeap<Reverse<(u64, u64)>>,
+    by_full_at: Entries,
+    /// The entries of buckets that were denied when they would have been evicted.
+    spared: Entries,
 }
+
+type Entries = BinaryHeap<Reverse<(u64, u64)>>;
 
 #[derive(Debug)]
 struct Bucket {
     /// The index of its policy in the store.
     policy: u32,
+    /// The last check.
+    was_denied: bool,
     key: Key,
     state: State,
 }
@@ -255,7 +259,7 @@ impl MemoryStore {
         let Some(bucket) = stored else {
             let (verdict, changed) = op.apply(limits, initial.as_ref(), now);
             if let Some(state) = changed {
-                let bucket = Bucket { policy, key: key.clone(), state };
+                let bucket = Bucket { policy, was_denied: false, key: key.clone(), state };
                 let evicted = shard.insert(hash, bucket, now, &self.shared);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
                 self.shared.evictions_metric.add(evicted);
@@ -273,6 +277,11 @@ impl MemoryStore {
                 verdict
             }
         };
+        let is_denied = verdict.outcome == Outcome::Denied;
+        // A denial of a busy key writes nothing that other processors have read.
+        if bucket.was_denied != is_denied {
+            bucket.was_denied = is_denied;
+        }
         let full_at = bucket.state.until();
         if full_at < was_full_at {
             shard.add_earlier(full_at, hash, &self.shared);
@@ -295,7 +304,7 @@ impl MemoryStore {
         let mut shard = lock(self.shared.shard(hash));
         // The entry in the heap stays, so that the heap does not grow.
         if let Some(bucket) = shard.find(hash, policy, key) {
-            bucket.state = State::unused();
+            (bucket.state, bucket.was_denied) = (State::unused(), false);
         }
     }
 }
@@ -385,24 +394,25 @@ impl Shard {
 
     /// Adds an entry for a bucket that is full earlier than its entry says.
     fn add_earlier(&mut self, full_at: u64, hash: u64, shared: &Shared) {
-        if self.by_full_at.len() < 2 * self.buckets.len() {
+        if self.by_full_at.len() + self.spared.len() < 2 * self.buckets.len() {
             self.by_full_at.push(Reverse((full_at, hash)));
         } else {
             let entry = |bucket: &Bucket| Reverse((bucket.state.until(), shared.hash_of(bucket)));
             self.by_full_at = self.buckets.iter().map(entry).collect();
+            self.spared.clear();
         }
     }
 
-    /// Adds a bucket and makes room for it: drops a few that are full by now, and evicts the one
-    /// nearest to full if there are still too many. Returns how many of those were not full.
+    /// Adds a bucket and makes room for it: drops a few that are full by now, and evicts others if there
+    /// are still too many. Returns how many of those were not full.
     fn insert(&mut self, hash: u64, bucket: Bucket, now: u64, shared: &Shared) -> u64 {
         let mut evicted = 0;
         // Two per insertion, so that full buckets disappear faster than new ones arrive.
         for _ in 0..2 {
-            self.drop_nearest_to_full(shared, |full_at| full_at < now);
+            self.drop_full(now, shared);
         }
         while self.buckets.len() >= shared.keys_per_shard.max(1) {
-            let dropped = self.drop_nearest_to_full(shared, |_| true);
+            let dropped = self.evict(now, shared);
             evicted += u64::from(dropped.is_some_and(|full_at| full_at >= now));
         }
         if self.buckets.len() + 1 >= shared.keys_per_shard
@@ -427,28 +437,56 @@ impl Shard {
         }
     }
 
-    /// Drops the bucket nearest to full if it is near enough, and returns when it is full.
-    fn drop_nearest_to_full(
-        &mut self,
-        shared: &Shared,
-        near_enough: impl Fn(u64) -> bool,
-    ) -> Option<u64> {
-        while let Some(&Reverse((known, hash))) = self.by_full_at.peek() {
-            if !near_enough(known) {
-                return None;
-            }
-            self.by_full_at.pop();
-            let has_hash = |bucket: &Bucket| shared.hash_of(bucket) == hash;
-            let Ok(bucket) = self.buckets.find_entry(hash, has_hash) else { continue };
-            let actual = bucket.get().state.until();
-            if actual > known {
-                self.by_full_at.push(Reverse((actual, hash)));
-            } else {
-                bucket.remove();
-                return Some(actual);
+    /// Drops a bucket that is full by now.
+    fn drop_full(&mut self, now: u64, shared: &Shared) {
+        let is_due =
+            |entries: &Entries| entries.peek().is_some_and(|Reverse((full_at, _))| *full_at < now);
+        loop {
+            let entries = match (is_due(&self.by_full_at), is_due(&self.spared)) {
+                (true, _) => &mut self.by_full_at,
+                (false, true) => &mut self.spared,
+                (false, false) => return,
+            };
+            let Some(entry) = entries.pop() else { return };
+            if self.remove(entry, |_| false, shared).is_some() {
+                return;
             }
         }
-        None
+    }
+
+    /// Drops the bucket nearest to full, and returns when it is full. Those that are denied come last.
+    fn evict(&mut self, now: u64, shared: &Shared) -> Option<u64> {
+        let is_denied = |bucket: &Bucket| bucket.was_denied && bucket.state.until() >= now;
+        while let Some(entry) = self.by_full_at.pop() {
+            if let Some(full_at) = self.remove(entry, is_denied, shared) {
+                return Some(full_at);
+            }
+        }
+        let entry = self.spared.pop()?;
+        self.remove(entry, |_| false, shared)
+    }
+
+    /// Removes the bucket of an entry, and returns when it is full. If the entry is out of date, or the
+    /// bucket is to be spared, there is a new entry instead.
+    fn remove(
+        &mut self,
+        Reverse((known, hash)): Reverse<(u64, u64)>,
+        is_spared: impl Fn(&Bucket) -> bool,
+        shared: &Shared,
+    ) -> Option<u64> {
+        let has_hash = |bucket: &Bucket| shared.hash_of(bucket) == hash;
+        let bucket = self.buckets.find_entry(hash, has_hash).ok()?;
+        let actual = bucket.get().state.until();
+        if actual > known {
+            self.by_full_at.push(Reverse((actual, hash)));
+            None
+        } else if is_spared(bucket.get()) {
+            self.spared.push(Reverse((actual, hash)));
+            None
+        } else {
+            bucket.remove();
+            Some(actual)
+        }
     }
 }
 
@@ -505,6 +543,51 @@ mod tests {
         let shard = lock(&store.shared.shards[0]);
         assert_eq!(shard.by_full_at.len(), 1_000);
         assert!(shard.by_full_at.capacity() < 4_000 && shard.buckets.capacity() < 4_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_fresh_keys_frees_no_denied_key_of_any_algorithm() {
+        for quota in [
+            Quota::per_hour(1),
+            Quota::per_hour(3).fixed_window(),
+            Quota::per_hour(3).calendar(),
+            Quota::per_hour(3).sliding_window(),
+        ] {
+            let store = MemoryStore::with_max_keys(NonZeroUsize::new(1_000).unwrap());
+            let limiter = Limiter::new(store.clone(), quota.clone()).unwrap();
+            for denied in 0..500u32 {
+                let key = format!("denied{denied}");
+                while take(&limiter, key.as_str(), 1).await {}
+            }
+            for fresh in 0..20_000u32 {
+                assert!(take(&limiter, fresh, 1).await);
+            }
+            for denied in 0..500u32 {
+                assert!(!take(&limiter, format!("denied{denied}"), 1).await, "{quota:?} {denied}");
+            }
+            assert_eq!((store.len(), store.evictions()), (1_000, 500 + 20_000 - 1_000));
+            let shard = lock(&store.shared.shards[0]);
+            assert_eq!(shard.by_full_at.len() + shard.spared.len(), 1_000, "{quota:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn denied_keys_are_evicted_when_there_are_no_others_and_dropped_when_they_are_full() {
+        let (store, limiter) = limiter(3);
+        for key in 0..10u32 {
+            assert!(take(&limiter, key, 10).await);
+            assert!(!take(&limiter, key, 1).await);
+            advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!((store.len(), store.evictions()), (3, 7));
+        for key in 7..10u32 {
+            assert!(!take(&limiter, key, 9).await, "{key}");
+        }
+        advance(Duration::from_secs(10)).await;
+        assert!(take(&limiter, "fresh", 1).await);
+        assert_eq!((store.len(), store.evictions()), (2, 7));
+        let shard = lock(&store.shared.shards[0]);
+        assert_eq!(shard.by_full_at.len() + shard.spared.len(), 2);
     }
 
     #[tokio::test(start_paused = true)]

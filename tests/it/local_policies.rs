@@ -346,6 +346,26 @@ async fn an_instance_registers_with_the_documented_permissions_and_says_if_it_ca
     server.command(&["ACL", "SETUSER", "tollgate", "resetkeys", "~tollgate:{warm}*"]).await;
     let _other = instances_of(store, Quota::per_hour(60), 1).await;
     wait_until("it is logged", BOUND, async || cannot_register()).await;
+    server.command(&["ACL", "SETUSER", "tollgate", "~*"]).await;
+    let registers = || log.events().iter().any(|event| event.contains("has registered again"));
+    wait_until("that it registers is logged", BOUND, async || registers()).await;
+}
+
+#[tokio::test]
+async fn an_instance_that_cannot_register_for_a_while_says_why() {
+    let (log, _guard) = Log::capture();
+    let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
+    let limiter = Limiter::new(store, Quota::per_hour(40)).unwrap();
+    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+    let lines = || {
+        let mut events = log.events();
+        events.retain(|event| event.contains("this instance cannot register"));
+        events
+    };
+    wait_until("it is logged", BOUND, async || !lines().is_empty()).await;
+    let lines = lines();
+    assert!(lines.len() == 1 && lines[0].contains("missed=5"), "{lines:?}");
+    assert!(lines[0].contains("127.0.0.1:1") && lines[0].contains("reason="), "{lines:?}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Which instances share the limits: each registers in Redis from time to time, and remembers who was
 //! there last.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::error::with_causes;
 use crate::metrics::FleetMetrics;
 use crate::store::fleet::{InstanceId, Plan, Share};
 use crate::store::local::{Local, random_id};
-use crate::{Error, random};
+use crate::{Error, ErrorKind, random};
 
 const SCRIPT: &str = include_str!("../../../lua/fleet.lua");
 
@@ -53,6 +53,8 @@ pub(super) struct Membership {
     local: Arc<Local>,
     is_registering: AtomicBool,
     has_left: AtomicBool,
+    /// How many registrations in a row have failed.
+    missed: AtomicU32,
     has_warned: AtomicBool,
     has_reported_assumption: AtomicBool,
     /// The number of the latest plan.
@@ -89,6 +91,7 @@ impl Membership {
             local,
             is_registering: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
+            missed: AtomicU32::new(0),
             has_warned: AtomicBool::new(false),
             has_reported_assumption: AtomicBool::new(false),
             known: AtomicU64::new(0),
@@ -120,17 +123,22 @@ impl Membership {
     pub(super) async fn leave(&self) {
         self.has_left.store(true, Ordering::Relaxed);
         if self.is_registering.load(Ordering::Relaxed) {
-            self.call(SIGN_OFF).await;
+            let _ = self.call(SIGN_OFF).await;
         }
     }
 
     /// Registers once, and returns when to do it again.
     async fn register(&self) -> Duration {
         let weight = self.weight();
-        let Some(fleet) = self.call(weight).await else {
-            self.report_assumption();
-            return INTERVAL;
+        let fleet = match self.call(weight).await {
+            Ok(fleet) => fleet,
+            Err(error) => {
+                self.report_failure(&error);
+                self.report_assumption();
+                return INTERVAL;
+            }
         };
+        self.report_success();
         self.known.store(fleet.number, Ordering::Relaxed);
         let is_agreed = fleet.number == fleet.agreed_number;
         let instances = fleet.plan.len();
@@ -145,7 +153,7 @@ impl Membership {
         if is_agreed { interval(instances) } else { interval(instances) / SPEEDUP }
     }
 
-    async fn call(&self, weight: u32) -> Option<Fleet> {
+    async fn call(&self, weight: u32) -> Result<Fleet, Error> {
         let gone_after = INTERVAL * MISSED;
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SCRIPT).arg(1).arg(&self.key);
@@ -154,22 +162,39 @@ impl Membership {
         let (topology, slot) = (self.topology.clone(), self.slot);
         // In a task of its own, because the reply shows whether the connection works.
         let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });
-        match timer::timeout_at(Instant::now() + TIMEOUT, call).await?.ok()? {
-            Ok(reply) => parse(&reply),
-            Err(Failure::Refused(error)) => {
-                self.warn(&error);
-                None
-            }
-            Err(_) => None,
+        let unavailable = |why: &'static str| Error::new(ErrorKind::Unavailable, why);
+        match timer::timeout_at(Instant::now() + TIMEOUT, call).await {
+            None => Err(Error::new(ErrorKind::Timeout, "there was no reply within 1 s")),
+            Some(Err(_)) => Err(unavailable("the runtime shuts down")),
+            Some(Ok(Ok(reply))) => parse(&reply).ok_or_else(|| {
+                Error::new(ErrorKind::Server, "the reply is not a list of instances")
+            }),
+            Some(Ok(Err(Failure::Refused(error) | Failure::Lost(error)))) => Err(error),
+            Some(Ok(Err(Failure::Redirected))) => Err(unavailable("the slot moves between nodes")),
+            Some(Ok(Err(Failure::UnknownScript))) => Err(unavailable("the script is unknown")),
         }
     }
 
-    /// Once, because it does not change unless someone changes the permissions.
-    fn warn(&self, error: &Error) {
-        if !error.is_transient() && !self.has_warned.swap(true, Ordering::Relaxed) {
+    /// Once until it registers again. What may pass is reported when the others count it as gone.
+    fn report_failure(&self, error: &Error) {
+        let missed = self.missed.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_lasting = !error.is_transient() || missed >= MISSED;
+        if is_lasting && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                target: "tollgate", key = self.key, reason = with_causes(error),
-                "this instance cannot register: if Redis fails, it does not know its share of the limits"
+                target: "tollgate", server = self.topology.first_server(), key = self.key, missed,
+                reason = with_causes(error),
+                "this instance cannot register: the others count it as gone, and if Redis fails, its share of \
+                 the limits is out of date or unknown"
+            );
+        }
+    }
+
+    fn report_success(&self) {
+        let missed = self.missed.swap(0, Ordering::Relaxed);
+        if self.has_warned.swap(false, Ordering::Relaxed) {
+            tracing::info!(
+                target: "tollgate", server = self.topology.first_server(), key = self.key, missed,
+                "this instance has registered again"
             );
         }
     }
@@ -180,7 +205,7 @@ impl Membership {
             && !self.has_reported_assumption.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                target: "tollgate", key = self.key, instances,
+                target: "tollgate", server = self.topology.first_server(), key = self.key, instances,
                 "this instance has not registered yet: until it has, local decisions assume that so many \
                  instances share the limits (`RedisStore::instances`)"
             );
@@ -227,7 +252,7 @@ async fn register(registration: Registration) {
         let pause = membership.register().await;
         if membership.has_left.load(Ordering::Relaxed) {
             // The registration may have come after the sign-off.
-            membership.call(SIGN_OFF).await;
+            let _ = membership.call(SIGN_OFF).await;
             return;
         }
         let share = membership.local.share();

@@ -194,7 +194,8 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 ///
 /// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. The line that
 /// starts with `+hmget` is for [`FailureMode::Local`](crate::FailureMode::Local): without it, the instances
-/// cannot register and do not know their shares, and the store logs a warning.
+/// cannot register and do not know their shares, and the store logs a warning. It does so, too, if an
+/// instance cannot register five times in a row for another reason, which takes about 10 seconds.
 /// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
 /// nodes decides. A store on a cluster reads the slots from several nodes, because a node that is cut
 /// off from the others does not know what they decide.

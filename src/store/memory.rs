@@ -28,9 +28,9 @@ use crate::{ConfigError, Error, Key};
 /// Redis, for one process.
 ///
 /// Clones share their buckets. Memory is bounded: full buckets are dropped lazily as new keys
-/// arrive. At the [maximum number of keys](Self::with_max_keys) the bucket nearest to full is evicted, and
-/// one whose last check was denied only when there are no others. So a flood of fresh keys does not evict
-/// the keys that are being denied. Policies that share a store compete for it, and the keys of short
+/// arrive. At the [maximum number of keys](Self::with_max_keys) the bucket nearest to full is evicted. One
+/// that was denied, and is still used up, is evicted only when there are no others. So a flood of fresh
+/// keys does not evict the keys that are being denied. Policies that share a store compete for it, and the keys of short
 /// windows lose. If clients choose the keys of a policy with long windows, give it a store of its own.
 /// There is no background task.
 ///
@@ -78,14 +78,14 @@ enum Clock {
 #[derive(Debug, Default)]
 struct Shard {
     buckets: HashTable<Bucket>,
-    /// At least one entry for each bucket: a time in microseconds, and the hash of the bucket. The
+    /// At least one entry for each bucket that is not spared: a time in microseconds, and the hash of the bucket. The
     /// time is not later than the one at which the bucket is full, except after a reset. That time
     /// grows, and is brought up to date when the entry reaches the top. Only a charge at another
     /// rate or a credit makes it earlier, and adds an entry. The hash takes less memory than the
     /// key. If two buckets have the same hash, there are entries for both, and each removes one of
     /// them.
     by_full_at: Entries,
-    /// The entries of buckets that were denied when they would have been evicted.
+    /// The same for buckets that were denied when they would have been evicted.
     spared: Entries,
 }
 
@@ -95,8 +95,9 @@ type Entries = BinaryHeap<Reverse<(u64, u64)>>;
 struct Bucket {
     /// The index of its policy in the store.
     policy: u32,
-    /// The last check.
+    /// And has had no permits left since.
     was_denied: bool,
+    is_spared: bool,
     key: Key,
     state: State,
 }
@@ -111,7 +112,7 @@ impl MemoryStore {
     }
 
     /// A store for at most `keys` keys, counting all policies that share it. A key takes about 205
-    /// bytes. One longer than 32 bytes takes its length in addition.
+    /// bytes, or 220 if most are denied. One longer than 32 bytes takes its length in addition.
     ///
     /// Keys are spread over up to 64 shards by a random hash. Each shard evicts when it is full, so
     /// eviction can begin a few percent below the maximum. Below 4,096 keys there is one shard, and
@@ -259,7 +260,7 @@ impl MemoryStore {
         let Some(bucket) = stored else {
             let (verdict, changed) = op.apply(limits, initial.as_ref(), now);
             if let Some(state) = changed {
-                let bucket = Bucket { policy, was_denied: false, key: key.clone(), state };
+                let bucket = Bucket::new(policy, key.clone(), state);
                 let evicted = shard.insert(hash, bucket, now, &self.shared);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
                 self.shared.evictions_metric.add(evicted);
@@ -277,13 +278,18 @@ impl MemoryStore {
                 verdict
             }
         };
-        let is_denied = verdict.outcome == Outcome::Denied;
+        let is_denied = match verdict.outcome {
+            Outcome::Denied => true,
+            Outcome::Allowed => bucket.was_denied && verdict.numbers.remaining == 0,
+            Outcome::ExceedsCapacity => bucket.was_denied,
+        };
         // A denial of a busy key writes nothing that other processors have read.
         if bucket.was_denied != is_denied {
             bucket.was_denied = is_denied;
         }
         let full_at = bucket.state.until();
-        if full_at < was_full_at {
+        if full_at < was_full_at || bucket.is_spared && !is_denied {
+            bucket.is_spared = false;
             shard.add_earlier(full_at, hash, &self.shared);
         }
         verdict
@@ -302,9 +308,13 @@ impl MemoryStore {
     pub(super) fn fill(&self, policy: PolicyIndex, key: &Key) {
         let hash = self.shared.hash(policy, key);
         let mut shard = lock(self.shared.shard(hash));
-        // The entry in the heap stays, so that the heap does not grow.
         if let Some(bucket) = shard.find(hash, policy, key) {
-            (bucket.state, bucket.was_denied) = (State::unused(), false);
+            let was_spared = bucket.is_spared;
+            *bucket = Bucket::new(policy, key.clone(), State::unused());
+            // Otherwise the entry in the heap stays, so that the heap does not grow.
+            if was_spared {
+                shard.add_earlier(State::unused().until(), hash, &self.shared);
+            }
         }
     }
 }
@@ -386,6 +396,12 @@ impl Shared {
     }
 }
 
+impl Bucket {
+    fn new(policy: u32, key: Key, state: State) -> Self {
+        Self { policy, was_denied: false, is_spared: false, key, state }
+    }
+}
+
 impl Shard {
     fn find(&mut self, hash: u64, policy: u32, key: &Key) -> Option<&mut Bucket> {
         let is_same = |bucket: &Bucket| bucket.policy == policy && bucket.key == *key;
@@ -397,8 +413,11 @@ impl Shard {
         if self.by_full_at.len() + self.spared.len() < 2 * self.buckets.len() {
             self.by_full_at.push(Reverse((full_at, hash)));
         } else {
-            let entry = |bucket: &Bucket| Reverse((bucket.state.until(), shared.hash_of(bucket)));
-            self.by_full_at = self.buckets.iter().map(entry).collect();
+            let entry = |bucket: &mut Bucket| {
+                bucket.is_spared = false;
+                Reverse((bucket.state.until(), shared.hash_of(bucket)))
+            };
+            self.by_full_at = self.buckets.iter_mut().map(entry).collect();
             self.spared.clear();
         }
     }
@@ -475,16 +494,19 @@ impl Shard {
         shared: &Shared,
     ) -> Option<u64> {
         let has_hash = |bucket: &Bucket| shared.hash_of(bucket) == hash;
-        let bucket = self.buckets.find_entry(hash, has_hash).ok()?;
-        let actual = bucket.get().state.until();
+        let mut entry = self.buckets.find_entry(hash, has_hash).ok()?;
+        let bucket = entry.get_mut();
+        let actual = bucket.state.until();
         if actual > known {
+            bucket.is_spared = false;
             self.by_full_at.push(Reverse((actual, hash)));
             None
-        } else if is_spared(bucket.get()) {
+        } else if is_spared(bucket) {
+            bucket.is_spared = true;
             self.spared.push(Reverse((actual, hash)));
             None
         } else {
-            bucket.remove();
+            entry.remove();
             Some(actual)
         }
     }
@@ -552,12 +574,17 @@ mod tests {
             Quota::per_hour(3).fixed_window(),
             Quota::per_hour(3).calendar(),
             Quota::per_hour(3).sliding_window(),
+            Quota::per_hour(12).sliding_blocks(4),
+            Quota::per_hour(3).interval_refill(),
         ] {
             let store = MemoryStore::with_max_keys(NonZeroUsize::new(1_000).unwrap());
-            let limiter = Limiter::new(store.clone(), quota.clone()).unwrap();
+            let limiter = Limiter::new(store.clone(), quota).unwrap();
             for denied in 0..500u32 {
                 let key = format!("denied{denied}");
                 while take(&limiter, key.as_str(), 1).await {}
+                // A client can choose to ask for nothing, or for too much.
+                assert!(take(&limiter, key.as_str(), 0).await);
+                assert!(!take(&limiter, key.as_str(), 100).await);
             }
             for fresh in 0..20_000u32 {
                 assert!(take(&limiter, fresh, 1).await);
@@ -588,6 +615,55 @@ mod tests {
         assert_eq!((store.len(), store.evictions()), (2, 7));
         let shard = lock(&store.shared.shards[0]);
         assert_eq!(shard.by_full_at.len() + shard.spared.len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_no_longer_denied_is_not_spared() {
+        for how in ["time", "credit", "reset"] {
+            let (store, limiter) = limiter(3);
+            for key in ["evicted", "freed", "denied"] {
+                assert!(take(&limiter, key, 10).await);
+                assert!(!take(&limiter, key, 1).await);
+                advance(Duration::from_millis(1)).await;
+            }
+            assert!(take(&limiter, "fresh", 1).await);
+            assert_eq!(store.evictions(), 1, "all were denied");
+            match how {
+                "time" => {
+                    advance(Duration::from_secs(1)).await;
+                    assert!(take(&limiter, "freed", 0).await);
+                    assert!(take(&limiter, "denied", 1).await);
+                }
+                "credit" => _ = limiter.credit("freed", 5).await.unwrap(),
+                _ => limiter.reset("freed").await.unwrap(),
+            }
+            for key in ["first", "second"] {
+                assert!(take(&limiter, key, 9).await);
+            }
+            assert_eq!(store.evictions(), if how == "reset" { 2 } else { 3 }, "{how}");
+            for (key, remaining) in [("freed", 10), ("denied", 0), ("first", 1), ("second", 1)] {
+                assert_eq!(limiter.peek(key).await.unwrap().remaining(), remaining, "{how} {key}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_are_denied_and_allowed_in_turn_do_not_grow_memory() {
+        let (store, limiter) = limiter(3);
+        for _ in 0..200 {
+            for key in ["a", "b", "c"] {
+                while take(&limiter, key, 1).await {}
+            }
+            assert!(take(&limiter, "fresh", 1).await);
+            advance(Duration::from_secs(1)).await;
+            for key in ["a", "b", "c"] {
+                limiter.credit(key, 5).await.unwrap();
+                assert!(take(&limiter, key, 1).await);
+            }
+        }
+        let shard = lock(&store.shared.shards[0]);
+        let entries = shard.by_full_at.len() + shard.spared.len();
+        assert!(shard.buckets.len() == 3 && entries <= 6, "{entries}");
     }
 
     #[tokio::test(start_paused = true)]

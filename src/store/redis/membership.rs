@@ -165,7 +165,7 @@ impl Membership {
         let unavailable = |why: &'static str| Error::new(ErrorKind::Unavailable, why);
         match timer::timeout_at(Instant::now() + TIMEOUT, call).await {
             None => Err(Error::new(ErrorKind::Timeout, "there was no reply within 1 s")),
-            Some(Err(_)) => Err(unavailable("the runtime shuts down")),
+            Some(Err(_)) => Err(unavailable("the call was cancelled")),
             Some(Ok(Ok(reply))) => parse(&reply).ok_or_else(|| {
                 Error::new(ErrorKind::Server, "the reply is not a list of instances")
             }),
@@ -175,16 +175,16 @@ impl Membership {
         }
     }
 
-    /// Once until it registers again. What may pass is reported when the others count it as gone.
+    /// Once until it registers again. Transient errors are reported after `MISSED` in a row.
     fn report_failure(&self, error: &Error) {
         let missed = self.missed.fetch_add(1, Ordering::Relaxed) + 1;
         let is_lasting = !error.is_transient() || missed >= MISSED;
         if is_lasting && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                target: "tollgate", server = self.topology.first_server(), key = self.key, missed,
+                target: "tollgate", server = &*self.topology.server(self.slot), key = self.key, missed,
                 reason = with_causes(error),
-                "this instance cannot register: the others count it as gone, and if Redis fails, its share of \
-                 the limits is out of date or unknown"
+                "this instance cannot register: if this lasts, the others count it as gone, and if Redis \
+                 fails, its share of the limits is out of date or unknown"
             );
         }
     }
@@ -193,7 +193,7 @@ impl Membership {
         let missed = self.missed.swap(0, Ordering::Relaxed);
         if self.has_warned.swap(false, Ordering::Relaxed) {
             tracing::info!(
-                target: "tollgate", server = self.topology.first_server(), key = self.key, missed,
+                target: "tollgate", server = &*self.topology.server(self.slot), key = self.key, missed,
                 "this instance has registered again"
             );
         }
@@ -205,7 +205,7 @@ impl Membership {
             && !self.has_reported_assumption.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                target: "tollgate", server = self.topology.first_server(), key = self.key, instances,
+                target: "tollgate", server = &*self.topology.server(self.slot), key = self.key, instances,
                 "this instance has not registered yet: until it has, local decisions assume that so many \
                  instances share the limits (`RedisStore::instances`)"
             );

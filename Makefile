@@ -120,7 +120,7 @@ deny: ## Check licenses, advisories and sources of the dependencies (needs cargo
 bench: redis ## Compare with the baseline and other crates
 	$(BENCH) table $(ARGS)
 
-bench-observed: redis ## Check that metrics and traces slow no row down by more than 3% (noisy: see docs/performance.md)
+bench-observed: redis ## Check that metrics and traces slow no row down by more than 3% (some are: see docs/performance.md)
 	$(CARGO) build --locked --release --manifest-path bench/Cargo.toml --features observed --target-dir bench/target/observed
 	$(BENCH) pairs --with bench/target/observed/release/tollgate-bench --check $(ARGS)
 

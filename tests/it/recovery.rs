@@ -1,6 +1,7 @@
 //! Redis decides again after a fault, with every kind of store, also if the fault was there before the
 //! first reply.
 
+use std::slice;
 use std::time::{Duration, Instant};
 
 use tollgate::{Limiter, Quota, RedisStore, Source};
@@ -78,6 +79,33 @@ async fn a_server_that_was_frozen_decides_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_was_killed_decides_again() {
     single(Server::stop, async |server| server.restart().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_loads_its_data_delays_few_checks_and_decides_again() {
+    let server = Server::with_slow_load().await;
+    let limiter = limiter(RedisStore::open(server.url()).unwrap());
+    wait_for_redis(slice::from_ref(&limiter), "before").await;
+    server.restart().await;
+    let (mut checks, mut delayed) = (0, 0);
+    let checking = async {
+        loop {
+            let start = Instant::now();
+            let _ = limiter.check("key").await.unwrap();
+            checks += 1;
+            delayed += u32::from(start.elapsed() > Duration::from_millis(25));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let is_loaded = async || server.info("persistence").await["loading"] == "0";
+    tokio::select! {
+        () = wait_until("the data is loaded", BOUND, is_loaded) => {}
+        () = checking => {}
+    }
+    let loaded = Instant::now();
+    wait_for_redis(slice::from_ref(&limiter), "after").await;
+    assert!(loaded.elapsed() < SOON, "{:?}", loaded.elapsed());
+    assert!(10 * delayed < checks, "{delayed} of {checks} were delayed");
 }
 
 async fn cluster(begin: impl Fn(&Server), end: impl AsyncFn(&Server)) {

@@ -105,12 +105,7 @@ async fn a_busy_script_passes() {
 
 #[tokio::test]
 async fn a_server_that_loads_its_data_passes() {
-    // A load of 4 seconds, during which the server replies after every 2 MB.
-    let slow = ["--key-load-delay", "200000", "--rdbcompression", "no"];
-    let server = Server::with_args(&slow).await;
-    let fill = "for n = 1, 20 do redis.call('SET', n, string.rep('x', 1000000)) end";
-    server.command(&["EVAL", fill, "0"]).await;
-    server.command(&["SAVE"]).await;
+    let server = Server::with_slow_load().await;
     server.restart().await;
     let limiter = limiter(server.url());
     assert_fails(&limiter, "LOADING", true).await;

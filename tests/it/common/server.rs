@@ -44,6 +44,17 @@ impl Server {
         .await
     }
 
+    /// Starts a server that loads data for 4 seconds when it restarts. Meanwhile it replies after every
+    /// 2 MB.
+    pub(crate) async fn with_slow_load() -> Self {
+        let server =
+            Self::with_args(&["--key-load-delay", "200000", "--rdbcompression", "no"]).await;
+        let fill = "for n = 1, 20 do redis.call('SET', n, string.rep('x', 1000000)) end";
+        server.command(&["EVAL", fill, "0"]).await;
+        server.command(&["SAVE"]).await;
+        server
+    }
+
     /// Returns the arguments of every server except sentinels.
     pub(crate) fn options(port: u16, dir: &Path) -> Vec<String> {
         let dir = dir.to_str().expect("the path of the temporary directory is UTF-8");

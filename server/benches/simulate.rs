@@ -1,6 +1,6 @@
 //! Log lines per second of `tollgate-server simulate`, with one token bucket policy, against programs
 //! that only read the lines. `make bench-simulate` runs it. It fails if a line takes more processor time
-//! than `AT_MOST` times that of splitting it at spaces, in the same rounds.
+//! than `AT_MOST` times that of splitting one of the combined format at spaces, in the same rounds.
 //!
 //! Each subject is a process of its own with a single thread, so its processor time is that of one core.
 

@@ -634,7 +634,7 @@ mod tests {
                     assert!(take(&limiter, "freed", 0).await);
                     assert!(take(&limiter, "denied", 1).await);
                 }
-                "credit" => _ = limiter.credit("freed", 5).await.unwrap(),
+                "credit" => limiter.credit("freed", 5).await.unwrap(),
                 _ => limiter.reset("freed").await.unwrap(),
             }
             for key in ["first", "second"] {

@@ -28,11 +28,11 @@ use crate::{ConfigError, Error, Key};
 /// Redis, for one process.
 ///
 /// Clones share their buckets. Memory is bounded: full buckets are dropped lazily as new keys
-/// arrive. At the [maximum number of keys](Self::with_max_keys) the bucket nearest to full is evicted. One
-/// that was denied, and is still used up, is evicted only when there are no others. So a flood of fresh
-/// keys does not evict the keys that are being denied. Policies that share a store compete for it, and the keys of short
-/// windows lose. If clients choose the keys of a policy with long windows, give it a store of its own.
-/// There is no background task.
+/// arrive. At the [maximum number of keys](Self::with_max_keys) the bucket nearest to full is evicted.
+/// One that was denied, and is still used up, is evicted only when there are no others. So a flood of
+/// fresh keys does not evict the keys that are being denied. Policies that share a store compete for
+/// it, and the keys of short windows lose, also to a flood of denied keys. If clients choose the keys
+/// of a policy with long windows, give it a store of its own. There is no background task.
 ///
 /// The clock is [`tokio::time::Instant`]: the monotonic clock, or the paused clock of a test. No
 /// Tokio runtime is needed. [`with_manual_clock`](Self::with_manual_clock) uses a [`ManualClock`].
@@ -78,11 +78,11 @@ enum Clock {
 #[derive(Debug, Default)]
 struct Shard {
     buckets: HashTable<Bucket>,
-    /// At least one entry for each bucket that is not spared: a time in microseconds, and the hash of the bucket. The
-    /// time is not later than the one at which the bucket is full, except after a reset. That time
-    /// grows, and is brought up to date when the entry reaches the top. Only a charge at another
-    /// rate or a credit makes it earlier, and adds an entry. The hash takes less memory than the
-    /// key. If two buckets have the same hash, there are entries for both, and each removes one of
+    /// At least one entry for each bucket that is not spared: a time in microseconds, and the hash of
+    /// the bucket. The time is not later than the one at which the bucket is full, except after a
+    /// reset. That time grows, and is brought up to date when the entry reaches the top. Only a charge
+    /// at another rate or a credit makes it earlier, and adds an entry. The hash takes less memory than
+    /// the key. If two buckets have the same hash, there are entries for both, and each removes one of
     /// them.
     by_full_at: Entries,
     /// The same for buckets that were denied when they would have been evicted.
@@ -95,7 +95,7 @@ type Entries = BinaryHeap<Reverse<(u64, u64)>>;
 struct Bucket {
     /// The index of its policy in the store.
     policy: u32,
-    /// And has had no permits left since.
+    /// Whether a check was denied, and no permits have been left since.
     was_denied: bool,
     is_spared: bool,
     key: Key,
@@ -112,7 +112,8 @@ impl MemoryStore {
     }
 
     /// A store for at most `keys` keys, counting all policies that share it. A key takes about 205
-    /// bytes, or 220 if most are denied. One longer than 32 bytes takes its length in addition.
+    /// bytes, and up to 32 more if most keys are denied. One longer than 32 bytes takes its length in
+    /// addition.
     ///
     /// Keys are spread over up to 64 shards by a random hash. Each shard evicts when it is full, so
     /// eviction can begin a few percent below the maximum. Below 4,096 keys there is one shard, and
@@ -260,7 +261,8 @@ impl MemoryStore {
         let Some(bucket) = stored else {
             let (verdict, changed) = op.apply(limits, initial.as_ref(), now);
             if let Some(state) = changed {
-                let bucket = Bucket::new(policy, key.clone(), state);
+                let bucket =
+                    Bucket { policy, was_denied: false, is_spared: false, key: key.clone(), state };
                 let evicted = shard.insert(hash, bucket, now, &self.shared);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
                 self.shared.evictions_metric.add(evicted);
@@ -309,10 +311,10 @@ impl MemoryStore {
         let hash = self.shared.hash(policy, key);
         let mut shard = lock(self.shared.shard(hash));
         if let Some(bucket) = shard.find(hash, policy, key) {
-            let was_spared = bucket.is_spared;
-            *bucket = Bucket::new(policy, key.clone(), State::unused());
+            bucket.state = State::unused();
+            bucket.was_denied = false;
             // Otherwise the entry in the heap stays, so that the heap does not grow.
-            if was_spared {
+            if mem::take(&mut bucket.is_spared) {
                 shard.add_earlier(State::unused().until(), hash, &self.shared);
             }
         }
@@ -393,12 +395,6 @@ impl Shared {
     fn shard(&self, hash: u64) -> &Mutex<Shard> {
         let middle = usize::from((hash >> 32) as u16);
         &self.shards[(middle * self.shards.len()) >> 16]
-    }
-}
-
-impl Bucket {
-    fn new(policy: u32, key: Key, state: State) -> Self {
-        Self { policy, was_denied: false, is_spared: false, key, state }
     }
 }
 

@@ -164,7 +164,10 @@ impl Membership {
         let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });
         let unavailable = |why: &'static str| Error::new(ErrorKind::Unavailable, why);
         match timer::timeout_at(Instant::now() + TIMEOUT, call).await {
-            None => Err(Error::new(ErrorKind::Timeout, "there was no reply within 1 s")),
+            None => {
+                let why = format!("there was no reply within {TIMEOUT:?}");
+                Err(Error::new(ErrorKind::Timeout, why))
+            }
             Some(Err(_)) => Err(unavailable("the call was cancelled")),
             Some(Ok(Ok(reply))) => parse(&reply).ok_or_else(|| {
                 Error::new(ErrorKind::Server, "the reply is not a list of instances")

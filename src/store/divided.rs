@@ -9,8 +9,8 @@ use arc_swap::ArcSwap;
 
 use super::blocks::Blocks;
 use super::fleet::{Plan, Share};
-use super::memory::PolicyIndex;
 use super::sealed::Open;
+use super::shards::PolicyIndex;
 use super::{Backend, MemoryStore, Op, PendingVerdict, PolicySpec, Registry, Store};
 use crate::algorithm::{Limits, Place, Queued, State};
 use crate::verdict::Verdict;

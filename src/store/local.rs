@@ -14,7 +14,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Equivalent, UnitWeighter};
 
 use super::fleet::{InstanceId, Plan, Share};
-use super::memory::PolicyIndex;
+use super::shards::PolicyIndex;
 use super::{MemoryStore, Op, divided};
 use crate::Key;
 use crate::algorithm::{Adjustment, Limits, State};

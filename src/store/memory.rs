@@ -1,27 +1,22 @@
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::fmt;
 use std::future::Future;
-use std::hash::BuildHasher;
-use std::mem;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hashbrown::HashTable;
 use tokio::time::Instant;
 
 use super::blocks::{Blocks, KnownBlocks};
-use super::key_hasher::{KeyHasher, random_hasher};
 use super::manual_clock::ManualClock;
 use super::sealed::Open;
+use super::shards::{Bucket, PolicyIndex, Shards};
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
 use crate::algorithm::{Limits, State};
 use crate::metrics::{Counter, EVICTIONS};
-use crate::verdict::{Outcome, Verdict};
+use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
 /// A [`Store`] that keeps buckets in the memory of this process. The decisions are the same as on
@@ -54,11 +49,8 @@ pub struct MemoryStore {
 
 struct Shared {
     clock: Clock,
-    /// Randomly keyed, because a client that knew the hashes of its keys could make them collide.
-    hasher: KeyHasher,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Shards,
     max_keys: usize,
-    keys_per_shard: usize,
     policies: Mutex<Vec<Arc<str>>>,
     registry: Registry,
     blocks: Arc<KnownBlocks>,
@@ -73,33 +65,6 @@ enum Clock {
         started_at: u64,
     },
     Manual(ManualClock),
-}
-
-#[derive(Debug, Default)]
-struct Shard {
-    buckets: HashTable<Bucket>,
-    /// At least one entry for each bucket that is not spared: a time in microseconds, and the hash of
-    /// the bucket. The time is not later than the one at which the bucket is full, except after a
-    /// reset. That time grows, and is brought up to date when the entry reaches the top. Only a charge
-    /// at another rate or a credit makes it earlier, and adds an entry. The hash takes less memory than
-    /// the key. If two buckets have the same hash, there are entries for both, and each removes one of
-    /// them.
-    by_full_at: Entries,
-    /// The same for buckets that were denied when they would have been evicted.
-    spared: Entries,
-}
-
-type Entries = BinaryHeap<Reverse<(u64, u64)>>;
-
-#[derive(Debug)]
-struct Bucket {
-    /// The index of its policy in the store.
-    policy: u32,
-    /// Whether a check was denied, and no permits have been left since.
-    was_denied: bool,
-    is_spared: bool,
-    key: Key,
-    state: State,
 }
 
 impl MemoryStore {
@@ -150,14 +115,11 @@ impl MemoryStore {
     }
 
     fn build(keys: NonZeroUsize, clock: Clock) -> Self {
-        let shards = (keys.get() / 2_048).clamp(1, 64);
         Self {
             shared: Arc::new(Shared {
                 clock,
-                hasher: random_hasher(),
-                shards: (0..shards).map(|_| Mutex::default()).collect(),
+                shards: Shards::new(keys.get()),
                 max_keys: keys.get(),
-                keys_per_shard: keys.get() / shards,
                 policies: Mutex::default(),
                 registry: Registry::default(),
                 blocks: Arc::default(),
@@ -169,7 +131,7 @@ impl MemoryStore {
 
     /// The number of buckets in the store, including full ones that are not dropped yet.
     pub fn len(&self) -> usize {
-        self.shared.shards.iter().map(|shard| lock(shard).buckets.len()).sum()
+        self.shared.shards.len()
     }
 
     /// Whether the store has no buckets.
@@ -222,14 +184,12 @@ struct MemoryBackend {
     spec: PolicySpec,
 }
 
-/// Of a policy in the store.
-pub(super) type PolicyIndex = u32;
-
 /// What is only for this crate.
 impl MemoryStore {
     /// The buckets of the policy with this name.
     pub(super) fn buckets(&self, name: &Arc<str>) -> PolicyIndex {
-        let mut policies = lock(&self.shared.policies);
+        // Nothing that panics runs under the lock.
+        let mut policies = self.shared.policies.lock().unwrap_or_else(PoisonError::into_inner);
         let index = policies.iter().position(|other| other == name).unwrap_or_else(|| {
             policies.push(name.clone());
             policies.len() - 1
@@ -248,8 +208,9 @@ impl MemoryStore {
         op: &Op,
         unknown: Option<impl FnOnce(u64) -> Option<State>>,
     ) -> Verdict {
-        let hash = self.shared.hash(policy, key);
-        let mut shard = lock(self.shared.shard(hash));
+        let shards = &self.shared.shards;
+        let hash = shards.hash(policy, key);
+        let mut shard = shards.lock(hash);
         // Read under the lock, so that time does not go back between two checks of a key.
         let now = self.shared.now();
         let stored = shard.find(hash, policy, key);
@@ -261,9 +222,8 @@ impl MemoryStore {
         let Some(bucket) = stored else {
             let (verdict, changed) = op.apply(limits, initial.as_ref(), now);
             if let Some(state) = changed {
-                let bucket =
-                    Bucket { policy, was_denied: false, is_spared: false, key: key.clone(), state };
-                let evicted = shard.insert(hash, bucket, now, &self.shared);
+                let bucket = Bucket::new(policy, key.clone(), state);
+                let evicted = shard.insert(hash, bucket, now, shards);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
                 self.shared.evictions_metric.add(evicted);
             }
@@ -280,19 +240,8 @@ impl MemoryStore {
                 verdict
             }
         };
-        let is_denied = match verdict.outcome {
-            Outcome::Denied => true,
-            Outcome::Allowed => bucket.was_denied && verdict.numbers.remaining == 0,
-            Outcome::ExceedsCapacity => bucket.was_denied,
-        };
-        // A denial of a busy key writes nothing that other processors have read.
-        if bucket.was_denied != is_denied {
-            bucket.was_denied = is_denied;
-        }
-        let full_at = bucket.state.until();
-        if full_at < was_full_at || bucket.is_spared && !is_denied {
-            bucket.is_spared = false;
-            shard.add_earlier(full_at, hash, &self.shared);
+        if let Some(full_at) = bucket.decided(&verdict, was_full_at) {
+            shard.add_earlier(full_at, hash, shards);
         }
         verdict
     }
@@ -300,23 +249,21 @@ impl MemoryStore {
     /// The state of a key and the time, if it has a bucket.
     #[cfg(feature = "redis")]
     pub(super) fn state(&self, policy: PolicyIndex, key: &Key) -> Option<(State, u64)> {
-        let hash = self.shared.hash(policy, key);
-        let mut shard = lock(self.shared.shard(hash));
+        let hash = self.shared.shards.hash(policy, key);
+        let mut shard = self.shared.shards.lock(hash);
         let bucket = shard.find(hash, policy, key)?;
         Some((bucket.state.clone(), self.shared.now()))
     }
 
     /// Fills the bucket of a key.
     pub(super) fn fill(&self, policy: PolicyIndex, key: &Key) {
-        let hash = self.shared.hash(policy, key);
-        let mut shard = lock(self.shared.shard(hash));
-        if let Some(bucket) = shard.find(hash, policy, key) {
-            bucket.state = State::unused();
-            bucket.was_denied = false;
-            // Otherwise the entry in the heap stays, so that the heap does not grow.
-            if mem::take(&mut bucket.is_spared) {
-                shard.add_earlier(State::unused().until(), hash, &self.shared);
-            }
+        let shards = &self.shared.shards;
+        let hash = shards.hash(policy, key);
+        let mut shard = shards.lock(hash);
+        if let Some(bucket) = shard.find(hash, policy, key)
+            && let Some(full_at) = bucket.fill()
+        {
+            shard.add_earlier(full_at, hash, shards);
         }
     }
 }
@@ -382,141 +329,13 @@ impl Shared {
             Clock::Manual(clock) => clock.micros(),
         }
     }
-
-    fn hash(&self, policy: u32, key: &Key) -> u64 {
-        self.hasher.hash_one((policy, key))
-    }
-
-    fn hash_of(&self, bucket: &Bucket) -> u64 {
-        self.hash(bucket.policy, &bucket.key)
-    }
-
-    /// Chosen by bits that the shard's table does not use: it uses the lowest and the highest.
-    fn shard(&self, hash: u64) -> &Mutex<Shard> {
-        let middle = usize::from((hash >> 32) as u16);
-        &self.shards[(middle * self.shards.len()) >> 16]
-    }
-}
-
-impl Shard {
-    fn find(&mut self, hash: u64, policy: u32, key: &Key) -> Option<&mut Bucket> {
-        let is_same = |bucket: &Bucket| bucket.policy == policy && bucket.key == *key;
-        self.buckets.find_mut(hash, is_same)
-    }
-
-    /// Adds an entry for a bucket that is full earlier than its entry says.
-    fn add_earlier(&mut self, full_at: u64, hash: u64, shared: &Shared) {
-        if self.by_full_at.len() + self.spared.len() < 2 * self.buckets.len() {
-            self.by_full_at.push(Reverse((full_at, hash)));
-        } else {
-            let entry = |bucket: &mut Bucket| {
-                bucket.is_spared = false;
-                Reverse((bucket.state.until(), shared.hash_of(bucket)))
-            };
-            self.by_full_at = self.buckets.iter_mut().map(entry).collect();
-            self.spared.clear();
-        }
-    }
-
-    /// Adds a bucket and makes room for it: drops a few that are full by now, and evicts others if there
-    /// are still too many. Returns how many of those were not full.
-    fn insert(&mut self, hash: u64, bucket: Bucket, now: u64, shared: &Shared) -> u64 {
-        let mut evicted = 0;
-        // Two per insertion, so that full buckets disappear faster than new ones arrive.
-        for _ in 0..2 {
-            self.drop_full(now, shared);
-        }
-        while self.buckets.len() >= shared.keys_per_shard.max(1) {
-            let dropped = self.evict(now, shared);
-            evicted += u64::from(dropped.is_some_and(|full_at| full_at >= now));
-        }
-        if self.buckets.len() + 1 >= shared.keys_per_shard
-            && self.buckets.len() == self.buckets.capacity()
-        {
-            self.rebuild(shared);
-        }
-        self.by_full_at.push(Reverse((bucket.state.until(), hash)));
-        self.buckets.insert_unique(hash, bucket, |bucket| shared.hash_of(bucket));
-        evicted
-    }
-
-    /// What a removed bucket leaves in the table counts as used, until the table is twice as large.
-    #[cold]
-    fn rebuild(&mut self, shared: &Shared) {
-        // With some room, or the next removals would fill it again.
-        let keys = shared.keys_per_shard;
-        let smallest = HashTable::with_capacity(keys + keys / 16);
-        for bucket in mem::replace(&mut self.buckets, smallest) {
-            let hash = shared.hash_of(&bucket);
-            self.buckets.insert_unique(hash, bucket, |bucket| shared.hash_of(bucket));
-        }
-    }
-
-    /// Drops a bucket that is full by now.
-    fn drop_full(&mut self, now: u64, shared: &Shared) {
-        let is_due =
-            |entries: &Entries| entries.peek().is_some_and(|Reverse((full_at, _))| *full_at < now);
-        loop {
-            let entries = match (is_due(&self.by_full_at), is_due(&self.spared)) {
-                (true, _) => &mut self.by_full_at,
-                (false, true) => &mut self.spared,
-                (false, false) => return,
-            };
-            let Some(entry) = entries.pop() else { return };
-            if self.remove(entry, |_| false, shared).is_some() {
-                return;
-            }
-        }
-    }
-
-    /// Drops the bucket nearest to full, and returns when it is full. Those that are denied come last.
-    fn evict(&mut self, now: u64, shared: &Shared) -> Option<u64> {
-        let is_denied = |bucket: &Bucket| bucket.was_denied && bucket.state.until() >= now;
-        while let Some(entry) = self.by_full_at.pop() {
-            if let Some(full_at) = self.remove(entry, is_denied, shared) {
-                return Some(full_at);
-            }
-        }
-        let entry = self.spared.pop()?;
-        self.remove(entry, |_| false, shared)
-    }
-
-    /// Removes the bucket of an entry, and returns when it is full. If the entry is out of date, or the
-    /// bucket is to be spared, there is a new entry instead.
-    fn remove(
-        &mut self,
-        Reverse((known, hash)): Reverse<(u64, u64)>,
-        is_spared: impl Fn(&Bucket) -> bool,
-        shared: &Shared,
-    ) -> Option<u64> {
-        let has_hash = |bucket: &Bucket| shared.hash_of(bucket) == hash;
-        let mut entry = self.buckets.find_entry(hash, has_hash).ok()?;
-        let bucket = entry.get_mut();
-        let actual = bucket.state.until();
-        if actual > known {
-            bucket.is_spared = false;
-            self.by_full_at.push(Reverse((actual, hash)));
-            None
-        } else if is_spared(bucket) {
-            bucket.is_spared = true;
-            self.spared.push(Reverse((actual, hash)));
-            None
-        } else {
-            entry.remove();
-            Some(actual)
-        }
-    }
-}
-
-/// A panic under the lock leaves whole buckets behind, so the poison means nothing.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use hashbrown::HashTable;
     use tokio::time::advance;
 
     use super::*;
@@ -558,9 +377,9 @@ mod tests {
         assert!(!take(&limiter, "denied", 1).await);
         assert_eq!(store.len(), 1_000);
         assert_eq!(store.evictions(), 200_001 - 1_000);
-        let shard = lock(&store.shared.shards[0]);
-        assert_eq!(shard.by_full_at.len(), 1_000);
-        assert!(shard.by_full_at.capacity() < 4_000 && shard.buckets.capacity() < 4_000);
+        assert_eq!(store.shared.shards.entries(), 1_000);
+        let (buckets, entries) = store.shared.shards.capacity();
+        assert!(buckets < 4_000 && entries < 4_000, "{buckets} {entries}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -589,8 +408,7 @@ mod tests {
                 assert!(!take(&limiter, format!("denied{denied}"), 1).await, "{quota:?} {denied}");
             }
             assert_eq!((store.len(), store.evictions()), (1_000, 500 + 20_000 - 1_000));
-            let shard = lock(&store.shared.shards[0]);
-            assert_eq!(shard.by_full_at.len() + shard.spared.len(), 1_000, "{quota:?}");
+            assert_eq!(store.shared.shards.entries(), 1_000, "{quota:?}");
         }
     }
 
@@ -609,8 +427,7 @@ mod tests {
         advance(Duration::from_secs(10)).await;
         assert!(take(&limiter, "fresh", 1).await);
         assert_eq!((store.len(), store.evictions()), (2, 7));
-        let shard = lock(&store.shared.shards[0]);
-        assert_eq!(shard.by_full_at.len() + shard.spared.len(), 2);
+        assert_eq!(store.shared.shards.entries(), 2);
     }
 
     #[tokio::test(start_paused = true)]
@@ -657,9 +474,8 @@ mod tests {
                 assert!(take(&limiter, key, 1).await);
             }
         }
-        let shard = lock(&store.shared.shards[0]);
-        let entries = shard.by_full_at.len() + shard.spared.len();
-        assert!(shard.buckets.len() == 3 && entries <= 6, "{entries}");
+        let entries = store.shared.shards.entries();
+        assert!(store.len() == 3 && entries <= 6, "{entries}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -729,9 +545,8 @@ mod tests {
             limiter.update(Quota::new(1, period).burst(10_000)).unwrap();
             assert!(take(&limiter, round % 3, 1).await);
         }
-        let shard = lock(&store.shared.shards[0]);
-        assert_eq!(shard.buckets.len(), 3);
-        assert!(shard.by_full_at.len() <= 6, "{}", shard.by_full_at.len());
+        let entries = store.shared.shards.entries();
+        assert!(store.len() == 3 && entries <= 6, "{entries}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -741,14 +556,8 @@ mod tests {
         for key in 0..20_000u32 {
             assert!(take(&limiter, key, 1).await);
         }
-        let capacity = lock(&store.shared.shards[0]).buckets.capacity();
+        let (capacity, _) = store.shared.shards.capacity();
         assert!(capacity <= HashTable::<Bucket>::with_capacity(1_792).capacity(), "{capacity}");
-    }
-
-    #[test]
-    fn a_bucket_takes_few_bytes() {
-        let id = size_of::<(u32, Key)>();
-        assert_eq!(size_of::<Bucket>(), id + 32);
     }
 
     #[tokio::test(start_paused = true)]
@@ -759,7 +568,7 @@ mod tests {
             limiter.reset("key").await.unwrap();
         }
         assert!(take(&limiter, "key", 10).await);
-        assert_eq!((store.len(), lock(&store.shared.shards[0]).by_full_at.len()), (1, 1));
+        assert_eq!((store.len(), store.shared.shards.entries()), (1, 1));
     }
 
     #[tokio::test(start_paused = true)]

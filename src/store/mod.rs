@@ -16,6 +16,7 @@ mod memory;
 pub(crate) mod redis;
 mod registry;
 mod revision_denials;
+mod shards;
 
 use std::fmt::Debug;
 use std::future::Future;

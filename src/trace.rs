@@ -5,47 +5,65 @@ use std::time::Duration;
 
 #[cfg(feature = "tracing")]
 use tracing::{
-    Level,
-    span::{Entered, Span},
+    level_filters::{LevelFilter, STATIC_MAX_LEVEL},
+    span::Span,
 };
 
 use crate::{Decision, Policy};
 #[cfg(feature = "tracing")]
 use crate::{Source, metrics::Outcome, verdict::QuotaInfo};
 
+#[cfg(feature = "tracing")]
+pub(crate) use tracing::span::Entered;
+
 /// The time during which a check waits for the store.
+#[cfg(feature = "tracing")]
 #[derive(Debug)]
-pub(crate) struct CheckSpan {
-    /// Only if somebody is interested: it is large to move with each check.
-    #[cfg(feature = "tracing")]
-    span: Option<Box<Span>>,
-}
+pub(crate) struct CheckSpan(Span);
 
 #[cfg(feature = "tracing")]
 impl CheckSpan {
+    /// `None` if nobody is interested.
     #[inline]
-    pub(crate) fn new(policy: &Policy) -> Self {
-        let is_enabled = tracing::enabled!(target: "tollgate", Level::DEBUG);
-        let span = || {
-            let policy = policy.name();
-            Box::new(tracing::debug_span!(target: "tollgate", "rate_limit_check", policy))
-        };
-        Self { span: is_enabled.then(span) }
+    pub(crate) fn new(policy: &Policy) -> Option<Self> {
+        if may_be_traced() { Self::enabled(policy) } else { None }
     }
 
-    #[inline]
-    pub(crate) fn enter(&self) -> Option<Entered<'_>> {
-        self.span.as_ref().map(|span| span.enter())
+    #[cold]
+    fn enabled(policy: &Policy) -> Option<Self> {
+        let policy = policy.name();
+        let span = tracing::debug_span!(target: "tollgate", "rate_limit_check", policy);
+        (!span.is_disabled()).then_some(Self(span))
+    }
+
+    pub(crate) fn enter(&self) -> Entered<'_> {
+        self.0.enter()
     }
 }
 
-#[cfg(not(feature = "tracing"))]
+/// Whether anybody is interested in DEBUG, maybe only of another crate. The macros of `tracing` look at the
+/// rest, which takes much more code.
+#[cfg(feature = "tracing")]
+#[inline]
+fn may_be_traced() -> bool {
+    LevelFilter::DEBUG <= STATIC_MAX_LEVEL && LevelFilter::DEBUG <= LevelFilter::current()
+}
+
+#[cfg(all(feature = "metrics", not(feature = "tracing")))]
+#[derive(Debug)]
+pub(crate) struct CheckSpan;
+
+#[cfg(all(feature = "metrics", not(feature = "tracing")))]
+pub(crate) type Entered<'a> = &'a CheckSpan;
+
+#[cfg(all(feature = "metrics", not(feature = "tracing")))]
 impl CheckSpan {
-    pub(crate) fn new(_: &Policy) -> Self {
-        Self {}
+    #[inline]
+    pub(crate) fn new(_: &Policy) -> Option<Self> {
+        None
     }
 
-    pub(crate) fn enter(&self) -> &Self {
+    pub(crate) fn enter(&self) -> Entered<'_> {
         self
     }
 }
@@ -53,7 +71,7 @@ impl CheckSpan {
 #[inline]
 pub(crate) fn decided(policy: &Policy, decision: &Decision) {
     #[cfg(feature = "tracing")]
-    if tracing::enabled!(target: "tollgate", Level::DEBUG) {
+    if may_be_traced() {
         // Copies: a reference would keep every decision in memory, even if nothing is traced.
         report(
             policy,

@@ -144,7 +144,7 @@ impl LimiterBuilder {
         let timeout = timeout.min(MAX_DURATION);
         let cache_denials = cache_denials.min(MAX_DURATION);
         let max_wait = max_wait.min(MAX_DURATION);
-        let metrics = PolicyMetrics::new(policy.name()).into();
+        let metrics = PolicyMetrics::new(policy.name());
         let settings = Settings { store: store.clone(), timeout, cache_denials, metrics };
         let (registry, part) = store.registry();
         let make = |denials| {

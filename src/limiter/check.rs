@@ -4,11 +4,11 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use super::observation::Observation;
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::algorithm::{Charge, Patience, Queued};
-use crate::metrics::Stopwatch;
 use crate::store::{Op, PendingVerdict};
-use crate::trace::{self, CheckSpan};
+use crate::trace;
 use crate::verdict::Verdict;
 use crate::{Costs, Decision, Error, ErrorKind, Key, Source};
 
@@ -42,8 +42,7 @@ pub(crate) struct PendingCheck {
     verdict: PendingVerdict,
     op: Op,
     revision: HeldRevision,
-    stopwatch: Stopwatch,
-    span: CheckSpan,
+    observation: Observation,
 }
 
 impl<'a> Check<'a> {
@@ -138,9 +137,9 @@ impl CheckState {
                 Self::Ready(limiter.inner.apply_failure_mode(revision, key, &op, error))
             }
             None => {
-                let (verdict, stopwatch) = (PendingVerdict::default(), Stopwatch::start());
-                let (span, revision) = (CheckSpan::new(revision.policy()), held.hold());
-                Self::Pending(PendingCheck { verdict, op, revision, stopwatch, span })
+                let observation = Observation::start(revision.policy());
+                let (verdict, revision) = (PendingVerdict::default(), held.hold());
+                Self::Pending(PendingCheck { verdict, op, revision, observation })
             }
         }
     }
@@ -178,11 +177,11 @@ impl PendingCheck {
         key: &Key,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
-        let Self { verdict, op, revision: held, stopwatch, span } = self;
-        let _entered = span.enter();
+        let Self { verdict, op, revision: held, observation } = self;
+        let _entered = observation.enter();
         let revision = limiter.held(held);
         let verdict = ready!(revision.backend.poll_check(key, op, verdict, cx));
-        limiter.inner.settings.metrics.waited(stopwatch);
+        observation.end(&limiter.inner.settings.metrics);
         Poll::Ready(limiter.inner.decide_or_fail(revision, key, op, verdict))
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Settings {
     pub(super) store: Arc<dyn Store>,
     pub(super) timeout: Duration,
     pub(super) cache_denials: Duration,
-    pub(super) metrics: Arc<PolicyMetrics>,
+    pub(super) metrics: PolicyMetrics,
 }
 
 impl Revision {

@@ -18,7 +18,9 @@ mod server;
 pub(crate) use catalog::EVICTIONS;
 #[cfg(feature = "redis")]
 pub(crate) use fleet::FleetMetrics;
-pub(crate) use instruments::{Counter, Stopwatch};
+pub(crate) use instruments::Counter;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+pub(crate) use instruments::Stopwatch;
 #[cfg(feature = "tracing")]
 pub(crate) use policy::Outcome;
 pub(crate) use policy::PolicyMetrics;

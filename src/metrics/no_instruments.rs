@@ -16,7 +16,7 @@ pub(crate) struct Histogram;
 #[derive(Debug)]
 pub(crate) struct Stopwatch;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CounterSet;
 
 pub(super) fn server_label(server: &str) -> &str {
@@ -67,12 +67,11 @@ impl Histogram {
 
 impl Stopwatch {
     #[inline]
-    pub(crate) fn start() -> Self {
-        Self
+    pub(crate) fn start() -> Option<Self> {
+        None
     }
 
-    #[inline]
-    pub(super) fn elapsed(&self) -> Option<Duration> {
-        None
+    pub(super) fn elapsed(&self) -> Duration {
+        Duration::ZERO
     }
 }

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::catalog::{
     CHECK_DURATION, CHECK_FAILURES, DECISIONS, ERROR_TYPE, OUTCOME, POLICY, REPAIRS, SOURCE,
     UNCHARGED,
@@ -5,11 +7,16 @@ use super::catalog::{
 use super::instruments::{Counter, CounterSet, Histogram, Stopwatch};
 use crate::{Decision, Error, ErrorKind, Source};
 
-/// What is measured of the checks of a policy.
-#[derive(Debug)]
+/// What is measured of the checks of a policy. Clones share it.
+#[derive(Clone, Debug)]
 pub(crate) struct PolicyMetrics {
-    /// For each source and outcome.
+    /// For each source and outcome. Not behind a pointer that each check would have to follow.
     decisions: CounterSet,
+    others: Arc<Others>,
+}
+
+#[derive(Debug)]
+struct Others {
     failures: [Counter; ErrorKind::ALL.len()],
     duration: Histogram,
     repairs: Counter,
@@ -39,10 +46,12 @@ impl PolicyMetrics {
         };
         Self {
             decisions: CounterSet::new(decisions),
-            failures: ErrorKind::ALL.map(failures),
-            duration: Histogram::new(&CHECK_DURATION, &[(POLICY, policy)]),
-            repairs: Counter::new(&REPAIRS, &[(POLICY, policy)]),
-            uncharged: Counter::new(&UNCHARGED, &[(POLICY, policy)]),
+            others: Arc::new(Others {
+                failures: ErrorKind::ALL.map(failures),
+                duration: Histogram::new(&CHECK_DURATION, &[(POLICY, policy)]),
+                repairs: Counter::new(&REPAIRS, &[(POLICY, policy)]),
+                uncharged: Counter::new(&UNCHARGED, &[(POLICY, policy)]),
+            }),
         }
     }
 
@@ -55,20 +64,13 @@ impl PolicyMetrics {
     fn count(&self, source: Source, outcome: Outcome) {
         let index = source as usize * Outcome::ALL.len() + outcome as usize;
         if self.decisions.add(index, 1) {
-            self.register_others();
+            self.others.register();
         }
-    }
-
-    #[cold]
-    fn register_others(&self) {
-        self.duration.register();
-        let others = [&self.repairs, &self.uncharged];
-        self.failures.iter().chain(others).for_each(|counter| counter.add(0));
     }
 
     /// The store did not decide a check.
     pub(crate) fn failed(&self, error: &Error) {
-        self.failures[error.kind() as usize].add(1);
+        self.others.failures[error.kind() as usize].add(1);
     }
 
     /// A check has no decision.
@@ -77,23 +79,29 @@ impl PolicyMetrics {
     }
 
     /// A check waited for the store.
-    #[inline]
     pub(crate) fn waited(&self, stopwatch: &Stopwatch) {
-        if let Some(duration) = stopwatch.elapsed() {
-            self.duration.record_duration(duration);
-        }
+        self.others.duration.record_duration(stopwatch.elapsed());
     }
 
     /// A check found a corrupt value.
     #[cfg(feature = "redis")]
     pub(crate) fn repaired(&self) {
-        self.repairs.add(1);
+        self.others.repairs.add(1);
     }
 
     /// Counts permits that were taken locally and might remain uncharged on the server.
     #[cfg(feature = "redis")]
     pub(crate) fn uncharged(&self, permits: u64) {
-        self.uncharged.add(permits);
+        self.others.uncharged.add(permits);
+    }
+}
+
+impl Others {
+    #[cold]
+    fn register(&self) {
+        self.duration.register();
+        let counters = [&self.repairs, &self.uncharged];
+        self.failures.iter().chain(counters).for_each(|counter| counter.add(0));
     }
 }
 

@@ -57,7 +57,7 @@ pub struct PolicySpec {
     pub(crate) timeout: Duration,
     /// Where the store reports its denials.
     pub(crate) denials: Arc<RevisionDenials>,
-    pub(crate) metrics: Arc<PolicyMetrics>,
+    pub(crate) metrics: PolicyMetrics,
 }
 
 pub(crate) mod sealed {

@@ -4,8 +4,8 @@
 //! twentieth. So a thread has cells of its own, unless too many have some already, and a thread of this
 //! module adds these up four times a second.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -14,27 +14,36 @@ use super::shard;
 
 const INTERVAL: Duration = Duration::from_millis(250);
 
-#[derive(Debug)]
+/// Clones share the counters.
+#[derive(Clone, Debug)]
 pub(crate) struct CounterSet(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     counters: Vec<Counter>,
-    shards: [Cells; shard::COUNT],
+    /// Each made by the first thread that counts in it, so that what a thread writes of many sets is close
+    /// together.
+    shards: [OnceLock<Box<Cells>>; shard::COUNT],
     /// How much of each counter the recorder knows.
     reported: Mutex<Vec<u64>>,
     is_watched: Once,
 }
 
+/// What a thread reads and writes. The first counters are in the cache line of the flag.
+///
 /// Processors fetch cache lines in pairs.
 #[derive(Debug, Default)]
-#[repr(align(128))]
-struct Cells([AtomicU64; MAX_COUNTERS]);
+#[repr(C, align(128))]
+struct Cells {
+    /// Whether the counters are watched, as far as the thread knows.
+    is_watched: AtomicBool,
+    counts: [AtomicU64; MAX_COUNTERS],
+}
 
-const MAX_COUNTERS: usize = 32;
+const MAX_COUNTERS: usize = 31;
 
 impl CounterSet {
-    /// Of at most 32 counters.
+    /// Of at most 31 counters.
     pub(crate) fn new(counters: impl IntoIterator<Item = Counter>) -> Self {
         let counters: Vec<_> = counters.into_iter().take(MAX_COUNTERS).collect();
         let reported = Mutex::new(vec![0; counters.len()]);
@@ -45,24 +54,27 @@ impl CounterSet {
     /// Returns whether the counters were registered by this call.
     #[inline]
     pub(crate) fn add(&self, counter: usize, count: u64) -> bool {
-        match shard::own() {
-            Some(shard) => {
-                let cell = &self.0.shards[shard].0[counter];
+        let own = shard::own();
+        let cells = self.0.shards[own.unwrap_or(shard::SHARED)].get_or_init(Box::default);
+        let cell = &cells.counts[counter];
+        match own {
+            Some(_) => {
                 cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
             }
             None => {
-                self.0.shards[shard::SHARED].0[counter].fetch_add(count, Ordering::Relaxed);
+                cell.fetch_add(count, Ordering::Relaxed);
             }
         }
-        !self.0.is_watched.is_completed() && self.register()
+        !cells.is_watched.load(Ordering::Relaxed) && self.register(cells)
     }
 
     /// Registers all counters at once: what has not happened yet is reported as 0. Otherwise a rate would
     /// not notice the first time.
     #[cold]
-    fn register(&self) -> bool {
+    fn register(&self, cells: &Cells) -> bool {
         let mut is_first = false;
         if self.0.counters.iter().all(Counter::register) {
+            cells.is_watched.store(true, Ordering::Relaxed);
             self.0.is_watched.call_once(|| {
                 watch(&self.0);
                 is_first = true;
@@ -77,10 +89,11 @@ impl Inner {
         if !self.is_watched.is_completed() {
             return;
         }
+        let used: Vec<_> = self.shards.iter().filter_map(OnceLock::get).collect();
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, (counter, reported)) in self.counters.iter().zip(&mut *reported).enumerate() {
-            let cells = self.shards.iter().map(|shard| shard.0[index].load(Ordering::Relaxed));
-            let total = cells.fold(0, u64::wrapping_add);
+            let counts = used.iter().map(|cells| cells.counts[index].load(Ordering::Relaxed));
+            let total = counts.fold(0, u64::wrapping_add);
             counter.add(total.wrapping_sub(*reported));
             *reported = total;
         }

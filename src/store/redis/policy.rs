@@ -24,7 +24,7 @@ pub(super) struct RedisPolicy {
     /// Makes comparisons short.
     hash: u64,
     pub(super) denials: Arc<RevisionDenials>,
-    pub(super) metrics: Arc<PolicyMetrics>,
+    pub(super) metrics: PolicyMetrics,
     /// Not of probes.
     pub(super) local: Option<LocalPolicy>,
 }
@@ -89,7 +89,7 @@ impl RedisPolicy {
 
     pub(super) fn of_limits(name: &str, limits: Limits, timeout: Duration) -> Arc<Self> {
         let denials = RevisionDenials::new(Arc::default(), RevisionId(0)).into();
-        let metrics = PolicyMetrics::new(name).into();
+        let metrics = PolicyMetrics::new(name);
         let spec = PolicySpec { name: name.into(), limits, timeout, denials, metrics };
         let local = Local::new(std::num::NonZeroUsize::MIN, 1).into();
         Self::new(&spec, "tests", &local).unwrap().into()

@@ -27,10 +27,8 @@ impl Observation {
     #[inline]
     pub(super) fn start(policy: &Policy) -> Self {
         let (stopwatch, span) = (Stopwatch::start(), CheckSpan::new(policy));
-        if stopwatch.is_none() && span.is_none() {
-            return Self { observed: None };
-        }
-        Self { observed: Some(Box::new(Observed { stopwatch, span })) }
+        let is_observed = stopwatch.is_some() || span.is_some();
+        Self { observed: if is_observed { Observed::new(stopwatch, span) } else { None } }
     }
 
     /// Until the result is dropped, what happens belongs to the check.
@@ -47,6 +45,14 @@ impl Observation {
         {
             metrics.waited(stopwatch);
         }
+    }
+}
+
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+impl Observed {
+    #[cold]
+    fn new(stopwatch: Option<Stopwatch>, span: Option<CheckSpan>) -> Option<Box<Self>> {
+        Some(Box::new(Self { stopwatch, span }))
     }
 }
 

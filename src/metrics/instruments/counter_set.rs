@@ -55,7 +55,8 @@ impl CounterSet {
     #[inline]
     pub(crate) fn add(&self, counter: usize, count: u64) -> bool {
         let own = shard::own();
-        let cells = self.0.shards[own.unwrap_or(shard::SHARED)].get_or_init(Box::default);
+        let shard = &self.0.shards[own.unwrap_or(shard::SHARED)];
+        let cells = shard.get().map_or_else(|| new_cells(shard), |cells| &**cells);
         let cell = &cells.counts[counter];
         match own {
             Some(_) => {
@@ -82,6 +83,11 @@ impl CounterSet {
         }
         is_first
     }
+}
+
+#[cold]
+fn new_cells(shard: &OnceLock<Box<Cells>>) -> &Cells {
+    shard.get_or_init(Box::default)
 }
 
 impl Inner {

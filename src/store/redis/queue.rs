@@ -51,11 +51,15 @@ impl QueuedCheck {
 /// The place of a check in a batch. Small, because it moves with the check.
 pub(super) struct Place {
     batch: Arc<Batch>,
-    call: Option<Box<LoneCall>>,
     /// Of a check with a call of its own, or that may reserve a place in a queue of the policy.
-    queue: Option<Arc<NodeQueue>>,
+    special: Option<Box<Special>>,
     index: CheckIndex,
     is_done: bool,
+}
+
+struct Special {
+    queue: Arc<NodeQueue>,
+    call: Option<LoneCall>,
 }
 
 /// The call of a batch of one check. The check runs it itself, and nobody else depends on it. If
@@ -82,7 +86,7 @@ impl Queues {
             None => match self.enqueue(policy, key, op, cx.waker()) {
                 Ok(place) => {
                     let place = check.0.insert(place);
-                    if place.call.is_none() {
+                    if !place.has_call() {
                         return Poll::Pending;
                     }
                     place
@@ -184,8 +188,9 @@ impl Place {
         batch: Arc<Batch>,
         index: CheckIndex,
     ) -> Self {
-        let queue = matches!(op, Op::Queue(_)).then(|| queue.clone());
-        Self { batch, call: None, queue, index, is_done: false }
+        let may_reserve = matches!(op, Op::Queue(_));
+        let special = may_reserve.then(|| Box::new(Special { queue: queue.clone(), call: None }));
+        Self { batch, special, index, is_done: false }
     }
 
     /// Of a check that runs its own call.
@@ -195,14 +200,21 @@ impl Place {
         index: CheckIndex,
         call: LoneCall,
     ) -> Self {
-        Self { batch, call: Some(Box::new(call)), queue: Some(queue), index, is_done: false }
+        let special = Some(Box::new(Special { queue, call: Some(call) }));
+        Self { batch, special, index, is_done: false }
+    }
+
+    fn has_call(&self) -> bool {
+        self.special.as_ref().is_some_and(|special| special.call.is_some())
     }
 
     fn poll_call(&mut self, cx: &mut Context<'_>) {
-        if let Some(call) = &mut self.call {
+        if let Some(special) = &mut self.special
+            && let Some(call) = &mut special.call
+        {
             let call = call.get_mut().unwrap_or_else(PoisonError::into_inner);
             if call.as_mut().poll(cx).is_ready() {
-                self.call = None;
+                special.call = None;
             }
         }
     }
@@ -216,8 +228,8 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let abandoned = if self.is_done { None } else { self.batch.cancel(self.index) };
-        let Some(queue) = &self.queue else { return };
-        if let Some(call) = self.call.take() {
+        let Some(Special { queue, call }) = self.special.as_deref_mut() else { return };
+        if let Some(call) = call.take() {
             queue.spawn(call.into_inner().unwrap_or_else(PoisonError::into_inner));
         }
         if let Some(abandoned) = abandoned {

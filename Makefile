@@ -9,6 +9,7 @@ SHELL := bash
 ARGS ?=
 CARGO ?= cargo
 BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
+LAYOUTS := bench/target/layouts
 
 # Each of these runs alone.
 TIMING_TESTS := $(CARGO) test --locked --all-features --test it --test tls timing:: -- --test-threads 1
@@ -120,9 +121,10 @@ deny: ## Check licenses, advisories and sources of the dependencies (needs cargo
 bench: redis ## Compare with the baseline and other crates
 	$(BENCH) table $(ARGS)
 
-bench-observed: redis ## Check that metrics and traces slow no row down by more than 3% (some are: see docs/performance.md)
-	$(CARGO) build --locked --release --manifest-path bench/Cargo.toml --features observed --target-dir bench/target/observed
-	$(BENCH) pairs --with bench/target/observed/release/tollgate-bench --check $(ARGS)
+bench-observed: redis ## Check that metrics and traces slow no row down by more than 3%
+	scripts/link-layouts.sh $(LAYOUTS)/off
+	scripts/link-layouts.sh $(LAYOUTS)/on --features observed
+	$(LAYOUTS)/off/1 pairs --of $(LAYOUTS)/off --with $(LAYOUTS)/on --check $(ARGS)
 
 bench-scale: redis ## Measure with growing numbers of keys and tasks, and draw the plots
 	$(BENCH) scale $(ARGS)

@@ -1,11 +1,13 @@
 //! Compares two builds of the benchmarks, such as one with metrics and one without. Each has a process
 //! and Redis servers of its own, and only one of them has something to do at a time.
 //!
-//! The memory layout of a process can make all runs of a row 3% faster or slower, so each pair has new
-//! processes. The speed of a machine changes within a second, so the two of a pair take turns many times.
+//! The layout of the code can make all runs of a row 10% faster or slower, and that of the memory of a
+//! process 3%. So each pair has new processes, of programs that are linked in another order. The speed of
+//! a machine changes within a second, so the two of a pair take turns many times. (For the effects of
+//! layouts, see Curtsinger and Berger, "Stabilizer: Statistically Sound Performance Evaluation", 2013.)
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,15 +29,18 @@ const TURNS: u32 = 20;
 const LEAST: f64 = 0.97;
 
 pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
-    let other = settings.with.as_deref().ok_or("`pairs` needs --with and the path of a build")?;
+    let (Some(of), Some(with)) = (&settings.of, &settings.with) else {
+        return Err("`pairs` needs --of and --with, and directories of programs".into());
+    };
     let (pairs, slice) = (settings.rounds.unwrap_or(PAIRS), settings.slice.unwrap_or(SLICE));
-    let compared = compare(other, (&settings.only, &settings.subject), (pairs, slice)).await?;
+    let programs = |pair: usize| [of, with].map(|build| build.join((pair + 1).to_string()));
+    let compared = compare(programs, (&settings.only, &settings.subject), (pairs, slice)).await?;
     if compared.is_empty() {
         return Err("no row matches --only, or no subject matches --subject".into());
     }
     println!(
-        "Decisions per second of the other build relative to this one: medians of {pairs} pairs of \
-         {slice:?}, and the quartiles.\n\n| load | subject | ratio | quartiles |\n|---|---|--:|--:|",
+        "Decisions per second of the build of --with relative to that of --of: medians of {pairs} pairs \
+         of {slice:?}, and the quartiles.\n\n| load | subject | ratio | quartiles |\n|---|---|--:|--:|",
     );
     let mut is_slower = false;
     for Compared { row, subject, mut ratios } in compared {
@@ -51,7 +56,8 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
 /// A build with itself.
 pub(crate) async fn smoke() -> Result<(), BoxError> {
     let this = env::current_exe()?;
-    let compared = compare(&this, ("1 task", "memory"), (1, Duration::from_millis(400))).await?;
+    let programs = |_| [this.clone(), this.clone()];
+    let compared = compare(programs, ("1 task", "memory"), (1, Duration::from_millis(400))).await?;
     if compared.is_empty() { Err("`pairs` compares nothing".into()) } else { Ok(()) }
 }
 
@@ -62,17 +68,18 @@ struct Compared {
     ratios: Vec<f64>,
 }
 
-/// The ratios of each row and subject whose names match.
+/// The ratios of each row and subject whose names match. `programs` are those of a pair.
 async fn compare(
-    other: &Path,
+    programs: impl Fn(usize) -> [PathBuf; 2],
     (row_name, subject): (&str, &str),
     (pairs, slice): (usize, Duration),
 ) -> Result<Vec<Compared>, BoxError> {
     let mut all: Vec<Compared> = Vec::new();
     for pair in 0..pairs {
         eprintln!("pair {} of {pairs}", pair + 1);
-        let worker = |build: &Path| Worker::start(build, &["pairs-worker"]);
-        let mut builds = [worker(&env::current_exe()?)?, worker(other)?];
+        let worker = |program: &Path| Worker::start(program, &["pairs-worker"]);
+        let [of, with] = programs(pair);
+        let mut builds = [worker(&of)?, worker(&with)?];
         let mut next = 0;
         for (number, row) in Row::ALL.iter().enumerate() {
             if !row.name.starts_with(row_name) {

@@ -11,6 +11,7 @@ pub(crate) struct Settings {
     pub(crate) slice: Option<Duration>,
     pub(crate) only: String,
     pub(crate) subject: String,
+    pub(crate) of: Option<PathBuf>,
     pub(crate) with: Option<PathBuf>,
     pub(crate) check: bool,
 }
@@ -30,6 +31,7 @@ impl Settings {
                 }
                 "--only" => settings.only = value()?,
                 "--subject" => settings.subject = value()?,
+                "--of" => settings.of = Some(value()?.into()),
                 "--with" => settings.with = Some(value()?.into()),
                 "--check" => settings.check = true,
                 _ => return Err(format!("unknown option: {option}").into()),

@@ -11,12 +11,10 @@ CARGO ?= cargo
 BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
 LAYOUTS := bench/target/layouts
 
-# Each of these runs alone.
-TIMING_TESTS := $(CARGO) test --locked --all-features --test it --test tls timing:: -- --test-threads 1
-
+# Each test of `timing` runs alone.
 define INTEGRATION_TESTS
 $(CARGO) test --locked --all-features --test it -- --skip timing::
-$(TIMING_TESTS)
+$(CARGO) test --locked --all-features --test it timing:: -- --test-threads 1
 endef
 
 # With all features, `redis` uses rustls. These are the tests that need other features.
@@ -31,11 +29,11 @@ endef
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# The library and the server together, so that the dependencies are built only once.
 test: redis fmt-check lint doc features bench-smoke ## Run the checks and tests that a change has to pass, except msrv and deny
-	$(CARGO) test --locked --all-features -- --skip timing::
-	$(TIMING_TESTS)
+	$(CARGO) test --locked --workspace --all-features -- --skip timing::
+	$(CARGO) test --locked --workspace --all-features --test it --test tls timing:: -- --test-threads 1
 	$(TLS_TESTS)
-	$(CARGO) test --locked --package tollgate-server
 
 fmt: ## Format the code
 	$(CARGO) fmt --all
@@ -50,10 +48,11 @@ lint: ## Run clippy on all targets, with warnings as errors
 doc: ## Build the documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
 
-# clippy, because its flags affect only this crate, so the dependencies are checked only once.
+# clippy, because its flags affect only this crate, so the dependencies are checked only once. `bench-smoke`
+# builds the library with its default features.
 features: ## Check the library without features, and with each feature alone
 	@names="$$($(CARGO) metadata --locked --no-deps --format-version 1 \
-	    | grep -o '"features":{[^}]*}' | grep -o '"[^"]*":\[' | tr -d '":[')"
+	    | grep -o '"features":{[^}]*}' | grep -o '"[^"]*":\[' | tr -d '":[' | grep -vx default)"
 	for name in "" $$names; do
 	    echo "clippy --no-default-features --features '$$name'"
 	    $(CARGO) clippy --locked --no-default-features --features "$$name" -- -D warnings
@@ -163,4 +162,4 @@ bench-instructions: ## Count instructions of code that needs no Redis (needs val
 	$(CARGO) bench --locked --manifest-path bench/Cargo.toml --bench instructions $(ARGS)
 
 bench-smoke: redis ## Check that the benchmarks run, in seconds; the figures mean nothing
-	$(CARGO) run --locked --manifest-path bench/Cargo.toml -- smoke $(ARGS)
+	$(CARGO) run --locked --manifest-path bench/Cargo.toml --target-dir target -- smoke $(ARGS)

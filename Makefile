@@ -11,6 +11,10 @@ CARGO ?= cargo
 BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
 LAYOUTS := bench/target/layouts
 
+# These integration tests wait more than they compute, so four run at a time.
+FAULTS := faults:: outages:: recovery:: local:: local_policies:: cluster:: server_errors::
+FAULTS += examples::three_processes_keep examples::processes_whose_clocks
+
 # Each test of `timing` runs alone.
 define INTEGRATION_TESTS
 $(CARGO) test --locked --all-features --test it -- --skip timing::
@@ -29,10 +33,16 @@ endef
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The library and the server together, so that the dependencies are built only once.
+# The library and the server together, so that the dependencies are built only once. The tests run the examples,
+# which `cargo test --test` does not build.
+TEST := $(CARGO) test --locked --workspace --all-features
 test: redis fmt-check lint doc features bench-smoke ## Run the checks and tests that a change has to pass, except msrv and deny
-	$(CARGO) test --locked --workspace --all-features -- --skip timing::
-	$(CARGO) test --locked --workspace --all-features --test it --test tls timing:: -- --test-threads 1
+	$(CARGO) build --locked --workspace --all-features --examples
+	$(TEST) --lib --bins --test tls -- --skip timing::
+	$(TEST) --test it -- --skip timing:: $(FAULTS:%=--skip %)
+	RUST_TEST_THREADS=4 $(TEST) --test it -- --skip timing:: $(FAULTS)
+	$(TEST) --test it --test tls timing:: -- --test-threads 1
+	$(TEST) --doc
 	$(TLS_TESTS)
 
 fmt: ## Format the code
@@ -68,14 +78,10 @@ sim: ## Simulate the Redis transport with 100,000 seeds, which takes minutes
 	TOLLGATE_SIM_SEEDS=$(SEEDS) $(CARGO) test --locked --profile sim --no-default-features --features redis \
 	    --lib sim:: -- --nocapture $(ARGS)
 
-# The tests run the examples, which `cargo test --test` does not build.
 integration: redis ## Run the tests on real servers: a single one, a cluster, Sentinel
 	$(CARGO) build --locked --all-features --examples
 	$(if $(ARGS),$(CARGO) test --locked --all-features --test it $(ARGS),$(INTEGRATION_TESTS))
 
-# These tests wait more than they compute.
-FAULTS := faults:: outages:: recovery:: local:: local_policies:: cluster:: server_errors::
-FAULTS += examples::three_processes_keep examples::processes_whose_clocks
 faults: redis ## Run the integration tests of failures of Redis and of the network, in up to 4 minutes
 	$(CARGO) build --locked --all-features --examples
 	RUST_TEST_THREADS=4 $(CARGO) test --locked --all-features --test it -- $(FAULTS) --skip timing:: $(ARGS)

@@ -112,6 +112,10 @@ pub fn main() -> ExitCode {
     })
 }
 
+/// How often the exporter empties its histograms by default.
+#[cfg(feature = "observed")]
+const UPKEEP: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// Installs a recorder, and empties its histograms as an exporter does.
 #[cfg(feature = "observed")]
 fn observe() {
@@ -119,7 +123,7 @@ fn observe() {
     let handle = recorder.expect("there is no other recorder");
     std::thread::spawn(move || {
         loop {
-            std::thread::sleep(std::time::Duration::from_secs(1));
+            std::thread::sleep(UPKEEP);
             handle.run_upkeep();
         }
     });

@@ -18,7 +18,7 @@ FAULTS += examples::three_processes_keep examples::processes_whose_clocks
 # Each test of `timing` runs alone.
 define INTEGRATION_TESTS
 $(CARGO) test --locked --all-features --test it -- --skip timing::
-$(CARGO) test --locked --all-features --test it timing:: -- --test-threads 1
+$(CARGO) test --locked --all-features --test it --test tls timing:: -- --test-threads 1
 endef
 
 # With all features, `redis` uses rustls. These are the tests that need other features.

@@ -14,7 +14,7 @@ use crate::{Decision, Policy};
 use crate::{Source, metrics::Outcome, verdict::QuotaInfo};
 
 #[cfg(feature = "tracing")]
-pub(crate) use tracing::span::Entered;
+pub(crate) use tracing::span::EnteredSpan as Entered;
 
 /// The time during which a check waits for the store.
 #[cfg(feature = "tracing")]
@@ -24,20 +24,14 @@ pub(crate) struct CheckSpan(Span);
 #[cfg(feature = "tracing")]
 impl CheckSpan {
     /// `None` if nobody is interested.
-    #[inline]
     pub(crate) fn new(policy: &Policy) -> Option<Self> {
-        if may_be_traced() { Self::enabled(policy) } else { None }
-    }
-
-    #[cold]
-    fn enabled(policy: &Policy) -> Option<Self> {
         let policy = policy.name();
         let span = tracing::debug_span!(target: "tollgate", "rate_limit_check", policy);
         (!span.is_disabled()).then_some(Self(span))
     }
 
-    pub(crate) fn enter(&self) -> Entered<'_> {
-        self.0.enter()
+    pub(crate) fn enter(&self) -> Entered {
+        self.0.clone().entered()
     }
 }
 
@@ -45,7 +39,7 @@ impl CheckSpan {
 /// rest, which takes much more code.
 #[cfg(feature = "tracing")]
 #[inline]
-fn may_be_traced() -> bool {
+pub(crate) fn is_possible() -> bool {
     LevelFilter::DEBUG <= STATIC_MAX_LEVEL && LevelFilter::DEBUG <= LevelFilter::current()
 }
 
@@ -54,24 +48,27 @@ fn may_be_traced() -> bool {
 pub(crate) struct CheckSpan;
 
 #[cfg(all(feature = "metrics", not(feature = "tracing")))]
-pub(crate) type Entered<'a> = &'a CheckSpan;
+pub(crate) type Entered = ();
+
+#[cfg(all(feature = "metrics", not(feature = "tracing")))]
+#[inline]
+pub(crate) fn is_possible() -> bool {
+    false
+}
 
 #[cfg(all(feature = "metrics", not(feature = "tracing")))]
 impl CheckSpan {
-    #[inline]
     pub(crate) fn new(_: &Policy) -> Option<Self> {
         None
     }
 
-    pub(crate) fn enter(&self) -> Entered<'_> {
-        self
-    }
+    pub(crate) fn enter(&self) -> Entered {}
 }
 
 #[inline]
 pub(crate) fn decided(policy: &Policy, decision: &Decision) {
     #[cfg(feature = "tracing")]
-    if may_be_traced() {
+    if is_possible() {
         // Copies: a reference would keep every decision in memory, even if nothing is traced.
         report(
             policy,

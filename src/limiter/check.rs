@@ -4,10 +4,9 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::observation::Observation;
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::algorithm::{Charge, Patience, Queued};
-use crate::store::{Op, PendingVerdict};
+use crate::store::{self, Op, PendingVerdict};
 use crate::trace;
 use crate::verdict::Verdict;
 use crate::{Costs, Decision, Error, ErrorKind, Key, Source};
@@ -42,7 +41,6 @@ pub(crate) struct PendingCheck {
     verdict: PendingVerdict,
     op: Op,
     revision: HeldRevision,
-    observation: Observation,
 }
 
 impl<'a> Check<'a> {
@@ -137,9 +135,8 @@ impl CheckState {
                 Self::Ready(limiter.inner.apply_failure_mode(revision, key, &op, error))
             }
             None => {
-                let observation = Observation::start(revision.policy());
-                let (verdict, revision) = (PendingVerdict::default(), held.hold());
-                Self::Pending(PendingCheck { verdict, op, revision, observation })
+                let verdict = PendingVerdict::new(store::observe(revision.policy()));
+                Self::Pending(PendingCheck { verdict, op, revision: held.hold() })
             }
         }
     }
@@ -177,11 +174,37 @@ impl PendingCheck {
         key: &Key,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
-        let Self { verdict, op, revision: held, observation } = self;
-        let _entered = observation.enter();
+        match self.verdict.observation() {
+            None => self.poll_unobserved(limiter, key, cx),
+            Some(_) => self.poll_observed(limiter, key, cx),
+        }
+    }
+
+    #[cold]
+    fn poll_observed(
+        &mut self,
+        limiter: &Limiter,
+        key: &Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Decision, Error>> {
+        let _entered = self.verdict.observation().as_ref().and_then(|observed| observed.enter());
+        let decision = ready!(self.poll_unobserved(limiter, key, cx));
+        if let Some(observed) = self.verdict.observation() {
+            observed.end(&limiter.inner.settings.metrics);
+        }
+        Poll::Ready(decision)
+    }
+
+    #[inline(always)]
+    fn poll_unobserved(
+        &mut self,
+        limiter: &Limiter,
+        key: &Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Decision, Error>> {
+        let Self { verdict, op, revision: held } = self;
         let revision = limiter.held(held);
         let verdict = ready!(revision.backend.poll_check(key, op, verdict, cx));
-        observation.end(&limiter.inner.settings.metrics);
         Poll::Ready(limiter.inner.decide_or_fail(revision, key, op, verdict))
     }
 }
@@ -218,6 +241,7 @@ impl Inner {
     }
 
     /// The decision of the store, or of the failure mode if the store failed.
+    #[inline(always)]
     fn decide_or_fail(
         &self,
         revision: &Revision,

@@ -11,7 +11,6 @@ mod enforcement;
 mod failure_log;
 mod failure_mode;
 mod limiters;
-mod observation;
 mod other_numbers;
 mod revision;
 mod taken;

@@ -67,8 +67,12 @@ impl Histogram {
 
 impl Stopwatch {
     #[inline]
-    pub(crate) fn start() -> Option<Self> {
-        None
+    pub(crate) fn is_due() -> bool {
+        false
+    }
+
+    pub(crate) fn start() -> Self {
+        Self
     }
 
     pub(super) fn elapsed(&self) -> Duration {

@@ -12,6 +12,8 @@ mod key_hasher;
 mod local;
 mod manual_clock;
 mod memory;
+#[cfg_attr(not(any(feature = "metrics", feature = "tracing")), path = "no_observation.rs")]
+mod observation;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod registry;
@@ -37,6 +39,7 @@ pub(crate) use denials::{Denial, Denials, SentAt};
 pub use divided::DividedStore;
 pub use manual_clock::ManualClock;
 pub use memory::MemoryStore;
+pub(crate) use observation::{Observation, observe};
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 pub(crate) use registry::{Registry, RevisionId, Subscriber};
@@ -211,10 +214,18 @@ pub(crate) type PendingVerdict = redis::QueuedCheck;
 /// No store is remote.
 #[cfg(not(feature = "redis"))]
 #[derive(Debug, Default)]
-pub struct PendingVerdict(());
+pub struct PendingVerdict(Observation);
 
 #[cfg(not(feature = "redis"))]
 impl PendingVerdict {
+    pub(crate) fn new(observation: Observation) -> Self {
+        Self(observation)
+    }
+
+    pub(crate) fn observation(&self) -> &Observation {
+        &self.0
+    }
+
     pub(crate) fn was_sent(&self) -> bool {
         false
     }

@@ -16,7 +16,7 @@ use super::node_queue::{NodeQueue, shut_down};
 use super::policy::RedisPolicy;
 use super::timer;
 use super::topology::{Destination, Topology};
-use crate::store::Op;
+use crate::store::{Observation, Op};
 use crate::verdict::Verdict;
 use crate::{Error, ErrorKind, Key};
 
@@ -33,25 +33,54 @@ pub(super) struct Queues {
 type QueueMap = HashMap<(Destination, Duration), Arc<NodeQueue>, RandomState>;
 
 /// A check that has not been answered yet. It joins a queue at its first poll.
-#[derive(Default)]
-pub struct QueuedCheck(Option<Place>);
+pub struct QueuedCheck(Progress);
+
+enum Progress {
+    New(Observation),
+    Queued(Place),
+}
 
 impl QueuedCheck {
+    #[inline]
+    pub(crate) fn new(observation: Observation) -> Self {
+        Self(Progress::New(observation))
+    }
+
     /// Whether it has not been polled.
     pub(super) fn is_new(&self) -> bool {
-        self.0.is_none()
+        matches!(self.0, Progress::New(_))
     }
 
     /// Whether the server may have received it.
     pub(crate) fn was_sent(&self) -> bool {
-        self.0.as_ref().is_some_and(|place| place.batch.was_sent(place.index))
+        match &self.0 {
+            Progress::New(_) => false,
+            Progress::Queued(place) => place.batch.was_sent(place.index),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn observation(&self) -> &Observation {
+        match &self.0 {
+            Progress::New(observation) => observation,
+            Progress::Queued(place) => {
+                place.special.as_ref().map_or(&None, |special| &special.observation)
+            }
+        }
+    }
+}
+
+impl Default for QueuedCheck {
+    fn default() -> Self {
+        Self::new(None)
     }
 }
 
 /// The place of a check in a batch. Small, because it moves with the check.
 pub(super) struct Place {
     batch: Arc<Batch>,
-    /// Of a check with a call of its own, or that may reserve a place in a queue of the policy.
+    /// Of a check with a call of its own, that may reserve a place in a queue of the policy, or that is
+    /// observed.
     special: Option<Box<Special>>,
     index: CheckIndex,
     is_done: bool,
@@ -60,6 +89,7 @@ pub(super) struct Place {
 struct Special {
     queue: Arc<NodeQueue>,
     call: Option<LoneCall>,
+    observation: Observation,
 }
 
 /// The call of a batch of one check. The check runs it itself, and nobody else depends on it. If
@@ -81,19 +111,15 @@ impl Queues {
         check: &mut QueuedCheck,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {
-        let place = match &mut check.0 {
-            Some(place) => place,
-            None => match self.enqueue(policy, key, op, cx.waker()) {
-                Ok(place) => {
-                    let place = check.0.insert(place);
-                    if !place.has_call() {
-                        return Poll::Pending;
-                    }
-                    place
-                }
-                Err(error) => return Poll::Ready(Err(error)),
-            },
-        };
+        if let Progress::New(observation) = &mut check.0 {
+            let place = self.enqueue(policy, key, op, observation, cx.waker())?;
+            let has_call = place.has_call();
+            check.0 = Progress::Queued(place);
+            if !has_call {
+                return Poll::Pending;
+            }
+        }
+        let Progress::Queued(place) = &mut check.0 else { return Poll::Pending };
         place.poll_call(cx);
         let verdict = ready!(place.batch.poll(place.index, cx));
         place.is_done = true;
@@ -111,7 +137,7 @@ impl Queues {
         let slot = self.slot(policy, key);
         let queue = self.queue(slot, policy.timeout);
         let place = queue.add(policy, key, slot, op, waker)?;
-        Ok((queue, QueuedCheck(Some(place))))
+        Ok((queue, QueuedCheck(Progress::Queued(place))))
     }
 
     fn enqueue(
@@ -119,14 +145,24 @@ impl Queues {
         policy: &Arc<RedisPolicy>,
         key: &Key,
         op: &Op,
+        observation: &mut Observation,
         waker: &Waker,
     ) -> Result<Place, Error> {
         let slot = self.slot(policy, key);
         let queues = self.queues.load();
-        match queues.get(&(self.topology.destination(slot), policy.timeout)) {
-            Some(queue) => queue.enqueue(policy, key, slot, op, waker),
-            None => self.queue(slot, policy.timeout).enqueue(policy, key, slot, op, waker),
+        let added;
+        let queue = match queues.get(&(self.topology.destination(slot), policy.timeout)) {
+            Some(queue) => queue,
+            None => {
+                added = self.queue(slot, policy.timeout);
+                &added
+            }
+        };
+        let mut place = queue.enqueue(policy, key, slot, op, waker)?;
+        if observation.is_some() {
+            place.observe(queue, observation.take());
         }
+        Ok(place)
     }
 
     fn slot(&self, policy: &RedisPolicy, key: &Key) -> u16 {
@@ -189,7 +225,7 @@ impl Place {
         index: CheckIndex,
     ) -> Self {
         let may_reserve = matches!(op, Op::Queue(_));
-        let special = may_reserve.then(|| Box::new(Special { queue: queue.clone(), call: None }));
+        let special = may_reserve.then(|| Special::new(queue.clone(), None));
         Self { batch, special, index, is_done: false }
     }
 
@@ -200,8 +236,14 @@ impl Place {
         index: CheckIndex,
         call: LoneCall,
     ) -> Self {
-        let special = Some(Box::new(Special { queue, call: Some(call) }));
+        let special = Some(Special::new(queue, Some(call)));
         Self { batch, special, index, is_done: false }
+    }
+
+    #[cold]
+    fn observe(&mut self, queue: &Arc<NodeQueue>, observation: Observation) {
+        let special = self.special.get_or_insert_with(|| Special::new(queue.clone(), None));
+        special.observation = observation;
     }
 
     fn has_call(&self) -> bool {
@@ -225,10 +267,16 @@ impl Place {
     }
 }
 
+impl Special {
+    fn new(queue: Arc<NodeQueue>, call: Option<LoneCall>) -> Box<Self> {
+        Box::new(Self { queue, call, observation: None })
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let abandoned = if self.is_done { None } else { self.batch.cancel(self.index) };
-        let Some(Special { queue, call }) = self.special.as_deref_mut() else { return };
+        let Some(Special { queue, call, .. }) = self.special.as_deref_mut() else { return };
         if let Some(call) = call.take() {
             queue.spawn(call.into_inner().unwrap_or_else(PoisonError::into_inner));
         }

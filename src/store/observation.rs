@@ -1,0 +1,42 @@
+//! What is observed of a check while it waits for the store: its latency, and a span.
+
+use crate::Policy;
+use crate::metrics::{PolicyMetrics, Stopwatch};
+use crate::trace::{self, CheckSpan, Entered};
+
+/// `None` for most checks.
+pub(crate) type Observation = Option<Box<Observed>>;
+
+#[derive(Debug)]
+pub(crate) struct Observed {
+    stopwatch: Option<Stopwatch>,
+    span: Option<CheckSpan>,
+}
+
+/// Starts to observe a check, or not.
+#[inline]
+pub(crate) fn observe(policy: &Policy) -> Observation {
+    let is_measured = Stopwatch::is_due();
+    if is_measured || trace::is_possible() { Observed::new(policy, is_measured) } else { None }
+}
+
+impl Observed {
+    #[cold]
+    fn new(policy: &Policy, is_measured: bool) -> Observation {
+        let (stopwatch, span) = (is_measured.then(Stopwatch::start), CheckSpan::new(policy));
+        let is_observed = stopwatch.is_some() || span.is_some();
+        is_observed.then(|| Box::new(Self { stopwatch, span }))
+    }
+
+    /// Until the result is dropped, what happens belongs to the check.
+    pub(crate) fn enter(&self) -> Option<Entered> {
+        self.span.as_ref().map(CheckSpan::enter)
+    }
+
+    /// The store has decided, or failed.
+    pub(crate) fn end(&self, metrics: &PolicyMetrics) {
+        if let Some(stopwatch) = &self.stopwatch {
+            metrics.waited(stopwatch);
+        }
+    }
+}

@@ -2,9 +2,9 @@
 //! and Redis servers of its own, and only one of them has something to do at a time.
 //!
 //! The layout of the code can make all runs of a row 10% faster or slower, and that of the memory of a
-//! process 3%. So each pair has new processes, of programs that are linked in another order. The speed of
-//! a machine changes within a second, so the two of a pair take turns many times. (For the effects of
-//! layouts, see Curtsinger and Berger, "Stabilizer: Statistically Sound Performance Evaluation", 2013.)
+//! process 3%. So each row of a pair has new processes, and each pair has programs that are linked in
+//! another order. The speed of a machine changes within a second, so the two of a pair take turns many
+//! times. (For the effects of layouts, see Curtsinger and Berger, "Stabilizer: Statistically Sound Performance Evaluation", 2013.)
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -79,12 +79,12 @@ async fn compare(
         eprintln!("pair {} of {pairs}", pair + 1);
         let worker = |program: &Path| Worker::start(program, &["pairs-worker"]);
         let [of, with] = programs(pair);
-        let mut builds = [worker(&of)?, worker(&with)?];
         let mut next = 0;
         for (number, row) in Row::ALL.iter().enumerate() {
             if !row.name.starts_with(row_name) {
                 continue;
             }
+            let mut builds = [worker(&of)?, worker(&with)?];
             let names = builds[0].ask(&format!("row {number}")).await?;
             if builds[1].ask(&format!("row {number}")).await? != names {
                 return Err(format!("{}: the builds have different subjects", row.name).into());

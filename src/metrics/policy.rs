@@ -1,3 +1,4 @@
+use std::array;
 use std::sync::Arc;
 
 use super::catalog::{
@@ -34,10 +35,8 @@ pub(crate) enum Outcome {
 
 impl PolicyMetrics {
     pub(crate) fn new(policy: &str) -> Self {
-        let all = Source::ALL
-            .into_iter()
-            .flat_map(|source| Outcome::ALL.map(|outcome| (source, outcome)));
-        let decisions = all.map(|(source, outcome): (Source, Outcome)| {
+        let decisions = array::from_fn::<_, { Source::ALL.len() * OUTCOMES }, _>(|index| {
+            let (source, outcome) = (Source::ALL[index / OUTCOMES], Outcome::ALL[index % OUTCOMES]);
             let labels = [(POLICY, policy), (SOURCE, source.name()), (OUTCOME, outcome.name())];
             Counter::new(&DECISIONS, &labels)
         });
@@ -62,7 +61,7 @@ impl PolicyMetrics {
 
     #[inline]
     fn count(&self, source: Source, outcome: Outcome) {
-        let index = source as usize * Outcome::ALL.len() + outcome as usize;
+        let index = source as usize * OUTCOMES + outcome as usize;
         if self.decisions.add(index, 1) {
             self.others.register();
         }
@@ -104,6 +103,8 @@ impl Others {
         self.failures.iter().chain(counters).for_each(|counter| counter.add(0));
     }
 }
+
+const OUTCOMES: usize = Outcome::ALL.len();
 
 impl Outcome {
     const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldBeDenied, Self::Failed];

@@ -14,6 +14,10 @@ use super::shard;
 
 const INTERVAL: Duration = Duration::from_millis(250);
 
+/// After so many intervals, what has not changed is reported too. A recorder may remove what it does not hear
+/// of, and what is added after that is lost.
+const KEPT_ALIVE: u32 = 40;
+
 /// Clones share the counters.
 #[derive(Clone, Debug)]
 pub(crate) struct CounterSet(Arc<Inner>);
@@ -43,10 +47,9 @@ struct Cells {
 const MAX_COUNTERS: usize = 31;
 
 impl CounterSet {
-    /// Of at most 31 counters.
-    pub(crate) fn new(counters: impl IntoIterator<Item = Counter>) -> Self {
-        let counters: Vec<_> = counters.into_iter().take(MAX_COUNTERS).collect();
-        let reported = Mutex::new(vec![0; counters.len()]);
+    pub(crate) fn new<const N: usize>(counters: [Counter; N]) -> Self {
+        const { assert!(N <= MAX_COUNTERS) };
+        let (counters, reported) = (counters.into(), Mutex::new(vec![0; N]));
         let (shards, is_watched) = (Default::default(), Once::new());
         Self(Arc::new(Inner { counters, shards, reported, is_watched }))
     }
@@ -91,7 +94,8 @@ fn new_cells(shard: &OnceLock<Box<Cells>>) -> &Cells {
 }
 
 impl Inner {
-    fn flush(&self) {
+    /// Reports what has been counted since the last time, and 0 too with `keeps_alive`.
+    fn flush(&self, keeps_alive: bool) {
         if !self.is_watched.is_completed() {
             return;
         }
@@ -100,15 +104,18 @@ impl Inner {
         for (index, (counter, reported)) in self.counters.iter().zip(&mut *reported).enumerate() {
             let counts = used.iter().map(|cells| cells.counts[index].load(Ordering::Relaxed));
             let total = counts.fold(0, u64::wrapping_add);
-            counter.add(total.wrapping_sub(*reported));
-            *reported = total;
+            // Writing to all counters of many policies would push what checks need out of the caches.
+            if keeps_alive || total != *reported {
+                counter.add(total.wrapping_sub(*reported));
+                *reported = total;
+            }
         }
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.flush();
+        self.flush(false);
     }
 }
 
@@ -127,7 +134,7 @@ fn watch(inner: &Arc<Inner>) {
 }
 
 fn flush_all() {
-    loop {
+    for round in 1_u32.. {
         thread::sleep(INTERVAL);
         let sets: Vec<Arc<Inner>> = {
             let mut watched = watched();
@@ -137,7 +144,8 @@ fn flush_all() {
             }
             watched.iter().filter_map(Weak::upgrade).collect()
         };
-        sets.iter().for_each(|inner| inner.flush());
+        let keeps_alive = round % KEPT_ALIVE == 0;
+        sets.iter().for_each(|inner| inner.flush(keeps_alive));
     }
 }
 
@@ -148,9 +156,11 @@ fn watched() -> MutexGuard<'static, Vec<Weak<Inner>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::array;
     use std::sync::Barrier;
 
     use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+    use metrics_util::MetricKindMask;
 
     use super::*;
     use crate::metrics::catalog::DECISIONS;
@@ -169,7 +179,7 @@ mod tests {
         let recorder = PrometheusBuilder::new().build_recorder();
         let prometheus = recorder.handle();
         let counter = |n: usize| Counter::new(&DECISIONS, &[("n", &n.to_string())]);
-        let set = CounterSet::new((0..20).map(counter));
+        let set = CounterSet::new::<20>(array::from_fn(counter));
         let all_have_counted = Barrier::new(THREADS);
         thread::scope(|scope| {
             for _ in 0..THREADS {
@@ -189,5 +199,22 @@ mod tests {
         let _ = set.add(7, 5);
         drop(set);
         assert_eq!(total(&prometheus), THREADS as u64 * 20_000 + 5, "nothing is lost at the end");
+    }
+    /// An exporter with an idle timeout would remove the counter of a quiet policy, and what it counts later
+    /// would be lost.
+    #[test]
+    fn a_counter_that_does_not_change_is_kept_by_its_recorder() {
+        let idle = (MetricKindMask::COUNTER, Some(Duration::ZERO));
+        let recorder = PrometheusBuilder::new().idle_timeout(idle.0, idle.1).build_recorder();
+        let prometheus = recorder.handle();
+        let set = CounterSet::new([Counter::new(&DECISIONS, &[])]);
+        metrics::with_local_recorder(&recorder, || set.add(0, 1));
+        for _ in 0..3 {
+            set.0.flush(true);
+            assert_eq!(total(&prometheus), 1);
+        }
+        let _ = set.add(0, 1);
+        set.0.flush(false);
+        assert_eq!(total(&prometheus), 2);
     }
 }

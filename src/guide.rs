@@ -798,7 +798,7 @@
 //! |---|---|---|---|---|
 //! | `tollgate.decisions` | counter | {decision} | `tollgate.policy`, `tollgate.outcome`, `tollgate.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision: the store failed in the failure mode [`Closed`], or the costs name an unknown quota; the source is `failure_mode`). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`. |
 //! | `tollgate.check.failures` | counter | {check} | `tollgate.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `unknown_quota`. |
-//! | `tollgate.check.duration` | histogram | s | `tollgate.policy` | How long checks waited for Redis. One in 64 is measured. |
+//! | `tollgate.check.duration` | histogram | s | `tollgate.policy` | How long checks waited for Redis. One in 256 is measured. |
 //! | `tollgate.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `tollgate.redis.repairs` | counter | {bucket} | `tollgate.policy` | Values in Redis that were corrupt, and count as buckets without permits. |
 //! | `tollgate.redis.uncharged` | counter | {permit} | `tollgate.policy` | Permits taken locally while Redis failed that might remain uncharged there: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |

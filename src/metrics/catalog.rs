@@ -18,7 +18,7 @@ pub(super) const CHECK_FAILURES: Descriptor =
 pub(super) const CHECK_DURATION: Descriptor = metric(
     "tollgate.check.duration",
     "s",
-    "How long checks waited for the store, of one in 64 checks that did",
+    "How long checks waited for the store, of one in 256 checks that did",
 );
 pub(crate) const EVICTIONS: Descriptor = metric(
     "tollgate.evictions",

@@ -4,7 +4,8 @@
 //! The layout of the code can make all runs of a row 10% faster or slower, and that of the memory of a
 //! process 3%. So each row of a pair has new processes, and each pair has programs that are linked in
 //! another order. The speed of a machine changes within a second, so the two of a pair take turns many
-//! times. (For the effects of layouts, see Curtsinger and Berger, "Stabilizer: Statistically Sound Performance Evaluation", 2013.)
+//! times. (For the effects of layouts, see Curtsinger and Berger, "Stabilizer: Statistically Sound
+//! Performance Evaluation", 2013.)
 
 use std::env;
 use std::path::{Path, PathBuf};

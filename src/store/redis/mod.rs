@@ -536,7 +536,7 @@ impl Backend for RedisBackend {
     ) -> Poll<Result<Verdict, Error>> {
         if check.is_new() {
             self.membership.start();
-            self.repayment.charge_before_check(&self.queues, &self.policy, key, cx);
+            self.repayment.charge_before_check(&self.queues, &self.policy, key, cx)?;
         }
         self.queues.poll(&self.policy, key, op, check, cx)
     }

@@ -68,6 +68,28 @@ impl NodeQueue {
         self.state().breaker.refusal(Instant::now()).is_none()
     }
 
+    /// Whether a check may be sent.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`enqueue`](Self::enqueue) while the breaker is open.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        policy: &RedisPolicy,
+        key: &Key,
+        slot: u16,
+    ) -> Result<(), Error> {
+        let now = Instant::now();
+        let mut state = self.state();
+        if state.breaker.refusal(now).is_some()
+            && let Some(error) = state.breaker.refuse()
+        {
+            self.unlock_and_resume(state, (policy, key, slot), now);
+            return Err(error);
+        }
+        Ok(())
+    }
+
     /// Adds a check that is sent with the next one, or by [`start`](Self::start).
     pub(super) fn add(
         self: &Arc<Self>,
@@ -110,9 +132,7 @@ impl NodeQueue {
         // A peek is no trial: a server whose memory is full still replies to it.
         let is_trial = !matches!(op, Op::Peek) && state.breaker.starts_trial(now);
         if !is_trial && let Some(error) = state.breaker.refuse() {
-            if state.breaker.resume(now) {
-                self.unlock_and_probe(state, Target::new(policy, key, slot), now);
-            }
+            self.unlock_and_resume(state, (policy, key, slot), now);
             return Err(error);
         }
         if state.queue.is_alone()
@@ -263,6 +283,18 @@ impl NodeQueue {
                 }
                 None => state.breaker.abandoned(),
             }
+        }
+    }
+
+    /// A check was refused. If nobody probes, a probe starts.
+    fn unlock_and_resume(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        (policy, key, slot): (&RedisPolicy, &Key, u16),
+        now: Instant,
+    ) {
+        if state.breaker.resume(now) {
+            self.unlock_and_probe(state, Target::new(policy, key, slot), now);
         }
     }
 

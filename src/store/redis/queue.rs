@@ -169,6 +169,14 @@ impl Queues {
         if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 }
     }
 
+    /// Whether a check may be sent: see [`NodeQueue::admit`].
+    pub(super) fn admit(&self, policy: &RedisPolicy, key: &Key) -> Result<(), Error> {
+        let slot = self.slot(policy, key);
+        let queues = self.queues.load();
+        let queue = queues.get(&(self.topology.destination(slot), policy.timeout));
+        queue.map_or(Ok(()), |queue| queue.admit(policy, key, slot))
+    }
+
     /// Whether the checks of a key are sent.
     pub(super) fn is_open(&self, policy: &RedisPolicy, key: &Key) -> bool {
         let slot = self.slot(policy, key);

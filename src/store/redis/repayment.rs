@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Context;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 use std::{iter, mem};
 
@@ -14,6 +14,7 @@ use indexmap::IndexMap;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
+use super::node_queue::NodeQueue;
 use super::policy::RedisPolicy;
 use super::queue::{QueuedCheck, Queues};
 use super::timer;
@@ -73,6 +74,14 @@ struct Charge {
     key: Key,
     permits: Permits,
     end: End,
+}
+
+/// A charge that is sent with the next checks.
+struct Joined {
+    charge: Charge,
+    op: Op,
+    queue: Arc<NodeQueue>,
+    check: QueuedCheck,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -162,6 +171,10 @@ impl Repayment {
     }
 
     /// Charges what a key owes before its next check, so that the server does not decide without it.
+    ///
+    /// # Errors
+    ///
+    /// If the charge cannot be sent: then the check must not be sent either.
     #[inline]
     pub(super) fn charge_before_check(
         self: &Arc<Self>,
@@ -169,10 +182,11 @@ impl Repayment {
         policy: &RedisPolicy,
         key: &Key,
         cx: &mut Context<'_>,
-    ) {
+    ) -> Result<(), Error> {
         if self.count.load(Ordering::Relaxed) > 0 {
-            self.charge_now(queues, policy, key, cx);
+            return self.charge_now(queues, policy, key, cx);
         }
+        Ok(())
     }
 
     #[cold]
@@ -182,26 +196,20 @@ impl Repayment {
         policy: &RedisPolicy,
         key: &Key,
         cx: &mut Context<'_>,
-    ) {
+    ) -> Result<(), Error> {
         // If the runtime of the last run has ended.
         self.start(queues);
-        let Ok(runtime) = Handle::try_current() else { return };
-        if !queues.is_open(policy, key) {
-            return;
+        let Ok(runtime) = Handle::try_current() else { return Ok(()) };
+        queues.admit(policy, key)?;
+        let mut ledger = self.ledger();
+        let Some(charge) = ledger.begin(self, &policy.encoder.name(key).to_bytes()) else {
+            return Ok(());
+        };
+        if let Some(joined) = charge.join(ledger, queues, cx.waker())? {
+            let queues = queues.clone();
+            runtime.spawn(async move { joined.finish(&queues).await });
         }
-        let Some(charge) = self.begin(&policy.encoder.name(key).to_bytes()) else { return };
-        let Some(op) = charge.op() else { return charge.end(End::Charged) };
-        // The check joins the same batch behind it.
-        match queues.add(&charge.policy, &charge.key, &op, cx.waker()) {
-            Ok((queue, check)) => {
-                let queues = queues.clone();
-                runtime.spawn(async move {
-                    queue.start();
-                    charge.finish(&queues, op, check).await;
-                });
-            }
-            Err(_) => charge.end(End::NotCharged),
-        }
+        Ok(())
     }
 
     /// Charges all owed permits before the process ends, without the usual pauses. Takes at most a second.
@@ -241,47 +249,21 @@ impl Repayment {
     async fn charge_some(self: &Arc<Self>, queues: &Queues) -> bool {
         let mut has_charged = false;
         let mut charges = FuturesUnordered::new();
-        for charge in self.begin_some(|policy, key| queues.is_open(policy, key)) {
-            match charge.op() {
-                None => {
-                    charge.end(End::Charged);
-                    has_charged = true;
-                }
-                Some(op) => charges.push(charge.finish(queues, op, QueuedCheck::default())),
+        let keys = self.count.load(Ordering::Relaxed).min(KEYS);
+        for _ in 0..keys {
+            let mut ledger = self.ledger();
+            let is_open = |owed: &Owed| queues.is_open(&owed.policy, &owed.key);
+            let Some(charge) = ledger.begin_next(self, is_open) else { continue };
+            match charge.join(ledger, queues, Waker::noop()) {
+                Ok(Some(joined)) => charges.push(joined.finish(queues)),
+                Ok(None) => has_charged = true,
+                Err(_) => {}
             }
         }
         while let Some(end) = charges.next().await {
             has_charged |= end == End::Charged;
         }
         has_charged
-    }
-
-    /// Begins the charge of a key, unless another one is under way.
-    fn begin(self: &Arc<Self>, name: &[u8]) -> Option<Charge> {
-        let mut ledger = self.ledger();
-        let (_, name, owed) = ledger.keys.get_full_mut(name)?;
-        owed.begin(self, name)
-    }
-
-    /// Begins the charges of the keys whose turn it is.
-    fn begin_some(
-        self: &Arc<Self>,
-        may_charge: impl Fn(&RedisPolicy, &Key) -> bool,
-    ) -> Vec<Charge> {
-        let mut ledger = self.ledger();
-        let Ledger { keys, next, .. } = &mut *ledger;
-        let count = KEYS.min(keys.len());
-        let mut charges = Vec::with_capacity(count);
-        for _ in 0..count {
-            *next = if *next >= keys.len() { 0 } else { *next };
-            if let Some((name, owed)) = keys.get_index_mut(*next)
-                && may_charge(&owed.policy, &owed.key)
-            {
-                charges.extend(owed.begin(self, name));
-            }
-            *next += 1;
-        }
-        charges
     }
 
     fn end(&self, charge: &Charge) {
@@ -320,6 +302,26 @@ impl Repayment {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         // Nothing that panics runs under the lock.
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledger {
+    /// Begins the charge of a key, unless another one is under way.
+    fn begin(&mut self, repayment: &Arc<Repayment>, name: &[u8]) -> Option<Charge> {
+        let (_, name, owed) = self.keys.get_full_mut(name)?;
+        owed.begin(repayment, name)
+    }
+
+    /// The same for the key whose turn it is, if it may be charged.
+    fn begin_next(
+        &mut self,
+        repayment: &Arc<Repayment>,
+        may_charge: impl Fn(&Owed) -> bool,
+    ) -> Option<Charge> {
+        let index = if self.next < self.keys.len() { self.next } else { 0 };
+        self.next = index + 1;
+        let (name, owed) = self.keys.get_index_mut(index)?;
+        if may_charge(owed) { owed.begin(repayment, name) } else { None }
     }
 }
 
@@ -370,9 +372,41 @@ impl Charge {
         (!adjustment.is_nothing()).then_some(Op::Adjust(adjustment))
     }
 
-    /// Waits for the reply.
-    async fn finish(self, queues: &Queues, op: Op, mut check: QueuedCheck) -> End {
-        let Self { policy, key, .. } = &self;
+    /// Adds it to the queue of its server, unless nothing of it still counts. The ledger is locked until
+    /// then, so that no other check of the key goes ahead of it.
+    fn join(
+        self,
+        ledger: MutexGuard<'_, Ledger>,
+        queues: &Queues,
+        waker: &Waker,
+    ) -> Result<Option<Joined>, Error> {
+        let Some(op) = self.op() else {
+            drop(ledger);
+            self.end(End::Charged);
+            return Ok(None);
+        };
+        let joined = queues.add(&self.policy, &self.key, &op, waker);
+        drop(ledger);
+        match joined {
+            Ok((queue, check)) => Ok(Some(Joined { charge: self, op, queue, check })),
+            Err(error) => {
+                self.end(End::NotCharged);
+                Err(error)
+            }
+        }
+    }
+
+    fn end(mut self, end: End) {
+        self.end = end;
+    }
+}
+
+impl Joined {
+    /// Sends it, and waits for the reply.
+    async fn finish(self, queues: &Queues) -> End {
+        let Self { charge, op, queue, mut check } = self;
+        queue.start();
+        let Charge { policy, key, .. } = &charge;
         let charged = poll_fn(|cx| queues.poll(policy, key, &op, &mut check, cx)).await;
         let may_be_charged = |error: &Error| check.was_sent() && !error.is_transient_reply();
         let end = match charged {
@@ -380,12 +414,8 @@ impl Charge {
             Err(error) if may_be_charged(&error) => End::Unknown,
             Err(_) => End::NotCharged,
         };
-        self.end(end);
+        charge.end(end);
         end
-    }
-
-    fn end(mut self, end: End) {
-        self.end = end;
     }
 }
 
@@ -425,9 +455,13 @@ impl Drop for Run {
 
 #[cfg(test)]
 mod tests {
+    use super::super::batch::Batch;
+    use super::super::connector::Connector;
+    use super::super::flight::End as FlightEnd;
+    use super::super::topology::Topology;
     use super::*;
     use crate::algorithm::Limits;
-    use crate::{Policy, Quota};
+    use crate::{ErrorKind, Policy, Quota};
 
     fn owing() -> (Arc<Repayment>, Arc<RedisPolicy>, Key, Vec<u8>) {
         let policy = RedisPolicy::for_tests(Duration::from_secs(1));
@@ -437,39 +471,58 @@ mod tests {
         (repayment, policy, key, name)
     }
 
+    fn begin(repayment: &Arc<Repayment>, name: &[u8]) -> Option<Charge> {
+        repayment.ledger().begin(repayment, name)
+    }
+
     #[test]
     fn a_charge_that_is_cut_short_is_not_made_again_and_blocks_no_other() {
         let (repayment, policy, key, name) = owing();
-        let charge = repayment.begin(&name).unwrap();
-        assert!(repayment.begin(&name).is_none(), "one at a time");
+        let charge = begin(&repayment, &name).unwrap();
+        assert!(begin(&repayment, &name).is_none(), "one at a time");
         drop(charge);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
         repayment.add(&policy, &key, &Op::acquire(2));
-        assert_eq!(repayment.begin(&name).unwrap().permits.as_slice(), [2]);
+        assert_eq!(begin(&repayment, &name).unwrap().permits.as_slice(), [2]);
     }
 
     #[test]
     fn what_is_taken_during_a_charge_is_charged_later() {
         for (end, owed) in [(End::Charged, 2), (End::Unknown, 2), (End::NotCharged, 5)] {
             let (repayment, policy, key, name) = owing();
-            let charge = repayment.begin(&name).unwrap();
+            let charge = begin(&repayment, &name).unwrap();
             repayment.add(&policy, &key, &Op::acquire(2));
             charge.end(end);
-            assert_eq!(repayment.begin(&name).unwrap().permits.as_slice(), [owed]);
+            assert_eq!(begin(&repayment, &name).unwrap().permits.as_slice(), [owed]);
         }
+    }
+
+    /// Or it could be sent a moment later, as a trial, and be decided without what the key owes.
+    #[tokio::test]
+    async fn a_check_is_refused_together_with_the_charge_before_it() {
+        let (repayment, policy, key, name) = owing();
+        let connector = Connector::url("redis://127.0.0.1:1").unwrap();
+        let queues = Arc::new(Queues::new(Topology::new(connector)));
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (queue, _) = queues.add(&policy, &key, &Op::Peek, cx.waker()).unwrap();
+        queue.returned(FlightEnd::Lost(queue.sent(1)), &Batch::default());
+        queue.probed(Err(Error::new(ErrorKind::Unavailable, "for the test")));
+        let refused = repayment.charge_before_check(&queues, &policy, &key, cx);
+        assert!(refused.unwrap_err().to_string().contains("for the test"));
+        assert_eq!(begin(&repayment, &name).unwrap().permits.as_slice(), [3]);
     }
 
     #[test]
     fn what_was_given_back_or_reset_is_not_charged() {
         let (repayment, policy, key, name) = owing();
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));
-        let charge = repayment.begin(&name).unwrap();
+        let charge = begin(&repayment, &name).unwrap();
         assert_eq!(charge.permits.as_slice(), [1]);
         charge.end(End::NotCharged);
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&9)));
         repayment.add(&policy, &key, &Op::acquire(4));
         repayment.forget(&policy, &key);
-        let charge = repayment.begin(&name).unwrap();
+        let charge = begin(&repayment, &name).unwrap();
         assert_eq!(charge.permits.as_slice(), [0]);
         charge.end(End::Charged);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
@@ -479,11 +532,11 @@ mod tests {
     #[test]
     fn what_is_given_back_or_reset_during_a_charge_is_not_charged_later() {
         let (repayment, policy, key, name) = owing();
-        let charge = repayment.begin(&name).unwrap();
+        let charge = begin(&repayment, &name).unwrap();
         repayment.add(&policy, &key, &Op::acquire(1));
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));
         charge.end(End::NotCharged);
-        let charge = repayment.begin(&name).unwrap();
+        let charge = begin(&repayment, &name).unwrap();
         assert_eq!(charge.permits.as_slice(), [2]);
         repayment.forget(&policy, &key);
         charge.end(End::NotCharged);
@@ -503,13 +556,13 @@ mod tests {
         let name = old.encoder.name(&key).to_bytes();
         repayment.add(&old, &key, &Op::acquire(300));
         repayment.add(&new, &key, &Op::acquire(1));
-        let charge = repayment.begin(&name).unwrap();
+        let charge = begin(&repayment, &name).unwrap();
         assert_eq!(charge.permits.as_slice(), [1, 301]);
         // The first revision is back when it turns out that the charge was not made.
         repayment.add(&old, &key, &Op::acquire(2));
         charge.end(End::NotCharged);
         repayment.add(&new, &key, &Op::Adjust(new.limits.credit(&3)));
-        assert_eq!(repayment.begin(&name).unwrap().permits.as_slice(), [0, 300]);
+        assert_eq!(begin(&repayment, &name).unwrap().permits.as_slice(), [0, 300]);
     }
 
     #[test]
@@ -520,7 +573,9 @@ mod tests {
             repayment.add(&policy, &Key::from(key), &Op::acquire(1));
         }
         // They are under way until the end.
-        let begun = [(); 3].map(|()| repayment.begin_some(|_, _| true));
-        assert_eq!(begun.map(|charges| charges.len()), [KEYS, KEYS, 300 - 2 * KEYS]);
+        let begin_next = |_| repayment.ledger().begin_next(&repayment, |_| true);
+        let charges: Vec<_> = (0..300).filter_map(begin_next).collect();
+        assert_eq!(charges.len(), 300);
+        assert!(begin_next(0).is_none());
     }
 }

@@ -74,19 +74,19 @@ pub struct Limiter {
 }
 
 /// Aligned to keep what every check reads off the cache line of the reference count, which clones
-/// on other threads write.
-#[repr(align(128))]
+/// on other threads write. It is in the first fields, and so in few cache lines.
+#[repr(C, align(128))]
 struct Inner {
-    settings: Settings,
-    failure_mode: FailureMode,
     enforcement: Enforcement,
+    settings: Settings,
     failure_log: FailureLog,
+    revisions: Revisions,
+    failure_mode: FailureMode,
     /// Of charges that nobody waits for.
     charge_log: FailureLog,
     waiters: Waiters,
     /// Of `acquire`, for buckets without a queue.
     max_wait: Duration,
-    revisions: Revisions,
     others: OtherNumbers,
 }
 

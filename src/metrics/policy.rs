@@ -59,7 +59,7 @@ impl PolicyMetrics {
         self.count(decision.source(), Outcome::of(decision));
     }
 
-    #[inline]
+    #[inline(always)]
     fn count(&self, source: Source, outcome: Outcome) {
         let index = source as usize * OUTCOMES + outcome as usize;
         if self.decisions.add(index, 1) {

@@ -4,13 +4,13 @@
 //! twentieth. So a thread has cells of its own, unless too many have some already, and a thread of this
 //! module adds these up four times a second.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
+use super::cells::{self, Row, RowIndex};
 use super::instrument::Counter;
-use super::shard;
 
 const INTERVAL: Duration = Duration::from_millis(250);
 
@@ -19,68 +19,65 @@ const INTERVAL: Duration = Duration::from_millis(250);
 const KEPT_ALIVE: u32 = 40;
 
 /// Clones share the counters.
-#[derive(Clone, Debug)]
-pub(crate) struct CounterSet(Arc<Inner>);
+#[derive(Debug)]
+pub(crate) struct CounterSet {
+    row: RowIndex,
+    /// Whether the counters are watched, as far as this clone knows.
+    is_watched: AtomicBool,
+    inner: Arc<Inner>,
+}
 
 #[derive(Debug)]
 struct Inner {
     counters: Vec<Counter>,
-    /// Each made by the first thread that counts in it, so that what a thread writes of many sets is close
-    /// together.
-    shards: [OnceLock<Box<Cells>>; shard::COUNT],
-    /// How much of each counter the recorder knows.
+    /// `None` if there are too many sets: then what is counted is reported at once.
+    row: Option<Row>,
+    /// Of each counter, the total of which the recorder knows.
     reported: Mutex<Vec<u64>>,
     is_watched: Once,
 }
 
-/// What a thread reads and writes. The first counters are in the cache line of the flag.
-///
-/// Processors fetch cache lines in pairs.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-struct Cells {
-    /// Whether the counters are watched, as far as the thread knows.
-    is_watched: AtomicBool,
-    counts: [AtomicU64; MAX_COUNTERS],
-}
-
-const MAX_COUNTERS: usize = 31;
-
 impl CounterSet {
     pub(crate) fn new<const N: usize>(counters: [Counter; N]) -> Self {
-        const { assert!(N <= MAX_COUNTERS) };
-        let (counters, reported) = (counters.into(), Mutex::new(vec![0; N]));
-        let (shards, is_watched) = (Default::default(), Once::new());
-        Self(Arc::new(Inner { counters, shards, reported, is_watched }))
+        const { assert!(N <= cells::COUNTERS) };
+        let row = Row::take();
+        let total = |counter| row.as_ref().map_or(0, |row| row.total(counter));
+        let reported = Mutex::new((0..N).map(total).collect());
+        Self {
+            row: row.as_ref().map_or(RowIndex::NONE, Row::index),
+            is_watched: AtomicBool::new(false),
+            inner: Arc::new(Inner {
+                counters: counters.into(),
+                row,
+                reported,
+                is_watched: Once::new(),
+            }),
+        }
     }
 
     /// Returns whether the counters were registered by this call.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&self, counter: usize, count: u64) -> bool {
-        let own = shard::own();
-        let shard = &self.0.shards[own.unwrap_or(shard::SHARED)];
-        let cells = shard.get().map_or_else(|| new_cells(shard), |cells| &**cells);
-        let cell = &cells.counts[counter];
-        match own {
-            Some(_) => {
-                cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
-            }
-            None => {
-                cell.fetch_add(count, Ordering::Relaxed);
-            }
+        if !self.row.add(counter, count) {
+            self.add_at_once(counter, count);
         }
-        !cells.is_watched.load(Ordering::Relaxed) && self.register(cells)
+        !self.is_watched.load(Ordering::Relaxed) && self.register()
+    }
+
+    #[cold]
+    fn add_at_once(&self, counter: usize, count: u64) {
+        self.inner.counters[counter].add(count);
     }
 
     /// Registers all counters at once: what has not happened yet is reported as 0. Otherwise a rate would
     /// not notice the first time.
     #[cold]
-    fn register(&self, cells: &Cells) -> bool {
+    fn register(&self) -> bool {
         let mut is_first = false;
-        if self.0.counters.iter().all(Counter::register) {
-            cells.is_watched.store(true, Ordering::Relaxed);
-            self.0.is_watched.call_once(|| {
-                watch(&self.0);
+        if self.inner.counters.iter().all(Counter::register) {
+            self.is_watched.store(true, Ordering::Relaxed);
+            self.inner.is_watched.call_once(|| {
+                watch(&self.inner);
                 is_first = true;
             });
         }
@@ -88,9 +85,11 @@ impl CounterSet {
     }
 }
 
-#[cold]
-fn new_cells(shard: &OnceLock<Box<Cells>>) -> &Cells {
-    shard.get_or_init(Box::default)
+impl Clone for CounterSet {
+    fn clone(&self) -> Self {
+        let is_watched = AtomicBool::new(self.is_watched.load(Ordering::Relaxed));
+        Self { row: self.row, is_watched, inner: self.inner.clone() }
+    }
 }
 
 impl Inner {
@@ -99,11 +98,10 @@ impl Inner {
         if !self.is_watched.is_completed() {
             return;
         }
-        let used: Vec<_> = self.shards.iter().filter_map(OnceLock::get).collect();
+        let Some(row) = &self.row else { return };
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, (counter, reported)) in self.counters.iter().zip(&mut *reported).enumerate() {
-            let counts = used.iter().map(|cells| cells.counts[index].load(Ordering::Relaxed));
-            let total = counts.fold(0, u64::wrapping_add);
+            let total = row.total(index);
             // Writing to all counters of many policies would push what checks need out of the caches.
             if keeps_alive || total != *reported {
                 counter.add(total.wrapping_sub(*reported));
@@ -164,6 +162,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::catalog::DECISIONS;
+    use crate::metrics::instruments::shard;
 
     fn total(prometheus: &PrometheusHandle) -> u64 {
         let text = prometheus.render();
@@ -210,11 +209,11 @@ mod tests {
         let set = CounterSet::new([Counter::new(&DECISIONS, &[])]);
         metrics::with_local_recorder(&recorder, || set.add(0, 1));
         for _ in 0..3 {
-            set.0.flush(true);
+            set.inner.flush(true);
             assert_eq!(total(&prometheus), 1);
         }
         let _ = set.add(0, 1);
-        set.0.flush(false);
+        set.inner.flush(false);
         assert_eq!(total(&prometheus), 2);
     }
 }

@@ -1,5 +1,6 @@
 //! Metrics of the crate `metrics`.
 
+mod cells;
 mod counter_set;
 #[cfg(feature = "redis")]
 mod gauge;

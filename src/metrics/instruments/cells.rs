@@ -1,0 +1,107 @@
+//! Memory in which each thread counts on its own, so that it needs no atomic additions.
+//!
+//! The same counter of several rows is in neighbouring cells. So what a thread writes when it checks a
+//! thousand policies, and most checks increment the same counter, stays in its caches.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::shard;
+
+/// The number of counters in a row.
+pub(super) const COUNTERS: usize = 20;
+
+/// How many rows a block has.
+const ROWS: usize = 16;
+const BLOCKS: usize = 1_024;
+
+/// A cell of each thread for each counter. Their values were not 0 when it was taken, if the row had
+/// another owner before.
+#[derive(Debug)]
+pub(super) struct Row(usize);
+
+/// The position of a row, to be kept where each check finds it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowIndex(usize);
+
+/// Processors fetch cache lines in pairs.
+#[derive(Default)]
+#[repr(align(128))]
+struct Block([[AtomicU64; ROWS]; COUNTERS]);
+
+/// Those of a thread, each made when it first counts there.
+type Blocks = [OnceLock<Box<Block>>; BLOCKS];
+
+static SHARDS: [Blocks; shard::COUNT] =
+    [const { [const { OnceLock::new() }; BLOCKS] }; shard::COUNT];
+
+struct Free {
+    rows: Vec<usize>,
+    /// All from here on were never taken.
+    next: usize,
+}
+
+static FREE: Mutex<Free> = Mutex::new(Free { rows: Vec::new(), next: 0 });
+
+impl Row {
+    /// `None` if all are taken.
+    pub(super) fn take() -> Option<Self> {
+        let Free { rows, next } = &mut *free();
+        if let Some(row) = rows.pop() {
+            return Some(Self(row));
+        }
+        let row = *next;
+        *next = (row + 1).min(ROWS * BLOCKS);
+        (row < ROWS * BLOCKS).then_some(Self(row))
+    }
+
+    pub(super) fn index(&self) -> RowIndex {
+        RowIndex(self.0)
+    }
+
+    /// The sum of the cells of all threads. It wraps around.
+    pub(super) fn total(&self, counter: usize) -> u64 {
+        let blocks = SHARDS.iter().filter_map(|blocks| blocks[self.0 / ROWS].get());
+        let cells = blocks.map(|block| &block.0[counter][self.0 % ROWS]);
+        cells.map(|cell| cell.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        free().rows.push(self.0);
+    }
+}
+
+impl RowIndex {
+    /// Of no row.
+    pub(super) const NONE: Self = Self(usize::MAX);
+
+    /// Returns `false` if there is no row.
+    #[inline(always)]
+    pub(super) fn add(self, counter: usize, count: u64) -> bool {
+        if let Some(own) = shard::own()
+            && let Some(block) = SHARDS[own].get(self.0 / ROWS)
+            && let Some(block) = block.get()
+        {
+            let cell = &block.0[counter][self.0 % ROWS];
+            cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+            return true;
+        }
+        self.add_to_new_or_shared(counter, count)
+    }
+
+    #[cold]
+    fn add_to_new_or_shared(self, counter: usize, count: u64) -> bool {
+        let shard = &SHARDS[shard::own().unwrap_or(shard::SHARED)];
+        let Some(block) = shard.get(self.0 / ROWS) else { return false };
+        let block = block.get_or_init(Box::default);
+        block.0[counter][self.0 % ROWS].fetch_add(count, Ordering::Relaxed);
+        true
+    }
+}
+
+fn free() -> MutexGuard<'static, Free> {
+    // Nothing that panics runs under the lock.
+    FREE.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,17 +1,14 @@
 //! Spans and events about checks, with the feature `tracing`. Without it this is empty.
 
 #[cfg(feature = "tracing")]
-use std::time::Duration;
-
-#[cfg(feature = "tracing")]
 use tracing::{
     level_filters::{LevelFilter, STATIC_MAX_LEVEL},
     span::Span,
 };
 
-use crate::{Decision, Policy};
-#[cfg(feature = "tracing")]
-use crate::{Source, metrics::Outcome, verdict::QuotaInfo};
+use crate::metrics::Outcome;
+use crate::verdict::{Numbers, QuotaInfo};
+use crate::{Policy, Source};
 
 #[cfg(feature = "tracing")]
 pub(crate) use tracing::span::EnteredSpan as Entered;
@@ -65,35 +62,29 @@ impl CheckSpan {
     pub(crate) fn enter(&self) -> Entered {}
 }
 
-#[inline]
-pub(crate) fn decided(policy: &Policy, decision: &Decision) {
+/// A check has a decision.
+#[inline(always)]
+pub(crate) fn decided(
+    policy: &Policy,
+    quota: &QuotaInfo,
+    outcome: Outcome,
+    source: Source,
+    numbers: Numbers,
+) {
     #[cfg(feature = "tracing")]
     if is_possible() {
-        // Copies: a reference would keep every decision in memory, even if nothing is traced.
-        report(
-            policy,
-            decision.quota.clone(),
-            Outcome::of(decision),
-            decision.source(),
-            decision.remaining(),
-            decision.retry_after(),
-        );
+        report(policy, quota, outcome, source, numbers);
     }
     #[cfg(not(feature = "tracing"))]
-    let _ = (policy, decision);
+    let _ = (policy, quota, outcome, source, numbers);
 }
 
 /// The key is not reported: it may identify a person, or be a secret.
 #[cfg(feature = "tracing")]
 #[cold]
-fn report(
-    policy: &Policy,
-    quota: QuotaInfo,
-    outcome: Outcome,
-    source: Source,
-    remaining: u64,
-    retry_after: Option<Duration>,
-) {
+fn report(policy: &Policy, quota: &QuotaInfo, outcome: Outcome, source: Source, numbers: Numbers) {
+    let Numbers { remaining, retry_after, .. } = numbers;
+    let has_to_wait = matches!(outcome, Outcome::Denied) && retry_after != u64::MAX;
     tracing::debug!(
         target: "tollgate",
         policy = policy.name(),
@@ -101,7 +92,7 @@ fn report(
         outcome = outcome.name(),
         source = source.name(),
         remaining,
-        retry_after_ms = retry_after.map(|wait| wait.as_micros().div_ceil(1_000) as u64),
+        retry_after_ms = has_to_wait.then_some(retry_after.div_ceil(1_000)),
         "rate limit decision"
     );
 }

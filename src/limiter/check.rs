@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::algorithm::{Charge, Patience, Queued};
+use crate::metrics::Outcome;
 use crate::store::{self, Op, PendingVerdict};
 use crate::trace;
 use crate::verdict::Verdict;
@@ -219,18 +220,25 @@ impl Inner {
         verdict: Verdict,
         source: Source,
     ) -> Decision {
-        let tightest = verdict.several.as_ref().map_or(0, |several| several.tightest);
         let is_enforced = self.enforcement.applies_to(key);
-        Decision::new(verdict, source, is_enforced, revision.quotas()[tightest].clone())
+        let quota = revision.tightest(&verdict).clone();
+        Decision::new(verdict, source, is_enforced, quota)
     }
 
     /// The decision about a check, which is counted.
     #[inline(always)]
     fn decide(&self, revision: &Revision, key: &Key, verdict: Verdict, source: Source) -> Decision {
-        let decision = self.decision(revision, key, verdict, source);
-        self.settings.metrics.decided(&decision);
-        trace::decided(revision.policy(), &decision);
-        decision
+        // Before the decision is made: one that is read here would be copied to where it is wanted.
+        let outcome = Outcome::of(verdict.outcome, self.enforcement.applies_to(key));
+        self.settings.metrics.decided(source, outcome);
+        trace::decided(
+            revision.policy(),
+            revision.tightest(&verdict),
+            outcome,
+            source,
+            verdict.numbers,
+        );
+        self.decision(revision, key, verdict, source)
     }
 
     /// The decision of the store.

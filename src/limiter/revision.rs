@@ -96,6 +96,12 @@ impl Revision {
         self.limits.infos()
     }
 
+    /// The quota that restricts the client most.
+    #[inline(always)]
+    pub(super) fn tightest(&self, verdict: &Verdict) -> &QuotaInfo {
+        &self.quotas()[verdict.several.as_ref().map_or(0, |several| several.tightest)]
+    }
+
     /// The verdict on a check that the store need not be asked for.
     #[inline(always)]
     pub(super) fn known(&self, key: &Key, cost: &impl Cost) -> Option<(Verdict, Source)> {

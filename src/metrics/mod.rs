@@ -21,8 +21,6 @@ pub(crate) use fleet::FleetMetrics;
 pub(crate) use instruments::Counter;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 pub(crate) use instruments::Stopwatch;
-#[cfg(feature = "tracing")]
-pub(crate) use policy::Outcome;
-pub(crate) use policy::PolicyMetrics;
+pub(crate) use policy::{Outcome, PolicyMetrics};
 #[cfg(feature = "redis")]
 pub(crate) use server::ServerMetrics;

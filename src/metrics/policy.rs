@@ -6,7 +6,7 @@ use super::catalog::{
     UNCHARGED,
 };
 use super::instruments::{Counter, CounterSet, Histogram, Stopwatch};
-use crate::{Decision, Error, ErrorKind, Source};
+use crate::{Error, ErrorKind, Source, verdict};
 
 /// What is measured of the checks of a policy. Clones share it.
 #[derive(Clone, Debug)]
@@ -54,13 +54,8 @@ impl PolicyMetrics {
         }
     }
 
-    #[inline]
-    pub(crate) fn decided(&self, decision: &Decision) {
-        self.count(decision.source(), Outcome::of(decision));
-    }
-
     #[inline(always)]
-    fn count(&self, source: Source, outcome: Outcome) {
+    pub(crate) fn decided(&self, source: Source, outcome: Outcome) {
         let index = source as usize * OUTCOMES + outcome as usize;
         if self.decisions.add(index, 1) {
             self.others.register();
@@ -74,7 +69,7 @@ impl PolicyMetrics {
 
     /// A check has no decision.
     pub(crate) fn undecided(&self) {
-        self.count(Source::FailureMode, Outcome::Failed);
+        self.decided(Source::FailureMode, Outcome::Failed);
     }
 
     /// A check waited for the store.
@@ -110,11 +105,11 @@ impl Outcome {
     const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldBeDenied, Self::Failed];
 
     #[inline]
-    pub(crate) fn of(decision: &Decision) -> Self {
-        match (decision.is_denied(), decision.would_be_denied()) {
-            (true, _) => Self::Denied,
-            (false, true) => Self::WouldBeDenied,
-            (false, false) => Self::Allowed,
+    pub(crate) fn of(outcome: verdict::Outcome, is_enforced: bool) -> Self {
+        match outcome {
+            verdict::Outcome::Allowed => Self::Allowed,
+            _ if is_enforced => Self::Denied,
+            _ => Self::WouldBeDenied,
         }
     }
 

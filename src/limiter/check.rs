@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::algorithm::{Charge, Patience, Queued};
 use crate::metrics::Outcome;
-use crate::store::{self, Op, PendingVerdict};
+use crate::store::{self, Observed, Op, PendingVerdict};
 use crate::trace;
 use crate::verdict::Verdict;
 use crate::{Costs, Decision, Error, ErrorKind, Key, Source};
@@ -175,7 +175,7 @@ impl PendingCheck {
         key: &Key,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
-        match self.verdict.observation() {
+        match self.verdict.observed() {
             None => self.poll_unobserved(limiter, key, cx),
             Some(_) => self.poll_observed(limiter, key, cx),
         }
@@ -188,9 +188,9 @@ impl PendingCheck {
         key: &Key,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
-        let _entered = self.verdict.observation().as_ref().and_then(|observed| observed.enter());
+        let _entered = self.verdict.observed().and_then(Observed::enter);
         let decision = ready!(self.poll_unobserved(limiter, key, cx));
-        if let Some(observed) = self.verdict.observation() {
+        if let Some(observed) = self.verdict.observed() {
             observed.end(&limiter.inner.settings.metrics);
         }
         Poll::Ready(decision)

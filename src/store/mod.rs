@@ -39,7 +39,7 @@ pub(crate) use denials::{Denial, Denials, SentAt};
 pub use divided::DividedStore;
 pub use manual_clock::ManualClock;
 pub use memory::MemoryStore;
-pub(crate) use observation::{Observation, observe};
+pub(crate) use observation::{Observation, Observed, observe};
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 pub(crate) use registry::{Registry, RevisionId, Subscriber};
@@ -222,8 +222,8 @@ impl PendingVerdict {
         Self(observation)
     }
 
-    pub(crate) fn observation(&self) -> &Observation {
-        &self.0
+    pub(crate) fn observed(&self) -> Option<&Observed> {
+        self.0.as_ref()
     }
 
     pub(crate) fn was_sent(&self) -> bool {

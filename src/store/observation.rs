@@ -5,10 +5,14 @@ use crate::metrics::{PolicyMetrics, Stopwatch};
 use crate::trace::{self, CheckSpan, Entered};
 
 /// `None` for most checks.
-pub(crate) type Observation = Option<Box<Observed>>;
+pub(crate) type Observation = Option<Observed>;
+
+/// Small, because it moves with the check.
+#[derive(Debug)]
+pub(crate) struct Observed(Box<Kept>);
 
 #[derive(Debug)]
-pub(crate) struct Observed {
+struct Kept {
     stopwatch: Option<Stopwatch>,
     span: Option<CheckSpan>,
 }
@@ -25,17 +29,17 @@ impl Observed {
     fn new(policy: &Policy, is_measured: bool) -> Observation {
         let (stopwatch, span) = (is_measured.then(Stopwatch::start), CheckSpan::new(policy));
         let is_observed = stopwatch.is_some() || span.is_some();
-        is_observed.then(|| Box::new(Self { stopwatch, span }))
+        is_observed.then(|| Self(Kept { stopwatch, span }.into()))
     }
 
     /// Until the result is dropped, what happens belongs to the check.
     pub(crate) fn enter(&self) -> Option<Entered> {
-        self.span.as_ref().map(CheckSpan::enter)
+        self.0.span.as_ref().map(CheckSpan::enter)
     }
 
     /// The store has decided, or failed.
     pub(crate) fn end(&self, metrics: &PolicyMetrics) {
-        if let Some(stopwatch) = &self.stopwatch {
+        if let Some(stopwatch) = &self.0.stopwatch {
             metrics.waited(stopwatch);
         }
     }

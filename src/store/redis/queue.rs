@@ -16,7 +16,7 @@ use super::node_queue::{NodeQueue, shut_down};
 use super::policy::RedisPolicy;
 use super::timer;
 use super::topology::{Destination, Topology};
-use crate::store::{Observation, Op};
+use crate::store::{Observation, Observed, Op};
 use crate::verdict::Verdict;
 use crate::{Error, ErrorKind, Key};
 
@@ -60,12 +60,10 @@ impl QueuedCheck {
     }
 
     #[inline]
-    pub(crate) fn observation(&self) -> &Observation {
+    pub(crate) fn observed(&self) -> Option<&Observed> {
         match &self.0 {
-            Progress::New(observation) => observation,
-            Progress::Queued(place) => {
-                place.special.as_ref().map_or(&None, |special| &special.observation)
-            }
+            Progress::New(observation) => observation.as_ref(),
+            Progress::Queued(place) => place.special.as_ref()?.observation.as_ref(),
         }
     }
 }

@@ -40,18 +40,16 @@ struct Inner {
 impl CounterSet {
     pub(crate) fn new<const N: usize>(counters: [Counter; N]) -> Self {
         const { assert!(N <= cells::COUNTERS) };
-        let row = Row::take();
+        Self::with_row(counters.into(), Row::take())
+    }
+
+    fn with_row(counters: Vec<Counter>, row: Option<Row>) -> Self {
         let total = |counter| row.as_ref().map_or(0, |row| row.total(counter));
-        let reported = Mutex::new((0..N).map(total).collect());
+        let reported = Mutex::new((0..counters.len()).map(total).collect());
         Self {
             row: row.as_ref().map_or(RowIndex::NONE, Row::index),
             is_watched: AtomicBool::new(false),
-            inner: Arc::new(Inner {
-                counters: counters.into(),
-                row,
-                reported,
-                is_watched: Once::new(),
-            }),
+            inner: Arc::new(Inner { counters, row, reported, is_watched: Once::new() }),
         }
     }
 
@@ -199,6 +197,28 @@ mod tests {
         drop(set);
         assert_eq!(total(&prometheus), THREADS as u64 * 20_000 + 5, "nothing is lost at the end");
     }
+
+    #[test]
+    fn a_set_does_not_report_what_was_counted_in_its_row_before() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let prometheus = recorder.handle();
+        let row = Row::take().unwrap();
+        assert!(row.index().add(0, 3));
+        let set = CounterSet::with_row(vec![Counter::new(&DECISIONS, &[])], Some(row));
+        metrics::with_local_recorder(&recorder, || set.add(0, 1));
+        drop(set);
+        assert_eq!(total(&prometheus), 1);
+    }
+
+    #[test]
+    fn a_set_for_which_there_is_no_row_counts_too() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let prometheus = recorder.handle();
+        let set = CounterSet::with_row(vec![Counter::new(&DECISIONS, &[])], None);
+        metrics::with_local_recorder(&recorder, || set.add(0, 6));
+        assert_eq!(total(&prometheus), 6);
+    }
+
     /// An exporter with an idle timeout would remove the counter of a quiet policy, and what it counts later
     /// would be lost.
     #[test]

@@ -68,6 +68,8 @@ pub(super) struct Window {
     round_trip: Option<RoundTrip>,
     /// When the latest batch was sent whose reply has been read.
     latest_replied: Option<Instant>,
+    /// What was in flight then.
+    latest_load: usize,
     /// Whether all checks of a batch were given up, and no reply has arrived since.
     has_given_up: bool,
 }
@@ -107,6 +109,7 @@ impl Window {
             not_before: None,
             round_trip: None,
             latest_replied: None,
+            latest_load: 0,
             has_given_up: false,
         }
     }
@@ -194,6 +197,7 @@ impl Window {
             return false;
         }
         self.latest_replied = Some(sent.at);
+        self.latest_load = sent.in_flight;
         let taken = now.saturating_duration_since(sent.at);
         let round_trip = self.round_trip.get_or_insert(RoundTrip::new(taken, now));
         round_trip.add(sent.is_alone, taken, now);
@@ -279,7 +283,9 @@ impl Window {
         }
         let expected = self.expected();
         let load = keys + batches * CALL;
-        let wait = expected.as_nanos() * load as u128 / self.limit as u128;
+        // If the limit has just shrunk, the round trips are still those of the load before.
+        let in_a_round_trip = self.limit.max(self.latest_load);
+        let wait = expected.as_nanos() * load as u128 / in_a_round_trip as u128;
         wait > (self.timeout.saturating_sub(expected) / 3).as_nanos()
     }
 
@@ -378,6 +384,22 @@ mod tests {
     /// How long the server works on the keys of these batches.
     fn busy(replies: &[&Reply]) -> Duration {
         SERVICE_PER_KEY * replies.iter().map(|reply| reply.keys as u32).sum()
+    }
+
+    /// Otherwise a short stall of the process would make it refuse checks for which there is time.
+    #[test]
+    fn a_window_that_has_just_shrunk_does_not_make_the_wait_seem_longer() {
+        let (mut window, start) = (Window::new(SECOND), Instant::now());
+        let quick = send(&mut window, start);
+        reply(&mut window, quick, start + MS);
+        let sent: Vec<_> = (0..16).map(|_| send(&mut window, start + MS)).collect();
+        for (number, sent) in (0..).zip(sent) {
+            reply(&mut window, sent, start + 90 * MS + number * MS);
+        }
+        let _in_flight = send(&mut window, start + 110 * MS);
+        assert!(window.limit < INITIAL / 4, "{}", window.limit);
+        assert!(!window.is_overloaded(40, 40 * Batch::MAX_KEYS));
+        assert!(window.is_overloaded(400, 400 * Batch::MAX_KEYS));
     }
 
     #[test]

@@ -114,9 +114,11 @@ impl NodeQueue {
         Ok(Place::shared(self, op, batch, index))
     }
 
-    /// Sends the checks that wait, if a batch may start.
+    /// Sends the checks that wait, if a batch may start. On this runtime, because the last one may have ended.
     pub(super) fn start(self: &Arc<Self>) {
-        self.start_next(|_| ());
+        let mut state = self.state();
+        state.runtime = Handle::try_current().ok().or(state.runtime.take());
+        self.unlock_and_start(state, Instant::now());
     }
 
     pub(super) fn enqueue(

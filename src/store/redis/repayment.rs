@@ -513,6 +513,24 @@ mod tests {
     }
 
     #[test]
+    fn charges_do_not_depend_on_a_runtime_that_has_ended() {
+        let (_, policy, key, _) = owing();
+        let connector = Connector::url("redis://127.0.0.1:1").unwrap();
+        let (queues, op) = (Queues::new(Topology::new(connector)), Op::acquire(1));
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let add = || queues.add(&policy, &key, &op, Waker::noop()).unwrap();
+        drop(runtime().block_on(async { add() }));
+        let sent = async {
+            let (queue, mut check) = add();
+            queue.start();
+            poll_fn(|cx| queues.poll(&policy, &key, &op, &mut check, cx)).await
+        };
+        let error = format!("{:?}", runtime().block_on(sent).unwrap_err());
+        assert!(error.contains("Connection refused"), "{error}");
+    }
+
+    #[test]
     fn what_was_given_back_or_reset_is_not_charged() {
         let (repayment, policy, key, name) = owing();
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));

@@ -186,7 +186,7 @@ impl Queues {
     /// The queue of a slot's destination, which is added unless there is one.
     fn queue(&self, slot: u16, timeout: Duration) -> Arc<NodeQueue> {
         // Nothing runs under the lock that could panic.
-        let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = self.topology.connections(slot);
         let id = (self.topology.destination_of(&connections), timeout);
         let queues = self.queues.load();
@@ -198,7 +198,12 @@ impl Queues {
         let mut queues: QueueMap = used.map(|(&id, queue)| (id, queue.clone())).collect();
         let queue = Arc::new(NodeQueue::new(self.topology.clone(), connections, timeout));
         queues.insert(id, queue.clone());
-        self.queues.store(queues.into());
+        let old = self.queues.swap(queues.into());
+        drop(adding);
+        // A queue that ends may log. The code of a subscriber must not run under a lock of the caller.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { drop(old) });
+        }
         queue
     }
 
@@ -308,8 +313,38 @@ pub(super) fn no_runtime() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::super::connector::Connector;
+    use super::super::flight::End;
     use super::*;
+
+    /// A subscriber may check with the same limiter.
+    #[tokio::test]
+    async fn what_a_queue_logs_when_it_ends_is_logged_without_locks() {
+        let topology = || Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
+        let (queues, timeout) = (Queues::new(topology()), Duration::from_secs(1));
+        let gone = Arc::new(NodeQueue::new(topology(), topology().connections(0), timeout));
+        gone.returned(End::Lost(gone.sent(1)), &Batch::default());
+        gone.probed(Err(no_runtime()));
+        let map = QueueMap::from_iter([((Destination::Node(1), timeout), gone)]);
+        queues.queues.store(Arc::new(map));
+        let [has_returned, has_logged] = [false; 2].map(|flag| Arc::new(AtomicBool::new(flag)));
+        let writer = {
+            let (has_returned, has_logged) = (has_returned.clone(), has_logged.clone());
+            move || {
+                assert!(has_returned.load(Ordering::Relaxed), "the caller may hold a lock");
+                has_logged.store(true, Ordering::Relaxed);
+                std::io::sink()
+            }
+        };
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        queues.queue(0, timeout);
+        has_returned.store(true, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        assert!(has_logged.load(Ordering::Relaxed));
+    }
 
     /// Or each failover of a cluster would leave connections behind.
     #[test]

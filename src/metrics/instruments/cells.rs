@@ -3,7 +3,7 @@
 //! The same counter of several rows is in neighbouring cells. So what a thread writes when it checks a
 //! thousand policies, and most checks increment the same counter, stays in its caches.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::shard;
@@ -23,6 +23,9 @@ pub(super) struct Row(usize);
 /// The position of a row, to be kept where each check finds it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowIndex(usize);
+
+#[derive(Debug)]
+pub(super) struct AtomicRowIndex(AtomicUsize);
 
 /// Processors fetch cache lines in pairs.
 #[derive(Default)]
@@ -98,6 +101,21 @@ impl RowIndex {
         let block = block.get_or_init(Box::default);
         block.0[counter][self.0 % ROWS].fetch_add(count, Ordering::Relaxed);
         true
+    }
+}
+
+impl AtomicRowIndex {
+    pub(super) fn new(index: RowIndex) -> Self {
+        Self(AtomicUsize::new(index.0))
+    }
+
+    #[inline(always)]
+    pub(super) fn load(&self) -> RowIndex {
+        RowIndex(self.0.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn store(&self, index: RowIndex) {
+        self.0.store(index.0, Ordering::Relaxed);
     }
 }
 

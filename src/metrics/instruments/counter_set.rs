@@ -4,12 +4,11 @@
 //! twentieth. So a thread has cells of its own, unless too many have some already, and a thread of this
 //! module adds these up four times a second.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use super::cells::{self, Row, RowIndex};
+use super::cells::{self, AtomicRowIndex, Row, RowIndex};
 use super::instrument::Counter;
 
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -21,9 +20,8 @@ const KEPT_ALIVE: u32 = 40;
 /// Clones share the counters.
 #[derive(Debug)]
 pub(crate) struct CounterSet {
-    row: RowIndex,
-    /// Whether the counters are watched, as far as this clone knows.
-    is_watched: AtomicBool,
+    /// None until this clone knows that the counters are watched.
+    row: AtomicRowIndex,
     inner: Arc<Inner>,
 }
 
@@ -47,8 +45,7 @@ impl CounterSet {
         let total = |counter| row.as_ref().map_or(0, |row| row.total(counter));
         let reported = Mutex::new((0..counters.len()).map(total).collect());
         Self {
-            row: row.as_ref().map_or(RowIndex::NONE, Row::index),
-            is_watched: AtomicBool::new(false),
+            row: AtomicRowIndex::new(RowIndex::NONE),
             inner: Arc::new(Inner { counters, row, reported, is_watched: Once::new() }),
         }
     }
@@ -56,25 +53,22 @@ impl CounterSet {
     /// Returns whether the counters were registered by this call.
     #[inline(always)]
     pub(crate) fn add(&self, counter: usize, count: u64) -> bool {
-        if !self.row.add(counter, count) {
-            self.add_at_once(counter, count);
-        }
-        !self.is_watched.load(Ordering::Relaxed) && self.register()
-    }
-
-    #[cold]
-    fn add_at_once(&self, counter: usize, count: u64) {
-        self.inner.counters[counter].add(count);
+        !self.row.load().add(counter, count) && self.add_and_register(counter, count)
     }
 
     /// Registers all counters at once: what has not happened yet is reported as 0. Otherwise a rate would
     /// not notice the first time.
     #[cold]
-    fn register(&self) -> bool {
+    fn add_and_register(&self, counter: usize, count: u64) -> bool {
+        let Inner { counters, is_watched, .. } = &*self.inner;
+        let row = self.inner.row_index();
+        if !row.add(counter, count) {
+            counters[counter].add(count);
+        }
         let mut is_first = false;
-        if self.inner.counters.iter().all(Counter::register) {
-            self.is_watched.store(true, Ordering::Relaxed);
-            self.inner.is_watched.call_once(|| {
+        if is_watched.is_completed() || counters.iter().all(Counter::register) {
+            self.row.store(row);
+            is_watched.call_once(|| {
                 watch(&self.inner);
                 is_first = true;
             });
@@ -85,12 +79,15 @@ impl CounterSet {
 
 impl Clone for CounterSet {
     fn clone(&self) -> Self {
-        let is_watched = AtomicBool::new(self.is_watched.load(Ordering::Relaxed));
-        Self { row: self.row, is_watched, inner: self.inner.clone() }
+        Self { row: AtomicRowIndex::new(self.row.load()), inner: self.inner.clone() }
     }
 }
 
 impl Inner {
+    fn row_index(&self) -> RowIndex {
+        self.row.as_ref().map_or(RowIndex::NONE, Row::index)
+    }
+
     /// Reports what has been counted since the last time, and 0 too with `keeps_alive`.
     fn flush(&self, keeps_alive: bool) {
         if !self.is_watched.is_completed() {

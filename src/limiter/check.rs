@@ -211,34 +211,17 @@ impl PendingCheck {
 }
 
 impl Inner {
-    // Always inlined, like those that call it: a call would copy the decision.
-    #[inline(always)]
-    pub(super) fn decision(
-        &self,
-        revision: &Revision,
-        key: &Key,
-        verdict: Verdict,
-        source: Source,
-    ) -> Decision {
-        let is_enforced = self.enforcement.applies_to(key);
-        let quota = revision.tightest(&verdict).clone();
-        Decision::new(verdict, source, is_enforced, quota)
-    }
-
     /// The decision about a check, which is counted.
+    // Always inlined, like those that call it: a call would copy the decision.
     #[inline(always)]
     fn decide(&self, revision: &Revision, key: &Key, verdict: Verdict, source: Source) -> Decision {
         // Before the decision is made: one that is read here would be copied to where it is wanted.
-        let outcome = Outcome::of(verdict.outcome, self.enforcement.applies_to(key));
+        let is_enforced = self.enforcement.applies_to(key);
+        let quota = revision.tightest(&verdict);
+        let outcome = Outcome::of(verdict.outcome, is_enforced);
         self.settings.metrics.decided(source, outcome);
-        trace::decided(
-            revision.policy(),
-            revision.tightest(&verdict),
-            outcome,
-            source,
-            verdict.numbers,
-        );
-        self.decision(revision, key, verdict, source)
+        trace::decided(revision.policy(), quota, outcome, source, verdict.numbers);
+        Decision::new(verdict, source, is_enforced, quota.clone())
     }
 
     /// The decision of the store.

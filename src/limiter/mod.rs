@@ -183,7 +183,9 @@ impl Limiter {
         let mut pending = PendingVerdict::default();
         let verdict =
             poll_fn(|cx| revision.backend.poll_check(&key, &Op::Peek, &mut pending, cx)).await?;
-        Ok(self.inner.decision(revision, &key, verdict, Source::Store))
+        let is_enforced = self.inner.enforcement.applies_to(&key);
+        let quota = revision.tightest(&verdict).clone();
+        Ok(Decision::new(verdict, Source::Store, is_enforced, quota))
     }
 
     /// Fills the key's bucket, for every process that shares it.

@@ -783,9 +783,9 @@
 //! # Metrics and traces
 //!
 //! With the feature `metrics`, tollgate reports to the recorder of the crate [`metrics`]. Install one
-//! before the first check. Counters and histograms, except `tollgate.decisions`, lose what was recorded
-//! before. (A zero-sized recorder is treated as no recorder.) Set no idle timeout in an exporter: what it
-//! removes is not reported again, except `tollgate.decisions`. `cargo run --example metrics
+//! before the first check. Counters and histograms, except `tollgate.decisions` of the first 16,384
+//! policies, lose what was recorded before. (A zero-sized recorder is treated as no recorder.) Set no idle
+//! timeout in an exporter: what it removes is not reported again. `cargo run --example metrics
 //! --features metrics` serves the metrics to Prometheus, and `docs/grafana.json` is a dashboard for
 //! them.
 //!

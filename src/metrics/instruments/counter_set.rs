@@ -4,6 +4,7 @@
 //! twentieth. So a thread has cells of its own, unless too many have some already, and a thread of this
 //! module adds these up four times a second.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
@@ -68,10 +69,10 @@ impl CounterSet {
         let mut is_first = false;
         if is_watched.is_completed() || counters.iter().all(Counter::register) {
             self.row.store(row);
-            is_watched.call_once(|| {
-                watch(&self.inner);
-                is_first = true;
-            });
+            is_watched.call_once(|| is_first = true);
+        }
+        if is_first {
+            watch(&self.inner);
         }
         is_first
     }
@@ -93,7 +94,12 @@ impl Inner {
         if !self.is_watched.is_completed() {
             return;
         }
-        let Some(row) = &self.row else { return };
+        let Some(row) = &self.row else {
+            if keeps_alive {
+                self.counters.iter().for_each(|counter| counter.add(0));
+            }
+            return;
+        };
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, (counter, reported)) in self.counters.iter().zip(&mut *reported).enumerate() {
             let total = row.total(index);
@@ -116,12 +122,15 @@ static WATCHED: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 
 /// Adds the cells up from now on. The thread ends when there is nothing left to watch.
 fn watch(inner: &Arc<Inner>) {
-    let mut watched = watched();
-    watched.push(Arc::downgrade(inner));
-    if watched.len() == 1
+    let is_alone = {
+        let mut watched = watched();
+        watched.push(Arc::downgrade(inner));
+        watched.len() == 1
+    };
+    if is_alone
         && let Err(error) = thread::Builder::new().name("tollgate-metrics".into()).spawn(flush_all)
     {
-        watched.clear();
+        watched().clear();
         tracing::error!(target: "tollgate", %error, "no thread for metrics: decisions are not counted");
     }
 }
@@ -138,7 +147,10 @@ fn flush_all() {
             watched.iter().filter_map(Weak::upgrade).collect()
         };
         let keeps_alive = round % KEPT_ALIVE == 0;
-        sets.iter().for_each(|inner| inner.flush(keeps_alive));
+        for set in sets {
+            // A recorder may panic. The thread must not end with it.
+            let _ = catch_unwind(AssertUnwindSafe(|| set.flush(keeps_alive)));
+        }
     }
 }
 
@@ -151,7 +163,9 @@ fn watched() -> MutexGuard<'static, Vec<Weak<Inner>>> {
 mod tests {
     use std::array;
     use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+    use metrics::{CounterFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
     use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
     use metrics_util::MetricKindMask;
 
@@ -207,6 +221,52 @@ mod tests {
         assert_eq!(total(&prometheus), 1);
     }
 
+    /// Its first increment panics.
+    #[derive(Default)]
+    struct Fragile {
+        has_panicked: AtomicBool,
+        count: AtomicU64,
+    }
+
+    impl CounterFn for Fragile {
+        fn increment(&self, count: u64) {
+            assert!(self.has_panicked.swap(true, Ordering::Relaxed), "for the test");
+            self.count.fetch_add(count, Ordering::Relaxed);
+        }
+
+        fn absolute(&self, _: u64) {}
+    }
+
+    struct OfFragile(Arc<Fragile>);
+
+    impl Recorder for OfFragile {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> metrics::Counter {
+            metrics::Counter::from_arc(self.0.clone())
+        }
+
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> metrics::Gauge {
+            metrics::Gauge::noop()
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> metrics::Histogram {
+            metrics::Histogram::noop()
+        }
+    }
+
+    #[test]
+    fn a_recorder_that_panics_does_not_end_the_reports() {
+        let counter = Arc::new(Fragile::default());
+        let set = CounterSet::new([Counter::new(&DECISIONS, &[])]);
+        metrics::with_local_recorder(&OfFragile(counter.clone()), || set.add(0, 3));
+        while counter.count.load(Ordering::Relaxed) < 3 {
+            thread::sleep(INTERVAL / 10);
+        }
+    }
+
     #[test]
     fn a_set_for_which_there_is_no_row_counts_too() {
         let recorder = PrometheusBuilder::new().build_recorder();
@@ -220,17 +280,20 @@ mod tests {
     /// would be lost.
     #[test]
     fn a_counter_that_does_not_change_is_kept_by_its_recorder() {
-        let idle = (MetricKindMask::COUNTER, Some(Duration::ZERO));
-        let recorder = PrometheusBuilder::new().idle_timeout(idle.0, idle.1).build_recorder();
-        let prometheus = recorder.handle();
-        let set = CounterSet::new([Counter::new(&DECISIONS, &[])]);
-        metrics::with_local_recorder(&recorder, || set.add(0, 1));
-        for _ in 0..3 {
-            set.inner.flush(true);
-            assert_eq!(total(&prometheus), 1);
+        for row in [Row::take(), None] {
+            let recorder = PrometheusBuilder::new()
+                .idle_timeout(MetricKindMask::COUNTER, Some(Duration::ZERO))
+                .build_recorder();
+            let prometheus = recorder.handle();
+            let set = CounterSet::with_row(vec![Counter::new(&DECISIONS, &[])], row);
+            metrics::with_local_recorder(&recorder, || set.add(0, 1));
+            for _ in 0..3 {
+                set.inner.flush(true);
+                assert_eq!(total(&prometheus), 1);
+            }
+            let _ = set.add(0, 1);
+            set.inner.flush(false);
+            assert_eq!(total(&prometheus), 2);
         }
-        let _ = set.add(0, 1);
-        set.inner.flush(false);
-        assert_eq!(total(&prometheus), 2);
     }
 }

@@ -63,34 +63,26 @@ impl NodeQueue {
         Arc::strong_count(&self.connections) > queues || !self.state().queue.is_idle()
     }
 
-    /// Whether checks are sent.
-    pub(super) fn is_open(&self) -> bool {
-        self.state().breaker.refusal(Instant::now()).is_none()
-    }
-
-    /// Whether a check may be sent.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`enqueue`](Self::enqueue) while the breaker is open.
-    pub(super) fn admit(
+    /// Whether the breaker is closed. If it is open and nobody probes, a probe starts.
+    pub(super) fn is_available(
         self: &Arc<Self>,
         policy: &RedisPolicy,
         key: &Key,
         slot: u16,
-    ) -> Result<(), Error> {
-        let now = Instant::now();
-        let mut state = self.state();
-        if state.breaker.refusal(now).is_some()
-            && let Some(error) = state.breaker.refuse()
-        {
-            self.unlock_and_resume(state, (policy, key, slot), now);
-            return Err(error);
+    ) -> bool {
+        let state = self.state();
+        let is_available = state.breaker.open_error().is_none();
+        if !is_available {
+            self.unlock_and_resume(state, (policy, key, slot), Instant::now());
         }
-        Ok(())
+        is_available
     }
 
     /// Adds a check that is sent with the next one, or by [`start`](Self::start).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`enqueue`](Self::enqueue).
     pub(super) fn add(
         self: &Arc<Self>,
         policy: &Arc<RedisPolicy>,
@@ -101,8 +93,11 @@ impl NodeQueue {
     ) -> Result<Place, Error> {
         let now = Instant::now();
         let mut state = self.state();
-        if let Some(error) = state.breaker.refusal(now) {
-            return Err(error.clone());
+        if !state.breaker.sends(now)
+            && let Some(error) = state.breaker.refuse()
+        {
+            self.unlock_and_resume(state, (policy, key, slot), now);
+            return Err(error);
         }
         if state.runtime.is_none() {
             state.runtime = Some(Handle::try_current().map_err(|_| no_runtime())?);

@@ -94,4 +94,13 @@ impl RedisPolicy {
         let local = Local::new(std::num::NonZeroUsize::MIN, 1).into();
         Self::new(&spec, "tests", &local).unwrap().into()
     }
+
+    /// Of another limiter, which shares the buckets.
+    pub(super) fn with_timeout(&self, timeout: Duration) -> Arc<Self> {
+        let Self { limits, denials, metrics, .. } = self;
+        let (limits, denials, metrics) = (limits.clone(), denials.clone(), metrics.clone());
+        let spec = PolicySpec { name: "policy".into(), limits, timeout, denials, metrics };
+        let local = self.local.as_ref().unwrap().local();
+        Self::new(&spec, "tests", local).unwrap().into()
+    }
 }

@@ -167,20 +167,12 @@ impl Queues {
         if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 }
     }
 
-    /// Whether a check may be sent: see [`NodeQueue::admit`].
-    pub(super) fn admit(&self, policy: &RedisPolicy, key: &Key) -> Result<(), Error> {
+    /// Whether the server of a key is available: see [`NodeQueue::is_available`].
+    pub(super) fn is_available(&self, policy: &RedisPolicy, key: &Key) -> bool {
         let slot = self.slot(policy, key);
         let queues = self.queues.load();
         let queue = queues.get(&(self.topology.destination(slot), policy.timeout));
-        queue.map_or(Ok(()), |queue| queue.admit(policy, key, slot))
-    }
-
-    /// Whether the checks of a key are sent.
-    pub(super) fn is_open(&self, policy: &RedisPolicy, key: &Key) -> bool {
-        let slot = self.slot(policy, key);
-        let queues = self.queues.load();
-        let queue = queues.get(&(self.topology.destination(slot), policy.timeout));
-        queue.is_none_or(|queue| queue.is_open())
+        queue.is_none_or(|queue| queue.is_available(policy, key, slot))
     }
 
     /// The queue of a slot's destination, which is added unless there is one.
@@ -194,15 +186,17 @@ impl Queues {
             return queue.clone();
         }
         let of_node = |node| queues.keys().filter(|(other, _)| *other == node).count();
-        let used = queues.iter().filter(|((node, _), queue)| queue.is_used(of_node(*node)));
-        let mut queues: QueueMap = used.map(|(&id, queue)| (id, queue.clone())).collect();
+        let all = queues.iter().map(|(&id, queue)| (id, queue.clone()));
+        let (mut used, unused): (QueueMap, QueueMap) =
+            all.partition(|((node, _), queue)| queue.is_used(of_node(*node)));
         let queue = Arc::new(NodeQueue::new(self.topology.clone(), connections, timeout));
-        queues.insert(id, queue.clone());
-        let old = self.queues.swap(queues.into());
-        drop(adding);
-        // A queue that ends may log. The code of a subscriber must not run under a lock of the caller.
+        used.insert(id, queue.clone());
+        self.queues.store(used.into());
+        drop((adding, queues));
+        // This may log, and the code of a subscriber must not run under a lock of the caller.
+        let end = async move { unused.values().for_each(|queue| queue.end_breaker()) };
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { drop(old) });
+            runtime.spawn(end);
         }
         queue
     }
@@ -315,9 +309,27 @@ pub(super) fn no_runtime() -> Error {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use tokio::net::TcpListener;
+
     use super::super::connector::Connector;
     use super::super::flight::End;
     use super::*;
+
+    /// The runtime of the last prober may have ended. Without checks, only charges notice.
+    #[tokio::test]
+    async fn a_server_that_is_not_available_is_probed() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", server.local_addr().unwrap());
+        let queues = Queues::new(Topology::new(Connector::url(url).unwrap()));
+        let (policy, key) = (RedisPolicy::for_tests(Duration::from_secs(1)), Key::from("key"));
+        let queue = queues.queue(0, policy.timeout);
+        queue.returned(End::Lost(queue.sent(1)), &Batch::default());
+        queue.probed(Err(no_runtime()));
+        queue.probe_abandoned();
+        assert!(!queues.is_available(&policy, &key));
+        let probed = tokio::time::timeout(Duration::from_secs(10), server.accept()).await;
+        assert!(probed.is_ok(), "nobody connects");
+    }
 
     /// A subscriber may check with the same limiter.
     #[tokio::test]

@@ -72,12 +72,17 @@ struct Charge {
     name: Vec<u8>,
     policy: Arc<RedisPolicy>,
     key: Key,
-    permits: Permits,
     end: End,
 }
 
+enum Joined {
+    Queued(Queued),
+    /// Nothing of it still counts.
+    Nothing(Charge),
+}
+
 /// A charge that is sent with the next checks.
-struct Joined {
+struct Queued {
     charge: Charge,
     op: Op,
     queue: Arc<NodeQueue>,
@@ -179,7 +184,7 @@ impl Repayment {
     pub(super) fn charge_before_check(
         self: &Arc<Self>,
         queues: &Arc<Queues>,
-        policy: &RedisPolicy,
+        policy: &Arc<RedisPolicy>,
         key: &Key,
         cx: &mut Context<'_>,
     ) -> Result<(), Error> {
@@ -193,21 +198,29 @@ impl Repayment {
     fn charge_now(
         self: &Arc<Self>,
         queues: &Arc<Queues>,
-        policy: &RedisPolicy,
+        policy: &Arc<RedisPolicy>,
         key: &Key,
         cx: &mut Context<'_>,
     ) -> Result<(), Error> {
         // If the runtime of the last run has ended.
         self.start(queues);
-        let Ok(runtime) = Handle::try_current() else { return Ok(()) };
-        queues.admit(policy, key)?;
-        let mut ledger = self.ledger();
-        let Some(charge) = ledger.begin(self, &policy.encoder.name(key).to_bytes()) else {
-            return Ok(());
+        let joined = {
+            let mut ledger = self.ledger();
+            let name = policy.encoder.name(key).to_bytes();
+            let Some((_, name, owed)) = ledger.keys.get_full_mut(&name) else { return Ok(()) };
+            // So that the charge waits in the same queue as the check.
+            owed.follow(policy);
+            owed.join(self, name, queues, cx.waker())?
         };
-        if let Some(joined) = charge.join(ledger, queues, cx.waker())? {
-            let queues = queues.clone();
-            runtime.spawn(async move { joined.finish(&queues).await });
+        match joined {
+            Some(Joined::Queued(queued)) => {
+                let (queue, queues) = (queued.queue.clone(), queues.clone());
+                queue.spawn(async move {
+                    queued.finish(&queues).await;
+                });
+            }
+            Some(Joined::Nothing(charge)) => charge.end(End::Charged),
+            None => {}
         }
         Ok(())
     }
@@ -251,19 +264,29 @@ impl Repayment {
         let mut charges = FuturesUnordered::new();
         let keys = self.count.load(Ordering::Relaxed).min(KEYS);
         for _ in 0..keys {
-            let mut ledger = self.ledger();
-            let is_open = |owed: &Owed| queues.is_open(&owed.policy, &owed.key);
-            let Some(charge) = ledger.begin_next(self, is_open) else { continue };
-            match charge.join(ledger, queues, Waker::noop()) {
-                Ok(Some(joined)) => charges.push(joined.finish(queues)),
-                Ok(None) => has_charged = true,
-                Err(_) => {}
+            match self.join_next(queues) {
+                Some(Joined::Queued(queued)) => charges.push(queued.finish(queues)),
+                Some(Joined::Nothing(charge)) => {
+                    charge.end(End::Charged);
+                    has_charged = true;
+                }
+                None => {}
             }
         }
         while let Some(end) = charges.next().await {
             has_charged |= end == End::Charged;
         }
         has_charged
+    }
+
+    /// The charge of the key whose turn it is, unless it has to wait.
+    fn join_next(self: &Arc<Self>, queues: &Queues) -> Option<Joined> {
+        let mut ledger = self.ledger();
+        let (name, owed) = ledger.next()?;
+        if !queues.is_available(&owed.policy, &owed.key) {
+            return None;
+        }
+        owed.join(self, name, queues, Waker::noop()).ok().flatten()
     }
 
     fn end(&self, charge: &Charge) {
@@ -306,22 +329,11 @@ impl Repayment {
 }
 
 impl Ledger {
-    /// Begins the charge of a key, unless another one is under way.
-    fn begin(&mut self, repayment: &Arc<Repayment>, name: &[u8]) -> Option<Charge> {
-        let (_, name, owed) = self.keys.get_full_mut(name)?;
-        owed.begin(repayment, name)
-    }
-
-    /// The same for the key whose turn it is, if it may be charged.
-    fn begin_next(
-        &mut self,
-        repayment: &Arc<Repayment>,
-        may_charge: impl Fn(&Owed) -> bool,
-    ) -> Option<Charge> {
+    /// The key whose turn it is.
+    fn next(&mut self) -> Option<(&Vec<u8>, &mut Owed)> {
         let index = if self.next < self.keys.len() { self.next } else { 0 };
         self.next = index + 1;
-        let (name, owed) = self.keys.get_index_mut(index)?;
-        if may_charge(owed) { owed.begin(repayment, name) } else { None }
+        self.keys.get_index_mut(index)
     }
 }
 
@@ -348,60 +360,52 @@ impl Owed {
         }
     }
 
-    fn begin(&mut self, repayment: &Arc<Repayment>, name: &[u8]) -> Option<Charge> {
+    /// Adds a charge to the queue of its server, unless another one is under way. The ledger is locked until
+    /// then, so that no other check of the key goes ahead of it.
+    fn join(
+        &mut self,
+        repayment: &Arc<Repayment>,
+        name: &[u8],
+        queues: &Queues,
+        waker: &Waker,
+    ) -> Result<Option<Joined>, Error> {
         if self.charging.is_some() {
-            return None;
+            return Ok(None);
         }
-        let permits = mem::take(&mut self.permits);
-        self.charging = Some(permits.clone());
-        Some(Charge {
-            repayment: repayment.clone(),
-            name: name.to_owned(),
-            policy: self.policy.clone(),
-            key: self.key.clone(),
-            permits,
-            end: End::Unknown,
-        })
+        let Some(op) = self.op() else {
+            return Ok(Some(Joined::Nothing(self.begin(repayment, name))));
+        };
+        let (queue, check) = queues.add(&self.policy, &self.key, &op, waker)?;
+        let charge = self.begin(repayment, name);
+        Ok(Some(Joined::Queued(Queued { charge, op, queue, check })))
     }
-}
 
-impl Charge {
     /// What still counts. `None` if nothing does.
     fn op(&self) -> Option<Op> {
         let adjustment = self.policy.local.as_ref()?.owed(&self.key, &self.permits);
         (!adjustment.is_nothing()).then_some(Op::Adjust(adjustment))
     }
 
-    /// Adds it to the queue of its server, unless nothing of it still counts. The ledger is locked until
-    /// then, so that no other check of the key goes ahead of it.
-    fn join(
-        self,
-        ledger: MutexGuard<'_, Ledger>,
-        queues: &Queues,
-        waker: &Waker,
-    ) -> Result<Option<Joined>, Error> {
-        let Some(op) = self.op() else {
-            drop(ledger);
-            self.end(End::Charged);
-            return Ok(None);
-        };
-        let joined = queues.add(&self.policy, &self.key, &op, waker);
-        drop(ledger);
-        match joined {
-            Ok((queue, check)) => Ok(Some(Joined { charge: self, op, queue, check })),
-            Err(error) => {
-                self.end(End::NotCharged);
-                Err(error)
-            }
+    fn begin(&mut self, repayment: &Arc<Repayment>, name: &[u8]) -> Charge {
+        let permits = mem::take(&mut self.permits);
+        self.charging = Some(permits);
+        Charge {
+            repayment: repayment.clone(),
+            name: name.to_owned(),
+            policy: self.policy.clone(),
+            key: self.key.clone(),
+            end: End::Unknown,
         }
     }
+}
 
+impl Charge {
     fn end(mut self, end: End) {
         self.end = end;
     }
 }
 
-impl Joined {
+impl Queued {
     /// Sends it, and waits for the reply.
     async fn finish(self, queues: &Queues) -> End {
         let Self { charge, op, queue, mut check } = self;
@@ -455,6 +459,8 @@ impl Drop for Run {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::super::batch::Batch;
     use super::super::connector::Connector;
     use super::super::flight::End as FlightEnd;
@@ -466,34 +472,45 @@ mod tests {
     fn owing() -> (Arc<Repayment>, Arc<RedisPolicy>, Key, Vec<u8>) {
         let policy = RedisPolicy::for_tests(Duration::from_secs(1));
         let (repayment, key) = (Arc::new(Repayment::new(10)), Key::from("key"));
+        assert!(policy.local.as_ref().unwrap().decide(&key, &Op::acquire(1)).is_allowed());
         repayment.add(&policy, &key, &Op::acquire(3));
         let name = policy.encoder.name(&key).to_bytes();
         (repayment, policy, key, name)
     }
 
-    fn begin(repayment: &Arc<Repayment>, name: &[u8]) -> Option<Charge> {
-        repayment.ledger().begin(repayment, name)
+    fn queues() -> Arc<Queues> {
+        let connector = Connector::url("redis://127.0.0.1:1").unwrap();
+        Arc::new(Queues::new(Topology::new(connector)))
     }
 
-    #[test]
-    fn a_charge_that_is_cut_short_is_not_made_again_and_blocks_no_other() {
+    fn begin(repayment: &Arc<Repayment>, name: &[u8]) -> (Charge, Vec<u64>) {
+        let mut ledger = repayment.ledger();
+        let owed = ledger.keys.get_mut(name).unwrap();
+        let charge = owed.begin(repayment, name);
+        (charge, owed.charging.as_ref().unwrap().to_vec())
+    }
+
+    #[tokio::test]
+    async fn a_charge_that_is_cut_short_is_not_made_again_and_blocks_no_other() {
         let (repayment, policy, key, name) = owing();
-        let charge = begin(&repayment, &name).unwrap();
-        assert!(begin(&repayment, &name).is_none(), "one at a time");
-        drop(charge);
-        assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
+        let (queues, cx) = (queues(), &mut Context::from_waker(Waker::noop()));
+        let charge = repayment.join_next(&queues);
+        assert!(charge.is_some());
         repayment.add(&policy, &key, &Op::acquire(2));
-        assert_eq!(begin(&repayment, &name).unwrap().permits.as_slice(), [2]);
+        assert!(repayment.join_next(&queues).is_none(), "one at a time");
+        repayment.charge_before_check(&queues, &policy, &key, cx).unwrap();
+        drop(charge);
+        assert_eq!(begin(&repayment, &name).1, [2]);
     }
 
     #[test]
     fn what_is_taken_during_a_charge_is_charged_later() {
         for (end, owed) in [(End::Charged, 2), (End::Unknown, 2), (End::NotCharged, 5)] {
             let (repayment, policy, key, name) = owing();
-            let charge = begin(&repayment, &name).unwrap();
+            let (charge, _) = begin(&repayment, &name);
             repayment.add(&policy, &key, &Op::acquire(2));
             charge.end(end);
-            assert_eq!(begin(&repayment, &name).unwrap().permits.as_slice(), [owed]);
+            assert_eq!(begin(&repayment, &name).1, [owed]);
         }
     }
 
@@ -501,22 +518,34 @@ mod tests {
     #[tokio::test]
     async fn a_check_is_refused_together_with_the_charge_before_it() {
         let (repayment, policy, key, name) = owing();
-        let connector = Connector::url("redis://127.0.0.1:1").unwrap();
-        let queues = Arc::new(Queues::new(Topology::new(connector)));
+        let queues = queues();
         let cx = &mut Context::from_waker(Waker::noop());
         let (queue, _) = queues.add(&policy, &key, &Op::Peek, cx.waker()).unwrap();
         queue.returned(FlightEnd::Lost(queue.sent(1)), &Batch::default());
         queue.probed(Err(Error::new(ErrorKind::Unavailable, "for the test")));
         let refused = repayment.charge_before_check(&queues, &policy, &key, cx);
         assert!(refused.unwrap_err().to_string().contains("for the test"));
-        assert_eq!(begin(&repayment, &name).unwrap().permits.as_slice(), [3]);
+        assert_eq!(begin(&repayment, &name).1, [3]);
+    }
+
+    /// The breaker of a limiter whose timeout is too short is open although the server works.
+    #[tokio::test]
+    async fn what_a_limiter_with_another_timeout_took_is_charged_in_the_queue_of_the_check() {
+        let (repayment, policy, key, name) = owing();
+        let (queues, cx) = (queues(), &mut Context::from_waker(Waker::noop()));
+        let (queue, _) = queues.add(&policy, &key, &Op::Peek, cx.waker()).unwrap();
+        queue.returned(FlightEnd::Lost(queue.sent(1)), &Batch::default());
+        queue.probed(Err(Error::new(ErrorKind::Unavailable, "for the test")));
+        let neighbor = policy.with_timeout(Duration::from_secs(2));
+        repayment.charge_before_check(&queues, &neighbor, &key, cx).unwrap();
+        let ledger = repayment.ledger();
+        assert_eq!(ledger.keys[&name].charging.as_deref(), Some(&[3][..]));
     }
 
     #[test]
     fn charges_do_not_depend_on_a_runtime_that_has_ended() {
         let (_, policy, key, _) = owing();
-        let connector = Connector::url("redis://127.0.0.1:1").unwrap();
-        let (queues, op) = (Queues::new(Topology::new(connector)), Op::acquire(1));
+        let (queues, op) = (queues(), Op::acquire(1));
         let runtime =
             || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let add = || queues.add(&policy, &key, &op, Waker::noop()).unwrap();
@@ -534,14 +563,14 @@ mod tests {
     fn what_was_given_back_or_reset_is_not_charged() {
         let (repayment, policy, key, name) = owing();
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));
-        let charge = begin(&repayment, &name).unwrap();
-        assert_eq!(charge.permits.as_slice(), [1]);
+        let (charge, permits) = begin(&repayment, &name);
+        assert_eq!(permits, [1]);
         charge.end(End::NotCharged);
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&9)));
         repayment.add(&policy, &key, &Op::acquire(4));
         repayment.forget(&policy, &key);
-        let charge = begin(&repayment, &name).unwrap();
-        assert_eq!(charge.permits.as_slice(), [0]);
+        let (charge, permits) = begin(&repayment, &name);
+        assert_eq!(permits, [0]);
         charge.end(End::Charged);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
     }
@@ -550,12 +579,12 @@ mod tests {
     #[test]
     fn what_is_given_back_or_reset_during_a_charge_is_not_charged_later() {
         let (repayment, policy, key, name) = owing();
-        let charge = begin(&repayment, &name).unwrap();
+        let (charge, _) = begin(&repayment, &name);
         repayment.add(&policy, &key, &Op::acquire(1));
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));
         charge.end(End::NotCharged);
-        let charge = begin(&repayment, &name).unwrap();
-        assert_eq!(charge.permits.as_slice(), [2]);
+        let (charge, permits) = begin(&repayment, &name);
+        assert_eq!(permits, [2]);
         repayment.forget(&policy, &key);
         charge.end(End::NotCharged);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
@@ -574,13 +603,13 @@ mod tests {
         let name = old.encoder.name(&key).to_bytes();
         repayment.add(&old, &key, &Op::acquire(300));
         repayment.add(&new, &key, &Op::acquire(1));
-        let charge = begin(&repayment, &name).unwrap();
-        assert_eq!(charge.permits.as_slice(), [1, 301]);
+        let (charge, permits) = begin(&repayment, &name);
+        assert_eq!(permits, [1, 301]);
         // The first revision is back when it turns out that the charge was not made.
         repayment.add(&old, &key, &Op::acquire(2));
         charge.end(End::NotCharged);
         repayment.add(&new, &key, &Op::Adjust(new.limits.credit(&3)));
-        assert_eq!(begin(&repayment, &name).unwrap().permits.as_slice(), [0, 300]);
+        assert_eq!(begin(&repayment, &name).1, [0, 300]);
     }
 
     #[test]
@@ -590,10 +619,8 @@ mod tests {
         for key in 0..300u32 {
             repayment.add(&policy, &Key::from(key), &Op::acquire(1));
         }
-        // They are under way until the end.
-        let begin_next = |_| repayment.ledger().begin_next(&repayment, |_| true);
-        let charges: Vec<_> = (0..300).filter_map(begin_next).collect();
-        assert_eq!(charges.len(), 300);
-        assert!(begin_next(0).is_none());
+        let next = |_| repayment.ledger().next().unwrap().0.clone();
+        let turns: HashSet<_> = (0..300).map(next).collect();
+        assert_eq!(turns.len(), 300);
     }
 }

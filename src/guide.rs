@@ -784,7 +784,7 @@
 //!
 //! With the feature `metrics`, tollgate reports to the recorder of the crate [`metrics`]. Install one
 //! before the first check. Counters and histograms, except `tollgate.decisions` of the first 16,384
-//! policies, lose what was recorded before. (A zero-sized recorder is treated as no recorder.) Set no idle
+//! limiters, lose what was recorded before. (A zero-sized recorder is treated as no recorder.) Set no idle
 //! timeout in an exporter: what it removes is not reported again. `cargo run --example metrics
 //! --features metrics` serves the metrics to Prometheus, and `docs/grafana.json` is a dashboard for
 //! them.

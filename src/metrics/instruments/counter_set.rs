@@ -91,6 +91,11 @@ impl Inner {
 
     /// Reports what has been counted since the last time, and 0 too with `keeps_alive`.
     fn flush(&self, keeps_alive: bool) {
+        // A recorder may panic. The thread that reports must not end with it.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.report(keeps_alive)));
+    }
+
+    fn report(&self, keeps_alive: bool) {
         if !self.is_watched.is_completed() {
             return;
         }
@@ -147,10 +152,7 @@ fn flush_all() {
             watched.iter().filter_map(Weak::upgrade).collect()
         };
         let keeps_alive = round % KEPT_ALIVE == 0;
-        for set in sets {
-            // A recorder may panic. The thread must not end with it.
-            let _ = catch_unwind(AssertUnwindSafe(|| set.flush(keeps_alive)));
-        }
+        sets.iter().for_each(|inner| inner.flush(keeps_alive));
     }
 }
 

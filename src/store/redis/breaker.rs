@@ -113,9 +113,9 @@ impl Breaker {
         Some(open.error.clone())
     }
 
-    /// Whether the next check is sent, maybe as a trial.
-    pub(super) fn sends(&self, now: Instant) -> bool {
-        self.open.is_none() || self.is_trial_due(now)
+    /// The error of the next check, if it will not be sent.
+    pub(super) fn refusal(&self, now: Instant) -> Option<&Error> {
+        self.open_error().filter(|_| !self.is_trial_due(now))
     }
 
     pub(super) fn open_error(&self) -> Option<&Error> {
@@ -274,8 +274,11 @@ mod tests {
         let tried: Vec<_> =
             (0..1_000).filter(|&ms| breaker.starts_trial(start + ms * MS)).collect();
         assert_eq!(tried, [369, 719]);
-        assert!(!breaker.sends(start + 1_068 * MS));
-        assert!(breaker.sends(start + 1_069 * MS), "what goes with a trial is sent, too");
+        assert!(breaker.refusal(start + 1_068 * MS).is_some());
+        assert!(
+            breaker.refusal(start + 1_069 * MS).is_none(),
+            "what goes with a trial is sent, too"
+        );
         assert!(!breaker.failed(Fault::Late, start + 969 * MS), "there is a prober");
         assert_eq!(breaker.succeeded(start + 318 * MS), Probed::Works, "sent before the trial");
         assert!(breaker.open_error().is_some());

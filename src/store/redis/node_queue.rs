@@ -63,26 +63,46 @@ impl NodeQueue {
         Arc::strong_count(&self.connections) > queues || !self.state().queue.is_idle()
     }
 
-    /// Whether the breaker is closed. If it is open and nobody probes, a probe starts.
+    /// Whether the breaker is closed. If it is open, and nobody probes or the prober is overdue, a probe
+    /// starts.
     pub(super) fn is_available(
         self: &Arc<Self>,
         policy: &RedisPolicy,
         key: &Key,
         slot: u16,
     ) -> bool {
-        let state = self.state();
+        let now = Instant::now();
+        let mut state = self.state();
         let is_available = state.breaker.open_error().is_none();
-        if !is_available {
-            self.unlock_and_resume(state, (policy, key, slot), Instant::now());
+        if state.breaker.resume(now) || state.breaker.starts_trial(now) {
+            self.unlock_and_probe(state, Target::new(policy, key, slot), now);
         }
         is_available
     }
 
-    /// Adds a check that is sent with the next one, or by [`start`](Self::start).
+    /// Whether a check may be sent.
     ///
     /// # Errors
     ///
-    /// Those of [`enqueue`](Self::enqueue).
+    /// Those of [`enqueue`](Self::enqueue) while the breaker is open.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        policy: &RedisPolicy,
+        key: &Key,
+        slot: u16,
+    ) -> Result<(), Error> {
+        let now = Instant::now();
+        let mut state = self.state();
+        if state.breaker.refusal(now).is_some()
+            && let Some(error) = state.breaker.refuse()
+        {
+            self.unlock_and_resume(state, (policy, key, slot), now);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Adds a check that is sent with the next one, or by [`start`](Self::start).
     pub(super) fn add(
         self: &Arc<Self>,
         policy: &Arc<RedisPolicy>,
@@ -93,11 +113,8 @@ impl NodeQueue {
     ) -> Result<Place, Error> {
         let now = Instant::now();
         let mut state = self.state();
-        if !state.breaker.sends(now)
-            && let Some(error) = state.breaker.refuse()
-        {
-            self.unlock_and_resume(state, (policy, key, slot), now);
-            return Err(error);
+        if let Some(error) = state.breaker.refusal(now) {
+            return Err(error.clone());
         }
         if state.runtime.is_none() {
             state.runtime = Some(Handle::try_current().map_err(|_| no_runtime())?);

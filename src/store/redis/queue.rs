@@ -124,16 +124,18 @@ impl Queues {
         Poll::Ready(verdict)
     }
 
-    /// Adds a check that is sent with the next one of its queue, or by [`NodeQueue::start`].
+    /// Adds a check that is sent with the next one of the queue with this timeout, or by
+    /// [`NodeQueue::start`].
     pub(super) fn add(
         &self,
         policy: &Arc<RedisPolicy>,
+        timeout: Duration,
         key: &Key,
         op: &Op,
         waker: &Waker,
     ) -> Result<(Arc<NodeQueue>, QueuedCheck), Error> {
         let slot = self.slot(policy, key);
-        let queue = self.queue(slot, policy.timeout);
+        let queue = self.queue(slot, timeout);
         let place = queue.add(policy, key, slot, op, waker)?;
         Ok((queue, QueuedCheck(Progress::Queued(place))))
     }
@@ -165,6 +167,14 @@ impl Queues {
 
     fn slot(&self, policy: &RedisPolicy, key: &Key) -> u16 {
         if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 }
+    }
+
+    /// Whether a check may be sent: see [`NodeQueue::admit`].
+    pub(super) fn admit(&self, policy: &RedisPolicy, key: &Key) -> Result<(), Error> {
+        let slot = self.slot(policy, key);
+        let queues = self.queues.load();
+        let queue = queues.get(&(self.topology.destination(slot), policy.timeout));
+        queue.map_or(Ok(()), |queue| queue.admit(policy, key, slot))
     }
 
     /// Whether the server of a key is available: see [`NodeQueue::is_available`].
@@ -315,20 +325,30 @@ mod tests {
     use super::super::flight::End;
     use super::*;
 
-    /// The runtime of the last prober may have ended. Without checks, only charges notice.
+    /// The runtime of the last prober may have ended, or stand still. Without checks, only charges notice.
     #[tokio::test]
     async fn a_server_that_is_not_available_is_probed() {
-        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("redis://{}", server.local_addr().unwrap());
-        let queues = Queues::new(Topology::new(Connector::url(url).unwrap()));
-        let (policy, key) = (RedisPolicy::for_tests(Duration::from_secs(1)), Key::from("key"));
-        let queue = queues.queue(0, policy.timeout);
-        queue.returned(End::Lost(queue.sent(1)), &Batch::default());
-        queue.probed(Err(no_runtime()));
-        queue.probe_abandoned();
-        assert!(!queues.is_available(&policy, &key));
-        let probed = tokio::time::timeout(Duration::from_secs(10), server.accept()).await;
-        assert!(probed.is_ok(), "nobody connects");
+        for (timeout, is_abandoned) in [(1, false), (1_000, true)] {
+            let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("redis://{}", server.local_addr().unwrap());
+            let queues = Queues::new(Topology::new(Connector::url(url).unwrap()));
+            let policy = RedisPolicy::for_tests(Duration::from_millis(timeout));
+            let queue = queues.queue(0, policy.timeout);
+            queue.returned(End::Lost(queue.sent(1)), &Batch::default());
+            queue.probed(Err(no_runtime()));
+            if is_abandoned {
+                queue.probe_abandoned();
+            }
+            let probed = async {
+                let accept = || {
+                    assert!(!queues.is_available(&policy, &Key::from("key")));
+                    tokio::time::timeout(Duration::from_millis(1), server.accept())
+                };
+                while accept().await.is_err() {}
+            };
+            let probed = tokio::time::timeout(Duration::from_secs(10), probed).await;
+            assert!(probed.is_ok(), "nobody connects");
+        }
     }
 
     /// A subscriber may check with the same limiter.

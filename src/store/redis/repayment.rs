@@ -184,7 +184,7 @@ impl Repayment {
     pub(super) fn charge_before_check(
         self: &Arc<Self>,
         queues: &Arc<Queues>,
-        policy: &Arc<RedisPolicy>,
+        policy: &RedisPolicy,
         key: &Key,
         cx: &mut Context<'_>,
     ) -> Result<(), Error> {
@@ -198,26 +198,25 @@ impl Repayment {
     fn charge_now(
         self: &Arc<Self>,
         queues: &Arc<Queues>,
-        policy: &Arc<RedisPolicy>,
+        policy: &RedisPolicy,
         key: &Key,
         cx: &mut Context<'_>,
     ) -> Result<(), Error> {
         // If the runtime of the last run has ended.
         self.start(queues);
+        let Ok(runtime) = Handle::try_current() else { return Ok(()) };
+        queues.admit(policy, key)?;
         let joined = {
             let mut ledger = self.ledger();
             let name = policy.encoder.name(key).to_bytes();
             let Some((_, name, owed)) = ledger.keys.get_full_mut(&name) else { return Ok(()) };
-            // So that the charge waits in the same queue as the check.
-            owed.follow(policy);
-            owed.join(self, name, queues, cx.waker())?
+            // In the queue of the check, also if a limiter with another timeout has taken the permits.
+            owed.join(self, name, queues, policy.timeout, cx.waker())?
         };
         match joined {
             Some(Joined::Queued(queued)) => {
-                let (queue, queues) = (queued.queue.clone(), queues.clone());
-                queue.spawn(async move {
-                    queued.finish(&queues).await;
-                });
+                let queues = queues.clone();
+                runtime.spawn(async move { queued.finish(&queues).await });
             }
             Some(Joined::Nothing(charge)) => charge.end(End::Charged),
             None => {}
@@ -286,7 +285,8 @@ impl Repayment {
         if !queues.is_available(&owed.policy, &owed.key) {
             return None;
         }
-        owed.join(self, name, queues, Waker::noop()).ok().flatten()
+        let timeout = owed.policy.timeout;
+        owed.join(self, name, queues, timeout, Waker::noop()).ok().flatten()
     }
 
     fn end(&self, charge: &Charge) {
@@ -360,13 +360,14 @@ impl Owed {
         }
     }
 
-    /// Adds a charge to the queue of its server, unless another one is under way. The ledger is locked until
-    /// then, so that no other check of the key goes ahead of it.
+    /// Adds a charge to the queue with this timeout, unless another one is under way. The ledger is locked
+    /// until then, so that no other check of that queue goes ahead of it.
     fn join(
         &mut self,
         repayment: &Arc<Repayment>,
         name: &[u8],
         queues: &Queues,
+        timeout: Duration,
         waker: &Waker,
     ) -> Result<Option<Joined>, Error> {
         if self.charging.is_some() {
@@ -375,7 +376,7 @@ impl Owed {
         let Some(op) = self.op() else {
             return Ok(Some(Joined::Nothing(self.begin(repayment, name))));
         };
-        let (queue, check) = queues.add(&self.policy, &self.key, &op, waker)?;
+        let (queue, check) = queues.add(&self.policy, timeout, &self.key, &op, waker)?;
         let charge = self.begin(repayment, name);
         Ok(Some(Joined::Queued(Queued { charge, op, queue, check })))
     }
@@ -520,7 +521,7 @@ mod tests {
         let (repayment, policy, key, name) = owing();
         let queues = queues();
         let cx = &mut Context::from_waker(Waker::noop());
-        let (queue, _) = queues.add(&policy, &key, &Op::Peek, cx.waker()).unwrap();
+        let (queue, _) = queues.add(&policy, policy.timeout, &key, &Op::Peek, cx.waker()).unwrap();
         queue.returned(FlightEnd::Lost(queue.sent(1)), &Batch::default());
         queue.probed(Err(Error::new(ErrorKind::Unavailable, "for the test")));
         let refused = repayment.charge_before_check(&queues, &policy, &key, cx);
@@ -533,7 +534,7 @@ mod tests {
     async fn what_a_limiter_with_another_timeout_took_is_charged_in_the_queue_of_the_check() {
         let (repayment, policy, key, name) = owing();
         let (queues, cx) = (queues(), &mut Context::from_waker(Waker::noop()));
-        let (queue, _) = queues.add(&policy, &key, &Op::Peek, cx.waker()).unwrap();
+        let (queue, _) = queues.add(&policy, policy.timeout, &key, &Op::Peek, cx.waker()).unwrap();
         queue.returned(FlightEnd::Lost(queue.sent(1)), &Batch::default());
         queue.probed(Err(Error::new(ErrorKind::Unavailable, "for the test")));
         let neighbor = policy.with_timeout(Duration::from_secs(2));
@@ -548,7 +549,7 @@ mod tests {
         let (queues, op) = (queues(), Op::acquire(1));
         let runtime =
             || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let add = || queues.add(&policy, &key, &op, Waker::noop()).unwrap();
+        let add = || queues.add(&policy, policy.timeout, &key, &op, Waker::noop()).unwrap();
         drop(runtime().block_on(async { add() }));
         let sent = async {
             let (queue, mut check) = add();

@@ -166,6 +166,7 @@ mod tests {
     use std::array;
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::Instant;
 
     use metrics::{CounterFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
     use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -179,6 +180,14 @@ mod tests {
         let text = prometheus.render();
         let lines = text.lines().filter(|line| line.starts_with("tollgate_decisions"));
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+    }
+
+    fn await_reports(have_arrived: impl Fn() -> bool) {
+        let deadline = Instant::now() + 40 * INTERVAL;
+        while !have_arrived() {
+            assert!(Instant::now() < deadline, "nothing is reported");
+            thread::sleep(INTERVAL / 10);
+        }
     }
 
     /// Some of them have no shard of their own.
@@ -203,9 +212,7 @@ mod tests {
                 });
             }
         });
-        while total(&prometheus) < THREADS as u64 * 20_000 {
-            thread::sleep(INTERVAL / 10);
-        }
+        await_reports(|| total(&prometheus) >= THREADS as u64 * 20_000);
         let _ = set.add(7, 5);
         drop(set);
         assert_eq!(total(&prometheus), THREADS as u64 * 20_000 + 5, "nothing is lost at the end");
@@ -264,9 +271,7 @@ mod tests {
         let counter = Arc::new(Fragile::default());
         let set = CounterSet::new([Counter::new(&DECISIONS, &[])]);
         metrics::with_local_recorder(&OfFragile(counter.clone()), || set.add(0, 3));
-        while counter.count.load(Ordering::Relaxed) < 3 {
-            thread::sleep(INTERVAL / 10);
-        }
+        await_reports(|| counter.count.load(Ordering::Relaxed) >= 3);
     }
 
     #[test]

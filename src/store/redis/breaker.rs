@@ -96,7 +96,7 @@ impl Breaker {
         starts
     }
 
-    /// Whether a check is sent although the breaker is open, because the prober is overdue.
+    /// Whether a check, or another probe, is sent although the breaker is open, because the prober is overdue.
     pub(super) fn starts_trial(&mut self, now: Instant) -> bool {
         let starts = self.is_trial_due(now);
         if starts && let Some(open) = &mut self.open {

@@ -1,5 +1,5 @@
 use std::array;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::catalog::{
     CHECK_DURATION, CHECK_FAILURES, DECISIONS, ERROR_TYPE, OUTCOME, POLICY, REPAIRS, SOURCE,
@@ -13,7 +13,14 @@ use crate::{Error, ErrorKind, Source, verdict};
 pub(crate) struct PolicyMetrics {
     /// For each source and outcome. Not behind a pointer that each check would have to follow.
     decisions: CounterSet,
-    others: Arc<Others>,
+    rare: Arc<Rare>,
+}
+
+#[derive(Debug)]
+struct Rare {
+    policy: Box<str>,
+    /// Made when they are needed, because their names and labels take kilobytes.
+    others: OnceLock<Others>,
 }
 
 #[derive(Debug)]
@@ -35,36 +42,23 @@ pub(crate) enum Outcome {
 
 impl PolicyMetrics {
     pub(crate) fn new(policy: &str) -> Self {
-        let decisions = array::from_fn::<_, { Source::ALL.len() * OUTCOMES }, _>(|index| {
-            let (source, outcome) = (Source::ALL[index / OUTCOMES], Outcome::ALL[index % OUTCOMES]);
-            let labels = [(POLICY, policy), (SOURCE, source.name()), (OUTCOME, outcome.name())];
-            Counter::new(&DECISIONS, &labels)
-        });
-        let failures = |kind: ErrorKind| {
-            Counter::new(&CHECK_FAILURES, &[(POLICY, policy), (ERROR_TYPE, kind.name())])
-        };
         Self {
-            decisions: CounterSet::new(decisions),
-            others: Arc::new(Others {
-                failures: ErrorKind::ALL.map(failures),
-                duration: Histogram::new(&CHECK_DURATION, &[(POLICY, policy)]),
-                repairs: Counter::new(&REPAIRS, &[(POLICY, policy)]),
-                uncharged: Counter::new(&UNCHARGED, &[(POLICY, policy)]),
-            }),
+            decisions: CounterSet::new(),
+            rare: Arc::new(Rare { policy: policy.into(), others: OnceLock::new() }),
         }
     }
 
     #[inline(always)]
     pub(crate) fn decided(&self, source: Source, outcome: Outcome) {
         let index = source as usize * OUTCOMES + outcome as usize;
-        if self.decisions.add(index, 1) {
-            self.others.register();
+        if self.decisions.add(index, 1, || self.rare.decisions()) {
+            self.rare.others().register();
         }
     }
 
     /// The store did not decide a check.
     pub(crate) fn failed(&self, error: &Error) {
-        self.others.failures[error.kind() as usize].add(1);
+        self.rare.others().failures[error.kind() as usize].add(1);
     }
 
     /// A check has no decision.
@@ -74,23 +68,52 @@ impl PolicyMetrics {
 
     /// A check waited for the store.
     pub(crate) fn waited(&self, stopwatch: &Stopwatch) {
-        self.others.duration.record_duration(stopwatch.elapsed());
+        self.rare.others().duration.record_duration(stopwatch.elapsed());
     }
 
     /// A check found a corrupt value.
     #[cfg(feature = "redis")]
     pub(crate) fn repaired(&self) {
-        self.others.repairs.add(1);
+        self.rare.others().repairs.add(1);
     }
 
     /// Counts permits that were taken locally and might remain uncharged on the server.
     #[cfg(feature = "redis")]
     pub(crate) fn uncharged(&self, permits: u64) {
-        self.others.uncharged.add(permits);
+        self.rare.others().uncharged.add(permits);
+    }
+}
+
+impl Rare {
+    #[cold]
+    fn decisions(&self) -> [Counter; Source::ALL.len() * OUTCOMES] {
+        array::from_fn(|index| {
+            let (source, outcome) = (Source::ALL[index / OUTCOMES], Outcome::ALL[index % OUTCOMES]);
+            let policy = (POLICY, &*self.policy);
+            let labels = [policy, (SOURCE, source.name()), (OUTCOME, outcome.name())];
+            Counter::new(&DECISIONS, &labels)
+        })
+    }
+
+    fn others(&self) -> &Others {
+        self.others.get_or_init(|| Others::new(&self.policy))
     }
 }
 
 impl Others {
+    #[cold]
+    fn new(policy: &str) -> Self {
+        let failures = |kind: ErrorKind| {
+            Counter::new(&CHECK_FAILURES, &[(POLICY, policy), (ERROR_TYPE, kind.name())])
+        };
+        Self {
+            failures: ErrorKind::ALL.map(failures),
+            duration: Histogram::new(&CHECK_DURATION, &[(POLICY, policy)]),
+            repairs: Counter::new(&REPAIRS, &[(POLICY, policy)]),
+            uncharged: Counter::new(&UNCHARGED, &[(POLICY, policy)]),
+        }
+    }
+
     #[cold]
     fn register(&self) {
         self.duration.register();

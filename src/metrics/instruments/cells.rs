@@ -1,10 +1,10 @@
 //! Memory in which each thread counts on its own, so that it needs no atomic additions.
 //!
-//! The same counter of several rows is in neighbouring cells. So what a thread writes when it checks a
-//! thousand policies, and most checks increment the same counter, stays in its caches.
+//! The same counter of several rows is in neighbouring cells, and they are small. So what a thread writes
+//! when it checks a thousand policies, and most checks increment the same counter, stays in its caches.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::shard;
@@ -13,11 +13,11 @@ use super::shard;
 pub(super) const COUNTERS: usize = 20;
 
 /// How many rows a block has.
-const ROWS: usize = 16;
-const BLOCKS: usize = 1_024;
+const ROWS: usize = 32;
+const BLOCKS: usize = 512;
 
 /// A cell of each thread for each counter. Their values were not 0 when it was taken, if the row had
-/// another owner before.
+/// another owner before. They wrap around.
 #[derive(Debug)]
 pub(super) struct Row(usize);
 
@@ -31,7 +31,7 @@ pub(super) struct AtomicRowIndex(AtomicUsize);
 /// Processors fetch cache lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
-struct Block([[AtomicU64; ROWS]; COUNTERS]);
+struct Block([[AtomicU32; ROWS]; COUNTERS]);
 
 /// Those of a thread, each made when it first counts there.
 type Blocks = [OnceLock<Box<Block>>; BLOCKS];
@@ -69,11 +69,15 @@ impl Row {
         RowIndex(self.0)
     }
 
-    /// The sum of the cells of all threads. It wraps around.
-    pub(super) fn total(&self, counter: usize) -> u64 {
-        let blocks = SHARDS.iter().filter_map(|blocks| blocks[self.0 / ROWS].get());
-        let cells = blocks.map(|block| &block.0[counter][self.0 % ROWS]);
-        cells.map(|cell| cell.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    /// The sum of the cells of all threads, for each counter. It wraps around.
+    pub(super) fn totals(&self) -> [u32; COUNTERS] {
+        let mut totals = [0_u32; COUNTERS];
+        for block in SHARDS.iter().filter_map(|blocks| blocks[self.0 / ROWS].get()) {
+            for (total, cells) in totals.iter_mut().zip(&block.0) {
+                *total = total.wrapping_add(cells[self.0 % ROWS].load(Ordering::Relaxed));
+            }
+        }
+        totals
     }
 }
 
@@ -89,7 +93,7 @@ impl RowIndex {
 
     /// Returns `false` if there is no row.
     #[inline(always)]
-    pub(super) fn add(self, counter: usize, count: u64) -> bool {
+    pub(super) fn add(self, counter: usize, count: u32) -> bool {
         if shard::own().is_some()
             && let (number, Some(block)) = LATEST.get()
             && number == self.0 / ROWS
@@ -101,7 +105,7 @@ impl RowIndex {
     }
 
     #[inline(never)]
-    fn add_in_another(self, counter: usize, count: u64) -> bool {
+    fn add_in_another(self, counter: usize, count: u32) -> bool {
         let (own, number) = (shard::own(), self.0 / ROWS);
         let blocks = &SHARDS[own.unwrap_or(shard::SHARED)];
         let Some(block) = blocks.get(number) else { return false };
@@ -116,7 +120,7 @@ impl RowIndex {
     }
 
     #[inline(always)]
-    fn add_alone(self, block: &Block, counter: usize, count: u64) {
+    fn add_alone(self, block: &Block, counter: usize, count: u32) {
         let cell = &block.0[counter][self.0 % ROWS];
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }

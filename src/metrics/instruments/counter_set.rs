@@ -5,12 +5,12 @@
 //! module adds these up four times a second.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use super::cells::{self, AtomicRowIndex, Row, RowIndex};
-use super::instrument::Counter;
+use super::cells::{AtomicRowIndex, COUNTERS, Row, RowIndex};
+use super::instrument::{self, Counter};
 
 const INTERVAL: Duration = Duration::from_millis(250);
 
@@ -28,49 +28,62 @@ pub(crate) struct CounterSet {
 
 #[derive(Debug)]
 struct Inner {
-    counters: Vec<Counter>,
+    /// Made and registered as soon as there is a recorder.
+    counters: OnceLock<Vec<Counter>>,
     /// `None` if there are too many sets: then what is counted is reported at once.
     row: Option<Row>,
-    /// Of each counter, the total of which the recorder knows.
-    reported: Mutex<Vec<u64>>,
-    is_watched: Once,
+    /// The totals of which the recorder knows. From one report to the next, each may grow by 4 billion.
+    reported: Mutex<[u32; COUNTERS]>,
 }
 
 impl CounterSet {
-    pub(crate) fn new<const N: usize>(counters: [Counter; N]) -> Self {
-        const { assert!(N <= cells::COUNTERS) };
-        Self::with_row(counters.into(), Row::take())
+    pub(crate) fn new() -> Self {
+        Self::with_row(Row::take())
     }
 
-    fn with_row(counters: Vec<Counter>, row: Option<Row>) -> Self {
-        let total = |counter| row.as_ref().map_or(0, |row| row.total(counter));
-        let reported = Mutex::new((0..counters.len()).map(total).collect());
+    fn with_row(row: Option<Row>) -> Self {
+        let reported = Mutex::new(row.as_ref().map_or([0; COUNTERS], Row::totals));
         Self {
             row: AtomicRowIndex::new(RowIndex::NONE),
-            inner: Arc::new(Inner { counters, row, reported, is_watched: Once::new() }),
+            inner: Arc::new(Inner { counters: OnceLock::new(), row, reported }),
         }
     }
 
-    /// Returns whether the counters were registered by this call.
+    /// The first call with a recorder makes and registers the counters, and returns `true`.
     #[inline(always)]
-    pub(crate) fn add(&self, counter: usize, count: u64) -> bool {
-        !self.row.load().add(counter, count) && self.add_and_register(counter, count)
+    pub(crate) fn add<const N: usize>(
+        &self,
+        counter: usize,
+        count: u32,
+        make: impl FnOnce() -> [Counter; N],
+    ) -> bool {
+        const { assert!(N <= COUNTERS) };
+        !self.row.load().add(counter, count)
+            && self.add_and_register(counter, count, || make().into())
     }
 
     /// Registers all counters at once: what has not happened yet is reported as 0. Otherwise a rate would
     /// not notice the first time.
     #[cold]
-    fn add_and_register(&self, counter: usize, count: u64) -> bool {
-        let Inner { counters, is_watched, .. } = &*self.inner;
-        let row = self.inner.row_index();
-        if !row.add(counter, count) {
-            counters[counter].add(count);
-        }
+    fn add_and_register(
+        &self,
+        counter: usize,
+        count: u32,
+        make: impl FnOnce() -> Vec<Counter>,
+    ) -> bool {
+        let (row, counters) = (self.inner.row_index(), &self.inner.counters);
+        let is_counted = row.add(counter, count);
         let mut is_first = false;
-        if is_watched.is_completed() || counters.iter().all(Counter::register) {
-            self.row.store(row);
-            is_watched.call_once(|| is_first = true);
+        if counters.get().is_none() && instrument::has_recorder() {
+            let made = make();
+            made.iter().for_each(Counter::register);
+            is_first = counters.set(made).is_ok();
         }
+        let Some(counters) = counters.get() else { return false };
+        if !is_counted {
+            counters[counter].add(count.into());
+        }
+        self.row.store(row);
         if is_first {
             watch(&self.inner);
         }
@@ -96,21 +109,18 @@ impl Inner {
     }
 
     fn report(&self, keeps_alive: bool) {
-        if !self.is_watched.is_completed() {
-            return;
-        }
+        let Some(counters) = self.counters.get() else { return };
         let Some(row) = &self.row else {
             if keeps_alive {
-                self.counters.iter().for_each(|counter| counter.add(0));
+                counters.iter().for_each(|counter| counter.add(0));
             }
             return;
         };
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, (counter, reported)) in self.counters.iter().zip(&mut *reported).enumerate() {
-            let total = row.total(index);
+        for ((counter, reported), total) in counters.iter().zip(&mut *reported).zip(row.totals()) {
             // Writing to all counters of many policies would push what checks need out of the caches.
             if keeps_alive || total != *reported {
-                counter.add(total.wrapping_sub(*reported));
+                counter.add(total.wrapping_sub(*reported).into());
                 *reported = total;
             }
         }
@@ -182,6 +192,10 @@ mod tests {
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     }
 
+    fn one() -> [Counter; 1] {
+        [Counter::new(&DECISIONS, &[])]
+    }
+
     fn await_reports(have_arrived: impl Fn() -> bool) {
         let deadline = Instant::now() + 40 * INTERVAL;
         while !have_arrived() {
@@ -198,14 +212,14 @@ mod tests {
         let recorder = PrometheusBuilder::new().build_recorder();
         let prometheus = recorder.handle();
         let counter = |n: usize| Counter::new(&DECISIONS, &[("n", &n.to_string())]);
-        let set = CounterSet::new::<20>(array::from_fn(counter));
+        let set = CounterSet::new();
         let all_have_counted = Barrier::new(THREADS);
         thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
                     metrics::with_local_recorder(&recorder, || {
                         for n in 0..20_000 {
-                            let _ = set.add(n % 20, 1);
+                            let _ = set.add::<20>(n % 20, 1, || array::from_fn(counter));
                         }
                     });
                     all_have_counted.wait();
@@ -213,7 +227,7 @@ mod tests {
             }
         });
         await_reports(|| total(&prometheus) >= THREADS as u64 * 20_000);
-        let _ = set.add(7, 5);
+        let _ = set.add(7, 5, one);
         drop(set);
         assert_eq!(total(&prometheus), THREADS as u64 * 20_000 + 5, "nothing is lost at the end");
     }
@@ -223,11 +237,17 @@ mod tests {
         let recorder = PrometheusBuilder::new().build_recorder();
         let prometheus = recorder.handle();
         let row = Row::take().unwrap();
-        assert!(row.index().add(0, 3));
-        let set = CounterSet::with_row(vec![Counter::new(&DECISIONS, &[])], Some(row));
-        metrics::with_local_recorder(&recorder, || set.add(0, 1));
+        assert!(row.index().add(0, u32::MAX));
+        let set = CounterSet::with_row(Some(row));
+        metrics::with_local_recorder(&recorder, || set.add(0, 1, one));
         drop(set);
         assert_eq!(total(&prometheus), 1);
+    }
+
+    #[test]
+    fn without_a_recorder_no_counters_are_made() {
+        let set = CounterSet::new();
+        assert!(!set.add(0, 1, || -> [Counter; 1] { panic!("nobody wants them") }));
     }
 
     /// Its first increment panics.
@@ -269,8 +289,8 @@ mod tests {
     #[test]
     fn a_recorder_that_panics_does_not_end_the_reports() {
         let counter = Arc::new(Fragile::default());
-        let set = CounterSet::new([Counter::new(&DECISIONS, &[])]);
-        metrics::with_local_recorder(&OfFragile(counter.clone()), || set.add(0, 3));
+        let set = CounterSet::new();
+        metrics::with_local_recorder(&OfFragile(counter.clone()), || set.add(0, 3, one));
         await_reports(|| counter.count.load(Ordering::Relaxed) >= 3);
     }
 
@@ -278,8 +298,8 @@ mod tests {
     fn a_set_for_which_there_is_no_row_counts_too() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let prometheus = recorder.handle();
-        let set = CounterSet::with_row(vec![Counter::new(&DECISIONS, &[])], None);
-        metrics::with_local_recorder(&recorder, || set.add(0, 6));
+        let set = CounterSet::with_row(None);
+        metrics::with_local_recorder(&recorder, || set.add(0, 6, one));
         assert_eq!(total(&prometheus), 6);
     }
 
@@ -292,13 +312,13 @@ mod tests {
                 .idle_timeout(MetricKindMask::COUNTER, Some(Duration::ZERO))
                 .build_recorder();
             let prometheus = recorder.handle();
-            let set = CounterSet::with_row(vec![Counter::new(&DECISIONS, &[])], row);
-            metrics::with_local_recorder(&recorder, || set.add(0, 1));
+            let set = CounterSet::with_row(row);
+            metrics::with_local_recorder(&recorder, || set.add(0, 1, one));
             for _ in 0..3 {
                 set.inner.flush(true);
                 assert_eq!(total(&prometheus), 1);
             }
-            let _ = set.add(0, 1);
+            let _ = set.add(0, 1, one);
             set.inner.flush(false);
             assert_eq!(total(&prometheus), 2);
         }

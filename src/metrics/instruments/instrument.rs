@@ -34,9 +34,9 @@ impl Counter {
         }
     }
 
-    /// Whether there is a recorder.
-    pub(in crate::metrics) fn register(&self) -> bool {
-        self.handle().is_some()
+    /// 0 is reported.
+    pub(in crate::metrics) fn register(&self) {
+        self.handle();
     }
 
     fn handle(&self) -> Option<&metrics::Counter> {
@@ -98,15 +98,23 @@ impl<T> Instrument<T> {
 
     fn register(&self, register: impl FnOnce(&Self, &dyn Recorder) -> T) -> Option<&T> {
         with_recorder(|recorder| {
-            // The one that `metrics` uses until another is installed has no size.
-            let is_installed = size_of_val(recorder) > 0;
-            is_installed.then(|| self.handle.get_or_init(|| register(self, recorder)))
+            is_installed(recorder).then(|| self.handle.get_or_init(|| register(self, recorder)))
         })
     }
 
     pub(super) fn unit(&self) -> Option<Unit> {
         Some(if self.descriptor.unit == "s" { Unit::Seconds } else { Unit::Count })
     }
+}
+
+/// Whether the calling thread has a recorder.
+pub(super) fn has_recorder() -> bool {
+    with_recorder(|recorder| is_installed(recorder))
+}
+
+fn is_installed(recorder: &dyn Recorder) -> bool {
+    // The one that `metrics` uses until another is installed has no size.
+    size_of_val(recorder) > 0
 }
 
 impl<T> fmt::Debug for Instrument<T> {

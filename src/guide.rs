@@ -783,11 +783,11 @@
 //! # Metrics and traces
 //!
 //! With the feature `metrics`, tollgate reports to the recorder of the crate [`metrics`]. Install one
-//! before the first check. Counters and histograms, except the first 4 billion `tollgate.decisions` of each
-//! of the first 16,384 limiters, lose what was recorded before. (A zero-sized recorder is treated as no
-//! recorder.) Set no idle timeout in an exporter: what it removes is not reported again. `cargo run
-//! --example metrics --features metrics` serves the metrics to Prometheus, and `docs/grafana.json` is a
-//! dashboard for them.
+//! before the first check. Counters and histograms lose what was recorded before, except
+//! `tollgate.decisions` of the first 16,384 limiters, up to 4 billion for each outcome and source. (A
+//! zero-sized recorder is treated as no recorder.) Set no idle timeout in an exporter: what it removes is
+//! not reported again. `cargo run --example metrics --features metrics` serves the metrics to Prometheus,
+//! and `docs/grafana.json` is a dashboard for them.
 //!
 //! The names follow OpenTelemetry, and the units are those of UCUM. The queries below and the dashboard
 //! have the names that Prometheus recommends, such as `tollgate_decisions_total`, and need histograms.

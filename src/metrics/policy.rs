@@ -16,11 +16,12 @@ pub(crate) struct PolicyMetrics {
     rare: Arc<Rare>,
 }
 
+/// What few checks need.
 #[derive(Debug)]
 struct Rare {
     policy: Box<str>,
-    /// Made when they are needed, because their names and labels take kilobytes.
-    others: OnceLock<Others>,
+    /// Made when they are needed, because they take kilobytes with their names and labels.
+    others: OnceLock<Box<Others>>,
 }
 
 #[derive(Debug)]
@@ -96,7 +97,7 @@ impl Rare {
     }
 
     fn others(&self) -> &Others {
-        self.others.get_or_init(|| Others::new(&self.policy))
+        self.others.get_or_init(|| Others::new(&self.policy).into())
     }
 }
 

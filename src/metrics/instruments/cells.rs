@@ -1,7 +1,7 @@
 //! Memory in which each thread counts on its own, so that it needs no atomic additions.
 //!
-//! The same counter of several rows is in neighbouring cells, and they are small. So what a thread writes
-//! when it checks a thousand policies, and most checks increment the same counter, stays in its caches.
+//! The same counter of several rows is in neighbouring cells, of 32 bits. So what a thread writes when it
+//! checks a thousand policies, and most checks increment the same counter, stays in its caches.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -34,8 +34,8 @@ impl Counter {
         }
     }
 
-    /// 0 is reported.
-    pub(in crate::metrics) fn register(&self) {
+    /// Reports 0, if there is a recorder.
+    pub(super) fn register(&self) {
         self.handle();
     }
 
@@ -109,7 +109,7 @@ impl<T> Instrument<T> {
 
 /// Whether the calling thread has a recorder.
 pub(super) fn has_recorder() -> bool {
-    with_recorder(|recorder| is_installed(recorder))
+    with_recorder(is_installed)
 }
 
 fn is_installed(recorder: &dyn Recorder) -> bool {

@@ -9,36 +9,54 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
-use crate::common::{FREE_PORTS, Files, Redis, Server, check, until};
+use crate::common::{FREE_PORTS, Files, Redis, Server, request, until};
 
-/// The text of a YAML block that starts after this line, without its indentation.
-fn block(file: &str, after: &str) -> String {
-    let mut lines = file.lines().skip_while(|line| line.trim() != after).skip(1).peekable();
-    let indent = |line: &str| line.len() - line.trim_start().len();
-    let width = indent(lines.peek().unwrap());
-    let block = lines.take_while(|line| line.is_empty() || indent(line) >= width);
-    block.map(|line| format!("{}\n", line.get(width..).unwrap_or_default())).collect()
+/// The document of this kind among the manifests for Kubernetes.
+fn manifest(kind: &str) -> Value {
+    let manifests = include_str!("../../deploy/kubernetes.yaml").split("\n---\n");
+    let mut manifests = manifests.map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
+    manifests.find(|manifest| manifest["kind"] == kind).unwrap()
 }
 
-#[test]
-fn the_settings_of_the_deployment_files_are_valid() {
-    let compose = block(include_str!("../../deploy/compose.yaml"), "content: |");
-    let kubernetes = block(include_str!("../../deploy/kubernetes.yaml"), "settings.yaml: |");
-    for settings in [compose, kubernetes] {
-        assert!(settings.contains("policies:") && settings.contains("auth:"), "{settings}");
-        let files = Files::new(&[("settings.yaml", &settings)]);
-        let output = check(&files.path("settings.yaml"));
-        assert!(output.status.success(), "{settings}: {output:?}");
+/// The mounted files of the ConfigMap.
+fn files_of_kubernetes() -> [(&'static str, String); 2] {
+    let data = &manifest("ConfigMap")["data"];
+    ["settings.yaml", "app.yaml"].map(|name| (name, data[name].as_str().unwrap().to_owned()))
+}
+
+/// Those of the Compose file, which mounts each on its own.
+fn files_of_compose() -> [(&'static str, String); 2] {
+    let compose: Value = serde_saphyr::from_str(include_str!("../../deploy/compose.yaml")).unwrap();
+    [("settings", "settings.yaml"), ("app", "app.yaml")].map(|(source, name)| {
+        let target = format!("/etc/tollgate/{name}");
+        let mounted = json!({ "source": source, "target": target });
+        let service = &compose["services"]["tollgate-server"];
+        assert!(service["configs"].as_array().unwrap().contains(&mounted), "{service}");
+        (name, compose["configs"][source]["content"].as_str().unwrap().to_owned())
+    })
+}
+
+#[tokio::test]
+async fn the_deployment_files_limit_what_envoy_asks() {
+    for files in [files_of_compose(), files_of_kubernetes()] {
+        let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+        let server = Server::with_files(&files);
+        let mut envoy = server.client().await;
+        let asked = request("app", &[&[("remote_address", "192.0.2.1")], &[("api_key", "anna")]]);
+        let response = envoy.send(asked).await.unwrap();
+        let limited = response.response_headers_to_add.iter();
+        let policies: Vec<_> = limited.filter(|header| header.key == "ratelimit-policy").collect();
+        let [policies] = policies[..] else { panic!("{response:?}") };
+        for quota in [";q=100;", "\"second\";", "\"day\";"] {
+            assert!(policies.value.contains(quota), "{policies:?}");
+        }
     }
 }
 
 /// The probes come from another machine, without the token, and with the address of the pod.
 #[tokio::test]
 async fn the_probes_of_kubernetes_pass_until_the_pod_ends() {
-    let manifest = include_str!("../../deploy/kubernetes.yaml");
-    let documents = manifest.split("\n---\n").map(|text| serde_saphyr::from_str(text).unwrap());
-    let deployment = documents.into_iter().find(|value: &Value| value["kind"] == "Deployment");
-    let pod = &deployment.unwrap()["spec"]["template"]["spec"];
+    let pod = &manifest("Deployment")["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
     let redis = Redis::start().await;
     let env = container["env"].as_array().unwrap().iter().map(|variable| {
@@ -51,9 +69,12 @@ async fn the_probes_of_kubernetes_pass_until_the_pod_ends() {
         (variable["name"].as_str().unwrap(), value)
     });
     let env: Vec<_> = env.collect();
-    let settings = block(manifest, "settings.yaml: |");
     let mut environment: Vec<_> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    environment.extend([FREE_PORTS[0], FREE_PORTS[1], ("TOLLGATE_SETTINGS", &settings)]);
+    let files = files_of_kubernetes();
+    let files = Files::new(&files.each_ref().map(|(name, text)| (*name, text.as_str())));
+    let settings = files.path("settings.yaml");
+    environment.extend([FREE_PORTS[0], FREE_PORTS[1]]);
+    environment.push(("TOLLGATE_CONFIG", settings.to_str().unwrap()));
     let mut server = Server::with_env(&environment);
     let port = server.admin.port();
     let probe = async |name: &str| {

@@ -1,5 +1,6 @@
 //! One connection, until it is closed or idle, or the process ends.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::future::{Future, pending};
 use std::net::SocketAddr;
@@ -8,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
 use axum::response::Response;
@@ -19,7 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, sleep_until};
 use tonic::Status;
-use tower::{Layer as _, ServiceExt as _};
+use tower::{Layer as _, Service, ServiceExt as _};
 use tower_http::timeout::TimeoutLayer;
 
 use crate::body_bytes::BodyBytes;
@@ -34,16 +34,33 @@ const INCOMPLETE_REQUESTS: usize = 4;
 /// Some clients send the end of a request on its own.
 const MIN_INCOMPLETE_BYTES: usize = 64 * 1_024;
 
-pub(crate) struct Connection {
+/// What answers the requests of a connection.
+pub(crate) trait Handler:
+    Service<Request, Response = Response, Error = Infallible, Future: Send + 'static>
+    + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S> Handler for S where
+    S: Service<Request, Response = Response, Error = Infallible, Future: Send + 'static>
+        + Clone
+        + Send
+        + 'static
+{
+}
+
+pub(crate) struct Connection<H> {
     pub(crate) peer: SocketAddr,
-    pub(crate) router: Router,
+    pub(crate) handler: H,
     pub(crate) builder: auto::Builder<TokioExecutor>,
     pub(crate) protocol: Protocol,
     pub(crate) limits: Limits,
     pub(crate) first_request_by: Instant,
 }
 
-impl Connection {
+impl<H: Handler> Connection<H> {
     /// Serves requests until `shutdown`, or until none has begun by `first_request_by`, or for
     /// `limits.idle_timeout`. Requests that have begun may then finish.
     ///
@@ -55,12 +72,12 @@ impl Connection {
         stream: S,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let Self { peer, router, builder, protocol, limits, first_request_by } = self;
+        let Self { peer, handler, builder, protocol, limits, first_request_by } = self;
         let begun = Arc::new(AtomicU64::new(0));
         let counted = begun.clone();
         let most = limits.request_bytes.saturating_mul(INCOMPLETE_REQUESTS);
         let bytes = BodyBytes::new(most.max(MIN_INCOMPLETE_BYTES));
-        let service = router.map_request(move |mut request: Request<_>| {
+        let service = handler.map_request(move |mut request: Request<_>| {
             counted.fetch_add(1, Ordering::Relaxed);
             request.extensions_mut().insert(ConnectInfo(peer));
             request.map(|body| Body::new(bytes.count(body)))

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
@@ -14,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Handler};
 use crate::per_address::{PerAddress, TooMany};
 use crate::settings::Limits;
 use crate::telemetry;
@@ -37,20 +36,20 @@ pub(crate) enum Protocol {
 }
 
 /// A port, and what is served on it.
-pub(crate) struct Endpoint {
+pub(crate) struct Endpoint<H> {
     /// As in the settings.
     pub(crate) name: &'static str,
     pub(crate) listener: TcpListener,
-    pub(crate) router: Router,
+    pub(crate) handler: H,
     pub(crate) protocol: Protocol,
     pub(crate) tls: Option<TlsAcceptor>,
 }
 
-impl Endpoint {
+impl<H: Handler> Endpoint<H> {
     /// Serves until `stop` is true. Its connections keep a receiver until the requests that have begun
     /// are finished.
     pub(crate) async fn serve(self, limits: Limits, mut stop: watch::Receiver<bool>) {
-        let Self { name, listener, router, protocol, tls } = self;
+        let Self { name, listener, handler, protocol, tls } = self;
         let connections = Arc::new(Semaphore::new(limits.connections.get()));
         let per_address = PerAddress::new(limits.connections_per_address());
         let builder = builder(protocol, &limits);
@@ -73,10 +72,10 @@ impl Endpoint {
                     continue;
                 }
             };
-            let (router, builder, limits) = (router.clone(), builder.clone(), limits.clone());
+            let (handler, builder, limits) = (handler.clone(), builder.clone(), limits.clone());
             let first_request_by = Instant::now() + limits.handshake_timeout;
             let connection =
-                Connection { peer, router, builder, protocol, limits, first_request_by };
+                Connection { peer, handler, builder, protocol, limits, first_request_by };
             let (tls, stop) = (tls.clone(), stop.clone());
             tokio::spawn(async move {
                 let _held = (permit, place);
@@ -88,8 +87,8 @@ impl Endpoint {
     }
 }
 
-async fn serve(
-    connection: Connection,
+async fn serve<H: Handler>(
+    connection: Connection<H>,
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     mut stop: watch::Receiver<bool>,

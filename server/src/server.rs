@@ -58,12 +58,12 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
 
     let acceptor =
         |protocol| tls.as_ref().map(|certificate| tls::acceptor(certificate, protocol)).transpose();
-    let (grpc_router, mut health) = grpc::router(live.clone(), limits).await?;
+    let (grpc_services, mut health) = grpc::services(live.clone(), limits).await?;
     let grpc = Endpoint {
         name: "grpc",
         listener: bind(listen.grpc).await?,
         // gRPC limits the size of messages itself.
-        router: grpc_router,
+        handler: grpc_services,
         protocol: Protocol::Http2,
         tls: acceptor(Protocol::Http2)?,
     };
@@ -71,7 +71,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     let http = Endpoint {
         name: "http",
         listener: bind(listen.http).await?,
-        router: bounded(http_router, limits),
+        handler: bounded(http_router, limits),
         protocol: Protocol::Http1,
         tls: acceptor(Protocol::Http1)?,
     };
@@ -80,7 +80,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     let admin = Endpoint {
         name: "admin",
         listener: bind(listen.admin).await?,
-        router: bounded(admin_router, limits),
+        handler: bounded(admin_router, limits),
         protocol: Protocol::Http1,
         tls: if listen.admin.ip().is_loopback() { None } else { acceptor(Protocol::Http1)? },
     };
@@ -90,7 +90,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     let mut end_signals = EndSignals::new()?;
     // Before the first request. Without Redis, the blocks apply within a second after it is back.
     let _ = live.blocked.refresh().await;
-    let addresses = [&grpc, &http, &admin].map(|endpoint| endpoint.listener.local_addr());
+    let addresses = [&grpc.listener, &http.listener, &admin.listener].map(TcpListener::local_addr);
     let [grpc_address, http_address, admin_address] = addresses;
     let (grpc_address, http_address, admin_address) =
         (grpc_address?, http_address?, admin_address?);
@@ -113,9 +113,9 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     tokio::spawn(reload::on_hangup(live.clone(), hangups));
     tokio::spawn(reload::on_change(live.clone()));
     let stop = watch::Sender::new(false);
-    for endpoint in [grpc, http, admin] {
-        tokio::spawn(endpoint.serve(limits.clone(), stop.subscribe()));
-    }
+    tokio::spawn(grpc.serve(limits.clone(), stop.subscribe()));
+    tokio::spawn(http.serve(limits.clone(), stop.subscribe()));
+    tokio::spawn(admin.serve(limits.clone(), stop.subscribe()));
 
     tokio::select! {
         () = end_signals.next() => {}

@@ -3,19 +3,18 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use tokio::time::sleep;
-use tonic::server::NamedService;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use super::method::RateLimitServer;
 use crate::admin::Readiness;
 
 /// How often the readiness is updated. In most failure modes this takes no call to the store.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The process as a whole, and the service that gateways use.
-const SERVICES: [&str; 2] = ["", <RateLimitServer as NamedService>::NAME];
+const SERVICES: [&str; 2] = ["", SERVICE_NAME];
 
 /// What health checks are told.
 pub(crate) struct Health {

@@ -1,39 +1,24 @@
-//! The service's only method. Not tonic's generated server, because that has a codec of its own.
+//! The rate limit service's only method. Not tonic's generated server, because that has a codec of its own.
 
-use std::convert::Infallible;
-use std::error::Error as StdError;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use futures_util::future::BoxFuture;
-use http_body::Body as HttpBody;
-use tonic::body::Body;
-use tonic::server::{Grpc, NamedService};
-use tonic::{Code, Request, Response, Status};
-use tower::{Service, service_fn};
+use tonic::server::Grpc;
+use tonic::{Code, Status};
+use tower::service_fn;
 
 use super::codec::RateLimitCodec;
 use super::ratelimit::RateLimitService;
 use crate::telemetry;
 
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
 #[derive(Clone)]
-pub(super) struct RateLimitServer {
+pub(super) struct ShouldRateLimit {
     service: Arc<RateLimitService>,
     /// Of a request.
     most_bytes: usize,
-}
-
-impl RateLimitServer {
-    pub(super) fn new(service: RateLimitService, most_bytes: usize) -> Self {
-        Self { service: Arc::new(service), most_bytes }
-    }
-}
-
-impl NamedService for RateLimitServer {
-    const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
 }
 
 /// How a request ends. Gateways often let requests pass whose checks fail, so operators have to see that, also
@@ -48,35 +33,24 @@ impl Drop for CountedCode {
     }
 }
 
-impl<B> Service<http::Request<B>> for RateLimitServer
-where
-    B: HttpBody + Send + 'static,
-    B::Error: Into<Box<dyn StdError + Send + Sync>> + Send,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+impl ShouldRateLimit {
+    pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+    pub(super) fn new(service: RateLimitService, most_bytes: usize) -> Self {
+        Self { service: Arc::new(service), most_bytes }
     }
 
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let Self { service, most_bytes } = self.clone();
-        Box::pin(async move {
-            if request.uri().path() != PATH {
-                return Ok(Status::unimplemented("").into_http());
-            }
-            let method = service_fn(|request: Request<RateLimitRequest>| async {
-                service.should_rate_limit(request.into_inner()).await.map(Response::new)
-            });
-            let grpc = Grpc::new(RateLimitCodec);
-            let mut grpc = grpc.apply_max_message_size_config(Some(most_bytes), None);
-            let mut code = CountedCode(Code::Cancelled);
-            let response = grpc.unary(method, request).await;
-            let status = Status::from_header_map(response.headers());
-            code.0 = status.map_or(Code::Ok, |status| status.code());
-            Ok(response)
-        })
+    pub(super) async fn call(self, request: Request) -> Response {
+        let method = service_fn(|request: tonic::Request<RateLimitRequest>| async {
+            let response = self.service.should_rate_limit(request.into_inner()).await;
+            response.map(tonic::Response::new)
+        });
+        let grpc = Grpc::new(RateLimitCodec);
+        let mut grpc = grpc.apply_max_message_size_config(Some(self.most_bytes), None);
+        let mut code = CountedCode(Code::Cancelled);
+        let response = grpc.unary(method, request).await;
+        let status = Status::from_header_map(response.headers());
+        code.0 = status.map_or(Code::Ok, |status| status.code());
+        response.map(Body::new)
     }
 }

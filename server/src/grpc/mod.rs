@@ -10,36 +10,35 @@ mod overall;
 mod plan;
 mod ratelimit;
 mod reflection;
+mod services;
 mod status;
 
 use std::sync::Arc;
 
-use axum::Router;
 use tonic::service::Routes;
 
-use self::method::RateLimitServer;
+use self::method::ShouldRateLimit;
 use self::ratelimit::RateLimitService;
 use crate::live::Live;
 use crate::settings::Limits;
 
 pub(crate) use health::Health;
+pub(crate) use services::Services;
 
-/// Builds the router: rate limit, health and reflection services.
-pub(crate) async fn router(
+/// Builds the rate limit, health and reflection services.
+pub(crate) async fn services(
     live: Arc<Live>,
     limits: &Limits,
-) -> Result<(Router, Health), tonic_reflection::server::Error> {
+) -> Result<(Services, Health), tonic_reflection::server::Error> {
     // Each service has a limit of its own, of 4 MiB by default.
     let most = limits.request_bytes;
-    let service = RateLimitServer::new(RateLimitService::new(live), most);
+    let check = ShouldRateLimit::new(RateLimitService::new(live), most);
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let health_service = health_service.max_decoding_message_size(most);
     let reflection = reflection::builder().build_v1()?.max_decoding_message_size(most);
     // Many tools still use the version before.
     let reflection_alpha = reflection::builder().build_v1alpha()?.max_decoding_message_size(most);
-    let routes = Routes::new(service)
-        .add_service(health_service)
-        .add_service(reflection)
-        .add_service(reflection_alpha);
-    Ok((routes.into_axum_router(), Health::new(reporter).await))
+    let others = Routes::new(health_service).add_service(reflection).add_service(reflection_alpha);
+    let services = Services { check, others: others.into_axum_router() };
+    Ok((services, Health::new(reporter).await))
 }

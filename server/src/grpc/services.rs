@@ -1,4 +1,4 @@
-//! The services of the port, by path.
+//! The services of the gRPC port, by path.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use tower::Service;
 
 use super::method::ShouldRateLimit;
 
-/// Checks do not pass through the router, which would take a few percent of their time.
+/// Checks do not pass through the router, to save a few percent of the processor time.
 #[derive(Clone)]
 pub(crate) struct Services {
     pub(super) check: ShouldRateLimit,

@@ -20,7 +20,13 @@ async fn connect(server: &Server) -> SendRequest<Bytes> {
 
 /// Sends the headers of a check.
 async fn begin(requests: &SendRequest<Bytes>) -> (ResponseFuture, SendStream<Bytes>) {
-    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    begin_at(requests, "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit").await
+}
+
+async fn begin_at(
+    requests: &SendRequest<Bytes>,
+    path: &str,
+) -> (ResponseFuture, SendStream<Bytes>) {
     let request = http::Request::post(format!("http://server{path}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -57,6 +63,18 @@ async fn grpc_status(response: ResponseFuture) -> String {
 pub(crate) async fn send_half(server: &Server) {
     let (half, _stream) = begin(&connect(server).await).await;
     assert_eq!(grpc_status(half).await, "4", "DEADLINE_EXCEEDED");
+}
+
+#[tokio::test]
+async fn other_methods_and_services_are_unimplemented() {
+    let server = Server::with_settings("policies: { a: { q: 9/s } }");
+    let requests = connect(&server).await;
+    let service = "/envoy.service.ratelimit.v3.RateLimitService";
+    for path in [&*format!("{service}/Other"), service, "/Other/ShouldRateLimit", "/"] {
+        let (response, mut stream) = begin_at(&requests, path).await;
+        finish(&mut stream);
+        assert_eq!(grpc_status(response).await, "12", "{path}");
+    }
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ fn files_of_compose() -> [(&'static str, String); 2] {
 }
 
 #[tokio::test]
-async fn the_deployment_files_limit_what_envoy_asks() {
+async fn the_deployment_files_limit_what_gateways_ask() {
     for files in [files_of_compose(), files_of_kubernetes()] {
         let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
         let server = Server::with_files(&files);
@@ -50,6 +50,11 @@ async fn the_deployment_files_limit_what_envoy_asks() {
         for quota in [";q=100;", "\"second\";", "\"day\";"] {
             assert!(policies.value.contains(quota), "{policies:?}");
         }
+        // With a key of its own, because this client is none of the trusted proxies.
+        let auth = Client::new().get(server.http("/auth?key_header=x-api-key"));
+        let response = auth.header("x-api-key", "anna").send().await.unwrap();
+        let policies = response.headers()["ratelimit-policy"].to_str().unwrap();
+        assert!(policies.contains("\"second\"") && policies.contains("\"day\""), "{policies}");
     }
 }
 

@@ -40,8 +40,9 @@ usage: cargo run --locked --release --manifest-path bench/Cargo.toml -- COMMAND 
 
 Commands:
   table         measure all rows of the table, and compare the figures with the targets
-  pairs         compare two builds of the benchmarks, row by row: ten pairs of new processes, which take
-                turns (--of DIR and --with DIR: programs that are numbered from 1, one for each pair)
+  pairs         compare two builds of the benchmarks, row by row: ten pairs, each of 16 processes of either
+                build, which take turns (--of DIR and --with DIR: programs that are numbered from 1, one
+                for each pair)
   scale         measure with growing numbers of keys and of tasks;
                 writes docs/bench-keys.svg and docs/bench-tasks.svg
   delay         measure at round trip times of 1 to 30 ms, below and above the capacity;
@@ -61,7 +62,8 @@ Commands:
 Options of `table` (`scale` and `delay` use only the first two, and `algorithms` --rounds and --check;
 `pairs` has all of them, and `chaos` --slice, and --only for the name of a fault):
   --rounds N      number of rounds, each with one run of every subject (default 5, pairs 10, others 3)
-  --slice S       duration of a run in seconds (default 1, of all turns of `pairs`, scale 0.5, soak and chaos 600)
+  --slice S       duration of a run in seconds, of `pairs` all turns of a build in a pair
+                  (default 1, pairs 2, scale 0.5, soak and chaos 600)
   --only TEXT     only the rows whose name starts with TEXT; `script` selects the script costs
   --subject TEXT  only the subjects whose name contains TEXT, for profiling
   --check         exit with status 1 if a target is missed

@@ -1,18 +1,25 @@
-//! Compares two builds of the benchmarks, such as one with metrics and one without. Each has a process
-//! and Redis servers of its own, and only one of them has something to do at a time.
+//! Compares two builds of the benchmarks, such as one with metrics and one without. Each has a process of
+//! its own, and only one of them has something to do at a time.
 //!
-//! The layout of the code can make all runs of a row 10% faster or slower, and that of the memory of a
-//! process 3%. So each row of a pair has new processes, and each pair has programs that are linked in
-//! another order. The speed of a machine changes within a second, so the two of a pair take turns many
-//! times. (For the effects of layouts, see Curtsinger and Berger, "Stabilizer: Statistically Sound
-//! Performance Evaluation", 2013.)
+//! What differs between two processes of the same program, such as where their memory is, can make one 10%
+//! faster. So each pair starts many, and adds their decisions up. The layout of the code matters, too, so each
+//! pair has programs that are linked in another order. The speed of a machine changes within a second, so the
+//! two builds take short turns. (For the effects of layouts, see Curtsinger and Berger, "Stabilizer:
+//! Statistically Sound Performance Evaluation", 2013.)
+//!
+//! A single task makes two to three times as many decisions while the scheduler lets it share a core with
+//! Redis, and that changes many times per second. So rows of one task run on one core: the faster case, in
+//! which additional work takes a larger part of the time.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
+use tokio::runtime::Handle;
 
 use crate::load::{Load, Until};
 use crate::rows::{Row, Subject};
@@ -23,9 +30,14 @@ use crate::subjects::BoxError;
 use crate::worker::Worker;
 
 const PAIRS: usize = 10;
-/// How long each build of a pair runs, in so many turns.
-const SLICE: Duration = Duration::from_secs(1);
-const TURNS: u32 = 20;
+/// How often each pair starts the processes of a row.
+const STARTS: u32 = 16;
+/// How many turns each process has, in addition to the warm-up.
+const TURNS: u32 = 12;
+/// As long as so many turns.
+const WARM_UP: u32 = 5;
+/// How long all turns of a pair take each of its builds.
+const SLICE: Duration = Duration::from_secs(2);
 /// The least ratio that `--check` accepts.
 const LEAST: f64 = 0.97;
 
@@ -34,22 +46,28 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
         return Err("`pairs` needs --of and --with, and directories of programs".into());
     };
     let (pairs, slice) = (settings.rounds.unwrap_or(PAIRS), settings.slice.unwrap_or(SLICE));
-    let programs = |pair: usize| [of, with].map(|build| build.join((pair + 1).to_string()));
-    let compared = compare(programs, (&settings.only, &settings.subject), (pairs, slice)).await?;
-    if compared.is_empty() {
-        return Err("no row matches --only, or no subject matches --subject".into());
-    }
     println!(
         "Decisions per second of the build of --with relative to that of --of: medians of {pairs} pairs \
          of {slice:?}, and the quartiles.\n\n| load | subject | ratio | quartiles |\n|---|---|--:|--:|",
     );
-    let mut is_slower = false;
-    for Compared { row, subject, mut ratios } in compared {
-        ratios.sort_by(f64::total_cmp);
-        let [low, high] = [pairs / 4, pairs - 1 - pairs / 4].map(|index| ratios[index]);
-        let ratio = median(ratios).ok_or("no pairs")?;
-        println!("| {row} | {subject} | {ratio:.3} | {low:.3} to {high:.3} |");
-        is_slower |= ratio < LEAST;
+    let programs: Vec<_> =
+        (1..=pairs).map(|pair| [of, with].map(|build| build.join(pair.to_string()))).collect();
+    let (mut is_empty, mut is_slower) = (true, false);
+    for (number, row) in Row::ALL.iter().enumerate() {
+        if !row.name.starts_with(&settings.only) {
+            continue;
+        }
+        for (subject, mut ratios) in compare(&programs, number, &settings.subject, slice).await? {
+            ratios.sort_by(f64::total_cmp);
+            let [low, high] = [pairs / 4, pairs - 1 - pairs / 4].map(|index| ratios[index]);
+            let ratio = median(ratios).ok_or("no pairs")?;
+            println!("| {} | {subject} | {ratio:.3} | {low:.3} to {high:.3} |", row.name);
+            is_slower |= ratio < LEAST;
+            is_empty = false;
+        }
+    }
+    if is_empty {
+        return Err("no row matches --only, or no subject matches --subject".into());
     }
     Ok(if settings.check && is_slower { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -57,90 +75,126 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
 /// A build with itself.
 pub(crate) async fn smoke() -> Result<(), BoxError> {
     let this = env::current_exe()?;
-    let programs = |_| [this.clone(), this.clone()];
-    let compared = compare(programs, ("1 task", "memory"), (1, Duration::from_millis(400))).await?;
-    if compared.is_empty() { Err("`pairs` compares nothing".into()) } else { Ok(()) }
+    let programs = [[this.clone(), this]];
+    let ratios = compare(&programs, 0, "memory", Duration::from_millis(400)).await?;
+    if ratios.len() == 2 { Ok(()) } else { Err(format!("`pairs` compares {ratios:?}").into()) }
 }
 
-struct Compared {
-    row: &'static str,
-    subject: String,
-    /// One of each pair.
-    ratios: Vec<f64>,
-}
-
-/// The ratios of each row and subject whose names match. `programs` are those of a pair.
+/// The ratios of the subjects of a row whose names contain `subject`: one of each pair of programs.
 async fn compare(
-    programs: impl Fn(usize) -> [PathBuf; 2],
-    (row_name, subject): (&str, &str),
-    (pairs, slice): (usize, Duration),
-) -> Result<Vec<Compared>, BoxError> {
-    let mut all: Vec<Compared> = Vec::new();
-    for pair in 0..pairs {
-        eprintln!("pair {} of {pairs}", pair + 1);
-        let worker = |program: &Path| Worker::start(program, &["pairs-worker"]);
-        let [of, with] = programs(pair);
-        let mut next = 0;
-        for (number, row) in Row::ALL.iter().enumerate() {
-            if !row.name.starts_with(row_name) {
-                continue;
+    programs: &[[PathBuf; 2]],
+    row: usize,
+    subject: &str,
+    slice: Duration,
+) -> Result<BTreeMap<String, Vec<f64>>, BoxError> {
+    let pairs = async || {
+        let setups = [Setup::start().await?, Setup::start().await?];
+        let comparison = Comparison { row, setups, subject, turn: slice / (STARTS * TURNS) };
+        let mut ratios: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (number, pair) in programs.iter().enumerate() {
+            eprintln!("{}: pair {} of {}", Row::ALL[row].name, number + 1, programs.len());
+            for (subject, [of, with]) in comparison.rates(pair).await? {
+                ratios.entry(subject).or_default().push(with / of);
             }
-            let mut builds = [worker(&of)?, worker(&with)?];
-            let names = builds[0].ask(&format!("row {number}")).await?;
-            if builds[1].ask(&format!("row {number}")).await? != names {
-                return Err(format!("{}: the builds have different subjects", row.name).into());
+        }
+        Ok(ratios)
+    };
+    if Row::ALL[row].tasks == 1 { on_one_core(pairs) } else { pairs().await }
+}
+
+/// Runs something, and the processes that it starts, on one core.
+fn on_one_core<T: Send>(
+    run: impl AsyncFnOnce() -> Result<T, BoxError> + Send,
+) -> Result<T, BoxError> {
+    let runtime = Handle::current();
+    let run_here = || {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        match cores.first() {
+            Some(core) if core_affinity::set_for_current(*core) => runtime.block_on(run()),
+            _ => Err("cannot choose a core".into()),
+        }
+    };
+    thread::scope(|scope| scope.spawn(run_here).join()).map_err(|_| "the thread panicked")?
+}
+
+struct Comparison<'a> {
+    row: usize,
+    setups: [Setup; 2],
+    /// A part of the names of the subjects.
+    subject: &'a str,
+    turn: Duration,
+}
+
+impl Comparison<'_> {
+    /// The decisions per second of two programs, by subject, as sums of all turns.
+    async fn rates(&self, programs: &[PathBuf; 2]) -> Result<BTreeMap<String, [f64; 2]>, BoxError> {
+        let mut rates: BTreeMap<String, [f64; 2]> = BTreeMap::new();
+        for start in 0..STARTS {
+            // In case that the one that comes first has an advantage, or the one with one of the servers.
+            let order = if start % 2 == 0 { [0, 1] } else { [1, 0] };
+            let setups = if start / 2 % 2 == 0 { [0, 1] } else { [1, 0] };
+            let (first, names) = self.start(&programs[order[0]], &self.setups[setups[0]]).await?;
+            let (second, same) = self.start(&programs[order[1]], &self.setups[setups[1]]).await?;
+            if names != same {
+                return Err(format!("the programs have different subjects: {names}, {same}").into());
             }
+            let mut workers = [first, second];
             for (number, name) in names.split('\t').enumerate() {
-                if !name.contains(subject) {
-                    continue;
-                }
-                let ratio = take_turns(&mut builds, number, pair, slice / TURNS).await?;
-                match all.get_mut(next) {
-                    Some(compared) => compared.ratios.push(ratio),
-                    None => {
-                        let (row, subject) = (row.name, name.to_owned());
-                        all.push(Compared { row, subject, ratios: vec![ratio] });
+                if name.contains(self.subject) {
+                    let sums = rates.entry(name.to_owned()).or_default();
+                    let of_turns = self.take_turns(&mut workers, number).await?;
+                    for (program, rate) in order.into_iter().zip(of_turns) {
+                        sums[program] += rate;
                     }
                 }
-                next += 1;
+            }
+            for worker in workers {
+                worker.end().await?;
             }
         }
+        Ok(rates)
     }
-    Ok(all)
-}
 
-/// How many decisions the second build makes for one of the first.
-async fn take_turns(
-    builds: &mut [Worker; 2],
-    subject: usize,
-    pair: usize,
-    turn: Duration,
-) -> Result<f64, BoxError> {
-    for index in [pair % 2, 1 - pair % 2] {
-        builds[index].ask(&format!("warm-up {subject} {}", turn.as_micros())).await?;
+    /// Starts a program, and returns the names of its subjects, too.
+    async fn start(&self, program: &Path, setup: &Setup) -> Result<(Worker, String), BoxError> {
+        setup.flush().await;
+        let mut worker = Worker::start(program, &["pairs-worker"])?;
+        let (row, urls) = (self.row, Row::ALL[self.row].urls(setup).join(" "));
+        let names = worker.ask(&format!("row {row} {urls}")).await?;
+        Ok((worker, names))
     }
-    let mut rates = [0.0; 2];
-    for number in 0..TURNS as usize {
-        // A B B A, and the other way round in the next pair.
-        let first = (number + pair) % 2;
-        for index in [first, 1 - first] {
-            let rate = builds[index].ask(&format!("run {subject} {}", turn.as_micros())).await?;
-            rates[index] += rate.parse::<f64>()?;
+
+    /// The sums of the decisions per second of each program.
+    async fn take_turns(
+        &self,
+        workers: &mut [Worker; 2],
+        subject: usize,
+    ) -> Result<[f64; 2], BoxError> {
+        let ask = |command, time: Duration| format!("{command} {subject} {}", time.as_micros());
+        for worker in &mut *workers {
+            worker.ask(&ask("warm-up", self.turn * WARM_UP)).await?;
         }
+        let mut sums = [0.0; 2];
+        for number in 0..TURNS as usize {
+            // A B B A.
+            let first = number % 2;
+            for index in [first, 1 - first] {
+                let rate = workers[index].ask(&ask("run", self.turn)).await?;
+                sums[index] += rate.parse::<f64>()?;
+            }
+        }
+        Ok(sums)
     }
-    Ok(rates[1] / rates[0])
 }
 
 pub(crate) async fn run_worker() -> Result<ExitCode, BoxError> {
-    let setup = Setup::start().await?;
     let mut current: Option<(&Row, Vec<Subject>)> = None;
     let mut commands = BufReader::new(stdin()).lines();
     while let Some(command) = commands.next_line().await? {
         match command.split(' ').collect::<Vec<_>>()[..] {
-            ["row", number] => {
+            ["row", number, ref urls @ ..] => {
                 let row = Row::ALL.get(number.parse::<usize>()?).ok_or("there is no such row")?;
-                let mut subjects = row.subjects(&setup).await?;
-                subjects.retain(|subject| subject.name.contains("tollgate"));
+                let subjects = row.tollgate(urls)?;
                 let names: Vec<_> = subjects.iter().map(|subject| subject.name).collect();
                 println!("{}", names.join("\t"));
                 current = Some((row, subjects));

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use ::tollgate::MemoryStore;
+use ::tollgate::{MemoryStore, RedisStore};
 
 use crate::load::{self, Load, Measurement};
 use crate::setup::Setup;
@@ -88,52 +88,66 @@ impl Row {
     ];
 
     pub(crate) async fn subjects(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
-        if self.on_cluster { on_cluster(setup).await } else { self.on_one_server(setup).await }
+        let mut subjects = self.tollgate(&self.urls(setup))?;
+        match self.on_cluster {
+            true => subjects.extend(references_on_cluster(setup).await?),
+            false => subjects.extend(self.references(setup).await?),
+        }
+        Ok(subjects)
     }
 
-    async fn on_one_server(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
+    /// The URLs of the servers of the row.
+    pub(crate) fn urls(&self, setup: &Setup) -> Vec<String> {
+        if self.on_cluster { setup.cluster.urls() } else { vec![setup.server.url()] }
+    }
+
+    /// The subjects of this crate.
+    pub(crate) fn tollgate(&self, urls: &[impl AsRef<str>]) -> Result<Vec<Subject>, BoxError> {
         let policy = if self.allow_all { tollgate::allow_all } else { tollgate::deny_after_first };
-        let call = if self.allow_all { &setup.allow_call } else { &setup.deny_call };
-        let store = tollgate::redis_store(&setup.server)?;
+        let store = match urls {
+            [url] => RedisStore::open(url.as_ref())?,
+            urls => RedisStore::open_cluster(urls.iter().map(AsRef::as_ref))?,
+        };
         let redis = tollgate::limiter(store.clone(), policy())?;
-        let memory = tollgate::limiter(MemoryStore::new(), policy())?;
+        let mut subjects = vec![Subject::new(names::REDIS, tollgate::layered(redis.clone()))];
+        if self.name == ONE_KEY {
+            let layered = tollgate::layered_with_policy_on_denial(redis.clone());
+            subjects.push(Subject::new(names::REDIS_POLICY_ON_DENIAL, layered));
+        }
+        subjects.push(Subject::new(names::REDIS_NO_LAYER, DirectCheck(redis)));
+        if self.name == MANY_KEYS {
+            let policies = ManyPolicies::new(&store, 1_000)?;
+            subjects.push(Subject::new(names::REDIS_POLICIES, policies));
+        }
+        if !self.on_cluster {
+            let memory = tollgate::limiter(MemoryStore::new(), policy())?;
+            subjects.push(Subject::new(names::MEMORY, tollgate::layered(memory.clone())));
+            subjects.push(Subject::new(names::MEMORY_NO_LAYER, DirectCheck(memory)));
+        }
+        Ok(subjects)
+    }
+
+    async fn references(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
+        let call = if self.allow_all { &setup.allow_call } else { &setup.deny_call };
         let mut subjects = vec![
             Subject::new(names::PING, Baseline::ping(setup).await?),
             Subject::new(names::BASELINE, Baseline::return_one(setup).await?),
-            Subject::new(names::REDIS, tollgate::layered(redis.clone())),
-            Subject::new(names::REDIS_NO_LAYER, DirectCheck(redis.clone())),
             Subject::new(names::TOWER_RATE_LIMIT_REDIS, tower_rate_limit_redis(setup, self).await?),
             Subject::new(names::POOLED, Pooled::new(setup, call)?),
+            Subject::new(names::BARE, ServiceCall(OkService)),
+            Subject::new(names::GOVERNOR, governor(self.allow_all)?),
         ];
-        if self.name == ONE_KEY {
-            let layered = tollgate::layered_with_policy_on_denial(redis);
-            subjects.insert(3, Subject::new(names::REDIS_POLICY_ON_DENIAL, layered));
-        }
-        if self.name == MANY_KEYS {
-            let policies = ManyPolicies::new(&store, 1_000)?;
-            subjects.insert(4, Subject::new(names::REDIS_POLICIES, policies));
-        }
         if self.allow_all {
             subjects.push(Subject::new(names::SHARED, Shared::new(setup).await?));
             subjects.push(Subject::new(names::TWO_KEYS, TwoKeys::new(setup).await?));
         }
-        subjects.extend([
-            Subject::new(names::BARE, ServiceCall(OkService)),
-            Subject::new(names::MEMORY, tollgate::layered(memory.clone())),
-            Subject::new(names::MEMORY_NO_LAYER, DirectCheck(memory)),
-            Subject::new(names::GOVERNOR, governor(self.allow_all)?),
-        ]);
         Ok(subjects)
     }
 }
 
-async fn on_cluster(setup: &Setup) -> Result<Vec<Subject>, BoxError> {
-    let store = tollgate::cluster_store(&setup.cluster)?;
-    let limiter = tollgate::limiter(store, tollgate::allow_all())?;
+async fn references_on_cluster(setup: &Setup) -> Result<Vec<Subject>, BoxError> {
     Ok(vec![
         Subject::new(names::BASELINE, ClusterBaseline::new(setup).await?),
-        Subject::new(names::REDIS, tollgate::layered(limiter.clone())),
-        Subject::new(names::REDIS_NO_LAYER, DirectCheck(limiter)),
         Subject::new(names::SHARED, SharedCluster::new(setup).await?),
     ])
 }

@@ -10,7 +10,7 @@ use crate::subjects::BoxError;
 
 /// It should end at the end of its input, which is closed when this is dropped.
 pub(crate) struct Worker {
-    _process: Child,
+    process: Child,
     commands: ChildStdin,
     replies: Lines<BufReader<ChildStdout>>,
 }
@@ -26,7 +26,7 @@ impl Worker {
             .map_err(|error| format!("{}: {error}", build.display()))?;
         let commands = process.stdin.take().ok_or("no pipe")?;
         let replies = BufReader::new(process.stdout.take().ok_or("no pipe")?).lines();
-        Ok(Self { _process: process, commands, replies })
+        Ok(Self { process, commands, replies })
     }
 
     pub(crate) async fn send(&mut self, command: &str) -> Result<(), BoxError> {
@@ -36,6 +36,13 @@ impl Worker {
 
     pub(crate) async fn receive(&mut self) -> Result<String, BoxError> {
         Ok(self.replies.next_line().await?.ok_or("a worker has ended")?)
+    }
+
+    /// Waits until the process has ended.
+    pub(crate) async fn end(mut self) -> Result<(), BoxError> {
+        drop(self.commands);
+        self.process.wait().await?;
+        Ok(())
     }
 
     pub(crate) async fn ask(&mut self, command: &str) -> Result<String, BoxError> {

@@ -11,7 +11,7 @@ use tollgate::{
 use tower::Layer;
 
 use super::{BURST, BoxError, DAY, OkService, Operation, REFILL, ServiceCall, address};
-use crate::common::{Cluster, Server};
+use crate::common::Server;
 
 type Layered = ServiceCall<RateLimit<OkService, PeerIp>>;
 
@@ -44,10 +44,6 @@ pub(crate) fn limiter_with_timeout(
 
 pub(crate) fn redis_store(server: &Server) -> Result<RedisStore, BoxError> {
     Ok(RedisStore::open(server.url())?)
-}
-
-pub(crate) fn cluster_store(cluster: &Cluster) -> Result<RedisStore, BoxError> {
-    Ok(RedisStore::open_cluster(cluster.urls())?)
 }
 
 /// A service in tollgate's layer, with the default headers and keys by peer address.

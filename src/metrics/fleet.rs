@@ -11,7 +11,8 @@ pub(crate) struct FleetMetrics {
 
 impl FleetMetrics {
     pub(crate) fn new(key_prefix: &str, server: &str) -> Self {
-        let labels = &[(KEY_PREFIX, key_prefix), (SERVER, server)];
+        let labels =
+            &[(KEY_PREFIX, key_prefix.to_owned().into()), (SERVER, server.to_owned().into())];
         Self { instances: Gauge::new(&INSTANCES, labels), share: Gauge::new(&SHARE, labels) }
     }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::catalog::Descriptor;
 
+pub(crate) struct LabelValue;
+
 #[derive(Debug)]
 pub(crate) struct Counter;
 
@@ -23,8 +25,14 @@ pub(super) fn server_label(server: &str) -> &str {
     server
 }
 
+impl<T: AsRef<str>> From<T> for LabelValue {
+    fn from(_: T) -> Self {
+        Self
+    }
+}
+
 impl Counter {
-    pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, &str)]) -> Self {
+    pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, LabelValue)]) -> Self {
         Self
     }
 
@@ -44,7 +52,7 @@ impl CounterSet {
 }
 
 impl Gauge {
-    pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, &str)]) -> Self {
+    pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, LabelValue)]) -> Self {
         Self
     }
 
@@ -54,7 +62,7 @@ impl Gauge {
 }
 
 impl Histogram {
-    pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, &str)]) -> Self {
+    pub(crate) fn new(_: &'static Descriptor, _: &[(&'static str, LabelValue)]) -> Self {
         Self
     }
 

@@ -5,7 +5,7 @@ use super::catalog::{
     CHECK_DURATION, CHECK_FAILURES, DECISIONS, ERROR_TYPE, OUTCOME, POLICY, REPAIRS, SOURCE,
     UNCHARGED,
 };
-use super::instruments::{Counter, CounterSet, Histogram, Stopwatch};
+use super::instruments::{Counter, CounterSet, Histogram, LabelValue, Stopwatch};
 use crate::{Error, ErrorKind, Source, verdict};
 
 /// What is measured of the checks of a policy. Clones share it.
@@ -19,7 +19,7 @@ pub(crate) struct PolicyMetrics {
 /// What few checks need.
 #[derive(Debug)]
 struct Rare {
-    policy: Box<str>,
+    policy: Arc<str>,
     /// Made when they are needed, because they take kilobytes with their names and labels.
     others: OnceLock<Box<Others>>,
 }
@@ -90,8 +90,11 @@ impl Rare {
     fn decisions(&self) -> [Counter; Source::ALL.len() * OUTCOMES] {
         array::from_fn(|index| {
             let (source, outcome) = (Source::ALL[index / OUTCOMES], Outcome::ALL[index % OUTCOMES]);
-            let policy = (POLICY, &*self.policy);
-            let labels = [policy, (SOURCE, source.name()), (OUTCOME, outcome.name())];
+            let labels = [
+                (POLICY, self.policy.clone().into()),
+                (SOURCE, source.name().into()),
+                (OUTCOME, outcome.name().into()),
+            ];
             Counter::new(&DECISIONS, &labels)
         })
     }
@@ -103,15 +106,16 @@ impl Rare {
 
 impl Others {
     #[cold]
-    fn new(policy: &str) -> Self {
+    fn new(policy: &Arc<str>) -> Self {
+        let policy = || -> (_, LabelValue) { (POLICY, policy.clone().into()) };
         let failures = |kind: ErrorKind| {
-            Counter::new(&CHECK_FAILURES, &[(POLICY, policy), (ERROR_TYPE, kind.name())])
+            Counter::new(&CHECK_FAILURES, &[policy(), (ERROR_TYPE, kind.name().into())])
         };
         Self {
             failures: ErrorKind::ALL.map(failures),
-            duration: Histogram::new(&CHECK_DURATION, &[(POLICY, policy)]),
-            repairs: Counter::new(&REPAIRS, &[(POLICY, policy)]),
-            uncharged: Counter::new(&UNCHARGED, &[(POLICY, policy)]),
+            duration: Histogram::new(&CHECK_DURATION, &[policy()]),
+            repairs: Counter::new(&REPAIRS, &[policy()]),
+            uncharged: Counter::new(&UNCHARGED, &[policy()]),
         }
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct ServerMetrics {
 
 impl ServerMetrics {
     pub(crate) fn new(server: &str) -> Self {
-        let labels = &[(SERVER, server_label(server))];
+        let labels = &[(SERVER, server_label(server).to_owned().into())];
         Self {
             call_duration: Histogram::new(&CALL_DURATION, labels),
             batch_size: Histogram::new(&BATCH_SIZE, labels),

@@ -212,7 +212,7 @@ mod tests {
     fn what_many_threads_count_adds_up() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let prometheus = recorder.handle();
-        let counter = |n: usize| Counter::new(&DECISIONS, &[("n", &n.to_string())]);
+        let counter = |n: usize| Counter::new(&DECISIONS, &[("n", n.to_string().into())]);
         let set = CounterSet::new();
         let all_have_counted = Barrier::new(THREADS);
         thread::scope(|scope| {

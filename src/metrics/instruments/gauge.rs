@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 
-use super::instrument::{Instrument, METADATA};
+use super::instrument::{Instrument, LabelValue, METADATA};
 use crate::metrics::catalog::Descriptor;
 
 #[derive(Debug)]
@@ -14,7 +14,10 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    pub(crate) fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
+    pub(crate) fn new(
+        descriptor: &'static Descriptor,
+        labels: &[(&'static str, LabelValue)],
+    ) -> Self {
         Self { instrument: Instrument::new(descriptor, labels), unreported: Mutex::new(0.0) }
     }
 

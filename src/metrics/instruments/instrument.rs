@@ -5,11 +5,14 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use metrics::{Key, Label, Level, Metadata, Recorder, Unit, with_recorder};
+use metrics::{Key, Label, Level, Metadata, Recorder, SharedString, Unit, with_recorder};
 
 use crate::metrics::catalog::Descriptor;
 
 pub(super) static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
+
+/// Static or shared, so that a copy does not allocate.
+pub(crate) type LabelValue = SharedString;
 
 #[derive(Debug)]
 pub(crate) struct Counter(Instrument<metrics::Counter>);
@@ -24,7 +27,10 @@ pub(super) struct Instrument<T> {
 }
 
 impl Counter {
-    pub(crate) fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
+    pub(crate) fn new(
+        descriptor: &'static Descriptor,
+        labels: &[(&'static str, LabelValue)],
+    ) -> Self {
         Self(Instrument::new(descriptor, labels))
     }
 
@@ -49,7 +55,10 @@ impl Counter {
 }
 
 impl Histogram {
-    pub(crate) fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
+    pub(crate) fn new(
+        descriptor: &'static Descriptor,
+        labels: &[(&'static str, LabelValue)],
+    ) -> Self {
         Self(Instrument::new(descriptor, labels))
     }
 
@@ -81,10 +90,15 @@ impl Histogram {
 }
 
 impl<T> Instrument<T> {
-    pub(super) fn new(descriptor: &'static Descriptor, labels: &[(&'static str, &str)]) -> Self {
-        let label = |&(name, value): &(&'static str, &str)| Label::new(name, value.to_owned());
-        let labels: Vec<_> = labels.iter().map(label).collect();
-        let key = Key::from_parts(descriptor.name, labels);
+    pub(super) fn new(
+        descriptor: &'static Descriptor,
+        labels: &[(&'static str, LabelValue)],
+    ) -> Self {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| Label::new(*name, value.clone())).collect();
+        // The recorder shares the labels then. Its copies for a thousand policies, with what is freed in
+        // between, would spread what checks allocate over more memory than the caches hold.
+        let key = Key::from_parts(descriptor.name, labels).to_retained();
         Self { descriptor, key, handle: OnceLock::new() }
     }
 
@@ -120,5 +134,20 @@ fn is_installed(recorder: &dyn Recorder) -> bool {
 impl<T> fmt::Debug for Instrument<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.descriptor.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+    use crate::metrics::catalog::DECISIONS;
+
+    #[test]
+    fn a_recorder_that_keeps_a_key_does_not_copy_its_labels() {
+        let Counter(Instrument { key, .. }) =
+            Counter::new(&DECISIONS, &[("policy", String::from("login").into())]);
+        assert!(ptr::eq(key.to_retained().labels().as_slice(), key.labels().as_slice()));
     }
 }

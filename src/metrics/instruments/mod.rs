@@ -14,7 +14,7 @@ pub(super) use counter_set::CounterSet;
 #[cfg(feature = "redis")]
 pub(super) use gauge::Gauge;
 pub(crate) use instrument::Counter;
-pub(super) use instrument::Histogram;
+pub(super) use instrument::{Histogram, LabelValue};
 #[cfg(feature = "redis")]
 pub(super) use server_label::server_label;
 pub(crate) use stopwatch::Stopwatch;

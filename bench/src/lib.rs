@@ -40,7 +40,7 @@ usage: cargo run --locked --release --manifest-path bench/Cargo.toml -- COMMAND 
 
 Commands:
   table         measure all rows of the table, and compare the figures with the targets
-  pairs         compare two builds of the benchmarks, row by row: ten pairs, each of 16 processes of either
+  pairs         compare two builds of the benchmarks, row by row: ten pairs, each of 16 processes of each
                 build, which take turns (--of DIR and --with DIR: programs that are numbered from 1, one
                 for each pair)
   scale         measure with growing numbers of keys and of tasks;

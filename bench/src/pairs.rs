@@ -1,10 +1,9 @@
-//! Compares two builds of the benchmarks, such as one with metrics and one without. Each has a process of
-//! its own, and only one of them has something to do at a time.
+//! Compares two builds of the benchmarks, such as one with metrics and one without. Only one of them has
+//! something to do at a time.
 //!
-//! What differs between two processes of the same program, such as where their memory is, can make one 10%
-//! faster. So each pair starts many, and adds their decisions up. The layout of the code matters, too, so each
-//! pair has programs that are linked in another order. The speed of a machine changes within a second, so the
-//! two builds take short turns. (For the effects of layouts, see Curtsinger and Berger, "Stabilizer:
+//! Of two processes of the same program, one can be 10% faster all the time. So each pair starts many, and adds
+//! their speeds up. The layout of the code can matter, too, so each pair has programs that are linked in another
+//! order. The speed of a machine changes within a second, so the two builds take short turns. (For the effects of layouts, see Curtsinger and Berger, "Stabilizer:
 //! Statistically Sound Performance Evaluation", 2013.)
 //!
 //! A single task makes two to three times as many decisions while the scheduler lets it share a core with
@@ -30,13 +29,13 @@ use crate::subjects::BoxError;
 use crate::worker::Worker;
 
 const PAIRS: usize = 10;
-/// How often each pair starts the processes of a row.
+/// How many processes of each build a pair starts for a row.
 const STARTS: u32 = 16;
 /// How many turns each process has, in addition to the warm-up.
 const TURNS: u32 = 12;
-/// As long as so many turns.
+/// Its length, in turns.
 const WARM_UP: u32 = 5;
-/// How long all turns of a pair take each of its builds.
+/// How long all turns of a build take in a pair, for one subject.
 const SLICE: Duration = Duration::from_secs(2);
 /// The least ratio that `--check` accepts.
 const LEAST: f64 = 0.97;
@@ -102,7 +101,7 @@ async fn compare(
     if Row::ALL[row].tasks == 1 { on_one_core(pairs) } else { pairs().await }
 }
 
-/// Runs something, and the processes that it starts, on one core.
+/// Runs something, and the processes that it starts, on one core: they inherit that of their thread.
 fn on_one_core<T: Send>(
     run: impl AsyncFnOnce() -> Result<T, BoxError> + Send,
 ) -> Result<T, BoxError> {
@@ -126,17 +125,21 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// The decisions per second of two programs, by subject, as sums of all turns.
+    /// The decisions per second of two programs, by subject: the sum of all turns.
     async fn rates(&self, programs: &[PathBuf; 2]) -> Result<BTreeMap<String, [f64; 2]>, BoxError> {
         let mut rates: BTreeMap<String, [f64; 2]> = BTreeMap::new();
         for start in 0..STARTS {
-            // In case that the one that comes first has an advantage, or the one with one of the servers.
+            // The first process may have an advantage, and so may one of the servers.
             let order = if start % 2 == 0 { [0, 1] } else { [1, 0] };
-            let setups = if start / 2 % 2 == 0 { [0, 1] } else { [1, 0] };
-            let (first, names) = self.start(&programs[order[0]], &self.setups[setups[0]]).await?;
-            let (second, same) = self.start(&programs[order[1]], &self.setups[setups[1]]).await?;
-            if names != same {
-                return Err(format!("the programs have different subjects: {names}, {same}").into());
+            let servers = if start / 2 % 2 == 0 { [0, 1] } else { [1, 0] };
+            let (first, names) = self.start(&programs[order[0]], &self.setups[servers[0]]).await?;
+            let (second, other_names) =
+                self.start(&programs[order[1]], &self.setups[servers[1]]).await?;
+            if names != other_names {
+                return Err(format!(
+                    "the programs have different subjects: {names}, {other_names}"
+                )
+                .into());
             }
             let mut workers = [first, second];
             for (number, name) in names.split('\t').enumerate() {

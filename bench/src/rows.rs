@@ -88,11 +88,12 @@ impl Row {
     ];
 
     pub(crate) async fn subjects(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
-        let mut subjects = self.tollgate(&self.urls(setup))?;
-        match self.on_cluster {
-            true => subjects.extend(references_on_cluster(setup).await?),
-            false => subjects.extend(self.references(setup).await?),
-        }
+        // The last reference, the baseline, runs just before the first subject that is compared with it.
+        let mut subjects = match self.on_cluster {
+            true => references_on_cluster(setup).await?,
+            false => self.references(setup).await?,
+        };
+        subjects.extend(self.tollgate(&self.urls(setup))?);
         Ok(subjects)
     }
 
@@ -130,24 +131,26 @@ impl Row {
     async fn references(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
         let call = if self.allow_all { &setup.allow_call } else { &setup.deny_call };
         let mut subjects = vec![
-            Subject::new(names::PING, Baseline::ping(setup).await?),
-            Subject::new(names::BASELINE, Baseline::return_one(setup).await?),
-            Subject::new(names::TOWER_RATE_LIMIT_REDIS, tower_rate_limit_redis(setup, self).await?),
-            Subject::new(names::POOLED, Pooled::new(setup, call)?),
-            Subject::new(names::BARE, ServiceCall(OkService)),
             Subject::new(names::GOVERNOR, governor(self.allow_all)?),
+            Subject::new(names::BARE, ServiceCall(OkService)),
         ];
         if self.allow_all {
-            subjects.push(Subject::new(names::SHARED, Shared::new(setup).await?));
             subjects.push(Subject::new(names::TWO_KEYS, TwoKeys::new(setup).await?));
+            subjects.push(Subject::new(names::SHARED, Shared::new(setup).await?));
         }
+        subjects.extend([
+            Subject::new(names::POOLED, Pooled::new(setup, call)?),
+            Subject::new(names::TOWER_RATE_LIMIT_REDIS, tower_rate_limit_redis(setup, self).await?),
+            Subject::new(names::PING, Baseline::ping(setup).await?),
+            Subject::new(names::BASELINE, Baseline::return_one(setup).await?),
+        ]);
         Ok(subjects)
     }
 }
 
 async fn references_on_cluster(setup: &Setup) -> Result<Vec<Subject>, BoxError> {
     Ok(vec![
-        Subject::new(names::BASELINE, ClusterBaseline::new(setup).await?),
         Subject::new(names::SHARED, SharedCluster::new(setup).await?),
+        Subject::new(names::BASELINE, ClusterBaseline::new(setup).await?),
     ])
 }

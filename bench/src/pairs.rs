@@ -3,8 +3,8 @@
 //!
 //! Of two processes of the same program, one can be 10% faster all the time. So each pair starts many, and adds
 //! their speeds up. The layout of the code can matter, too, so each pair has programs that are linked in another
-//! order. The speed of a machine changes within a second, so the two builds take short turns. (For the effects of layouts, see Curtsinger and Berger, "Stabilizer:
-//! Statistically Sound Performance Evaluation", 2013.)
+//! order. The speed of a machine changes within a second, so the two builds take short turns. (For the effects of
+//! layouts, see Curtsinger and Berger, "Stabilizer: Statistically Sound Performance Evaluation", 2013.)
 //!
 //! A single task makes two to three times as many decisions while the scheduler lets it share a core with
 //! Redis, and that changes many times per second. So rows of one task run on one core: the faster case, in
@@ -33,7 +33,7 @@ const PAIRS: usize = 10;
 const STARTS: u32 = 16;
 /// How many turns each process has, in addition to the warm-up.
 const TURNS: u32 = 12;
-/// Its length, in turns.
+/// The length of the warm-up, in turns.
 const WARM_UP: u32 = 5;
 /// How long all turns of a build take in a pair, for one subject.
 const SLICE: Duration = Duration::from_secs(2);
@@ -101,7 +101,7 @@ async fn compare(
     if Row::ALL[row].tasks == 1 { on_one_core(pairs) } else { pairs().await }
 }
 
-/// Runs something, and the processes that it starts, on one core: they inherit that of their thread.
+/// Runs something on one core. The processes that it starts inherit the core of its thread.
 fn on_one_core<T: Send>(
     run: impl AsyncFnOnce() -> Result<T, BoxError> + Send,
 ) -> Result<T, BoxError> {

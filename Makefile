@@ -126,7 +126,7 @@ deny: ## Check licenses, advisories and sources of the dependencies (needs cargo
 bench: redis ## Compare with the baseline and other crates
 	$(BENCH) table $(ARGS)
 
-bench-observed: redis ## Check that metrics and traces slow no row down by more than 3% (some are: see docs/performance.md)
+bench-observed: redis ## Check that metrics and traces slow no row down by more than 3%
 	scripts/link-layouts.sh $(LAYOUTS)/off
 	scripts/link-layouts.sh $(LAYOUTS)/on --features observed
 	$(LAYOUTS)/off/1 pairs --of $(LAYOUTS)/off --with $(LAYOUTS)/on --check $(ARGS)

@@ -53,7 +53,7 @@ fmt-check:
 
 lint: ## Run clippy on all targets, with warnings as errors
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
-	$(CARGO) clippy --locked --package tollgate-server --all-targets -- -D warnings
+	$(CARGO) clippy --locked --package fleetlimit-server --all-targets -- -D warnings
 
 doc: ## Build the documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
@@ -72,10 +72,10 @@ unit: ## Run the unit and doc tests, which need no Redis
 	$(CARGO) test --locked --all-features --lib $(ARGS)
 	$(CARGO) test --locked --all-features --doc $(ARGS)
 
-# SEEDS=1000000 simulates more of them, and TOLLGATE_SIM_SEED=123 a single one.
+# SEEDS=1000000 simulates more of them, and FLEETLIMIT_SIM_SEED=123 a single one.
 SEEDS ?= 100000
 sim: ## Simulate the Redis transport with 100,000 seeds, which takes minutes
-	TOLLGATE_SIM_SEEDS=$(SEEDS) $(CARGO) test --locked --profile sim --no-default-features --features redis \
+	FLEETLIMIT_SIM_SEEDS=$(SEEDS) $(CARGO) test --locked --profile sim --no-default-features --features redis \
 	    --lib sim:: -- --nocapture $(ARGS)
 
 integration: redis ## Run the tests on real servers: a single one, a cluster, Sentinel
@@ -97,16 +97,16 @@ mutants: redis ## Change lua/ and src/algorithm in many ways, and check that tes
 	target/tools/bin/cargo-mutants mutants --file 'src/algorithm/*.rs' --no-default-features --features jiff,redis \
 	    --cargo-arg=--lib --timeout 20 -j 2 -- algorithm
 
-server: redis ## Run the tests of tollgate-server
-	$(CARGO) test --locked --package tollgate-server $(ARGS)
+server: redis ## Run the tests of fleetlimit-server
+	$(CARGO) test --locked --package fleetlimit-server $(ARGS)
 
-test-gateways: redis ## Run tollgate-server behind Envoy, Caddy and Traefik, which this downloads (Debian)
+test-gateways: redis ## Run fleetlimit-server behind Envoy, Caddy and Traefik, which this downloads (Debian)
 	scripts/install-gateways.sh
-	RUST_TEST_THREADS=1 $(CARGO) test --locked --package tollgate-server --test it gateways -- --ignored $(ARGS)
+	RUST_TEST_THREADS=1 $(CARGO) test --locked --package fleetlimit-server --test it gateways -- --ignored $(ARGS)
 
-test-page: redis ## Look at the live page of tollgate-server with Chromium, which this installs (Debian)
+test-page: redis ## Look at the live page of fleetlimit-server with Chromium, which this installs (Debian)
 	scripts/install-chromium.sh
-	$(CARGO) test --locked --package tollgate-server --test it page -- --ignored $(ARGS)
+	$(CARGO) test --locked --package fleetlimit-server --test it page -- --ignored $(ARGS)
 
 tls: redis ## Run the tests of rediss:// with each TLS library, and with none
 	RUST_TEST_THREADS=1 $(CARGO) test --locked --all-features --test tls $(ARGS)
@@ -146,14 +146,14 @@ plots: ## Draw what each algorithm admits: docs/algorithms.svg
 soak: redis ## Check for 10 minutes that stalls of Redis have no lasting effect
 	$(BENCH) soak $(ARGS)
 
-soak-server: redis ## Disturb tollgate-server for 5 minutes: reloads, restarts of Redis, slow and hostile clients
-	$(CARGO) test --locked --package tollgate-server --test it soak -- --ignored --nocapture $(ARGS)
+soak-server: redis ## Disturb fleetlimit-server for 5 minutes: reloads, restarts of Redis, slow and hostile clients
+	$(CARGO) test --locked --package fleetlimit-server --test it soak -- --ignored --nocapture $(ARGS)
 
-bench-server: redis ## Compare tollgate-server with a bare gRPC service, and with a naive one on Redis
-	$(CARGO) bench --locked --package tollgate-server --bench grpc $(ARGS)
+bench-server: redis ## Compare fleetlimit-server with a bare gRPC service, and with a naive one on Redis
+	$(CARGO) bench --locked --package fleetlimit-server --bench grpc $(ARGS)
 
-bench-simulate: ## Compare the replay of log lines by tollgate-server with splitting them at spaces
-	$(CARGO) bench --locked --package tollgate-server --bench simulate $(ARGS)
+bench-simulate: ## Compare the replay of log lines by fleetlimit-server with splitting them at spaces
+	$(CARGO) bench --locked --package fleetlimit-server --bench simulate $(ARGS)
 
 bench-flood: redis ## Check a million keys, and that memory stays bounded
 	$(BENCH) flood $(ARGS)

@@ -7,9 +7,9 @@
 use std::error::Error;
 use std::net::Ipv4Addr;
 
+use fleetlimit::resolve::PeerIp;
+use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
 use tokio::net::TcpListener;
-use tollgate::resolve::PeerIp;
-use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
 use tonic::Code;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 
 use axum::Router;
 use axum::routing::get;
+use fleetlimit::resolve::PeerIp;
+use fleetlimit::{Limiters, MemoryStore, Policy, PolicySet, Quota, RateLimitLayer, RedisStore};
 use tokio::net::TcpListener;
-use tollgate::resolve::PeerIp;
-use tollgate::{Limiters, MemoryStore, Policy, PolicySet, Quota, RateLimitLayer, RedisStore};
 
 const SAMPLE: &str = r#"# Policies, each with its quotas by name.
 [search]
@@ -36,7 +36,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let file = match env::var_os("LIMITS") {
         Some(path) => PathBuf::from(path),
         None => {
-            let path = env::temp_dir().join("tollgate-limits.toml");
+            let path = env::temp_dir().join("fleetlimit-limits.toml");
             std::fs::write(&path, SAMPLE)?;
             path
         }

@@ -19,13 +19,13 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Form, RequestExt, Router};
-use serde::Deserialize;
-use tokio::net::TcpListener;
-use tollgate::layer::Sent;
-use tollgate::resolve::{Extension as FromExtension, PeerIp};
-use tollgate::{
+use fleetlimit::layer::Sent;
+use fleetlimit::resolve::{Extension as FromExtension, PeerIp};
+use fleetlimit::{
     FailureMode, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
 };
+use serde::Deserialize;
+use tokio::net::TcpListener;
 
 #[derive(Clone, Deserialize)]
 struct Login {

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use fleetlimit::resolve::PeerIp;
+use fleetlimit::{ConfigError, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
-use tollgate::resolve::PeerIp;
-use tollgate::{ConfigError, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
+use fleetlimit::{FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
 use http::request::Parts;
 use http::{Request, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tollgate::{FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
 use tower::{ServiceBuilder, ServiceExt};
 
 /// Not per second: calls proceed 220 ms apart, which leaves room for one that arrives late.

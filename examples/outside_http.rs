@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use tollgate::{Error, ErrorKind, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+use fleetlimit::{Error, ErrorKind, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ async fn main() -> Result<(), BoxError> {
         }
     }
 
-    // Any error type that converts from a `tollgate::Error` works, such as `BoxError`.
+    // Any error type that converts from a `fleetlimit::Error` works, such as `BoxError`.
     let incoming = Policy::new("incoming").quota("mails", Quota::per_minute(2));
     let limiter = Limiter::new(store, incoming)?;
     let mut mailbox = ServiceBuilder::new()

@@ -18,11 +18,11 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use fleetlimit::layer::{Cause, ErrorContext};
+use fleetlimit::resolve::Extension;
+use fleetlimit::{ConfigError, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 use serde_json::json;
 use tokio::net::TcpListener;
-use tollgate::layer::{Cause, ErrorContext};
-use tollgate::resolve::Extension;
-use tollgate::{ConfigError, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 
 #[derive(Clone)]
 struct Account {

@@ -14,9 +14,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::routing::get;
 use axum::{Extension, Router};
+use fleetlimit::resolve::PeerIp;
+use fleetlimit::{Decision, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
 use tokio::net::TcpListener;
-use tollgate::resolve::PeerIp;
-use tollgate::{Decision, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -16,9 +16,9 @@ use std::process::ExitCode;
 
 use axum::routing::get;
 use axum::{Extension, Router};
+use fleetlimit::resolve::PeerIp;
+use fleetlimit::{Decision, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore, Source};
 use tokio::net::TcpListener;
-use tollgate::resolve::PeerIp;
-use tollgate::{Decision, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore, Source};
 
 const LIMIT: &str = "5/s burst 10";
 

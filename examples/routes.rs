@@ -14,11 +14,11 @@ use axum::Router;
 use axum::http::HeaderName;
 use axum::http::request::Parts;
 use axum::routing::get;
-use tokio::net::TcpListener;
-use tollgate::resolve::{Header, MatchedPath, PeerIp};
-use tollgate::{
+use fleetlimit::resolve::{Header, MatchedPath, PeerIp};
+use fleetlimit::{
     ConfigError, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection,
 };
+use tokio::net::TcpListener;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 

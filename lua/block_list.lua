@@ -4,7 +4,7 @@
 -- ARGV     `block`, a key, for how many milliseconds, and the largest number of keys;
 --          or `unblock` and a key; or `list`
 -- Returns  the keys that are blocked now, each followed by the milliseconds that remain
--- Errors   TOLLGATE_FULL: there are that many keys already
+-- Errors   FLEETLIMIT_FULL: there are that many keys already
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -13,7 +13,7 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
 if ARGV[1] == 'block' then
   local is_new = not redis.call('ZSCORE', KEYS[1], ARGV[2])
   if is_new and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[4]) then
-    return redis.error_reply('TOLLGATE_FULL too many keys are blocked')
+    return redis.error_reply('FLEETLIMIT_FULL too many keys are blocked')
   end
   redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[3]), ARGV[2])
 elseif ARGV[1] == 'unblock' then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need if it is missing: redis-server, for the feature tls-native-tls the headers
-# of OpenSSL, faketime, and for tollgate-server nginx. Leaves no server running.
+# of OpenSSL, faketime, and for fleetlimit-server nginx. Leaves no server running.
 set -euo pipefail
 
 binary="${REDIS_SERVER_BIN:-redis-server}"

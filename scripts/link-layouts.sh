@@ -13,7 +13,7 @@ export CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1
 rm -rf "$directory"
 mkdir -p "$directory"
 for seed in {1..10}; do
-    "${CARGO:-cargo}" rustc --quiet --locked --release --manifest-path bench/Cargo.toml --bin tollgate-bench \
+    "${CARGO:-cargo}" rustc --quiet --locked --release --manifest-path bench/Cargo.toml --bin fleetlimit-bench \
         --target-dir bench/target/layouts/build "$@" -- -C "link-arg=-Wl,--shuffle-sections=.text.*=$seed"
-    cp bench/target/layouts/build/release/tollgate-bench "$directory/$seed"
+    cp bench/target/layouts/build/release/fleetlimit-bench "$directory/$seed"
 done

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 servers=("${@:-}")
 [ -n "${servers[0]}" ] || servers=(redis-6.2 redis-7.0 redis-8.0 valkey-8.1 valkey-9.1)
 # Of random policies, in each of two tests, which assert that each algorithm is in a sixth of them.
-export TOLLGATE_MIX_CASES="${CASES:-30000}"
+export FLEETLIMIT_MIX_CASES="${CASES:-30000}"
 root="$PWD/target/servers"
 mkdir -p "$root"
 

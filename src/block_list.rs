@@ -18,8 +18,8 @@ use crate::{Error, ErrorKind, Key, Store};
 /// ```
 /// use std::time::Duration;
 /// use http::request::Parts;
-/// use tollgate::resolve::PeerIp;
-/// use tollgate::{BlockList, KeyResolver, MemoryStore, Rejection, Resolution};
+/// use fleetlimit::resolve::PeerIp;
+/// use fleetlimit::{BlockList, KeyResolver, MemoryStore, Rejection, Resolution};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

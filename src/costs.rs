@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// [`RateLimitLayer::costs`](crate::RateLimitLayer::costs).
 ///
 /// ```
-/// use tollgate::{Costs, Limiter, MemoryStore, Policy, Quota};
+/// use fleetlimit::{Costs, Limiter, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -63,7 +63,7 @@ impl Costs {
     /// request.
     ///
     /// ```
-    /// use tollgate::{Costs, Limiter, MemoryStore, Policy, Quota};
+    /// use fleetlimit::{Costs, Limiter, MemoryStore, Policy, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

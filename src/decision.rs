@@ -13,7 +13,7 @@ use crate::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Limiter, MemoryStore, Quota};
+/// use fleetlimit::{Limiter, MemoryStore, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,14 +32,14 @@ use crate::{Error, Quota};
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
-/// # async fn handler(limiter: tollgate::Limiter) -> Result<(), tollgate::Error> {
+/// # async fn handler(limiter: fleetlimit::Limiter) -> Result<(), fleetlimit::Error> {
 /// limiter.check("user:7").await?;
 /// # Ok(()) }
 /// ```
 ///
 /// ```
 /// #![deny(unused_must_use)]
-/// # async fn handler(limiter: tollgate::Limiter) -> Result<(), tollgate::Error> {
+/// # async fn handler(limiter: fleetlimit::Limiter) -> Result<(), fleetlimit::Error> {
 /// limiter.check("user:7").await?.ensure_allowed()?;
 /// # Ok(()) }
 /// ```
@@ -118,7 +118,7 @@ impl Decision {
     /// An allowed decision, for tests of code that takes decisions. Its durations are zero.
     ///
     /// ```
-    /// use tollgate::{Decision, Source};
+    /// use fleetlimit::{Decision, Source};
     ///
     /// let decision = Decision::allowed(10, 3).with_source(Source::FailureMode);
     /// assert!(decision.is_allowed());
@@ -133,7 +133,7 @@ impl Decision {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::Decision;
+    /// use fleetlimit::Decision;
     ///
     /// let decision = Decision::denied(10, Duration::from_secs(2));
     /// assert!(decision.is_denied());
@@ -227,7 +227,7 @@ impl Decision {
     /// contains the decision.
     ///
     /// ```
-    /// # async fn send(limiter: tollgate::Limiter) -> Result<(), tollgate::Error> {
+    /// # async fn send(limiter: fleetlimit::Limiter) -> Result<(), fleetlimit::Error> {
     /// limiter.check("user:7").await?.ensure_allowed()?;
     /// // Only reached by allowed checks.
     /// # Ok(()) }
@@ -239,7 +239,7 @@ impl Decision {
     /// The quotas of the policy, in its order.
     ///
     /// ```
-    /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -20,10 +20,10 @@ use crate::{Decision, Key};
 ///
 /// ```
 /// use std::num::NonZeroU16;
-/// use tollgate::resolve::PeerIp;
-/// use tollgate::{DeniedKeys, Limiter, MemoryStore, Quota, RateLimitLayer};
+/// use fleetlimit::resolve::PeerIp;
+/// use fleetlimit::{DeniedKeys, Limiter, MemoryStore, Quota, RateLimitLayer};
 ///
-/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// # fn main() -> Result<(), fleetlimit::ConfigError> {
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
 /// let denied = DeniedKeys::plain(NonZeroU16::new(20).unwrap());
 /// let counter = denied.clone();

@@ -34,8 +34,8 @@
 //! ```
 //! use axum::Router;
 //! use axum::routing::{get, post};
-//! use tollgate::resolve::{MatchedPath, PeerIp};
-//! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::{MatchedPath, PeerIp};
+//! use fleetlimit::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 //!
 //! fn app() -> Result<Router, ConfigError> {
 //!     let store = MemoryStore::new();
@@ -80,8 +80,8 @@
 //! use axum::middleware::{Next, from_fn};
 //! use axum::response::Response;
 //! use axum::routing::get;
-//! use tollgate::resolve::{Extension, PeerIp};
-//! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::{Extension, PeerIp};
+//! use fleetlimit::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 //!
 //! /// The account behind a valid API key.
 //! #[derive(Clone)]
@@ -128,8 +128,8 @@
 //!
 //! ```
 //! use axum::http::request::Parts;
-//! use tollgate::resolve::{Extension, PeerIp};
-//! use tollgate::{KeyResolver, Resolution};
+//! use fleetlimit::resolve::{Extension, PeerIp};
+//! use fleetlimit::{KeyResolver, Resolution};
 //!
 //! #[derive(Clone)]
 //! struct User {
@@ -162,9 +162,9 @@
 //!
 //! ```
 //! use axum::http::HeaderName;
-//! use tollgate::resolve::ClientIp;
+//! use fleetlimit::resolve::ClientIp;
 //!
-//! # fn main() -> Result<(), tollgate::ConfigError> {
+//! # fn main() -> Result<(), fleetlimit::ConfigError> {
 //! // nginx on the same host, with `proxy_set_header X-Real-IP $remote_addr;`
 //! let nginx = ClientIp::new(["127.0.0.1", "::1"])?.x_real_ip();
 //!
@@ -208,8 +208,8 @@
 //! use axum::middleware::{Next, from_fn_with_state};
 //! use axum::response::Response;
 //! use axum::routing::get;
-//! use tollgate::resolve::Extension;
-//! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::Extension;
+//! use fleetlimit::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 //!
 //! /// A row of the table `accounts`.
 //! #[derive(Clone)]
@@ -283,8 +283,8 @@
 //! ```
 //! use axum::http::header::CONTENT_LENGTH;
 //! use axum::http::request::Parts;
-//! use tollgate::resolve::PeerIp;
-//! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 //!
 //! /// 10 MB per minute per client.
 //! fn upload_limit() -> Result<RateLimitLayer<PeerIp>, ConfigError> {
@@ -306,9 +306,9 @@
 //!
 //! ```
 //! use axum::http::StatusCode;
-//! use tollgate::layer::Sent;
-//! use tollgate::resolve::PeerIp;
-//! use tollgate::{Costs, Limiter, RateLimitLayer};
+//! use fleetlimit::layer::Sent;
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Costs, Limiter, RateLimitLayer};
 //!
 //! /// What a query has cost. The handler puts it into the extensions of its response.
 //! #[derive(Clone)]
@@ -375,8 +375,8 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tollgate::resolve::PeerIp;
-//! use tollgate::{ConfigError, Limiter, MemoryStore, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{ConfigError, Limiter, MemoryStore, Quota, RateLimitLayer};
 //!
 //! /// 20 requests at once, and then one every 100 ms. Those that would wait for longer than a second get
 //! /// a 429.
@@ -400,7 +400,7 @@
 //! from none, in one call to Redis. [`Costs`] take a different number of permits from each.
 //!
 //! ```
-//! use tollgate::{Costs, Limiter, MemoryStore, Policy, Quota};
+//! use fleetlimit::{Costs, Limiter, MemoryStore, Policy, Quota};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -428,8 +428,8 @@
 //! ```
 //! use axum::Router;
 //! use axum::routing::get;
-//! use tollgate::resolve::{Global, PeerIp};
-//! use tollgate::{BestEffortChecks, ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::{Global, PeerIp};
+//! use fleetlimit::{BestEffortChecks, ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 //!
 //! fn limiter(store: &MemoryStore, name: &'static str, n: u64) -> Result<Limiter, ConfigError> {
 //!     Limiter::new(store.clone(), Policy::new(name).quota(name, Quota::per_second(n)))
@@ -470,8 +470,8 @@
 //! # fn app() -> Result<(), Box<dyn std::error::Error>> {
 //! use axum::Router;
 //! use axum::routing::get;
-//! use tollgate::resolve::PeerIp;
-//! use tollgate::{Limiters, MemoryStore, Policy, PolicySet, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiters, MemoryStore, Policy, PolicySet, Quota, RateLimitLayer};
 //!
 //! fn parse(text: &str) -> Result<PolicySet, toml::de::Error> {
 //!     toml::from_str(text)
@@ -490,7 +490,7 @@
 //!     .route("/search", get(async || "found").layer(RateLimitLayer::new(search, PeerIp::new())))
 //!     .route("/items", get(async || "items").layer(RateLimitLayer::new(items, PeerIp::new())));
 //! # let (dir, write) = (std::env::temp_dir(), std::fs::write::<std::path::PathBuf, &str>);
-//! # let path = dir.join(format!("tollgate-guide-{}.toml", std::process::id()));
+//! # let path = dir.join(format!("fleetlimit-guide-{}.toml", std::process::id()));
 //! # write(path.clone(), file)?;
 //!
 //! // Reloads the file when it changes, until `watch` is dropped.
@@ -519,9 +519,9 @@
 //! use axum::http::StatusCode;
 //! use axum::response::{IntoResponse, Response};
 //! use serde_json::json;
-//! use tollgate::layer::{Cause, ErrorContext};
-//! use tollgate::resolve::PeerIp;
-//! use tollgate::{Limiter, RateLimitLayer};
+//! use fleetlimit::layer::{Cause, ErrorContext};
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, RateLimitLayer};
 //!
 //! fn error_response(context: &ErrorContext<'_>) -> Response {
 //!     let (status, error) = match context.cause() {
@@ -561,8 +561,8 @@
 //! use axum::routing::post;
 //! use axum::{Json, Router};
 //! use serde::Deserialize;
-//! use tollgate::resolve::PeerIp;
-//! use tollgate::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{ConfigError, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 //!
 //! #[derive(Deserialize)]
 //! struct Login {
@@ -573,7 +573,7 @@
 //! async fn login(
 //!     State(attempts): State<Limiter>,
 //!     Json(login): Json<Login>,
-//! ) -> Result<Response, tollgate::Error> {
+//! ) -> Result<Response, fleetlimit::Error> {
 //!     // One key per account, however the address is written.
 //!     let account = login.email.trim().to_lowercase();
 //!     attempts.check(account.as_str()).await?.ensure_allowed()?;
@@ -619,8 +619,8 @@
 //! and the log says why.
 //!
 //! ```no_run
-//! use tollgate::resolve::PeerIp;
-//! use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
 //! use tonic::transport::Server;
 //!
 //! #[tokio::main]
@@ -637,7 +637,7 @@
 //! }
 //! ```
 //!
-//! This recipe needs `cargo add --path ../tollgate --features tonic` and `cargo add tonic
+//! This recipe needs `cargo add --path ../fleetlimit --features tonic` and `cargo add tonic
 //! tonic-health`. The path of a request is `/package.Service/Method`, so `(PeerIp::new(), Path)`
 //! limits per method. Unknown methods are keys too: add the layer to known services only, or match
 //! the path in a closure. Browsers read gRPC-Web statuses only if CORS exposes the headers
@@ -653,7 +653,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tollgate::{Error, Limiter, MemoryStore, Quota};
+//! use fleetlimit::{Error, Limiter, MemoryStore, Quota};
 //!
 //! const BUDGET: Quota = Quota::per_second(5).queue(Duration::from_secs(30));
 //!
@@ -690,8 +690,8 @@
 //! use axum::http::{Request, StatusCode};
 //! use axum::routing::get;
 //! use tokio::time::advance;
-//! use tollgate::resolve::Global;
-//! use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::Global;
+//! use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
 //! use tower::ServiceExt;
 //!
 //! # /*
@@ -729,7 +729,7 @@
 //! use axum::Router;
 //! use tokio::net::TcpListener;
 //! use tokio::signal;
-//! use tollgate::RedisStore;
+//! use fleetlimit::RedisStore;
 //!
 //! async fn serve(app: Router, store: RedisStore) -> std::io::Result<()> {
 //!     let listener = TcpListener::bind("127.0.0.1:3000").await?;
@@ -750,8 +750,8 @@
 //!    and clients see no headers. Look at who would be denied:
 //!
 //!    ```
-//!    use tollgate::resolve::PeerIp;
-//!    use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+//!    use fleetlimit::resolve::PeerIp;
+//!    use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
 //!
 //!    let limiter = Limiter::builder(MemoryStore::new(), Quota::per_second(10))
 //!        .enforce_for_percent(0.0)
@@ -762,13 +762,13 @@
 //!        }
 //!    });
 //!    # let _ = layer;
-//!    # Ok::<(), tollgate::ConfigError>(())
+//!    # Ok::<(), fleetlimit::ConfigError>(())
 //!    ```
 //!
 //!    Then enforce the limit for 1% of the keys, 10%, and all.
 //! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied by
 //!    an instance's share of the limit while Redis is down. Change to `Local` once the limit fits. Alert on
-//!    `tracing` events of the target `tollgate` at level WARN (for example: the failure mode decides checks,
+//!    `tracing` events of the target `fleetlimit` at level WARN (for example: the failure mode decides checks,
 //!    a circuit breaker opens, an instance cannot register or has not yet, permits cannot be charged
 //!    afterwards, or a policy in a file is not used) and ERROR (requests are rejected because of a
 //!    misconfiguration, or limits in a file or of a request are invalid and not used). Count denials with [metrics](#metrics-and-traces).
@@ -782,53 +782,53 @@
 //!
 //! # Metrics and traces
 //!
-//! With the feature `metrics`, tollgate reports to the recorder of the crate [`metrics`]. Install one
+//! With the feature `metrics`, fleetlimit reports to the recorder of the crate [`metrics`]. Install one
 //! before the first check. Counters and histograms lose what was recorded before, except
-//! `tollgate.decisions` of the first 16,384 limiters, up to 4 billion for each outcome and source. (A
+//! `fleetlimit.decisions` of the first 16,384 limiters, up to 4 billion for each outcome and source. (A
 //! zero-sized recorder is treated as no recorder.) Set no idle timeout in an exporter: what it removes is
 //! not reported again. `cargo run --example metrics --features metrics` serves the metrics to Prometheus,
 //! and `docs/grafana.json` is a dashboard for them.
 //!
 //! The names follow OpenTelemetry, and the units are those of UCUM. The queries below and the dashboard
-//! have the names that Prometheus recommends, such as `tollgate_decisions_total`, and need histograms.
+//! have the names that Prometheus recommends, such as `fleetlimit_decisions_total`, and need histograms.
 //! With `metrics-exporter-prometheus`, call `with_recommended_naming(true)` and set buckets, as the
 //! example does. No label has the value of a key. A process has labels for 2,000 servers, and `other`
 //! for all further ones.
 //!
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
-//! | `tollgate.decisions` | counter | {decision} | `tollgate.policy`, `tollgate.outcome`, `tollgate.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision: the store failed in the failure mode [`Closed`], or the costs name an unknown quota; the source is `failure_mode`). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`. |
-//! | `tollgate.check.failures` | counter | {check} | `tollgate.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `unknown_quota`. |
-//! | `tollgate.check.duration` | histogram | s | `tollgate.policy` | How long checks waited for Redis. One in 256 is measured. |
-//! | `tollgate.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
-//! | `tollgate.redis.repairs` | counter | {bucket} | `tollgate.policy` | Values in Redis that were corrupt, and count as buckets without permits. |
-//! | `tollgate.redis.uncharged` | counter | {permit} | `tollgate.policy` | Permits taken locally while Redis failed that might remain uncharged there: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
-//! | `tollgate.redis.call.duration` | histogram | s | `tollgate.server` | How long a server took to reply to a batch, including the network. |
-//! | `tollgate.redis.batch.size` | histogram | {check} | `tollgate.server` | Checks that were sent together. |
-//! | `tollgate.redis.queue.length` | histogram | {check} | `tollgate.server` | Checks that still waited when a batch was sent. |
-//! | `tollgate.redis.breaker.open` | gauge | {breaker} | `tollgate.server` | Circuit breakers that are open. There is one for each timeout. |
-//! | `tollgate.redis.breaker.openings` | counter | {opening} | `tollgate.server` | How often they have opened. |
-//! | `tollgate.redis.noscript` | counter | {reply} | `tollgate.server` | `NOSCRIPT` replies, after which a script is sent again as a whole. |
-//! | `tollgate.redis.redirections` | counter | {reply} | `tollgate.server` | `MOVED` and `ASK` replies. Those that a pool follows are not counted. |
-//! | `tollgate.redis.connections` | gauge | {connection} | `tollgate.server` | Established connections. |
-//! | `tollgate.redis.connection.failures` | counter | {attempt} | `tollgate.server` | Failed attempts to connect. |
-//! | `tollgate.fleet.instances` | gauge | {instance} | `tollgate.key_prefix`, `tollgate.server` | Instances that share the limits, as this one knows them. |
-//! | `tollgate.fleet.share` | gauge | 1 | `tollgate.key_prefix`, `tollgate.server` | The share of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure mode `Local`, as the row above. |
+//! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision: the store failed in the failure mode [`Closed`], or the costs name an unknown quota; the source is `failure_mode`). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`. |
+//! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `unknown_quota`. |
+//! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
+//! | `fleetlimit.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
+//! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt, and count as buckets without permits. |
+//! | `fleetlimit.redis.uncharged` | counter | {permit} | `fleetlimit.policy` | Permits taken locally while Redis failed that might remain uncharged there: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
+//! | `fleetlimit.redis.call.duration` | histogram | s | `fleetlimit.server` | How long a server took to reply to a batch, including the network. |
+//! | `fleetlimit.redis.batch.size` | histogram | {check} | `fleetlimit.server` | Checks that were sent together. |
+//! | `fleetlimit.redis.queue.length` | histogram | {check} | `fleetlimit.server` | Checks that still waited when a batch was sent. |
+//! | `fleetlimit.redis.breaker.open` | gauge | {breaker} | `fleetlimit.server` | Circuit breakers that are open. There is one for each timeout. |
+//! | `fleetlimit.redis.breaker.openings` | counter | {opening} | `fleetlimit.server` | How often they have opened. |
+//! | `fleetlimit.redis.noscript` | counter | {reply} | `fleetlimit.server` | `NOSCRIPT` replies, after which a script is sent again as a whole. |
+//! | `fleetlimit.redis.redirections` | counter | {reply} | `fleetlimit.server` | `MOVED` and `ASK` replies. Those that a pool follows are not counted. |
+//! | `fleetlimit.redis.connections` | gauge | {connection} | `fleetlimit.server` | Established connections. |
+//! | `fleetlimit.redis.connection.failures` | counter | {attempt} | `fleetlimit.server` | Failed attempts to connect. |
+//! | `fleetlimit.fleet.instances` | gauge | {instance} | `fleetlimit.key_prefix`, `fleetlimit.server` | Instances that share the limits, as this one knows them. |
+//! | `fleetlimit.fleet.share` | gauge | 1 | `fleetlimit.key_prefix`, `fleetlimit.server` | The share of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure mode `Local`, as the row above. |
 //!
 //! The first metric answers most questions. These queries are for Prometheus:
 //!
 //! - Is a limit not enforced? Alert on
-//!   `rate(tollgate_decisions_total{tollgate_source="failure_mode", tollgate_outcome="allowed"}[5m]) > 0`.
+//!   `rate(fleetlimit_decisions_total{fleetlimit_source="failure_mode", fleetlimit_outcome="allowed"}[5m]) > 0`.
 //!   With the source `local` instead, each instance enforces its share. The outcome `failed` means that
 //!   requests get 503.
-//! - Which policies deny? `sum by (tollgate_policy) (rate(tollgate_decisions_total{tollgate_outcome="denied"}[5m]))`.
+//! - Which policies deny? `sum by (fleetlimit_policy) (rate(fleetlimit_decisions_total{fleetlimit_outcome="denied"}[5m]))`.
 //!   Keys are in no metric. With the feature `denied-keys`, `DeniedKeys` finds those that are denied most
 //!   often.
 //!
 //! With the feature `tracing`, each check that waits for the store has a span `rate_limit_check`. Each
 //! decision is an event `rate limit decision`, with the policy, the quota, the outcome, the source, what
 //! remains, and the wait in milliseconds. The level of both is `DEBUG`, the target
-//! `tollgate`. Problems are logged without this feature too: see [Rollout](#rollout).
+//! `fleetlimit`. Problems are logged without this feature too: see [Rollout](#rollout).
 //!
 //! [`metrics`]: https://docs.rs/metrics
 //! [`Closed`]: crate::FailureMode::Closed

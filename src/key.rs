@@ -23,7 +23,7 @@ const MAX_LEN: usize = 128;
 ///
 /// ```
 /// use std::net::IpAddr;
-/// use tollgate::Key;
+/// use fleetlimit::Key;
 ///
 /// assert_eq!(Key::from("user:7").as_bytes(), b"user:7");
 /// assert_eq!(Key::from(7u64), Key::from("7"));
@@ -67,7 +67,7 @@ impl Key {
     /// digest is preceded by `\#`.
     ///
     /// ```
-    /// use tollgate::Key;
+    /// use fleetlimit::Key;
     ///
     /// let key = Key::join(&[Key::from("203.0.113.7"), Key::from("/search")]);
     /// assert_eq!(key, Key::from("203.0.113.7|/search"));
@@ -112,7 +112,7 @@ impl Hash for Key {
 /// [`escape_ascii`](slice::escape_ascii).
 ///
 /// ```
-/// use tollgate::Key;
+/// use fleetlimit::Key;
 ///
 /// assert_eq!(Key::from("o'brien").to_string(), "o'brien");
 /// assert_eq!(Key::from(b"a\n\xff").to_string(), r"a\n\xff");

@@ -18,16 +18,16 @@
 //! [Metrics and traces]: crate::guide#metrics-and-traces
 //! [Rollout]: crate::guide#rollout
 //! [Shutting down]: crate::guide#shutting-down
-//! [examples]: https://docs.rs/crate/tollgate/latest/source/examples
-//! [docs/chaos.md]: https://docs.rs/crate/tollgate/latest/source/docs/chaos.md
-//! [docs/known-failures.md]: https://docs.rs/crate/tollgate/latest/source/docs/known-failures.md
-//! [docs/server.md]: https://docs.rs/crate/tollgate/latest/source/docs/server.md
-//! [docs/performance.md]: https://docs.rs/crate/tollgate/latest/source/docs/performance.md
-//! [ARCHITECTURE.md]: https://docs.rs/crate/tollgate/latest/source/ARCHITECTURE.md
-//! [CONTRIBUTING.md]: https://docs.rs/crate/tollgate/latest/source/CONTRIBUTING.md
-//! [CHANGELOG.md]: https://docs.rs/crate/tollgate/latest/source/CHANGELOG.md
-//! [MIT]: https://docs.rs/crate/tollgate/latest/source/LICENSE-MIT
-//! [Apache-2.0]: https://docs.rs/crate/tollgate/latest/source/LICENSE-APACHE
+//! [examples]: https://docs.rs/crate/fleetlimit/latest/source/examples
+//! [docs/chaos.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/chaos.md
+//! [docs/known-failures.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/known-failures.md
+//! [docs/server.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/server.md
+//! [docs/performance.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/performance.md
+//! [ARCHITECTURE.md]: https://docs.rs/crate/fleetlimit/latest/source/ARCHITECTURE.md
+//! [CONTRIBUTING.md]: https://docs.rs/crate/fleetlimit/latest/source/CONTRIBUTING.md
+//! [CHANGELOG.md]: https://docs.rs/crate/fleetlimit/latest/source/CHANGELOG.md
+//! [MIT]: https://docs.rs/crate/fleetlimit/latest/source/LICENSE-MIT
+//! [Apache-2.0]: https://docs.rs/crate/fleetlimit/latest/source/LICENSE-APACHE
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -24,7 +24,7 @@ use crate::{ConfigError, Quota};
 /// they are. On Redis they are kept in one key and decided in one call.
 ///
 /// ```
-/// use tollgate::{Policy, Quota};
+/// use fleetlimit::{Policy, Quota};
 ///
 /// let search = Policy::new("search")
 ///     .quota("second", Quota::per_second(10))
@@ -50,7 +50,7 @@ use crate::{ConfigError, Quota};
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Policy, Quota};
+/// use fleetlimit::{Policy, Quota};
 ///
 /// let search = Policy::new("search").quota("rate", Quota::per_second(10).burst(20));
 /// assert_eq!(search.name(), "search");

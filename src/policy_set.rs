@@ -20,7 +20,7 @@ use crate::{ConfigError, Policy};
 /// [`Limiters`](crate::Limiters) gives the policies to routes, and reloads them.
 ///
 /// ```
-/// use tollgate::{Policy, PolicySet, Quota};
+/// use fleetlimit::{Policy, PolicySet, Quota};
 ///
 /// let set = PolicySet::new()
 ///     .policy(Policy::new("search").quota("second", Quota::per_second(10).burst(20)))

@@ -51,19 +51,19 @@ use crate::calendar::Zone;
 /// combinations are an error from [`Limiter::new`](crate::Limiter::new), as above.
 ///
 /// ```
-/// use tollgate::Quota;
+/// use fleetlimit::Quota;
 ///
 /// let quota: Quota = "100/15min burst 20".parse()?;
 /// assert_eq!((quota.permits(), quota.period().as_secs(), quota.capacity()), (100, 900, 20));
 /// assert_eq!(Quota::per_day(1_000).to_string(), "1000/day");
-/// # Ok::<(), tollgate::ConfigError>(())
+/// # Ok::<(), fleetlimit::ConfigError>(())
 /// ```
 ///
 /// # Examples
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::Quota;
+/// use fleetlimit::Quota;
 ///
 /// const SEARCH: Quota = Quota::per_second(10).burst(20);
 /// const EXPORT: Quota = Quota::new(3, Duration::from_secs(15 * 60));
@@ -139,7 +139,7 @@ impl Quota {
     /// afterwards.
     ///
     /// ```
-    /// use tollgate::Quota;
+    /// use fleetlimit::Quota;
     ///
     /// let quota = Quota::per_month(1_000_000);
     /// assert_eq!(quota.to_string(), "1000000/month calendar");
@@ -170,7 +170,7 @@ impl Quota {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -196,7 +196,7 @@ impl Quota {
     /// within 142 years.
     ///
     /// ```
-    /// use tollgate::Quota;
+    /// use fleetlimit::Quota;
     ///
     /// let quota = Quota::per_minute(10).burst(30).interval_refill();
     /// assert_eq!(quota.to_string(), "10/min burst 30 interval");
@@ -220,7 +220,7 @@ impl Quota {
     /// 1 ms to 71 years, and has at most 4,294,967,295 permits.
     ///
     /// ```
-    /// use tollgate::Quota;
+    /// use fleetlimit::Quota;
     ///
     /// let quota = Quota::per_minute(100).sliding_window();
     /// assert_eq!(quota.to_string(), "100/min sliding");
@@ -240,7 +240,7 @@ impl Quota {
     /// those of [`sliding_window`](Self::sliding_window).
     ///
     /// ```
-    /// use tollgate::Quota;
+    /// use fleetlimit::Quota;
     ///
     /// let quota = Quota::per_minute(100).sliding_blocks(12);
     /// assert_eq!(quota.to_string(), "100/min sliding 12");
@@ -268,7 +268,7 @@ impl Quota {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -296,7 +296,7 @@ impl Quota {
     /// years, and has at most 2^52 permits and no [`burst`](Self::burst).
     ///
     /// ```
-    /// use tollgate::Quota;
+    /// use fleetlimit::Quota;
     ///
     /// let quota = Quota::per_minute(100).fixed_window();
     /// assert_eq!(quota.to_string(), "100/min fixed");
@@ -319,7 +319,7 @@ impl Quota {
     /// not `'static`, parse a [text](Self#text).
     ///
     /// ```
-    /// use tollgate::{Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
     ///
     /// let daily = Quota::per_day(1_000).calendar_in("Europe/Berlin");
     /// assert_eq!(daily.to_string(), "1000/day calendar Europe/Berlin");
@@ -360,7 +360,7 @@ impl Quota {
     /// instances count separately, so until the deployment has ended a key can use up both limits.
     ///
     /// ```
-    /// use tollgate::Quota;
+    /// use fleetlimit::Quota;
     ///
     /// let quota = Quota::per_day(1_000).calendar();
     /// assert_eq!(quota.to_string(), "1000/day calendar");

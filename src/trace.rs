@@ -23,7 +23,7 @@ impl CheckSpan {
     /// `None` if nobody is interested.
     pub(crate) fn new(policy: &Policy) -> Option<Self> {
         let policy = policy.name();
-        let span = tracing::debug_span!(target: "tollgate", "rate_limit_check", policy);
+        let span = tracing::debug_span!(target: "fleetlimit", "rate_limit_check", policy);
         (!span.is_disabled()).then_some(Self(span))
     }
 
@@ -86,7 +86,7 @@ fn report(policy: &Policy, quota: &QuotaInfo, outcome: Outcome, source: Source, 
     let Numbers { remaining, retry_after, .. } = numbers;
     let has_to_wait = matches!(outcome, Outcome::Denied) && retry_after != u64::MAX;
     tracing::debug!(
-        target: "tollgate",
+        target: "fleetlimit",
         policy = policy.name(),
         quota = quota.name(),
         outcome = outcome.name(),

@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use fleetlimit::layer::HeaderStyle;
+use fleetlimit::resolve::{ClientIp, Extension, Header, PeerIp};
+use fleetlimit::{
+    Decision, Key, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimit, RateLimitLayer,
+    Resolution,
+};
 use governor::middleware::StateInformationMiddleware;
 use gungraun::prelude::*;
 use http::request::Parts;
 use http::{HeaderName, Request, Response};
-use tollgate::layer::HeaderStyle;
-use tollgate::resolve::{ClientIp, Extension, Header, PeerIp};
-use tollgate::{
-    Decision, Key, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimit, RateLimitLayer,
-    Resolution,
-};
 use tower::{Layer, Service};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::{Governor, GovernorConfigBuilder};
@@ -109,7 +109,7 @@ fn service((mut service, request): (OkService, Request<()>)) -> Response<Body> {
 #[bench::memory_denied(layered(DENY, HeaderStyle::Ietf))]
 fn service_in_layer(
     (mut service, request): (Layered, Request<()>),
-) -> (Layered, Response<tollgate::layer::ResponseBody<Body>>) {
+) -> (Layered, Response<fleetlimit::layer::ResponseBody<Body>>) {
     let response = poll_once(service.call(black_box(request))).unwrap();
     (service, response)
 }

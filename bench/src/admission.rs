@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
+use fleetlimit::{Costs, Limiter, MemoryStore, Quota};
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep_until};
-use tollgate::{Costs, Limiter, MemoryStore, Quota};
 
 use crate::subjects::BoxError;
 

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use tollgate::Policy;
+use fleetlimit::Policy;
 
 use crate::captured::CapturedCall;
 use crate::common::Server;

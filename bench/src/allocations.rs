@@ -4,11 +4,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use ::tollgate::MemoryStore;
+use ::fleetlimit::MemoryStore;
 
 use crate::common::Server;
 use crate::load::{self, Load, Until};
-use crate::subjects::{BoxError, OkService, Operation, ServiceCall, tollgate};
+use crate::subjects::{BoxError, OkService, Operation, ServiceCall, fleetlimit};
 
 /// Few enough that the denial of a key is still cached at the next check of the key.
 const KEYS: u64 = 1_000;
@@ -20,8 +20,8 @@ pub(crate) fn run() -> Result<ExitCode, BoxError> {
 
 async fn report() -> Result<ExitCode, BoxError> {
     let server = Server::start().await;
-    let memory = |policy| tollgate::limiter(MemoryStore::new(), policy);
-    let redis = |policy| tollgate::limiter(tollgate::redis_store(&server)?, policy);
+    let memory = |policy| fleetlimit::limiter(MemoryStore::new(), policy);
+    let redis = |policy| fleetlimit::limiter(fleetlimit::redis_store(&server)?, policy);
     let bare = [
         per_request(&ServiceCall(OkService), 1, true).await?,
         per_request(&ServiceCall(OkService), 256, true).await?,
@@ -32,14 +32,14 @@ async fn report() -> Result<ExitCode, BoxError> {
         println!("| {name} | {:.1} | {:.0} |", counts.allocations, counts.bytes);
     };
     print("bare service (not included below)", bare[0]);
-    let allowed = tollgate::layered(memory(tollgate::allow_all())?);
+    let allowed = fleetlimit::layered(memory(fleetlimit::allow_all())?);
     print("memory, allowed", per_request(&allowed, 1, true).await?.minus(bare[0]));
-    let denied = tollgate::layered(memory(tollgate::deny_after_first())?);
+    let denied = fleetlimit::layered(memory(fleetlimit::deny_after_first())?);
     print("memory, denied", per_request(&denied, 1, false).await?.minus(bare[0]));
-    let allowed = tollgate::layered(redis(tollgate::allow_all())?);
+    let allowed = fleetlimit::layered(redis(fleetlimit::allow_all())?);
     print("Redis, allowed, 1 task", per_request(&allowed, 1, true).await?.minus(bare[0]));
     print("Redis, allowed, 256 tasks", per_request(&allowed, 256, true).await?.minus(bare[1]));
-    let denied = tollgate::layered(redis(tollgate::deny_after_first())?);
+    let denied = fleetlimit::layered(redis(fleetlimit::deny_after_first())?);
     print("Redis, denied, cached", per_request(&denied, 1, false).await?.minus(bare[0]));
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use crate::common::Server;
 use crate::rows::{Row, names};
 use crate::setup::Setup;
 use crate::subjects::{
-    BoxError, DirectCheck, Operation, TwoKeys, address, tollgate, tower_rate_limit_redis,
+    BoxError, DirectCheck, Operation, TwoKeys, address, fleetlimit, tower_rate_limit_redis,
     tower_rate_limit_redis_key,
 };
 
@@ -20,7 +20,8 @@ impl BytesPerKey {
     /// `row` is the one with 10,000 keys, and configures tower-rate-limit-redis.
     pub(crate) async fn measure(row: &Row, setup: &Setup) -> Result<Self, BoxError> {
         let (server, call) = (&setup.server, &setup.allow_call);
-        let limiter = tollgate::limiter(tollgate::redis_store(server)?, tollgate::allow_all())?;
+        let limiter =
+            fleetlimit::limiter(fleetlimit::redis_store(server)?, fleetlimit::allow_all())?;
         let one_key = average(names::REDIS, server, DirectCheck(limiter), |key| {
             vec![call.redis_key(&address(key).to_string())]
         });

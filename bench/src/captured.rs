@@ -1,13 +1,13 @@
-//! tollgate's script and the arguments of its call. No API exposes them, so they are read from
+//! fleetlimit's script and the arguments of its call. No API exposes them, so they are read from
 //! `MONITOR` during the first check of a limiter.
 
-use ::tollgate::Policy;
+use ::fleetlimit::Policy;
 use redis::Cmd;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use crate::common::Server;
-use crate::subjects::{BoxError, address, tollgate};
+use crate::subjects::{BoxError, address, fleetlimit};
 
 /// The arguments of an `EVAL` with one Redis key, and the SHA-1 of the script.
 pub(crate) struct CapturedCall {
@@ -28,7 +28,7 @@ impl CapturedCall {
         monitor.write_all(b"MONITOR\r\n").await?;
         let mut lines = BufReader::new(monitor).lines();
         lines.next_line().await?;
-        let limiter = tollgate::limiter(tollgate::redis_store(&server)?, policy)?;
+        let limiter = fleetlimit::limiter(fleetlimit::redis_store(&server)?, policy)?;
         limiter.check(address(0)).await?.ensure_allowed()?;
         while let Some(line) = lines.next_line().await? {
             let words = parse_words(&line);

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::tollgate::{Limiter, RedisStore};
+use ::fleetlimit::{Limiter, RedisStore};
 
 use crate::distance::DistantServer;
 use crate::load::{Load, Until};
@@ -11,7 +11,7 @@ use crate::paced::{self, Outcome, Window};
 use crate::plot::{Panel, Series};
 use crate::runs::median;
 use crate::settings::Settings;
-use crate::subjects::{BoxError, DirectCheck, tollgate};
+use crate::subjects::{BoxError, DirectCheck, fleetlimit};
 use crate::table::thousands;
 use crate::{load, scale};
 
@@ -85,7 +85,8 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
 /// Starts a server that has all keys.
 pub(crate) async fn start() -> Result<DistantServer, BoxError> {
     let server = DistantServer::start().await?;
-    let limiter = tollgate::limiter(tollgate::redis_store(&server.server)?, tollgate::allow_all())?;
+    let limiter =
+        fleetlimit::limiter(fleetlimit::redis_store(&server.server)?, fleetlimit::allow_all())?;
     let load = Load { tasks: 256, keys: KEYS, until: Until::AllKeys };
     load::run(DirectCheck(limiter), load).await?;
     Ok(server)
@@ -167,7 +168,7 @@ async fn measure_capacity(
 /// On a store of its own: no measurement suffers from the one before.
 fn limiter(server: &DistantServer) -> Result<Limiter, BoxError> {
     let store = RedisStore::open(server.url())?;
-    tollgate::limiter_with_timeout(store, tollgate::allow_all(), TIMEOUT)
+    fleetlimit::limiter_with_timeout(store, fleetlimit::allow_all(), TIMEOUT)
 }
 
 fn per_second(count: u64, time: Duration) -> f64 {

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ::tollgate::{Limiter, MemoryStore, Quota, RedisStore, Source};
+use ::fleetlimit::{Limiter, MemoryStore, Quota, RedisStore, Source};
 use futures_util::StreamExt;
 use futures_util::stream;
 

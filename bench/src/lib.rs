@@ -1,4 +1,4 @@
-//! Benchmarks of tollgate, against a baseline and other crates. `USAGE` lists the commands.
+//! Benchmarks of fleetlimit, against a baseline and other crates. `USAGE` lists the commands.
 
 mod admission;
 mod algorithms;

@@ -1,5 +1,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    tollgate_bench::main()
+    fleetlimit_bench::main()
 }

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use fleetlimit::{Limiter, Source};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::task::{JoinSet, consume_budget};
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate::{Limiter, Source};
 
 use crate::load::{KeySequence, next_start, quantile};
 use crate::subjects::{BoxError, address};

@@ -197,7 +197,7 @@ pub(crate) async fn run_worker() -> Result<ExitCode, BoxError> {
         match command.split(' ').collect::<Vec<_>>()[..] {
             ["row", number, ref urls @ ..] => {
                 let row = Row::ALL.get(number.parse::<usize>()?).ok_or("there is no such row")?;
-                let subjects = row.tollgate(urls)?;
+                let subjects = row.fleetlimit(urls)?;
                 let names: Vec<_> = subjects.iter().map(|subject| subject.name).collect();
                 println!("{}", names.join("\t"));
                 current = Some((row, subjects));

@@ -2,25 +2,25 @@
 
 use std::pin::Pin;
 
-use ::tollgate::{MemoryStore, RedisStore};
+use ::fleetlimit::{MemoryStore, RedisStore};
 
 use crate::load::{self, Load, Measurement};
 use crate::setup::Setup;
 use crate::subjects::{
     Baseline, BoxError, ClusterBaseline, DirectCheck, ManyPolicies, OkService, Operation, Pooled,
-    ServiceCall, Shared, SharedCluster, TwoKeys, governor, tollgate, tower_rate_limit_redis,
+    ServiceCall, Shared, SharedCluster, TwoKeys, fleetlimit, governor, tower_rate_limit_redis,
 };
 
 pub(crate) mod names {
     pub(crate) const BARE: &str = "bare service";
     pub(crate) const PING: &str = "PING";
     pub(crate) const BASELINE: &str = "EVALSHA `return 1`";
-    pub(crate) const REDIS: &str = "**tollgate, Redis**";
-    pub(crate) const REDIS_POLICY_ON_DENIAL: &str = "tollgate, Redis, policy on denials only";
-    pub(crate) const REDIS_NO_LAYER: &str = "tollgate, Redis, no layer";
-    pub(crate) const REDIS_POLICIES: &str = "tollgate, Redis, no layer, 1,000 policies";
-    pub(crate) const MEMORY: &str = "**tollgate, memory**";
-    pub(crate) const MEMORY_NO_LAYER: &str = "tollgate, memory, no layer";
+    pub(crate) const REDIS: &str = "**fleetlimit, Redis**";
+    pub(crate) const REDIS_POLICY_ON_DENIAL: &str = "fleetlimit, Redis, policy on denials only";
+    pub(crate) const REDIS_NO_LAYER: &str = "fleetlimit, Redis, no layer";
+    pub(crate) const REDIS_POLICIES: &str = "fleetlimit, Redis, no layer, 1,000 policies";
+    pub(crate) const MEMORY: &str = "**fleetlimit, memory**";
+    pub(crate) const MEMORY_NO_LAYER: &str = "fleetlimit, memory, no layer";
     pub(crate) const GOVERNOR: &str = "tower_governor";
     pub(crate) const TOWER_RATE_LIMIT_REDIS: &str = "tower-rate-limit-redis";
     pub(crate) const POOLED: &str = "script per check, deadpool";
@@ -93,7 +93,7 @@ impl Row {
             true => references_on_cluster(setup).await?,
             false => self.references(setup).await?,
         };
-        subjects.extend(self.tollgate(&self.urls(setup))?);
+        subjects.extend(self.fleetlimit(&self.urls(setup))?);
         Ok(subjects)
     }
 
@@ -103,16 +103,17 @@ impl Row {
     }
 
     /// The subjects of this crate.
-    pub(crate) fn tollgate(&self, urls: &[impl AsRef<str>]) -> Result<Vec<Subject>, BoxError> {
-        let policy = if self.allow_all { tollgate::allow_all } else { tollgate::deny_after_first };
+    pub(crate) fn fleetlimit(&self, urls: &[impl AsRef<str>]) -> Result<Vec<Subject>, BoxError> {
+        let policy =
+            if self.allow_all { fleetlimit::allow_all } else { fleetlimit::deny_after_first };
         let store = match urls {
             [url] => RedisStore::open(url.as_ref())?,
             urls => RedisStore::open_cluster(urls.iter().map(AsRef::as_ref))?,
         };
-        let redis = tollgate::limiter(store.clone(), policy())?;
-        let mut subjects = vec![Subject::new(names::REDIS, tollgate::layered(redis.clone()))];
+        let redis = fleetlimit::limiter(store.clone(), policy())?;
+        let mut subjects = vec![Subject::new(names::REDIS, fleetlimit::layered(redis.clone()))];
         if self.name == ONE_KEY {
-            let layered = tollgate::layered_with_policy_on_denial(redis.clone());
+            let layered = fleetlimit::layered_with_policy_on_denial(redis.clone());
             subjects.push(Subject::new(names::REDIS_POLICY_ON_DENIAL, layered));
         }
         subjects.push(Subject::new(names::REDIS_NO_LAYER, DirectCheck(redis)));
@@ -121,8 +122,8 @@ impl Row {
             subjects.push(Subject::new(names::REDIS_POLICIES, policies));
         }
         if !self.on_cluster {
-            let memory = tollgate::limiter(MemoryStore::new(), policy())?;
-            subjects.push(Subject::new(names::MEMORY, tollgate::layered(memory.clone())));
+            let memory = fleetlimit::limiter(MemoryStore::new(), policy())?;
+            subjects.push(Subject::new(names::MEMORY, fleetlimit::layered(memory.clone())));
             subjects.push(Subject::new(names::MEMORY_NO_LAYER, DirectCheck(memory)));
         }
         Ok(subjects)

@@ -10,7 +10,7 @@ use crate::rows::{Subject, names};
 use crate::runs::{Figure, RunConfig, measure, median, per_second, redis_cpu};
 use crate::settings::Settings;
 use crate::setup::Setup;
-use crate::subjects::{Baseline, BoxError, Shared, tollgate};
+use crate::subjects::{Baseline, BoxError, Shared, fleetlimit};
 
 const KEYS: [u64; 7] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
 const TASKS: [u64; 7] = [1, 4, 16, 64, 256, 1_024, 4_096];
@@ -18,9 +18,9 @@ pub(crate) const COMMAND: &str = "cargo run --release --manifest-path bench/Carg
 
 /// The legend and the colour of each subject.
 const SERIES: [(&str, &str); 3] = [
-    ("tollgate, through its layer", "#1a5fb4"),
+    ("fleetlimit, through its layer", "#1a5fb4"),
     ("EVALSHA \"return 1\" per check", "#6f6f6f"),
-    ("tollgate's script per check", "#c64600"),
+    ("fleetlimit's script per check", "#c64600"),
 ];
 
 /// A number of keys or tasks, and the measurements of each subject in the order of [`SERIES`].
@@ -80,9 +80,10 @@ async fn measure_subjects(
     config: RunConfig,
 ) -> Result<Vec<Vec<Measurement>>, BoxError> {
     setup.server.command(&["FLUSHALL"]).await;
-    let limiter = tollgate::limiter(tollgate::redis_store(&setup.server)?, tollgate::allow_all())?;
+    let limiter =
+        fleetlimit::limiter(fleetlimit::redis_store(&setup.server)?, fleetlimit::allow_all())?;
     let subjects = [
-        Subject::new(names::REDIS, tollgate::layered(limiter)),
+        Subject::new(names::REDIS, fleetlimit::layered(limiter)),
         Subject::new(names::BASELINE, Baseline::return_one(setup).await?),
         Subject::new(names::SHARED, Shared::new(setup).await?),
     ];

@@ -15,7 +15,7 @@ const MINIMAL_SCRIPT: &str = "\
     redis.call('TIME') redis.call('GET', KEYS[1]) \
     redis.call('SET', KEYS[1], '1790000000000000', 'PX', '60000') return 1";
 
-const TOLLGATE: &str = "tollgate's script";
+const FLEETLIMIT: &str = "fleetlimit's script";
 
 /// The rates of each script. The first is [`MINIMAL_SCRIPT`].
 pub(crate) struct ScriptCost {
@@ -52,8 +52,8 @@ impl ScriptCost {
         Ok(Self { rows: rows.collect() })
     }
 
-    pub(crate) fn tollgate(&self) -> Rates {
-        let row = self.rows.iter().find(|(name, _)| *name == TOLLGATE);
+    pub(crate) fn fleetlimit(&self) -> Rates {
+        let row = self.rows.iter().find(|(name, _)| *name == FLEETLIMIT);
         row.map_or_else(Rates::default, |row| row.1)
     }
 }
@@ -78,10 +78,10 @@ async fn scripts(setup: &Setup) -> [(&'static str, Vec<String>); 4] {
     [
         ("TIME, GET and SET only", evalsha(&minimal, &[format!("bench:{key}")], &[])),
         (
-            "TIME, GET and SET only, with tollgate's key and arguments",
+            "TIME, GET and SET only, with fleetlimit's key and arguments",
             evalsha(&minimal, &redis_key, &arguments),
         ),
-        (TOLLGATE, evalsha(&call.sha, &redis_key, &arguments)),
+        (FLEETLIMIT, evalsha(&call.sha, &redis_key, &arguments)),
         (
             "two-key script",
             evalsha(&two_keys, &TwoKeys::redis_keys(call, key), &two_keys_arguments),

@@ -12,7 +12,7 @@ use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
 
 use crate::captured::CapturedCall;
 use crate::common::{Cluster, Server};
-use crate::subjects::{BoxError, tollgate};
+use crate::subjects::{BoxError, fleetlimit};
 
 pub(crate) struct Setup {
     pub(crate) server: Server,
@@ -25,8 +25,8 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) async fn start() -> Result<Self, BoxError> {
         let (server, cluster) = (Server::start().await, Cluster::start().await);
-        let allow_call = Arc::new(CapturedCall::capture(tollgate::allow_all()).await?);
-        let deny_call = Arc::new(CapturedCall::capture(tollgate::deny_after_first()).await?);
+        let allow_call = Arc::new(CapturedCall::capture(fleetlimit::allow_all()).await?);
+        let deny_call = Arc::new(CapturedCall::capture(fleetlimit::deny_after_first()).await?);
         for node in [&server, cluster.node(0), cluster.node(1), cluster.node(2)] {
             allow_call.load(node).await;
             deny_call.load(node).await;

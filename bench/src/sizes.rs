@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use ::tollgate::{Limiter, MemoryStore, Policy, Quota};
+use ::fleetlimit::{Limiter, MemoryStore, Policy, Quota};
 use redis::aio::MultiplexedConnection;
 
 use crate::allocations;
 use crate::common::{Server, connect};
-use crate::subjects::{BoxError, tollgate};
+use crate::subjects::{BoxError, fleetlimit};
 
 const LENGTHS: [usize; 5] = [8, 16, 32, 64, 100];
 /// As many as a `MemoryStore` holds by default.
@@ -39,7 +39,7 @@ fn one_per_day() -> Policy {
 async fn in_redis(length: usize) -> Result<(u64, f64), BoxError> {
     let server = Server::start().await;
     let mut connection = connect(&server.url()).await?;
-    let limiter = tollgate::limiter(tollgate::redis_store(&server)?, one_per_day())?;
+    let limiter = fleetlimit::limiter(fleetlimit::redis_store(&server)?, one_per_day())?;
     check(&limiter, length, 0..1).await?;
     let before = used_memory(&server).await?;
     check(&limiter, length, 1..KEYS + 1).await?;
@@ -59,7 +59,7 @@ async fn usage(connection: &mut MultiplexedConnection, name: &str) -> Result<u64
 /// By the bytes that are allocated, of a store that is full.
 async fn in_memory(length: usize) -> Result<f64, BoxError> {
     let store = MemoryStore::new();
-    let limiter = tollgate::limiter(store.clone(), one_per_day())?;
+    let limiter = fleetlimit::limiter(store.clone(), one_per_day())?;
     let before = allocations::live_bytes();
     check(&limiter, length, 0..KEYS).await?;
     Ok((allocations::live_bytes() - before) as f64 / store.len() as f64)
@@ -68,7 +68,7 @@ async fn in_memory(length: usize) -> Result<f64, BoxError> {
 /// By the bytes that are allocated, after many more denials than the store caches.
 async fn of_denial(length: usize) -> Result<f64, BoxError> {
     let server = Server::start().await;
-    let limiter = tollgate::limiter(tollgate::redis_store(&server)?, one_per_day())?;
+    let limiter = fleetlimit::limiter(fleetlimit::redis_store(&server)?, one_per_day())?;
     check(&limiter, length, 0..4 * CACHED).await?;
     let before = allocations::live_bytes();
     check(&limiter, length, 0..4 * CACHED).await?;
@@ -88,7 +88,7 @@ async fn check(
             for key in keys.skip(first).step_by(TASKS) {
                 let _ = limiter.check(format!("{key:0>length$}")).await?;
             }
-            Ok::<(), ::tollgate::Error>(())
+            Ok::<(), ::fleetlimit::Error>(())
         });
     }
     while let Some(task) = tasks.join_next().await {

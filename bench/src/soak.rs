@@ -5,7 +5,7 @@ use std::fs;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ::tollgate::{Limiter, RedisStore, Source};
+use ::fleetlimit::{Limiter, RedisStore, Source};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::distance::DistantServer;
 use crate::load::KeySequence;
 use crate::settings::Settings;
-use crate::subjects::{BoxError, address, tollgate};
+use crate::subjects::{BoxError, address, fleetlimit};
 
 const KEYS: u64 = 10_000;
 const ROUND_TRIP: Duration = Duration::from_millis(10);
@@ -51,7 +51,7 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
     let server = DistantServer::start().await?;
     server.round_trip(ROUND_TRIP);
     let store = RedisStore::open(server.url())?;
-    let limiter = tollgate::limiter_with_timeout(store, tollgate::allow_all(), TIMEOUT)?;
+    let limiter = fleetlimit::limiter_with_timeout(store, fleetlimit::allow_all(), TIMEOUT)?;
     let start = Instant::now();
     let load = tokio::spawn(load(limiter.clone(), start, time));
     let (stalls, sizes) = tokio::join!(stall(&server, start, time), watch_size(start, time));

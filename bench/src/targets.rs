@@ -112,14 +112,14 @@ pub(crate) fn targets(
         ratio(rows::MANY_KEYS, names::TWO_KEYS, redis_cpu),
     );
     target(
-        "Redis CPU per call of TIME, GET and SET only, relative to tollgate's script",
+        "Redis CPU per call of TIME, GET and SET only, relative to fleetlimit's script",
         AtLeast(0.68),
-        script.map(|script| script.tollgate().cpu_ratio),
+        script.map(|script| script.fleetlimit().cpu_ratio),
     );
     target(
-        "calls/s of tollgate's script relative to TIME, GET and SET only",
+        "calls/s of fleetlimit's script relative to TIME, GET and SET only",
         AtLeast(0.68),
-        script.map(|script| script.tollgate().rate_ratio),
+        script.map(|script| script.fleetlimit().rate_ratio),
     );
     target(
         "memory per key in Redis relative to two Redis keys of the same length",
@@ -132,8 +132,8 @@ pub(crate) fn targets(
 /// Returns the p50 that the layer adds to the bare service, relative to tower_governor.
 fn overhead(runs: &Runs) -> Option<f64> {
     let rounds = runs.get(names::MEMORY).iter().zip(runs.get(names::GOVERNOR));
-    let rounds = rounds.zip(runs.get(names::BARE)).map(|((tollgate, governor), bare)| {
-        (p50(tollgate) - p50(bare)) / (p50(governor) - p50(bare))
+    let rounds = rounds.zip(runs.get(names::BARE)).map(|((fleetlimit, governor), bare)| {
+        (p50(fleetlimit) - p50(bare)) / (p50(governor) - p50(bare))
     });
     median(rounds.collect())
 }

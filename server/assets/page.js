@@ -97,7 +97,7 @@ function quantile(earlier, latest, share) {
 }
 
 function latency(metrics) {
-  const latest = histogram(metrics, "tollgate_redis_call_duration_seconds");
+  const latest = histogram(metrics, "fleetlimit_redis_call_duration_seconds");
   // A process that has restarted counts from 0.
   const isRestarted = (latest.get(Infinity) ?? 0) < (latencies.at(-1)?.get(Infinity) ?? 0);
   if (isRestarted) latencies.length = 0;
@@ -110,27 +110,27 @@ function latency(metrics) {
 
 // What it is, and whether that is bad.
 function configuration(status, metrics) {
-  if (sum(samples(metrics, "tollgate_server_reload_failed")) > 0) return ["the last reload was rejected", true];
+  if (sum(samples(metrics, "fleetlimit_server_reload_failed")) > 0) return ["the last reload was rejected", true];
   const sections = status.restart_needed.join(", ");
   return sections ? [`as in the files, except ${sections}: these need a restart`, true] : ["as in the files", false];
 }
 
 function showServer(status, metrics) {
   const facts = [["Store", status.store]];
-  const connections = samples(metrics, "tollgate_redis_connections");
+  const connections = samples(metrics, "fleetlimit_redis_connections");
   if (status.store === "redis") {
-    const open = sum(samples(metrics, "tollgate_redis_breaker_open"));
+    const open = sum(samples(metrics, "fleetlimit_redis_breaker_open"));
     facts.push(["Circuit breaker", open > 0 ? `open (${open})` : "closed", open > 0]);
     facts.push(["Connections", number(sum(connections))]);
-    const instances = samples(metrics, "tollgate_fleet_instances");
+    const instances = samples(metrics, "fleetlimit_fleet_instances");
     if (instances.length) facts.push(["Instances", number(sum(instances))]);
-    const share = samples(metrics, "tollgate_fleet_share");
+    const share = samples(metrics, "fleetlimit_fleet_share");
     if (share.length) facts.push(["Share in an outage", `${number(100 * sum(share))}%`]);
     facts.push(["99% of calls in 30 s took at most", latency(metrics)]);
   }
   facts.push(["Failure mode", status.failure_mode]);
-  facts.push(["Decided by lists, blocks and limits of 0", counts(metrics, "tollgate_server_overruled_total")]);
-  const errors = counts(metrics, "tollgate_server_grpc_errors_total");
+  facts.push(["Decided by lists, blocks and limits of 0", counts(metrics, "fleetlimit_server_overruled_total")]);
+  const errors = counts(metrics, "fleetlimit_server_grpc_errors_total");
   facts.push(["gRPC requests that failed", errors, errors !== "none"]);
   facts.push(["Configuration", ...configuration(status, metrics)]);
   $("server").replaceChildren(...facts.map(([name, value, isBad]) => {

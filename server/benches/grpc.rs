@@ -47,7 +47,7 @@ checks: { timeout: 1s }
 ";
 const DOMAIN: &str = "domain: bench\ndescriptors: [{ key: user, policy: api }]\n";
 
-/// That of tollgate-server, so that the subjects differ only in what they do.
+/// That of fleetlimit-server, so that the subjects differ only in what they do.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -182,7 +182,7 @@ impl Subject {
     }
 
     async fn measure(&self, streams: usize, redis: &Process) -> Result<Measured> {
-        // New ones, because tollgate-server ends connections without requests.
+        // New ones, because fleetlimit-server ends connections without requests.
         let mut connections = Vec::new();
         for _ in 0..CONNECTIONS {
             connections.push(Connection::open(self.address).await?);
@@ -310,8 +310,8 @@ async fn compare() -> Result<()> {
     std::fs::write(directory.path().join("domain.yaml"), DOMAIN)?;
     let (redis, url) = redis(directory.path())?;
     let this = std::env::current_exe()?;
-    let tollgate = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
+    let fleetlimit = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fleetlimit-server"));
         command.arg("--config").arg(directory.path().join("settings.yaml"));
         command.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         command.env_remove("REDIS_URL");
@@ -319,8 +319,8 @@ async fn compare() -> Result<()> {
     };
     let subjects = [
         Subject::start("bare tonic", Command::new(&this).arg("bare")).await?,
-        Subject::start("tollgate-server, memory", &mut tollgate()).await?,
-        Subject::start("tollgate-server, Redis", tollgate().env("REDIS_URL", &url)).await?,
+        Subject::start("fleetlimit-server, memory", &mut fleetlimit()).await?,
+        Subject::start("fleetlimit-server, Redis", fleetlimit().env("REDIS_URL", &url)).await?,
         Subject::start("naive, Redis", Command::new(&this).args(["naive", &url])).await?,
     ];
     println!(

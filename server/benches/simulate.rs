@@ -1,4 +1,4 @@
-//! Log lines per second of `tollgate-server simulate`, with one token bucket policy, against programs
+//! Log lines per second of `fleetlimit-server simulate`, with one token bucket policy, against programs
 //! that only read the lines. `make bench-simulate` runs it. It fails if a line takes more processor time
 //! than `AT_MOST` times that of splitting one of the combined format at spaces, in the same rounds.
 //!
@@ -40,7 +40,7 @@ fn main() -> Result<ExitCode> {
 
     let this = std::env::current_exe()?;
     let simulate = |log: &Path| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fleetlimit-server"));
         command.arg("simulate").arg("--limits").arg(&settings).arg("--log").arg(log);
         command
     };

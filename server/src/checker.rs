@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Costs, Decision, Error, Key, Limiter};
+use fleetlimit::{Costs, Decision, Error, Key, Limiter};
 
 use crate::live::{ActivePolicy, Live};
 use crate::telemetry;

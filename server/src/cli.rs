@@ -14,8 +14,8 @@ use crate::secret::{RedisUrl, Secret};
 use crate::settings::{FailureMode, Sentinel, Settings, StoreSettings};
 use crate::simulate::Simulate;
 
-const CONFIG: &str = "TOLLGATE_CONFIG";
-const SETTINGS: &str = "TOLLGATE_SETTINGS";
+const CONFIG: &str = "FLEETLIMIT_CONFIG";
+const SETTINGS: &str = "FLEETLIMIT_SETTINGS";
 
 /// Rate limiting as a service, for Envoy, nginx, Caddy, Traefik and other gateways
 ///
@@ -124,16 +124,16 @@ impl OtherOptions {
 #[derive(Args, Debug, Default)]
 pub(crate) struct Overrides {
     /// Listen address for gRPC
-    #[arg(long, env = "TOLLGATE_GRPC", value_name = "ADDRESS")]
+    #[arg(long, env = "FLEETLIMIT_GRPC", value_name = "ADDRESS")]
     grpc: Option<String>,
     /// Listen address for HTTP
-    #[arg(long, env = "TOLLGATE_HTTP", value_name = "ADDRESS")]
+    #[arg(long, env = "FLEETLIMIT_HTTP", value_name = "ADDRESS")]
     http: Option<String>,
     /// Listen address for the admin API
-    #[arg(long, env = "TOLLGATE_ADMIN", value_name = "ADDRESS")]
+    #[arg(long, env = "FLEETLIMIT_ADMIN", value_name = "ADDRESS")]
     admin: Option<String>,
     /// Bearer token for the admin API
-    #[arg(long, env = "TOLLGATE_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    #[arg(long, env = "FLEETLIMIT_ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     admin_token: Option<String>,
     /// Redis URL
     #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true)]
@@ -150,22 +150,22 @@ pub(crate) struct Overrides {
     #[arg(long, env = "REDIS_SENTINEL_SERVICE", value_name = "NAME")]
     redis_sentinel_service: Option<String>,
     /// Prefix of all Redis keys
-    #[arg(long, env = "TOLLGATE_KEY_PREFIX", value_name = "PREFIX")]
+    #[arg(long, env = "FLEETLIMIT_KEY_PREFIX", value_name = "PREFIX")]
     key_prefix: Option<String>,
     /// Connections to each Redis server
-    #[arg(long, env = "TOLLGATE_CONNECTIONS", value_name = "NUMBER")]
+    #[arg(long, env = "FLEETLIMIT_CONNECTIONS", value_name = "NUMBER")]
     connections: Option<String>,
     /// Number of instances to assume until Redis has been reached
-    #[arg(long, env = "TOLLGATE_INSTANCES", value_name = "NUMBER")]
+    #[arg(long, env = "FLEETLIMIT_INSTANCES", value_name = "NUMBER")]
     instances: Option<String>,
     /// Timeout of a check, such as 50ms
-    #[arg(long, env = "TOLLGATE_TIMEOUT", value_name = "TIME")]
+    #[arg(long, env = "FLEETLIMIT_TIMEOUT", value_name = "TIME")]
     timeout: Option<String>,
     /// How to decide checks while Redis is unavailable: local, open or closed
-    #[arg(long, env = "TOLLGATE_FAILURE_MODE", value_name = "MODE")]
+    #[arg(long, env = "FLEETLIMIT_FAILURE_MODE", value_name = "MODE")]
     failure_mode: Option<String>,
     /// How long to keep accepting connections after /readyz starts to fail
-    #[arg(long, env = "TOLLGATE_SHUTDOWN_DELAY", value_name = "TIME")]
+    #[arg(long, env = "FLEETLIMIT_SHUTDOWN_DELAY", value_name = "TIME")]
     shutdown_delay: Option<String>,
 }
 
@@ -181,9 +181,9 @@ impl Overrides {
         let Settings { listen, checks, shutdown, admin, store, .. } = settings;
         let mut set = Override { places, errors, incomplete };
         for (setting, text, name, variable) in [
-            (&mut listen.grpc, &self.grpc, "listen.grpc", "TOLLGATE_GRPC"),
-            (&mut listen.http, &self.http, "listen.http", "TOLLGATE_HTTP"),
-            (&mut listen.admin, &self.admin, "listen.admin", "TOLLGATE_ADMIN"),
+            (&mut listen.grpc, &self.grpc, "listen.grpc", "FLEETLIMIT_GRPC"),
+            (&mut listen.http, &self.http, "listen.http", "FLEETLIMIT_HTTP"),
+            (&mut listen.admin, &self.admin, "listen.admin", "FLEETLIMIT_ADMIN"),
         ] {
             let address = set.parsed(text, variable, FromStr::from_str);
             set.value(setting, address, name, variable);
@@ -193,34 +193,34 @@ impl Overrides {
                 &mut store.connections,
                 &self.connections,
                 "store.connections",
-                "TOLLGATE_CONNECTIONS",
+                "FLEETLIMIT_CONNECTIONS",
             ),
-            (&mut store.instances, &self.instances, "store.instances", "TOLLGATE_INSTANCES"),
+            (&mut store.instances, &self.instances, "store.instances", "FLEETLIMIT_INSTANCES"),
         ] {
             let number = set.parsed(text, variable, FromStr::from_str);
             set.value(setting, number.map(Some), name, variable);
         }
         for (setting, text, name, variable) in [
-            (&mut checks.timeout, &self.timeout, "checks.timeout", "TOLLGATE_TIMEOUT"),
+            (&mut checks.timeout, &self.timeout, "checks.timeout", "FLEETLIMIT_TIMEOUT"),
             (
                 &mut shutdown.delay,
                 &self.shutdown_delay,
                 "shutdown.delay",
-                "TOLLGATE_SHUTDOWN_DELAY",
+                "FLEETLIMIT_SHUTDOWN_DELAY",
             ),
         ] {
             let time = set.parsed(text, variable, humantime::parse_duration);
             set.value(setting, time, name, variable);
         }
-        let variable = "TOLLGATE_FAILURE_MODE";
+        let variable = "FLEETLIMIT_FAILURE_MODE";
         let mode = set.parsed(&self.failure_mode, variable, |text| {
             FailureMode::from_str(text, false).map_err(|_| "must be local, open or closed")
         });
         set.value(&mut checks.failure_mode, mode, "checks.failure_mode", variable);
         let token = self.admin_token.clone().map(|token| Some(Secret::from(token)));
-        set.value(&mut admin.token, token, "admin.token", "TOLLGATE_ADMIN_TOKEN");
+        set.value(&mut admin.token, token, "admin.token", "FLEETLIMIT_ADMIN_TOKEN");
         let prefix = self.key_prefix.clone().map(Some);
-        set.value(&mut store.key_prefix, prefix, "store.key_prefix", "TOLLGATE_KEY_PREFIX");
+        set.value(&mut store.key_prefix, prefix, "store.key_prefix", "FLEETLIMIT_KEY_PREFIX");
         self.apply_servers(store, &mut set);
     }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use tollgate::{Decision, DeniedKeys, Key};
+use fleetlimit::{Decision, DeniedKeys, Key};
 
 /// How many keys are listed.
 const MOST: NonZeroU16 = NonZeroU16::new(50).unwrap();

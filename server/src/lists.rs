@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
+use fleetlimit::Key;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use tollgate::Key;
 
 use crate::range::{Range, is_address};
 

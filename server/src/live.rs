@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use fleetlimit::resolve::ClientIp;
+use fleetlimit::{BlockList, ConfigError, Error, Limiter, Policy, Quota};
 use futures_util::future;
-use tollgate::resolve::ClientIp;
-use tollgate::{BlockList, ConfigError, Error, Limiter, Policy, Quota};
 
 use crate::config::{Config, Read, Service, Source};
 use crate::denied::Denied;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tollgate::Key;
-use tollgate::resolve::PeerIp;
+use fleetlimit::Key;
+use fleetlimit::resolve::PeerIp;
 
 /// The connections of a port by client, which is an address or, with IPv6, a /64 network.
 #[derive(Clone, Debug)]

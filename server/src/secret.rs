@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Debug, Display};
 
+use fleetlimit::{ConfigError, RedisStore};
 use serde::{Deserialize, Serialize, Serializer};
-use tollgate::{ConfigError, RedisStore};
 
 const HIDDEN: &str = "(hidden)";
 

@@ -103,7 +103,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     );
     if is_sample {
         tracing::warn!(
-            "no settings given (--config or TOLLGATE_SETTINGS): the limits are those of a sample"
+            "no settings given (--config or FLEETLIMIT_SETTINGS): the limits are those of a sample"
         );
         print_sample(http_address, admin_address);
     }

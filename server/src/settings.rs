@@ -6,12 +6,12 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fleetlimit::Limiter;
 use http::HeaderName;
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_saphyr::Spanned;
 use tokio::sync::Semaphore;
-use tollgate::Limiter;
 
 use crate::lists::Entry;
 use crate::range::Range;
@@ -259,7 +259,7 @@ pub(crate) enum FailureMode {
     Closed,
 }
 
-impl From<FailureMode> for tollgate::FailureMode {
+impl From<FailureMode> for fleetlimit::FailureMode {
     fn from(mode: FailureMode) -> Self {
         match mode {
             FailureMode::Local => Self::Local,

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
+use fleetlimit::{BlockList, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
-use tollgate::{BlockList, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
 
 use crate::secret::RedisUrl;
 use crate::settings::{Sentinel, StoreSettings};

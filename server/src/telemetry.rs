@@ -10,12 +10,12 @@ use tracing_subscriber::EnvFilter;
 /// Old values of histograms are dropped this often.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-pub(crate) const RELOADS: &str = "tollgate.server.reloads";
-pub(crate) const UNMATCHED: &str = "tollgate.server.unmatched";
-pub(crate) const RELOAD_FAILED: &str = "tollgate.server.reload.failed";
-pub(crate) const OVERRULED: &str = "tollgate.server.overruled";
-pub(crate) const GRPC_ERRORS: &str = "tollgate.server.grpc.errors";
-pub(crate) const CONNECTIONS_REFUSED: &str = "tollgate.server.connections.refused";
+pub(crate) const RELOADS: &str = "fleetlimit.server.reloads";
+pub(crate) const UNMATCHED: &str = "fleetlimit.server.unmatched";
+pub(crate) const RELOAD_FAILED: &str = "fleetlimit.server.reload.failed";
+pub(crate) const OVERRULED: &str = "fleetlimit.server.overruled";
+pub(crate) const GRPC_ERRORS: &str = "fleetlimit.server.grpc.errors";
+pub(crate) const CONNECTIONS_REFUSED: &str = "fleetlimit.server.connections.refused";
 
 /// `RUST_LOG` selects what is logged: `info` by default.
 pub(crate) fn init_logs() {

@@ -14,8 +14,8 @@ impl Decision {
     /// it is denied. None if the limit is [not enforced](Self::is_enforced) for the key.
     ///
     /// ```
-    /// use tollgate::layer::HeaderStyle;
-    /// use tollgate::{Limiter, MemoryStore, Quota};
+    /// use fleetlimit::layer::HeaderStyle;
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -28,11 +28,11 @@ use crate::{Decision, Source};
 ///   left or, if those are equal, the later reset.
 ///
 /// ```
-/// use tollgate::layer::HeaderStyle;
-/// use tollgate::resolve::PeerIp;
-/// use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+/// use fleetlimit::layer::HeaderStyle;
+/// use fleetlimit::resolve::PeerIp;
+/// use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
 ///
-/// # fn main() -> Result<(), tollgate::ConfigError> {
+/// # fn main() -> Result<(), fleetlimit::ConfigError> {
 /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
 /// let layer = RateLimitLayer::new(limiter, PeerIp::new()).headers(HeaderStyle::XRateLimit);
 /// # Ok(()) }

@@ -102,9 +102,9 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// does not see.
     ///
     /// ```
-    /// use tollgate::layer::Sent;
-    /// use tollgate::resolve::PeerIp;
-    /// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use fleetlimit::layer::Sent;
+    /// use fleetlimit::resolve::PeerIp;
+    /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
     ///
     /// // 1 GB per client and day.
     /// let policy = Policy::new("downloads").quota("bytes", Quota::per_day(1_000_000_000).calendar());
@@ -112,7 +112,7 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// let layer = RateLimitLayer::new(limiter, PeerIp::new())
     ///     .cost(|_| 0)
     ///     .cost_by_response(|sent: &Sent<'_>| sent.body_bytes);
-    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
     #[must_use]
     pub fn cost_by_response(self, cost: impl Fn(&Sent<'_>) -> u64 + Send + Sync + 'static) -> Self {
@@ -123,7 +123,7 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// policy: see [`Costs`].
     ///
     /// ```
-    /// # use tollgate::{Costs, Limiter, RateLimitLayer, resolve::PeerIp};
+    /// # use fleetlimit::{Costs, Limiter, RateLimitLayer, resolve::PeerIp};
     /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
     /// RateLimitLayer::new(limiter, PeerIp::new())
     ///     .costs(|_| Costs::new(1).with("bytes", 0))
@@ -163,8 +163,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     ///
     /// ```
     /// use axum::{Router, routing::get};
-    /// use tollgate::resolve::{Global, PeerIp};
-    /// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use fleetlimit::resolve::{Global, PeerIp};
+    /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
     ///
     /// let store = MemoryStore::new();
     /// let limiter = |name, quota| Limiter::new(store.clone(), Policy::new(name).quota(name, quota));
@@ -175,7 +175,7 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     ///     .layer(RateLimitLayer::new(global, Global))
     ///     // The last layer runs first.
     ///     .layer(RateLimitLayer::new(per_client, PeerIp::new()).refund_inner_denials());
-    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
     #[must_use]
     pub fn refund_inner_denials(self) -> Self {
@@ -200,8 +200,8 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     /// use axum::http::StatusCode;
     /// use axum::response::IntoResponse;
     /// use serde_json::json;
-    /// use tollgate::layer::Cause;
-    /// # use tollgate::{Limiter, RateLimitLayer, resolve::PeerIp};
+    /// use fleetlimit::layer::Cause;
+    /// # use fleetlimit::{Limiter, RateLimitLayer, resolve::PeerIp};
     ///
     /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
     /// RateLimitLayer::new(limiter, PeerIp::new()).error_response(|context| match context.cause() {

@@ -4,14 +4,14 @@
 //!
 //! ```
 //! use axum::{Router, routing::get};
-//! use tollgate::resolve::PeerIp;
-//! use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
 //!
 //! let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10).burst(20))?;
 //! let app: Router = Router::new()
 //!     .route("/", get(async || "hello"))
 //!     .layer(RateLimitLayer::new(limiter, PeerIp::new()));
-//! # Ok::<(), tollgate::ConfigError>(())
+//! # Ok::<(), fleetlimit::ConfigError>(())
 //! ```
 //!
 //! # Customization
@@ -19,9 +19,9 @@
 //! ```
 //! use http::request::Parts;
 //! use http::{Response, StatusCode};
-//! use tollgate::layer::{Cause, ErrorContext, HeaderStyle};
-//! use tollgate::resolve::PeerIp;
-//! use tollgate::{Limiter, MemoryStore, Quota, RateLimitLayer};
+//! use fleetlimit::layer::{Cause, ErrorContext, HeaderStyle};
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
 //!
 //! let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10).burst(20))?;
 //! let layer = RateLimitLayer::new(limiter, PeerIp::new())
@@ -35,7 +35,7 @@
 //!         }
 //!         _ => context.default_response(),
 //!     });
-//! # Ok::<(), tollgate::ConfigError>(())
+//! # Ok::<(), fleetlimit::ConfigError>(())
 //! ```
 
 mod admission;

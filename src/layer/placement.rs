@@ -38,7 +38,7 @@ impl DecisionPlacement {
 ///
 /// ```
 /// use axum::extract::Request;
-/// use tollgate::layer::decisions;
+/// use fleetlimit::layer::decisions;
 ///
 /// async fn handler(request: Request) -> String {
 ///     decisions(request.extensions())

@@ -16,8 +16,8 @@ use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Quota, Rejection
 ///
 /// ```
 /// use axum::{Router, routing::get};
-/// use tollgate::resolve::PeerIp;
-/// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use fleetlimit::resolve::PeerIp;
+/// use fleetlimit::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// let store = MemoryStore::new();
 /// let search = Policy::new("search").quota("search", Quota::per_second(1).burst(5));
@@ -27,7 +27,7 @@ use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Quota, Rejection
 /// let app: Router = Router::new()
 ///     .route("/search", get(async || "found").layer(RateLimitLayer::new(search, PeerIp::new())))
 ///     .layer(RateLimitLayer::new(all, PeerIp::new()));
-/// # Ok::<(), tollgate::ConfigError>(())
+/// # Ok::<(), fleetlimit::ConfigError>(())
 /// ```
 ///
 /// # Responses
@@ -56,7 +56,7 @@ use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Quota, Rejection
 ///
 /// ```
 /// # use axum::Router;
-/// # use tollgate::{RateLimitLayer, resolve::PeerIp};
+/// # use fleetlimit::{RateLimitLayer, resolve::PeerIp};
 /// fn limited(app: Router, layer: Option<RateLimitLayer<PeerIp>>) -> Router {
 ///     match layer {
 ///         Some(layer) => app.layer(layer),
@@ -70,11 +70,11 @@ use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Quota, Rejection
 /// ```
 /// use axum::body::Body;
 /// use axum::response::Response;
-/// use tollgate::layer::ResponseBody;
+/// use fleetlimit::layer::ResponseBody;
 /// use tower::ServiceBuilder;
 /// use tower::util::option_layer;
 /// # use axum::Router;
-/// # use tollgate::{RateLimitLayer, resolve::PeerIp};
+/// # use fleetlimit::{RateLimitLayer, resolve::PeerIp};
 ///
 /// # fn limited(app: Router, layer: Option<RateLimitLayer<PeerIp>>) -> Router {
 /// let layer = layer.map(|layer| {
@@ -158,7 +158,7 @@ impl<K, R> RateLimitLayer<K, R, Errors> {
     /// the service's error type.
     ///
     /// ```
-    /// use tollgate::{ErrorKind, Limiter, MemoryStore, Quota, RateLimitLayer};
+    /// use fleetlimit::{ErrorKind, Limiter, MemoryStore, Quota, RateLimitLayer};
     /// use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
     ///
     /// struct Job { tenant: String }
@@ -173,7 +173,7 @@ impl<K, R> RateLimitLayer<K, R, Errors> {
     /// let job = || Job { tenant: "acme".into() };
     /// assert_eq!(service.clone().oneshot(job()).await?, "done");
     /// let error = service.oneshot(job()).await.unwrap_err();
-    /// let error = error.downcast::<tollgate::Error>()?;
+    /// let error = error.downcast::<fleetlimit::Error>()?;
     /// assert_eq!(error.kind(), ErrorKind::Denied);
     /// # Ok(()) }
     /// ```
@@ -181,15 +181,15 @@ impl<K, R> RateLimitLayer<K, R, Errors> {
     /// There are no responses, so the options for responses do not compile here:
     ///
     /// ```compile_fail
-    /// # use tollgate::{Limiter, RateLimitLayer, layer::HeaderStyle, resolve::Global};
-    /// # fn layer(limiter: Limiter) -> RateLimitLayer<Global, (), tollgate::layer::Errors> {
+    /// # use fleetlimit::{Limiter, RateLimitLayer, layer::HeaderStyle, resolve::Global};
+    /// # fn layer(limiter: Limiter) -> RateLimitLayer<Global, (), fleetlimit::layer::Errors> {
     /// RateLimitLayer::with_errors(limiter, Global).headers(HeaderStyle::None)
     /// # }
     /// ```
     ///
     /// ```
-    /// # use tollgate::{Limiter, RateLimitLayer, layer::HeaderStyle, resolve::Global};
-    /// # fn layer(limiter: Limiter) -> RateLimitLayer<Global, (), tollgate::layer::Errors> {
+    /// # use fleetlimit::{Limiter, RateLimitLayer, layer::HeaderStyle, resolve::Global};
+    /// # fn layer(limiter: Limiter) -> RateLimitLayer<Global, (), fleetlimit::layer::Errors> {
     /// RateLimitLayer::with_errors(limiter, Global)
     /// # }
     /// ```
@@ -222,7 +222,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     ///
     /// ```
     /// # use http::request::Parts;
-    /// # use tollgate::{Limiter, RateLimitLayer, resolve::PeerIp};
+    /// # use fleetlimit::{Limiter, RateLimitLayer, resolve::PeerIp};
     /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
     /// RateLimitLayer::new(limiter, PeerIp::new())
     ///     .cost(|parts: &Parts| if parts.uri.path() == "/export" { 5 } else { 1 })
@@ -241,7 +241,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     ///
     /// ```
     /// # use http::request::Parts;
-    /// # use tollgate::{Costs, Limiter, RateLimitLayer, resolve::PeerIp};
+    /// # use fleetlimit::{Costs, Limiter, RateLimitLayer, resolve::PeerIp};
     /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
     /// RateLimitLayer::new(limiter, PeerIp::new()).costs(|parts: &Parts| {
     ///     let length = parts.headers.get("content-length");
@@ -264,8 +264,8 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     ///
     /// ```
     /// use http::request::Parts;
-    /// use tollgate::resolve::Extension;
-    /// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use fleetlimit::resolve::Extension;
+    /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
     ///
     /// #[derive(Clone)]
     /// struct Account {
@@ -284,7 +284,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     ///         let account = parts.extensions.get::<Account>()?;
     ///         account.has_paid.then(|| paid.clone())
     ///     });
-    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
     #[must_use]
     pub fn limiter_for(
@@ -307,8 +307,8 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     ///
     /// ```
     /// use http::request::Parts;
-    /// use tollgate::resolve::Extension;
-    /// use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use fleetlimit::resolve::Extension;
+    /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
     ///
     /// /// A row of the table `accounts`.
     /// #[derive(Clone)]
@@ -324,7 +324,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     ///         let account = parts.extensions.get::<Account>()?;
     ///         Some(Quota::per_second(account.requests_per_second))
     ///     });
-    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
     #[must_use]
     pub fn quota_for(
@@ -356,7 +356,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     /// rejected, nor when the store failed and the failure mode is closed.
     ///
     /// ```
-    /// # use tollgate::{Limiter, RateLimitLayer, resolve::PeerIp};
+    /// # use fleetlimit::{Limiter, RateLimitLayer, resolve::PeerIp};
     /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
     /// RateLimitLayer::new(limiter, PeerIp::new()).on_decision(|checked| {
     ///     if checked.decision.is_denied() {
@@ -381,9 +381,9 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         let message = "rejecting requests that have no rate limit key";
         // Unknown paths, for example, may be normal.
         if status.is_server_error() {
-            tracing::error!(target: "tollgate", policy, status = code, advice, "{message}");
+            tracing::error!(target: "fleetlimit", policy, status = code, advice, "{message}");
         } else {
-            tracing::info!(target: "tollgate", policy, status = code, advice, "{message}");
+            tracing::info!(target: "fleetlimit", policy, status = code, advice, "{message}");
         }
     }
 }
@@ -393,7 +393,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         if self.is_new(advice) {
             let policy = limiter.policy();
             let (policy, message) = (policy.name(), "using the quota of the policy instead");
-            tracing::error!(target: "tollgate", policy, advice, "{message}");
+            tracing::error!(target: "fleetlimit", policy, advice, "{message}");
         }
     }
 

@@ -89,7 +89,7 @@ impl Limiter {
     /// others decide at once.
     ///
     /// ```
-    /// use tollgate::{Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -149,7 +149,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Costs, Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{Costs, Limiter, MemoryStore, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -25,7 +25,7 @@ impl Limiter {
     /// [charge responses](crate::RateLimitLayer::cost_by_response).
     ///
     /// ```
-    /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -71,7 +71,7 @@ impl Limiter {
     /// [`cache_denials`](crate::LimiterBuilder::cache_denials) allows.
     ///
     /// ```
-    /// use tollgate::{Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

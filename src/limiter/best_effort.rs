@@ -30,7 +30,7 @@ use crate::{Costs, Decision, Error, Key, Source};
 /// [`refund_inner_denials`](crate::RateLimitLayer::refund_inner_denials).
 ///
 /// ```
-/// use tollgate::{BestEffortChecks, Limiter, MemoryStore, Policy, Quota};
+/// use fleetlimit::{BestEffortChecks, Limiter, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -72,7 +72,7 @@ impl LimiterBuilder {
     /// are allowed in any failure mode.
     ///
     /// ```
-    /// use tollgate::{Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

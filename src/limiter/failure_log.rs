@@ -130,7 +130,7 @@ impl FailureLog {
         };
         log(policy, lines);
         if has_ended {
-            tracing::info!(target: "tollgate", policy, "rate limit enforced by the store again");
+            tracing::info!(target: "fleetlimit", policy, "rate limit enforced by the store again");
         }
     }
 
@@ -186,9 +186,9 @@ fn log(policy: &str, lines: Vec<Line>) {
             (Effect::NotCharged, true) => "permits were not charged or given back afterwards",
         };
         if is_late {
-            tracing::info!(target: "tollgate", policy, server, reason, count, "{message}");
+            tracing::info!(target: "fleetlimit", policy, server, reason, count, "{message}");
         } else {
-            tracing::warn!(target: "tollgate", policy, server, reason, count, "{message}");
+            tracing::warn!(target: "fleetlimit", policy, server, reason, count, "{message}");
         }
     }
 }

@@ -5,11 +5,11 @@ use crate::verdict::{Numbers, Outcome, Verdict};
 /// timeout, or replies with an error.
 ///
 /// While the store fails, each limiter logs a `tracing` warning at most every five seconds per
-/// reason, under the target `tollgate`, with the policy, the reason, the server and the number of
+/// reason, under the target `fleetlimit`, with the policy, the reason, the server and the number of
 /// checks.
 ///
 /// ```
-/// use tollgate::{FailureMode, Limiter, Quota, RedisStore, Source};
+/// use fleetlimit::{FailureMode, Limiter, Quota, RedisStore, Source};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -23,7 +23,7 @@ use crate::{ConfigError, Policy, PolicySet};
 /// [`UnknownQuota`](crate::ErrorKind::UnknownQuota), in every failure mode, and a layer responds with 503.
 ///
 /// ```
-/// use tollgate::{Limiters, MemoryStore, Policy, PolicySet, Quota};
+/// use fleetlimit::{Limiters, MemoryStore, Policy, PolicySet, Quota};
 ///
 /// let search = |n| Policy::new("search").quota("second", Quota::per_second(n));
 ///
@@ -38,7 +38,7 @@ use crate::{ConfigError, Policy, PolicySet};
 /// // The code's numbers apply again if the file does not have the policy any more.
 /// limiters.reload(PolicySet::new())?;
 /// assert_eq!(*limiter.policy(), search(10));
-/// # Ok::<(), tollgate::ConfigError>(())
+/// # Ok::<(), fleetlimit::ConfigError>(())
 /// ```
 ///
 /// With the features `serde` and `watch`, and a crate for the format:
@@ -46,7 +46,7 @@ use crate::{ConfigError, Policy, PolicySet};
 /// ```
 /// # #[cfg(all(feature = "serde", feature = "watch"))]
 /// # fn start() -> Result<(), Box<dyn std::error::Error>> {
-/// use tollgate::{Limiters, PolicySet, RedisStore};
+/// use fleetlimit::{Limiters, PolicySet, RedisStore};
 ///
 /// let parse = |text: &str| toml::from_str::<PolicySet>(text);
 /// let file = "limits.toml";
@@ -123,12 +123,12 @@ impl Limiters {
     /// Like [`limiter`](Self::limiter), with other settings.
     ///
     /// ```
-    /// use tollgate::{FailureMode, Limiters, MemoryStore, Policy, PolicySet, Quota};
+    /// use fleetlimit::{FailureMode, Limiters, MemoryStore, Policy, PolicySet, Quota};
     ///
     /// let limiters = Limiters::new(MemoryStore::new(), PolicySet::new())?;
     /// let login = Policy::new("login").quota("failures", Quota::per_hour(5));
     /// let login = limiters.limiter_with(login, |builder| builder.failure_mode(FailureMode::Closed))?;
-    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Limiters {
         drop(state);
         for name in self.unused() {
             let message = "no route uses this policy of the file";
-            tracing::warn!(target: "tollgate", policy = name, "{message}");
+            tracing::warn!(target: "fleetlimit", policy = name, "{message}");
         }
         Ok(())
     }

@@ -51,7 +51,7 @@ pub use watch::FileWatch;
 /// requests to a service, and a limiter directly for everything else:
 ///
 /// ```
-/// use tollgate::{Limiter, MemoryStore, Policy, Quota};
+/// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -105,13 +105,13 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{FailureMode, Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{FailureMode, Limiter, MemoryStore, Quota};
     ///
     /// let limiter = Limiter::builder(MemoryStore::new(), Quota::per_second(10))
     ///     .timeout(Duration::from_millis(20))
     ///     .failure_mode(FailureMode::Closed)
     ///     .build()?;
-    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
     pub fn builder(store: impl Store, policy: impl Into<Policy>) -> LimiterBuilder {
         LimiterBuilder::new(Arc::new(store), policy.into())
@@ -125,7 +125,7 @@ impl Limiter {
     /// The future borrows the limiter. To spawn a check, move a clone into the task:
     ///
     /// ```
-    /// use tollgate::{Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -219,13 +219,13 @@ impl Limiter {
     /// limits.
     ///
     /// ```
-    /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};
     ///
     /// let policy = |n| Policy::new("search").quota("rate", Quota::per_second(n));
     /// let limiter = Limiter::new(MemoryStore::new(), policy(10))?;
     /// limiter.update(policy(20))?;
     /// assert_eq!(*limiter.policy(), policy(20));
-    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
     ///
     /// # Errors

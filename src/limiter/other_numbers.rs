@@ -59,7 +59,7 @@ impl Limiter {
     /// last 1,024 different quotas.
     ///
     /// ```
-    /// use tollgate::{Limiter, MemoryStore, Policy, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -31,7 +31,7 @@ impl Limiters {
     /// second. It also reads the file at first, in the background, and reloads it if its policies
     /// differ from the current set, so a change between your own reading and this call applies too.
     ///
-    /// The outcome is logged, under the target `tollgate`: an `info` event after a reload, an
+    /// The outcome is logged, under the target `fleetlimit`: an `info` event after a reload, an
     /// `error` with the errors of a file that is invalid or cannot be read. The old limits stay then.
     /// The errors are those of [`reload_file`](Self::reload_file).
     ///
@@ -68,7 +68,7 @@ impl Limiters {
         .map_err(|watch| error(&watch))?;
         watcher.watch(directory, RecursiveMode::NonRecursive).map_err(|watch| error(&watch))?;
         let file = File { path: path.clone(), limiters: self.clone(), last: None };
-        let thread = thread::Builder::new().name("tollgate-watch".into());
+        let thread = thread::Builder::new().name("fleetlimit-watch".into());
         thread.spawn(move || file.follow(&received, &parse)).map_err(|spawn| error(&spawn))?;
         Ok(FileWatch { path, _watcher: watcher })
     }
@@ -120,10 +120,10 @@ impl File {
         };
         let path = self.path.display();
         match reloaded {
-            Ok(()) => tracing::info!(target: "tollgate", %path, "rate limits reloaded"),
+            Ok(()) => tracing::info!(target: "fleetlimit", %path, "rate limits reloaded"),
             Err(errors) => {
                 let message = "rate limits not reloaded, the old ones stay";
-                tracing::error!(target: "tollgate", %path, errors, "{message}");
+                tracing::error!(target: "fleetlimit", %path, errors, "{message}");
             }
         }
     }

@@ -12,26 +12,26 @@ const fn metric(name: &'static str, unit: &'static str, description: &'static st
 }
 
 pub(super) const DECISIONS: Descriptor =
-    metric("tollgate.decisions", "{decision}", "Decisions about checks");
+    metric("fleetlimit.decisions", "{decision}", "Decisions about checks");
 pub(super) const CHECK_FAILURES: Descriptor =
-    metric("tollgate.check.failures", "{check}", "Checks that the store failed to decide");
+    metric("fleetlimit.check.failures", "{check}", "Checks that the store failed to decide");
 pub(super) const CHECK_DURATION: Descriptor = metric(
-    "tollgate.check.duration",
+    "fleetlimit.check.duration",
     "s",
     "How long checks waited for the store, of one in 256 checks that did",
 );
 pub(crate) const EVICTIONS: Descriptor = metric(
-    "tollgate.evictions",
+    "fleetlimit.evictions",
     "{bucket}",
     "Buckets that were evicted from the memory of this process",
 );
 pub(super) const REPAIRS: Descriptor = metric(
-    "tollgate.redis.repairs",
+    "fleetlimit.redis.repairs",
     "{bucket}",
     "Values in Redis that were corrupt, and count as buckets without permits",
 );
 pub(super) const UNCHARGED: Descriptor = metric(
-    "tollgate.redis.uncharged",
+    "fleetlimit.redis.uncharged",
     "{permit}",
     "Permits taken locally while Redis failed that might remain uncharged there",
 );
@@ -41,49 +41,55 @@ pub(super) mod redis {
     use super::{Descriptor, metric};
 
     pub(crate) const CALL_DURATION: Descriptor = metric(
-        "tollgate.redis.call.duration",
+        "fleetlimit.redis.call.duration",
         "s",
         "How long Redis took to reply to a batch, including the network",
     );
     pub(crate) const BATCH_SIZE: Descriptor =
-        metric("tollgate.redis.batch.size", "{check}", "Checks that were sent together");
+        metric("fleetlimit.redis.batch.size", "{check}", "Checks that were sent together");
     pub(crate) const QUEUE_LENGTH: Descriptor = metric(
-        "tollgate.redis.queue.length",
+        "fleetlimit.redis.queue.length",
         "{check}",
         "Checks that still waited to be sent when a batch was sent",
     );
     pub(crate) const BREAKERS_OPEN: Descriptor =
-        metric("tollgate.redis.breaker.open", "{breaker}", "Circuit breakers that are open");
-    pub(crate) const BREAKER_OPENINGS: Descriptor =
-        metric("tollgate.redis.breaker.openings", "{opening}", "How often circuit breakers opened");
+        metric("fleetlimit.redis.breaker.open", "{breaker}", "Circuit breakers that are open");
+    pub(crate) const BREAKER_OPENINGS: Descriptor = metric(
+        "fleetlimit.redis.breaker.openings",
+        "{opening}",
+        "How often circuit breakers opened",
+    );
     pub(crate) const UNKNOWN_SCRIPTS: Descriptor = metric(
-        "tollgate.redis.noscript",
+        "fleetlimit.redis.noscript",
         "{reply}",
         "NOSCRIPT replies, after which the script is sent again as a whole",
     );
-    pub(crate) const REDIRECTIONS: Descriptor =
-        metric("tollgate.redis.redirections", "{reply}", "MOVED and ASK replies of cluster nodes");
+    pub(crate) const REDIRECTIONS: Descriptor = metric(
+        "fleetlimit.redis.redirections",
+        "{reply}",
+        "MOVED and ASK replies of cluster nodes",
+    );
     pub(crate) const CONNECTIONS: Descriptor =
-        metric("tollgate.redis.connections", "{connection}", "Established connections");
+        metric("fleetlimit.redis.connections", "{connection}", "Established connections");
     pub(crate) const CONNECTION_FAILURES: Descriptor =
-        metric("tollgate.redis.connection.failures", "{attempt}", "Failed attempts to connect");
+        metric("fleetlimit.redis.connection.failures", "{attempt}", "Failed attempts to connect");
     pub(crate) const INSTANCES: Descriptor = metric(
-        "tollgate.fleet.instances",
+        "fleetlimit.fleet.instances",
         "{instance}",
         "Instances that share the limits, as this one knows them",
     );
     pub(crate) const SHARE: Descriptor = metric(
-        "tollgate.fleet.share",
+        "fleetlimit.fleet.share",
         "1",
         "The share of a limit that this instance enforces while Redis fails",
     );
 }
 
-pub(super) const POLICY: &str = "tollgate.policy";
-pub(super) const OUTCOME: &str = "tollgate.outcome";
-pub(super) const SOURCE: &str = "tollgate.source";
+pub(super) const POLICY: &str = "fleetlimit.policy";
+pub(super) const OUTCOME: &str = "fleetlimit.outcome";
+pub(super) const SOURCE: &str = "fleetlimit.source";
 pub(super) const ERROR_TYPE: &str = "error.type";
 #[cfg(feature = "redis")]
-pub(super) const SERVER: &str = "tollgate.server";
+pub(super) const SERVER: &str = "fleetlimit.server";
 #[cfg(feature = "redis")]
-pub(super) const KEY_PREFIX: &str = "tollgate.key_prefix";
+pub(super) const KEY_PREFIX: &str = "fleetlimit.key_prefix";

@@ -38,8 +38,8 @@ use crate::ConfigError;
 ///
 /// ```
 /// use std::net::SocketAddr;
-/// use tollgate::resolve::ClientIp;
-/// use tollgate::{KeyResolver, Resolution};
+/// use fleetlimit::resolve::ClientIp;
+/// use fleetlimit::{KeyResolver, Resolution};
 ///
 /// let client_ip = ClientIp::new(["10.0.0.0/8", "2001:db8:ff::1"])?;
 ///
@@ -101,12 +101,12 @@ impl ClientIp {
     ///
     /// ```
     /// use http::HeaderName;
-    /// use tollgate::resolve::ClientIp;
+    /// use fleetlimit::resolve::ClientIp;
     ///
     /// const CF_CONNECTING_IP: HeaderName = HeaderName::from_static("cf-connecting-ip");
     /// // Read the CDN's current list from your configuration.
     /// let client_ip = ClientIp::new(["198.51.100.0/24"])?.header(CF_CONNECTING_IP);
-    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
     pub fn header(self, name: HeaderName) -> Self {
         let header = match name.as_str() {

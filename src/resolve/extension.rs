@@ -23,8 +23,8 @@ use crate::Key;
 /// # Examples
 ///
 /// ```
-/// use tollgate::resolve::{Extension, PeerIp};
-/// use tollgate::{Key, KeyResolver, Resolution};
+/// use fleetlimit::resolve::{Extension, PeerIp};
+/// use fleetlimit::{Key, KeyResolver, Resolution};
 ///
 /// #[derive(Clone)]
 /// struct User {

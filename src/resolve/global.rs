@@ -7,8 +7,8 @@ use super::{KeyResolver, Resolution};
 ///
 /// # Examples
 /// ```
-/// use tollgate::resolve::Global;
-/// use tollgate::{KeyResolver, Resolution};
+/// use fleetlimit::resolve::Global;
+/// use fleetlimit::{KeyResolver, Resolution};
 ///
 /// struct Job;
 /// assert_eq!(Global.resolve(&Job), Resolution::Key("global".into()));

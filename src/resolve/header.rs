@@ -38,8 +38,8 @@ use crate::{ConfigError, Key};
 ///
 /// ```
 /// use http::HeaderName;
-/// use tollgate::resolve::Header;
-/// use tollgate::{KeyResolver, Resolution};
+/// use fleetlimit::resolve::Header;
+/// use fleetlimit::{KeyResolver, Resolution};
 ///
 /// const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 ///
@@ -82,12 +82,12 @@ impl Header {
     ///
     /// ```
     /// use http::HeaderName;
-    /// use tollgate::resolve::Header;
+    /// use fleetlimit::resolve::Header;
     ///
     /// # let secret_from_the_environment = "a long random string";
     /// let by_phone = Header::new(HeaderName::from_static("x-phone-number"))
     ///     .with_secret(secret_from_the_environment)?;
-    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
     ///
     /// # Errors

@@ -5,8 +5,8 @@
 //!
 //! ```
 //! use http::request::Parts;
-//! use tollgate::resolve::{Extension, PeerIp};
-//! use tollgate::{KeyResolver, Rejection, Resolution};
+//! use fleetlimit::resolve::{Extension, PeerIp};
+//! use fleetlimit::{KeyResolver, Rejection, Resolution};
 //!
 //! // The address of the client, except for the health check.
 //! let by_address = PeerIp::new().skip(|parts: &Parts| parts.uri.path() == "/health");
@@ -84,8 +84,8 @@ pub use rejection::Rejection;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::resolve::{Global, PeerIp};
-/// use tollgate::KeyResolver;
+/// use fleetlimit::resolve::{Global, PeerIp};
+/// use fleetlimit::KeyResolver;
 ///
 /// // Chosen at startup.
 /// let per_client = std::env::args().any(|arg| arg == "--per-client");

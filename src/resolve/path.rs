@@ -14,8 +14,8 @@ use super::{KeyResolver, Resolution};
 ///
 /// # Examples
 /// ```
-/// use tollgate::resolve::Path;
-/// use tollgate::{KeyResolver, Resolution};
+/// use fleetlimit::resolve::Path;
+/// use fleetlimit::{KeyResolver, Resolution};
 ///
 /// let (parts, ()) = http::Request::get("https://example.com/search?q=1").body(())?.into_parts();
 /// assert_eq!(Path.resolve(&parts), Resolution::Key("/search".into()));
@@ -44,14 +44,14 @@ impl KeyResolver for Path {
 /// # Examples
 /// A bucket per client and route:
 /// ```
-/// use tollgate::resolve::{Global, MatchedPath, PeerIp};
-/// # fn check(_: impl tollgate::KeyResolver) {}
+/// use fleetlimit::resolve::{Global, MatchedPath, PeerIp};
+/// # fn check(_: impl fleetlimit::KeyResolver) {}
 ///
 /// let resolver = (PeerIp::new(), MatchedPath);
 /// # check(resolver);
 ///
 /// // Requests that match no route share one more key per client.
-/// use tollgate::KeyResolver;
+/// use fleetlimit::KeyResolver;
 /// let resolver = (PeerIp::new(), MatchedPath.or(Global));
 /// # check(resolver);
 /// ```

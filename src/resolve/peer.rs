@@ -12,10 +12,10 @@ use super::{Rejection, Resolution};
 ///
 /// ```
 /// use axum::{Extension, Router, routing::get};
-/// use tollgate::resolve::{ClientIp, UnixSocket};
-/// # use tollgate::{Limiter, RateLimitLayer};
+/// use fleetlimit::resolve::{ClientIp, UnixSocket};
+/// # use fleetlimit::{Limiter, RateLimitLayer};
 ///
-/// # fn app(limiter: Limiter) -> Result<Router, tollgate::ConfigError> {
+/// # fn app(limiter: Limiter) -> Result<Router, fleetlimit::ConfigError> {
 /// // The only peer is the proxy that connects to the socket.
 /// let client_ip = ClientIp::new(["unix:"])?;
 /// let app = Router::new()
@@ -47,8 +47,8 @@ pub(super) fn peer(parts: &Parts) -> Result<Peer, Resolution> {
     Err(Resolution::Missing(Rejection::misconfigured(
         "the server does not provide the peer address: serve an axum app with \
          `into_make_service_with_connect_info::<SocketAddr>()`; for tonic's server enable the feature \
-         `tonic` of tollgate; for other servers insert a `SocketAddr`, or for a Unix socket \
-         `tollgate::resolve::UnixSocket`, into the request's extensions",
+         `tonic` of fleetlimit; for other servers insert a `SocketAddr`, or for a Unix socket \
+         `fleetlimit::resolve::UnixSocket`, into the request's extensions",
     )))
 }
 

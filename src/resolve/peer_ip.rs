@@ -40,8 +40,8 @@ use crate::Key;
 /// ```
 /// ```
 /// use std::net::SocketAddr;
-/// use tollgate::resolve::PeerIp;
-/// use tollgate::{KeyResolver, Resolution};
+/// use fleetlimit::resolve::PeerIp;
+/// use fleetlimit::{KeyResolver, Resolution};
 ///
 /// let (mut parts, ()) = http::Request::new(()).into_parts();
 /// parts.extensions.insert("[2001:db8:1:2::3]:4711".parse::<SocketAddr>()?);
@@ -76,8 +76,8 @@ impl PeerIp {
     /// The key of requests from this address, to check, peek or reset it.
     ///
     /// ```
-    /// use tollgate::Key;
-    /// use tollgate::resolve::PeerIp;
+    /// use fleetlimit::Key;
+    /// use fleetlimit::resolve::PeerIp;
     ///
     /// let key = PeerIp::new().key("2001:db8:1:2::3".parse()?);
     /// assert_eq!(key, Key::from("2001:db8:1:2::/64"));

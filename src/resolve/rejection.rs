@@ -9,13 +9,13 @@ use crate::ConfigError;
 ///
 /// ```
 /// use http::StatusCode;
-/// use tollgate::Rejection;
+/// use fleetlimit::Rejection;
 ///
 /// let banned = Rejection::forbidden("this account is suspended");
 /// assert_eq!(banned.status(), StatusCode::FORBIDDEN);
 /// let gone = Rejection::new(StatusCode::GONE, "this API has been removed")?;
 /// assert!(Rejection::new(StatusCode::OK, "welcome").is_err());
-/// # Ok::<(), tollgate::ConfigError>(())
+/// # Ok::<(), fleetlimit::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
@@ -65,7 +65,7 @@ impl Rejection {
     }
 
     /// A rejection because the server is misconfigured. The client gets status 500 and no message.
-    /// The layer logs the advice once, under the target `tollgate`.
+    /// The layer logs the advice once, under the target `fleetlimit`.
     pub fn misconfigured(advice: impl Into<Cow<'static, str>>) -> Self {
         Self::with_status(StatusCode::INTERNAL_SERVER_ERROR, "").with_advice(advice)
     }

@@ -29,7 +29,7 @@ use crate::{ConfigError, Error, Key};
 ///
 /// ```
 /// use std::num::NonZeroUsize;
-/// use tollgate::{DividedStore, Limiter, Quota};
+/// use fleetlimit::{DividedStore, Limiter, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// ```
 /// use std::num::NonZeroUsize;
 /// use std::time::{Duration, UNIX_EPOCH};
-/// use tollgate::{Limiter, ManualClock, MemoryStore, Quota};
+/// use fleetlimit::{Limiter, ManualClock, MemoryStore, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -33,7 +33,7 @@ use crate::{ConfigError, Error, Key};
 /// Tokio runtime is needed. [`with_manual_clock`](Self::with_manual_clock) uses a [`ManualClock`].
 ///
 /// ```
-/// use tollgate::{Limiter, MemoryStore, Quota};
+/// use fleetlimit::{Limiter, MemoryStore, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -94,7 +94,7 @@ impl MemoryStore {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use tollgate::{Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fleetlimit::{BlockList, ErrorKind, Key, MemoryStore, RedisStore};
 use redis::Value;
-use tollgate::{BlockList, ErrorKind, Key, MemoryStore, RedisStore};
 
 use crate::common::{BOUND, Cluster, Server, wait_until};
 
@@ -137,7 +137,7 @@ async fn the_list_expires_with_its_last_block() {
     let list = BlockList::new(&RedisStore::open(server.url()).unwrap());
     list.block("api", "a", 2 * HOUR).await.unwrap();
     list.block("api", "b", HOUR).await.unwrap();
-    let millis = async || match server.command(&["PTTL", "tollgate:{blocked}"]).await {
+    let millis = async || match server.command(&["PTTL", "fleetlimit:{blocked}"]).await {
         Value::Int(millis) => millis,
         other => panic!("{other:?}"),
     };
@@ -168,7 +168,7 @@ async fn the_documented_permissions_suffice() {
     let of_lists =
         ["+zadd", "+zrem", "+zcard", "+zscore", "+zrange", "+zremrangebyscore", "+pexpireat"];
     server.grant(&[&Server::REQUIRED_COMMANDS[..], &of_lists].concat()).await;
-    let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
+    let url = format!("redis://fleetlimit:secret@127.0.0.1:{}/", server.port());
     let list = BlockList::new(&RedisStore::open(url).unwrap());
     list.block("api", "a", HOUR).await.unwrap();
     list.unblock("api", "a").await.unwrap();

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use fleetlimit::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
 use tokio::time::advance;
-use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
 
 use crate::common::Server;
 use crate::exact::uncached;
@@ -128,7 +128,7 @@ async fn the_policy_header_has_the_length_of_this_day() {
     let limiter = at(1_792_836_000, Quota::per_day(3).calendar_in("Europe/Berlin"));
     let app = axum::Router::new()
         .route("/", axum::routing::get(async || "hello"))
-        .layer(RateLimitLayer::new(limiter, tollgate::resolve::Global));
+        .layer(RateLimitLayer::new(limiter, fleetlimit::resolve::Global));
     for hours in [24, 25, 24] {
         let request = Request::new(Body::empty());
         let response = app.clone().oneshot(request).await.unwrap();

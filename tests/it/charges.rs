@@ -2,11 +2,11 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use tokio::task::JoinSet;
-use tollgate::{
+use fleetlimit::{
     BestEffortChecks, Costs, ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota,
     RedisStore, Source, Store,
 };
+use tokio::task::JoinSet;
 
 use crate::common::{BOUND, Cluster, Server, wait_until};
 use crate::exact::{test_limiter, test_limiter_builder, uncached};

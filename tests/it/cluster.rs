@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::Runtime;
+use fleetlimit::{FailureMode, Key, Limiter, Quota, RedisStore};
 use futures_util::future::join_all;
-use tollgate::{FailureMode, Key, Limiter, Quota, RedisStore};
 
 use crate::common::{BOUND, Cluster, Server, start, wait_until};
 use crate::exact::test_limiter;
@@ -17,7 +17,7 @@ use crate::metrics::{recorder, value};
 const DAILY: Quota = Quota::per_day(1).burst(50_000);
 
 fn redis_key(key: impl std::fmt::Display) -> String {
-    format!("tollgate:{{{key}}}:default:t2")
+    format!("fleetlimit:{{{key}}}:default:t2")
 }
 
 /// Returns a key whose bucket is on the given node.
@@ -269,8 +269,8 @@ async fn a_primary_that_hangs_is_replaced_behind_a_pool() {
         let text = prometheus.render();
         (0..3).all(|node| {
             let server = format!("127.0.0.1:{}", cluster.node(node).port());
-            let labels = [("tollgate_server", server.as_str())];
-            value(&text, "tollgate_redis_connections", &labels) >= Some(1.0)
+            let labels = [("fleetlimit_server", server.as_str())];
+            value(&text, "fleetlimit_redis_connections", &labels) >= Some(1.0)
         })
     })
     .await;
@@ -366,7 +366,7 @@ async fn the_documented_permissions_are_sufficient_on_a_cluster() {
         cluster.node(n).grant(&commands).await;
     }
     let urls =
-        cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://tollgate:secret@"));
+        cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://fleetlimit:secret@"));
     let limiter = test_limiter(RedisStore::open_cluster(urls).unwrap(), DAILY);
     for key in 0..20u32 {
         limiter.check(key).await.unwrap().ensure_allowed().unwrap();
@@ -394,7 +394,7 @@ async fn a_node_that_is_cut_off_does_not_hide_a_promotion_if_cluster_nodes_is_no
         node.grant(&commands).await;
     }
     let urls = cluster.urls().into_iter();
-    let urls = urls.map(|url| url.replace("redis://", "redis://tollgate:secret@")).collect();
+    let urls = urls.map(|url| url.replace("redis://", "redis://fleetlimit:secret@")).collect();
     fail_over_behind_an_isolated_node(&cluster, urls).await;
 }
 

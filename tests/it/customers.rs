@@ -5,10 +5,10 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use fleetlimit::resolve::{Extension, Global};
+use fleetlimit::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Source};
 use futures_util::future::join_all;
 use http::StatusCode;
-use tollgate::resolve::{Extension, Global};
-use tollgate::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Source};
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
 use crate::common::{BOUND, Server};

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate::{
+use fleetlimit::{
     Decision, FailureMode, Limiter, MemoryStore, Policy, Quota, QuotaStatus, RedisStore, Source,
 };
 

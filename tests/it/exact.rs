@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use tollgate::{
+use fleetlimit::{
     Decision, FailureMode, Limiter, LimiterBuilder, MemoryStore, Policy, Quota, RedisStore, Source,
     Store,
 };
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::common::{Cluster, Server};
 use crate::oracle::{Oracle, State};
@@ -66,7 +66,7 @@ async fn assert_exact_under_load(stores: Vec<RedisStore>, server: &Server, span:
     for task in tasks {
         task.await.unwrap();
     }
-    let full_at = oracle.full_at(server, "tollgate:{hot}:default:t2").await.unwrap();
+    let full_at = oracle.full_at(server, "fleetlimit:{hot}:default:t2").await.unwrap();
     let end = oracle.micros_to_ticks(server.time_micros().await);
 
     // The bucket was never full after the first permit. So the time from the first permit until the
@@ -102,7 +102,7 @@ async fn three_instances_on_one_redis_admit_exactly_the_quota() {
 async fn three_instances_on_a_cluster_admit_exactly_the_quota() {
     let cluster = Cluster::start().await;
     let store = || RedisStore::open_cluster(cluster.urls()).unwrap();
-    let slot = cluster.slot_of("tollgate:{hot}:default:t2").await;
+    let slot = cluster.slot_of("fleetlimit:{hot}:default:t2").await;
     let owner = cluster.node(cluster.slot_owner(slot).await);
     assert_exact_under_load(vec![store(), store(), store()], owner, Duration::from_secs(3)).await;
 }

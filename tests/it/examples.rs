@@ -25,7 +25,7 @@ use crate::common::{BOUND, Cluster, Server, TempDir, wait_until};
 use crate::local::wait_until_agreed;
 use crate::oracle::Oracle;
 
-const BUCKET: &str = "tollgate:{127.0.0.1}:default:t2";
+const BUCKET: &str = "fleetlimit:{127.0.0.1}:default:t2";
 const BURST: u64 = 10;
 const PER_SECOND: f64 = 5.0;
 
@@ -665,7 +665,7 @@ async fn an_edited_file_changes_the_limits_and_keeps_what_was_consumed() {
 
 /// Each of these runs alone, because others would delay the calls: see `make integration`.
 mod timing {
-    use tollgate::{Costs, Policy, RedisStore};
+    use fleetlimit::{Costs, Policy, RedisStore};
 
     use super::*;
     use crate::exact::test_limiter;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::Runtime;
+use fleetlimit::{Decision, ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
 use futures_util::future::{join, join_all};
-use tollgate::{Decision, ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Sentinel, Server, start, wait_until};
 use crate::exact::{test_limiter, test_limiter_builder, uncached};

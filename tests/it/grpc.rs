@@ -3,14 +3,14 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use http::request::Parts;
-use http::{HeaderName, Request, StatusCode};
-use tokio::net::{TcpListener, TcpSocket};
-use tollgate::resolve::{Global, Header, PeerIp};
-use tollgate::{
+use fleetlimit::resolve::{Global, Header, PeerIp};
+use fleetlimit::{
     FailureMode, KeyResolver, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore, Rejection,
     Resolution,
 };
+use http::request::Parts;
+use http::{HeaderName, Request, StatusCode};
+use tokio::net::{TcpListener, TcpSocket};
 use tonic::body::Body;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};

@@ -9,15 +9,15 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use http::StatusCode;
-use http_body_util::StreamBody;
-use serde_json::{Value, json};
-use tollgate::layer::{Cause, DecisionPlacement, HeaderStyle, decisions};
-use tollgate::resolve::Global;
-use tollgate::{
+use fleetlimit::layer::{Cause, DecisionPlacement, HeaderStyle, decisions};
+use fleetlimit::resolve::Global;
+use fleetlimit::{
     Decision, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
     Rejection, Resolution, Source,
 };
+use http::StatusCode;
+use http_body_util::StreamBody;
+use serde_json::{Value, json};
 use tower::ServiceExt;
 
 fn limiter(name: &'static str, quota: Quota) -> Limiter {
@@ -103,8 +103,8 @@ async fn an_observer_sees_every_decision_with_its_key_and_policy() {
 
 /// A hook for every response of the layer, as a user writes it.
 fn custom(
-    layer: RateLimitLayer<impl tollgate::KeyResolver>,
-) -> RateLimitLayer<impl tollgate::KeyResolver> {
+    layer: RateLimitLayer<impl fleetlimit::KeyResolver>,
+) -> RateLimitLayer<impl fleetlimit::KeyResolver> {
     layer.error_response(|context| {
         let key = context.key().map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
         let (status, error) = match context.cause() {
@@ -173,7 +173,7 @@ async fn a_check_in_a_handler_answers_like_the_layer() {
     let handler = get(async |Extension(limiter): Extension<Limiter>| {
         let decision = limiter.check("global").await?;
         decision.ensure_allowed()?;
-        Ok::<_, tollgate::Error>((decision, "served"))
+        Ok::<_, fleetlimit::Error>((decision, "served"))
     });
     let by_hand = Router::new().route("/", handler).layer(Extension(in_handler));
     let by_layer = Router::new().route("/", get(async || "served"));

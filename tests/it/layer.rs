@@ -12,17 +12,17 @@ use axum::extract::{Extension, Request};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
 use axum::{Router, ServiceExt};
+use fleetlimit::layer::HeaderStyle;
+use fleetlimit::resolve::{Global, Header, MatchedPath, PeerIp};
+use fleetlimit::{
+    Decision, FailureMode, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore, Rejection, Resolution, Source,
+};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, StatusCode};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::advance;
-use tollgate::layer::HeaderStyle;
-use tollgate::resolve::{Global, Header, MatchedPath, PeerIp};
-use tollgate::{
-    Decision, FailureMode, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
-    RedisStore, Rejection, Resolution, Source,
-};
 use tower::{Layer, ServiceBuilder, ServiceExt as _};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";

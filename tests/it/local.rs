@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use fleetlimit::{BestEffortChecks, Costs, ErrorKind, Limiter, Quota, RedisStore, Source};
 use tokio::task::JoinHandle;
-use tollgate::{BestEffortChecks, Costs, ErrorKind, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, wait_until};
 
@@ -59,7 +59,7 @@ struct Fleet {
 
 async fn state_of_fleet(server: &Server) -> Option<Fleet> {
     let fields: BTreeMap<String, String> =
-        server.try_query(&["HGETALL", "tollgate:{fleet}"]).await.ok()?;
+        server.try_query(&["HGETALL", "fleetlimit:{fleet}"]).await.ok()?;
     let numbers: Vec<_> = fields.get("state")?.split(' ').collect();
     let is_instance = |name: &str| name.parse::<u64>().is_ok();
     let time = |entry: &str| entry.split(' ').next().unwrap().parse().unwrap();
@@ -269,17 +269,17 @@ async fn a_service_registry_knows_of_instances_that_redis_does_not() {
 async fn register(server: &Server, id: u64, weight: u64, known: u64) -> (u64, u64, String, String) {
     let script = include_str!("../../lua/fleet.lua");
     let numbers = [id, weight, known, 10_000].map(|number| number.to_string());
-    let mut command = vec!["EVAL", script, "1", "tollgate:{fleet}"];
+    let mut command = vec!["EVAL", script, "1", "fleetlimit:{fleet}"];
     command.extend(numbers.iter().map(String::as_str));
     server.query(&command).await
 }
 
 /// Backdates the last scan, so that the next registration scans.
 async fn make_scan_due(server: &Server) {
-    let state: String = server.query(&["HGET", "tollgate:{fleet}", "state"]).await;
+    let state: String = server.query(&["HGET", "fleetlimit:{fleet}", "state"]).await;
     let (rest, scanned) = state.rsplit_once(' ').unwrap();
     let scanned = scanned.parse::<u64>().unwrap() - 1_000;
-    server.command(&["HSET", "tollgate:{fleet}", "state", &format!("{rest} {scanned}")]).await;
+    server.command(&["HSET", "fleetlimit:{fleet}", "state", &format!("{rest} {scanned}")]).await;
 }
 
 /// Sets the fleet of two instances, which know plan 5 and registered so many milliseconds ago. The last
@@ -288,7 +288,7 @@ async fn set_fleet(server: &Server, planned_at: u64, plan: &str, age: u64) {
     let then = server.time_micros().await / 1_000 - age;
     let (state, entry) = (format!("5 5 1 {planned_at} {}", then - 1_000), format!("{then} 100 5"));
     let fields = ["state", &*state, "plan", plan, "agreed", plan, "7", &entry, "8", &entry];
-    server.command(&[&["HSET", "tollgate:{fleet}"], &fields[..]].concat()).await;
+    server.command(&[&["HSET", "fleetlimit:{fleet}"], &fields[..]].concat()).await;
 }
 
 #[tokio::test]
@@ -317,9 +317,9 @@ async fn an_instance_that_vanished_counts_for_ten_seconds_and_no_longer() {
         set_fleet(&server, 1, "7 100 8 100", 0).await;
         let vanished = server.time_micros().await / 1_000 - silent;
         let entry = format!("{vanished} 100 5");
-        server.command(&["HSET", "tollgate:{fleet}", "8", &entry]).await;
+        server.command(&["HSET", "fleetlimit:{fleet}", "8", &entry]).await;
         assert_eq!(register(&server, 7, 100, 5).await.2, plan);
-        server.command(&["DEL", "tollgate:{fleet}"]).await;
+        server.command(&["DEL", "fleetlimit:{fleet}"]).await;
     }
 }
 
@@ -334,12 +334,12 @@ async fn the_first_instance_to_return_does_not_agree_alone() {
     let (number, agreed, _, of_agreed) = register(&server, 7, 100, 6).await;
     assert_eq!((number, agreed, &*of_agreed), (6, 5, "7 100 8 100"));
     // The other does not return.
-    let state: String = server.query(&["HGET", "tollgate:{fleet}", "state"]).await;
+    let state: String = server.query(&["HGET", "fleetlimit:{fleet}", "state"]).await;
     let mut numbers: Vec<u64> = state.split(' ').map(|number| number.parse().unwrap()).collect();
     numbers[2] -= 5_000;
     numbers[4] -= 1_000;
     let state = numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(" ");
-    server.command(&["HSET", "tollgate:{fleet}", "state", &state]).await;
+    server.command(&["HSET", "fleetlimit:{fleet}", "state", &state]).await;
     let (number, agreed, _, of_agreed) = register(&server, 7, 100, 6).await;
     assert_eq!((number, agreed, &*of_agreed), (6, 6, "7 100"));
 }
@@ -353,7 +353,7 @@ async fn a_rolling_restart_never_plans_for_both_generations() {
     let (state, plan) = (format!("5 5 1 1 {}", now - 1_000), "1 100 2 100 3 100");
     let fields = ["state", &*state, "plan", plan, "agreed", plan];
     let instances = ["1", &entry, "2", &entry, "3", &entry];
-    let set = ["HSET", "tollgate:{fleet}"];
+    let set = ["HSET", "fleetlimit:{fleet}"];
     server.command(&[&set[..], &fields, &instances].concat()).await;
     let mut latest = 0;
     for old in 1..=3 {
@@ -466,21 +466,24 @@ async fn garbage_in_the_key_of_the_fleet_is_replaced() {
     for (field, text) in garbage {
         let fields =
             ["state", &*valid, "plan", "7 100", "agreed", "7 100", "7", &*entry, field, text];
-        server.command(&[&["HSET", "tollgate:{fleet}"], &fields[..]].concat()).await;
+        server.command(&[&["HSET", "fleetlimit:{fleet}"], &fields[..]].concat()).await;
         let (number, _, plan, agreed) = register(&server, 7, 100, 1).await;
         assert!((1..=2).contains(&number) && plan == "7 100", "{field} {text}: {number} {plan}");
         assert!(matches!(&*agreed, "" | "7 100"), "{field} {text}: {agreed}");
-        assert!(server.query::<i64>(&["PTTL", "tollgate:{fleet}"]).await > 0, "{field} {text}");
-        let left: BTreeSet<String> =
-            server.query::<Vec<String>>(&["HKEYS", "tollgate:{fleet}"]).await.into_iter().collect();
+        assert!(server.query::<i64>(&["PTTL", "fleetlimit:{fleet}"]).await > 0, "{field} {text}");
+        let left: BTreeSet<String> = server
+            .query::<Vec<String>>(&["HKEYS", "fleetlimit:{fleet}"])
+            .await
+            .into_iter()
+            .collect();
         assert_eq!(
             left,
             ["7", "agreed", "plan", "state"].map(String::from).into(),
             "{field} {text}"
         );
-        server.command(&["DEL", "tollgate:{fleet}"]).await;
+        server.command(&["DEL", "fleetlimit:{fleet}"]).await;
     }
-    server.command(&["RPUSH", "tollgate:{fleet}", "x"]).await;
+    server.command(&["RPUSH", "fleetlimit:{fleet}", "x"]).await;
     assert_eq!(register(&server, 7, 100, 40).await.0, 41);
 }
 

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
-use http::{Response, StatusCode};
-use tollgate::resolve::Global;
-use tollgate::{
+use fleetlimit::resolve::Global;
+use fleetlimit::{
     Costs, Decision, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Source,
 };
+use http::{Response, StatusCode};
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
 use crate::common::{BOUND, Cluster, Sentinel, Server, wait_until};
@@ -234,7 +234,7 @@ async fn what_was_taken_during_a_failover_is_charged_on_the_new_primary() {
         assert_eq!(limiter.peek("key").await.unwrap().remaining(), 18);
     }
     wait_until("the replica has the bucket", BOUND, async || {
-        let get = ["GET", "tollgate:{key}:default:t2"];
+        let get = ["GET", "fleetlimit:{key}:default:t2"];
         let value = sentinel.primary().try_query::<Vec<u8>>(&get).await.unwrap();
         sentinel.replica().try_query::<Vec<u8>>(&get).await.is_ok_and(|copy| copy == value)
     })
@@ -333,7 +333,7 @@ async fn costs_by_response_are_charged_in_an_outage_and_after_it() {
 #[tokio::test]
 async fn an_instance_registers_with_the_documented_permissions_and_says_if_it_cannot() {
     let server = Server::start().await;
-    let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
+    let url = format!("redis://fleetlimit:secret@127.0.0.1:{}/", server.port());
     server.grant(&[&Server::REQUIRED_COMMANDS[..], &Server::FLEET_COMMANDS].concat()).await;
     let store = || RedisStore::open(url.as_str()).unwrap();
     let (log, _guard) = Log::capture();
@@ -343,10 +343,10 @@ async fn an_instance_registers_with_the_documented_permissions_and_says_if_it_ca
         || log.events().iter().any(|event| event.contains("this instance cannot register"));
     assert!(!cannot_register(), "{:?}", log.events());
     // It may check, but not register.
-    server.command(&["ACL", "SETUSER", "tollgate", "resetkeys", "~tollgate:{warm}*"]).await;
+    server.command(&["ACL", "SETUSER", "fleetlimit", "resetkeys", "~fleetlimit:{warm}*"]).await;
     let _other = instances_of(store, Quota::per_hour(60), 1).await;
     wait_until("it is logged", BOUND, async || cannot_register()).await;
-    server.command(&["ACL", "SETUSER", "tollgate", "~*"]).await;
+    server.command(&["ACL", "SETUSER", "fleetlimit", "~*"]).await;
     let registers = || log.events().iter().any(|event| event.contains("has registered again"));
     wait_until("that it registers is logged", BOUND, async || registers()).await;
 }

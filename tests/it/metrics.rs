@@ -6,11 +6,11 @@ use std::num::NonZeroUsize;
 use std::process::Stdio;
 use std::time::Duration;
 
+use fleetlimit::{FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use promql_parser::parser::{self, Expr};
 use promql_parser::util::{ExprVisitor, walk_expr};
 use serde_json::Value;
-use tollgate::{FailureMode, Limiter, MemoryStore, Policy, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Cluster, Server, wait_until};
 use crate::examples::Example;
@@ -111,12 +111,12 @@ async fn each_query_of_the_dashboard_finds_what_the_example_serves() {
     server.pause();
     wait_until("the breaker opens", BOUND, async || {
         example.get("/").await;
-        value(&scrape(&example).await.1, "tollgate_redis_breaker_open", &[]) == Some(1.0)
+        value(&scrape(&example).await.1, "fleetlimit_redis_breaker_open", &[]) == Some(1.0)
     })
     .await;
     server.resume();
     wait_until("the breaker closes", BOUND, async || {
-        value(&scrape(&example).await.1, "tollgate_redis_breaker_open", &[]) == Some(0.0)
+        value(&scrape(&example).await.1, "fleetlimit_redis_breaker_open", &[]) == Some(0.0)
     })
     .await;
 
@@ -158,7 +158,7 @@ async fn each_query_of_the_dashboard_finds_what_the_example_serves() {
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide.rs")).unwrap();
     let rows = guide.lines().filter_map(|line| line.strip_prefix("//! | "));
-    let rows = rows.filter(|row| row.starts_with("`tollgate."));
+    let rows = rows.filter(|row| row.starts_with("`fleetlimit."));
     let row = |row: &str| {
         let cells: Vec<_> =
             row.split(" | ").map(|cell| cell.trim_matches(['`', ' ', '|'])).collect();
@@ -188,16 +188,19 @@ pub(crate) fn recorder() -> (PrometheusHandle, impl Drop) {
 /// Decisions are added up four times a second.
 async fn rendered(prometheus: &PrometheusHandle, sum: f64) -> String {
     wait_until("all decisions are added up", BOUND, async || {
-        value(&prometheus.render(), "tollgate_decisions_total", &[]) == Some(sum)
+        value(&prometheus.render(), "fleetlimit_decisions_total", &[]) == Some(sum)
     })
     .await;
     prometheus.render()
 }
 
 fn decisions(text: &str, outcome: &str, source: &str) -> Option<f64> {
-    let labels =
-        [("tollgate_policy", "api"), ("tollgate_outcome", outcome), ("tollgate_source", source)];
-    value(text, "tollgate_decisions_total", &labels)
+    let labels = [
+        ("fleetlimit_policy", "api"),
+        ("fleetlimit_outcome", outcome),
+        ("fleetlimit_source", source),
+    ];
+    value(text, "fleetlimit_decisions_total", &labels)
 }
 
 #[tokio::test]
@@ -213,7 +216,7 @@ async fn decisions_are_counted_also_before_a_recorder_is_installed() {
     assert_eq!(decisions(&text, "denied", "store"), Some(1.0));
     assert_eq!(decisions(&text, "denied", "quota"), Some(1.0));
     assert_eq!(decisions(&text, "would_be_denied", "store"), Some(0.0));
-    assert_eq!(value(&text, "tollgate_evictions_total", &[]), Some(0.0));
+    assert_eq!(value(&text, "fleetlimit_evictions_total", &[]), Some(0.0));
 }
 
 #[tokio::test]
@@ -242,11 +245,11 @@ async fn a_check_without_a_decision_is_counted_with_its_error() {
     assert!(limiter.check("key").await.is_err());
     let text = rendered(&prometheus, 1.0).await;
     assert_eq!(decisions(&text, "failed", "failure_mode"), Some(1.0));
-    let labels = [("tollgate_policy", "api"), ("error_type", "unavailable")];
-    assert_eq!(value(&text, "tollgate_check_failures_total", &labels), Some(1.0));
-    let labels = [("tollgate_server", "127.0.0.1:1")];
-    assert_eq!(value(&text, "tollgate_redis_connections", &labels), Some(0.0));
-    assert!(value(&text, "tollgate_redis_connection_failures_total", &labels) >= Some(1.0));
+    let labels = [("fleetlimit_policy", "api"), ("error_type", "unavailable")];
+    assert_eq!(value(&text, "fleetlimit_check_failures_total", &labels), Some(1.0));
+    let labels = [("fleetlimit_server", "127.0.0.1:1")];
+    assert_eq!(value(&text, "fleetlimit_redis_connections", &labels), Some(0.0));
+    assert!(value(&text, "fleetlimit_redis_connection_failures_total", &labels) >= Some(1.0));
 }
 
 #[tokio::test]
@@ -261,8 +264,8 @@ async fn what_is_not_charged_after_an_outage_is_counted_and_logged_once() {
         assert!(limiter.check(key).await.unwrap().is_allowed());
     }
     let text = prometheus.render();
-    let labels = [("tollgate_policy", "api")];
-    assert_eq!(value(&text, "tollgate_redis_uncharged_total", &labels), Some(3.0));
+    let labels = [("fleetlimit_policy", "api")];
+    assert_eq!(value(&text, "fleetlimit_redis_uncharged_total", &labels), Some(3.0));
     let lines = log.events().into_iter().filter(|event| event.contains("will not be charged"));
     assert_eq!(lines.count(), 1, "{:#?}", log.events());
 }
@@ -286,17 +289,21 @@ async fn repairs_and_unknown_scripts_are_counted() {
     ] {
         server.command(set).await;
         assert!(limiter.check("key").await.unwrap().is_denied());
-        let labels = [("tollgate_policy", "api")];
+        let labels = [("fleetlimit_policy", "api")];
         let text = prometheus.render();
-        assert_eq!(value(&text, "tollgate_redis_repairs_total", &labels), Some(repairs), "{set:?}");
+        assert_eq!(
+            value(&text, "fleetlimit_redis_repairs_total", &labels),
+            Some(repairs),
+            "{set:?}"
+        );
     }
     assert!(limiter.check("other").await.unwrap().is_allowed());
     let text = prometheus.render();
-    assert_eq!(value(&text, "tollgate_redis_noscript_total", &[]), Some(1.0));
-    assert_eq!(value(&text, "tollgate_redis_connections", &[]), Some(1.0));
-    let sizes = value(&text, "tollgate_redis_batch_size_count", &[]);
+    assert_eq!(value(&text, "fleetlimit_redis_noscript_total", &[]), Some(1.0));
+    assert_eq!(value(&text, "fleetlimit_redis_connections", &[]), Some(1.0));
+    let sizes = value(&text, "fleetlimit_redis_batch_size_count", &[]);
     assert!(sizes >= Some(3.0), "{text}");
-    assert_eq!(sizes, value(&text, "tollgate_redis_queue_length_count", &[]), "{text}");
+    assert_eq!(sizes, value(&text, "fleetlimit_redis_queue_length_count", &[]), "{text}");
 }
 
 #[tokio::test]
@@ -315,12 +322,12 @@ async fn an_outage_is_seen_in_decisions_breakers_and_the_part_of_the_instance() 
     assert_eq!(decisions(&text, "allowed", "store"), Some(2.0));
     assert_eq!(decisions(&text, "denied", "store"), Some(1.0));
     assert_eq!(decisions(&text, "denied", "cached"), Some(1.0));
-    assert_eq!(value(&text, "tollgate_redis_breaker_openings_total", &[]), Some(0.0));
+    assert_eq!(value(&text, "fleetlimit_redis_breaker_openings_total", &[]), Some(0.0));
     wait_until("the instance is the fleet", BOUND, async || {
         let text = prometheus.render();
-        let of_fleet = |name| value(&text, name, &[("tollgate_key_prefix", "tollgate")]);
-        of_fleet("tollgate_fleet_instances") == Some(1.0)
-            && of_fleet("tollgate_fleet_share") == Some(1.0)
+        let of_fleet = |name| value(&text, name, &[("fleetlimit_key_prefix", "fleetlimit")]);
+        of_fleet("fleetlimit_fleet_instances") == Some(1.0)
+            && of_fleet("fleetlimit_fleet_share") == Some(1.0)
     })
     .await;
     server.pause();
@@ -329,19 +336,19 @@ async fn an_outage_is_seen_in_decisions_breakers_and_the_part_of_the_instance() 
         local += 1;
         let decision = limiter.check(local).await.unwrap();
         assert!(decision.is_allowed() && decision.source() == Source::Local);
-        value(&prometheus.render(), "tollgate_redis_breaker_open", &[]) == Some(1.0)
+        value(&prometheus.render(), "fleetlimit_redis_breaker_open", &[]) == Some(1.0)
     })
     .await;
     let text = rendered(&prometheus, f64::from(4 + local)).await;
     assert_eq!(decisions(&text, "allowed", "local"), Some(local.into()));
-    let labels = [("tollgate_policy", "api")];
-    assert!(value(&text, "tollgate_check_failures_total", &labels) >= Some(1.0), "{text}");
+    let labels = [("fleetlimit_policy", "api")];
+    assert!(value(&text, "fleetlimit_check_failures_total", &labels) >= Some(1.0), "{text}");
     server.resume();
     wait_until("the breaker closes", BOUND, async || {
-        value(&prometheus.render(), "tollgate_redis_breaker_open", &[]) == Some(0.0)
+        value(&prometheus.render(), "fleetlimit_redis_breaker_open", &[]) == Some(0.0)
     })
     .await;
-    let openings = value(&prometheus.render(), "tollgate_redis_breaker_openings_total", &[]);
+    let openings = value(&prometheus.render(), "fleetlimit_redis_breaker_openings_total", &[]);
     assert_eq!(openings, Some(1.0));
 }
 
@@ -354,7 +361,7 @@ async fn evicted_buckets_are_counted() {
         assert!(limiter.check(key).await.unwrap().is_allowed());
     }
     let text = rendered(&prometheus, 10_000.0).await;
-    let evicted = value(&text, "tollgate_evictions_total", &[]).unwrap();
+    let evicted = value(&text, "fleetlimit_evictions_total", &[]).unwrap();
     // The capacity is rounded up.
     assert!((9_000.0..10_000.0).contains(&evicted), "{evicted}");
 }
@@ -366,7 +373,7 @@ async fn redirections_are_counted() {
     let store = RedisStore::open_cluster(cluster.urls()).unwrap();
     let limiter = Limiter::builder(store, Quota::per_hour(2)).timeout(BOUND).build().unwrap();
     assert!(limiter.check("key").await.unwrap().is_allowed());
-    let count = || value(&prometheus.render(), "tollgate_redis_redirections_total", &[]);
+    let count = || value(&prometheus.render(), "fleetlimit_redis_redirections_total", &[]);
     let before = count().unwrap();
     let slot = cluster.slot_of("{key}").await;
     let from = cluster.slot_owner(slot).await;

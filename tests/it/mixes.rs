@@ -4,15 +4,15 @@
 use std::env;
 use std::time::{Duration, UNIX_EPOCH};
 
-use proptest::prelude::*;
-use tollgate::{
+use fleetlimit::{
     Costs, Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation, Source,
 };
+use proptest::prelude::*;
 
 use crate::common::Server;
 use crate::exact::{paused_runtime, sample, uncached};
 
-const REDIS_KEY: &str = "tollgate:{key}:test:t2";
+const REDIS_KEY: &str = "fleetlimit:{key}:test:t2";
 
 /// Policies that are used in turn on one key, and the checks.
 #[derive(Clone, Debug)]
@@ -291,7 +291,7 @@ async fn decide_on_redis(server: &Server, prefix: &str, case: &Case) -> Vec<(u64
         uncached(store, policy.clone())
     });
     let limiters: Vec<Limiter> = limiters.collect();
-    let redis_key = REDIS_KEY.replace("tollgate", prefix);
+    let redis_key = REDIS_KEY.replace("fleetlimit", prefix);
     let (mut last, mut decisions) = (0, Vec::new());
     // The reservations, and the revision of each.
     let (mut reserved, mut reserved_by) = (Vec::new(), Vec::new());
@@ -352,7 +352,7 @@ fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
     let real = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = real.block_on(Server::start());
     // `make test-servers` compares more of them.
-    let count = env::var("TOLLGATE_MIX_CASES").map_or(300, |count| count.parse().unwrap());
+    let count = env::var("FLEETLIMIT_MIX_CASES").map_or(300, |count| count.parse().unwrap());
     let mut skipped = 0;
     let cases = sample(cases(), count);
     assert_all_algorithms(

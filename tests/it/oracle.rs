@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Decision, Quota};
+use fleetlimit::{Decision, Quota};
 
 use crate::common::Server;
 

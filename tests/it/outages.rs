@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use tollgate::{Limiter, Policy, Quota, RedisStore, Source};
+use fleetlimit::{Limiter, Policy, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Cluster, Proxy, Server, wait_until};
 use crate::exact::uncached;
@@ -159,12 +159,12 @@ async fn a_password_is_set_that_the_service_does_not_have() {
 async fn permissions_are_revoked() {
     let server = Server::start().await;
     server.grant(&Server::REQUIRED_COMMANDS).await;
-    let limiter = limiter(format!("redis://tollgate:secret@127.0.0.1:{}/", server.port()));
+    let limiter = limiter(format!("redis://fleetlimit:secret@127.0.0.1:{}/", server.port()));
     let revoke = async || {
-        server.command(&["ACL", "SETUSER", "tollgate", "-evalsha", "-eval"]).await;
+        server.command(&["ACL", "SETUSER", "fleetlimit", "-evalsha", "-eval"]).await;
     };
     let grant = async || {
-        server.command(&["ACL", "SETUSER", "tollgate", "+evalsha", "+eval"]).await;
+        server.command(&["ACL", "SETUSER", "fleetlimit", "+evalsha", "+eval"]).await;
     };
     survives(&limiter, revoke, grant).await;
 }
@@ -209,7 +209,7 @@ async fn a_primary_of_a_cluster_is_killed() {
     let store = RedisStore::open_cluster(cluster.urls()).unwrap();
     let limiter = Limiter::new(store, Quota::per_second(1_000_000)).unwrap();
     wait_for(Source::Store, &limiter).await;
-    let owner = cluster.slot_owner(cluster.slot_of("tollgate:{key}:default:t2").await).await;
+    let owner = cluster.slot_owner(cluster.slot_of("fleetlimit:{key}:default:t2").await).await;
     let kill = async || cluster.node(owner).stop();
     let restart = async || {
         cluster.node(owner).restart().await;

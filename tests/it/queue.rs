@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use fleetlimit::{Decision, Error, ErrorKind, Limiter, Policy, Quota, RedisStore, Source};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::{Builder, Handle, Runtime};
-use tollgate::{Decision, Error, ErrorKind, Limiter, Policy, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
@@ -26,7 +26,7 @@ fn limiter(url: String) -> Limiter {
 }
 
 fn redis_key(key: &str) -> String {
-    format!("tollgate:{{{key}}}:default:t2")
+    format!("fleetlimit:{{{key}}}:default:t2")
 }
 
 /// Returns how many permits of a key are consumed.
@@ -156,7 +156,7 @@ async fn a_call_with_many_policies_decides_each_by_its_own_numbers() {
         };
         oracles.into_iter().enumerate().map(limiter).collect::<Vec<_>>()
     });
-    server.query::<()>(&["RPUSH", "tollgate:{list}:policy-2:t2", "x"]).await;
+    server.query::<()>(&["RPUSH", "fleetlimit:{list}:policy-2:t2", "x"]).await;
     let cost = prop_oneof![3 => Just(1u64), 1 => 0..20u64];
     let bursts = prop::collection::vec((0..4usize, 0..3usize, cost), 1..200);
     let mut used = [[0; 3]; 4];

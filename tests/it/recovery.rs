@@ -4,7 +4,7 @@
 use std::slice;
 use std::time::{Duration, Instant};
 
-use tollgate::{Limiter, Quota, RedisStore, Source};
+use fleetlimit::{Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Cluster, Sentinel, Server, wait_until};
 

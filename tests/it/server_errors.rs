@@ -4,7 +4,7 @@
 use std::error::Error as _;
 use std::fs;
 
-use tollgate::{Error, ErrorKind, Limiter, Quota, RedisStore, Source};
+use fleetlimit::{Error, ErrorKind, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
 use crate::exact::test_limiter;
@@ -92,7 +92,7 @@ async fn a_busy_script_passes() {
         .await;
         assert_fails(&limiter, "BUSY", true).await;
         server.command(&["SCRIPT", "KILL"]).await;
-        // Or a script of tollgate may be too slow, if the machine suspends the server meanwhile.
+        // Or a script of fleetlimit may be too slow, if the machine suspends the server meanwhile.
         wait_until("the limit is normal", BOUND, async || {
             server.try_query::<()>(&["CONFIG", "SET", "lua-time-limit", "5000"]).await.is_ok()
         })
@@ -163,7 +163,7 @@ async fn missing_permissions_and_a_wrong_type_do_not_pass() {
     server.command(&["RPUSH", &redis_key, "1"]).await;
     assert_fails(&limited, "WRONGTYPE", false).await;
 
-    let url = url.replace("redis://", "redis://tollgate:secret@");
+    let url = url.replace("redis://", "redis://fleetlimit:secret@");
     let limited = limiter(url.clone());
     server.grant(&["+evalsha", "+eval", "+time"]).await;
     assert_fails(&limited, "", false).await;

@@ -11,6 +11,12 @@ use std::time::Duration;
 use axum::routing::get;
 use axum::{Router, serve};
 use bytes::Bytes;
+use fleetlimit::layer::{Errors, Http};
+use fleetlimit::resolve::{Global, PeerIp};
+use fleetlimit::{
+    Check, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Quota, RateLimit,
+    RateLimitLayer, RedisStore, Rejection, Resolution, Store,
+};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
@@ -23,12 +29,6 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tollgate::layer::{Errors, Http};
-use tollgate::resolve::{Global, PeerIp};
-use tollgate::{
-    Check, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Quota, RateLimit,
-    RateLimitLayer, RedisStore, Rejection, Resolution, Store,
-};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_test::{assert_request_eq, mock};
 

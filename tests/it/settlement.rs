@@ -11,16 +11,16 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use fleetlimit::resolve::Global;
+use fleetlimit::{
+    Costs, DividedStore, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore,
+};
 use futures_util::stream;
 use http::StatusCode;
 use http::request::Parts;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
-use tollgate::resolve::Global;
-use tollgate::{
-    Costs, DividedStore, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
-    RedisStore,
-};
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 
 use crate::common::{BOUND, Proxy, Server, wait_until};

@@ -6,13 +6,13 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use http::StatusCode;
-use tollgate::layer::Sent;
-use tollgate::resolve::Global;
-use tollgate::{
+use fleetlimit::layer::Sent;
+use fleetlimit::resolve::Global;
+use fleetlimit::{
     BestEffortChecks, FailureMode, Limiter, LimiterBuilder, MemoryStore, Quota, RateLimitLayer,
     RedisStore, Source,
 };
+use http::StatusCode;
 use tower::ServiceExt;
 
 const QUOTA: Quota = Quota::per_hour(2);

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use tollgate::{Costs, ErrorKind, Limiter, Policy, Quota, RedisStore, Source};
+use fleetlimit::{Costs, ErrorKind, Limiter, Policy, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Sentinel, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
 use crate::oracle::{Oracle, State};
 
-const REDIS_KEY: &str = "tollgate:{key}:default:t2";
+const REDIS_KEY: &str = "fleetlimit:{key}:default:t2";
 const DAILY: Quota = Quota::per_day(1).burst(10);
 
 /// Of each form of the value and each algorithm, all with 10 permits. The first two are token buckets.
@@ -140,7 +140,7 @@ async fn what_is_stored_longer_than_it_counts_counts_for_nothing() {
 async fn a_key_that_is_changed_by_incrby_never_expires_before_its_bucket_is_full() {
     let server = Server::start().await;
     let oracle = Oracle { permits: 10, micros: 1_000, burst: 20_000 };
-    let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
+    let url = format!("redis://fleetlimit:secret@127.0.0.1:{}/", server.port());
     let has_incremented =
         async || server.command_stats().await.get("incrby").is_some_and(|&calls| calls > 0);
     for (permission, is_granted) in [("-incrby", false), ("+incrby", true)] {
@@ -160,7 +160,7 @@ async fn a_key_that_is_changed_by_incrby_never_expires_before_its_bucket_is_full
             assert!((end..end + 1_000).contains(&expires), "{remaining} to go");
             found = after;
         }
-        // Numbers in forms that tollgate never writes, and of which `INCRBY` rejects the second.
+        // Numbers in forms that fleetlimit never writes, and of which `INCRBY` rejects the second.
         for form in ["0", "+"] {
             let text = self::text(&server).await;
             let expiry = server.expires_at(REDIS_KEY).await.to_string();
@@ -178,7 +178,7 @@ async fn a_key_that_is_changed_by_incrby_never_expires_before_its_bucket_is_full
 #[tokio::test]
 async fn a_key_that_is_changed_in_place_never_expires_before_its_quotas_are_unused() {
     let server = Server::start().await;
-    let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
+    let url = format!("redis://fleetlimit:secret@127.0.0.1:{}/", server.port());
     let policy = Policy::new("default")
         .quota("fast", Quota::new(10, Duration::from_millis(1)).burst(20_000))
         .quota("slow", Quota::new(2_000_000, Duration::from_secs(20)).burst(4_000_000));
@@ -719,7 +719,7 @@ async fn the_rate_of_a_common_quota_takes_no_memory() {
 async fn limiters_share_buckets_only_with_the_same_policy_name_and_key_prefix() {
     let server = Server::start().await;
     let store = || RedisStore::open(server.url()).unwrap();
-    let policy = |name: &'static str| tollgate::Policy::new(name).quota("q", DAILY);
+    let policy = |name: &'static str| fleetlimit::Policy::new(name).quota("q", DAILY);
     let search = test_limiter(store(), policy("search"));
     assert_eq!(search.check("key").await.unwrap().remaining(), 9);
     for other in [
@@ -735,7 +735,7 @@ async fn limiters_share_buckets_only_with_the_same_policy_name_and_key_prefix() 
 async fn the_documented_permissions_are_sufficient_and_necessary() {
     let permissions = Server::REQUIRED_COMMANDS;
     let server = Server::start().await;
-    let url = format!("redis://tollgate:secret@127.0.0.1:{}/", server.port());
+    let url = format!("redis://fleetlimit:secret@127.0.0.1:{}/", server.port());
     // All operations of a limiter: load the script, reset, allow, and deny (which reads the TTL).
     let run_all_operations = async || {
         server.command(&["SCRIPT", "FLUSH"]).await;
@@ -774,7 +774,7 @@ async fn the_documented_permissions_are_sufficient_and_necessary() {
 async fn the_documented_permissions_are_sufficient_for_another_database() {
     let server = Server::start().await;
     server.grant(&[&Server::REQUIRED_COMMANDS[..], &["+select"]].concat()).await;
-    let url = format!("redis://tollgate:secret@127.0.0.1:{}/3", server.port());
+    let url = format!("redis://fleetlimit:secret@127.0.0.1:{}/3", server.port());
     let limiter = test_limiter(RedisStore::open(url).unwrap(), DAILY);
     assert!(limiter.check("key").await.unwrap().is_allowed());
 }
@@ -787,8 +787,10 @@ async fn the_documented_permissions_are_sufficient_through_sentinel() {
     for n in 0..3 {
         sentinel.sentinel(n).grant(&["+sentinel", "+subscribe", "&+switch-master"]).await;
     }
-    let urls =
-        sentinel.urls().into_iter().map(|url| url.replace("redis://", "redis://tollgate:secret@"));
+    let urls = sentinel
+        .urls()
+        .into_iter()
+        .map(|url| url.replace("redis://", "redis://fleetlimit:secret@"));
     let store = RedisStore::open_sentinel(urls, sentinel.service_name()).unwrap();
     let limiter = test_limiter(store, DAILY);
     assert!(limiter.check("key").await.unwrap().is_allowed());

@@ -9,15 +9,15 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
+use fleetlimit::{
+    Costs, Decision, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore, Reservation,
+    Source,
+};
 use futures_util::future::join_all;
 use proptest::prelude::*;
 use redis::aio::MultiplexedConnection;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tollgate::{
-    Costs, Decision, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore, Reservation,
-    Source,
-};
 
 use crate::common::{Server, connect};
 use crate::exact::{fixed_sample, sample, uncached};
@@ -423,7 +423,7 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
 fn scripts_and_pure_functions_agree_in_bursts_after_long_gaps_and_when_the_clock_steps_back() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     // `make test-servers` compares more of them, and others each time.
-    let cases = match env::var("TOLLGATE_MIX_CASES") {
+    let cases = match env::var("FLEETLIMIT_MIX_CASES") {
         Ok(count) => sample(cases(), count.parse().unwrap()),
         Err(_) => fixed_sample(cases(), 300),
     };

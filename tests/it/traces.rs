@@ -1,6 +1,6 @@
 //! Spans and events of the feature `tracing`.
 
-use tollgate::{Limiter, MemoryStore, Policy, Quota, RedisStore};
+use fleetlimit::{Limiter, MemoryStore, Policy, Quota, RedisStore};
 use tracing::Level;
 
 use crate::common::Server;
@@ -25,7 +25,7 @@ async fn a_decision_is_an_event_inside_the_span_of_its_check() {
     let events = decisions(&log);
     let [allowed, denied] = &events[..] else { panic!("{events:?}") };
     for event in [allowed, denied] {
-        assert!(event.contains("DEBUG rate_limit_check{policy=\"api\"}: tollgate: "), "{event}");
+        assert!(event.contains("DEBUG rate_limit_check{policy=\"api\"}: fleetlimit: "), "{event}");
         assert!(event.contains(r#"policy="api" quota="hourly""#), "{event}");
         assert!(!event.contains("secret"), "a key is in the log: {event}");
     }

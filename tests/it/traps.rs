@@ -7,15 +7,15 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::routing::get;
 use axum::{Extension, Router};
-use http::header::CONTENT_TYPE;
-use http::{HeaderName, StatusCode};
-use tokio::time::advance;
-use tollgate::layer::HeaderStyle;
-use tollgate::resolve::{Extension as Ext, Global, Header, PeerIp};
-use tollgate::{
+use fleetlimit::layer::HeaderStyle;
+use fleetlimit::resolve::{Extension as Ext, Global, Header, PeerIp};
+use fleetlimit::{
     Costs, Decision, ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
     RedisStore, Source, Store,
 };
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, StatusCode};
+use tokio::time::advance;
 use tower::ServiceExt;
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
@@ -197,7 +197,7 @@ async fn a_check_in_flight_during_an_update_is_decided_by_the_old_numbers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_stops_a_handler_that_uses_the_question_mark() {
-    async fn handle(limiter: &Limiter) -> Result<&'static str, tollgate::Error> {
+    async fn handle(limiter: &Limiter) -> Result<&'static str, fleetlimit::Error> {
         limiter.check("key").await?.ensure_allowed()?;
         Ok("handled")
     }
@@ -277,7 +277,7 @@ async fn assert_reported(limiter: &Limiter, server: &str, reason: &str) {
     let reported: Vec<_> = events.iter().filter(|event| event.contains(reason)).collect();
     assert_eq!(reported.len(), 1, "{reason}: {events:#?}");
     let event = reported[0];
-    for part in ["WARN tollgate:", "rate limit not enforced", "policy=\"default\"", "count=1"] {
+    for part in ["WARN fleetlimit:", "rate limit not enforced", "policy=\"default\"", "count=1"] {
         assert!(event.contains(part), "{part}: {event}");
     }
     assert!(event.contains(&format!("server=\"{server}\"")), "{server}: {event}");
@@ -299,9 +299,9 @@ async fn failing_open_because_of_an_error_reply_is_logged() {
     let connected = async || limiter.peek("warm").await.is_ok();
     wait_until("the store answers", BOUND, connected).await;
 
-    server.command(&["RPUSH", "tollgate:{key}:default:t2", "x"]).await;
+    server.command(&["RPUSH", "fleetlimit:{key}:default:t2", "x"]).await;
     assert_reported(&limiter, &address(&server), "WRONGTYPE").await;
-    server.command(&["DEL", "tollgate:{key}:default:t2"]).await;
+    server.command(&["DEL", "fleetlimit:{key}:default:t2"]).await;
 
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert_reported(&limiter, &address(&server), "OOM").await;
@@ -582,7 +582,7 @@ async fn a_misconfiguration_is_logged_once_and_not_shown_to_clients() {
     }
     let events = log.events();
     assert_eq!(events.len(), 1, "{events:?}");
-    assert!(events[0].contains("ERROR tollgate:") && events[0].contains("User"), "{events:?}");
+    assert!(events[0].contains("ERROR fleetlimit:") && events[0].contains("User"), "{events:?}");
     assert!(events[0].contains("run the layer that inserts it before"), "{events:?}");
 }
 
@@ -591,10 +591,10 @@ async fn a_misconfiguration_is_logged_once_and_not_shown_to_clients() {
 async fn each_misconfiguration_of_a_layer_is_logged() {
     let (log, _guard) = Log::capture();
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
-    let by_route = tollgate::resolve::MatchedPath;
+    let by_route = fleetlimit::resolve::MatchedPath;
     let resolver = move |parts: &http::request::Parts| match parts.headers.contains_key("x-peer") {
-        true => tollgate::KeyResolver::resolve(&PeerIp::new(), parts),
-        false => tollgate::KeyResolver::resolve(&by_route, parts),
+        true => fleetlimit::KeyResolver::resolve(&PeerIp::new(), parts),
+        false => fleetlimit::KeyResolver::resolve(&by_route, parts),
     };
     let app = Router::new().fallback(async || ()).layer(RateLimitLayer::new(limiter, resolver));
     for _ in 0..2 {
@@ -692,7 +692,7 @@ async fn an_extension_layer_marks_the_requests_of_a_unix_socket() {
     let app = Router::new()
         .route("/", get(async || ()))
         .layer(RateLimitLayer::new(limiter.clone(), PeerIp::new()))
-        .layer(Extension(tollgate::resolve::UnixSocket));
+        .layer(Extension(fleetlimit::resolve::UnixSocket));
     assert_eq!(get_status(&app, request(&[])).await, StatusCode::OK);
     assert!(limiter.peek("unix").await.unwrap().is_denied());
 }
@@ -725,7 +725,7 @@ fn debug_shows_settings_and_neither_passwords_nor_internals() {
 
 #[tokio::test]
 async fn debug_output_of_a_store_is_short_and_has_no_password() {
-    let url = NOWHERE.replace("//", "//tollgate:secret@");
+    let url = NOWHERE.replace("//", "//fleetlimit:secret@");
     let memory = MemoryStore::new();
     let limiter = Limiter::new(memory.clone(), Quota::per_day(10)).unwrap();
     for key in 0..1_000u32 {

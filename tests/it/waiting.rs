@@ -9,15 +9,15 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use fleetlimit::resolve::Global;
+use fleetlimit::{
+    Costs, Decision, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
+    Source,
+};
 use futures_util::future::join_all;
 use http::StatusCode;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, advance, sleep, timeout};
-use tollgate::resolve::Global;
-use tollgate::{
-    Costs, Decision, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
-    Source,
-};
 use tower::limit::ConcurrencyLimit;
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 
@@ -105,7 +105,7 @@ async fn no_more_than_the_configured_number_wait() {
 async fn a_cancelled_waiter_returns_its_place_if_nobody_queued_behind_it() {
     let limiter = limiter(QUEUE);
     let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
-    let millis = |reservation: &tollgate::Reservation| reservation.delay().as_millis();
+    let millis = |reservation: &fleetlimit::Reservation| reservation.delay().as_millis();
     let [first, second, third] = [take().await, take().await, take().await];
     assert_eq!([millis(&first), millis(&second), millis(&third)], [0, 200, 400]);
     drop(second);
@@ -483,7 +483,7 @@ async fn on_redis_a_place_is_given_back_only_if_nobody_queued_behind_it() {
         let limiter = builder.cache_denials(Duration::ZERO).build().unwrap();
         let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
         let days =
-            |reservation: &tollgate::Reservation| reservation.delay().as_secs().div_ceil(86_400);
+            |reservation: &fleetlimit::Reservation| reservation.delay().as_secs().div_ceil(86_400);
         let (first, second, third) = (reserve().await, reserve().await, reserve().await);
         assert_eq!([days(&first), days(&second), days(&third)], [0, 1, 2], "{quota}");
         second.cancel().await.unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate::{FailureMode, Limiter, Quota, RedisStore};
+use fleetlimit::{FailureMode, Limiter, Quota, RedisStore};
 
 use crate::certificates::Authority;
 use crate::common::{Proxy, Server, decided, load};

@@ -2,8 +2,8 @@
 
 use std::error::Error as StdError;
 
+use fleetlimit::{ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
 use redis::{Client, ClientTlsConfig, ConnectionInfo, TlsCertificates};
-use tollgate::{ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
 
 use crate::certificates::{Authority, Certificate};
 #[cfg(feature = "sentinel")]
@@ -97,7 +97,7 @@ async fn insecure_trusts_every_certificate_and_is_logged_once_per_url() {
     assert_decides(store).await;
     let events = log.events();
     let [event] = events.as_slice() else { panic!("{events:?}") };
-    assert!(event.contains("WARN tollgate: TLS certificates are not verified"), "{event}");
+    assert!(event.contains("WARN fleetlimit: TLS certificates are not verified"), "{event}");
     assert!(event.contains(&format!("server=127.0.0.1:{}", server.port())), "{event}");
 
     let cluster = Cluster::with_tls(&files).await;
@@ -131,7 +131,7 @@ async fn assert_rejects(files: &TlsFiles, trusted: &Authority, reasons: [&str; 2
     let of_breaker = |event: &String| event.contains("circuit breaker");
     let events: Vec<_> = log.events().into_iter().filter(|event| !of_breaker(event)).collect();
     let [event] = events.as_slice() else { panic!("{events:?}") };
-    assert!(event.contains("WARN tollgate: rate limit unavailable, failing closed"), "{event}");
+    assert!(event.contains("WARN fleetlimit: rate limit unavailable, failing closed"), "{event}");
     assert!(event.contains(&format!("server=\"{address}\"")), "{event}");
     assert!(event.contains("no TLS connection to Redis: ") && event.contains(reason), "{event}");
 }

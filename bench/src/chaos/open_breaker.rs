@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ::tollgate::{Limiter, Quota, RedisStore, Source};
+use ::fleetlimit::{Limiter, Quota, RedisStore, Source};
 use tokio::time::sleep;
 
 use super::fault::Target;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ::tollgate::{Limiter, Quota, RedisStore, Source};
+use ::fleetlimit::{Limiter, Quota, RedisStore, Source};
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 

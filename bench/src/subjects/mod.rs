@@ -1,10 +1,10 @@
 //! The operations to measure, one file for each kind.
 
 mod baseline;
+pub(crate) mod fleetlimit;
 mod governor;
 mod per_check;
 mod service;
-pub(crate) mod tollgate;
 mod tower_rate_limit_redis;
 mod two_keys;
 
@@ -13,10 +13,10 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 pub(crate) use baseline::{Baseline, ClusterBaseline};
+pub(crate) use fleetlimit::{DirectCheck, ManyPolicies};
 pub(crate) use governor::governor;
 pub(crate) use per_check::{Pooled, Shared, SharedCluster};
 pub(crate) use service::{OkService, ServiceCall};
-pub(crate) use tollgate::{DirectCheck, ManyPolicies};
 pub(crate) use tower_rate_limit_redis::{tower_rate_limit_redis, tower_rate_limit_redis_key};
 pub(crate) use two_keys::TwoKeys;
 
@@ -29,7 +29,7 @@ pub(crate) trait Operation: Clone + Send + 'static {
     fn execute(&mut self, key: u32) -> impl Future<Output = Result<bool, BoxError>> + Send;
 }
 
-/// Keys are IPv4 addresses, the most common keys of both tollgate and tower_governor.
+/// Keys are IPv4 addresses, the most common keys of both fleetlimit and tower_governor.
 pub(crate) fn address(key: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0000 + key)
 }

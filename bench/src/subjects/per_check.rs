@@ -1,5 +1,5 @@
-//! tollgate's script without tollgate: one call per check, as in most Redis rate limiters. The
-//! difference is the gain of tollgate's batches and connections. The decisions are ignored.
+//! fleetlimit's script without fleetlimit: one call per check, as in most Redis rate limiters. The
+//! difference is the gain of fleetlimit's batches and connections. The decisions are ignored.
 
 use std::sync::Arc;
 

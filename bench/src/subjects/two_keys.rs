@@ -24,7 +24,7 @@ impl TwoKeys {
         Ok(Self { connection, sha, call })
     }
 
-    /// The Redis keys of a rate limit key. Each is as long as tollgate's Redis key.
+    /// The Redis keys of a rate limit key. Each is as long as fleetlimit's Redis key.
     pub(crate) fn redis_keys(call: &CapturedCall, key: &str) -> [String; 2] {
         let redis_key = call.redis_key(key);
         let prefix = &redis_key[..redis_key.len().saturating_sub(2)];

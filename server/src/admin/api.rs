@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use fleetlimit::{Error, ErrorKind, Key};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tollgate::{Error, ErrorKind, Key};
 
 use crate::checker::seconds;
 use crate::denied;

@@ -11,8 +11,8 @@ mod source;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tollgate::PolicySet;
-use tollgate::resolve::ClientIp;
+use fleetlimit::PolicySet;
+use fleetlimit::resolve::ClientIp;
 
 use crate::domain::Domains;
 use crate::lists::Lists;

@@ -5,11 +5,11 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fleetlimit::resolve::ClientIp;
+use fleetlimit::{Policy, PolicySet, Quota};
 use redis::{ClientTlsConfig, TlsCertificates};
 use serde_saphyr::Location;
 use sha2::{Digest, Sha256};
-use tollgate::resolve::ClientIp;
-use tollgate::{Policy, PolicySet, Quota};
 
 use super::document::Document;
 use super::files::{Files, files_at};

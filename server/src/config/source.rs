@@ -18,7 +18,7 @@ pub(crate) enum Origin {
     #[default]
     Sample,
     File(PathBuf),
-    /// The value of the environment variable `TOLLGATE_SETTINGS`, in the format of the file.
+    /// The value of the environment variable `FLEETLIMIT_SETTINGS`, in the format of the file.
     Variable(String),
     /// It is not clear which settings are meant.
     Several {
@@ -34,7 +34,7 @@ impl Origin {
         match self {
             Self::Sample => Path::new("sample.yaml"),
             Self::File(name) | Self::Several { name, .. } => name,
-            Self::Variable(_) => Path::new("TOLLGATE_SETTINGS"),
+            Self::Variable(_) => Path::new("FLEETLIMIT_SETTINGS"),
         }
     }
 }

@@ -12,9 +12,9 @@ mod tests;
 use std::collections::HashMap;
 use std::path::Path;
 
+use fleetlimit::{Key, Policy, PolicySet};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-use tollgate::{Key, Policy, PolicySet};
 
 use self::policy_name::override_name;
 use self::tree::Node;

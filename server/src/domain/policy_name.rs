@@ -42,7 +42,7 @@ pub(super) fn override_name(domain: &str) -> String {
 mod tests {
     use std::collections::HashSet;
 
-    use tollgate::{Policy, PolicySet, Quota};
+    use fleetlimit::{Policy, PolicySet, Quota};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path as FilePath;
 
-use tollgate::Key;
+use fleetlimit::Key;
 
 use super::format::Descriptor;
 use super::pattern::Pattern;

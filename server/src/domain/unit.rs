@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit;
-use tollgate::Quota;
+use fleetlimit::Quota;
 
 /// As in `envoy.service.ratelimit.v3`. Windows are aligned to the clock, in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

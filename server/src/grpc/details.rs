@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-const DESCRIPTORS: &str = "tollgate.server.descriptors";
+const DESCRIPTORS: &str = "fleetlimit.server.descriptors";
 /// Each series takes memory, here and in Prometheus, and clients choose the values.
 const MAX_SERIES: usize = 1_000;
 /// The label of all further values.

@@ -1,8 +1,8 @@
 //! The headers that the gateway adds to responses.
 
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+use fleetlimit::layer::HeaderStyle;
 use http::HeaderMap;
-use tollgate::layer::HeaderStyle;
 
 use super::overall::Overall;
 use super::status::Outcome;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate::{Key, Limiter};
+use fleetlimit::{Key, Limiter};
 use tonic::Status;
 
 use crate::domain::{Match, Rule, Unit};

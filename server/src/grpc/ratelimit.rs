@@ -5,8 +5,8 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use fleetlimit::{Costs, Decision, Error, Key, Limiter};
 use futures_util::future::join_all;
-use tollgate::{Costs, Decision, Error, Key, Limiter};
 use tonic::Status;
 
 use super::details::Details;

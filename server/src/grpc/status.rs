@@ -6,7 +6,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
 use envoy_types::pb::google::protobuf;
-use tollgate::Decision;
+use fleetlimit::Decision;
 
 use crate::checker::seconds;
 use crate::domain::{Rule, Unit};

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::response::{IntoResponse, Response};
+use fleetlimit::layer::HeaderStyle;
+use fleetlimit::{Costs, Key, KeyResolver, Resolution};
 use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
-use tollgate::layer::HeaderStyle;
-use tollgate::{Costs, Key, KeyResolver, Resolution};
 
 use super::{problem, unknown_policy};
 use crate::checker::{self, Answer};

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use fleetlimit::Key;
+use fleetlimit::layer::HeaderStyle;
 use http::StatusCode;
 use http::header::RETRY_AFTER;
 use serde::Deserialize;
 use serde_json::json;
-use tollgate::Key;
-use tollgate::layer::HeaderStyle;
 
 use super::{Body, DecisionJson, costs, problem, unknown_policy};
 use crate::checker::{self, Answer};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use axum::response::Response;
+use fleetlimit::Costs;
 use http::StatusCode;
-use tollgate::Costs;
 
 use super::problem;
 use crate::live::ActivePolicy;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use fleetlimit::{Decision, Source};
 use serde::Serialize;
-use tollgate::{Decision, Source};
 
 /// A decision. Times are in seconds.
 #[derive(Serialize)]

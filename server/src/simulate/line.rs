@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::net::{Ipv6Addr, SocketAddr};
 
-use tollgate::resolve::PeerIp;
+use fleetlimit::resolve::PeerIp;
 
 use super::json_line::{self, BYTES, Fields, METHOD, PATH, STATUS, USER};
 use super::log_time::LogTime;

@@ -6,9 +6,9 @@ use std::io::{self, BufRead};
 use std::num::NonZeroUsize;
 use std::time::{Duration, UNIX_EPOCH};
 
+use fleetlimit::{ConfigError, FailureMode, Limiter, ManualClock, MemoryStore, Policy};
 use futures_util::FutureExt;
 use serde::Serialize;
-use tollgate::{ConfigError, FailureMode, Limiter, ManualClock, MemoryStore, Policy};
 
 use super::busy_keys::BusyKeys;
 use super::line::{Line, is_client};

@@ -162,7 +162,7 @@ descriptors:
       - { key: user, rate_limit: { unit: day, requests_per_unit: 7, name: users } }
   - { key: api_key, policy: search, count_denied: true }
 ";
-    let env = [("TOLLGATE_ADMIN_TOKEN", "t0p"), ("TOLLGATE_TIMEOUT", "30ms")];
+    let env = [("FLEETLIMIT_ADMIN_TOKEN", "t0p"), ("FLEETLIMIT_TIMEOUT", "30ms")];
     let files = Files::new(&[("settings.yaml", settings), ("d.yaml", domain)]);
     let server = Server::start(&files.path("settings.yaml"), &env);
     let shown = config(&server).await;

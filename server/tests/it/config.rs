@@ -280,25 +280,25 @@ fn servers_that_do_not_fit_together_are_found_before_the_start() {
 #[test]
 fn errors_in_the_environment_name_the_variable() {
     let settings = "limits: { foo: 1 }\nauth: { policy: serch }\nstore: { redis: nonsense }\n";
-    let output = check_env(&[("TOLLGATE_SETTINGS", &format!("{settings}policies: {{}}"))]);
+    let output = check_env(&[("FLEETLIMIT_SETTINGS", &format!("{settings}policies: {{}}"))]);
     assert_lines(
         &output,
         str::to_owned,
         &[
-            "TOLLGATE_SETTINGS: nothing is limited",
-            "TOLLGATE_SETTINGS:1:11: unknown field `foo`",
-            "TOLLGATE_SETTINGS:2:17: auth.policy: there is no policy `serch`",
-            "TOLLGATE_SETTINGS:3:17: invalid Redis URL",
+            "FLEETLIMIT_SETTINGS: nothing is limited",
+            "FLEETLIMIT_SETTINGS:1:11: unknown field `foo`",
+            "FLEETLIMIT_SETTINGS:2:17: auth.policy: there is no policy `serch`",
+            "FLEETLIMIT_SETTINGS:3:17: invalid Redis URL",
         ],
     );
     let output = check_env(&[
-        ("TOLLGATE_SETTINGS", "checks: { timeout: 1s }\npolicies: { p: { q: 1/s } }"),
-        ("TOLLGATE_TIMEOUT", "0s"),
+        ("FLEETLIMIT_SETTINGS", "checks: { timeout: 1s }\npolicies: { p: { q: 1/s } }"),
+        ("FLEETLIMIT_TIMEOUT", "0s"),
         ("REDIS_CLUSTER", "redis://a,nonsense"),
         // Whether there are sentinels is not known.
         ("REDIS_SENTINEL_SERVICE", "main"),
     ]);
-    let expected = ["REDIS_CLUSTER: invalid Redis URL", "TOLLGATE_TIMEOUT: checks.timeout"];
+    let expected = ["REDIS_CLUSTER: invalid Redis URL", "FLEETLIMIT_TIMEOUT: checks.timeout"];
     assert_lines(&output, str::to_owned, &expected);
 }
 
@@ -307,20 +307,20 @@ fn settings_come_from_either_a_file_or_the_environment() {
     let files = Files::new(&[("settings.yaml", "policies: { a: { q: 1/s } }")]);
     let (file, text) = (files.path("settings.yaml"), "policies: { a: { q: 1/s } }");
     let file = file.to_str().unwrap();
-    for env in [[("TOLLGATE_SETTINGS", text)], [("TOLLGATE_CONFIG", file)]] {
+    for env in [[("FLEETLIMIT_SETTINGS", text)], [("FLEETLIMIT_CONFIG", file)]] {
         assert_eq!(check_env(&env).stdout, b"1 policy, no errors\n");
     }
-    let output = check_env(&[("TOLLGATE_SETTINGS", text), ("TOLLGATE_CONFIG", file)]);
+    let output = check_env(&[("FLEETLIMIT_SETTINGS", text), ("FLEETLIMIT_CONFIG", file)]);
     let expected =
-        format!("TOLLGATE_SETTINGS: there is also the settings file {file}: give either");
+        format!("FLEETLIMIT_SETTINGS: there is also the settings file {file}: give either");
     assert_lines(&output, str::to_owned, &[&expected]);
-    let output = check_with(&["--config", file], &[("TOLLGATE_SETTINGS", text)]);
+    let output = check_with(&["--config", file], &[("FLEETLIMIT_SETTINGS", text)]);
     assert_lines(&output, str::to_owned, &[&expected]);
     assert!(!check_env(&[]).status.success(), "there is nothing to check");
 }
 
 fn check_with(args: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fleetlimit-server"));
     command.arg("check").args(args).env_remove("REDIS_URL").envs(env.iter().copied());
     command.output().unwrap()
 }
@@ -332,7 +332,7 @@ fn a_file_to_check_is_given_as_for_the_server_or_alone() {
         ("bad.yaml", "policies: { a: { q: 1/s } }\nfoo: 1"),
     ]);
     let [good, bad] = ["good.yaml", "bad.yaml"].map(|name| files.path(name).display().to_string());
-    let in_env = [("TOLLGATE_CONFIG", bad.as_str())];
+    let in_env = [("FLEETLIMIT_CONFIG", bad.as_str())];
     for args in [&[good.as_str()][..], &["--config", &good]] {
         for env in [&[][..], &in_env] {
             let output = check_with(args, env);

@@ -57,7 +57,7 @@ async fn one_client_address_cannot_take_all_connections() {
             let metrics =
                 reqwest::get(server.admin("/metrics")).await.unwrap().text().await.unwrap();
             let line = format!(
-                "tollgate_server_connections_refused_total{{port=\"{name}\"}} {}\n",
+                "fleetlimit_server_connections_refused_total{{port=\"{name}\"}} {}\n",
                 8 - most
             );
             assert!(metrics.contains(&line), "{line} {metrics}");

@@ -28,9 +28,9 @@ fn files_of_kubernetes() -> [(&'static str, String); 2] {
 fn files_of_compose() -> [(&'static str, String); 2] {
     let compose: Value = serde_saphyr::from_str(include_str!("../../deploy/compose.yaml")).unwrap();
     [("settings", "settings.yaml"), ("app", "app.yaml")].map(|(source, name)| {
-        let target = format!("/etc/tollgate/{name}");
+        let target = format!("/etc/fleetlimit/{name}");
         let mounted = json!({ "source": source, "target": target });
-        let service = &compose["services"]["tollgate-server"];
+        let service = &compose["services"]["fleetlimit-server"];
         assert!(service["configs"].as_array().unwrap().contains(&mounted), "{service}");
         (name, compose["configs"][source]["content"].as_str().unwrap().to_owned())
     })
@@ -67,8 +67,8 @@ async fn the_probes_of_kubernetes_pass_until_the_pod_ends() {
     let env = container["env"].as_array().unwrap().iter().map(|variable| {
         let value = match variable["name"].as_str().unwrap() {
             "REDIS_URL" => redis.url().to_owned(),
-            "TOLLGATE_ADMIN" => variable["value"].as_str().unwrap().replace("6070", "0"),
-            "TOLLGATE_ADMIN_TOKEN" => "0123456789abcdef".repeat(4),
+            "FLEETLIMIT_ADMIN" => variable["value"].as_str().unwrap().replace("6070", "0"),
+            "FLEETLIMIT_ADMIN_TOKEN" => "0123456789abcdef".repeat(4),
             _ => variable["value"].as_str().unwrap().to_owned(),
         };
         (variable["name"].as_str().unwrap(), value)
@@ -79,7 +79,7 @@ async fn the_probes_of_kubernetes_pass_until_the_pod_ends() {
     let files = Files::new(&files.each_ref().map(|(name, text)| (*name, text.as_str())));
     let settings = files.path("settings.yaml");
     environment.extend([FREE_PORTS[0], FREE_PORTS[1]]);
-    environment.push(("TOLLGATE_CONFIG", settings.to_str().unwrap()));
+    environment.push(("FLEETLIMIT_CONFIG", settings.to_str().unwrap()));
     let mut server = Server::with_env(&environment);
     let port = server.admin.port();
     let probe = async |name: &str| {
@@ -118,7 +118,7 @@ async fn without_settings_the_limits_are_those_of_the_sample() {
 
 #[tokio::test]
 async fn without_settings_the_program_prints_requests_that_work() {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate-server"))
+    let mut process = Command::new(env!("CARGO_BIN_EXE_fleetlimit-server"))
         .envs(FREE_PORTS)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -13,7 +13,7 @@ use crate::common::{FREE_PORTS, Files, Server, check_env, request, until};
 const LISTEN: &str = "listen: { grpc: '127.0.0.1:0', http: '127.0.0.1:0', admin: '127.0.0.1:0' }";
 
 fn server(settings: &str) -> Server {
-    Server::with_env(&[("TOLLGATE_SETTINGS", &format!("{LISTEN}\n{settings}"))])
+    Server::with_env(&[("FLEETLIMIT_SETTINGS", &format!("{LISTEN}\n{settings}"))])
 }
 
 async fn status(url: String) -> StatusCode {
@@ -50,12 +50,12 @@ limits: {{ descriptors: 2 }}"
 #[tokio::test]
 async fn single_settings_can_be_set_by_environment() {
     let settings = [
-        ("TOLLGATE_SETTINGS", "policies: { p: { day: 1/day } }"),
+        ("FLEETLIMIT_SETTINGS", "policies: { p: { day: 1/day } }"),
         ("REDIS_URL", "redis://127.0.0.1:1"),
-        ("TOLLGATE_KEY_PREFIX", "prefix"),
-        ("TOLLGATE_CONNECTIONS", "3"),
-        ("TOLLGATE_INSTANCES", "5"),
-        ("TOLLGATE_SHUTDOWN_DELAY", "7s"),
+        ("FLEETLIMIT_KEY_PREFIX", "prefix"),
+        ("FLEETLIMIT_CONNECTIONS", "3"),
+        ("FLEETLIMIT_INSTANCES", "5"),
+        ("FLEETLIMIT_SHUTDOWN_DELAY", "7s"),
     ];
     let server = Server::with_env(&[&FREE_PORTS[..], &settings].concat());
     let config = Client::new().get(server.admin("/api/config")).send().await.unwrap();
@@ -113,7 +113,7 @@ shutdown: {{ delay: 1h }}"
 #[tokio::test]
 async fn a_single_variable_overrides_the_settings() {
     let settings = format!("{LISTEN}\nadmin: {{ token: a }}\npolicies: {{ p: {{ day: 1/day }} }}");
-    let env = [("TOLLGATE_SETTINGS", settings.as_str()), ("TOLLGATE_ADMIN_TOKEN", "b")];
+    let env = [("FLEETLIMIT_SETTINGS", settings.as_str()), ("FLEETLIMIT_ADMIN_TOKEN", "b")];
     let server = Server::with_env(&env);
     for (token, expected) in [("a", StatusCode::UNAUTHORIZED), ("b", StatusCode::OK)] {
         let request = Client::new().get(server.admin("/api/status")).bearer_auth(token);
@@ -124,20 +124,20 @@ async fn a_single_variable_overrides_the_settings() {
 #[test]
 fn all_errors_of_variables_are_printed_with_those_of_the_settings() {
     let env = [
-        ("TOLLGATE_SETTINGS", "policies: { p: { day: 1/dai } }"),
-        ("TOLLGATE_GRPC", "localhost"),
-        ("TOLLGATE_CONNECTIONS", "0"),
-        ("TOLLGATE_TIMEOUT", "50"),
-        ("TOLLGATE_FAILURE_MODE", "closd"),
+        ("FLEETLIMIT_SETTINGS", "policies: { p: { day: 1/dai } }"),
+        ("FLEETLIMIT_GRPC", "localhost"),
+        ("FLEETLIMIT_CONNECTIONS", "0"),
+        ("FLEETLIMIT_TIMEOUT", "50"),
+        ("FLEETLIMIT_FAILURE_MODE", "closd"),
         ("REDIS_SENTINEL_SERVICE", "main"),
     ];
     let errors = String::from_utf8(check_env(&env).stderr).unwrap();
     for (variable, expected) in [
-        ("TOLLGATE_SETTINGS:1:23", "dai"),
-        ("TOLLGATE_GRPC", "`localhost`: invalid socket address"),
-        ("TOLLGATE_CONNECTIONS", "`0`: number would be zero"),
-        ("TOLLGATE_TIMEOUT", "`50`: time unit needed"),
-        ("TOLLGATE_FAILURE_MODE", "`closd`: must be local, open or closed"),
+        ("FLEETLIMIT_SETTINGS:1:23", "dai"),
+        ("FLEETLIMIT_GRPC", "`localhost`: invalid socket address"),
+        ("FLEETLIMIT_CONNECTIONS", "`0`: number would be zero"),
+        ("FLEETLIMIT_TIMEOUT", "`50`: time unit needed"),
+        ("FLEETLIMIT_FAILURE_MODE", "`closd`: must be local, open or closed"),
         ("REDIS_SENTINEL_SERVICE", "there are no sentinels: set REDIS_SENTINEL"),
     ] {
         let line = errors.lines().find(|line| line.starts_with(&format!("{variable}: ")));
@@ -150,13 +150,13 @@ fn all_errors_of_variables_are_printed_with_those_of_the_settings() {
 async fn the_name_of_the_primary_in_the_environment_replaces_that_of_the_settings() {
     let sentinel = "store: { sentinel: { urls: ['redis://127.0.0.1:1'], service: old } }";
     let settings = format!("{sentinel}\npolicies: {{ p: {{ day: 1/day }} }}");
-    let env = [("TOLLGATE_SETTINGS", settings.as_str()), ("REDIS_SENTINEL_SERVICE", "new")];
+    let env = [("FLEETLIMIT_SETTINGS", settings.as_str()), ("REDIS_SENTINEL_SERVICE", "new")];
     let server = Server::with_env(&[&FREE_PORTS[..], &env].concat());
     let config = Client::new().get(server.admin("/api/config")).send().await.unwrap();
     let config: Value = config.json().await.unwrap();
     assert_eq!(config["settings"]["store"]["sentinel"]["service"], "new");
 
-    let env = [("TOLLGATE_SETTINGS", LISTEN), ("REDIS_SENTINEL", "redis://127.0.0.1:1")];
+    let env = [("FLEETLIMIT_SETTINGS", LISTEN), ("REDIS_SENTINEL", "redis://127.0.0.1:1")];
     let errors = String::from_utf8(check_env(&env).stderr).unwrap();
     assert!(errors.contains("REDIS_SENTINEL: REDIS_SENTINEL_SERVICE is missing"), "{errors}");
 }

@@ -71,13 +71,16 @@ async fn an_invalid_file_keeps_the_old_limits_and_metrics_show_it() {
     assert!(text.contains("polcy"), "{text}");
     assert_eq!(client.ask("d", &[("user", "ada")]).await.statuses[0].limit_remaining, 9);
     let (_, metrics) = get(server.admin("/metrics")).await;
-    assert!(metrics.contains("tollgate_server_reload_failed 1"), "{metrics}");
-    assert!(metrics.contains(r#"tollgate_server_reloads_total{outcome="rejected"}"#), "{metrics}");
+    assert!(metrics.contains("fleetlimit_server_reload_failed 1"), "{metrics}");
+    assert!(
+        metrics.contains(r#"fleetlimit_server_reloads_total{outcome="rejected"}"#),
+        "{metrics}"
+    );
 
     server.files().write("domain.yaml", &domain(10));
     assert_eq!(reload(&server).await.0, StatusCode::NO_CONTENT);
     let (_, metrics) = get(server.admin("/metrics")).await;
-    assert!(metrics.contains("tollgate_server_reload_failed 0"), "{metrics}");
+    assert!(metrics.contains("fleetlimit_server_reload_failed 0"), "{metrics}");
 }
 
 #[tokio::test]
@@ -163,7 +166,7 @@ async fn descriptors_without_a_limit_are_visible() {
     client.ask("e", &[("user", "ada")]).await;
     let (_, metrics) = get(server.admin("/metrics")).await;
     for reason in ["descriptor", "domain"] {
-        let line = format!("tollgate_server_unmatched_total{{reason=\"{reason}\"}} 1");
+        let line = format!("fleetlimit_server_unmatched_total{{reason=\"{reason}\"}} 1");
         assert!(metrics.contains(&line), "{metrics}");
     }
 }
@@ -185,15 +188,15 @@ async fn requests_that_were_not_checked_are_visible() {
     server.health().await.check(unknown).await.unwrap_err();
     let (_, metrics) = get(server.admin("/metrics")).await;
     let errors =
-        metrics.lines().filter(|line| line.starts_with("tollgate_server_grpc_errors_total"));
+        metrics.lines().filter(|line| line.starts_with("fleetlimit_server_grpc_errors_total"));
     let mut errors: Vec<_> = errors.collect();
     errors.sort();
     assert_eq!(
         errors,
         [
-            "tollgate_server_grpc_errors_total{code=\"CANCELLED\"} 1",
-            "tollgate_server_grpc_errors_total{code=\"INVALID_ARGUMENT\"} 1",
-            "tollgate_server_grpc_errors_total{code=\"OUT_OF_RANGE\"} 1",
+            "fleetlimit_server_grpc_errors_total{code=\"CANCELLED\"} 1",
+            "fleetlimit_server_grpc_errors_total{code=\"INVALID_ARGUMENT\"} 1",
+            "fleetlimit_server_grpc_errors_total{code=\"OUT_OF_RANGE\"} 1",
         ]
     );
 }
@@ -277,7 +280,7 @@ descriptors:
     let (_, metrics) = get(server.admin("/metrics")).await;
     let value = |descriptor: &str, outcome: &str| {
         let line = metrics.lines().find(|line| {
-            line.starts_with("tollgate_server_descriptors_total")
+            line.starts_with("fleetlimit_server_descriptors_total")
                 && line.contains(&format!("\"{descriptor}\""))
                 && line.contains(outcome)
         });

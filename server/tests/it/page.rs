@@ -191,7 +191,7 @@ async fn the_page_shows_what_the_api_says() {
         check("login", evil).await;
     }
     until(async || browser.text("#denied").await.starts_with(&format!("login\t{evil}\t"))).await;
-    assert_eq!(browser.run("return document.title").await, "tollgate-server");
+    assert_eq!(browser.run("return document.title").await, "fleetlimit-server");
     assert_eq!(browser.run("return document.images.length").await, 0);
 
     let api = async || -> Value {

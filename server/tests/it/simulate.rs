@@ -9,7 +9,7 @@ use crate::common::Files;
 const SETTINGS: &str = "policies: { api: { second: 2/s burst 5 }, day: { day: 100/day calendar } }";
 
 fn program(files: &Files, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fleetlimit-server"));
     command
         .current_dir(files.path(""))
         .args(["simulate", "--config", "settings.yaml", "--log", "access.log"])

@@ -178,8 +178,8 @@ async fn a_store_that_cannot_be_used_is_reported_at_the_start() {
 
 /// Two instances with this environment.
 fn instances_of(env: &[(&str, &str)]) -> [Server; 2] {
-    let settings = ("TOLLGATE_SETTINGS", "policies: { a: { q: 3/day } }");
-    let checks = [("TOLLGATE_TIMEOUT", "4s"), ("TOLLGATE_FAILURE_MODE", "closed"), settings];
+    let settings = ("FLEETLIMIT_SETTINGS", "policies: { a: { q: 3/day } }");
+    let checks = [("FLEETLIMIT_TIMEOUT", "4s"), ("FLEETLIMIT_FAILURE_MODE", "closed"), settings];
     let env = [env, &FREE_PORTS, &checks].concat();
     [(); 2].map(|()| Server::with_env(&env))
 }

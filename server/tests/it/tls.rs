@@ -98,10 +98,10 @@ async fn an_admin_port_that_others_can_reach_is_encrypted_too() {
     );
     for (address, is_encrypted) in [("0.0.0.0:0", true), ("127.0.0.1:0", false)] {
         let env = [
-            ("TOLLGATE_GRPC", "127.0.0.1:0"),
-            ("TOLLGATE_HTTP", "127.0.0.1:0"),
-            ("TOLLGATE_ADMIN", address),
-            ("TOLLGATE_SETTINGS", settings.as_str()),
+            ("FLEETLIMIT_GRPC", "127.0.0.1:0"),
+            ("FLEETLIMIT_HTTP", "127.0.0.1:0"),
+            ("FLEETLIMIT_ADMIN", address),
+            ("FLEETLIMIT_SETTINGS", settings.as_str()),
         ];
         let server = Server::with_env(&env);
         let address = (std::net::Ipv4Addr::LOCALHOST, server.admin.port()).into();

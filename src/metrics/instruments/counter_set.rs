@@ -144,10 +144,11 @@ fn watch(inner: &Arc<Inner>) {
         watched.len() == 1
     };
     if is_alone
-        && let Err(error) = thread::Builder::new().name("tollgate-metrics".into()).spawn(flush_all)
+        && let Err(error) =
+            thread::Builder::new().name("fleetlimit-metrics".into()).spawn(flush_all)
     {
         watched().clear();
-        tracing::error!(target: "tollgate", %error, "no thread for metrics: decisions are not counted");
+        tracing::error!(target: "fleetlimit", %error, "no thread for metrics: decisions are not counted");
     }
 }
 
@@ -189,7 +190,7 @@ mod tests {
 
     fn total(prometheus: &PrometheusHandle) -> u64 {
         let text = prometheus.render();
-        let lines = text.lines().filter(|line| line.starts_with("tollgate_decisions"));
+        let lines = text.lines().filter(|line| line.starts_with("fleetlimit_decisions"));
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     }
 

@@ -96,7 +96,7 @@ impl RedisBlocks {
     fn warn(&self, error: &Error) {
         if !error.is_transient() && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                target: "tollgate", key = self.key, reason = with_causes(error),
+                target: "fleetlimit", key = self.key, reason = with_causes(error),
                 "this instance cannot read which keys are blocked"
             );
         }
@@ -137,7 +137,7 @@ impl Blocks for RedisBlocks {
 }
 
 fn is_full(error: &Error) -> bool {
-    with_causes(error).contains("TOLLGATE_FULL")
+    with_causes(error).contains("FLEETLIMIT_FULL")
 }
 
 /// A task that reads the list. If its runtime shuts down, the next check starts another.

@@ -48,14 +48,14 @@ impl BreakerLog {
             Some(Line::Opened { opened, faults: Faults { failed, late } }) => {
                 let reason = error.map(crate::error::with_causes).unwrap_or_default();
                 tracing::warn!(
-                    target: "tollgate", server = &**server, reason, failed, late, opened,
+                    target: "fleetlimit", server = &**server, reason, failed, late, opened,
                     "circuit breaker open: checks are not sent to this server until it works"
                 );
             }
             Some(Line::Closed { since, refused }) => {
                 let open_ms = now.saturating_duration_since(since).as_millis() as u64;
                 tracing::info!(
-                    target: "tollgate", server = &**server, open_ms, refused,
+                    target: "fleetlimit", server = &**server, open_ms, refused,
                     "circuit breaker closed: the server works"
                 );
             }
@@ -70,7 +70,7 @@ impl BreakerLog {
         {
             let open_ms = now.saturating_duration_since(since).as_millis() as u64;
             tracing::info!(
-                target: "tollgate", server = &**server, open_ms, refused,
+                target: "fleetlimit", server = &**server, open_ms, refused,
                 "circuit breaker ended: this server is no longer used"
             );
         }

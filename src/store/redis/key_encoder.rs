@@ -136,7 +136,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn name(key: &[u8]) -> String {
-        let (encoder, key) = (KeyEncoder::new("tollgate", "default").unwrap(), Key::from(key));
+        let (encoder, key) = (KeyEncoder::new("fleetlimit", "default").unwrap(), Key::from(key));
         let name = encoder.name(&key);
         assert_eq!(name.to_redis_args(), [name.to_bytes()]);
         String::from_utf8(name.to_bytes()).unwrap()
@@ -149,20 +149,20 @@ mod tests {
 
     #[test]
     fn ordinary_keys_stay_readable() {
-        assert_eq!(name(b"203.0.113.7"), "tollgate:{203.0.113.7}:default:t2");
-        assert_eq!(name(b"user:7|/search"), "tollgate:{user:7|/search}:default:t2");
+        assert_eq!(name(b"203.0.113.7"), "fleetlimit:{203.0.113.7}:default:t2");
+        assert_eq!(name(b"user:7|/search"), "fleetlimit:{user:7|/search}:default:t2");
     }
 
     /// Processes of different versions share buckets.
     #[test]
     fn special_bytes_are_encoded_as_they_always_were() {
-        assert_eq!(name(b""), "tollgate:{%}:default:t2");
-        assert_eq!(name(b"a b{c}%#\xff"), "tollgate:{a%20b%7bc%7d%25%23%ff}:default:t2");
+        assert_eq!(name(b""), "fleetlimit:{%}:default:t2");
+        assert_eq!(name(b"a b{c}%#\xff"), "fleetlimit:{a%20b%7bc%7d%25%23%ff}:default:t2");
     }
 
     #[test]
     fn the_slot_is_the_one_that_redis_computes() {
-        let encoder = KeyEncoder::new("tollgate", "default").unwrap();
+        let encoder = KeyEncoder::new("fleetlimit", "default").unwrap();
         // As CLUSTER KEYSLOT says.
         assert_eq!(encoder.slot(&"foo".into()), 12_182);
         assert_eq!(encoder.slot(&"user:7|/search".into()), 7_411);
@@ -215,13 +215,13 @@ mod tests {
             prop_assert!(name.is_ascii() && !name.bytes().any(|byte| byte.is_ascii_control() || byte == b' '));
             prop_assert!(!tag(&name).is_empty());
             prop_assert_eq!(name.matches(['{', '}']).count(), 2);
-            prop_assert_eq!(&name, &format!("tollgate:{{{}}}:default:t2", tag(&name)));
+            prop_assert_eq!(&name, &format!("fleetlimit:{{{}}}:default:t2", tag(&name)));
             prop_assert!(name.len() < 3 * 128 + 30);
         }
 
         #[test]
         fn the_slot_is_that_of_the_tag(key: Vec<u8>) {
-            let encoder = KeyEncoder::new("tollgate", "default").unwrap();
+            let encoder = KeyEncoder::new("fleetlimit", "default").unwrap();
             let crc = crc16::State::<crc16::XMODEM>::calculate(tag(&name(&key)).as_bytes());
             prop_assert_eq!(encoder.slot(&key.as_slice().into()), crc % 16_384);
         }

@@ -184,7 +184,7 @@ impl Membership {
         let is_lasting = !error.is_transient() || missed >= MISSED;
         if is_lasting && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                target: "tollgate", server = &*self.topology.server(self.slot), key = self.key, missed,
+                target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key, missed,
                 reason = with_causes(error),
                 "this instance cannot register: if this lasts, the others count it as gone, and if Redis \
                  fails, its share of the limits is out of date or unknown"
@@ -196,7 +196,7 @@ impl Membership {
         let missed = self.missed.swap(0, Ordering::Relaxed);
         if self.has_warned.swap(false, Ordering::Relaxed) {
             tracing::info!(
-                target: "tollgate", server = &*self.topology.server(self.slot), key = self.key, missed,
+                target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key, missed,
                 "this instance has registered again"
             );
         }
@@ -208,7 +208,7 @@ impl Membership {
             && !self.has_reported_assumption.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                target: "tollgate", server = &*self.topology.server(self.slot), key = self.key, instances,
+                target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key, instances,
                 "this instance has not registered yet: until it has, local decisions assume that so many \
                  instances share the limits (`RedisStore::instances`)"
             );

@@ -107,7 +107,7 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// takes longer than the timeout, the server may never be used again: in such a program, use a
 /// multi-threaded runtime, or make all checks inside one `block_on`.
 ///
-/// Timers fire on a separate thread, `tollgate-timer`, so a handler that blocks a worker does not
+/// Timers fire on a separate thread, `fleetlimit-timer`, so a handler that blocks a worker does not
 /// make a check exceed its timeout. (Password hashing, for example, belongs in `spawn_blocking`.) A
 /// blocked worker does not delay other checks, with one exception: if a task polls a check and
 /// another future together, as in `tokio::join!`, and that other future blocks, the check's call
@@ -146,7 +146,7 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// # #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use redis::{Client, TlsCertificates};
-/// use tollgate::RedisStore;
+/// use fleetlimit::RedisStore;
 ///
 /// let root_cert = Some(std::fs::read("authority.pem")?);
 /// let certificates = TlsCertificates { client_tls: None, root_cert };
@@ -179,7 +179,7 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// all slots. The user needs these permissions, for the default prefix:
 ///
 /// ```text
-/// ACL SETUSER tollgate on >secret resetkeys ~tollgate:* resetchannels
+/// ACL SETUSER fleetlimit on >secret resetkeys ~fleetlimit:* resetchannels
 ///     -@all +evalsha +eval +time +get +mget +set +incrby +setrange +pttl +del
 ///     +hmget +hset +hdel +hgetall +pexpire
 /// ```
@@ -320,7 +320,7 @@ impl RedisStore {
     ///
     /// ```
     /// use redis::{Client, IntoConnectionInfo};
-    /// use tollgate::RedisStore;
+    /// use fleetlimit::RedisStore;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let server = "redis://127.0.0.1:6379".into_connection_info()?;
@@ -356,7 +356,7 @@ impl RedisStore {
     ///
     /// ```
     /// use deadpool_redis::{Config, Runtime};
-    /// use tollgate::{Limiter, Quota, RedisStore};
+    /// use fleetlimit::{Limiter, Quota, RedisStore};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -370,7 +370,7 @@ impl RedisStore {
         Self::on(pool.into().0)
     }
 
-    /// Sets the prefix of all key names in Redis: `tollgate` by default. It must be visible ASCII
+    /// Sets the prefix of all key names in Redis: `fleetlimit` by default. It must be visible ASCII
     /// without braces; anything else is a [`ConfigError`] from
     /// [`Limiter::new`](crate::Limiter::new).
     #[must_use]
@@ -409,7 +409,7 @@ impl RedisStore {
     /// ```
     /// use std::num::NonZeroUsize;
     /// use tokio::sync::watch;
-    /// use tollgate::RedisStore;
+    /// use fleetlimit::RedisStore;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -476,7 +476,7 @@ impl RedisStore {
         let queues = Queues::new(topology).into();
         Self {
             queues,
-            key_prefix: "tollgate".into(),
+            key_prefix: "fleetlimit".into(),
             registry: Arc::default(),
             fleet: Arc::default(),
             instances: 1,

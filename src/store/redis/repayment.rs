@@ -130,7 +130,7 @@ impl Repayment {
             policy.metrics.uncharged(largest(&permits));
             if is_first {
                 tracing::warn!(
-                    target: "tollgate", keys = self.max_keys,
+                    target: "fleetlimit", keys = self.max_keys,
                     "too many keys are in use while Redis fails: permits taken by further keys will not be \
                      charged afterwards (raise `RedisStore::local_keys`)"
                 );
@@ -235,7 +235,7 @@ impl Repayment {
         let keys = self.ledger().keys.len();
         if keys > 0 {
             tracing::warn!(
-                target: "tollgate", keys,
+                target: "fleetlimit", keys,
                 "shutdown could not charge all permits that were taken while Redis failed: they are lost if \
                  the process ends now"
             );

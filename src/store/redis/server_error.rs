@@ -169,7 +169,7 @@ mod tests {
         (
             Permanent,
             "@user_script: 25: The user executing the script can't run this command or subcommand",
-            "NOPERM ACL failure in script: User tollgate has no permissions to run the 'get' command",
+            "NOPERM ACL failure in script: User fleetlimit has no permissions to run the 'get' command",
         ),
         (
             Permanent,
@@ -206,7 +206,7 @@ mod tests {
             "OOM command not allowed when used memory > 'maxmemory'. script: f_5a, on @user_script:25.",
         ),
         (Overload, "ERR max number of clients reached"),
-        (Permanent, "NOPERM User tollgate has no permissions to run the 'evalsha' command"),
+        (Permanent, "NOPERM User fleetlimit has no permissions to run the 'evalsha' command"),
         (Permanent, "NOAUTH Authentication required."),
         (Permanent, "ERR unknown command 'EVALSHA', with args beginning with: "),
         (Permanent, ""),

@@ -93,10 +93,10 @@ impl Timer for Wake {
 impl TimerThread {
     fn start() -> Self {
         let spawned =
-            thread::Builder::new().name("tollgate-timer".into()).spawn(|| THREAD.wait().run());
+            thread::Builder::new().name("fleetlimit-timer".into()).spawn(|| THREAD.wait().run());
         if let Err(error) = spawned {
             tracing::error!(
-                target: "tollgate",
+                target: "fleetlimit",
                 error = &error as &dyn std::error::Error,
                 "cannot start the timer thread: checks on Redis may wait longer than their timeout",
             );

@@ -28,7 +28,7 @@ pub(super) fn check(server: &ConnectionInfo) -> Result<(), ConfigError> {
 pub(super) fn warn_if_insecure(server: &ConnectionInfo) {
     if let ConnectionAddr::TcpTls { insecure: true, .. } = server.addr() {
         tracing::warn!(
-            target: "tollgate",
+            target: "fleetlimit",
             server = %server.addr(),
             "TLS certificates are not verified (`#insecure`): the connection is encrypted, but \
              anyone on the network path can pose as the server"
@@ -69,7 +69,7 @@ fn check_with(features: Features, address: &ConnectionAddr) -> Result<(), Config
     let error = if !address.is_supported() {
         "rediss:// needs the feature `tls-rustls` or `tls-native-tls`"
     } else if *insecure && !rustls && !native_tls {
-        "rediss:// with #insecure needs the feature `tls-rustls` or `tls-native-tls` of tollgate"
+        "rediss:// with #insecure needs the feature `tls-rustls` or `tls-native-tls` of fleetlimit"
     } else if rustls && native_tls && !webpki_roots && !insecure && tls_params.is_none() {
         "rediss:// would trust no certificate: with the features `tls-rustls` and \
          `tls-native-tls` together, redis uses rustls without the system's certificates; disable \

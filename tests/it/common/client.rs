@@ -56,11 +56,11 @@ impl Server {
     pub(crate) const FLEET_COMMANDS: [&str; 5] =
         ["+hmget", "+hset", "+hdel", "+hgetall", "+pexpire"];
 
-    /// Creates or replaces the user `tollgate` with the password `secret`. It may run only these
+    /// Creates or replaces the user `fleetlimit` with the password `secret`. It may run only these
     /// commands, on the keys and channels that the documentation of `RedisStore` names.
     pub(crate) async fn grant(&self, commands: &[&str]) {
-        let user = ["ACL", "SETUSER", "tollgate", "reset", "on", ">secret", "resetkeys"];
-        let rights = ["~tollgate:*", "resetchannels", "-@all"];
+        let user = ["ACL", "SETUSER", "fleetlimit", "reset", "on", ">secret", "resetkeys"];
+        let rights = ["~fleetlimit:*", "resetchannels", "-@all"];
         self.command(&[user.as_slice(), &rights, commands].concat()).await;
     }
 

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
+use fleetlimit::{Limiter, Source};
 use tokio::time::interval;
-use tollgate::{Limiter, Source};
 
 use super::Stalls;
 

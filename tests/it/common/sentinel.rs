@@ -7,7 +7,7 @@ use super::server::Server;
 use super::tls::TlsFiles;
 use super::wait::{BOUND, wait_until};
 
-const SERVICE: &str = "tollgate";
+const SERVICE: &str = "fleetlimit";
 const SENTINELS: usize = 3;
 const QUORUM: usize = 2;
 

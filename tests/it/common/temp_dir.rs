@@ -11,7 +11,7 @@ impl TempDir {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path = env::temp_dir().join(format!("tollgate-{}-{number}", process::id()));
+            let path = env::temp_dir().join(format!("fleetlimit-{}-{number}", process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => return Self(path),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

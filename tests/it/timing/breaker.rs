@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use tollgate::{FailureMode, Limiter, Quota, RedisStore, Source};
+use fleetlimit::{FailureMode, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Cluster, Proxy, Server, wait_until};
 use crate::log::Log;
@@ -137,12 +137,12 @@ async fn the_log_has_a_line_when_it_opens_and_one_when_it_closes() {
     for (line, parts) in lines.iter().zip([
         [
             &*server,
-            "WARN tollgate: circuit breaker open",
+            "WARN fleetlimit: circuit breaker open",
             "did not reply in time",
             " late=",
             "opened=1",
         ],
-        [&*server, "INFO tollgate: circuit breaker closed", "open_ms=", "refused=", ""],
+        [&*server, "INFO fleetlimit: circuit breaker closed", "open_ms=", "refused=", ""],
     ]) {
         parts.iter().for_each(|part| assert!(line.contains(part), "{part}: {line}"));
     }
@@ -179,7 +179,7 @@ async fn a_key_of_the_wrong_type_does_not_open_it() {
     let server = Server::start().await;
     let limiter = limiter(server.url());
     wait_until_decided(&limiter).await;
-    server.command(&["RPUSH", "tollgate:{wrong}:default:t2", "x"]).await;
+    server.command(&["RPUSH", "fleetlimit:{wrong}:default:t2", "x"]).await;
     for _ in 0..500 {
         assert_eq!(limiter.check("wrong").await.unwrap().source(), Source::FailureMode);
         assert!(is_decided(&limiter).await);

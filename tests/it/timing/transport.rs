@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fleetlimit::{Decision, FailureMode, Limiter, Quota, RedisStore, Source};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Decision, FailureMode, Limiter, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, decided, load, wait_until};
 use crate::log::Log;
@@ -15,9 +15,9 @@ use crate::log::Log;
 const TIMEOUT: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn limiter(store: &RedisStore, name: &'static str) -> tollgate::LimiterBuilder {
+fn limiter(store: &RedisStore, name: &'static str) -> fleetlimit::LimiterBuilder {
     let quota = Quota::per_second(1_000_000);
-    let policy = tollgate::Policy::new(name).quota("rate", quota);
+    let policy = fleetlimit::Policy::new(name).quota("rate", quota);
     Limiter::builder(store.clone(), policy).failure_mode(FailureMode::Open)
 }
 
@@ -211,7 +211,7 @@ struct Blocking {
 }
 
 impl Blocking {
-    fn new(limiter: tollgate::LimiterBuilder) -> Self {
+    fn new(limiter: fleetlimit::LimiterBuilder) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         Self { runtime, limiter: limiter.build().unwrap() }
     }

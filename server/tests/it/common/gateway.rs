@@ -16,10 +16,10 @@ use super::{PATIENCE, Server};
 /// What is different with TLS: a line of the configuration, and whether the second block of the page
 /// replaces it or follows it.
 const TLS: [(&str, &str, bool); 4] = [
-    ("nginx", "proxy_pass http://tollgate/auth?policy=search&denied=403;\n", true),
+    ("nginx", "proxy_pass http://fleetlimit/auth?policy=search&denied=403;\n", true),
     ("caddy", "forward_auth 127.0.0.1:8080 {\n", true),
     ("traefik", "address: http://127.0.0.1:8080/auth?policy=search\n", true),
-    ("envoy", "- name: tollgate\n", false),
+    ("envoy", "- name: fleetlimit\n", false),
 ];
 
 const ENVOY_TIMEOUT: &str = "timeout: 0.2s";
@@ -119,7 +119,7 @@ impl Gateway {
                     true => text.replace(line, addition.trim_start()),
                     false => text.replace(line, &format!("{line}{addition}")),
                 };
-                with_tls.replace("tollgate.pem", certificate.to_str().unwrap())
+                with_tls.replace("fleetlimit.pem", certificate.to_str().unwrap())
             }
             None => text.to_owned(),
         };

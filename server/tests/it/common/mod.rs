@@ -21,13 +21,13 @@ use tonic_health::pb::health_client::HealthClient;
 pub(crate) use crate::redis_servers::Server as Redis;
 pub(crate) use gateway::Gateway;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate-server");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_fleetlimit-server");
 
 /// Variables for listeners on free ports.
 pub(crate) const FREE_PORTS: [(&str, &str); 3] = [
-    ("TOLLGATE_GRPC", "127.0.0.1:0"),
-    ("TOLLGATE_HTTP", "127.0.0.1:0"),
-    ("TOLLGATE_ADMIN", "127.0.0.1:0"),
+    ("FLEETLIMIT_GRPC", "127.0.0.1:0"),
+    ("FLEETLIMIT_HTTP", "127.0.0.1:0"),
+    ("FLEETLIMIT_ADMIN", "127.0.0.1:0"),
 ];
 
 /// Longer than anything takes on a busy machine.
@@ -68,12 +68,12 @@ impl Files {
     }
 }
 
-/// What `tollgate-server check` says about a settings file.
+/// What `fleetlimit-server check` says about a settings file.
 pub(crate) fn check(file: &Path) -> Output {
     program(&[]).arg("check").arg(file).output().unwrap()
 }
 
-/// What `tollgate-server check` says about an environment.
+/// What `fleetlimit-server check` says about an environment.
 pub(crate) fn check_env(env: &[(&str, &str)]) -> Output {
     program(env).arg("check").output().unwrap()
 }
@@ -223,7 +223,7 @@ impl Server {
     pub(crate) async fn overruled(&self) -> Vec<(String, u64)> {
         let metrics = reqwest::get(self.admin("/metrics")).await.unwrap().text().await.unwrap();
         let values = metrics.lines().filter_map(|line| {
-            let rest = line.strip_prefix("tollgate_server_overruled_total{by=\"")?;
+            let rest = line.strip_prefix("fleetlimit_server_overruled_total{by=\"")?;
             let (by, value) = rest.split_once("\"} ")?;
             Some((by.to_owned(), value.parse().unwrap()))
         });

@@ -26,11 +26,11 @@ const SEEDS: u64 = 300;
 
 #[test]
 fn no_network_scheduler_or_server_breaks_the_promises_of_the_transport() {
-    if let Some(seed) = variable("TOLLGATE_SIM_SEED") {
+    if let Some(seed) = variable("FLEETLIMIT_SIM_SEED") {
         println!("{:#?}", simulate(seed).unwrap_or_else(|violation| panic!("{violation}")));
         return;
     }
-    let seeds = variable("TOLLGATE_SIM_SEEDS").unwrap_or(SEEDS);
+    let seeds = variable("FLEETLIMIT_SIM_SEEDS").unwrap_or(SEEDS);
     let (next, total, failed) =
         (AtomicU64::new(0), Mutex::new(Stats::default()), Mutex::new(Vec::new()));
     let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
@@ -53,7 +53,7 @@ fn no_network_scheduler_or_server_breaks_the_promises_of_the_transport() {
     println!("{seeds} seeds: {:?}", total.lock().unwrap());
     let failed = failed.into_inner().unwrap();
     for (seed, violation) in &failed {
-        println!("TOLLGATE_SIM_SEED={seed} reproduces: {violation}");
+        println!("FLEETLIMIT_SIM_SEED={seed} reproduces: {violation}");
     }
     let seeds: Vec<_> = failed.iter().map(|(seed, _)| seed).collect();
     assert!(failed.is_empty(), "seeds that fail: {seeds:?}");

@@ -1,11 +1,11 @@
-//! tollgate, with and without its layer.
+//! fleetlimit, with and without its layer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::layer::HeaderStyle;
-use tollgate::resolve::PeerIp;
-use tollgate::{
+use fleetlimit::layer::HeaderStyle;
+use fleetlimit::resolve::PeerIp;
+use fleetlimit::{
     FailureMode, Limiter, Policy, Quota, RateLimit, RateLimitLayer, RedisStore, Source, Store,
 };
 use tower::Layer;
@@ -46,7 +46,7 @@ pub(crate) fn redis_store(server: &Server) -> Result<RedisStore, BoxError> {
     Ok(RedisStore::open(server.url())?)
 }
 
-/// A service in tollgate's layer, with the default headers and keys by peer address.
+/// A service in fleetlimit's layer, with the default headers and keys by peer address.
 pub(crate) fn layered(limiter: Limiter) -> Layered {
     ServiceCall(RateLimitLayer::new(limiter, PeerIp::new()).layer(OkService))
 }

@@ -64,8 +64,9 @@ impl IntervalRefill {
                 "an empty bucket refills in more than 142 years: use a smaller burst".into()
             );
         }
-        // The interval is not longer than `longest`, and more permits than fit make no difference.
-        let rate = Refills { permits: permits.min(limit), interval: period.as_micros() as u64 };
+        // The interval is not longer than `longest`. A refill can repay a debt, so it may have more permits
+        // than the bucket holds, but never more than a state does.
+        let rate = Refills { permits: permits.min(MAX_TICKS), interval: period.as_micros() as u64 };
         Ok(Self { limit, rate })
     }
 
@@ -115,8 +116,8 @@ impl Algorithm for IntervalRefill {
     /// An instance without a part of each refill has none of the limit either.
     fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
         let (limit, permits) = (part(self.limit), part(self.rate.permits));
-        let rate = Refills { permits: permits.min(limit), interval: self.rate.interval };
-        (rate.permits > 0).then_some(Self { limit, rate })
+        let rate = Refills { permits, interval: self.rate.interval };
+        (limit > 0 && permits > 0).then_some(Self { limit, rate })
     }
 
     fn level(&self, state: Option<IntervalState>, now: u64) -> IntervalLevel {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::*;
 use super::bounds::most;
 use super::drawn::*;
+use crate::Quota;
 use crate::quota::{Kind, WindowStart};
 use crate::verdict::Numbers;
 
@@ -12,6 +13,21 @@ fn adjustment(limits: &Limits, permits: i64) -> Adjustment {
     match u64::try_from(permits) {
         Ok(charge) => limits.debit(&charge),
         Err(_) => limits.credit(&permits.unsigned_abs()),
+    }
+}
+
+/// The bucket holds a third of what a period adds.
+#[test]
+fn a_refill_repays_a_debt_with_all_permits_of_its_period() {
+    const MINUTE: u64 = 60_000_000;
+    let limits = limits(&[Quota::per_minute(30).burst(10).interval_refill()]);
+    for (debt, left_after) in [(5, [10, 10]), (10, [10, 10])] {
+        let mut used = Used::new(&limits);
+        assert!(used.check(10).is_allowed());
+        used.adjust(&adjustment(&limits, debt));
+        let left = |now| Used { now, ..used.clone() }.remaining();
+        assert_eq!(left(used.now + MINUTE - 1), 0, "{debt}");
+        assert_eq!([1, 2].map(|refills| left(used.now + refills * MINUTE)), left_after, "{debt}");
     }
 }
 

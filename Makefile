@@ -112,7 +112,7 @@ tls: redis ## Run the tests of rediss:// with each TLS library, and with none
 	RUST_TEST_THREADS=1 $(CARGO) test --locked --all-features --test tls $(ARGS)
 	$(TLS_TESTS)
 
-redis: ## Install redis-server, nginx, faketime and OpenSSL headers if they are missing
+redis: ## Install redis-server, nginx, faketime, OpenSSL headers and versions of Lua if they are missing
 	scripts/install-test-deps.sh
 
 msrv: ## Check the library with the oldest Rust that Cargo.toml supports

@@ -3,6 +3,7 @@
 --@ decide
 local cost = not checks and 1 or tonumber(checks)
 if cost then
+  cost = cost + 0.0
   if cost > 0 and FITS then
     changed = true
     --@ charge@
@@ -10,7 +11,7 @@ if cost then
 else
   local is_last
   for kind, count, COSTS, patience in string.gmatch(checks, 'PATTERN') do
-    count = count + 0
+    count = count + 0.0
     --@ cost@
     local waits, later
     if kind ~= '' then
@@ -28,7 +29,7 @@ else
       is_last = true
       --@ compare@
     elseif kind ~= '-' then
-      patience = waits and patience + 0
+      patience = waits and patience + 0.0
       --@ count@
       if count > 0 and (ANY_COST) then
         changed = true
@@ -42,7 +43,7 @@ level@ + cost PRICE <= capacity@
 --@ charge@
 level@ = level@ + cost PRICE
 --@ cost@
-cost@ = cost@ + 0
+cost@ = cost@ + 0.0
 --@ count@
 if cost@ > 0 then
   count = math.min(count, math.floor(((waits and WAITING or capacity@) - level@) / (cost@ PRICE)))

@@ -28,7 +28,7 @@ local function parse_numbers(text, pattern)
       return nil
     end
   end
-  return unpack(found)
+  return (table.unpack or unpack)(found)
 end
 local function is_weight(number)
   return number and number >= 1 and number <= 1e9
@@ -45,10 +45,10 @@ local function parse(plan)
   end)
   return is_valid and rest == '' and weights or nil
 end
-local function list(weights)
+local function list(ids, weights)
   local text = {}
-  for other, planned in pairs(weights) do
-    text[#text + 1] = other .. ' ' .. string.format('%d', planned)
+  for n, other in ipairs(ids) do
+    text[n] = other .. ' ' .. string.format('%d', weights[other])
   end
   return table.concat(text, ' ')
 end
@@ -76,22 +76,27 @@ if not is_due and weight > 0 and found[4] and known <= number then
   return {number, agreed_number, plan, agreed}
 end
 
-local instances, stale_fields, count = {}, {}, 0
+local instances, registered, stale_fields = {}, {}, {}
 local fields = redis.call('HGETALL', KEYS[1])
 for index = 1, #fields, 2 do
   local name, entry = fields[index], {parse_numbers(fields[index + 1], ENTRY)}
   if is_id(name) and is_weight(entry[2]) then
-    instances[name], count = entry, count + 1
+    instances[name], registered[#registered + 1] = entry, name
   elseif name ~= 'state' and name ~= 'plan' and name ~= 'agreed' then
     stale_fields[#stale_fields + 1] = name
   end
 end
 -- Large fleets register less often.
-gone_after = math.max(gone_after, 100 * count)
-for other, entry in pairs(instances) do
-  if math.abs(now - entry[1]) > gone_after then
+gone_after = math.max(gone_after, 100 * #registered)
+-- The order of `pairs` differs between servers, and that of fields between copies of a hash.
+table.sort(registered)
+local ids = {}
+for _, other in ipairs(registered) do
+  if math.abs(now - instances[other][1]) > gone_after then
     instances[other] = nil
     stale_fields[#stale_fields + 1] = other
+  else
+    ids[#ids + 1] = other
   end
 end
 for _, name in ipairs(stale_fields) do
@@ -113,7 +118,8 @@ for other, weight in pairs(weights) do
     weights[other], changes = nil, true
   end
 end
-for other, entry in pairs(instances) do
+for _, other in ipairs(ids) do
+  local entry = instances[other]
   if not weights[other] then
     -- Nobody knows its demand yet.
     weights[other] = remaining > 0 and math.floor(planned / remaining + 0.5) or entry[2]
@@ -124,17 +130,17 @@ for other, entry in pairs(instances) do
 end
 if moves and not changes then
   planned_at = now
-  for other, entry in pairs(instances) do
-    distance = distance + math.abs(weights[other] / planned - entry[2] / demand) / 2
+  for _, other in ipairs(ids) do
+    distance = distance + math.abs(weights[other] / planned - instances[other][2] / demand) / 2
   end
-  for other, entry in pairs(instances) do
+  for _, other in ipairs(ids) do
     local share = weights[other] / planned
-    share = share + (entry[2] / demand - share) * math.min(1, 0.25 / distance)
+    share = share + (instances[other][2] / demand - share) * math.min(1, 0.25 / distance)
     weights[other] = math.min(math.max(1, math.floor(share * demand + 0.5)), 1e9)
   end
 end
 if changes or moves then
-  number, plan = number + 1, list(weights)
+  number, plan = number + 1, list(ids, weights)
 end
 
 -- If Redis has forgotten the fleet, or nobody could register, the others need some time to return.

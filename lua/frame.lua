@@ -28,7 +28,9 @@
 -- of the quota. Words in capital letters are filled in when the script is assembled.
 --
 -- All numbers are integers below 2^53, where Lua's numbers are exact. They are formatted with %d,
--- because tostring and `..` keep only 14 digits.
+-- because tostring and `..` keep only 14 digits. Some servers have Lua 5.4, which distinguishes integers
+-- from floats: integers overflow, floats print as 3.0, and %d refuses fractions. So what is read from a
+-- text becomes a float (1e6, + 0.0), and nothing is rounded by a format.
 
 local tonumber, pcall, format, sub, time = tonumber
 do
@@ -38,11 +40,12 @@ do
   time = redis.call('TIME')
 end
 local keys, arguments = KEYS, ARGV
-local now, failed, binary, level = time[1] * 1000000 + time[2]
+local now, failed, binary, level = time[1] * 1e6 + time[2]
 --@ once
 -- MGET does not distinguish a missing key from one of the wrong type or without permission, so GET
 -- reads these again. If MGET itself is not permitted, `values` is an error table without values.
-local values = #keys > 1 and pcall('MGET', unpack(keys))
+local unpack = #keys > 1 and (table.unpack or unpack)
+local values = unpack and pcall('MGET', unpack(keys))
 for i = 1, #keys do
   local key = keys[i]
   --@ each
@@ -72,7 +75,7 @@ for i = 1, #keys do
       -- A level above the capacity is only believed if the key exists until it has fallen. On some
       -- servers the clock of expiries differs slightly from the script's, so up to two seconds are
       -- allowed.
-      if ttl == -1 or (ABOVE) and tonumber(ttl) and till - now > ttl * 1000 + 2000000 then
+      if ttl == -1 or (ABOVE) and tonumber(ttl) and till - now > ttl * 1e3 + 2e6 then
         found = '-'
         --@ empty@
       end

@@ -28,7 +28,7 @@ else
   if micros then
     local numbers = pack('>dd', (digits == '00' and 864 or digits) * 10 ^ zeros, 1)
     local head = pack('>I4BBI2', 0, 1, 16, 8) .. numbers
-    local cells = pack('>d', micros - 1000)
+    local cells = pack('>d', micros - 1e3)
     entries[1] = { id = 0, tag = 1, head = head, numbers = numbers, cells = cells }
   else
     found = '-'

@@ -13,12 +13,12 @@
 --         that leave the bucket to be full in the same second need not change it.
 
 --@ params
-local permit1, rate = sub(arguments[1], 9, -4) + 0, sub(arguments[1], -3)
-local capacity1 = arguments[2] + 0
+local permit1, rate = sub(arguments[1], 9, -4) + 0.0, sub(arguments[1], -3)
+local capacity1 = arguments[2] + 0.0
 --@ load
 full1 = tonumber(sub(value, 1, -4))
 if full1 and sub(value, -3) == rate then
-  own, full1 = full1, full1 - 1000
+  own, full1 = full1, full1 - 1e3
   till, level1 = full1, full1 - now
   if level1 < 0 then level1 = 0 end
 else
@@ -46,7 +46,7 @@ else
     and own - own % 1000000 == full - full % 1000000
     and tonumber(pcall('INCRBY', key, format('%d000', full - own)))
   ) then
-    local expiry = format('%d', full / 1000 + 1000)
+    local expiry = format('%d', (full - full % 1000) / 1000 + 1000)
     saved = pcall('SET', key, format('%d%s', full, rate), 'PXAT', expiry, 'GET')
   end
 end

@@ -56,7 +56,7 @@ do
   --@ turn@
 end
 --@ turn@
-local turns = math.floor(now / width) - newest@
+local turns = math.floor(now / width - newest@)
 if turns > blocks then
   used@ = 0
 elseif turns > 0 then

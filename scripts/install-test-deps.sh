@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the tests need if it is missing: redis-server, for the feature tls-native-tls the headers
-# of OpenSSL, faketime, and for fleetlimit-server nginx. Leaves no server running.
+# of OpenSSL, faketime, for fleetlimit-server nginx, and the versions of Lua, for Python. Leaves no server
+# running.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 binary="${REDIS_SERVER_BIN:-redis-server}"
 packages=()
@@ -36,8 +38,18 @@ fi
 if [ "$(uname)" = Linux ] && ! command -v faketime >/dev/null; then
     packages+=(faketime)
 fi
-if [ "${#packages[@]}" -eq 0 ]; then
-    exit 0
+python=target/python
+has_lua() {
+    "$python/bin/python" -c 'from lupa import lua51, lua52, lua53, lua54' 2>/dev/null
+}
+# Debian has what `venv` needs in a package of its own.
+if ! has_lua && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    packages+=(python3 python3-venv)
 fi
-
-exec "$(dirname "$0")/apt-install.sh" "${packages[@]}"
+if [ "${#packages[@]}" -gt 0 ]; then
+    scripts/apt-install.sh "${packages[@]}"
+fi
+if ! has_lua; then
+    python3 -m venv --clear "$python"
+    "$python/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: lupa==2.8
+fi

@@ -21,6 +21,7 @@ mod layer;
 mod local;
 mod local_policies;
 mod log;
+mod lua_versions;
 mod metrics;
 mod mixes;
 mod oracle;

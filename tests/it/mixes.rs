@@ -8,6 +8,7 @@ use fleetlimit::{
     Costs, Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation, Source,
 };
 use proptest::prelude::*;
+use tokio::runtime::Runtime;
 
 use crate::common::Server;
 use crate::exact::{paused_runtime, sample, uncached};
@@ -353,6 +354,14 @@ fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
     let server = real.block_on(Server::start());
     // `make test-servers` compares more of them.
     let count = env::var("FLEETLIMIT_MIX_CASES").map_or(300, |count| count.parse().unwrap());
+    compare(&real, &server, count);
+}
+
+/// Compares a server and the memory store in so many random cases.
+///
+/// # Panics
+/// If a decision differs.
+pub(crate) fn compare(real: &Runtime, server: &Server, count: usize) {
     let mut skipped = 0;
     let cases = sample(cases(), count);
     assert_all_algorithms(
@@ -361,7 +370,7 @@ fn redis_and_the_memory_store_make_the_same_decisions_for_any_mix_of_quotas() {
             .map(|case| case.checks.iter().map(|check| &case.revisions[check.revision]).collect()),
     );
     for (n, case) in cases.iter().enumerate() {
-        let decisions = real.block_on(decide_on_redis(&server, &format!("case{n}"), case));
+        let decisions = real.block_on(decide_on_redis(server, &format!("case{n}"), case));
         paused_runtime().block_on(async {
             let first = decisions.iter().map(|(at, ..)| *at).find(|at| *at > 0);
             // Without a time the windows of calendars have to be those of the present all the same.

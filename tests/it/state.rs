@@ -221,7 +221,12 @@ async fn a_denied_check_does_not_change_the_bucket() {
 
 #[tokio::test]
 async fn an_invalid_value_becomes_an_empty_bucket_with_a_ttl() {
-    let server = Server::start().await;
+    repair_invalid_values(&Server::start().await).await;
+}
+
+/// # Panics
+/// If a value that no revision can have written does not become an empty bucket.
+pub(crate) async fn repair_invalid_values(server: &Server) {
     let days = async |n: u64| server.time_micros().await + n * 86_400_000_000;
     let (soon, far, never) = (days(1).await, days(20).await, days(60_000).await);
     let of_daily = [format!("{far}008"), format!("{far}:0:86400000000:1")];
@@ -266,7 +271,7 @@ async fn an_invalid_value_becomes_an_empty_bucket_with_a_ttl() {
     let malformed =
         ["", "x", "nan008", "1:2:3", "\u{1}", "\u{1}\u{1}", "\u{1}\u{1}\u{0}"].as_slice();
     for quota in QUOTAS {
-        let limiter = limiter(&server, quota);
+        let limiter = limiter(server, quota);
         let is_bucket = QUOTAS[..2].contains(&quota);
         for &value in if is_bucket { &invalid } else { malformed } {
             server.command(&["SET", REDIS_KEY, value, "PX", "100000"]).await;
@@ -274,7 +279,7 @@ async fn an_invalid_value_becomes_an_empty_bucket_with_a_ttl() {
             assert!(!decision.is_allowed(), "{value:?}: {decision:?}");
             assert_eq!(decision.remaining(), 0, "{value:?}");
             assert!(
-                ttl(&server).await > 100_000,
+                ttl(server).await > 100_000,
                 "{value:?} is repaired by the check that finds it"
             );
             assert_eq!(limiter.peek("key").await.unwrap().remaining(), 0, "{value:?}");
@@ -490,7 +495,12 @@ async fn a_longer_window_lengthens_the_one_that_a_shorter_one_started() {
 /// Lua has at most 200 variables, and 250 registers.
 #[tokio::test]
 async fn the_script_of_the_largest_policies_runs() {
-    let server = Server::start().await;
+    run_the_largest_policies(&Server::start().await).await;
+}
+
+/// # Panics
+/// If a decision by one of the policies with the most variables is wrong.
+pub(crate) async fn run_the_largest_policies(server: &Server) {
     let store = RedisStore::open(server.url()).unwrap();
     let window = Quota::new(10, WEEKS);
     let large = [window.sliding_window(), window.sliding_blocks(60), Quota::per_month(10)];

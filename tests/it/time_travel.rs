@@ -432,15 +432,26 @@ fn scripts_and_pure_functions_agree_in_bursts_after_long_gaps_and_when_the_clock
             .iter()
             .map(|case| case.steps.iter().map(|step| &case.revisions[step.revision]).collect()),
     );
-    // All cases on a server share its time, so they run one after the other.
     let groups = cases.chunks(cases.len().div_ceil(4)).map(async |cases| {
-        let server = Server::start().await;
-        let proxy = ClockProxy::start(&server, &[CLOCK]).await;
-        for (n, case) in cases.iter().enumerate() {
-            run(&proxy, &format!("case{n}"), case).await;
-        }
+        run_all(&Server::start().await, cases).await;
     });
     runtime.block_on(join_all(groups));
+}
+
+/// All cases on a server share its time, so they run one after the other.
+async fn run_all(server: &Server, cases: &[Case]) {
+    let proxy = ClockProxy::start(server, &[CLOCK]).await;
+    for (n, case) in cases.iter().enumerate() {
+        run(&proxy, &format!("case{n}"), case).await;
+    }
+}
+
+/// Compares a server with the pure functions in so many cases, which are the same in each run.
+///
+/// # Panics
+/// If a decision or a value differs.
+pub(crate) async fn compare(server: &Server, count: usize) {
+    run_all(server, &fixed_sample(cases(), count)).await;
 }
 
 /// Also if it is behind the time of the process, or ahead, by more than the windows that the process sends.

@@ -136,7 +136,7 @@ impl Cells {
             {
                 let size = of_quota(size, quotas, n);
                 names.push(of_quota(ring, quotas, n));
-                format.push(format!("'c' .. {size}"));
+                format.push(format!("format('c%d', {size})"));
                 bytes.push(size);
             }
         }

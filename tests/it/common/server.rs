@@ -15,6 +15,8 @@ use super::wait::{BOUND, wait_until};
 pub(crate) struct Server {
     port: u16,
     is_tls: bool,
+    /// The program, and the arguments before those of the server.
+    launcher: Vec<String>,
     args: Vec<String>,
     dir: TempDir,
     process: Mutex<Option<Child>>,
@@ -33,6 +35,16 @@ impl Server {
             Self::options(port, dir).into_iter().chain(extra).collect()
         })
         .await
+    }
+
+    /// Starts a server that runs each script under several versions of Lua. If they differ in a call or in
+    /// the reply, that is an error.
+    pub(crate) async fn with_every_lua() -> Self {
+        let [python, script] = ["target/python/bin/python", "tests/it/common/every_lua.py"]
+            .map(|path| format!("{}/{path}", env!("CARGO_MANIFEST_DIR")));
+        assert!(Path::new(&python).exists(), "no {python}, which `make redis` installs");
+        let launcher = vec![python, script, binary()];
+        Self::launch_by(launcher, None, Self::options).await
     }
 
     /// Starts a server that speaks only TLS.
@@ -74,12 +86,21 @@ impl Server {
         tls: Option<&TlsFiles>,
         args: impl Fn(u16, &Path) -> Vec<String>,
     ) -> Self {
+        Self::launch_by(vec![binary()], tls, args).await
+    }
+
+    async fn launch_by(
+        launcher: Vec<String>,
+        tls: Option<&TlsFiles>,
+        args: impl Fn(u16, &Path) -> Vec<String>,
+    ) -> Self {
         let mut log = String::new();
         for _ in 0..10 {
             let (port, dir) = (free_port(), TempDir::new());
             let args = args(port, dir.path());
             let (is_tls, process) = (tls.is_some(), Mutex::new(None));
-            let server = Self { port, is_tls, args, dir, process };
+            let launcher = launcher.clone();
+            let server = Self { port, is_tls, launcher, args, dir, process };
             if server.run().await {
                 return server;
             }
@@ -175,9 +196,9 @@ impl Server {
     }
 
     fn spawn(&self) -> u32 {
-        let binary = env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| "redis-server".into());
         let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
-        let process = Command::new(&binary)
+        let process = Command::new(&self.launcher[0])
+            .args(&self.launcher[1..])
             .args(&self.args)
             .stdin(Stdio::null())
             .stderr(log.try_clone().unwrap())
@@ -185,10 +206,11 @@ impl Server {
             .spawn();
         let process = process.unwrap_or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => panic!(
-                "`{binary}` not found. `make redis` installs redis-server. REDIS_SERVER_BIN names \
-                 another binary."
+                "`{}` not found. `make redis` installs redis-server. REDIS_SERVER_BIN names another \
+                 binary.",
+                self.launcher[0]
             ),
-            _ => panic!("{binary}: {error}"),
+            _ => panic!("{}: {error}", self.launcher[0]),
         });
         let pid = process.id();
         *self.process.lock().unwrap() = Some(process);
@@ -213,6 +235,10 @@ impl Server {
     fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
+}
+
+fn binary() -> String {
+    env::var("REDIS_SERVER_BIN").unwrap_or_else(|_| "redis-server".into())
 }
 
 impl Drop for Server {

@@ -76,8 +76,8 @@ pub use policy::Policy;
 pub use policy_set::PolicySet;
 pub use quota::Quota;
 pub use resolve::{KeyResolver, Rejection, Resolution};
-#[cfg(feature = "redis")]
-pub use store::RedisStore;
 #[cfg(feature = "deadpool")]
 pub use store::redis::RedisPool;
 pub use store::{DividedStore, ManualClock, MemoryStore, Store};
+#[cfg(feature = "redis")]
+pub use store::{RedisServer, RedisStore};

@@ -41,7 +41,7 @@ pub use manual_clock::ManualClock;
 pub use memory::MemoryStore;
 pub(crate) use observation::{Observation, Observed, observe};
 #[cfg(feature = "redis")]
-pub use redis::RedisStore;
+pub use redis::{RedisServer, RedisStore};
 pub(crate) use registry::{Registry, RevisionId, Subscriber};
 pub(crate) use revision_denials::RevisionDenials;
 

@@ -7,6 +7,7 @@ mod blocks;
 mod calendars;
 mod charges;
 mod cluster;
+mod connections;
 mod customers;
 mod denials;
 mod dependency_rules;

@@ -14,16 +14,15 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::{
-    Client, ConnectionInfo, ErrorKind as RedisErrorKind, IntoConnectionInfo, Pipeline, RedisResult,
-    ServerErrorKind, Value,
-};
+use redis::{ErrorKind as RedisErrorKind, Pipeline, ServerErrorKind, Value};
 
 use super::cluster_view::View;
-use super::connector::{Connector, parse_server, to_config_error};
+use super::connector::Connector;
+use super::endpoint::Endpoint;
 use super::node::Node;
 use super::refresh::{self, Refresh, SlotSource};
 use super::routes::Routes;
+use super::server::RedisServer;
 use super::shared_connection::ConnectionSet;
 use super::slot_map::{SLOTS, SlotMap};
 use super::timer;
@@ -33,8 +32,8 @@ use crate::ConfigError;
 const MAX_NODES: usize = 2_000;
 
 pub(super) struct Cluster {
-    /// The first node given. Its user, password and TLS apply to all nodes.
-    first: ConnectionInfo,
+    /// The first node given. Its settings apply to all nodes.
+    first: Endpoint,
     first_connections: Arc<ConnectionSet>,
     seeds: Vec<(Node, Arc<ConnectionSet>)>,
     connections_per_node: usize,
@@ -60,14 +59,16 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     pub(super) fn new(
-        urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
+        nodes: impl IntoIterator<Item = impl Into<RedisServer>>,
     ) -> Result<Self, ConfigError> {
-        let infos = urls.into_iter().map(parse_server).collect::<Result<Vec<_>, _>>()?;
-        let first = infos.first().ok_or(no_node())?.clone();
-        let seeds = infos.into_iter().map(|info| {
-            let node = Node::of(&info)
+        let endpoints = nodes.into_iter().map(|node| node.into().endpoint());
+        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+        let first = endpoints.first().ok_or(no_node())?.clone();
+        let seeds = endpoints.into_iter().map(|endpoint| {
+            let node = endpoint
+                .node()
                 .ok_or(ConfigError::new("invalid cluster node: a host and a port are needed"))?;
-            Ok((node, connections(info, 1).map_err(to_config_error)?))
+            Ok((node, connections(endpoint, 1)))
         });
         let seeds = seeds.collect::<Result<Vec<_>, ConfigError>>()?;
         let (_, first_connections) = seeds.first().ok_or(no_node())?;
@@ -82,7 +83,7 @@ impl Cluster {
     }
 
     fn with_seeds(
-        first: ConnectionInfo,
+        first: Endpoint,
         first_connections: Arc<ConnectionSet>,
         seeds: Vec<(Node, Arc<ConnectionSet>)>,
         connections_per_node: usize,
@@ -155,13 +156,9 @@ impl Cluster {
         &self,
         nodes: &mut HashMap<Node, Arc<ConnectionSet>>,
         node: &Node,
-    ) -> Option<Arc<ConnectionSet>> {
-        if let Some(connections) = nodes.get(node) {
-            return Some(connections.clone());
-        }
-        let connections = connections(node.like(&self.first), self.connections_per_node).ok()?;
-        nodes.insert(node.clone(), connections.clone());
-        Some(connections)
+    ) -> Arc<ConnectionSet> {
+        let new = || connections(self.first.at(node), self.connections_per_node);
+        nodes.entry(node.clone()).or_insert_with(new).clone()
     }
 
     /// The same, unless too many nodes are known from redirections alone.
@@ -171,7 +168,7 @@ impl Cluster {
         node: &Node,
     ) -> Option<Arc<ConnectionSet>> {
         let is_possible = nodes.len() < MAX_NODES || nodes.contains_key(node);
-        if is_possible { self.connections_to(nodes, node) } else { None }
+        is_possible.then(|| self.connections_to(nodes, node))
     }
 
     fn find<'a>(
@@ -251,9 +248,8 @@ impl Cluster {
             let Some(node) = state.map.owner(slot).cloned() else { continue };
             // Neighbors often have the same owner.
             if last.as_ref().is_none_or(|(last, _)| *last != node) {
-                last = self
-                    .connections_to(&mut state.nodes, &node)
-                    .map(|connections| (node, connections));
+                let connections = self.connections_to(&mut state.nodes, &node);
+                last = Some((node, connections));
             }
             if let Some((_, connections)) = &last {
                 routes.set_owner(slot, connections);
@@ -290,9 +286,8 @@ impl SlotSource for Cluster {
     }
 }
 
-fn connections(info: ConnectionInfo, count: usize) -> RedisResult<Arc<ConnectionSet>> {
-    let client = Client::open(info)?;
-    Ok(Arc::new(ConnectionSet::new(Connector::client(client).into(), count)))
+fn connections(endpoint: Endpoint, count: usize) -> Arc<ConnectionSet> {
+    Arc::new(ConnectionSet::new(Connector::endpoint(endpoint).into(), count))
 }
 
 fn node_of(connections: &ConnectionSet) -> Option<Node> {

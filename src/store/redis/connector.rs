@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline,
-    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError,
+    RedisResult, Value,
 };
 
 use super::connection::Disconnection;
+use super::endpoint::Endpoint;
 #[cfg(feature = "sentinel")]
 use super::primary_report::Report;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
+use super::server::RedisServer;
 use super::server_error::ServerError;
-use super::tls;
 use crate::{ConfigError, Error, ErrorKind};
 
 /// An attempt to connect that takes longer has failed, as far as checks are concerned. Short enough
@@ -37,7 +38,7 @@ pub(super) struct Connector {
 
 #[derive(Clone)]
 enum Source {
-    Client(Box<Client>),
+    Server(Box<Endpoint>),
     #[cfg(feature = "deadpool")]
     Pool(deadpool_redis::Pool),
     #[cfg(feature = "deadpool-cluster")]
@@ -65,13 +66,13 @@ pub(super) enum Multiplexed {
 }
 
 impl Connector {
-    pub(super) fn client(client: Client) -> Self {
-        let server = client.get_connection_info().addr().to_string().into();
-        Self { source: Source::Client(client.into()), server }
+    pub(super) fn endpoint(endpoint: Endpoint) -> Self {
+        let server = endpoint.address().to_string().into();
+        Self { source: Source::Server(endpoint.into()), server }
     }
 
-    pub(super) fn url(url: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
-        Ok(Self::client(Client::open(parse_server(url)?).map_err(to_config_error)?))
+    pub(super) fn url(server: impl Into<RedisServer>) -> Result<Self, ConfigError> {
+        server.into().endpoint().map(Self::endpoint)
     }
 
     #[cfg(feature = "deadpool")]
@@ -91,11 +92,11 @@ impl Connector {
 
     #[cfg(feature = "sentinel")]
     pub(super) fn sentinel(
-        urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
+        sentinels: impl IntoIterator<Item = impl Into<RedisServer>>,
         service: String,
     ) -> Result<Self, ConfigError> {
         let server = format!("sentinel service {service}").into();
-        let sentinels = Sentinels::new(urls, service)?;
+        let sentinels = Sentinels::new(sentinels, service)?;
         Ok(Self { source: Source::Sentinels(sentinels.into()), server })
     }
 
@@ -120,7 +121,7 @@ impl Connector {
     /// The longest that [`connect`](Self::connect) may take.
     pub(super) fn patience(&self) -> Duration {
         match &self.source {
-            Source::Client(_) => CONNECT_TIMEOUT,
+            Source::Server(_) => CONNECT_TIMEOUT,
             // The sentinels are asked first.
             #[cfg(feature = "sentinel")]
             Source::Sentinels(_) => 2 * CONNECT_TIMEOUT,
@@ -136,15 +137,9 @@ impl Connector {
         disconnection: &Arc<Disconnection>,
     ) -> Result<(Multiplexed, Origin), Error> {
         let connection = match &self.source {
-            Source::Client(client) => {
-                let info = client.get_connection_info();
-                let (address, protocol) = (info.addr(), info.redis_settings().protocol());
-                tls::ensure_crypto_provider(address);
-                client
-                    .get_multiplexed_async_connection_with_config(&config(protocol, disconnection))
-                    .await
-                    .map(Multiplexed::Server)
-                    .map_err(|error| tls::connect_error(address, error))
+            Source::Server(endpoint) => {
+                let config = config(endpoint.protocol(), disconnection);
+                endpoint.connect(&config).await.map(Multiplexed::Server)
             }
             #[cfg(feature = "deadpool")]
             Source::Pool(pool) => pool
@@ -162,8 +157,7 @@ impl Connector {
                 .map_err(pool_to_error),
             #[cfg(feature = "sentinel")]
             Source::Sentinels(sentinels) => {
-                tls::ensure_crypto_provider(sentinels.address());
-                let config = config(ProtocolVersion::RESP3, disconnection);
+                let config = config(sentinels.primary_protocol(), disconnection);
                 let (connection, report) = sentinels.connect(&config).await?;
                 let origin = Origin::Primary(sentinels.clone(), report);
                 return Ok((Multiplexed::Server(connection), origin));
@@ -271,16 +265,6 @@ pub(super) fn to_config_error(error: RedisError) -> ConfigError {
     ConfigError::new(format!(
         "invalid Redis URL: {error} (expected something like redis://user:secret@host:6379/0{tls})"
     ))
-}
-
-pub(super) fn parse_server(url: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
-    let info = url.into_connection_info().map_err(to_config_error)?;
-    tls::check(&info)?;
-    tls::warn_if_insecure(&info);
-    let tcp = info.tcp_settings().clone().set_nodelay(true);
-    // Only RESP3 tells when the server closes a connection.
-    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    Ok(info.set_tcp_settings(tcp).set_redis_settings(settings))
 }
 
 /// No timeouts: the store has its own, which need no timer of Tokio.

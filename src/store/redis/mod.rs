@@ -14,6 +14,7 @@ mod cluster_view;
 mod connection;
 mod connector;
 mod digits;
+mod endpoint;
 mod flight;
 mod fragment;
 mod health;
@@ -37,6 +38,7 @@ mod routes;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+mod server;
 mod server_error;
 mod shared_connection;
 mod short;
@@ -57,17 +59,16 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use futures_util::future::join;
-use redis::IntoConnectionInfo;
-
 use self::blocks::RedisBlocks;
 use self::cluster::Cluster;
 use self::connector::Connector;
+use self::endpoint::Endpoint;
 use self::membership::Membership;
 use self::policy::RedisPolicy;
 pub(crate) use self::queue::QueuedCheck;
 use self::queue::Queues;
 use self::repayment::Repayment;
+pub use self::server::RedisServer;
 use self::topology::Topology;
 use super::blocks::Blocks;
 use super::local::Local;
@@ -76,6 +77,7 @@ use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
 use crate::algorithm::Limits;
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
+use futures_util::future::join;
 
 const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 
@@ -127,10 +129,10 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// out is no reason to replace it. After a failed attempt to connect, the store waits for up to
 /// half a second, with jitter, before the next one. Meanwhile checks fail immediately.
 ///
-/// [`open`](Self::open) and its siblings speak RESP3, which tells them when a server or a load
-/// balancer closes an idle connection, so they connect again before the next check. Connections
-/// that speak RESP2 (a `Client` with that setting, or a pool) notice it only when the next check
-/// fails.
+/// [`open`](Self::open) and its siblings speak RESP3, unless the [server](RedisServer)'s URL names RESP2.
+/// RESP3 tells them when a server or a load balancer closes an idle connection, so they connect again
+/// before the next check. Connections that speak RESP2 (those of most pools, too) notice it only when the
+/// next check fails.
 ///
 /// # TLS
 ///
@@ -169,9 +171,8 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 ///
 /// # Public dependencies
 ///
-/// [`open`](Self::open) and its siblings accept any `IntoConnectionInfo` of `redis` 1.x (1.7.1 or
-/// later), `from_client` accepts its `Client`, and `from_pool` accepts pools of `deadpool-redis`
-/// 0.23. Upgrading to a breaking release of one of them requires a breaking release of this crate.
+/// A [`RedisServer`] accepts the `ConnectionInfo` of `redis` 1.x (1.7.1 or later), `from_client` accepts
+/// its `Client`, and `from_pool` accepts pools of `deadpool-redis` 0.23. Upgrading to a breaking release of one of them requires a breaking release of this crate.
 ///
 /// # The server
 ///
@@ -262,21 +263,21 @@ impl RedisStore {
     ///
     /// If the URL is invalid. If the server is unreachable, the first check finds out, and the
     /// failure mode applies.
-    pub fn open(url: impl IntoConnectionInfo) -> Result<Self, ConfigError> {
-        Connector::url(url).map(Self::on)
+    pub fn open(server: impl Into<RedisServer>) -> Result<Self, ConfigError> {
+        Connector::url(server).map(Self::on)
     }
 
-    /// A store on a cluster. The given nodes are used to find the others. The user, password and
-    /// TLS of the first URL apply to all nodes. At least one of the given nodes must be up when the
+    /// A store on a cluster. The given nodes are used to find the others. The user, password, TLS and
+    /// protocol of the first one apply to all nodes. At least one of the given nodes must be up when the
     /// first check arrives.
     ///
     /// # Errors
     ///
     /// If one of the URLs is invalid, or there is none.
     pub fn open_cluster(
-        urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
+        nodes: impl IntoIterator<Item = impl Into<RedisServer>>,
     ) -> Result<Self, ConfigError> {
-        let cluster = Cluster::new(urls)?;
+        let cluster = Cluster::new(nodes)?;
         Ok(Self::with_topology(Topology::Cluster(cluster.into())))
     }
 
@@ -288,7 +289,7 @@ impl RedisStore {
     /// # Failovers
     ///
     /// While the store has a connection, it watches all sentinels: it subscribes to
-    /// `+switch-master` and asks each once a second. It leaves a primary as soon as a sentinel
+    /// `+switch-master`, if it speaks RESP3, and asks each once a second. It leaves a primary as soon as a sentinel
     /// reports a newer one.
     ///
     /// After a planned failover (`SENTINEL FAILOVER`) the old primary accepts writes for about ten
@@ -305,10 +306,10 @@ impl RedisStore {
     #[cfg(feature = "sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn open_sentinel(
-        urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
+        sentinels: impl IntoIterator<Item = impl Into<RedisServer>>,
         service: impl Into<String>,
     ) -> Result<Self, ConfigError> {
-        Connector::sentinel(urls, service.into()).map(Self::on)
+        Connector::sentinel(sentinels, service.into()).map(Self::on)
     }
 
     /// A store on the server of a client, for credential providers and other settings that a URL
@@ -330,7 +331,7 @@ impl RedisStore {
     /// ```
     pub fn from_client(client: redis::Client) -> Self {
         tls::warn_if_insecure(client.get_connection_info());
-        Self::on(Connector::client(client))
+        Self::on(Connector::endpoint(Endpoint::new(client.get_connection_info().clone())))
     }
 
     /// A store on connections of a pool, which the application may use too. The store detaches its

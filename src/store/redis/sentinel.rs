@@ -13,16 +13,15 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
-    ProtocolVersion, PushInfo, Role,
-};
+use redis::{AsyncConnectionConfig, Pipeline, ProtocolVersion, PushInfo, Role};
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
-use super::connector::{CONNECT_TIMEOUT, parse_server, plain_config, to_config_error, to_error};
+use super::connector::{CONNECT_TIMEOUT, plain_config, to_error};
+use super::endpoint::Endpoint;
 use super::node::Node;
 use super::primary_report::{Report, is_majority, newest};
-use super::{timer, tls};
+use super::server::RedisServer;
+use super::timer;
 use crate::{ConfigError, Error, ErrorKind};
 
 /// How long a sentinel may take to reply.
@@ -37,10 +36,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const SWITCH_CHANNEL: &str = "+switch-master";
 
 pub(super) struct Sentinels {
-    sentinels: Vec<Client>,
+    sentinels: Vec<Endpoint>,
     service: String,
-    /// The primary has the user, password, database and TLS of the first sentinel's URL.
-    first: ConnectionInfo,
+    /// How to connect to the primary, except for its address: like to the first sentinel.
+    primary: Endpoint,
     /// The latest report of each sentinel that is watched.
     reports: watch::Sender<Vec<Option<Report>>>,
     /// Locked by the connection that watches the sentinels for all of them.
@@ -51,27 +50,23 @@ pub(super) struct Sentinels {
 
 impl Sentinels {
     pub(super) fn new(
-        urls: impl IntoIterator<Item = impl IntoConnectionInfo>,
+        sentinels: impl IntoIterator<Item = impl Into<RedisServer>>,
         service: String,
     ) -> Result<Self, ConfigError> {
-        let infos = urls.into_iter().map(parse_server).collect::<Result<Vec<_>, _>>()?;
-        let first =
-            infos.first().ok_or(ConfigError::new("no sentinel given: name at least one"))?.clone();
-        let sentinels = infos.into_iter().map(|info| {
-            // A sentinel has no databases, and sends messages besides replies with RESP3 only.
-            let settings = info.redis_settings().clone().set_db(0);
-            let settings = settings.set_protocol(ProtocolVersion::RESP3);
-            Client::open(info.set_redis_settings(settings))
-        });
-        let sentinels = sentinels.collect::<Result<Vec<_>, _>>().map_err(to_config_error)?;
+        let endpoints = sentinels.into_iter().map(|sentinel| sentinel.into().endpoint());
+        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+        let primary = endpoints
+            .first()
+            .ok_or(ConfigError::new("no sentinel given: name at least one"))?
+            .clone();
+        let sentinels: Vec<_> = endpoints.into_iter().map(Endpoint::without_database).collect();
         let reports = watch::Sender::new(vec![None; sentinels.len()]);
         let (watching, logged) = Default::default();
-        Ok(Self { sentinels, service, first, reports, watching, logged })
+        Ok(Self { sentinels, service, primary, reports, watching, logged })
     }
 
-    /// Whether these use TLS, in which case the primary does too.
-    pub(super) fn address(&self) -> &ConnectionAddr {
-        self.first.addr()
+    pub(super) fn primary_protocol(&self) -> ProtocolVersion {
+        self.primary.protocol()
     }
 
     /// Connects to the primary, and returns the report that named it. If it is replaced meanwhile, the
@@ -98,10 +93,7 @@ impl Sentinels {
         primary: &Node,
         config: &AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, Error> {
-        let client = Client::open(primary.like(&self.first)).map_err(to_error)?;
-        let connection = client.get_multiplexed_async_connection_with_config(config).await;
-        let mut connection =
-            connection.map_err(|error| tls::connect_error(self.address(), error))?;
+        let mut connection = self.primary.at(primary).connect(config).await?;
         let role = redis::cmd("ROLE");
         match timeout(REPLY_TIMEOUT, role.query_async::<Role>(&mut connection)).await {
             Some(Ok(Role::Primary { .. })) => {
@@ -163,11 +155,8 @@ impl Sentinels {
         newest(reports.iter()).cloned().ok_or(failure)
     }
 
-    async fn ask_once(&self, sentinel: &Client) -> Result<Report, Error> {
-        let config = plain_config();
-        let connection = sentinel.get_multiplexed_async_connection_with_config(&config).await;
-        let connection = connection.map_err(|error| tls::connect_error(self.address(), error));
-        self.ask(&mut connection?).await
+    async fn ask_once(&self, sentinel: &Endpoint) -> Result<Report, Error> {
+        self.ask(&mut sentinel.connect(&plain_config()).await?).await
     }
 
     async fn ask(&self, sentinel: &mut MultiplexedConnection) -> Result<Report, Error> {
@@ -193,7 +182,7 @@ impl Sentinels {
         all.next().await;
     }
 
-    async fn watch_one(&self, index: usize, sentinel: &Client) -> Infallible {
+    async fn watch_one(&self, index: usize, sentinel: &Endpoint) -> Infallible {
         loop {
             // An error ends the connection to the sentinel. The others are still watched.
             let _ = self.follow(index, sentinel).await;
@@ -203,22 +192,26 @@ impl Sentinels {
     }
 
     /// Asks a sentinel whenever it publishes something, and at least once per interval: it does not
-    /// publish what others decide while it is cut off.
-    async fn follow(&self, index: usize, sentinel: &Client) -> Result<Infallible, Error> {
+    /// publish what others decide while it is cut off, and with RESP2 the connection that asks cannot be
+    /// subscribed.
+    async fn follow(&self, index: usize, sentinel: &Endpoint) -> Result<Infallible, Error> {
         let published = Arc::new(Notify::new());
-        let config = plain_config().set_push_sender({
+        let mut config = plain_config();
+        let may_subscribe = sentinel.protocol() != ProtocolVersion::RESP2;
+        if may_subscribe {
             let published = published.clone();
-            move |_: PushInfo| {
+            config = config.set_push_sender(move |_: PushInfo| {
                 published.notify_one();
                 Ok::<_, Infallible>(())
-            }
-        });
-        let connecting = sentinel.get_multiplexed_async_connection_with_config(&config);
-        let connection = timeout(CONNECT_TIMEOUT, connecting).await;
-        let silent = || Error::new(ErrorKind::Unavailable, "a sentinel did not reply");
-        let mut connection = connection.ok_or_else(silent)?.map_err(to_error)?;
-        // Without the permission to subscribe it is still asked.
-        let _ = timeout(REPLY_TIMEOUT, connection.subscribe(SWITCH_CHANNEL)).await;
+            });
+        }
+        let connection = timeout(CONNECT_TIMEOUT, sentinel.connect(&config)).await;
+        let mut connection =
+            connection.ok_or_else(|| unavailable("a sentinel did not reply"))??;
+        if may_subscribe {
+            // Without the permission to subscribe it is still asked.
+            let _ = timeout(REPLY_TIMEOUT, connection.subscribe(SWITCH_CHANNEL)).await;
+        }
         loop {
             let report = self.ask(&mut connection).await?;
             self.report(index, Some(report));

@@ -1,9 +1,8 @@
 //! TLS: what cannot work, what is not safe, and what rustls needs.
 
-use redis::{ConnectionAddr, ConnectionInfo, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo};
 
-use super::connector::to_error;
-use crate::{ConfigError, Error, ErrorKind};
+use crate::ConfigError;
 
 /// The features of this crate. The application may enable others of `redis` directly.
 #[derive(Clone, Copy)]
@@ -33,16 +32,6 @@ pub(super) fn warn_if_insecure(server: &ConnectionInfo) {
             "TLS certificates are not verified (`#insecure`): the connection is encrypted, but \
              anyone on the network path can pose as the server"
         );
-    }
-}
-
-/// What a failed attempt to connect means.
-pub(super) fn connect_error(address: &ConnectionAddr, error: RedisError) -> Error {
-    let error = to_error(error);
-    if matches!(address, ConnectionAddr::TcpTls { .. }) && error.kind() == ErrorKind::Unavailable {
-        error.with_message("no TLS connection to Redis")
-    } else {
-        error
     }
 }
 

@@ -1,0 +1,80 @@
+//! The address of a server, and what it takes to connect to it.
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind,
+    ProtocolVersion, RedisError,
+};
+
+use super::connector::to_error;
+use super::node::Node;
+use super::tls;
+use crate::{Error, ErrorKind};
+
+#[derive(Clone)]
+pub(super) struct Endpoint {
+    info: ConnectionInfo,
+}
+
+impl Endpoint {
+    pub(super) fn new(info: ConnectionInfo) -> Self {
+        Self { info }
+    }
+
+    pub(super) fn address(&self) -> &ConnectionAddr {
+        self.info.addr()
+    }
+
+    pub(super) fn protocol(&self) -> ProtocolVersion {
+        self.info.redis_settings().protocol()
+    }
+
+    /// The host and port, unless it is a Unix socket.
+    pub(super) fn node(&self) -> Option<Node> {
+        Node::of(&self.info)
+    }
+
+    /// The same user, password, database, TLS and options at the address of another server.
+    pub(super) fn at(&self, node: &Node) -> Self {
+        Self { info: node.like(&self.info) }
+    }
+
+    /// The same with the default database. Sentinels have no others.
+    #[cfg(feature = "sentinel")]
+    pub(super) fn without_database(mut self) -> Self {
+        let settings = self.info.redis_settings().clone().set_db(0);
+        self.info = self.info.set_redis_settings(settings);
+        self
+    }
+
+    pub(super) async fn connect(
+        &self,
+        config: &AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, Error> {
+        tls::ensure_crypto_provider(self.address());
+        let client = Client::open(self.info.clone()).map_err(to_error)?;
+        let connection = client.get_multiplexed_async_connection_with_config(config).await;
+        connection.map_err(|error| self.connect_error(error))
+    }
+
+    /// What a failed attempt to connect means.
+    fn connect_error(&self, error: RedisError) -> Error {
+        let lacks_resp3 = self.protocol() != ProtocolVersion::RESP2 && refuses_hello(&error);
+        let error = to_error(error);
+        let is_tls = matches!(self.address(), ConnectionAddr::TcpTls { .. });
+        if lacks_resp3 {
+            error.with_message("the server does not speak RESP3: add `?protocol=resp2` to its URL")
+        } else if is_tls && error.kind() == ErrorKind::Unavailable {
+            error.with_message("no TLS connection to Redis")
+        } else {
+            error
+        }
+    }
+}
+
+/// True if the server knows neither RESP3 nor, perhaps, the command that asks for it.
+fn refuses_hello(error: &RedisError) -> bool {
+    error.kind() == RedisErrorKind::RESP3NotSupported
+        || error.code() == Some("NOPROTO")
+        || error.detail().is_some_and(|detail| detail.contains("unknown command"))
+}

@@ -1,0 +1,142 @@
+//! What an application says about a server: its URL, and what a URL cannot express.
+
+use std::fmt;
+
+use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+
+use super::connector::to_config_error;
+use super::endpoint::Endpoint;
+use super::tls;
+use crate::ConfigError;
+
+/// A Redis server, as [`RedisStore::open`](crate::RedisStore::open) and its siblings accept it: a URL,
+/// or the `ConnectionInfo` of `redis`.
+///
+/// A URL is `redis://user:secret@host:6379/0`, or `unix:///run/redis.sock?db=0&user=...&pass=...` for a
+/// Unix socket. `rediss://` is the same with TLS. A query may name the protocol:
+/// `redis://host/?protocol=resp2`. Without it, the store speaks RESP3, which needs Redis 6 or a proxy
+/// that knows `HELLO`. A `ConnectionInfo` is used with its own protocol, which is RESP2 unless it is set.
+///
+/// With RESP3 the store notices at once when a server closes an idle connection. With RESP2 it notices
+/// that at the next check, which fails, or at the next [`keepalive`](crate::RedisStore::keepalive).
+///
+/// ```
+/// use fleetlimit::RedisStore;
+///
+/// # fn main() -> Result<(), fleetlimit::ConfigError> {
+/// let store = RedisStore::open("redis://twemproxy.internal:22121/?protocol=resp2")?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RedisServer {
+    address: Address,
+}
+
+#[derive(Clone)]
+enum Address {
+    Url(String),
+    Info(Box<ConnectionInfo>),
+}
+
+impl RedisServer {
+    /// Returns how to connect to the server.
+    pub(super) fn endpoint(self) -> Result<Endpoint, ConfigError> {
+        let info = match self.address {
+            Address::Url(url) => parse(&url)?,
+            Address::Info(info) => *info,
+        };
+        tls::check(&info)?;
+        tls::warn_if_insecure(&info);
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        Ok(Endpoint::new(info.set_tcp_settings(tcp)))
+    }
+}
+
+/// Parses a URL. Without a protocol it means RESP3, because only that tells when the server closes a
+/// connection.
+fn parse(url: &str) -> Result<ConnectionInfo, ConfigError> {
+    let info = url.into_connection_info().map_err(to_config_error)?;
+    if names_protocol(url) {
+        return Ok(info);
+    }
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    Ok(info.set_redis_settings(settings))
+}
+
+fn names_protocol(url: &str) -> bool {
+    let query = url.split_once('?').map_or("", |(_, rest)| rest);
+    let query = query.split('#').next().unwrap_or_default();
+    query.split('&').any(|pair| pair.split('=').next() == Some("protocol"))
+}
+
+impl From<&str> for RedisServer {
+    fn from(url: &str) -> Self {
+        url.to_owned().into()
+    }
+}
+
+impl From<String> for RedisServer {
+    fn from(url: String) -> Self {
+        Self { address: Address::Url(url) }
+    }
+}
+
+impl From<ConnectionInfo> for RedisServer {
+    fn from(info: ConnectionInfo) -> Self {
+        Self { address: Address::Info(info.into()) }
+    }
+}
+
+impl fmt::Debug for RedisServer {
+    /// Shows no password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = match &self.address {
+            Address::Url(url) => url.as_str().into_connection_info().ok(),
+            Address::Info(info) => Some((**info).clone()),
+        };
+        let address = address.map(|info| info.addr().to_string());
+        f.debug_struct("RedisServer").field("address", &address).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn protocol(server: impl Into<RedisServer>) -> ProtocolVersion {
+        server.into().endpoint().unwrap().protocol()
+    }
+
+    #[test]
+    fn the_protocol_of_the_url_is_used_and_without_one_resp3() {
+        for (url, expected) in [
+            ("redis://a", ProtocolVersion::RESP3),
+            ("redis://a/1", ProtocolVersion::RESP3),
+            ("redis://protocol=resp2@a", ProtocolVersion::RESP3),
+            ("unix:///socket?db=1", ProtocolVersion::RESP3),
+            ("redis://a?protocol=resp2", ProtocolVersion::RESP2),
+            ("redis://a/?x=1&protocol=2", ProtocolVersion::RESP2),
+            ("redis://a/?protocol=resp3", ProtocolVersion::RESP3),
+            ("unix:///socket?db=1&protocol=resp2", ProtocolVersion::RESP2),
+        ] {
+            assert_eq!(protocol(url), expected, "{url}");
+            assert_eq!(protocol(url.to_owned()), expected, "{url}");
+        }
+        let info = || "redis://a".into_connection_info().unwrap();
+        assert_eq!(protocol(info()), ProtocolVersion::RESP2);
+        let settings = info().redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        assert_eq!(protocol(info().set_redis_settings(settings)), ProtocolVersion::RESP3);
+        assert!(RedisServer::from("redis://a/?protocol=resp4").endpoint().is_err());
+    }
+
+    #[test]
+    fn the_password_is_not_shown() {
+        for server in ["redis://user:s3cret@host/0", "unix:///s?pass=s3cret", "redis://:s3cret@"] {
+            let text = format!("{:?}", RedisServer::from(server));
+            assert!(!text.contains("s3cret"), "{text}");
+        }
+        let info = "redis://user:s3cret@host/0".into_connection_info().unwrap();
+        let text = format!("{:?}", RedisServer::from(info));
+        assert_eq!(text, "RedisServer { address: Some(\"host:6379\"), .. }");
+    }
+}

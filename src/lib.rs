@@ -76,6 +76,8 @@ pub use policy::Policy;
 pub use policy_set::PolicySet;
 pub use quota::Quota;
 pub use resolve::{KeyResolver, Rejection, Resolution};
+#[cfg(feature = "sentinel")]
+pub use store::SentinelService;
 #[cfg(feature = "deadpool")]
 pub use store::redis::RedisPool;
 pub use store::{DividedStore, ManualClock, MemoryStore, Store};

@@ -40,6 +40,8 @@ pub use divided::DividedStore;
 pub use manual_clock::ManualClock;
 pub use memory::MemoryStore;
 pub(crate) use observation::{Observation, Observed, observe};
+#[cfg(feature = "sentinel")]
+pub use redis::SentinelService;
 #[cfg(feature = "redis")]
 pub use redis::{RedisServer, RedisStore};
 pub(crate) use registry::{Registry, RevisionId, Subscriber};

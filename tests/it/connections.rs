@@ -4,11 +4,13 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
+#[cfg(feature = "sentinel")]
+use fleetlimit::SentinelService;
 use fleetlimit::{ErrorKind, Quota, RedisStore, Source};
 
-use crate::common::{BOUND, Server, wait_until};
 #[cfg(feature = "sentinel")]
 use crate::common::Sentinel;
+use crate::common::{BOUND, Server, wait_until};
 use crate::exact::{test_limiter, uncached};
 
 const DAILY: Quota = Quota::per_day(1_000_000);
@@ -59,4 +61,34 @@ async fn sentinels_that_speak_resp2_are_watched_too() {
     })
     .await;
     assert_eq!(sentinel.subscribers().await, 0);
+}
+
+/// Each server accepts only its own password.
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_passwords_of_sentinels_and_primary_may_differ() {
+    let sentinel = Sentinel::start().await;
+    sentinel
+        .primary()
+        .grant(&[&Server::REQUIRED_COMMANDS[..], &["+role", "+select"]].concat())
+        .await;
+    for n in 0..3 {
+        let user = ["ACL", "SETUSER", "watcher", "on", ">other", "resetchannels", "-@all"];
+        let rights = ["+sentinel", "+subscribe", "&+switch-master"];
+        sentinel.sentinel(n).command(&[user.as_slice(), &rights].concat()).await;
+    }
+    let urls = || sentinel.urls().into_iter().map(|url| url.replace("://", "://watcher:other@"));
+    let service = SentinelService::new(sentinel.service_name());
+    let primary = "redis://fleetlimit:secret@primary.invalid/3";
+    let store = RedisStore::open_sentinel(urls(), service.clone().primary(primary)).unwrap();
+    let decision = test_limiter(store, DAILY).check("key").await.unwrap();
+    assert_eq!(decision.source(), Source::Store);
+    let keyspace = sentinel.primary().info("keyspace").await;
+    assert!(keyspace.contains_key("db3"), "{keyspace:?}");
+    wait_until("the sentinels are watched", BOUND, async || sentinel.subscribers().await == 3)
+        .await;
+    // With the user of the sentinels for the primary too, this is not possible.
+    let store = RedisStore::open_sentinel(urls(), service).unwrap();
+    let error = test_limiter(store, DAILY).check("key").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Server);
 }

@@ -17,6 +17,8 @@ use super::endpoint::Endpoint;
 use super::primary_report::Report;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
+#[cfg(feature = "sentinel")]
+use super::sentinel_service::SentinelService;
 use super::server::RedisServer;
 use super::server_error::ServerError;
 use crate::{ConfigError, Error, ErrorKind};
@@ -93,10 +95,10 @@ impl Connector {
     #[cfg(feature = "sentinel")]
     pub(super) fn sentinel(
         sentinels: impl IntoIterator<Item = impl Into<RedisServer>>,
-        service: String,
+        service: SentinelService,
     ) -> Result<Self, ConfigError> {
-        let server = format!("sentinel service {service}").into();
         let sentinels = Sentinels::new(sentinels, service)?;
+        let server = format!("sentinel service {}", sentinels.service()).into();
         Ok(Self { source: Source::Sentinels(sentinels.into()), server })
     }
 

@@ -38,6 +38,8 @@ mod routes;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+#[cfg(feature = "sentinel")]
+mod sentinel_service;
 mod server;
 mod server_error;
 mod shared_connection;
@@ -68,6 +70,8 @@ use self::policy::RedisPolicy;
 pub(crate) use self::queue::QueuedCheck;
 use self::queue::Queues;
 use self::repayment::Repayment;
+#[cfg(feature = "sentinel")]
+pub use self::sentinel_service::SentinelService;
 pub use self::server::RedisServer;
 use self::topology::Topology;
 use super::blocks::Blocks;
@@ -283,8 +287,8 @@ impl RedisStore {
 
     /// A store on the primary of a service that these sentinels monitor.
     ///
-    /// The primary's user, password, database and TLS are those of the first URL. If they differ
-    /// from the sentinels', use a pool and `from_pool`.
+    /// The service is its name, if the primary has the user, password and TLS of the first sentinel.
+    /// Otherwise it is a [`SentinelService`].
     ///
     /// # Failovers
     ///
@@ -307,7 +311,7 @@ impl RedisStore {
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     pub fn open_sentinel(
         sentinels: impl IntoIterator<Item = impl Into<RedisServer>>,
-        service: impl Into<String>,
+        service: impl Into<SentinelService>,
     ) -> Result<Self, ConfigError> {
         Connector::sentinel(sentinels, service.into()).map(Self::on)
     }

@@ -20,6 +20,7 @@ use super::connector::{CONNECT_TIMEOUT, plain_config, to_error};
 use super::endpoint::Endpoint;
 use super::node::Node;
 use super::primary_report::{Report, is_majority, newest};
+use super::sentinel_service::SentinelService;
 use super::server::RedisServer;
 use super::timer;
 use crate::{ConfigError, Error, ErrorKind};
@@ -38,7 +39,7 @@ const SWITCH_CHANNEL: &str = "+switch-master";
 pub(super) struct Sentinels {
     sentinels: Vec<Endpoint>,
     service: String,
-    /// How to connect to the primary, except for its address: like to the first sentinel.
+    /// How to connect to the primary, except for its address.
     primary: Endpoint,
     /// The latest report of each sentinel that is watched.
     reports: watch::Sender<Vec<Option<Report>>>,
@@ -51,18 +52,22 @@ pub(super) struct Sentinels {
 impl Sentinels {
     pub(super) fn new(
         sentinels: impl IntoIterator<Item = impl Into<RedisServer>>,
-        service: String,
+        service: SentinelService,
     ) -> Result<Self, ConfigError> {
+        let (service, primary) = service.into_parts()?;
         let endpoints = sentinels.into_iter().map(|sentinel| sentinel.into().endpoint());
         let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
-        let primary = endpoints
-            .first()
-            .ok_or(ConfigError::new("no sentinel given: name at least one"))?
-            .clone();
+        let first = endpoints.first().cloned();
+        let first = first.ok_or(ConfigError::new("no sentinel given: name at least one"))?;
+        let primary = primary.unwrap_or(first);
         let sentinels: Vec<_> = endpoints.into_iter().map(Endpoint::without_database).collect();
         let reports = watch::Sender::new(vec![None; sentinels.len()]);
         let (watching, logged) = Default::default();
         Ok(Self { sentinels, service, primary, reports, watching, logged })
+    }
+
+    pub(super) fn service(&self) -> &str {
+        &self.service
     }
 
     pub(super) fn primary_protocol(&self) -> ProtocolVersion {

@@ -82,4 +82,4 @@ pub use store::SentinelService;
 pub use store::redis::RedisPool;
 pub use store::{DividedStore, ManualClock, MemoryStore, Store};
 #[cfg(feature = "redis")]
-pub use store::{RedisServer, RedisStore};
+pub use store::{RedisCredentials, RedisServer, RedisStore};

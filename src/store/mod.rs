@@ -43,7 +43,7 @@ pub(crate) use observation::{Observation, Observed, observe};
 #[cfg(feature = "sentinel")]
 pub use redis::SentinelService;
 #[cfg(feature = "redis")]
-pub use redis::{RedisServer, RedisStore};
+pub use redis::{RedisCredentials, RedisServer, RedisStore};
 pub(crate) use registry::{Registry, RevisionId, Subscriber};
 pub(crate) use revision_denials::RevisionDenials;
 

@@ -27,9 +27,9 @@ use crate::{ConfigError, Error, ErrorKind};
 /// that one which began during an outage leaves time for the next within a second of its end.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The longest that a pool, whose slots may be in use by the application, is waited for.
-#[cfg(feature = "deadpool")]
-const POOL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest wait for the application: for a pool, whose slots may be in use, or a provider of
+/// credentials, which may have to fetch them.
+const PROVIDER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where connections come from.
 pub(super) struct Connector {
@@ -123,12 +123,15 @@ impl Connector {
     /// The longest that [`connect`](Self::connect) may take.
     pub(super) fn patience(&self) -> Duration {
         match &self.source {
+            Source::Server(endpoint) if endpoint.has_provider() => PROVIDER_TIMEOUT,
             Source::Server(_) => CONNECT_TIMEOUT,
+            #[cfg(feature = "sentinel")]
+            Source::Sentinels(sentinels) if sentinels.primary().has_provider() => PROVIDER_TIMEOUT,
             // The sentinels are asked first.
             #[cfg(feature = "sentinel")]
             Source::Sentinels(_) => 2 * CONNECT_TIMEOUT,
             #[cfg(feature = "deadpool")]
-            _ => POOL_TIMEOUT,
+            _ => PROVIDER_TIMEOUT,
         }
     }
 
@@ -159,7 +162,7 @@ impl Connector {
                 .map_err(pool_to_error),
             #[cfg(feature = "sentinel")]
             Source::Sentinels(sentinels) => {
-                let config = config(sentinels.primary_protocol(), disconnection);
+                let config = config(sentinels.primary().protocol(), disconnection);
                 let (connection, report) = sentinels.connect(&config).await?;
                 let origin = Origin::Primary(sentinels.clone(), report);
                 return Ok((Multiplexed::Server(connection), origin));

@@ -7,6 +7,7 @@ use redis::{
 };
 
 use super::connector::to_error;
+use super::credentials::CredentialsProvider;
 use super::node::Node;
 use super::tls;
 use crate::{Error, ErrorKind};
@@ -14,11 +15,17 @@ use crate::{Error, ErrorKind};
 #[derive(Clone)]
 pub(super) struct Endpoint {
     info: ConnectionInfo,
+    /// The source of user and password, if they are not in `info`.
+    credentials: Option<CredentialsProvider>,
 }
 
 impl Endpoint {
     pub(super) fn new(info: ConnectionInfo) -> Self {
-        Self { info }
+        Self { info, credentials: None }
+    }
+
+    pub(super) fn with_credentials(self, credentials: Option<CredentialsProvider>) -> Self {
+        Self { credentials, ..self }
     }
 
     pub(super) fn address(&self) -> &ConnectionAddr {
@@ -34,9 +41,14 @@ impl Endpoint {
         Node::of(&self.info)
     }
 
+    /// True if a provider may take a while before an attempt to connect begins.
+    pub(super) fn has_provider(&self) -> bool {
+        self.credentials.is_some()
+    }
+
     /// The same user, password, database, TLS and options at the address of another server.
     pub(super) fn at(&self, node: &Node) -> Self {
-        Self { info: node.like(&self.info) }
+        Self { info: node.like(&self.info), ..self.clone() }
     }
 
     /// The same with the default database. Sentinels have no others.
@@ -52,7 +64,12 @@ impl Endpoint {
         config: &AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, Error> {
         tls::ensure_crypto_provider(self.address());
-        let client = Client::open(self.info.clone()).map_err(to_error)?;
+        let mut info = self.info.clone();
+        if let Some(provider) = &self.credentials {
+            let settings = info.redis_settings().clone();
+            info = info.set_redis_settings(provider.provide().await?.apply(settings));
+        }
+        let client = Client::open(info).map_err(to_error)?;
         let connection = client.get_multiplexed_async_connection_with_config(config).await;
         connection.map_err(|error| self.connect_error(error))
     }

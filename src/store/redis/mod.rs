@@ -13,6 +13,7 @@ mod cluster_pool;
 mod cluster_view;
 mod connection;
 mod connector;
+mod credentials;
 mod digits;
 mod endpoint;
 mod flight;
@@ -64,6 +65,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use self::blocks::RedisBlocks;
 use self::cluster::Cluster;
 use self::connector::Connector;
+pub use self::credentials::RedisCredentials;
 use self::endpoint::Endpoint;
 use self::membership::Membership;
 use self::policy::RedisPolicy;
@@ -316,10 +318,9 @@ impl RedisStore {
         Connector::sentinel(sentinels, service.into()).map(Self::on)
     }
 
-    /// A store on the server of a client, for credential providers and other settings that a URL
-    /// cannot express. Certificates do not need it: see [TLS](Self#tls).
-    ///
-    /// The client's settings are used as they are. `TCP_NODELAY` is off in `redis` 1.x: turn it on
+    /// A store on the server of a client, whose settings are used as they are. Passwords that rotate and
+    /// certificates do not need it: see [`RedisServer`].
+    /// `TCP_NODELAY` is off in `redis` 1.x: turn it on
     /// with `ConnectionInfo::set_tcp_settings`, or a check that is sent while an earlier call is
     /// unacknowledged may wait for a delayed acknowledgement.
     ///

@@ -70,8 +70,9 @@ impl Sentinels {
         &self.service
     }
 
-    pub(super) fn primary_protocol(&self) -> ProtocolVersion {
-        self.primary.protocol()
+    /// How to connect to the primary, except for its address.
+    pub(super) fn primary(&self) -> &Endpoint {
+        &self.primary
     }
 
     /// Connects to the primary, and returns the report that named it. If it is replaced meanwhile, the
@@ -81,7 +82,7 @@ impl Sentinels {
         config: &AsyncConnectionConfig,
     ) -> Result<(MultiplexedConnection, Report), Error> {
         loop {
-            let report = self.primary().await?;
+            let report = self.ask_all().await?;
             let connection = {
                 let connecting = pin!(self.connect_to(&report.primary, config));
                 match select(connecting, pin!(self.replaced(&report))).await {
@@ -138,8 +139,8 @@ impl Sentinels {
         select(pin!(replaced), pin!(watch)).await;
     }
 
-    /// Asks all sentinels for the primary. Waits for a majority, if it replies soon.
-    async fn primary(&self) -> Result<Report, Error> {
+    /// Asks all sentinels which server is the primary. Waits for a majority, if it replies soon.
+    async fn ask_all(&self) -> Result<Report, Error> {
         let mut asked: FuturesUnordered<_> =
             self.sentinels.iter().map(|sentinel| self.ask_once(sentinel)).collect();
         let mut reports = Vec::new();

@@ -1,10 +1,12 @@
 //! What an application says about a server: its URL, and what a URL cannot express.
 
+use std::error::Error as StdError;
 use std::fmt;
 
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 use super::connector::to_config_error;
+use super::credentials::{CredentialsProvider, RedisCredentials};
 use super::endpoint::Endpoint;
 use super::tls;
 use crate::ConfigError;
@@ -30,6 +32,7 @@ use crate::ConfigError;
 #[derive(Clone)]
 pub struct RedisServer {
     address: Address,
+    credentials: Option<CredentialsProvider>,
 }
 
 #[derive(Clone)]
@@ -39,6 +42,39 @@ enum Address {
 }
 
 impl RedisServer {
+    /// Sets a provider of the user and password, for those that change: tokens of a cloud's IAM, Entra ID,
+    /// or secrets that Vault rotates. They replace those of the URL.
+    ///
+    /// The provider is called for each attempt to connect, so a new password applies from the next
+    /// connection on. That is at the latest when the [maximum age] of a connection ends, which has to be
+    /// less than the time for which the server accepts a connection with an old token. The provider may be
+    /// called several times per second while the server cannot be reached: it should keep what it fetches
+    /// over the network. If it fails, or takes longer than five seconds, the attempt fails with its error,
+    /// and the next one calls it again. Connections that work are not affected.
+    ///
+    /// [maximum age]: crate::RedisStore::max_connection_age
+    ///
+    /// ```
+    /// use fleetlimit::{RedisCredentials, RedisServer, RedisStore};
+    ///
+    /// # fn main() -> Result<(), fleetlimit::ConfigError> {
+    /// let server = RedisServer::from("redis://redis.internal:6379").credentials(async || {
+    ///     let password = tokio::fs::read_to_string("/run/secrets/redis").await?;
+    ///     Ok::<_, std::io::Error>(RedisCredentials::new("app", password.trim()))
+    /// });
+    /// let store = RedisStore::open(server)?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn credentials<P, F, E>(self, provider: P) -> Self
+    where
+        P: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output = Result<RedisCredentials, E>> + Send + 'static,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        Self { credentials: Some(CredentialsProvider::new(provider)), ..self }
+    }
+
     /// Returns how to connect to the server.
     pub(super) fn endpoint(self) -> Result<Endpoint, ConfigError> {
         let info = match self.address {
@@ -48,7 +84,7 @@ impl RedisServer {
         tls::check(&info)?;
         tls::warn_if_insecure(&info);
         let tcp = info.tcp_settings().clone().set_nodelay(true);
-        Ok(Endpoint::new(info.set_tcp_settings(tcp)))
+        Ok(Endpoint::new(info.set_tcp_settings(tcp)).with_credentials(self.credentials))
     }
 }
 
@@ -77,13 +113,13 @@ impl From<&str> for RedisServer {
 
 impl From<String> for RedisServer {
     fn from(url: String) -> Self {
-        Self { address: Address::Url(url) }
+        Self { address: Address::Url(url), credentials: None }
     }
 }
 
 impl From<ConnectionInfo> for RedisServer {
     fn from(info: ConnectionInfo) -> Self {
-        Self { address: Address::Info(info.into()) }
+        Self { address: Address::Info(info.into()), credentials: None }
     }
 }
 

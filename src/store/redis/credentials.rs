@@ -1,0 +1,99 @@
+//! The user and password of a connection, which may change from one connection to the next.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use redis::RedisConnectionInfo;
+
+use crate::{Error, ErrorKind};
+
+/// A user and a password of Redis. See [`RedisServer::credentials`](crate::RedisServer::credentials).
+#[derive(Clone)]
+pub struct RedisCredentials {
+    user: Option<String>,
+    password: String,
+}
+
+impl RedisCredentials {
+    /// The credentials of a user.
+    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self { user: Some(user.into()), password: password.into() }
+    }
+
+    /// The password of the default user (`requirepass`).
+    pub fn password(password: impl Into<String>) -> Self {
+        Self { user: None, password: password.into() }
+    }
+
+    /// Returns the settings of a connection with this user and password instead of its own.
+    pub(super) fn apply(&self, settings: RedisConnectionInfo) -> RedisConnectionInfo {
+        let settings = settings.set_password(&self.password);
+        // The default user's name is the same as none, and cannot be unset.
+        settings.set_username(self.user.as_deref().unwrap_or("default"))
+    }
+}
+
+impl fmt::Debug for RedisCredentials {
+    /// Shows no password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisCredentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+type BoxError = Box<dyn StdError + Send + Sync>;
+type Provided = Pin<Box<dyn Future<Output = Result<RedisCredentials, BoxError>> + Send>>;
+
+/// Returns the credentials of each new connection.
+#[derive(Clone)]
+pub(super) struct CredentialsProvider(Arc<dyn Fn() -> Provided + Send + Sync>);
+
+impl CredentialsProvider {
+    pub(super) fn new<P, F, E>(provider: P) -> Self
+    where
+        P: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output = Result<RedisCredentials, E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
+        Self(Arc::new(move || {
+            let credentials = provider();
+            Box::pin(async move { credentials.await.map_err(Into::into) })
+        }))
+    }
+
+    pub(super) async fn provide(&self) -> Result<RedisCredentials, Error> {
+        let failed = |error| {
+            let message = "the provider of credentials for Redis failed";
+            Error::caused_by(ErrorKind::Unavailable, message, Cause(error))
+        };
+        (self.0)().await.map_err(failed)
+    }
+}
+
+/// An error of the application's provider.
+#[derive(Debug)]
+struct Cause(BoxError);
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for Cause {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_password_is_not_shown() {
+        let credentials = RedisCredentials::new("app", "s3cret");
+        assert_eq!(format!("{credentials:?}"), "RedisCredentials { user: Some(\"app\"), .. }");
+    }
+}

@@ -2,8 +2,10 @@
 
 use std::error::Error as StdError;
 
-use fleetlimit::{ErrorKind, FailureMode, Limiter, Quota, RedisStore, Source};
-use redis::{Client, ClientTlsConfig, ConnectionInfo, TlsCertificates};
+#[cfg(feature = "sentinel")]
+use fleetlimit::SentinelService;
+use fleetlimit::{ErrorKind, FailureMode, Limiter, Quota, RedisServer, RedisStore, Source};
+use redis::{ClientTlsConfig, TlsCertificates};
 
 use crate::certificates::{Authority, Certificate};
 #[cfg(feature = "sentinel")]
@@ -22,17 +24,17 @@ pub(crate) fn trusting(
     url: String,
     authority: &Authority,
     client: Option<Certificate>,
-) -> ConnectionInfo {
+) -> RedisServer {
     let client_tls = client.map(|client| ClientTlsConfig {
         client_cert: client.certificate.into_bytes(),
         client_key: client.key.into_bytes(),
     });
     let root_cert = Some(authority.pem().into_bytes());
     let certificates = TlsCertificates { client_tls, root_cert };
-    Client::build_with_tls(url, certificates).unwrap().get_connection_info().clone()
+    RedisServer::from(url).certificates(certificates)
 }
 
-fn all_trusting(urls: Vec<String>, authority: &Authority) -> Vec<ConnectionInfo> {
+fn all_trusting(urls: Vec<String>, authority: &Authority) -> Vec<RedisServer> {
     urls.into_iter().map(|url| trusting(url, authority, None)).collect()
 }
 
@@ -164,4 +166,66 @@ async fn sentinels_and_a_primary_of_a_private_authority_are_trusted() {
     let sentinel = Sentinel::with_tls(&authority.server(HOST)).await;
     let sentinels = all_trusting(sentinel.urls(), &authority);
     assert_decides(RedisStore::open_sentinel(sentinels, sentinel.service_name()).unwrap()).await;
+}
+
+/// The certificates are for a name, and clients know the servers by IP address.
+const NAME: &str = "redis.example";
+
+#[tokio::test]
+async fn a_server_that_is_known_by_address_is_verified_by_its_tls_name() {
+    let authority = Authority::new();
+    let server = Server::with_tls::<&str>(&authority.server(NAME), &[]).await;
+    let trusting = |authority: &Authority| trusting(server.url(), authority, None);
+    assert_decides(RedisStore::open(trusting(&authority).tls_name(NAME)).unwrap()).await;
+    let stranger = Authority::new();
+    for refused in [
+        trusting(&authority),
+        trusting(&authority).tls_name("another.example"),
+        trusting(&stranger).tls_name(NAME),
+    ] {
+        let error = limiter(RedisStore::open(refused).unwrap()).check("key").await.unwrap_err();
+        assert_eq!(error.to_string(), "no TLS connection to Redis");
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_are_announced_by_address_are_verified_by_their_tls_name() {
+    let authority = Authority::new();
+    let cluster = Cluster::with_tls(&authority.server(NAME)).await;
+    let seed = trusting(cluster.node(0).url(), &authority, None).tls_name(NAME);
+    assert_decides(RedisStore::open_cluster([seed]).unwrap()).await;
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test]
+async fn a_primary_that_is_announced_by_address_is_verified_by_its_tls_name() {
+    let authority = Authority::new();
+    let sentinel = Sentinel::with_tls(&authority.server(NAME)).await;
+    let named = |url| trusting(url, &authority, None).tls_name(NAME);
+    let sentinels = || sentinel.urls().into_iter().map(named);
+    assert_decides(RedisStore::open_sentinel(sentinels(), sentinel.service_name()).unwrap()).await;
+    let primary = trusting("rediss://primary.invalid".into(), &authority, None);
+    let service = || SentinelService::new(sentinel.service_name());
+    let service_by_name = service().primary(primary.clone().tls_name(NAME));
+    assert_decides(RedisStore::open_sentinel(sentinels(), service_by_name).unwrap()).await;
+    // Nothing of the sentinels applies to a primary of its own.
+    let store = RedisStore::open_sentinel(sentinels(), service().primary(primary)).unwrap();
+    let error = limiter(store).check("key").await.unwrap_err();
+    assert_eq!(error.to_string(), "no TLS connection to Redis");
+}
+
+#[test]
+fn a_tls_name_that_nothing_is_verified_against_is_an_error() {
+    for (url, name, reason) in [
+        ("redis://127.0.0.1", NAME, "needs TLS"),
+        ("rediss://127.0.0.1/#insecure", NAME, "has no effect"),
+        ("rediss://127.0.0.1", "", "invalid TLS name"),
+        ("rediss://127.0.0.1", "redis.example:6379", "invalid TLS name"),
+    ] {
+        let error = RedisStore::open(RedisServer::from(url).tls_name(name)).unwrap_err();
+        assert!(error.to_string().contains(reason), "{url} {name:?}: {error}");
+    }
+    let without_tls = trusting("redis://127.0.0.1".into(), &Authority::new(), None);
+    let error = RedisStore::open(without_tls).unwrap_err();
+    assert!(error.to_string().contains("invalid TLS certificates"), "{error}");
 }

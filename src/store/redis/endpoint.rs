@@ -1,10 +1,16 @@
 //! The address of a server, and what it takes to connect to it.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use redis::aio::MultiplexedConnection;
+use redis::io::AsyncDNSResolver;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind,
-    ProtocolVersion, RedisError,
+    ProtocolVersion, RedisError, RedisFuture,
 };
+
+use tokio::net::lookup_host;
 
 use super::connector::to_error;
 use super::credentials::CredentialsProvider;
@@ -14,18 +20,16 @@ use crate::{Error, ErrorKind};
 
 #[derive(Clone)]
 pub(super) struct Endpoint {
-    info: ConnectionInfo,
+    pub(super) info: ConnectionInfo,
     /// The source of user and password, if they are not in `info`.
-    credentials: Option<CredentialsProvider>,
+    pub(super) credentials: Option<CredentialsProvider>,
+    /// The name for which the server's certificate has to be valid, if it is not the host.
+    pub(super) tls_name: Option<Arc<str>>,
 }
 
 impl Endpoint {
     pub(super) fn new(info: ConnectionInfo) -> Self {
-        Self { info, credentials: None }
-    }
-
-    pub(super) fn with_credentials(self, credentials: Option<CredentialsProvider>) -> Self {
-        Self { credentials, ..self }
+        Self { info, credentials: None, tls_name: None }
     }
 
     pub(super) fn address(&self) -> &ConnectionAddr {
@@ -69,7 +73,13 @@ impl Endpoint {
             let settings = info.redis_settings().clone();
             info = info.set_redis_settings(provider.provide().await?.apply(settings));
         }
+        // `redis` verifies the host of the address, so a resolver leads from the name to the server.
+        let named = self.tls_name.as_ref().zip(self.node()).map(|(name, node)| {
+            info = Node::new(name, node.port).like(&info);
+            config.clone().set_dns_resolver(HostResolver(node.host))
+        });
         let client = Client::open(info).map_err(to_error)?;
+        let config = named.as_ref().unwrap_or(config);
         let connection = client.get_multiplexed_async_connection_with_config(config).await;
         connection.map_err(|error| self.connect_error(error))
     }
@@ -86,6 +96,26 @@ impl Endpoint {
         } else {
             error
         }
+    }
+}
+
+/// Resolves every name to the addresses of this host.
+struct HostResolver(Arc<str>);
+
+impl AsyncDNSResolver for HostResolver {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        _: &'b str,
+        port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        Box::pin(async move {
+            let addresses: Vec<_> = lookup_host((&*self.0, port)).await?.collect();
+            if addresses.is_empty() {
+                // Without any address `redis` would panic.
+                return Err((RedisErrorKind::Io, "the host has no address").into());
+            }
+            Ok(Box::new(addresses.into_iter()) as _)
+        })
     }
 }
 

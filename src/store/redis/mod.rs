@@ -146,24 +146,10 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// both, `redis` uses rustls, and trusts no certificate unless `tls-rustls-webpki-roots` is enabled
 /// too. Settings with which no connection could be made are a [`ConfigError`].
 ///
-/// For a private certificate authority or client certificates, build the connection info with them.
-/// `open` accepts it. `open_cluster` and `open_sentinel` use the certificates of the first URL for all
-/// nodes, and for the primary:
-///
-/// ```no_run
-/// # #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use redis::{Client, TlsCertificates};
-/// use fleetlimit::RedisStore;
-///
-/// let root_cert = Some(std::fs::read("authority.pem")?);
-/// let certificates = TlsCertificates { client_tls: None, root_cert };
-/// let client = Client::build_with_tls("rediss://redis.internal:6379", certificates)?;
-/// let store = RedisStore::open(client.get_connection_info().clone())?;
-/// # Ok(()) }
-/// # #[cfg(not(any(feature = "tls-rustls", feature = "tls-native-tls")))]
-/// # fn main() {}
-/// ```
+/// [`RedisServer`] takes the certificates of a private authority, client certificates, and the name that a
+/// certificate has to have if servers are announced by IP address. Those of the first server apply to all
+/// nodes of a cluster, and to the primary that sentinels report unless its
+/// [service](SentinelService::primary) says otherwise.
 ///
 /// `rediss://host:6379/#insecure` accepts every certificate, for tests. The store logs a warning
 /// when it is built.
@@ -273,8 +259,8 @@ impl RedisStore {
         Connector::url(server).map(Self::on)
     }
 
-    /// A store on a cluster. The given nodes are used to find the others. The user, password, TLS and
-    /// protocol of the first one apply to all nodes. At least one of the given nodes must be up when the
+    /// A store on a cluster. The given nodes are used to find the others. All [settings](RedisServer) of
+    /// the first one apply to the nodes that are found. At least one of the given nodes must be up when the
     /// first check arrives.
     ///
     /// # Errors

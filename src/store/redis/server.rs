@@ -2,7 +2,10 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
+#[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+use redis::TlsCertificates;
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 use super::connector::to_config_error;
@@ -33,6 +36,9 @@ use crate::ConfigError;
 pub struct RedisServer {
     address: Address,
     credentials: Option<CredentialsProvider>,
+    tls_name: Option<Arc<str>>,
+    #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+    certificates: Option<TlsCertificates>,
 }
 
 #[derive(Clone)]
@@ -75,16 +81,73 @@ impl RedisServer {
         Self { credentials: Some(CredentialsProvider::new(provider)), ..self }
     }
 
+    /// Sets the name for which the server's certificate has to be valid: by default the host of the
+    /// URL, and for other nodes of a cluster, and a primary that sentinels report, their host or IP
+    /// address. It is sent to the server, too (SNI). All else is verified as usual.
+    ///
+    /// Use it for servers that are announced by IP address and have certificates for a name, and for a
+    /// server behind a tunnel. For a cluster, name one that the certificates of all nodes include. With a
+    /// wildcard certificate, any name that it covers will do.
+    ///
+    /// ```
+    /// use fleetlimit::{RedisServer, RedisStore};
+    ///
+    /// # #[cfg(any(feature = "tls-rustls-webpki-roots", feature = "tls-native-tls"))]
+    /// # fn main() -> Result<(), fleetlimit::ConfigError> {
+    /// let seed = RedisServer::from("rediss://redis.internal:6379").tls_name("redis.internal");
+    /// let store = RedisStore::open_cluster([seed])?;
+    /// # Ok(()) }
+    /// # #[cfg(not(any(feature = "tls-rustls-webpki-roots", feature = "tls-native-tls")))]
+    /// # fn main() {}
+    /// ```
+    #[must_use]
+    pub fn tls_name(self, name: impl Into<Arc<str>>) -> Self {
+        Self { tls_name: Some(name.into()), ..self }
+    }
+
+    /// Sets the certificates of a private authority, which are trusted instead of the public ones, and
+    /// those that are sent to the server.
+    ///
+    /// ```no_run
+    /// use fleetlimit::{RedisServer, RedisStore};
+    /// use redis::TlsCertificates;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let root_cert = Some(std::fs::read("authority.pem")?);
+    /// let certificates = TlsCertificates { client_tls: None, root_cert };
+    /// let server = RedisServer::from("rediss://redis.internal:6379").certificates(certificates);
+    /// let store = RedisStore::open(server)?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))))]
+    #[must_use]
+    pub fn certificates(self, certificates: TlsCertificates) -> Self {
+        Self { certificates: Some(certificates), ..self }
+    }
+
     /// Returns how to connect to the server.
     pub(super) fn endpoint(self) -> Result<Endpoint, ConfigError> {
         let info = match self.address {
             Address::Url(url) => parse(&url)?,
             Address::Info(info) => *info,
         };
+        #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+        let info = match self.certificates {
+            Some(certificates) => tls::with_certificates(info, certificates)?,
+            None => info,
+        };
         tls::check(&info)?;
+        if let Some(name) = &self.tls_name {
+            tls::check_name(&info, name)?;
+        }
         tls::warn_if_insecure(&info);
         let tcp = info.tcp_settings().clone().set_nodelay(true);
-        Ok(Endpoint::new(info.set_tcp_settings(tcp)).with_credentials(self.credentials))
+        Ok(Endpoint {
+            info: info.set_tcp_settings(tcp),
+            credentials: self.credentials,
+            tls_name: self.tls_name,
+        })
     }
 }
 
@@ -105,6 +168,18 @@ fn names_protocol(url: &str) -> bool {
     query.split('&').any(|pair| pair.split('=').next() == Some("protocol"))
 }
 
+impl From<Address> for RedisServer {
+    fn from(address: Address) -> Self {
+        Self {
+            address,
+            credentials: None,
+            tls_name: None,
+            #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+            certificates: None,
+        }
+    }
+}
+
 impl From<&str> for RedisServer {
     fn from(url: &str) -> Self {
         url.to_owned().into()
@@ -113,13 +188,13 @@ impl From<&str> for RedisServer {
 
 impl From<String> for RedisServer {
     fn from(url: String) -> Self {
-        Self { address: Address::Url(url), credentials: None }
+        Address::Url(url).into()
     }
 }
 
 impl From<ConnectionInfo> for RedisServer {
     fn from(info: ConnectionInfo) -> Self {
-        Self { address: Address::Info(info.into()), credentials: None }
+        Address::Info(info.into()).into()
     }
 }
 

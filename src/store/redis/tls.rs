@@ -1,5 +1,9 @@
 //! TLS: what cannot work, what is not safe, and what rustls needs.
 
+use std::net::IpAddr;
+
+#[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+use redis::{Client, TlsCertificates};
 use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::ConfigError;
@@ -21,6 +25,38 @@ const FEATURES: Features = Features {
 /// Rejects TLS settings with which no connection could be made.
 pub(super) fn check(server: &ConnectionInfo) -> Result<(), ConfigError> {
     check_with(FEATURES, server.addr())
+}
+
+/// Rejects a name that no certificate is verified against, or that none could have.
+pub(super) fn check_name(server: &ConnectionInfo, name: &str) -> Result<(), ConfigError> {
+    let is_label = |label: &str| {
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        (1..64).contains(&label.len()) && label.bytes().all(is_valid)
+    };
+    let error = match server.addr() {
+        ConnectionAddr::TcpTls { insecure: true, .. } => {
+            "a TLS name has no effect with `#insecure`, which verifies no certificate: remove one of them"
+        }
+        ConnectionAddr::TcpTls { .. } => {
+            if name.parse::<IpAddr>().is_ok() || name.split('.').all(is_label) {
+                return Ok(());
+            }
+            "invalid TLS name: it must be a host name such as `redis.internal`, or an IP address, without a port"
+        }
+        _ => "a TLS name needs TLS: use rediss://",
+    };
+    Err(ConfigError::new(error))
+}
+
+/// Sets the certificates of a server that is reached through TLS.
+#[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+pub(super) fn with_certificates(
+    server: ConnectionInfo,
+    certificates: TlsCertificates,
+) -> Result<ConnectionInfo, ConfigError> {
+    let invalid = |error| ConfigError::new(format!("invalid TLS certificates: {error}"));
+    let client = Client::build_with_tls(server, certificates).map_err(invalid)?;
+    Ok(client.get_connection_info().clone())
 }
 
 /// Logs that the server's certificate is not verified.

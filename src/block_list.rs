@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use crate::store::blocks::{BlockChange, Blocks, Member};
 use crate::store::sealed::Open;
-use crate::{Error, ErrorKind, Key, Store};
+use crate::{Error, ErrorKind, Key, Store, cooperation};
 
 /// The keys that an operator has blocked for a time, in all processes that share a store.
 ///
@@ -87,6 +87,7 @@ impl BlockList {
             let message = format!("a key can be blocked for 1 ms to 365 days, not for {time:?}");
             return Err(Error::new(ErrorKind::Rejected, message));
         }
+        cooperation::proceed().await;
         self.0.change(BlockChange::Block(member(policy, &key.into()), time)).await
     }
 
@@ -96,6 +97,7 @@ impl BlockList {
     ///
     /// If the store fails: then the key may be blocked or not.
     pub async fn unblock(&self, policy: &str, key: impl Into<Key>) -> Result<(), Error> {
+        cooperation::proceed().await;
         self.0.change(BlockChange::Unblock(member(policy, &key.into()))).await
     }
 
@@ -106,6 +108,7 @@ impl BlockList {
     ///
     /// If the store fails, or does not reply within a second: what this process knows stays as it is.
     pub async fn refresh(&self) -> Result<(), Error> {
+        cooperation::proceed().await;
         self.0.follow();
         self.0.refresh().await
     }

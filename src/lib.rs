@@ -35,6 +35,7 @@ mod address;
 mod algorithm;
 mod block_list;
 mod calendar;
+mod cooperation;
 mod costs;
 mod decision;
 #[cfg(feature = "denied-keys")]

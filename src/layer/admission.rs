@@ -13,7 +13,7 @@ use super::protocol::{Checking, Protocol};
 use super::settlement::Settlement;
 use crate::algorithm::Patience;
 use crate::limiter::{CheckState, HeldRevision, PendingCheck, Revision, Wait, Waiter};
-use crate::{Costs, Decision, Error, Key, KeyResolver, Limiter, Resolution};
+use crate::{Costs, Decision, Error, Key, KeyResolver, Limiter, Resolution, cooperation};
 
 pin_project! {
     #[project = AdmissionProj]
@@ -222,6 +222,8 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                     return Poll::Ready(Ok((result, context.take())));
                 }
                 AdmissionProj::Responded { response } => {
+                    // Unlike a service, this waits for nothing.
+                    ready!(cooperation::poll_proceed(cx));
                     return match response.take() {
                         Some(response) => Poll::Ready(Err(response)),
                         None => Poll::Pending,

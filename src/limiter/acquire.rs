@@ -8,7 +8,7 @@ use super::Limiter;
 use super::check::CheckState;
 use super::waiting::{Wait, Waiter};
 use crate::algorithm::Patience;
-use crate::{Costs, Decision, Error, Key};
+use crate::{Costs, Decision, Error, Key, cooperation};
 
 /// Permits that were taken in advance: see [`Limiter::reserve`].
 ///
@@ -171,6 +171,7 @@ impl Limiter {
     /// As for [`check_costs`](Self::check_costs).
     pub async fn reserve(&self, key: impl Into<Key>, costs: Costs) -> Result<Reservation, Error> {
         let key = key.into();
+        cooperation::proceed().await;
         let patience = u64::try_from(self.inner.max_wait.as_micros()).unwrap_or(u64::MAX);
         let waiter = Waiter::new(self);
         let (held, state) = {

@@ -10,7 +10,7 @@ use super::taken::Taken;
 use super::{HeldRevision, InvalidateOnDrop, Limiter, Revision};
 use crate::algorithm::{Adjustment, Charge};
 use crate::store::{Op, PendingVerdict};
-use crate::{Costs, Error, ErrorKind, Key};
+use crate::{Costs, Error, ErrorKind, Key, cooperation};
 
 impl Limiter {
     /// Takes `cost` permits from every quota, whether or not they are there: for costs that are
@@ -149,6 +149,7 @@ impl Limiter {
         if adjustment.is_nothing() {
             return Ok(());
         }
+        cooperation::proceed().await;
         let is_credit = adjustment.is_credit();
         self.apply(held, key, Op::Adjust(adjustment), is_credit).await
     }

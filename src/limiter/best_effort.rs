@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::{CheckState, Limiter, Taken};
-use crate::{Costs, Decision, Error, Key, Source};
+use crate::{Costs, Decision, Error, Key, Source, cooperation};
 
 /// Limits on several keys for one request: per user, per tenant, and for everyone.
 ///
@@ -83,6 +83,7 @@ impl BestEffortChecks {
     pub async fn check(self) -> Result<Decision, Error> {
         let (mut earlier, mut tightest) = (GiveBack(Vec::new()), None::<Decision>);
         for (limiter, key, costs) in self.0 {
+            cooperation::proceed().await;
             let since = Instant::now();
             let (held, state) = {
                 let revision = limiter.revision();

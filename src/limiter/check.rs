@@ -10,7 +10,7 @@ use crate::metrics::Outcome;
 use crate::store::{self, Observed, Op, PendingVerdict};
 use crate::trace;
 use crate::verdict::Verdict;
-use crate::{Costs, Decision, Error, ErrorKind, Key, Source};
+use crate::{Costs, Decision, Error, ErrorKind, Key, Source, cooperation};
 
 /// The future of a check: see [`Limiter::check`].
 ///
@@ -278,6 +278,7 @@ impl Future for Check<'_> {
         let Self { limiter, key, progress } = &mut *self;
         // Taken out before the check: to drop it afterwards, the decision would have to be moved.
         if let Progress::New(_) = progress
+            && cooperation::poll_proceed(cx).is_ready()
             && let Progress::New(costs) = mem::replace(progress, Progress::Done)
         {
             match CheckState::start(limiter, &limiter.revision(), key, &costs) {

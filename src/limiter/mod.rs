@@ -29,7 +29,7 @@ use self::other_numbers::OtherNumbers;
 use self::revision::{Revisions, Settings};
 use self::waiting::Waiters;
 use crate::store::{Op, PendingVerdict, RevisionDenials, Store, Subscriber};
-use crate::{ConfigError, Costs, Decision, Error, Key, Policy, Source};
+use crate::{ConfigError, Costs, Decision, Error, Key, Policy, Source, cooperation};
 
 pub use acquire::Reservation;
 pub use best_effort::BestEffortChecks;
@@ -122,6 +122,13 @@ impl Limiter {
     /// The returned future is lazy: the check starts when it is first polled. A check that is
     /// dropped before it was sent to the store is not charged.
     ///
+    /// Many checks complete at once, such as those on a [`MemoryStore`](crate::MemoryStore), cached
+    /// denials, and checks in an outage. So that a loop of them does not starve other tasks, checks and
+    /// all other operations take part in Tokio's [cooperative scheduling](tokio::task::coop), and yield
+    /// from time to time. Synchronous code inside of a task that polls a check itself, as with
+    /// `now_or_never` or the `block_on` of another crate, has to wrap it in
+    /// [`unconstrained`](tokio::task::coop::unconstrained).
+    ///
     /// The future borrows the limiter. To spawn a check, move a clone into the task:
     ///
     /// ```
@@ -178,6 +185,7 @@ impl Limiter {
     /// If the store failed, for any failure mode.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         let key = key.into();
+        cooperation::proceed().await;
         let held = self.revision().hold();
         let revision = self.held(&held);
         let mut pending = PendingVerdict::default();
@@ -200,6 +208,7 @@ impl Limiter {
     /// If the store failed, for any failure mode.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key = key.into();
+        cooperation::proceed().await;
         let reset = self.revision().backend.reset(&key);
         let _invalidate = InvalidateOnDrop { limiter: self, key };
         reset.await

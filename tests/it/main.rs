@@ -8,6 +8,7 @@ mod calendars;
 mod charges;
 mod cluster;
 mod connections;
+mod cooperation;
 mod customers;
 mod denials;
 mod dependency_rules;

@@ -52,6 +52,15 @@ pub enum FailureMode {
     ///   fleet can admit an extra share for each new instance.
     /// - An instance that loses Redis while others still reach it uses its share in addition to what Redis
     ///   admits. The same applies to checks whose reply is late, or that are not sent because too many wait.
+    /// - An instance that was suspended, for example with its machine, and goes on in an outage, may not know
+    ///   that the others have divided its share. If it could not register for more than 10 seconds (longer with
+    ///   more than 100 instances) because it did not run, it gives its share up when its next registration
+    ///   fails, which takes at most 3 seconds: until then it adds its share of a burst and of the rate, and
+    ///   afterwards nothing. (It keeps what [`set_instances`](crate::RedisStore::set_instances) leaves to it,
+    ///   and everything if it was the only instance.)
+    /// - An instance that was running, but could not reach Redis for so long while others could, keeps its
+    ///   share, because it cannot know about them. If Redis then fails for all, it uses this share in addition
+    ///   to those of the others.
     /// - A charge whose reply is lost is not repeated, because Redis may have made it. So each time that
     ///   Redis goes away, what an instance has taken since its last charge may never be charged. The same
     ///   applies to what it has not charged yet when it exits.

@@ -48,11 +48,8 @@ impl Plan {
         let known = self.0.len().max(1);
         let all: u64 = self.0.iter().map(|(_, weight)| u64::from(*weight)).sum();
         let equal = (all / known as u64).max(1) as u32;
-        // Identities in Redis are smaller.
         let others = self.0.len()..total.min(MAX_INSTANCES);
-        self.0.extend(
-            others.map(|number| (InstanceId::MAX - MAX_INSTANCES as u64 + number as u64, equal)),
-        );
+        self.0.extend(others.map(|number| (unidentified(number), equal)));
         self
     }
 
@@ -95,6 +92,15 @@ impl Share {
         Self { me: self.me, agreed, proposed: proposed.map(|plan| plan.among(total)) }
     }
 
+    /// The share of this instance once the others have forgotten it: what they leave to an instance that they
+    /// do not know. `None` if it is none of several instances.
+    pub(crate) fn forgotten(&self) -> Option<Self> {
+        let mut others = self.latest().clone();
+        others.0.retain(|(id, _)| *id != self.me);
+        let is_one_of_several = (1..self.instances()).contains(&others.len());
+        is_one_of_several.then(|| Self::new(unidentified(others.len()), others, None))
+    }
+
     /// How many of these permits are for this instance, for a key with this
     /// [hash](Key::stable_hash). One that has just joined uses the plan that it is part of.
     pub(crate) fn part(&self, key: u64, permits: u64) -> u64 {
@@ -115,8 +121,17 @@ impl Share {
 
     /// How many instances divide the limits.
     pub(crate) fn instances(&self) -> usize {
-        self.proposed.as_ref().unwrap_or(&self.agreed).len()
+        self.latest().len()
     }
+
+    fn latest(&self) -> &Plan {
+        self.proposed.as_ref().unwrap_or(&self.agreed)
+    }
+}
+
+/// The identity of an instance that the fleet does not know. Identities in Redis are smaller.
+fn unidentified(number: usize) -> InstanceId {
+    InstanceId::MAX - MAX_INSTANCES as u64 + number as u64
 }
 
 /// Where an instance ranks for a key: the finalizer of SplitMix64.
@@ -226,6 +241,31 @@ mod tests {
         let enforced: u64 = (0..1_000).map(parts).sum();
         assert!((0..1_000).all(|key| parts(key) <= 1));
         assert!((850..=950).contains(&enforced), "{enforced} of 1,000 keys");
+    }
+
+    #[test]
+    fn an_instance_that_the_others_have_forgotten_has_only_what_they_leave() {
+        let plan = Plan::new([(0, 30), (1, 10), (2, 20)]);
+        let forgotten = Share::new(2, plan.clone(), None).forgotten().unwrap();
+        let parts = |total: usize| {
+            let others = [0, 1].map(|id| Share::new(id, Plan::new([(0, 30), (1, 10)]), None));
+            let shares = others.into_iter().chain([forgotten.clone()]);
+            shares.map(|share| share.among(total).part(7, 1_200)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(0), [900, 300, 0]);
+        // Somebody else counts it.
+        assert_eq!(parts(3), [600, 200, 400]);
+        assert_eq!(forgotten.forgotten(), None, "it has no more to lose");
+        // Of the latest plan.
+        let joined = Share::new(2, Plan::even(2), Some(plan)).forgotten().unwrap();
+        assert_eq!((joined.part(7, 1_200), joined.instances()), (0, 2));
+    }
+
+    /// Nobody else can have its share.
+    #[test]
+    fn the_only_instance_is_never_forgotten() {
+        assert_eq!(Share::new(0, Plan::even(1), None).forgotten(), None);
+        assert_eq!(Share::new(7, Plan::even(3), None).forgotten(), None, "it has no share");
     }
 
     #[test]

@@ -114,6 +114,17 @@ impl Local {
         self.learn(|known| known.share = Some(known.undivided().proposed(me, plan)));
     }
 
+    /// The others may have divided the share of this instance among themselves. Returns true if it had one.
+    pub(crate) fn lose_share(&self) -> bool {
+        let mut is_lost = false;
+        self.learn(|known| {
+            if let Some(share) = known.share.as_ref().and_then(Share::forgotten) {
+                (known.share, is_lost) = (Some(share), true);
+            }
+        });
+        is_lost
+    }
+
     fn learn(&self, change: impl FnOnce(&mut Known)) {
         // Nothing that panics runs under the lock.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use fleetlimit::{BestEffortChecks, Costs, ErrorKind, Limiter, Quota, RedisStore, Source};
+use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use crate::common::{BOUND, Proxy, Server, wait_until};
@@ -685,6 +686,43 @@ async fn a_credit_whose_reply_is_lost_is_not_given_back_again_locally() {
     // The breaker opens, and a credit that is not sent is given back locally.
     let is_local = async || limiter.credit("key", 1).await.is_ok();
     wait_until("it is not sent", BOUND, is_local).await;
+}
+
+/// It does not run, as if the machine were suspended. Meanwhile the others divide its share.
+#[test]
+fn an_instance_that_was_suspended_and_goes_on_in_an_outage_adds_nothing_to_the_limit() {
+    let running = Runtime::new().unwrap();
+    let suspended = Builder::new_current_thread().enable_all().build().unwrap();
+    let server = running.block_on(Server::start());
+    let instances = |number| {
+        let store = || RedisStore::open(server.url()).unwrap();
+        instances_of(store, Quota::per_hour(300), number)
+    };
+    let mut fleet = running.block_on(instances(2));
+    fleet.extend(suspended.block_on(async {
+        let fleet = instances(1).await;
+        wait_until_agreed(&server, 3).await;
+        fleet
+    }));
+    running.block_on(wait_until_agreed(&server, 2));
+    server.stop();
+
+    let limiter = &fleet[2].1;
+    let mut keys = 0..;
+    let mut has_no_share = async || limiter.check(keys.next().unwrap()).await.unwrap().is_denied();
+    suspended.block_on(wait_until("it knows that its share is gone", BOUND, &mut has_no_share));
+    assert!(keys.start < 30_000, "not because a key is used up");
+    let mut admitted = 0;
+    for ((_, limiter), runtime) in fleet.iter().zip([&running, &running, &suspended]) {
+        while runtime.block_on(limiter.check("key")).unwrap().is_allowed() {
+            admitted += 1;
+        }
+    }
+    assert_eq!(admitted, 300);
+
+    running.block_on(server.restart());
+    let is_back = async || limiter.check("other").await.unwrap().source() == Source::Store;
+    suspended.block_on(wait_until("Redis decides", BOUND, is_back));
 }
 
 async fn comes_and_goes(connections: usize) {

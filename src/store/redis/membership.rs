@@ -2,12 +2,13 @@
 //! there last.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
+use super::presence::{Moment, Presence};
 use super::slot_map::SLOTS;
 use super::timer;
 use super::topology::{Failure, Topology};
@@ -55,6 +56,7 @@ pub(super) struct Membership {
     has_left: AtomicBool,
     /// How many registrations in a row have failed.
     missed: AtomicU32,
+    presence: Mutex<Presence>,
     has_warned: AtomicBool,
     has_reported_assumption: AtomicBool,
     /// The number of the latest plan.
@@ -92,6 +94,7 @@ impl Membership {
             is_registering: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
             missed: AtomicU32::new(0),
+            presence: Mutex::new(Presence::new(Moment::now())),
             has_warned: AtomicBool::new(false),
             has_reported_assumption: AtomicBool::new(false),
             known: AtomicU64::new(0),
@@ -130,14 +133,23 @@ impl Membership {
     /// Registers once, and returns when to do it again.
     async fn register(&self) -> Duration {
         let weight = self.weight();
-        let fleet = match self.call(weight).await {
+        let (sent, gone_after) = (Moment::now(), gone_after(self.local.share().instances()));
+        self.presence().is_running(sent, gone_after);
+        let result = self.call(weight).await;
+        let is_uninterrupted = self.presence().is_running(Moment::now(), gone_after);
+        let fleet = match result {
             Ok(fleet) => fleet,
             Err(error) => {
                 self.report_failure(&error);
                 self.report_assumption();
+                // If the process was suspended during the call, only the next one says whether Redis fails.
+                if is_uninterrupted && self.presence().may_be_forgotten(gone_after) {
+                    self.lose_share();
+                }
                 return INTERVAL;
             }
         };
+        self.presence().registered(sent);
         self.report_success();
         self.known.store(fleet.number, Ordering::Relaxed);
         let is_agreed = fleet.number == fleet.agreed_number;
@@ -154,11 +166,10 @@ impl Membership {
     }
 
     async fn call(&self, weight: u32) -> Result<Fleet, Error> {
-        let gone_after = INTERVAL * MISSED;
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SCRIPT).arg(1).arg(&self.key);
         command.arg(self.me).arg(weight).arg(self.known.load(Ordering::Relaxed));
-        command.arg(gone_after.as_millis() as u64);
+        command.arg(gone_after(0).as_millis() as u64);
         let (topology, slot) = (self.topology.clone(), self.slot);
         // In a task of its own, because the reply shows whether the connection works.
         let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });
@@ -202,6 +213,23 @@ impl Membership {
         }
     }
 
+    /// The others divide the whole limits, so what this instance allows comes on top of that.
+    fn lose_share(&self) {
+        if self.local.lose_share() {
+            tracing::warn!(
+                target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key,
+                share = self.local.share().fraction(),
+                "this instance was suspended, and the others may have divided its share of the limits: local \
+                 decisions use what is left until it has registered again"
+            );
+        }
+    }
+
+    fn presence(&self) -> MutexGuard<'_, Presence> {
+        // Nothing that panics runs under the lock.
+        self.presence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// In an outage, too few assumed instances admit a multiple of the limits.
     fn report_assumption(&self) {
         if let Some(instances) = self.local.assumed_instances()
@@ -234,6 +262,11 @@ impl Membership {
 fn interval(instances: usize) -> Duration {
     let instances = u32::try_from(instances).unwrap_or(u32::MAX);
     INTERVAL_PER_INSTANCE.saturating_mul(instances).max(INTERVAL)
+}
+
+/// How long after its last registration an instance of so many counts as gone.
+fn gone_after(instances: usize) -> Duration {
+    interval(instances).saturating_mul(MISSED)
 }
 
 /// A task that registers. If its runtime shuts down, the next check starts another.

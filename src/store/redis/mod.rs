@@ -26,6 +26,7 @@ mod node;
 mod node_queue;
 mod packed;
 mod policy;
+mod presence;
 #[cfg(feature = "sentinel")]
 mod primary_report;
 mod probe;

@@ -723,7 +723,8 @@
 //! # Shutting down
 //!
 //! Finish the open requests, and then call [`RedisStore::shutdown`]. It deregisters the instance, so that
-//! the others soon divide the limits among themselves, and charges what the instance took while Redis failed.
+//! the others soon divide the limits among themselves, charges what the instance took while Redis failed, and
+//! writes what has been counted and not reported yet to the log and to metrics.
 //!
 //! ```no_run
 //! use axum::Router;

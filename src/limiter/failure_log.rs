@@ -117,6 +117,18 @@ impl FailureLog {
         }
     }
 
+    /// Reports what was counted since the last line, although it is not time for the next one.
+    pub(super) fn report_all(&self, policy: &str) {
+        let now = Instant::now();
+        let lines = {
+            let mut reasons = self.reasons();
+            let lines = reasons.iter_mut().filter_map(|reason| reason.next(now)).collect();
+            self.schedule(&reasons);
+            lines
+        };
+        log(policy, lines);
+    }
+
     #[cold]
     fn report(&self, policy: &str) {
         let now = Instant::now();
@@ -162,7 +174,12 @@ impl Reason {
 
     /// The next line, if it is time for one and there is something to report.
     fn line(&mut self, now: Instant) -> Option<Line> {
-        if self.count == 0 || now < self.next_line {
+        if now < self.next_line { None } else { self.next(now) }
+    }
+
+    /// The next line, if there is something to report.
+    fn next(&mut self, now: Instant) -> Option<Line> {
+        if self.count == 0 {
             return None;
         }
         self.next_line = now + INTERVAL;
@@ -222,6 +239,23 @@ mod tests {
             of_effect.map(|reason| reason.count).collect::<Vec<_>>()
         };
         assert_eq!((counts(Effect::FailsClosed), counts(Effect::FailsOpen)), (vec![1], vec![0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_reported_early_is_reported_once() {
+        let log = FailureLog::default();
+        let fail = || log.failed("policy", FailureMode::Open, &Error::new(ErrorKind::Timeout, "t"));
+        let count = || log.reasons()[0].count;
+        (0..5).for_each(|_| fail());
+        assert_eq!(count(), 4, "the first is in a line");
+        log.report_all("policy");
+        assert_eq!(count(), 0);
+        // An outage goes on, and its lines do not come more often.
+        fail();
+        assert_eq!(count(), 1);
+        tokio::time::advance(INTERVAL).await;
+        fail();
+        assert_eq!(count(), 0);
     }
 
     #[tokio::test(start_paused = true)]

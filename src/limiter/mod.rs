@@ -340,6 +340,21 @@ impl Subscriber for Inner {
             self.revisions.replace(revision);
         }
     }
+
+    fn report(&self) {
+        let current = self.revisions.current();
+        let policy = current.policy.name();
+        self.failure_log.report_all(policy);
+        self.charge_log.report_all(policy);
+        self.settings.metrics.report();
+    }
+}
+
+/// Otherwise the last counts of an outage would be lost.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.report();
+    }
 }
 
 impl fmt::Debug for Limiter {

@@ -49,6 +49,8 @@ impl CounterSet {
     pub(crate) fn add<T>(&self, _: usize, _: u32, _: impl FnOnce() -> T) -> bool {
         false
     }
+
+    pub(crate) fn report(&self) {}
 }
 
 impl Gauge {

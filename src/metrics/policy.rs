@@ -57,6 +57,11 @@ impl PolicyMetrics {
         }
     }
 
+    /// Reports the decisions that have been counted, at once.
+    pub(crate) fn report(&self) {
+        self.decisions.report();
+    }
+
     /// The store did not decide a check.
     pub(crate) fn failed(&self, error: &Error) {
         self.rare.others().failures[error.kind() as usize].add(1);

@@ -50,6 +50,9 @@ struct Entry {
 pub(crate) trait Subscriber: Send + Sync {
     /// `policy` is valid and has the same name as before.
     fn policy_changed(&self, policy: &Policy, denials: Arc<RevisionDenials>);
+
+    /// Writes what it has counted, and not reported yet, to logs and metrics.
+    fn report(&self);
 }
 
 impl Registry {
@@ -87,14 +90,28 @@ impl Registry {
 
     /// Changes the policy for everyone who enforces it.
     pub(crate) fn update(&self, part: &str, policy: &Policy) {
+        // Dropped after the lock is released, because the last reference to a limiter reports.
+        let subscribers: Vec<_>;
         let mut policies = self.policies();
         let id = id(part, policy);
         let denials = self.next_revision(&mut policies, &id);
         let Some(entry) = policies.entries.get_mut(&id) else { return };
         (entry.policy, entry.denials) = (policy.clone(), denials.clone());
-        for subscriber in entry.subscribers.iter().filter_map(Weak::upgrade) {
+        subscribers = entry.subscribers.iter().filter_map(Weak::upgrade).collect();
+        for subscriber in &subscribers {
             subscriber.policy_changed(policy, denials.clone());
         }
+    }
+
+    /// Makes all subscribers report what they have counted.
+    pub(crate) fn report(&self) {
+        // Not under the lock, because the subscriber of a log may use a limiter.
+        let subscribers: Vec<_> = {
+            let policies = self.policies();
+            let subscribers = policies.entries.values().flat_map(|entry| &entry.subscribers);
+            subscribers.filter_map(Weak::upgrade).collect()
+        };
+        subscribers.iter().for_each(|subscriber| subscriber.report());
     }
 
     /// For numbers that only some checks of a policy have.

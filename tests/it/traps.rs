@@ -20,6 +20,7 @@ use tower::ServiceExt;
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
 use crate::log::Log;
+use crate::metrics::{recorder, value};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Nothing listens there.
@@ -290,6 +291,40 @@ fn open_limiter(url: String) -> Limiter {
 
 fn address(server: &Server) -> String {
     format!("127.0.0.1:{}", server.port())
+}
+
+/// The checks in all lines of limiters.
+fn logged_checks(log: &Log) -> u64 {
+    let count = |event: &String| -> Option<u64> {
+        event.split_whitespace().find_map(|field| field.strip_prefix("count=")?.parse().ok())
+    };
+    of_limiters(log).iter().filter_map(count).sum()
+}
+
+#[tokio::test]
+async fn what_was_counted_in_an_outage_is_reported_before_the_process_ends() {
+    for mode in [FailureMode::Local, FailureMode::Open, FailureMode::Closed] {
+        for is_shut_down in [true, false] {
+            let (prometheus, _metrics) = recorder();
+            let (log, _log) = Log::capture();
+            // Nothing listens there. A clone, because that is what applications keep.
+            let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
+            let builder = Limiter::builder(store.clone(), Quota::per_second(1)).failure_mode(mode);
+            let limiter = builder.build().unwrap();
+            for _ in 0..1_000 {
+                let _ = limiter.check("key").await;
+            }
+            assert!(logged_checks(&log) < 1_000);
+            if is_shut_down {
+                store.shutdown().await;
+            } else {
+                drop(limiter);
+            }
+            assert_eq!(logged_checks(&log), 1_000, "{mode:?} {is_shut_down}");
+            let decisions = value(&prometheus.render(), "fleetlimit_decisions_total", &[]);
+            assert_eq!(decisions, Some(1_000.0), "{mode:?} {is_shut_down}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -62,6 +62,11 @@ impl CounterSet {
             && self.add_and_register(counter, count, || make().into())
     }
 
+    /// Reports what has been counted, instead of within the next interval.
+    pub(crate) fn report(&self) {
+        self.inner.flush(false);
+    }
+
     /// Registers all counters at once: what has not happened yet is reported as 0. Otherwise a rate would
     /// not notice the first time.
     #[cold]

@@ -442,12 +442,16 @@ impl RedisStore {
     /// yet. Without the call, or if Redis still fails, they are lost when the process exits. If any remain,
     /// `shutdown` logs a warning.
     ///
+    /// Finally the limiters on this store and its clones report what they have counted, and would report later
+    /// or, if the process ends, never: the checks that Redis did not decide in the log, and decisions in metrics.
+    ///
     /// The call takes at most a second. The store still works afterwards, but does not register again.
     /// In an outage it uses its last share.
     pub async fn shutdown(&self) {
         if let Some(Fleet { membership, repayment, .. }) = self.fleet.get() {
             join(membership.leave(), repayment.settle(&self.queues)).await;
         }
+        self.registry.report();
     }
 
     fn fleet(&self) -> &Fleet {

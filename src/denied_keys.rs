@@ -1,10 +1,9 @@
-use std::fmt::{self, Write};
+use std::fmt;
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::quality::RandomState;
-use heavykeeper::TopK;
-use sha2::{Digest, Sha256};
+use heavykeeper::{TopK, TopKNode};
 
 use crate::{Decision, Key};
 
@@ -54,12 +53,8 @@ impl DeniedKeys {
         Self::new(most, false)
     }
 
-    /// Finds at most this many keys, and reports the first 16 hexadecimal digits of their SHA-256 hash.
-    /// So a log contains no addresses or names, and a known key can still be looked up:
-    /// `printf %s 203.0.113.7 | sha256sum | cut -c 1-16`.
-    ///
-    /// Anyone who has the hashes can find keys that are easy to guess, such as IPv4 addresses, by hashing
-    /// all of them.
+    /// Finds at most this many keys, and reports their [digests](Key::digest). So a log contains no addresses
+    /// or names, and a known key can still be looked up.
     pub fn hashed(most: NonZeroU16) -> Self {
         Self::new(most, true)
     }
@@ -76,33 +71,33 @@ impl DeniedKeys {
         }
     }
 
-    /// Returns the keys that were denied most often since the last call, with approximate counts in
-    /// descending order, and resets the counts.
+    /// Returns the keys that were denied most often since the last [`take`](Self::take), with approximate
+    /// counts in descending order. Nothing changes, so any number of readers see the same.
+    ///
+    /// Without a `take` from time to time, keys that were denied long ago stay in the list.
+    #[must_use]
+    pub fn list(&self) -> Vec<(String, u64)> {
+        let keys = self.sketch.lock().unwrap_or_else(PoisonError::into_inner).list();
+        self.sorted(keys)
+    }
+
+    /// Returns what [`list`](Self::list) returns, and resets the counts.
     #[must_use]
     pub fn take(&self) -> Vec<(String, u64)> {
         let counted = {
             let mut sketch_in_use = self.sketch.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *sketch_in_use, sketch(self.most))
         };
-        let mut keys = counted.list();
+        self.sorted(counted.list())
+    }
+
+    fn sorted(&self, mut keys: Vec<TopKNode<Key>>) -> Vec<(String, u64)> {
         keys.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.item.cmp(&b.item)));
         keys.into_iter().map(|node| (self.text(&node.item), node.count)).collect()
     }
 
     fn text(&self, key: &Key) -> String {
-        if !self.is_hashed {
-            return key.to_string();
-        }
-        // The key of a digest is its hash already.
-        let hash = match key.is_digest() {
-            true => key.as_bytes().to_vec(),
-            false => Sha256::digest(key.as_bytes()).to_vec(),
-        };
-        hash.iter().take(8).fold(String::new(), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        if self.is_hashed { key.digest() } else { key.to_string() }
     }
 }
 
@@ -165,12 +160,17 @@ mod tests {
     }
 
     #[test]
-    fn a_long_key_has_the_hash_of_all_its_bytes() {
-        let keys = DeniedKeys::hashed(TEN);
-        let long = "k".repeat(1_000);
-        deny(&keys, &long);
-        let hash = Sha256::digest(&long);
-        assert!(keys.take()[0].0.starts_with(&format!("{:02x}{:02x}", hash[0], hash[1])));
+    fn a_reader_takes_nothing_from_the_next_one() {
+        let keys = DeniedKeys::plain(TEN);
+        let expected = [("often".to_owned(), 2), ("once".to_owned(), 1)];
+        ["once", "often", "often"].into_iter().for_each(|key| deny(&keys, key));
+        for reader in [&keys, &keys.clone()] {
+            assert_eq!(reader.list(), expected);
+        }
+        deny(&keys, "often");
+        assert_eq!(keys.list()[0].1, 3, "counting goes on");
+        assert_eq!(keys.take().len(), 2);
+        assert_eq!(keys.list(), []);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use std::fmt;
+use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -45,6 +45,30 @@ impl Key {
     /// Whether the bytes are the SHA-256 of a key longer than 128 bytes.
     pub fn is_digest(&self) -> bool {
         self.is_digest
+    }
+
+    /// Returns the first 16 hexadecimal digits of the SHA-256 of the key, for logs that must not contain
+    /// addresses or names. It can be computed for a known key: `printf %s 203.0.113.7 | sha256sum | cut -c 1-16`.
+    ///
+    /// Anyone who has the digests can find keys that are easy to guess, such as IPv4 addresses, by hashing
+    /// all of them.
+    ///
+    /// ```
+    /// use fleetlimit::Key;
+    ///
+    /// assert_eq!(Key::from("203.0.113.7").digest(), "fec52565aa0cf18f");
+    /// ```
+    pub fn digest(&self) -> String {
+        // The bytes of a long key are its digest already.
+        let hash = match self.is_digest {
+            true => self.bytes.to_vec(),
+            false => Sha256::digest(&self.bytes).to_vec(),
+        };
+        hash.iter().take(8).fold(String::new(), |mut text, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
     }
 
     /// The key of a digest.
@@ -240,6 +264,13 @@ mod tests {
         assert_ne!(long, Key::from(vec![b'a'; MAX_LEN + 2]));
         let forged = [b"\\#", long.as_bytes()].concat();
         assert_ne!(Key::join(&[long]), Key::join(&[Key::from(forged)]));
+    }
+
+    #[test]
+    fn a_long_key_has_the_digest_of_all_its_bytes() {
+        // printf %s ... | sha256sum | cut -c 1-16
+        assert_eq!(Key::from("k".repeat(1_000)).digest(), "27fed049cf80e0ef");
+        assert_eq!(Key::from("").digest(), "e3b0c44298fc1c14");
     }
 
     proptest! {

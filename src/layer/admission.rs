@@ -80,7 +80,7 @@ where
             }
         };
         let mut costs = layer.costs.as_ref().map_or(Costs::new(1), |costs| costs(head));
-        let chosen = layer.limiter_of(head);
+        let chosen = layer.limiter_of(head, key);
         let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
         let revision = limiter.revision();
         let settlement = layer.settling().map(|settling| {

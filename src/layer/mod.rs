@@ -47,6 +47,7 @@ mod grpc;
 mod headers;
 mod http_options;
 mod interned;
+mod logged;
 mod placement;
 mod precomputed;
 mod problem;

@@ -1,11 +1,12 @@
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use http::request::Parts;
 use tower_layer::Layer;
 
+use super::logged::Logged;
 use super::{Http, RateLimit};
-use crate::{Costs, Decision, Key, KeyResolver, Limiter, Policy, Quota, Rejection};
+use crate::{ConfigError, Costs, Decision, Key, KeyResolver, Limiter, Policy, Quota, Rejection};
 
 /// Limits the requests to a service: a tower [`Layer`] for axum, hyper, tonic and any other tower
 /// service.
@@ -105,11 +106,11 @@ pub struct RateLimitLayer<K, R = Parts, M = Http> {
     pub(super) quota_for: Option<Arc<QuotaFor<R>>>,
     pub(super) on_decision: Option<Arc<OnDecision<R>>>,
     pub(super) mode: M,
-    pub(super) logged_advice: Arc<Mutex<Vec<String>>>,
+    /// Comes from resolvers, not from requests.
+    pub(super) logged_advice: Arc<Logged<String>>,
+    /// The keys whose own quotas are invalid.
+    pub(super) logged_keys: Arc<Logged<Key>>,
 }
-
-/// How many different pieces of advice a layer logs. Each comes from a resolver, not from a request.
-const MAX_ADVICE: usize = 16;
 
 type CostsOf<R> = dyn Fn(&R) -> Costs + Send + Sync;
 type LimiterFor<R> = dyn Fn(&R) -> Option<Limiter> + Send + Sync;
@@ -212,6 +213,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
             on_decision: None,
             mode,
             logged_advice: Arc::default(),
+            logged_keys: Arc::default(),
         }
     }
 
@@ -299,9 +301,9 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     /// buckets, connections and calls of the limiter: see [`Limiter::with_quota`]. For policies of
     /// several quotas, use [`limiter_for`](Self::limiter_for) and [`Limiter::with_policy`].
     ///
-    /// If the quota is invalid, or the policy has several, the policy's own numbers apply and the
-    /// log says what to change, once for each different error. A layer logs at most 16 different
-    /// messages.
+    /// If the quota is invalid, or the policy has several, the policy's own numbers apply, and the
+    /// log says what to change, with the [digest](Key::digest) of the key. A layer logs this once for each
+    /// key, and for at most 16 keys.
     ///
     /// The closure is not async. Load the numbers in a middleware outside of this layer.
     ///
@@ -336,7 +338,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
 
     /// The limiter of a request, if it is not the layer's own.
     #[inline]
-    pub(super) fn limiter_of(&self, head: &R) -> Option<Limiter> {
+    pub(super) fn limiter_of(&self, head: &R, key: &Key) -> Option<Limiter> {
         let chosen = self.limiter_for.as_ref().and_then(|limiter_for| limiter_for(head));
         let Some(quota) = self.quota_for.as_ref().and_then(|quota_for| quota_for(head)) else {
             return chosen;
@@ -345,7 +347,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         match limiter.with_quota(quota) {
             Ok(limiter) => Some(limiter),
             Err(error) => {
-                self.log_invalid_quota(limiter, &error.to_string());
+                self.log_invalid_quota(limiter, key, &error);
                 chosen
             }
         }
@@ -373,7 +375,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     /// Logs once what the operator has to change, if that is why a request was rejected.
     pub(super) fn log_misconfiguration(&self, rejection: &Rejection) {
         let Some(advice) = rejection.advice() else { return };
-        if !self.is_new(advice) {
+        if !self.logged_advice.is_new(advice) {
             return;
         }
         let (policy, status) = (self.limiter.policy(), rejection.status());
@@ -389,22 +391,12 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
 }
 
 impl<K, R, M> RateLimitLayer<K, R, M> {
-    fn log_invalid_quota(&self, limiter: &Limiter, advice: &str) {
-        if self.is_new(advice) {
-            let policy = limiter.policy();
+    fn log_invalid_quota(&self, limiter: &Limiter, key: &Key, error: &ConfigError) {
+        if self.logged_keys.is_new(key) {
+            let (policy, advice, key) = (limiter.policy(), error.to_string(), key.digest());
             let (policy, message) = (policy.name(), "using the quota of the policy instead");
-            tracing::error!(target: "fleetlimit", policy, advice, "{message}");
+            tracing::error!(target: "fleetlimit", policy, key, advice, "{message}");
         }
-    }
-
-    /// Whether this has not been logged yet.
-    fn is_new(&self, advice: &str) -> bool {
-        let mut logged = self.logged_advice.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = logged.len() < MAX_ADVICE && !logged.iter().any(|known| known == advice);
-        if is_new {
-            logged.push(advice.to_owned());
-        }
-        is_new
     }
 }
 
@@ -419,6 +411,7 @@ impl<K, R, M: Clone> Clone for RateLimitLayer<K, R, M> {
             on_decision: self.on_decision.clone(),
             mode: self.mode.clone(),
             logged_advice: self.logged_advice.clone(),
+            logged_keys: self.logged_keys.clone(),
         }
     }
 }

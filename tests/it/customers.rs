@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use fleetlimit::resolve::{Extension, Global};
-use fleetlimit::{Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Source};
+use fleetlimit::resolve::Extension;
+use fleetlimit::{Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Source};
 use futures_util::future::join_all;
 use http::StatusCode;
 use tower::{BoxError, Layer, ServiceExt, service_fn};
@@ -143,20 +143,52 @@ async fn a_layer_uses_the_numbers_of_each_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn invalid_numbers_are_logged_once_and_the_policy_applies() {
+async fn the_rows_with_invalid_numbers_can_be_found_among_many_and_the_policy_applies() {
     let (log, _guard) = Log::capture();
     let limiter = Limiter::new(MemoryStore::new(), policy()).unwrap();
-    let service = RateLimitLayer::new(limiter, Global)
+    // Of 10,000 customers, three have numbers that are no quota.
+    let is_invalid = |customer: u32| customer % 3_333 == 7;
+    let service = RateLimitLayer::new(limiter, Extension::map(|customer: &u32| *customer))
+        .quota_for(move |parts| {
+            let customer = *parts.extensions.get::<u32>()?;
+            Some(Quota::per_hour(if is_invalid(customer) { 0 } else { 1 }))
+        })
+        .layer(service_fn(respond));
+    let send = async |customer: u32| {
+        let mut request = Request::new(Body::empty());
+        request.extensions_mut().insert(customer);
+        service.clone().oneshot(request).await.unwrap().status()
+    };
+    for customer in 0..9_999 {
+        assert_eq!(send(customer).await, StatusCode::OK);
+    }
+    for _ in 0..9 {
+        assert_eq!(send(7).await, StatusCode::OK, "the policy has ten");
+    }
+    assert_eq!(send(7).await, StatusCode::TOO_MANY_REQUESTS);
+    let events = log.events();
+    assert_eq!(events.len(), 3, "{events:?}");
+    for (event, customer) in events.iter().zip((0..9_999).filter(|id| is_invalid(*id))) {
+        assert!(event.contains("ERROR") && event.contains("using the quota of the policy"));
+        assert!(event.contains("0 permits"), "{event}");
+        let digest = Key::from(customer).digest();
+        assert!(event.contains(&format!("key=\"{digest}\"")), "{customer}: {event}");
+    }
+}
+
+/// Its numbers may be wrong for everyone.
+#[tokio::test(start_paused = true)]
+async fn ever_more_keys_with_invalid_numbers_do_not_fill_the_log() {
+    let (log, _guard) = Log::capture();
+    let limiter = Limiter::new(MemoryStore::new(), policy()).unwrap();
+    let service = RateLimitLayer::new(limiter, Extension::map(|customer: &u32| *customer))
         .quota_for(|_| Some(Quota::new(5, Duration::ZERO)))
         .layer(service_fn(respond));
-    for _ in 0..10 {
-        let response = service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
-        assert_eq!(response.status(), StatusCode::OK);
+    for customer in 0..1_000u32 {
+        let mut request = Request::new(Body::empty());
+        request.extensions_mut().insert(customer);
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), StatusCode::OK);
     }
-    let denied = service.oneshot(Request::new(Body::empty())).await.unwrap();
-    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
-    let events = log.events();
-    assert_eq!(events.len(), 1, "{events:?}");
-    assert!(events[0].contains("ERROR") && events[0].contains("using the quota of the policy"));
-    assert!(events[0].contains("the period must be"), "{events:?}");
+    assert_eq!(log.events().len(), 16);
+    assert!(log.events()[0].contains("the period must be"), "{:?}", log.events());
 }

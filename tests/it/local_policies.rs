@@ -370,11 +370,17 @@ async fn an_instance_that_cannot_register_for_a_while_says_why() {
 
 #[tokio::test]
 async fn an_instance_that_has_not_registered_says_how_many_it_assumes() {
-    let (log, _guard) = Log::capture();
-    let store = RedisStore::open("redis://127.0.0.1:1").unwrap().instances(4.try_into().unwrap());
-    let limiter = Limiter::new(store, Quota::per_hour(40)).unwrap();
-    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
-    let line = || log.events().into_iter().find(|line| line.contains("has not registered yet"));
-    wait_until("it is logged", BOUND, async || line().is_some()).await;
-    assert!(line().unwrap().contains("instances=4"), "{:?}", log.events());
+    let nowhere = || RedisStore::open("redis://127.0.0.1:1").unwrap();
+    for (store, instances) in [(nowhere(), 1), (nowhere().instances(4.try_into().unwrap()), 4)] {
+        let (log, _guard) = Log::capture();
+        let limiter = Limiter::new(store, Quota::per_hour(40)).unwrap();
+        let share = 40 / instances;
+        limiter.check_cost("key", share).await.unwrap().ensure_allowed().unwrap();
+        assert!(limiter.check("key").await.unwrap().is_denied());
+        let line = || log.events().into_iter().find(|line| line.contains("has not registered yet"));
+        wait_until("it is logged", BOUND, async || line().is_some()).await;
+        let line = line().unwrap();
+        assert!(line.contains(&format!("instances={instances}")), "{line}");
+        assert!(line.contains("set `RedisStore::instances`"), "what to change: {line}");
+    }
 }

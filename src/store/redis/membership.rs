@@ -238,7 +238,8 @@ impl Membership {
             tracing::warn!(
                 target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key, instances,
                 "this instance has not registered yet: until it has, local decisions assume that so many \
-                 instances share the limits (`RedisStore::instances`)"
+                 instances share the limits, and if there are more, each adds its share to the limits: set \
+                 `RedisStore::instances`"
             );
         }
     }

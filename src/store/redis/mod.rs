@@ -383,7 +383,20 @@ impl RedisStore {
     /// Sets how many instances this one assumes until it has registered in Redis: 1 by default. It
     /// registers at its first check, and about every two seconds from then on (less often with more than
     /// 100 instances, and more often until all have agreed on their shares). So this matters only to an
-    /// instance that starts while Redis is unreachable. With 1, such an instance enforces the whole limit.
+    /// instance that starts while Redis is unreachable. With 1, each such instance enforces the whole limit, so the
+    /// fleet admits a multiple of it for as long as the outage lasts. So set the usual number of instances, for
+    /// example from the environment. A number that is too large denies more than necessary. The log has a
+    /// warning with the number that an instance assumes.
+    ///
+    /// ```
+    /// use fleetlimit::RedisStore;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let instances = std::env::var("INSTANCES").unwrap_or("3".into()).parse()?;
+    /// let store = RedisStore::open("redis://127.0.0.1:6379")?.instances(instances);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// More than 10,000 count as 10,000. See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn instances(self, instances: NonZeroUsize) -> Self {

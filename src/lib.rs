@@ -33,6 +33,7 @@
 
 mod address;
 mod algorithm;
+mod any_store;
 mod block_list;
 mod calendar;
 mod cooperation;
@@ -60,6 +61,7 @@ mod store;
 mod trace;
 mod verdict;
 
+pub use any_store::AnyStore;
 pub use block_list::{BlockList, BlockedKey};
 pub use costs::Costs;
 pub use decision::{Decision, QuotaStatus, Source};

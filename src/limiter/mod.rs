@@ -91,8 +91,9 @@ struct Inner {
 }
 
 impl Limiter {
-    /// A limiter with default settings on a [`MemoryStore`](crate::MemoryStore) or a `RedisStore`.
-    /// It does no I/O. [`builder`](Self::builder) changes the settings.
+    /// A limiter with default settings on a [`MemoryStore`](crate::MemoryStore), a `RedisStore`, or an
+    /// [`AnyStore`](crate::AnyStore), which is one of them by its URL. It does no I/O.
+    /// [`builder`](Self::builder) changes the settings.
     ///
     /// # Errors
     ///

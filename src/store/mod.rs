@@ -47,11 +47,14 @@ pub use redis::{RedisCredentials, RedisServer, RedisStore};
 pub(crate) use registry::{Registry, RevisionId, Subscriber};
 pub(crate) use revision_denials::RevisionDenials;
 
-/// Where buckets are kept: a [`MemoryStore`] or a `RedisStore`.
+/// Where buckets are kept: a [`MemoryStore`] or a `RedisStore`, or an [`AnyStore`](crate::AnyStore) if
+/// configuration decides which. An `Arc<dyn Store>` is a store, too.
 ///
 /// The trait is sealed. A store promises exactness, which the signature of a trait cannot express,
 /// so only the stores of this crate implement it.
 pub trait Store: sealed::Open + Debug + Send + Sync + 'static {}
+
+impl<S: Store + ?Sized> Store for Arc<S> {}
 
 /// A validated policy, ready for a store.
 #[derive(Clone, Debug)]
@@ -81,6 +84,24 @@ pub(crate) mod sealed {
 
         /// The keys of this store that are blocked.
         fn blocks(&self) -> Arc<dyn Blocks>;
+    }
+
+    impl<S: Open + ?Sized> Open for Arc<S> {
+        fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
+            (**self).open(spec)
+        }
+
+        fn clock(&self) -> u64 {
+            (**self).clock()
+        }
+
+        fn registry(&self) -> (&Registry, &str) {
+            (**self).registry()
+        }
+
+        fn blocks(&self) -> Arc<dyn Blocks> {
+            (**self).blocks()
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod common;
 
+mod any_store;
 mod blocks;
 mod calendars;
 mod charges;

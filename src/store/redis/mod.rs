@@ -53,6 +53,7 @@ mod slot_map;
 mod timer;
 mod tls;
 mod topology;
+mod url;
 mod value;
 mod window;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use fleetlimit::resolve::ClientIp;
-use fleetlimit::{BlockList, ConfigError, Error, Limiter, Policy, Quota};
+use fleetlimit::{AnyStore, BlockList, ConfigError, Error, Limiter, Policy, Quota};
 use futures_util::future;
 
 use crate::config::{Config, Read, Service, Source};
@@ -14,7 +14,6 @@ use crate::denied::Denied;
 use crate::domain::{Domains, Unit};
 use crate::lists::Lists;
 use crate::settings::{Checks, FailureMode, Settings};
-use crate::store::AnyStore;
 use crate::telemetry;
 use crate::tls::Certificate;
 
@@ -125,7 +124,7 @@ impl Live {
         let started_with = config.settings.clone();
         let mut policies = HashMap::new();
         let active = Active::new(config, &store, &mut policies, Vec::new())?;
-        let blocked = store.block_list();
+        let blocked = BlockList::new(&store);
         Ok(Self {
             active: ArcSwap::from_pointee(active),
             store,
@@ -273,8 +272,7 @@ impl ActivePolicy {
                 return Ok(Self { limiter, name, is_shadow, per_unit, counts });
             }
         }
-        let limiter = store
-            .limiter(policy)
+        let limiter = Limiter::builder(store.clone(), policy)
             .timeout(checks.timeout)
             .failure_mode(checks.failure_mode.into())
             .cache_denials(checks.cache_denials)

@@ -19,7 +19,7 @@ use crate::live::Live;
 use crate::open_files;
 use crate::serve::{Endpoint, Protocol};
 use crate::settings::{Limits, Settings};
-use crate::{grpc, http as http_api, reload, telemetry, tls};
+use crate::{grpc, http as http_api, reload, store, telemetry, tls};
 
 /// The listeners.
 const PORTS: u64 = 3;
@@ -95,7 +95,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
     let (grpc_address, http_address, admin_address) =
         (grpc_address?, http_address?, admin_address?);
     tracing::info!(
-        store = live.store.kind(),
+        store = store::kind(&live.store),
         grpc = %grpc_address,
         http = %http_address,
         admin = %admin_address,

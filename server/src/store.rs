@@ -2,89 +2,53 @@
 
 use std::error::Error;
 
-use fleetlimit::{BlockList, Limiter, LimiterBuilder, MemoryStore, Policy, RedisStore};
+use fleetlimit::{AnyStore, MemoryStore, RedisStore};
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 use crate::secret::RedisUrl;
 use crate::settings::{Sentinel, StoreSettings};
 
-#[derive(Clone, Debug)]
-pub(crate) enum AnyStore {
-    Memory(MemoryStore),
-    Redis(RedisStore),
+/// # Errors
+///
+/// If the URLs do not fit together, or do not fit the certificates.
+pub(crate) fn open(
+    settings: &StoreSettings,
+    tls: Option<&TlsCertificates>,
+) -> Result<AnyStore, Box<dyn Error>> {
+    let StoreSettings { redis, cluster, sentinel, max_keys, .. } = settings;
+    let servers =
+        |urls: &[RedisUrl]| urls.iter().map(|url| server(url, tls)).collect::<Result<Vec<_>, _>>();
+    let store = if let Some(Sentinel { urls, service }) = sentinel {
+        RedisStore::open_sentinel(servers(urls)?, service.as_str())?
+    } else if !cluster.is_empty() {
+        RedisStore::open_cluster(servers(cluster)?)?
+    } else if let Some(url) = redis {
+        RedisStore::open(server(url, tls)?)?
+    } else {
+        let store = max_keys.map_or_else(MemoryStore::new, MemoryStore::with_max_keys);
+        return Ok(store.into());
+    };
+    let store = match &settings.key_prefix {
+        Some(prefix) => store.key_prefix(prefix.as_str()),
+        None => store,
+    };
+    let store = match settings.connections {
+        Some(connections) => store.connections(connections),
+        None => store,
+    };
+    let store = match settings.instances {
+        Some(instances) => store.instances(instances),
+        None => store,
+    };
+    Ok(match max_keys {
+        Some(keys) => store.local_keys(*keys).into(),
+        None => store.into(),
+    })
 }
 
-impl AnyStore {
-    /// # Errors
-    ///
-    /// If the URLs do not fit together, or do not fit the certificates.
-    pub(crate) fn open(
-        settings: &StoreSettings,
-        tls: Option<&TlsCertificates>,
-    ) -> Result<Self, Box<dyn Error>> {
-        let StoreSettings { redis, cluster, sentinel, max_keys, .. } = settings;
-        let servers = |urls: &[RedisUrl]| {
-            urls.iter().map(|url| server(url, tls)).collect::<Result<Vec<_>, _>>()
-        };
-        let store = if let Some(Sentinel { urls, service }) = sentinel {
-            RedisStore::open_sentinel(servers(urls)?, service.as_str())?
-        } else if !cluster.is_empty() {
-            RedisStore::open_cluster(servers(cluster)?)?
-        } else if let Some(url) = redis {
-            RedisStore::open(server(url, tls)?)?
-        } else {
-            return Ok(Self::Memory(match max_keys {
-                None => MemoryStore::new(),
-                Some(keys) => MemoryStore::with_max_keys(*keys),
-            }));
-        };
-        let store = match &settings.key_prefix {
-            Some(prefix) => store.key_prefix(prefix.as_str()),
-            None => store,
-        };
-        let store = match settings.connections {
-            Some(connections) => store.connections(connections),
-            None => store,
-        };
-        let store = match settings.instances {
-            Some(instances) => store.instances(instances),
-            None => store,
-        };
-        Ok(Self::Redis(match max_keys {
-            Some(keys) => store.local_keys(*keys),
-            None => store,
-        }))
-    }
-
-    pub(crate) fn block_list(&self) -> BlockList {
-        match self {
-            Self::Memory(store) => BlockList::new(store),
-            Self::Redis(store) => BlockList::new(store),
-        }
-    }
-
-    pub(crate) fn limiter(&self, policy: Policy) -> LimiterBuilder {
-        match self {
-            Self::Memory(store) => Limiter::builder(store.clone(), policy),
-            Self::Redis(store) => Limiter::builder(store.clone(), policy),
-        }
-    }
-
-    /// Store name for logs and status.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::Memory(_) => "memory",
-            Self::Redis(_) => "redis",
-        }
-    }
-
-    /// Deregisters this instance, so that the others take over its share, and charges what it took while
-    /// Redis failed.
-    pub(crate) async fn shutdown(&self) {
-        if let Self::Redis(store) = self {
-            store.shutdown().await;
-        }
-    }
+/// Store name for logs and status.
+pub(crate) fn kind(store: &AnyStore) -> &'static str {
+    if matches!(store, AnyStore::Memory(_)) { "memory" } else { "redis" }
 }
 
 fn server(url: &RedisUrl, tls: Option<&TlsCertificates>) -> Result<ConnectionInfo, Box<dyn Error>> {

@@ -21,6 +21,7 @@ use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy, Live};
 use crate::reload::reload as reload_files;
 use crate::settings::Settings;
+use crate::store;
 
 /// The active policies with what they have decided since the start, the keys that were denied most in
 /// the last complete period, and those that are blocked. A policy whose numbers are in the requests has no
@@ -57,7 +58,7 @@ pub(super) async fn status(State(live): State<Arc<Live>>) -> Json<Value> {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Json(json!({
         "time": time.as_secs_f64(),
-        "store": live.store.kind(),
+        "store": store::kind(&live.store),
         "failure_mode": active.settings.checks.failure_mode,
         "restart_needed": active.restart_needed,
         "policies": policies.collect::<Vec<_>>(),

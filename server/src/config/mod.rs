@@ -11,13 +11,12 @@ mod source;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use fleetlimit::PolicySet;
 use fleetlimit::resolve::ClientIp;
+use fleetlimit::{AnyStore, PolicySet};
 
 use crate::domain::Domains;
 use crate::lists::Lists;
 use crate::settings::Settings;
-use crate::store::AnyStore;
 use crate::tls::Certificate;
 
 pub(crate) use errors::Errors;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fleetlimit::resolve::ClientIp;
-use fleetlimit::{Policy, PolicySet, Quota};
+use fleetlimit::{AnyStore, Limiter, Policy, PolicySet, Quota};
 use redis::{ClientTlsConfig, TlsCertificates};
 use serde_saphyr::Location;
 use sha2::{Digest, Sha256};
@@ -19,7 +19,7 @@ use super::{Config, Errors, Read};
 use crate::domain::{DomainFile, Domains, Known};
 use crate::lists::Lists;
 use crate::settings::{Settings, StoreSettings, StoreTls, Tls};
-use crate::store::AnyStore;
+use crate::store;
 use crate::tls::{self, Certificate};
 
 const SAMPLE: &str = include_str!("../../sample.yaml");
@@ -97,10 +97,10 @@ impl Reader {
         }
         let tls = settings.tls.as_mut().map(|files| self.store_tls(files));
         let is_tls_valid = tls.as_ref().is_none_or(Option::is_some);
-        let store = AnyStore::open(settings, tls.flatten().as_ref());
+        let store = store::open(settings, tls.flatten().as_ref());
         let store = store.map_err(|error| self.add_error(settings.servers(), error)).ok()?;
         // Only a limiter checks the prefix of its keys.
-        match store.limiter(Quota::per_second(1).into()).build() {
+        match Limiter::new(store.clone(), Quota::per_second(1)) {
             Ok(_) => Some(store).filter(|_| is_tls_valid),
             Err(error) => {
                 self.add_error("store.key_prefix", error);

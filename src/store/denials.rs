@@ -87,6 +87,15 @@ impl Denials {
         (!is_reset).then_some(denial)
     }
 
+    /// Removes the denial of a key, unless it is of a later call than one that was sent at this time.
+    pub(crate) fn remove(&self, revision: RevisionId, key: &Key, sent_at: SentAt) {
+        if let Some(cache) = self.cache.get() {
+            let is_earlier = |denial: &Denial| denial.sent_at.time <= sent_at.time;
+            cache.remove_if(&IdRef { revision, key }, is_earlier);
+        }
+    }
+
+    /// Replaces the denial of a key, unless the one that is there is of a later call.
     pub(crate) fn insert(&self, revision: RevisionId, key: &Key, denial: Denial) {
         let cache = self.cache.get_or_init(|| {
             Cache::with(
@@ -97,7 +106,10 @@ impl Denials {
                 DefaultLifecycle::default(),
             )
         });
-        cache.insert(Id { revision, key: key.clone() }, denial);
+        let known = cache.peek(&IdRef { revision, key });
+        if known.is_none_or(|known| known.sent_at.time <= denial.sent_at.time) {
+            cache.insert(Id { revision, key: key.clone() }, denial);
+        }
     }
 
     /// Discards the denials of a key under all revisions of a policy, and those of checks that are in
@@ -192,6 +204,19 @@ mod tests {
             others += 1;
         }
         assert!(others > 9_000, "{others} of 10,000 keys are independent");
+    }
+
+    #[test]
+    fn a_reply_that_is_late_does_not_replace_what_a_later_call_has_found() {
+        let (denials, key) = (Denials::default(), Key::from("a"));
+        let early = denials.sent_now();
+        let late = SentAt { time: early.time + 1, ..early };
+        denials.insert(REVISION, &key, denial(late));
+        denials.insert(REVISION, &key, denial(early));
+        denials.remove(REVISION, &key, early);
+        assert_eq!(denials.get(REVISION, &key), Some(denial(late)));
+        denials.remove(REVISION, &key, late);
+        assert_eq!(denials.get(REVISION, &key), None);
     }
 
     #[test]

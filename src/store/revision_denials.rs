@@ -46,6 +46,17 @@ impl RevisionDenials {
         }
     }
 
+    /// Returns true if a denial of the key is cached.
+    pub(crate) fn contains(&self, key: &Key) -> bool {
+        self.latest_expiry.load(Ordering::Relaxed) > 0
+            && self.denials.get(self.revision, key).is_some()
+    }
+
+    /// Discards the denial of a key, unless it is of a later call than one that was sent at this time.
+    pub(crate) fn discard(&self, key: &Key, sent_at: SentAt) {
+        self.denials.remove(self.revision, key, sent_at);
+    }
+
     /// The last denial of a key, and the current time.
     #[inline]
     pub(crate) fn get(&self, key: &Key) -> Option<(Denial, u64)> {

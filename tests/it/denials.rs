@@ -35,6 +35,35 @@ async fn deny(limiter: &Limiter, key: &str) {
     while check(limiter, key).await != CACHED {}
 }
 
+/// By check or by charge, all that is left or a part of it.
+#[tokio::test]
+async fn a_cached_denial_knows_what_this_process_has_taken_since() {
+    let server = Server::start().await;
+    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), Quota::per_hour(10));
+    for (key, is_charge, more, cached) in
+        [("a", false, 5, true), ("b", false, 3, false), ("c", true, 5, true), ("d", true, 3, false)]
+    {
+        assert!(limiter.check_cost(key, 5).await.unwrap().is_allowed());
+        let denied = limiter.check_cost(key, 8).await.unwrap();
+        assert_eq!((denied.remaining(), denied.source()), (5, Source::Store));
+        if is_charge {
+            limiter.charge(key, more).await.unwrap();
+        } else {
+            assert!(limiter.check_cost(key, more).await.unwrap().is_allowed());
+        }
+        for source in [if cached { Source::Cached } else { Source::Store }, Source::Cached] {
+            let denied = limiter.check_cost(key, 8).await.unwrap();
+            assert!(denied.is_denied());
+            assert_eq!((denied.remaining(), denied.source()), (5 - more, source), "{key}");
+            // Six minutes for each permit. The clock of Redis goes on.
+            let wait = Duration::from_secs(360 * (3 + more));
+            let retry_after = denied.retry_after().unwrap();
+            assert!(retry_after <= wait, "{key}: {retry_after:?}");
+            assert!(retry_after > wait - Duration::from_secs(30), "{key}: {retry_after:?}");
+        }
+    }
+}
+
 const ALLOWED: (bool, Source) = (true, Source::Store);
 const DENIED: (bool, Source) = (false, Source::Store);
 const CACHED: (bool, Source) = (false, Source::Cached);

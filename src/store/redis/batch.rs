@@ -428,7 +428,9 @@ impl Batch {
         let mut denials = Vec::new();
         for replay in replays.iter().flatten().flatten() {
             replay.report();
-            if let Some(sent_at) = sent_at.filter(|_| replay.has_denied) {
+            if let Some(sent_at) = sent_at
+                && replay.is_denial(sent_at)
+            {
                 denials.push(replay.denial(sent_at));
             }
         }
@@ -536,7 +538,7 @@ struct Replay<'a> {
     is_adjusted: bool,
 }
 
-/// A key of which a check was denied, and the state in which the checks left it.
+/// A key that has no permits for a check, and the state in which the checks left it.
 struct Denied {
     policy: Arc<RedisPolicy>,
     key: Key,
@@ -574,6 +576,20 @@ impl<'a> Replay<'a> {
         } else if self.is_adjusted {
             local.forget(key);
         }
+    }
+
+    /// Returns true if the standing is worth caching as a denial. A cached one would not know what the
+    /// checks have taken since, so it is replaced, or discarded if there are permits left.
+    fn is_denial(&self, sent_at: SentAt) -> bool {
+        let Self { policy, key, standing, .. } = self;
+        if self.has_denied || !policy.denials.contains(key) {
+            return self.has_denied;
+        }
+        let is_used_up = !policy.limits.peek(standing).is_allowed();
+        if !is_used_up {
+            policy.denials.discard(key, sent_at);
+        }
+        is_used_up
     }
 
     fn denial(&self, sent_at: SentAt) -> Denied {

@@ -368,8 +368,11 @@
 //! before it calls the service. Meanwhile it holds no resources of the service, such as a place of
 //! an inner concurrency limit. The longest wait is part of the quota and holds for all processes
 //! together; the [number of waiters](crate::LimiterBuilder::max_waiters) is limited in each
-//! process. Waiting is not part of the timeout. A client that disconnects returns its place, unless
-//! others have queued behind it. Those that wait already keep their times if permits are given back by
+//! process, and [for each key](crate::LimiterBuilder::max_waiters_per_key). Waiting is not part of the timeout.
+//! When a client disconnects, those behind it in the process move up, and the last place is given back. If other
+//! processes have queued behind that one, the next request of the process gets it. A process that is killed
+//! leaves its places behind, and the others wait for the time in which their permits refill. So drop what
+//! waits when a process ends, and then call `RedisStore::shutdown`. Those that wait already keep their times if permits are given back by
 //! [`Limiter::credit`] or after a response. The next request gets these permits, so it may proceed
 //! together with one that has waited.
 //!

@@ -261,6 +261,11 @@ impl Quota {
     /// once. A limiter also bounds the [number of waiters](crate::LimiterBuilder::max_waiters) in
     /// its process.
     ///
+    /// When one gives up, those behind it in its process move up. A process that is killed leaves its
+    /// places behind, which nobody takes: of a key at most as many as it had
+    /// [waiters](crate::LimiterBuilder::max_waiters_per_key). Each costs the others `period / n`, and all
+    /// together at most the longest wait.
+    ///
     /// The burst is 1 unless [`burst`](Self::burst) sets it: an unused key can take that many
     /// permits without waiting. A cost above the burst waits for the rest of it. With
     /// [`borrow_up_to`](Self::borrow_up_to), or with a wait of zero, of more than 142 years or with

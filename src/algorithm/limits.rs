@@ -432,17 +432,21 @@ impl Limits {
         verdict
     }
 
-    /// Gives the permits of a place in the queues back if nobody queued behind it, and returns the
-    /// verdict on a check of cost 1 afterwards.
+    /// Gives the permits of a place in the queues back if nobody queued behind it. Then the verdict is
+    /// that it is allowed.
     pub(crate) fn leave(&self, standing: &mut Standing, place: &Place, now: u64) -> Verdict {
         let mut quotas = self.quotas.iter().zip(&standing.0).zip(&place.ends);
         let is_last = quotas.all(|((quota, level), end)| {
             *end == 0 || quota.limit.place(level, now).is_some_and(|(_, full_at)| full_at == *end)
         });
-        match is_last {
-            true => self.adjust(standing, &place.credit),
-            false => self.peek(standing),
-        }
+        let outcome = match is_last {
+            true => {
+                let _ = self.adjust(standing, &place.credit);
+                Outcome::Allowed
+            }
+            false => Outcome::Denied,
+        };
+        self.verdict(standing, outcome, &1)
     }
 
     /// Whether checks of a quota wait without being asked to.

@@ -92,7 +92,19 @@ where
         let (waiter, state) = match revision.has_queue() {
             false => (None, CheckState::start(limiter, &revision, key, &costs)),
             true => {
-                let waiter = Waiter::new(limiter).map(Box::new);
+                let waiter = Waiter::new(limiter, key, &costs);
+                let waiter = match waiter.map(|waiter| Wait::take_over(waiter, || revision.hold()))
+                {
+                    Some(Ok((decision, wait))) => {
+                        let then = (Some(Box::new(wait)), settlement);
+                        let decision = Ok(decision);
+                        return Self::decide(
+                            layer, &revision, key, decision, then, &mut parts, service,
+                        );
+                    }
+                    Some(Err(waiter)) => Some(Box::new(waiter)),
+                    None => None,
+                };
                 let (patience, may_wait) = (Patience(0), waiter.is_some());
                 let state =
                     CheckState::enqueue(limiter, &revision, key, &costs, patience, may_wait);
@@ -101,7 +113,7 @@ where
         };
         match state {
             CheckState::Ready(mut decision) => {
-                let wait = wait(&mut decision, waiter, key, || revision.hold());
+                let wait = wait(&mut decision, waiter, || revision.hold());
                 let then = (wait, settlement);
                 Self::decide(layer, &revision, key, decision, then, &mut parts, service)
             }
@@ -193,7 +205,7 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                 } => {
                     let limiter = chosen.as_ref().unwrap_or_else(|| layer.limiter());
                     let mut decision = ready!(check.poll(limiter, key, cx));
-                    let wait = wait(&mut decision, waiter.take(), key, || check.hold());
+                    let wait = wait(&mut decision, waiter.take(), || check.hold());
                     let revision = check.revision(limiter);
                     let then = (wait, settlement.take());
                     Self::decide(layer, revision, key, decision, then, request, service)
@@ -201,8 +213,11 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                 AdmissionProj::Waiting { delayed, request, settlement, service, layer } => {
                     let Delayed { decision, wait } = &mut **delayed;
                     ready!(wait.poll(cx));
-                    if let (Some(settlement), Some(decision)) = (settlement.as_mut(), &decision) {
+                    if let (Some(settlement), Some(decision)) = (settlement.as_mut(), &decision)
+                        && let Some(permits) = wait.take_permits()
+                    {
                         settlement.allowed(decision);
+                        settlement.hold(permits);
                     }
                     if let Err(error) = ready!(service.poll_ready(cx)) {
                         return Poll::Ready(Ok((Err(error), None)));
@@ -240,10 +255,9 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
 fn wait(
     decision: &mut Result<Decision, Error>,
     waiter: Option<Box<Waiter>>,
-    key: &Key,
     revision: impl FnOnce() -> HeldRevision,
 ) -> Option<Box<Wait>> {
-    Wait::new(decision.as_mut().ok()?, *waiter?, key, revision).map(Box::new)
+    Wait::new(decision.as_mut().ok()?, *waiter?, revision).map(Box::new)
 }
 
 /// A ready service may hold resources, such as a slot of a concurrency limit, until it is called or

@@ -8,7 +8,7 @@ use http::Extensions;
 use http::response::Parts;
 use tokio::time::Instant;
 
-use crate::limiter::{HeldRevision, Taken};
+use crate::limiter::{HeldRevision, Permits, Taken};
 use crate::{Costs, Decision, Key, Limiter, Source};
 
 /// A response that has been sent: see
@@ -105,6 +105,13 @@ impl Settlement {
                 Source::FailureMode => charged.estimate = Costs::new(0),
                 _ => charged.check.decided(decision),
             }
+        }
+    }
+
+    /// The request has waited, and got these permits.
+    pub(super) fn hold(&mut self, permits: Permits) {
+        if let Some(charged) = &mut self.charged {
+            charged.check.hold(permits);
         }
     }
 

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use super::Limiter;
 use super::check::CheckState;
-use super::waiting::{Wait, Waiter};
+use super::waiters::Waiter;
+use super::waiting::Wait;
 use crate::algorithm::Patience;
 use crate::{Costs, Decision, Error, Key, cooperation};
 
 /// Permits that were taken in advance: see [`Limiter::reserve`].
 ///
-/// If it is dropped before [its time](Self::delay), the permits are given back, unless others have
-/// queued behind it.
+/// If it is dropped before [its time](Self::delay), those behind it in this process move up, and the
+/// last permits are given back.
 #[must_use = "a reservation that is dropped before its time gives its permits back"]
 pub struct Reservation {
     decision: Decision,
@@ -27,7 +28,7 @@ impl Reservation {
     }
 
     /// How long until the permits are there, on Tokio's clock. Zero if they are there now, or if the
-    /// check was denied.
+    /// check was denied. It gets shorter when a check before it gives up.
     pub fn delay(&self) -> Duration {
         self.wait.as_ref().map_or(Duration::ZERO, |wait| wait.delay())
     }
@@ -49,7 +50,7 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// If the store failed, whatever the failure mode.
+    /// If the store failed, whatever the failure mode. The error is also logged.
     pub async fn cancel(self) -> Result<(), Error> {
         match self.wait {
             Some(mut wait) => wait.cancel().await,
@@ -78,13 +79,15 @@ impl Limiter {
     /// - if the wait would be longer than the quota's [`queue`](crate::Quota::queue) allows, or
     ///   [`max_wait`](crate::LimiterBuilder::max_wait) for a bucket without one;
     /// - if [`max_waiters`](crate::LimiterBuilder::max_waiters) checks of this limiter wait in this
-    ///   process;
+    ///   process, or [`max_waiters_per_key`](crate::LimiterBuilder::max_waiters_per_key) of the key;
     /// - if a quota with another algorithm, or one that [lends](crate::Quota::borrow_up_to) permits,
     ///   denies the check. These have no queue.
     ///
     /// The wait is not part of the [`timeout`](crate::LimiterBuilder::timeout). It counts from the
-    /// reply of the store, so it is never too short. If the future is dropped while it waits, its
-    /// permits are given back, unless others have queued behind it. If the store fails, the failure
+    /// reply of the store, so it is never too short. If the future is dropped while it waits, the
+    /// checks of this process that wait behind it for as many permits move up, and the last permits are
+    /// given back. If other processes have queued behind these, the next `acquire` of this process gets
+    /// them. If the store fails, the failure
     /// mode applies: [`Local`](crate::FailureMode::Local) waits for the share of this process, and the
     /// others decide at once.
     ///
@@ -173,15 +176,22 @@ impl Limiter {
         let key = key.into();
         cooperation::proceed().await;
         let patience = u64::try_from(self.inner.max_wait.as_micros()).unwrap_or(u64::MAX);
-        let waiter = Waiter::new(self);
+        let mut waiter = Waiter::new(self, &key, &costs);
         let (held, state) = {
             let revision = self.revision();
+            waiter = match waiter.map(|waiter| Wait::take_over(waiter, || revision.hold())) {
+                Some(Ok((decision, wait))) => {
+                    return Ok(Reservation { decision, wait: Some(wait) });
+                }
+                Some(Err(waiter)) => Some(waiter),
+                None => None,
+            };
             let (patience, may_wait) = (Patience(patience), waiter.is_some());
             let state = CheckState::enqueue(self, &revision, &key, &costs, patience, may_wait);
             (revision.hold(), state)
         };
         let mut decision = state.finish(self, &key).await?;
-        let wait = waiter.and_then(|waiter| Wait::new(&mut decision, waiter, &key, || held));
+        let wait = waiter.and_then(|waiter| Wait::new(&mut decision, waiter, || held));
         Ok(Reservation { decision, wait })
     }
 }

@@ -10,6 +10,7 @@ use super::taken::Taken;
 use super::{HeldRevision, InvalidateOnDrop, Limiter, Revision};
 use crate::algorithm::{Adjustment, Charge};
 use crate::store::{Op, PendingVerdict};
+use crate::verdict::Verdict;
 use crate::{Costs, Error, ErrorKind, Key, cooperation};
 
 impl Limiter {
@@ -109,9 +110,10 @@ impl Limiter {
             (Ok(charged), Ok(actual)) => (charged, actual),
             (Err(error), _) | (_, Err(error)) => return self.not_charged(revision, &error),
         };
-        let left = |quota| taken.left(quota);
-        let adjustment = taken.limits().settle(&actual, &charged, left, taken.delay());
-        let adjustment = taken.in_units_of_whole(adjustment);
+        let (permits, whole) = (&taken.permits, taken.whole());
+        let left = |quota| permits.left(quota);
+        let adjustment = permits.limits(whole).settle(&actual, &charged, left, taken.delay());
+        let adjustment = permits.in_units_of_whole(whole, adjustment);
         if adjustment.is_nothing() {
             return;
         }
@@ -120,21 +122,20 @@ impl Limiter {
     }
 
     /// Runs an operation without waiting for the store.
-    pub(super) fn detach(&self, held: HeldRevision, key: Key, op: Op, is_credit: bool) {
+    fn detach(&self, held: HeldRevision, key: Key, op: Op, is_credit: bool) {
         let revision = self.held(&held);
         if revision.backend.decide(&key, &op).is_some() {
             return;
         }
         let Ok(runtime) = Handle::try_current() else {
-            let text = "a charge on Redis needs a Tokio runtime";
-            return self.not_charged(revision, &Error::new(ErrorKind::Unavailable, text));
+            return self.not_charged(revision, &no_runtime());
         };
         let limiter = self.clone();
         runtime.spawn(async move {
             let result = limiter.apply(&held, key, op, is_credit).await;
-            let (revision, log) = (limiter.held(&held), &limiter.inner.charge_log);
+            let revision = limiter.held(&held);
             match result {
-                Ok(()) => log.succeeded(revision.policy().name()),
+                Ok(_) => limiter.charged(revision),
                 Err(error) => limiter.not_charged(revision, &error),
             }
         });
@@ -151,7 +152,7 @@ impl Limiter {
         }
         cooperation::proceed().await;
         let is_credit = adjustment.is_credit();
-        self.apply(held, key, Op::Adjust(adjustment), is_credit).await
+        self.apply(held, key, Op::Adjust(adjustment), is_credit).await.map(drop)
     }
 
     pub(super) async fn apply(
@@ -160,24 +161,32 @@ impl Limiter {
         key: Key,
         op: Op,
         is_credit: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<Verdict, Error> {
         let _invalidate = is_credit.then(|| InvalidateOnDrop { limiter: self, key: key.clone() });
         let (backend, mut pending) = (&self.held(held).backend, PendingVerdict::default());
         match poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx)).await {
-            Ok(_) => Ok(()),
+            Ok(verdict) => Ok(verdict),
             Err(error) => {
                 // Permits must not be given back twice. An error of the server says that they were not.
                 let may_be_done = pending.was_sent() && error.kind() != ErrorKind::Server;
                 let is_local = self.inner.failure_mode.is_local() && !(is_credit && may_be_done);
                 let local = is_local.then(|| backend.decide_locally(&key, &op)).flatten();
-                local.map(|_| ()).ok_or(error)
+                local.ok_or(error)
             }
         }
     }
 
-    fn not_charged(&self, revision: &Revision, error: &Error) {
+    pub(super) fn charged(&self, revision: &Revision) {
+        self.inner.charge_log.succeeded(revision.policy().name());
+    }
+
+    pub(super) fn not_charged(&self, revision: &Revision, error: &Error) {
         self.inner.charge_log.failed(revision.policy().name(), Effect::NotCharged, error);
     }
+}
+
+pub(super) fn no_runtime() -> Error {
+    Error::new(ErrorKind::Unavailable, "a charge on Redis needs a Tokio runtime")
 }
 
 impl Revision {

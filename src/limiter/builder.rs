@@ -5,7 +5,7 @@ use super::enforcement::Enforcement;
 use super::failure_log::FailureLog;
 use super::other_numbers::OtherNumbers;
 use super::revision::{Revision, Revisions, Settings};
-use super::waiting::Waiters;
+use super::waiters::Waiters;
 use super::{FailureMode, Inner, Limiter};
 use crate::metrics::PolicyMetrics;
 use crate::store::Store;
@@ -27,6 +27,7 @@ pub struct LimiterBuilder {
     cache_denials: Duration,
     max_wait: Duration,
     max_waiters: usize,
+    max_waiters_per_key: Option<usize>,
 }
 
 impl LimiterBuilder {
@@ -40,6 +41,7 @@ impl LimiterBuilder {
             cache_denials: Duration::from_secs(1),
             max_wait: Duration::from_secs(30),
             max_waiters: 1_024,
+            max_waiters_per_key: None,
         }
     }
 
@@ -113,10 +115,29 @@ impl LimiterBuilder {
     /// Sets how many checks of this limiter may wait in this process at a time: 1,024 by default.
     /// The next ones are denied unless they can proceed at once. Checks that the store is deciding
     /// count too, if they may have to wait. Clones of a limiter share
-    /// this number, and so do all keys: keep the longest wait of a queue short if the keys are those of
-    /// clients. Another limiter with the same policy has a number of its own.
+    /// this number, and so do all keys: see [`max_waiters_per_key`](Self::max_waiters_per_key). Another
+    /// limiter with the same policy has a number of its own.
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         Self { max_waiters, ..self }
+    }
+
+    /// Sets how many of the [waiters](Self::max_waiters) may have the same key: by default an eighth of them,
+    /// rounded up, which is 128. So one client cannot keep all others from waiting. Set it to the number of
+    /// all waiters if there is only one key, such as the name of a service that is called.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
+    ///
+    /// let quota = Quota::per_second(5).queue(Duration::from_secs(30));
+    /// let limiter = Limiter::builder(MemoryStore::new(), quota)
+    ///     .max_waiters(2_000)
+    ///     .max_waiters_per_key(20)
+    ///     .build()?;
+    /// # Ok::<(), fleetlimit::ConfigError>(())
+    /// ```
+    pub fn max_waiters_per_key(self, max_waiters: usize) -> Self {
+        Self { max_waiters_per_key: Some(max_waiters), ..self }
     }
 
     /// Builds the limiter. It does no I/O.
@@ -135,6 +156,7 @@ impl LimiterBuilder {
     pub fn build(self) -> Result<Limiter, ConfigError> {
         let Self { store, policy, timeout, failure_mode, .. } = self;
         let Self { enforced_percent, cache_denials, max_wait, max_waiters, .. } = self;
+        let per_key = self.max_waiters_per_key.unwrap_or(max_waiters.div_ceil(8));
         let enforcement = Enforcement::percent(enforced_percent)?;
         if timeout.is_zero() {
             return Err(ConfigError::new(
@@ -155,7 +177,7 @@ impl LimiterBuilder {
                 enforcement,
                 failure_log: FailureLog::default(),
                 charge_log: FailureLog::default(),
-                waiters: Waiters::new(max_waiters),
+                waiters: Waiters::new(max_waiters, per_key),
                 max_wait,
                 others: OtherNumbers::default(),
             }))

@@ -224,6 +224,14 @@ impl Inner {
         Decision::new(verdict, source, is_enforced, quota.clone())
     }
 
+    /// Counts a decision that another check has got, for one that takes its place.
+    pub(super) fn count(&self, revision: &Revision, decision: &Decision) {
+        let Decision { source, quota, numbers, .. } = decision;
+        let outcome = Outcome::of(decision.outcome, decision.is_enforced);
+        self.settings.metrics.decided(*source, outcome);
+        trace::decided(revision.policy(), quota, outcome, *source, *numbers);
+    }
+
     /// The decision of the store.
     #[inline(always)]
     fn succeed(&self, revision: &Revision, key: &Key, verdict: Verdict) -> Decision {

@@ -11,9 +11,11 @@ mod enforcement;
 mod failure_log;
 mod failure_mode;
 mod limiters;
+mod line;
 mod other_numbers;
 mod revision;
 mod taken;
+mod waiters;
 mod waiting;
 #[cfg(feature = "watch")]
 mod watch;
@@ -27,8 +29,8 @@ use self::enforcement::Enforcement;
 use self::failure_log::FailureLog;
 use self::other_numbers::OtherNumbers;
 use self::revision::{Revisions, Settings};
-use self::waiting::Waiters;
-use crate::store::{Op, PendingVerdict, RevisionDenials, Store, Subscriber};
+use self::waiters::Waiters;
+use crate::store::{Op, PendingVerdict, Registry, RevisionDenials, Store, Subscriber};
 use crate::{ConfigError, Costs, Decision, Error, Key, Policy, Source, cooperation};
 
 pub use acquire::Reservation;
@@ -39,8 +41,9 @@ pub(crate) use check::{CheckState, PendingCheck};
 pub use failure_mode::FailureMode;
 pub use limiters::Limiters;
 pub(crate) use revision::{HeldRevision, Revision, RevisionRef};
-pub(crate) use taken::Taken;
-pub(crate) use waiting::{Wait, Waiter};
+pub(crate) use taken::{Permits, Taken};
+pub(crate) use waiters::Waiter;
+pub(crate) use waiting::Wait;
 #[cfg(feature = "watch")]
 pub use watch::FileWatch;
 
@@ -210,6 +213,7 @@ impl Limiter {
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key = key.into();
         cooperation::proceed().await;
+        self.inner.waiters.forget_free(&key);
         let reset = self.revision().backend.reset(&key);
         let _invalidate = InvalidateOnDrop { limiter: self, key };
         reset.await
@@ -283,6 +287,11 @@ impl Limiter {
     /// The maximum time that this process caches a denial. Zero if it does not.
     pub fn cache_denials(&self) -> Duration {
         self.inner.settings.cache_denials
+    }
+
+    /// What the limiters on the store share.
+    fn registry(&self) -> &Registry {
+        self.inner.settings.store.registry().0
     }
 
     pub(crate) fn held<'a>(&'a self, revision: &'a HeldRevision) -> &'a Revision {

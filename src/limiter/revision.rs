@@ -187,6 +187,13 @@ impl Revisions {
     }
 }
 
+impl HeldRevision {
+    /// Returns true if both are the same revision of a limiter.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.0.as_ref().map(Arc::as_ptr) == other.0.as_ref().map(Arc::as_ptr)
+    }
+}
+
 impl RevisionRef<'_> {
     #[inline]
     pub(crate) fn hold(&self) -> HeldRevision {

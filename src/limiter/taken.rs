@@ -14,6 +14,11 @@ pub(crate) struct Taken {
     pub(super) limiter: Limiter,
     pub(super) revision: HeldRevision,
     pub(super) key: Key,
+    pub(super) permits: Permits,
+}
+
+/// The permits that a check has taken.
+pub(crate) struct Permits {
     /// Not later than the store's decision.
     since: Instant,
     /// Of each quota, at the time of the decision.
@@ -25,33 +30,25 @@ pub(crate) struct Taken {
 impl Taken {
     /// By a check that starts at this time.
     pub(crate) fn new(limiter: &Limiter, revision: HeldRevision, key: Key, since: Instant) -> Self {
-        let (limiter, left) = (limiter.clone(), SmallVec::new());
-        Self { limiter, revision, key, since, left, part: None }
+        Self { limiter: limiter.clone(), revision, key, permits: Permits::new(since) }
     }
 
     /// The check is allowed.
     pub(crate) fn decided(&mut self, decision: &Decision) {
         let backend = &self.limiter.held(&self.revision).backend;
         let is_by_part = decision.source() == Source::Local || !backend.is_remote();
-        self.part = is_by_part.then(|| backend.part(&self.key)).flatten().map(Box::new);
-        let left = self.limits().iter().zip(decision.quotas());
-        self.left = left.map(|((_, limit), quota)| quota.left(limit.limit())).collect();
+        self.permits.part = is_by_part.then(|| backend.part(&self.key)).flatten().map(Box::new);
+        let limits = self.permits.limits(self.whole());
+        let left = limits.iter().zip(decision.quotas());
+        self.permits.left = left.map(|((_, limit), quota)| quota.left(limit.limit())).collect();
     }
 
-    /// Those that decided the check.
-    pub(super) fn limits(&self) -> &Limits {
-        self.part.as_deref().unwrap_or_else(|| self.whole())
+    /// From now on the check has the permits that another one took.
+    pub(crate) fn hold(&mut self, permits: Permits) {
+        self.permits = permits;
     }
 
-    /// An adjustment in units of these, as stores take it.
-    pub(super) fn in_units_of_whole(&self, adjustment: Adjustment) -> Adjustment {
-        match &self.part {
-            None => adjustment,
-            Some(part) => part.in_units_of(self.whole(), &adjustment),
-        }
-    }
-
-    fn whole(&self) -> &Limits {
+    pub(super) fn whole(&self) -> &Limits {
         &self.limiter.held(&self.revision).limits
     }
 
@@ -64,8 +61,28 @@ impl Taken {
     pub(super) fn delay(&self) -> u64 {
         micros(self.limiter.timeout())
     }
+}
 
-    /// Of a quota, by now.
+impl Permits {
+    /// Of a check that starts at this time.
+    pub(super) fn new(since: Instant) -> Self {
+        Self { since, left: SmallVec::new(), part: None }
+    }
+
+    /// The limits that decided the check. `whole` are those of the policy.
+    pub(super) fn limits<'a>(&'a self, whole: &'a Limits) -> &'a Limits {
+        self.part.as_deref().unwrap_or(whole)
+    }
+
+    /// An adjustment in units of these, as stores take it.
+    pub(super) fn in_units_of_whole(&self, whole: &Limits, adjustment: Adjustment) -> Adjustment {
+        match &self.part {
+            None => adjustment,
+            Some(part) => part.in_units_of(whole, &adjustment),
+        }
+    }
+
+    /// What is left of a quota by now.
     pub(super) fn left(&self, quota: usize) -> Left {
         let Left { used, reset_after, counts_for } =
             self.left.get(quota).copied().unwrap_or_default();
@@ -76,6 +93,6 @@ impl Taken {
     }
 }
 
-fn micros(time: Duration) -> u64 {
+pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,65 +1,48 @@
 //! Checks that have taken permits, and wait until they are there.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::taken::Taken;
+use super::adjust::no_runtime;
+use super::line::{Line, Reserved, Ticket, Turn};
+use super::taken::{Permits, Taken, micros};
+use super::waiters::Waiter;
 use super::{HeldRevision, Limiter, Revision};
-use crate::algorithm::Place;
-use crate::store::Op;
+use crate::store::{Leaving, Op};
 use crate::verdict::Waiting;
-use crate::{Decision, Error, Key};
+use crate::{Costs, Decision, Error, Key};
 
-/// The number of waiters of a limiter in this process.
-#[derive(Debug)]
-pub(super) struct Waiters {
-    most: usize,
-    count: AtomicUsize,
-}
-
-/// Permission to wait, which a limited number of checks has at a time.
-pub(crate) struct Waiter {
-    limiter: Limiter,
-    /// When the check started.
-    since: Instant,
-}
-
-/// An allowed check that waits. If it is dropped before its time, it gives its permits back, unless
-/// others queued behind it.
+/// An allowed check that waits. If it is dropped before its time, the checks behind it in this process
+/// move up, and the last place is given back.
 pub(crate) struct Wait {
-    taken: Taken,
-    due: Instant,
-    /// Until the time has come, like the waiter.
-    place: Option<Place>,
-    waiter: Option<Waiter>,
+    line: LineHandle,
+    /// Until the time has come.
+    waiter: Option<(Waiter, Ticket)>,
     sleep: Option<Pin<Box<Sleep>>>,
+    /// From then on, until they are taken.
+    permits: Option<Permits>,
 }
 
-impl Waiters {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, count: AtomicUsize::new(0) }
-    }
+/// A handle on the line of a check.
+#[derive(Clone)]
+struct LineHandle {
+    limiter: Limiter,
+    revision: HeldRevision,
+    key: Key,
+    costs: Costs,
 }
 
-impl Waiter {
-    /// `None` if too many wait.
-    pub(crate) fn new(limiter: &Limiter) -> Option<Self> {
-        let Waiters { most, count } = &limiter.inner.waiters;
-        let more = |count: usize| (count < *most).then_some(count + 1);
-        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Self { limiter: limiter.clone(), since: Instant::now() })
-    }
-}
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        self.limiter.inner.waiters.count.fetch_sub(1, Ordering::Relaxed);
-    }
+/// Gives the free places of a line back.
+struct GivingBack {
+    line: LineHandle,
+    has_ended: bool,
+    _leaving: Leaving,
 }
 
 impl Wait {
@@ -67,62 +50,235 @@ impl Wait {
     pub(crate) fn new(
         decision: &mut Decision,
         waiter: Waiter,
-        key: &Key,
         revision: impl FnOnce() -> HeldRevision,
     ) -> Option<Self> {
         if !decision.is_enforced {
             return None;
         }
         let Waiting { wait, place } = decision.several.as_mut()?.waiting.take()?;
-        let mut taken = Taken::new(&waiter.limiter, revision(), key.clone(), waiter.since);
+        let line = LineHandle::new(&waiter, revision());
+        let mut taken = line.taken(Permits::new(waiter.since));
         taken.decided(decision);
         let due = Instant::now() + Duration::from_micros(wait);
-        Some(Self { taken, due, place: Some(place), waiter: Some(waiter), sleep: None })
+        let (permits, decision) = (taken.permits, decision.clone());
+        let reserved = Reserved { permits, place, due, decision, kept: None };
+        let ticket = line.with(|line| line.join(reserved));
+        let wait = Self { line, waiter: Some((waiter, ticket)), sleep: None, permits: None };
+        // Unless it has taken the place of another.
+        wait.line.give_back();
+        Some(wait)
+    }
+
+    /// Takes the place of a check that has given up, with the decision about that check.
+    ///
+    /// # Errors
+    ///
+    /// The waiter, if there is none.
+    pub(crate) fn take_over(
+        waiter: Waiter,
+        revision: impl FnOnce() -> HeldRevision,
+    ) -> Result<(Decision, Self), Waiter> {
+        if !waiter.may_take_over {
+            return Err(waiter);
+        }
+        let line = LineHandle::new(&waiter, revision());
+        let Some((ticket, decision)) = line.with(|line| line.take_over(Instant::now())) else {
+            return Err(waiter);
+        };
+        let limiter = &line.limiter;
+        limiter.inner.count(limiter.held(&line.revision), &decision);
+        let waiter = Some((waiter, ticket));
+        Ok((decision, Self { line, waiter, sleep: None, permits: None }))
     }
 
     pub(super) fn delay(&self) -> Duration {
-        self.due.saturating_duration_since(Instant::now())
+        let due = |(_, ticket): &(Waiter, Ticket)| self.line.with(|line| line.due(*ticket));
+        let due = self.waiter.as_ref().and_then(due);
+        due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()))
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.place.is_some() {
-            let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(self.due)));
-            ready!(sleep.as_mut().poll(cx));
-            (self.sleep, self.place, self.waiter) = (None, None, None);
+        while let Some((_, ticket)) = self.waiter {
+            let (now, waker) = (Instant::now(), cx.waker().clone());
+            match self.line.with(|line| line.poll(ticket, now, waker)) {
+                Some(Turn::At(due, earlier_waker)) => {
+                    drop(earlier_waker);
+                    // It may have moved up.
+                    let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
+                    if sleep.deadline() != due {
+                        sleep.as_mut().reset(due);
+                    }
+                    ready!(sleep.as_mut().poll(cx));
+                }
+                Some(Turn::Come(reserved, next)) => {
+                    next.wake();
+                    self.permits = Some(reserved.permits);
+                    self.end();
+                }
+                None => self.end(),
+            }
         }
         Poll::Ready(())
     }
 
-    /// Gives the place back, unless its time has come.
+    fn end(&mut self) {
+        (self.sleep, self.waiter) = (None, None);
+    }
+
+    /// Returns the permits of the check, once, from its time on. They may be those that another check took.
+    pub(crate) fn take_permits(&mut self) -> Option<Permits> {
+        self.permits.take()
+    }
+
+    /// Gives up, and waits for the store. Another check may get the place.
     pub(super) async fn cancel(&mut self) -> Result<(), Error> {
-        match self.leave() {
-            Some(op) => {
-                let Taken { limiter, revision, key, .. } = &self.taken;
-                limiter.apply(revision, key.clone(), op, true).await
-            }
+        match self.give_up() {
+            Some(given_back) => given_back.await.unwrap_or_else(|_| Err(no_runtime())),
             None => Ok(()),
         }
     }
 
-    fn leave(&mut self) -> Option<Op> {
-        let place = self.place.take().filter(|_| !self.delay().is_zero())?;
-        let left = |quota| self.taken.left(quota);
-        let mut place = self.taken.limits().leaving(&place, left, self.taken.delay());
-        place.credit = self.taken.in_units_of_whole(place.credit);
-        Some(Op::Leave(Box::new(place)))
+    fn give_up(&mut self) -> Option<JoinHandle<Result<(), Error>>> {
+        let (waiter, ticket) = self.waiter.take()?;
+        self.line.with(|line| line.give_up(ticket, Instant::now())).wake();
+        let given_back = self.line.give_back();
+        // Only now, because the line is deleted when nobody waits, unless places are given back.
+        drop(waiter);
+        given_back
     }
 
     /// The revision that decided the check.
     pub(crate) fn revision(&self) -> &Revision {
-        self.taken.limiter.held(&self.taken.revision)
+        self.line.limiter.held(&self.line.revision)
     }
 }
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        if let Some(op) = self.leave() {
-            let Taken { limiter, revision, key, .. } = &self.taken;
-            limiter.detach(revision.clone(), key.clone(), op, true);
+        self.give_up();
+    }
+}
+
+impl LineHandle {
+    fn new(waiter: &Waiter, revision: HeldRevision) -> Self {
+        let Waiter { limiter, key, costs, .. } = waiter;
+        Self { limiter: limiter.clone(), revision, key: key.clone(), costs: costs.clone() }
+    }
+
+    fn with<T>(&self, with: impl FnOnce(&mut Line) -> T) -> T {
+        self.limiter.inner.waiters.with_line(&self.key, &self.revision, &self.costs, with)
+    }
+
+    /// What gives a place back.
+    fn taken_back(&self, reserved: &Reserved) -> Op {
+        let Reserved { permits, place, .. } = reserved;
+        let whole = &self.limiter.held(&self.revision).limits;
+        let left = |quota| permits.left(quota);
+        let delay = micros(self.limiter.timeout());
+        let mut place = permits.limits(whole).leaving(place, left, delay);
+        place.credit = permits.in_units_of_whole(whole, place.credit);
+        Op::Leave(Box::new(place))
+    }
+
+    fn taken(&self, permits: Permits) -> Taken {
+        let Self { limiter, revision, key, .. } = self;
+        Taken { limiter: limiter.clone(), revision: revision.clone(), key: key.clone(), permits }
+    }
+
+    /// Gives free places back, unless there are none, or another task does.
+    fn give_back(&self) -> Option<JoinHandle<Result<(), Error>>> {
+        if !self.with(Line::starts_giving_back) {
+            return None;
         }
+        let leaving = self.limiter.registry().leaving();
+        let mut give_back = GivingBack { line: self.clone(), has_ended: false, _leaving: leaving };
+        if !self.limiter.held(&self.revision).backend.is_remote() {
+            // Such a store decides at once.
+            let give_back = pin!(async move { give_back.run().await });
+            let _ = give_back.poll(&mut Context::from_waker(Waker::noop()));
+            return None;
+        }
+        match Handle::try_current() {
+            Ok(runtime) => Some(runtime.spawn(async move { give_back.run().await })),
+            Err(_) => {
+                self.limiter.not_charged(self.limiter.held(&self.revision), &no_runtime());
+                None
+            }
+        }
+    }
+}
+
+impl GivingBack {
+    /// One place after the other, but all in one call.
+    async fn run(&mut self) -> Result<(), Error> {
+        let mut result = Ok(());
+        loop {
+            let free = self.line.with(|line| line.take_free(Instant::now()));
+            if free.is_empty() {
+                self.has_ended = true;
+                return result;
+            }
+            let mut taken_back = 0;
+            for (reserved, verdict) in self.leave(free).await {
+                match verdict {
+                    Ok(true) => taken_back += 1,
+                    Ok(false) => self.keep(reserved),
+                    Err(error) => {
+                        let LineHandle { limiter, revision, .. } = &self.line;
+                        limiter.not_charged(limiter.held(revision), &error);
+                        result = Err(error);
+                    }
+                }
+            }
+            if taken_back > 0 {
+                self.line.with(Line::retry_free);
+                let LineHandle { limiter, revision, .. } = &self.line;
+                limiter.charged(limiter.held(revision));
+            }
+        }
+    }
+
+    /// Returns for each place whether the store has taken it back. All are sent together, in this order.
+    async fn leave(&self, free: Vec<Reserved>) -> Vec<(Reserved, Result<bool, Error>)> {
+        let LineHandle { limiter, revision, key, .. } = &self.line;
+        let leave = |reserved: Reserved| {
+            let op = self.line.taken_back(&reserved);
+            let left: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(async move {
+                let verdict = limiter.apply(revision, key.clone(), op, true).await;
+                verdict.map(|verdict| verdict.is_allowed())
+            });
+            (Some(reserved), left)
+        };
+        let mut leaving: Vec<_> = free.into_iter().map(leave).collect();
+        let mut left = Vec::with_capacity(leaving.len());
+        poll_fn(|cx| {
+            for (reserved, leave) in &mut leaving {
+                if reserved.is_some()
+                    && let Poll::Ready(verdict) = leave.as_mut().poll(cx)
+                {
+                    left.extend(reserved.take().map(|reserved| (reserved, verdict)));
+                }
+            }
+            if left.len() == leaving.len() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        left
+    }
+
+    /// Keeps a place for the next check, because other processes have queued behind it.
+    fn keep(&self, reserved: Reserved) {
+        let kept = self.line.limiter.inner.waiters.keep();
+        if kept.is_some() {
+            self.line.with(|line| line.keep(Reserved { kept, ..reserved })).wake();
+        }
+    }
+}
+
+impl Drop for GivingBack {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.line.with(Line::stop_giving_back);
+        }
+        self.line.limiter.inner.waiters.clean_up(&self.line.key);
     }
 }

@@ -44,7 +44,7 @@ pub(crate) use observation::{Observation, Observed, observe};
 pub use redis::SentinelService;
 #[cfg(feature = "redis")]
 pub use redis::{RedisCredentials, RedisServer, RedisStore};
-pub(crate) use registry::{Registry, RevisionId, Subscriber};
+pub(crate) use registry::{Leaving, Registry, RevisionId, Subscriber};
 pub(crate) use revision_denials::RevisionDenials;
 
 /// Where buckets are kept: a [`MemoryStore`] or a `RedisStore`, or an [`AnyStore`](crate::AnyStore) if

@@ -6,6 +6,8 @@ use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use tokio::sync::watch;
+
 use super::{Denials, RevisionDenials};
 use crate::{ConfigError, Policy};
 
@@ -14,7 +16,12 @@ use crate::{ConfigError, Policy};
 pub struct Registry {
     policies: Mutex<Policies>,
     denials: Arc<Denials>,
+    /// How many tasks give places in queues back.
+    leaving: watch::Sender<usize>,
 }
+
+/// A task that gives places in queues back, until it is dropped.
+pub(crate) struct Leaving(watch::Sender<usize>);
 
 /// Identifies a revision on a store, and its policy in the upper bits. The limiters of a policy have
 /// the same one.
@@ -114,6 +121,18 @@ impl Registry {
         subscribers.iter().for_each(|subscriber| subscriber.report());
     }
 
+    /// Registers a task that gives places in queues back.
+    pub(crate) fn leaving(&self) -> Leaving {
+        self.leaving.send_modify(|count| *count += 1);
+        Leaving(self.leaving.clone())
+    }
+
+    /// Waits until all places are given back that checks have given up.
+    pub(crate) async fn all_left(&self) {
+        // It only fails without a sender.
+        let _ = self.leaving.subscribe().wait_for(|count| *count == 0).await;
+    }
+
     /// For numbers that only some checks of a policy have.
     pub(crate) fn other_revision(&self, part: &str, policy: &Policy) -> Arc<RevisionDenials> {
         self.next_revision(&mut self.policies(), &id(part, policy))
@@ -129,6 +148,12 @@ impl Registry {
     fn policies(&self) -> MutexGuard<'_, Policies> {
         // A panic leaves whole entries behind, so the poison means nothing.
         self.policies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 

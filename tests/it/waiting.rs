@@ -12,17 +12,18 @@ use axum::response::{IntoResponse, Response};
 use fleetlimit::resolve::Global;
 use fleetlimit::{
     Costs, Decision, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
-    Source,
+    Reservation, Source,
 };
 use futures_util::future::join_all;
 use http::StatusCode;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, advance, sleep, timeout};
+use tokio::time::{Instant, advance, sleep, sleep_until, timeout};
 use tower::limit::ConcurrencyLimit;
 use tower::{BoxError, Layer, Service, ServiceExt, service_fn};
 
 use crate::common::{BOUND, Proxy, Server, wait_until};
-use crate::exact::{test_limiter_builder, uncached};
+use crate::exact::{test_limiter, test_limiter_builder, uncached};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Five per second, and one that arrives now waits for at most two seconds.
@@ -87,7 +88,8 @@ async fn a_check_does_not_wait_and_takes_nothing_in_advance() {
 #[tokio::test(start_paused = true)]
 async fn no_more_than_the_configured_number_wait() {
     let store = MemoryStore::new();
-    let limiter = Limiter::builder(store, QUEUE).max_waiters(2).build().unwrap();
+    let limiter =
+        Limiter::builder(store, QUEUE).max_waiters(2).max_waiters_per_key(2).build().unwrap();
     let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
     assert!(take().await.decision().is_allowed(), "one that need not wait is no waiter");
     let (one, two) = (take().await, take().await);
@@ -102,21 +104,179 @@ async fn no_more_than_the_configured_number_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_waiter_returns_its_place_if_nobody_queued_behind_it() {
+async fn one_key_cannot_hold_all_waiters() {
+    let quota = Quota::per_minute(1).queue(100 * 60 * SECOND);
+    for (limiter, per_key) in [
+        (Limiter::builder(MemoryStore::new(), quota).max_waiters(30), 4),
+        (Limiter::builder(MemoryStore::new(), quota).max_waiters(30).max_waiters_per_key(7), 7),
+        (Limiter::builder(MemoryStore::new(), quota).max_waiters(9).max_waiters_per_key(100), 9),
+    ] {
+        let limiter = limiter.build().unwrap();
+        let mut waiting = Vec::new();
+        for n in 0..40 {
+            let reservation = limiter.reserve("hostile", Costs::new(1)).await.unwrap();
+            assert_eq!(reservation.decision().is_allowed(), n <= per_key, "{n}");
+            waiting.push(reservation);
+        }
+        for n in 0..2 {
+            let other = limiter.reserve("other", Costs::new(1)).await.unwrap();
+            assert_eq!(other.decision().is_allowed(), n == 0 || per_key < 9);
+            waiting.push(other);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_place_of_a_check_that_gives_up_goes_to_those_behind_it() {
     let limiter = limiter(QUEUE);
     let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
-    let millis = |reservation: &fleetlimit::Reservation| reservation.delay().as_millis();
+    let millis = |reservation: &Reservation| reservation.delay().as_millis();
     let [first, second, third] = [take().await, take().await, take().await];
     assert_eq!([millis(&first), millis(&second), millis(&third)], [0, 200, 400]);
     drop(second);
+    assert_eq!(millis(&third), 200, "it moves up");
     let fourth = take().await;
-    assert_eq!(millis(&fourth), 600, "the third keeps its place, and so does the gap");
+    assert_eq!(millis(&fourth), 400, "the last place was free");
     drop(fourth);
     let fifth = take().await;
-    assert_eq!(millis(&fifth), 600, "the last place is free again");
-    advance(Duration::from_millis(600)).await;
+    assert_eq!(millis(&fifth), 400);
+    advance(Duration::from_millis(400)).await;
     drop(fifth);
     assert_eq!(millis(&take().await), 200, "its time had come");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_cannot_be_given_back_goes_to_the_next_caller() {
+    let limiter = limiter(Quota::per_second(5).queue(10 * SECOND));
+    let take = async |cost| limiter.reserve("key", Costs::new(cost)).await.unwrap();
+    let millis = |reservation: &Reservation| reservation.delay().as_millis();
+    let [_first, second, large] = [take(1).await, take(1).await, take(2).await];
+    assert_eq!([millis(&second), millis(&large)], [200, 600]);
+    drop(second);
+    let third = take(1).await;
+    assert_eq!([millis(&third), millis(&large)], [200, 600], "the place of the second");
+    assert_eq!(millis(&take(1).await), 800, "there is no other");
+    // Nobody takes this place while it is there.
+    drop(third);
+    advance(Duration::from_millis(200)).await;
+    assert_eq!(millis(&take(1).await), 600, "the last place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_after_a_reset_does_not_get_a_place_from_before() {
+    let limiter = limiter(Quota::per_second(5).queue(10 * SECOND));
+    let take = async |cost| limiter.reserve("key", Costs::new(cost)).await.unwrap();
+    let [_first, second, _large] = [take(1).await, take(1).await, take(2).await];
+    drop(second);
+    limiter.reset("key").await.unwrap();
+    assert_eq!(take(1).await.delay(), Duration::ZERO);
+}
+
+/// A check every `pause`, whose caller gives up after `patience`. Returns the numbers of those that
+/// proceed, in this order.
+async fn proceeding(
+    limiter: &Limiter,
+    pause: Duration,
+    patience: Duration,
+    count: u32,
+) -> Vec<u32> {
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let start = Instant::now();
+    for n in 0..count {
+        sleep_until(start + n * pause).await;
+        let (limiter, sender) = (limiter.clone(), sender.clone());
+        tokio::spawn(async move {
+            let decision = timeout(patience, limiter.acquire("key")).await;
+            if decision.is_ok_and(|decision| decision.unwrap().is_allowed()) {
+                sender.send(n).unwrap();
+            }
+        });
+    }
+    drop(sender);
+    let mut proceeding = Vec::new();
+    while let Some(n) = receiver.recv().await {
+        proceeding.push(n);
+    }
+    proceeding
+}
+
+/// Three of four give up.
+#[tokio::test(start_paused = true)]
+async fn callers_that_give_up_do_not_starve_the_others() {
+    let millis = Duration::from_millis;
+    let limiter = limiter(Quota::per_second(5).queue(30 * SECOND));
+    let served = proceeding(&limiter, millis(50), millis(2_000), 1_200).await;
+    assert!(served.len() >= 300, "{} of 300", served.len());
+    assert!(served.is_sorted(), "in order of arrival: {served:?}");
+}
+
+#[tokio::test]
+async fn on_redis_callers_that_give_up_do_not_starve_the_others() {
+    let server = Server::start().await;
+    let quota = Quota::per_second(25).queue(6 * SECOND);
+    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), quota);
+    limiter.peek("warm").await.unwrap().ensure_allowed().unwrap();
+    let millis = Duration::from_millis;
+    let served = proceeding(&limiter, millis(10), millis(400), 600).await;
+    assert!(served.len() >= 135, "{} of 150", served.len());
+    assert!(served.is_sorted(), "in order of arrival: {served:?}");
+}
+
+/// The application drops its requests in any order.
+#[test]
+fn a_clean_shutdown_gives_all_places_back_to_other_processes() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let here = runtime();
+    let server = here.block_on(Server::start());
+    let quota = Quota::per_day(1).queue(200 * 86_400 * SECOND);
+    let open = || {
+        let store = RedisStore::open(server.url()).unwrap();
+        (store.clone(), uncached(store, quota))
+    };
+    let process = runtime();
+    process.block_on(async {
+        let (store, limiter) = open();
+        let waiting = join_all((0..91).map(|_| limiter.reserve("key", Costs::new(1)))).await;
+        let waiting: Vec<_> = waiting.into_iter().map(Result::unwrap).collect();
+        assert!(waiting.iter().all(|waiting| waiting.decision().is_allowed()));
+        drop(waiting);
+        store.shutdown().await;
+    });
+    drop(process);
+    here.block_on(async {
+        let next = open().1.reserve("key", Costs::new(1)).await.unwrap();
+        assert!(next.delay() <= 86_400 * SECOND, "{:?}", next.delay());
+    });
+}
+
+/// The permits of another window would add to what that one allows.
+#[tokio::test(start_paused = true)]
+async fn a_check_that_moved_up_gives_back_the_permits_of_its_place() {
+    let policy = Policy::new("test")
+        .quota("queue", Quota::new(1, 200 * SECOND).queue(3_600 * SECOND))
+        .quota("window", Quota::new(10, 100 * SECOND).fixed_window());
+    let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();
+    let service = RateLimitLayer::new(limiter.clone(), Global)
+        .cost_by_response(|_| 0)
+        .layer(service_fn(async |_: Request| Ok::<_, Infallible>(StatusCode::OK.into_response())));
+    let send = || tokio::spawn(service.clone().oneshot(request()));
+    let only = |quota, cost| Costs::new(0).with(quota, cost);
+    assert!(limiter.acquire("global").await.unwrap().is_allowed());
+    advance(30 * SECOND).await;
+    let early = send();
+    sleep(80 * SECOND).await;
+    let late = send();
+    sleep(10 * SECOND).await;
+    early.abort();
+    assert!(early.await.unwrap_err().is_cancelled());
+    sleep(10 * SECOND).await;
+    assert!(limiter.check_costs("global", only("window", 3)).await.unwrap().is_allowed());
+    let response = late.await.unwrap().unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    drop(response);
+    let decision = limiter.peek("global").await.unwrap();
+    let window = decision.quotas().find(|quota| quota.name() == "window").unwrap();
+    assert_eq!(window.remaining(), 7);
 }
 
 #[tokio::test]
@@ -468,9 +628,9 @@ async fn a_request_whose_turn_has_come_is_charged_as_one_without_a_response() {
     assert_eq!(next.delay(), 3 * 43_200 * SECOND - SECOND);
 }
 
-/// The script decides this, and the process does not see the result.
+/// The script decides this, and the process learns the result.
 #[tokio::test]
-async fn on_redis_a_place_is_given_back_only_if_nobody_queued_behind_it() {
+async fn on_redis_a_place_that_others_queued_behind_goes_to_the_next_caller_of_the_process() {
     const LONGEST: Duration = Duration::from_secs(100 * 86_400);
     let server = Server::start().await;
     // The value of a bucket without a queue has the short form.
@@ -478,18 +638,25 @@ async fn on_redis_a_place_is_given_back_only_if_nobody_queued_behind_it() {
         (Quota::per_day(1).queue(LONGEST), SECOND, "queue"),
         (Quota::per_day(1), LONGEST, "bucket"),
     ] {
-        let store = RedisStore::open(server.url()).unwrap().key_prefix(prefix);
-        let builder = test_limiter_builder(store, quota).max_wait(max_wait);
-        let limiter = builder.cache_denials(Duration::ZERO).build().unwrap();
-        let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
-        let days =
-            |reservation: &fleetlimit::Reservation| reservation.delay().as_secs().div_ceil(86_400);
-        let (first, second, third) = (reserve().await, reserve().await, reserve().await);
+        let [limiter, other] = [(); 2].map(|()| {
+            let store = RedisStore::open(server.url()).unwrap().key_prefix(prefix);
+            let builder = test_limiter_builder(store, quota).max_wait(max_wait);
+            builder.cache_denials(Duration::ZERO).build().unwrap()
+        });
+        let reserve =
+            async |limiter: &Limiter| limiter.reserve("key", Costs::new(1)).await.unwrap();
+        let days = |reservation: &Reservation| reservation.delay().as_secs().div_ceil(86_400);
+        let (first, second) = (reserve(&limiter).await, reserve(&limiter).await);
+        let third = reserve(&other).await;
         assert_eq!([days(&first), days(&second), days(&third)], [0, 1, 2], "{quota}");
         second.cancel().await.unwrap();
-        let fourth = reserve().await;
-        assert_eq!(days(&fourth), 3, "{quota}: the third keeps its place, and so does the gap");
-        fourth.cancel().await.unwrap();
-        assert_eq!(days(&reserve().await), 3, "{quota}: the last place is free again");
+        let calls = server.command_stats().await;
+        let fourth = reserve(&limiter).await;
+        assert_eq!((days(&fourth), days(&third)), (1, 2), "{quota}: the place of the second");
+        assert_eq!(server.command_stats().await, calls, "the place is known in the process");
+        let fifth = reserve(&other).await;
+        assert_eq!(days(&fifth), 3, "{quota}");
+        fifth.cancel().await.unwrap();
+        assert_eq!(days(&reserve(&limiter).await), 3, "{quota}: the last place is free again");
     }
 }

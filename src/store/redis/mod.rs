@@ -62,7 +62,7 @@ use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use self::blocks::RedisBlocks;
 use self::cluster::Cluster;
@@ -456,15 +456,23 @@ impl RedisStore {
     /// yet. Without the call, or if Redis still fails, they are lost when the process exits. If any remain,
     /// `shutdown` logs a warning.
     ///
+    /// It also waits until the places in [queues](crate::Quota::queue) are given back that nobody needs any more:
+    /// drop the checks that wait before the call.
+    ///
     /// Finally the limiters on this store and its clones report what they have counted, and would report later
     /// or, if the process ends, never: the checks that Redis did not decide in the log, and decisions in metrics.
     ///
     /// The call takes at most a second. The store still works afterwards, but does not register again.
     /// In an outage it uses its last share.
     pub async fn shutdown(&self) {
-        if let Some(Fleet { membership, repayment, .. }) = self.fleet.get() {
-            join(membership.leave(), repayment.settle(&self.queues)).await;
-        }
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let given_back = timer::timeout_at(deadline, self.registry.all_left());
+        let signed_off = async {
+            if let Some(Fleet { membership, repayment, .. }) = self.fleet.get() {
+                join(membership.leave(), repayment.settle(&self.queues)).await;
+            }
+        };
+        join(given_back, signed_off).await;
         self.registry.report();
     }
 

@@ -26,6 +26,7 @@ use crate::{Error, ErrorKind};
 #[derive(Debug)]
 pub(super) struct Connection {
     multiplexed: Multiplexed,
+    since: Instant,
     disconnection: Arc<Disconnection>,
     state: Mutex<State>,
     /// Notifies the calls in flight.
@@ -58,7 +59,13 @@ impl Disconnection {
 
 impl Connection {
     pub(super) fn new(multiplexed: Multiplexed, disconnection: Arc<Disconnection>) -> Self {
-        Self { multiplexed, disconnection, state: Mutex::default(), closing: Notify::new() }
+        let (since, state, closing) = (Instant::now(), Mutex::default(), Notify::new());
+        Self { multiplexed, since, disconnection, state, closing }
+    }
+
+    /// Returns when it was made.
+    pub(super) fn since(&self) -> Instant {
+        self.since
     }
 
     /// Sends a command. The inner error is the server's, or says that the connection broke. The

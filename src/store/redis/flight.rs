@@ -66,7 +66,7 @@ impl Flight {
             self.finish(End::GivenUp);
             return (0, Wakers::default());
         }
-        let sent = self.queue.sent(keys);
+        let sent = self.queue.sent(keys, connection.since());
         self.sent = Some(sent);
         self.queue.connections.metrics.batch_sent(checks);
         let replies = topology.send(&mut calls, &self.queue.connections, &connection).await;
@@ -185,7 +185,7 @@ mod tests {
         let (batch, index) =
             state.start_alone(&policy, &"key".into(), 0, &op, Instant::now(), waker);
         let mut flight = Flight::new(queue.into(), batch.clone());
-        let sent = state.sent(1, Instant::now());
+        let sent = state.sent(1, Instant::now(), Instant::now());
         flight.finish(End::Replied { sent, at: Instant::now(), is_good: true });
         drop(flight);
         let verdict = batch.poll(index, &mut Context::from_waker(waker));

@@ -236,11 +236,11 @@ impl NodeQueue {
         runtime.spawn(Flusher { queue: self.clone(), is_done: false }.run());
     }
 
-    /// So many keys of a batch are sent.
-    pub(super) fn sent(self: &Arc<Self>, keys: usize) -> Sent {
+    /// So many keys of a batch are sent on a connection that was made at `connected`.
+    pub(super) fn sent(self: &Arc<Self>, keys: usize, connected: Instant) -> Sent {
         let now = Instant::now();
         let mut state = self.state();
-        let sent = state.queue.sent(keys, now);
+        let sent = state.queue.sent(keys, connected, now);
         if state.queue.has_waiting() {
             // It may be smaller than expected, so that the next one has room.
             self.unlock_and_start(state, now);

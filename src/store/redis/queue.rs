@@ -334,7 +334,7 @@ mod tests {
             let queues = Queues::new(Topology::new(Connector::url(url).unwrap()));
             let policy = RedisPolicy::for_tests(Duration::from_millis(timeout));
             let queue = queues.queue(0, policy.timeout);
-            queue.returned(End::Lost(queue.sent(1)), &Batch::default());
+            queue.returned(End::Lost(queue.sent(1, Instant::now())), &Batch::default());
             queue.probed(Err(no_runtime()));
             if is_abandoned {
                 queue.probe_abandoned();
@@ -357,7 +357,7 @@ mod tests {
         let topology = || Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
         let (queues, timeout) = (Queues::new(topology()), Duration::from_secs(1));
         let gone = Arc::new(NodeQueue::new(topology(), topology().connections(0), timeout));
-        gone.returned(End::Lost(gone.sent(1)), &Batch::default());
+        gone.returned(End::Lost(gone.sent(1, Instant::now())), &Batch::default());
         gone.probed(Err(no_runtime()));
         let map = QueueMap::from_iter([((Destination::Node(1), timeout), gone)]);
         queues.queues.store(Arc::new(map));

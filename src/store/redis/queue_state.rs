@@ -180,9 +180,9 @@ impl QueueState {
         Some(batch)
     }
 
-    /// So many keys of a batch are sent.
-    pub(super) fn sent(&mut self, keys: usize, now: Instant) -> Sent {
-        self.window.sent(keys, now)
+    /// So many keys of a batch are sent on a connection that was made at `connected`.
+    pub(super) fn sent(&mut self, keys: usize, connected: Instant, now: Instant) -> Sent {
+        self.window.sent(keys, connected, now)
     }
 
     /// Starts the next batch if it may start. After a place is returned, it may have to start sooner
@@ -341,9 +341,14 @@ impl QueueState {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    /// When the connection was made.
+    static CONNECTED: LazyLock<Instant> = LazyLock::new(Instant::now);
 
     fn join(queue: &mut QueueState, now: Instant) {
         let policy = RedisPolicy::for_tests(50 * MS);
@@ -353,7 +358,7 @@ mod tests {
     fn start_alone(queue: &mut QueueState, now: Instant) -> Sent {
         let policy = RedisPolicy::for_tests(50 * MS);
         queue.start_alone(&policy, &"key".into(), 0, &Op::acquire(1), now, Waker::noop());
-        queue.sent(1, now)
+        queue.sent(1, *CONNECTED, now)
     }
 
     #[test]
@@ -378,7 +383,7 @@ mod tests {
             assert!(queue.may_start(now));
             queue.reserve(now);
             queue.take().unwrap();
-            queue.sent(1, now)
+            queue.sent(1, *CONNECTED, now)
         });
         join(&mut queue, now + 20 * MS);
         assert!(!queue.may_start(now + 20 * MS), "the server may be silent");

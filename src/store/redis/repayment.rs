@@ -522,7 +522,7 @@ mod tests {
         let queues = queues();
         let cx = &mut Context::from_waker(Waker::noop());
         let (queue, _) = queues.add(&policy, policy.timeout, &key, &Op::Peek, cx.waker()).unwrap();
-        queue.returned(FlightEnd::Lost(queue.sent(1)), &Batch::default());
+        queue.returned(FlightEnd::Lost(queue.sent(1, Instant::now())), &Batch::default());
         queue.probed(Err(Error::new(ErrorKind::Unavailable, "for the test")));
         let refused = repayment.charge_before_check(&queues, &policy, &key, cx);
         assert!(refused.unwrap_err().to_string().contains("for the test"));
@@ -535,7 +535,7 @@ mod tests {
         let (repayment, policy, key, name) = owing();
         let (queues, cx) = (queues(), &mut Context::from_waker(Waker::noop()));
         let (queue, _) = queues.add(&policy, policy.timeout, &key, &Op::Peek, cx.waker()).unwrap();
-        queue.returned(FlightEnd::Lost(queue.sent(1)), &Batch::default());
+        queue.returned(FlightEnd::Lost(queue.sent(1, Instant::now())), &Batch::default());
         queue.probed(Err(Error::new(ErrorKind::Unavailable, "for the test")));
         let neighbor = policy.with_timeout(Duration::from_secs(2));
         repayment.charge_before_check(&queues, &neighbor, &key, cx).unwrap();

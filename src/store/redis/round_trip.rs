@@ -6,35 +6,71 @@ use std::time::{Duration, Instant};
 /// allows.
 const QUEUEING: Duration = Duration::from_millis(5);
 
-/// How long the shortest round trip is remembered, at least.
-const EPOCH: Duration = Duration::from_secs(1);
+/// After so long without a round trip that confirms it, the shortest may be outdated.
+const LONGEST_UNCONFIRMED: Duration = Duration::from_millis(500);
+
+/// Round trips vary by the shortest divided by this, even if nothing waits.
+const VARIATION_DIVISOR: u32 = 8;
 
 /// The round trips of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundTrip {
     latest: [Duration; 2],
     smoothed: Duration,
-    /// The shortest of the current epoch and of the one before.
-    shortest: [Duration; 2],
-    epoch: Instant,
+    shortest: Duration,
+    /// When the first round trip ended since the last one that confirmed the shortest.
+    unconfirmed_since: Option<Instant>,
+    /// The shortest since the other one may be outdated.
+    measured: Option<Duration>,
 }
 
 impl RoundTrip {
     /// After the first batch.
-    pub(super) fn new(taken: Duration, now: Instant) -> Self {
-        Self { latest: [taken; 2], smoothed: taken, shortest: [taken; 2], epoch: now }
+    pub(super) fn new(taken: Duration) -> Self {
+        let (unconfirmed_since, measured) = (None, None);
+        Self { latest: [taken; 2], smoothed: taken, shortest: taken, unconfirmed_since, measured }
     }
 
-    /// `is_alone` tells whether no other batch was in flight when this one was sent.
-    pub(super) fn add(&mut self, is_alone: bool, taken: Duration, now: Instant) {
+    /// Adds the round trip of a batch. `is_drained` tells whether hardly anything else was in flight when
+    /// it was sent, so that it did not wait for other batches of the queue.
+    pub(super) fn add(
+        &mut self,
+        is_drained: bool,
+        taken: Duration,
+        timeout: Duration,
+        now: Instant,
+    ) {
         self.latest = [taken, self.latest[0]];
         self.smoothed = (self.smoothed * 7 + taken) / 8;
-        // With more batches in flight, a round trip may include a wait for them.
-        if now.saturating_duration_since(self.epoch) >= EPOCH && is_alone {
-            self.epoch = now;
-            self.shortest = [taken, self.shortest[0]];
+        if taken <= self.longest_that_confirms(timeout) {
+            return self.confirm(taken.min(self.shortest));
         }
-        self.shortest[0] = self.shortest[0].min(taken);
+        let since = *self.unconfirmed_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < LONGEST_UNCONFIRMED {
+            return;
+        }
+        let shortest = self.measured.map_or(taken, |measured| measured.min(taken));
+        self.measured = Some(shortest);
+        if is_drained {
+            self.confirm(shortest);
+        }
+    }
+
+    fn confirm(&mut self, shortest: Duration) {
+        self.shortest = shortest;
+        (self.unconfirmed_since, self.measured) = (None, None);
+    }
+
+    /// Returns whether the queue has to drain, so that a batch measures the shortest round trip anew.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.measured.is_some()
+    }
+
+    /// The longest round trip that is about the shortest: half of the allowed wait is left, or it is hardly
+    /// longer. Little waits at a busy server now and then, but not at an overloaded one.
+    fn longest_that_confirms(&self, timeout: Duration) -> Duration {
+        let half = (self.shortest + self.longest_useful(timeout)) / 2;
+        half.max(self.shortest + self.shortest / VARIATION_DIVISOR)
     }
 
     /// How long the latest two batches took, the last one first. A single one may have been read late by
@@ -43,8 +79,9 @@ impl RoundTrip {
         self.latest
     }
 
+    /// The shortest round trip, as far as it is known: it follows a change within a second or so.
     pub(super) fn shortest(&self) -> Duration {
-        self.shortest[0].min(self.shortest[1])
+        self.shortest
     }
 
     /// How long batches wait at the server, on average.
@@ -72,31 +109,55 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A server that moved away would seem to be overloaded for ever.
+    const ROUND_TRIP: Duration = Duration::from_millis(10);
+
+    const TIMEOUT: Duration = Duration::from_millis(50);
+
+    /// A server that moved away would seem to be overloaded forever.
     #[test]
-    fn the_shortest_round_trip_is_forgotten_once_lone_batches_take_longer() {
+    fn a_longer_round_trip_is_learned_from_a_drained_queue_and_a_shorter_one_at_once() {
         let start = Instant::now();
-        let mut round_trip = RoundTrip::new(MS, start);
-        for seconds in 1..=2 {
-            assert_eq!(round_trip.shortest(), MS);
-            round_trip.add(true, 30 * MS, start + Duration::from_secs(seconds));
+        let mut round_trip = RoundTrip::new(ROUND_TRIP);
+        // The first was on its way when the network changed.
+        for (ms, round_trips) in [(0, 2), (200, 3), (499, 3)] {
+            round_trip.add(true, round_trips * ROUND_TRIP, TIMEOUT, start + ms * MS);
+            assert_eq!(round_trip.shortest(), ROUND_TRIP);
         }
-        assert_eq!(round_trip.shortest(), 30 * MS);
+        round_trip.add(false, 4 * ROUND_TRIP, TIMEOUT, start + 500 * MS);
+        assert!(round_trip.is_outdated(), "it may have waited for others");
+        round_trip.add(true, 3 * ROUND_TRIP, TIMEOUT, start + 530 * MS);
+        assert_eq!(round_trip.shortest(), 3 * ROUND_TRIP);
+        assert!(!round_trip.is_outdated());
+        round_trip.add(false, ROUND_TRIP, TIMEOUT, start + 540 * MS);
+        assert_eq!(round_trip.shortest(), ROUND_TRIP);
     }
 
+    /// A queue that drains below the capacity answers less than it could.
     #[test]
-    fn batches_that_share_the_server_do_not_lengthen_the_shortest_round_trip() {
+    fn a_server_that_is_busy_but_not_overloaded_does_not_make_a_queue_drain() {
         let start = Instant::now();
-        let mut round_trip = RoundTrip::new(MS, start);
-        for seconds in 1..=10 {
-            round_trip.add(false, 30 * MS, start + Duration::from_secs(seconds));
+        let mut round_trip = RoundTrip::new(ROUND_TRIP);
+        for ms in (0..5_000).step_by(10) {
+            let waits = u32::from(ms % 490 != 0);
+            round_trip.add(false, ROUND_TRIP + 10 * MS * waits, TIMEOUT, start + ms * MS);
+            assert!(!round_trip.is_outdated());
         }
-        assert_eq!(round_trip.shortest(), MS);
+    }
+
+    /// There is little time for a wait if the server is nearly as far away as the timeout allows.
+    #[test]
+    fn round_trips_that_vary_do_not_make_a_queue_drain() {
+        let start = Instant::now();
+        let mut round_trip = RoundTrip::new(45 * MS);
+        for ms in (0..5_000).step_by(10) {
+            round_trip.add(false, 50 * MS, TIMEOUT, start + ms * MS);
+            assert!(!round_trip.is_outdated());
+        }
     }
 
     #[test]
     fn at_most_a_third_of_what_a_round_trip_leaves_of_the_timeout_is_spent_waiting() {
-        let longest = |ms, timeout| RoundTrip::new(ms * MS, Instant::now()).longest_useful(timeout);
+        let longest = |ms, timeout| RoundTrip::new(ms * MS).longest_useful(timeout);
         assert_eq!(longest(1, 55 * MS), 7 * MS);
         assert_eq!(longest(28, 55 * MS), 37 * MS);
         assert_eq!(longest(60, 55 * MS), 60 * MS);

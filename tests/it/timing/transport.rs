@@ -23,14 +23,14 @@ fn limiter(store: &RedisStore, name: &'static str) -> fleetlimit::LimiterBuilder
 
 /// A server behind a proxy that delays replies. They run on a runtime of their own, which blocked
 /// tests do not block.
-struct Remote {
+pub(super) struct Remote {
     server: Server,
-    proxy: Proxy,
+    pub(super) proxy: Proxy,
     runtime: Option<Runtime>,
 }
 
 impl Remote {
-    fn start(round_trip: Duration) -> Self {
+    pub(super) fn start(round_trip: Duration) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (server, proxy) = runtime.block_on(async {
             let server = Server::start().await;
@@ -41,7 +41,7 @@ impl Remote {
         Self { server, proxy, runtime: Some(runtime) }
     }
 
-    fn store(&self) -> RedisStore {
+    pub(super) fn store(&self) -> RedisStore {
         RedisStore::open(self.proxy.url()).unwrap()
     }
 }
@@ -54,7 +54,7 @@ impl Drop for Remote {
     }
 }
 
-fn multi_thread(workers: usize) -> Runtime {
+pub(super) fn multi_thread(workers: usize) -> Runtime {
     Builder::new_multi_thread().worker_threads(workers).enable_all().build().unwrap()
 }
 
@@ -91,6 +91,26 @@ fn a_cold_start_far_from_redis_succeeds() {
             let share = decided(&outcomes, start + SECOND / 2);
             assert!(share >= 0.99, "{round_trip} ms, {per_second}/s: {share}");
             assert_eq!(remote.proxy.accepted(), 1);
+        });
+    }
+}
+
+/// As after a failover to another zone, while the load goes on. The queue is never idle.
+#[test]
+fn a_round_trip_that_changes_under_load_is_learned_within_two_seconds() {
+    for round_trips in [[0, 20], [0, 10], [30, 1]] {
+        let remote = Remote::start(Duration::from_millis(round_trips[0]));
+        multi_thread(2).block_on(async {
+            let limiter = limiter(&remote.store(), "default").build().unwrap();
+            let change = async {
+                tokio::time::sleep(SECOND).await;
+                remote.proxy.delay(Duration::from_millis(round_trips[1]));
+                Instant::now()
+            };
+            let (outcomes, changed) = tokio::join!(load(&limiter, 3_000, 5 * SECOND), change);
+            let share = decided(&outcomes, changed + 2 * SECOND);
+            assert!(share >= 0.99, "{round_trips:?} ms: {share}");
+            assert_eq!(remote.proxy.accepted(), 1, "the connection works");
         });
     }
 }

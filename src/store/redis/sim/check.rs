@@ -21,7 +21,7 @@ const MOST_IN_FLIGHT: usize = 64 + 1;
 const LEAST_ANSWERED_PERCENT: u64 = 90;
 
 /// The least percentage of the checks that are decided below the capacity, after the first second and
-/// the second after a stall.
+/// the second after a stall, or the two seconds after the round trip has changed.
 const LEAST_DECIDED_PERCENT: u64 = 99;
 
 #[derive(Debug)]
@@ -211,7 +211,10 @@ impl World {
                 return self.violated(format!("a queue is not idle: {sizes:?}"));
             }
         }
-        let from = SECOND + self.plan.faults.first().map_or(0, |stall| stall.until);
+        let stall = self.plan.faults.first().map_or(0, |stall| stall.until);
+        // The round trip is learned within two seconds.
+        let reroute = self.plan.reroute.map_or(0, |reroute| reroute.at + SECOND);
+        let from = SECOND + stall.max(reroute);
         let started = self.checks.iter().filter(|check| check.start >= from);
         let (count, decided) = started.fold((0, 0), |(count, decided), check| {
             (count + 1, decided + u64::from(check.is_decided))

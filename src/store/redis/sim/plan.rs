@@ -23,7 +23,9 @@ pub(super) struct Plan {
     pub(super) nodes: usize,
     /// The timeouts of the limiters.
     pub(super) timeouts: Vec<Micros>,
+    /// At first.
     pub(super) round_trip: Micros,
+    pub(super) reroute: Option<Reroute>,
     pub(super) service_per_call: Micros,
     pub(super) service_per_key: Micros,
     pub(super) keys: u64,
@@ -41,10 +43,18 @@ pub(super) struct Plan {
 pub(super) enum Load {
     /// A small part of the server's capacity.
     Light,
-    /// Half of it and more.
+    /// Up to nearly all of it.
     BelowCapacity,
     /// Twice as much.
     Overload,
+}
+
+/// The network between the processes and the servers takes another route, as after a failover to another
+/// zone. The connections stay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reroute {
+    pub(super) at: Micros,
+    pub(super) round_trip: Micros,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +112,7 @@ impl Plan {
     pub(super) fn new(seed: u64, random: &mut Random) -> Self {
         match SEEDS_PER_LARGE_LOAD - seed % SEEDS_PER_LARGE_LOAD {
             1 => return Self::overload(random),
+            26 => return Self::rerouted(random),
             51 => return Self::below_capacity(random),
             _ => {}
         }
@@ -130,6 +141,7 @@ impl Plan {
             nodes,
             timeouts,
             round_trip,
+            reroute: None,
             service_per_call: random.range(10..50),
             service_per_key: random.range(2..20),
             keys: random.pick(&[1, 3, 20, 1_000]),
@@ -157,6 +169,7 @@ impl Plan {
             nodes: 1,
             timeouts: (0..timeouts).map(|_| random.range(50 * MS..100 * MS)).collect(),
             round_trip,
+            reroute: None,
             service_per_call: 30,
             service_per_key: 20,
             keys: 1 << 40,
@@ -174,9 +187,7 @@ impl Plan {
     fn below_capacity(random: &mut Random) -> Self {
         let mut plan = Self::overload(random);
         plan.round_trip = random.range(100..41 * MS);
-        plan.load = Load::BelowCapacity;
-        let (percent, processes) = (random.range(50..96), plan.processes as u64);
-        plan.gap = (processes * SECOND * 100).div_ceil(plan.capacity() * percent);
+        plan.load_below_capacity(random.range(50..96));
         if random.chance(50) {
             let (kind, at) = (Kind::Stall, random.range(0..100 * MS));
             let until = at + random.range(20 * MS..500 * MS);
@@ -184,6 +195,26 @@ impl Plan {
             plan.faults.push(Fault { at, until, kind, process: 0, node: 0, slot: 0 });
         }
         plan
+    }
+
+    /// Less than the capacity, and a round trip that becomes longer or shorter under this load.
+    fn rerouted(random: &mut Random) -> Self {
+        let mut plan = Self::overload(random);
+        let round_trips = [0; 2].map(|_| match random.chance(50) {
+            true => random.range(100..2 * MS),
+            false => random.range(2 * MS..41 * MS),
+        });
+        let at = random.range(SECOND / 2..2 * SECOND);
+        plan.round_trip = round_trips[0];
+        plan.reroute = Some(Reroute { at, round_trip: round_trips[1] });
+        plan.end = at + 3 * SECOND;
+        plan.load_below_capacity(random.range(30..91));
+        plan
+    }
+
+    fn load_below_capacity(&mut self, percent: u64) {
+        self.load = Load::BelowCapacity;
+        self.gap = (self.processes as u64 * SECOND * 100).div_ceil(self.capacity() * percent);
     }
 
     fn fault(&self, random: &mut Random) -> Fault {
@@ -200,6 +231,11 @@ impl Plan {
         };
         let (process, node) = (random.index(self.processes), random.index(self.nodes));
         Fault { at, until, kind, process, node, slot: random.range(0..SLOTS.into()) as u16 }
+    }
+
+    pub(super) fn round_trip(&self, now: Micros) -> Micros {
+        let reroute = self.reroute.filter(|reroute| reroute.at <= now);
+        reroute.map_or(self.round_trip, |reroute| reroute.round_trip)
     }
 
     /// Whether checks with this timeout are decided while nothing is wrong.

@@ -123,7 +123,8 @@ impl World {
                     self.carried(number, again(Work::Continue), 0);
                 } else {
                     let keys = calls.iter().map(|call| call.groups.len()).sum();
-                    flight.sent.set(Some(self.queue(id).sent(keys, now)));
+                    let connected = self.at(connection.since);
+                    flight.sent.set(Some(self.queue(id).sent(keys, connected, now)));
                     if self.queue(id).has_waiting() {
                         self.start_next(id, |_| ());
                     }

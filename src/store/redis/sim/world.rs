@@ -179,7 +179,11 @@ impl World {
     }
 
     pub(super) fn instant(&self) -> Instant {
-        self.base + Duration::from_micros(self.now)
+        self.at(self.now)
+    }
+
+    pub(super) fn at(&self, at: Micros) -> Instant {
+        self.base + Duration::from_micros(at)
     }
 
     /// Rounded up, like a timer.
@@ -474,7 +478,7 @@ impl World {
     // The network and the servers.
 
     pub(super) fn one_way(&mut self) -> Micros {
-        let half = self.plan.round_trip / 2;
+        let half = self.plan.round_trip(self.now) / 2;
         self.now + self.random.range(half - half / 20..half + half / 20 + 1)
     }
 

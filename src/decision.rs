@@ -84,7 +84,7 @@ pub enum Source {
     Store,
     /// The denial cache of this process: the store denied the same key, and the denial still holds.
     Cached,
-    /// This process, by its share of the limits, because the store failed: see
+    /// This process, by its share of the limits, because the store failed or had too many checks: see
     /// [`FailureMode::Local`](crate::FailureMode::Local). The numbers are those of its share, except for
     /// the limit, which is that of all instances.
     Local,

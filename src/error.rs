@@ -62,6 +62,9 @@ pub enum ErrorKind {
     /// The store replied with an error: missing permissions, a key that holds the wrong type, out of
     /// memory.
     Server,
+    /// More checks wait for the store than it can decide within the timeout, although it replies. A check
+    /// that was already sent may have been charged.
+    Overloaded,
     /// The check was denied. [`Error::decision`] returns the decision.
     Denied,
     /// The resolver found no key, or rejected the request. Only from a layer made by
@@ -73,10 +76,11 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// In the order of their declaration.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Timeout,
         Self::Unavailable,
         Self::Server,
+        Self::Overloaded,
         Self::Denied,
         Self::Rejected,
         Self::UnknownQuota,
@@ -88,6 +92,7 @@ impl ErrorKind {
             Self::Timeout => "timeout",
             Self::Unavailable => "unavailable",
             Self::Server => "server",
+            Self::Overloaded => "overloaded",
             Self::Denied => "denied",
             Self::Rejected => "rejected",
             Self::UnknownQuota => "unknown_quota",
@@ -97,7 +102,8 @@ impl ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        let is_transient = matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable);
+        let is_transient =
+            matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Overloaded);
         let message = message.into();
         Self(Arc::new(Inner {
             kind,
@@ -179,7 +185,7 @@ impl Error {
 
     /// Whether a retry may succeed without a change.
     ///
-    /// It is true for timeouts, lost connections and denials that a wait resolves. It is also true
+    /// It is true for timeouts, lost connections, overload and denials that a wait resolves. It is also true
     /// for error replies that describe a state which can pass: a failover (`READONLY`,
     /// `MASTERDOWN`), a start (`LOADING`), an unstable cluster (`CLUSTERDOWN`, `TRYAGAIN`) and a
     /// server that lacks time, memory, disk or replicas (`BUSY`, `OOM`, `MISCONF`, `NOREPLICAS`).

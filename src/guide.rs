@@ -771,7 +771,8 @@
 //!
 //!    Then enforce the limit for 1% of the keys, 10%, and all.
 //! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied by
-//!    an instance's share of the limit while Redis is down. Change to `Local` once the limit fits. Alert on
+//!    an instance's share of the limit while Redis is down, but only while it is
+//!    [overloaded](crate::FailureMode#overload). Change to `Local` once the limit fits. Alert on
 //!    `tracing` events of the target `fleetlimit` at level WARN (for example: the failure mode decides checks,
 //!    a circuit breaker opens, an instance cannot register or has not yet, permits cannot be charged
 //!    afterwards, or a policy in a file is not used) and ERROR (requests are rejected because of a
@@ -802,7 +803,7 @@
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
 //! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision: the store failed in the failure mode [`Closed`], or the costs name an unknown quota; the source is `failure_mode`). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`. |
-//! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `unknown_quota`. |
+//! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `overloaded`, `unknown_quota`. |
 //! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
 //! | `fleetlimit.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt, and count as buckets without permits. |
@@ -817,13 +818,14 @@
 //! | `fleetlimit.redis.connections` | gauge | {connection} | `fleetlimit.server` | Established connections. |
 //! | `fleetlimit.redis.connection.failures` | counter | {attempt} | `fleetlimit.server` | Failed attempts to connect. |
 //! | `fleetlimit.fleet.instances` | gauge | {instance} | `fleetlimit.key_prefix`, `fleetlimit.server` | Instances that share the limits, as this one knows them. |
-//! | `fleetlimit.fleet.share` | gauge | 1 | `fleetlimit.key_prefix`, `fleetlimit.server` | The share of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure mode `Local`, as the row above. |
+//! | `fleetlimit.fleet.share` | gauge | 1 | `fleetlimit.key_prefix`, `fleetlimit.server` | The share of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure modes `Local` and `Open`, as the row above. |
 //!
 //! The first metric answers most questions. These queries are for Prometheus:
 //!
 //! - Is a limit not enforced? Alert on
 //!   `rate(fleetlimit_decisions_total{fleetlimit_source="failure_mode", fleetlimit_outcome="allowed"}[5m]) > 0`.
-//!   With the source `local` instead, each instance enforces its share. The outcome `failed` means that
+//!   With the source `local` instead, each instance enforces its share: Redis fails, or has more checks than it
+//!   decides in time (`fleetlimit_check_failures_total{error_type="overloaded"}`). The outcome `failed` means that
 //!   requests get 503.
 //! - Which policies deny? `sum by (fleetlimit_policy) (rate(fleetlimit_decisions_total{fleetlimit_outcome="denied"}[5m]))`.
 //!   Keys are in no metric. With the feature `denied-keys`, `DeniedKeys` finds those that are denied most

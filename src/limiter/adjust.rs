@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use super::check::unknown_quota;
 use super::failure_log::Effect;
 use super::taken::Taken;
-use super::{HeldRevision, InvalidateOnDrop, Limiter, Revision};
+use super::{FailureMode, HeldRevision, InvalidateOnDrop, Limiter, Revision};
 use crate::algorithm::{Adjustment, Charge};
 use crate::store::{Op, PendingVerdict};
 use crate::verdict::Verdict;
@@ -43,7 +43,8 @@ impl Limiter {
     /// # Errors
     ///
     /// If the store failed and the failure mode is not [`Local`](crate::FailureMode::Local), which
-    /// charges the share of this process. The permits may have been charged.
+    /// charges the share of this process, as [`Open`](crate::FailureMode::Open) does if the store is
+    /// [overloaded](crate::FailureMode#overload). The permits may have been charged.
     pub async fn charge(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
         self.charge_costs(key, Costs::new(cost)).await
     }
@@ -169,7 +170,8 @@ impl Limiter {
             Err(error) => {
                 // Permits must not be given back twice. An error of the server says that they were not.
                 let may_be_done = pending.was_sent() && error.kind() != ErrorKind::Server;
-                let is_local = self.inner.failure_mode.is_local() && !(is_credit && may_be_done);
+                let mode = self.inner.failure_mode.of(&error);
+                let is_local = mode == FailureMode::Local && !(is_credit && may_be_done);
                 let local = is_local.then(|| backend.decide_locally(&key, &op)).flatten();
                 local.ok_or(error)
             }

@@ -184,7 +184,7 @@ impl LimiterBuilder {
         };
         let inner =
             registry.register(part, &policy, make, |existing| conflict(existing, &policy))?;
-        if failure_mode.is_local() {
+        if failure_mode.may_decide_locally() {
             inner.revisions.current().backend.prepare_to_decide_locally();
         }
         Ok(Limiter { inner, other: None })

@@ -264,12 +264,12 @@ impl Inner {
     ) -> Result<Decision, Error> {
         let mode = match self.failure_mode {
             FailureMode::Closed if !self.enforcement.applies_to(key) => FailureMode::Open,
-            mode => mode,
+            mode => mode.of(&error),
         };
         self.failure_log.failed(revision.policy().name(), mode, &error);
         self.settings.metrics.failed(&error);
         let local = || revision.backend.decide_locally(key, op);
-        if let Some(verdict) = mode.is_local().then(local).flatten() {
+        if let Some(verdict) = (mode == FailureMode::Local).then(local).flatten() {
             return Ok(self.decide(revision, key, verdict, Source::Local));
         }
         let verdict = mode.verdict(error, revision.quotas()[0].limit);

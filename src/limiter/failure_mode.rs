@@ -1,8 +1,18 @@
-use crate::Error;
 use crate::verdict::{Numbers, Outcome, Verdict};
+use crate::{Error, ErrorKind};
 
 /// What happens to a check when the store fails: it is unreachable, does not reply within the
 /// timeout, or replies with an error.
+///
+/// # Overload
+///
+/// More checks may wait for a store than it can decide within the timeout, although it replies. Some of them are
+/// then not sent, or late: [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Whoever sends many checks
+/// causes this, so it must not lift a limit: in the mode [`Open`](Self::Open), too, these checks are decided by
+/// this process's share of the limits, as in [`Local`](Self::Local). In the mode [`Closed`](Self::Closed) they
+/// fail. A limiter [in shadow mode](crate::LimiterBuilder::enforce_for_percent) denies nothing.
+///
+/// # Logs
 ///
 /// While the store fails, each limiter logs a `tracing` warning at most every five seconds per
 /// reason, under the target `fleetlimit`, with the policy, the reason, the server and the number of
@@ -90,6 +100,9 @@ pub enum FailureMode {
     Local,
     /// The check is allowed without being counted, so a Redis outage does not take the service
     /// down. There is no rate limit while the store fails.
+    ///
+    /// [Overload](Self#overload) does not open the limit. So in this mode, too, the instances register in Redis,
+    /// and know their shares.
     Open,
     /// The check fails with the store's error, and a layer responds with 503 and a `Retry-After` of 1 to
     /// 5 seconds. It is never reported as a denial.
@@ -97,8 +110,18 @@ pub enum FailureMode {
 }
 
 impl FailureMode {
-    pub(super) fn is_local(self) -> bool {
-        self == Self::Local
+    /// Whether the process itself may have to decide.
+    pub(super) fn may_decide_locally(self) -> bool {
+        matches!(self, Self::Local | Self::Open)
+    }
+
+    /// The mode that applies to an error. Whoever floods the limiter causes overload, so that must not lift a
+    /// limit.
+    pub(super) fn of(self, error: &Error) -> Self {
+        match (self, error.kind()) {
+            (Self::Open, ErrorKind::Overloaded) => Self::Local,
+            _ => self,
+        }
     }
 
     /// If the process itself decides nothing.

@@ -443,9 +443,13 @@ impl Batch {
         (wakers, abandoned)
     }
 
-    /// Fails the checks whose deadline has passed. Returns the deadline of the next, if any is
-    /// pending.
-    pub(super) fn expire(&self, now: Instant, error: impl Fn(u16) -> Error) -> Option<Instant> {
+    /// Fails the checks whose deadline has passed, with the error for their slots and for whether they were
+    /// sent. Returns the deadline of the next, if any is pending.
+    pub(super) fn expire(
+        &self,
+        now: Instant,
+        error: impl Fn(u16, bool) -> Error,
+    ) -> Option<Instant> {
         let mut wakers = Wakers::default();
         let mut state = self.state();
         let State { groups, checks, completed, .. } = &mut *state;
@@ -456,7 +460,8 @@ impl Batch {
                     next = Some(check.deadline);
                     break;
                 }
-                check.complete(Err(error(groups[check.group as usize])), &mut wakers);
+                let error = error(groups[check.group as usize], check.is_sent);
+                check.complete(Err(error), &mut wakers);
             }
             *completed += 1;
         }

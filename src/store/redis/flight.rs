@@ -12,6 +12,7 @@ use super::batch::{Batch, Group, Wakers};
 use super::call::Call;
 use super::connection::Connection;
 use super::node_queue::{NodeQueue, shut_down};
+use super::queue::too_late;
 use super::reply::{self, Found};
 use super::server_error;
 use super::topology::Failure;
@@ -51,11 +52,11 @@ impl Flight {
     /// Returns the number of checks that were sent, and the tasks of those that are decided.
     pub(super) async fn run(mut self, connection: Arc<Connection>) -> (usize, Wakers) {
         let topology = self.queue.topology.clone();
-        let earliest_deadline = self.queue.earliest_deadline();
+        let (earliest_deadline, is_answering) = self.queue.earliest_deadline();
         let (mut keys, mut checks) = (0, 0);
         let mut calls = self.batch.freeze(
             |deadline| deadline < earliest_deadline,
-            || self.queue.overloaded(),
+            || too_late(self.queue.connections.server(), is_answering),
             |groups| {
                 keys = groups.len();
                 checks = groups.iter().map(Group::checks).sum();

@@ -99,7 +99,7 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// A check takes at most one round trip, except for redirections in a cluster, and when the server
 /// has forgotten its scripts. Checks that arrive while calls are in flight go out together, whichever
 /// limiter on this store or its clones they come from, if the limiters have the same timeout. Beyond
-/// the capacity of Redis, these are rejected alike. To isolate a policy, open a second store for it,
+/// the capacity of Redis, these are rejected alike ([overload](crate::FailureMode#overload)). To isolate a policy, open a second store for it,
 /// with another key prefix. A call is sent again only after a reply that proves that it did not run.
 ///
 /// # Runtimes
@@ -188,9 +188,10 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// +zscore +zrange +zremrangebyscore +pexpireat`.
 ///
 /// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. The line that
-/// starts with `+hmget` is for [`FailureMode::Local`](crate::FailureMode::Local): without it, the instances
-/// cannot register and do not know their shares, and the store logs a warning. It does so, too, if an
-/// instance cannot register five times in a row for another reason, which takes about 10 seconds.
+/// starts with `+hmget` is for the failure modes [`Local`](crate::FailureMode::Local) and
+/// [`Open`](crate::FailureMode::Open): without it, the instances cannot register and do not know their
+/// shares, and the store logs a warning. It does so, too, if an instance cannot register five times in a
+/// row for another reason, which takes about 10 seconds.
 /// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
 /// nodes decides. A store on a cluster reads the slots from several nodes, because a node that is cut
 /// off from the others does not know what they decide.

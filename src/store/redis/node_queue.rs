@@ -21,7 +21,7 @@ use super::connection::Connection;
 use super::flight::{End, Flight};
 use super::policy::RedisPolicy;
 use super::probe::{Prober, Target};
-use super::queue::{LoneCall, Place, no_runtime, timed_out};
+use super::queue::{LoneCall, Place, no_runtime, too_late};
 use super::queue_state::{Next, QueueState};
 use super::shared_connection::ConnectionSet;
 use super::timer::{self, Timer};
@@ -120,7 +120,7 @@ impl NodeQueue {
             state.runtime = Some(Handle::try_current().map_err(|_| no_runtime())?);
         }
         let joined = state.queue.join(policy, key, slot, op, now, waker);
-        let (batch, index) = joined.ok_or_else(|| self.overloaded())?;
+        let (batch, index) = joined.ok_or_else(|| self.unsent(&state.queue, now))?;
         let at = state.queue.arm(now);
         self.unlock_and_arm(state, at);
         Ok(Place::shared(self, op, batch, index))
@@ -171,7 +171,7 @@ impl NodeQueue {
             return Ok(Place::alone(self.clone(), batch, index, call));
         }
         let Some((batch, index)) = state.queue.join(policy, key, slot, op, now, waker) else {
-            return Err(self.overloaded());
+            return Err(self.unsent(&state.queue, now));
         };
         let starts = state.queue.may_start(now);
         if starts || state.runtime.is_none() {
@@ -387,9 +387,11 @@ impl NodeQueue {
         drop(dropped);
     }
 
-    /// A check with an earlier deadline would be answered too late if it were sent now.
-    pub(super) fn earliest_deadline(&self) -> Instant {
-        self.state().queue.earliest_deadline(Instant::now())
+    /// A check with an earlier deadline would be answered too late if it were sent now. Also returns whether such
+    /// checks are too many for a server that works.
+    pub(super) fn earliest_deadline(&self) -> (Instant, bool) {
+        let (now, state) = (Instant::now(), self.state());
+        (state.queue.earliest_deadline(now), state.queue.is_answering(now))
     }
 
     /// Runs a task that outlives the check that starts it.
@@ -400,13 +402,8 @@ impl NodeQueue {
         }
     }
 
-    pub(super) fn overloaded(&self) -> Error {
-        Error::new(
-            ErrorKind::Timeout,
-            "too many checks are waiting for Redis: this one was not sent, because the reply would \
-             have come too late",
-        )
-        .with_server(self.connections.server())
+    fn unsent(&self, queue: &QueueState, now: Instant) -> Error {
+        too_late(self.connections.server(), queue.is_answering(now))
     }
 
     fn fail_all(&self, error: &Error) -> Vec<Arc<Batch>> {
@@ -450,8 +447,11 @@ impl Timer for NodeQueue {
         if fired.is_silent {
             self.report(Fault::Late, &fired.batches);
         }
-        let timed_out = |slot| timed_out(&self.topology.server(slot));
-        let next = fired.batches.iter().filter_map(|batch| batch.expire(now, timed_out)).min();
+        let error = |slot, was_sent| match (self.topology.server(slot), was_sent) {
+            (server, true) => too_late(&server, fired.is_busy),
+            (server, false) => too_late(&server, fired.is_answering),
+        };
+        let next = fired.batches.iter().filter_map(|batch| batch.expire(now, error)).min();
         self.state().queue.rearm(now, next)
     }
 }

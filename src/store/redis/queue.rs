@@ -311,6 +311,15 @@ pub(super) fn timed_out(server: &Arc<str>) -> Error {
     Error::new(ErrorKind::Timeout, "Redis did not reply in time").with_server(server)
 }
 
+/// The error of a check that has no result in time.
+pub(super) fn too_late(server: &Arc<str>, is_overloaded: bool) -> Error {
+    if !is_overloaded {
+        return timed_out(server);
+    }
+    let text = "too many checks are waiting for Redis to decide all of them in time";
+    Error::new(ErrorKind::Overloaded, text).with_server(server)
+}
+
 pub(super) fn no_runtime() -> Error {
     Error::new(ErrorKind::Unavailable, "a check on Redis needs a Tokio runtime")
 }

@@ -63,6 +63,10 @@ pub(super) struct Fired {
     pub(super) starts: bool,
     /// Whether a reply is outstanding, and no reply has arrived for a timeout.
     pub(super) is_silent: bool,
+    /// Whether those that have not been sent are too many for a server that works.
+    pub(super) is_answering: bool,
+    /// Whether those that have been sent are.
+    pub(super) is_busy: bool,
 }
 
 /// How much a queue holds.
@@ -222,6 +226,11 @@ impl QueueState {
         self.window.given_up();
     }
 
+    /// Whether checks that are not sent in time are too many for a server that works.
+    pub(super) fn is_answering(&self, now: Instant) -> bool {
+        self.window.is_answering(now)
+    }
+
     /// How long a probe may take.
     pub(super) fn probe_patience(&self, now: Instant) -> Duration {
         self.window.probe_patience(now)
@@ -283,7 +292,9 @@ impl QueueState {
             self.reserve(now);
         }
         let batches = self.sent.iter().cloned().chain(self.waiting()).collect();
-        Some(Fired { batches, starts, is_silent: self.window.is_silent(now) })
+        let Self { window, .. } = self;
+        let (is_silent, is_answering) = (window.is_silent(now), window.is_answering(now));
+        Some(Fired { batches, starts, is_silent, is_answering, is_busy: window.is_busy(now) })
     }
 
     /// When to fire again. `next` is the earliest deadline of the batches that the timer found.

@@ -74,6 +74,8 @@ pub(super) struct Window {
     round_trip: Option<RoundTrip>,
     /// When the newest connection was made that has been used.
     connected: Option<Instant>,
+    /// When the last reply was read.
+    last_reply: Option<Instant>,
     /// When the latest batch was sent whose reply has been read.
     latest_replied: Option<Instant>,
     /// What was in flight then.
@@ -117,6 +119,7 @@ impl Window {
             not_before: None,
             round_trip: None,
             connected: None,
+            last_reply: None,
             latest_replied: None,
             latest_load: 0,
             has_given_up: false,
@@ -204,6 +207,7 @@ impl Window {
     /// A reply arrived. Returns whether it was late, as far as the server is concerned.
     pub(super) fn replied(&mut self, sent: Sent, now: Instant) -> bool {
         self.silence.received(now);
+        self.last_reply = Some(now);
         self.load = self.load.saturating_sub(sent.load);
         self.has_given_up = false;
         if self.latest_replied.is_some_and(|latest| sent.at < latest) {
@@ -317,6 +321,18 @@ impl Window {
     /// the reason may be a blocked worker that does not read it, so a few still start.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         self.silence.duration(now).is_some_and(|silence| silence >= self.timeout)
+    }
+
+    /// Whether a reply has been read lately. Then checks that are not sent in time are too many for a server
+    /// that works.
+    pub(super) fn is_answering(&self, now: Instant) -> bool {
+        self.last_reply.is_some_and(|last| now.saturating_duration_since(last) < self.timeout)
+    }
+
+    /// Whether that, and more than hardly anything is in flight. Then those that are sent and late have waited
+    /// for others of this queue.
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        self.load > DRAINED && self.is_answering(now)
     }
 
     /// When it will be silent, if a reply is outstanding and none arrives until then.

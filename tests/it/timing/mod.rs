@@ -2,4 +2,5 @@
 //! `make integration`.
 
 mod breaker;
+mod overload;
 mod transport;

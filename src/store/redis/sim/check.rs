@@ -7,11 +7,11 @@ use super::connection::Connection;
 use super::plan::{Load, MS, Micros, SECOND};
 use super::server::UNIT;
 use super::world::{QueueId, World};
-use crate::Error;
 use crate::store::redis::batch::{Batch, CheckIndex};
 use crate::store::redis::lifecycle::Established;
 use crate::store::redis::queue_state::QueueState;
 use crate::verdict::Verdict;
+use crate::{Error, ErrorKind};
 
 /// How many batches may be in flight: those of the window, and a lone call.
 const MOST_IN_FLIGHT: usize = 64 + 1;
@@ -24,6 +24,10 @@ const LEAST_ANSWERED_PERCENT: u64 = 90;
 /// the second after a stall, or the two seconds after the round trip has changed.
 const LEAST_DECIDED_PERCENT: u64 = 99;
 
+/// The greatest percentage of the checks that fail as in an outage at twice the capacity, after the first
+/// second.
+const MOST_FAILED_OPEN_PERCENT: u64 = 1;
+
 #[derive(Debug)]
 pub(super) struct Check {
     queue: QueueId,
@@ -35,6 +39,8 @@ pub(super) struct Check {
     ran: Option<Verdict>,
     pub(super) is_redirected: bool,
     is_decided: bool,
+    /// Whether it failed as in an outage, so that the failure mode `Open` allows it.
+    has_failed_open: bool,
     /// Whether it must be decided, because nothing was wrong when it started.
     is_owed: bool,
 }
@@ -58,6 +64,7 @@ impl Check {
             ran: None,
             is_redirected: false,
             is_decided: false,
+            has_failed_open: false,
             is_owed,
         }
     }
@@ -144,6 +151,7 @@ impl World {
             }
             Err(error) => {
                 self.stats.failed += 1;
+                check.has_failed_open = error.kind() != ErrorKind::Overloaded;
                 if is_owed {
                     let start = check.start as f64 / MS as f64;
                     self.violated(format!(
@@ -215,14 +223,18 @@ impl World {
         // The round trip is learned within two seconds.
         let reroute = self.plan.reroute.map_or(0, |reroute| reroute.at + SECOND);
         let from = SECOND + stall.max(reroute);
-        let started = self.checks.iter().filter(|check| check.start >= from);
-        let (count, decided) = started.fold((0, 0), |(count, decided), check| {
-            (count + 1, decided + u64::from(check.is_decided))
-        });
+        let started: Vec<_> = self.checks.iter().filter(|check| check.start >= from).collect();
+        let count = |is: fn(&&&Check) -> bool| started.iter().filter(is).count() as u64;
+        let decided = count(|check| check.is_decided);
+        let failed_open = count(|check| check.has_failed_open);
+        let count = started.len() as u64;
         let (of, percent) = match self.plan.load {
             Load::Light => return,
             Load::BelowCapacity => (count, LEAST_DECIDED_PERCENT),
             Load::Overload => {
+                if failed_open * 100 > count * MOST_FAILED_OPEN_PERCENT {
+                    self.violated(format!("{failed_open} of {count} would pass without a limit"));
+                }
                 let capacity = self.plan.capacity() * (self.plan.end - from) / SECOND;
                 (capacity, LEAST_ANSWERED_PERCENT)
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::plan::{MS, Micros};
 use super::server::{Call, Group, Reply, UNIT};
-use super::world::{Event, QueueId, World, disconnected, overloaded, unreachable};
+use super::world::{Event, QueueId, World, disconnected, too_late, unreachable};
 use crate::store::redis::batch::Batch;
 use crate::store::redis::breaker::Fault;
 pub(super) use crate::store::redis::lifecycle::Step;
@@ -255,11 +255,12 @@ impl World {
     fn freeze(&mut self, flight: &Flight) -> Vec<Call> {
         // A little later than the checks were added.
         let now = self.instant() + Duration::from_micros(1);
-        let earliest = self.queue(flight.queue).earliest_deadline(now);
+        let queue = self.queue(flight.queue);
+        let (earliest, is_answering) = (queue.earliest_deadline(now), queue.is_answering(now));
         let policies = &self.policies;
         let calls = flight.batch.freeze(
             |deadline| deadline < earliest,
-            overloaded,
+            || too_late(is_answering),
             |groups| {
                 let groups: Vec<_> = groups
                     .iter()

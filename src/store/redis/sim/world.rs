@@ -277,7 +277,8 @@ impl World {
             self.step(task);
         } else {
             let Some((batch, index)) = queue.join(&policy, &key, slot, &op, now, &waker) else {
-                return self.judge(check, Err(overloaded()));
+                let error = too_late(queue.is_answering(now));
+                return self.judge(check, Err(error));
             };
             let starts = queue.may_start(now);
             if starts {
@@ -338,8 +339,11 @@ impl World {
         if fired.starts {
             self.spawn_flusher(id);
         }
-        let expire =
-            |batch: &Arc<_>| crate::store::redis::batch::Batch::expire(batch, now, |_| timed_out());
+        let error = |_, was_sent| match was_sent {
+            true => too_late(fired.is_busy),
+            false => too_late(fired.is_answering),
+        };
+        let expire = |batch: &Arc<_>| crate::store::redis::batch::Batch::expire(batch, now, error);
         let next = fired.batches.iter().filter_map(expire).min();
         if fired.is_silent {
             self.report(id, BreakerFault::Late);
@@ -661,8 +665,11 @@ pub(super) fn unreachable() -> Error {
     Error::new(ErrorKind::Unavailable, "unreachable")
 }
 
-pub(super) fn overloaded() -> Error {
-    Error::new(ErrorKind::Timeout, "shed")
+pub(super) fn too_late(is_overloaded: bool) -> Error {
+    match is_overloaded {
+        true => Error::new(ErrorKind::Overloaded, "overloaded"),
+        false => timed_out(),
+    }
 }
 
 pub(super) fn timed_out() -> Error {

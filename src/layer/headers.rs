@@ -25,7 +25,8 @@ use crate::{Decision, Source};
 ///   whose quota still has permits omits a `t` that is larger than `Retry-After`, so that the two
 ///   never contradict each other.
 /// - Other styles have room for one limit and report the strictest: the one with the fewest permits
-///   left or, if those are equal, the later reset.
+///   left or, if those are equal, the later reset. On a denial, `Retry-After` is the longest wait, as
+///   above, and the reset is the same wait.
 ///
 /// ```
 /// use fleetlimit::layer::HeaderStyle;
@@ -57,10 +58,15 @@ pub enum HeaderStyle {
     IetfPolicyOnDenial,
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` in seconds from now, as in
     /// draft-ietf-httpapi-ratelimit-headers-03.
+    ///
+    /// The reset is the time until all permits are available again, if none are taken meanwhile. On a
+    /// denial it is `Retry-After`, because clients wait for the reset.
     IetfDraft03,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` in seconds from now.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` in seconds from now. The
+    /// reset is that of [`IetfDraft03`](Self::IetfDraft03).
     XRateLimit,
-    /// Like [`XRateLimit`](Self::XRateLimit), with the reset in seconds since the Unix epoch.
+    /// Like [`XRateLimit`](Self::XRateLimit), with the reset in seconds since the Unix epoch. Because
+    /// that is rounded up, it may be up to a second later than `Retry-After`.
     XRateLimitEpoch,
     /// None, except `Retry-After` on a denial.
     None,
@@ -111,7 +117,18 @@ pub(super) enum RateLimitHeaders {
     None,
     Policy { policy_field: HeaderValue },
     Ietf { field: HeaderValue, policy_field: Option<HeaderValue> },
-    Three { names: &'static [HeaderName; 3], limit: u64, remaining: u64, reset: u64 },
+    Three(Three),
+}
+
+/// The headers of a legacy style. Times are in microseconds.
+pub(super) struct Three {
+    names: &'static [HeaderName; 3],
+    limit: u64,
+    remaining: u64,
+    refill_after: u64,
+    reset_after: u64,
+    /// The time from which the reset is counted: 0, or the time since the Unix epoch.
+    since: u64,
 }
 
 impl RateLimitHeaders {
@@ -126,8 +143,12 @@ impl RateLimitHeaders {
         let numbers = &decision.numbers;
         let three = |names, since| {
             let (limit, remaining) = (decision.limit(), numbers.remaining);
-            let reset = seconds(numbers.reset_after.saturating_add(since));
-            Self::Three { names, limit, remaining, reset }
+            let (refill_after, reset_after) = (numbers.refill_after, numbers.reset_after);
+            let mut three = Three { names, limit, remaining, refill_after, reset_after, since };
+            if decision.retry_after().is_some() {
+                three.reset_with(seconds(numbers.retry_after));
+            }
+            Self::Three(three)
         };
         match style {
             _ if decision.source == Source::FailureMode => Self::None,
@@ -154,19 +175,30 @@ impl RateLimitHeaders {
 
     /// Adds the headers to the response of the service, which may be the denial of an inner layer.
     pub(super) fn insert_into(mut self, headers: &mut HeaderMap) {
-        if let Self::Ietf { field, .. } = &mut self
-            && let Some(wait) = integer(headers, &RETRY_AFTER)
-        {
-            let longer = longest_refill(field).max(wait);
+        if let Some(wait) = integer(headers, &RETRY_AFTER) {
+            let longer = self.longest_refill().max(wait);
             if longer > wait {
                 headers.insert(RETRY_AFTER, longer.into());
                 if let Some(millis) = headers.get_mut(grpc::RETRY_PUSHBACK_MS) {
                     *millis = longer.saturating_mul(1_000).into();
                 }
             }
-            *field = without_longer_refills(field, longer);
+            match &mut self {
+                Self::None | Self::Policy { .. } => {}
+                Self::Ietf { field, .. } => *field = without_longer_refills(field, longer),
+                Self::Three(three) => three.reset_with(longer),
+            }
         }
         self.append_to(headers);
+    }
+
+    /// The longest time until a quota that is used up has a permit, in seconds.
+    fn longest_refill(&self) -> u64 {
+        match self {
+            Self::Ietf { field, .. } => longest_refill(field),
+            Self::Three(Three { remaining: 0, refill_after, .. }) => seconds(*refill_after),
+            _ => 0,
+        }
     }
 
     /// Adds the headers to a response that has no `Retry-After`.
@@ -182,17 +214,29 @@ impl RateLimitHeaders {
                     headers.append(RATELIMIT_POLICY, policy_field);
                 }
             }
-            Self::Three { names, limit, remaining, reset } => {
-                let [_, remaining_name, reset_name] = names;
-                let is_stricter = |theirs: u64| {
-                    let their_reset = integer(headers, reset_name).unwrap_or(0);
-                    remaining < theirs || remaining == theirs && reset > their_reset
-                };
-                if integer(headers, remaining_name).is_none_or(is_stricter) {
-                    for (name, value) in names.iter().zip([limit, remaining, reset]) {
-                        headers.insert(name, value.into());
-                    }
-                }
+            Self::Three(three) => three.insert_unless_stricter(headers),
+        }
+    }
+}
+
+impl Three {
+    /// Sets the reset to a wait, in seconds. Clients wait for the reset, so it must not be later than
+    /// `Retry-After`, and whole seconds make it the same in all layers.
+    fn reset_with(&mut self, wait: u64) {
+        self.reset_after = wait.saturating_mul(1_000_000);
+    }
+
+    fn insert_unless_stricter(self, headers: &mut HeaderMap) {
+        let Self { names, limit, remaining, reset_after, since, .. } = self;
+        let [_, remaining_name, reset_name] = names;
+        let reset = seconds(reset_after.saturating_add(since));
+        let is_stricter = |theirs: u64| {
+            let their_reset = integer(headers, reset_name).unwrap_or(0);
+            remaining < theirs || remaining == theirs && reset > their_reset
+        };
+        if integer(headers, remaining_name).is_none_or(is_stricter) {
+            for (name, value) in names.iter().zip([limit, remaining, reset]) {
+                headers.insert(name, value.into());
             }
         }
     }
@@ -409,6 +453,57 @@ mod tests {
         let denied = headers(HeaderStyle::None, Quota::new(1, Duration::from_micros(1_000_001)), 2);
         assert_eq!(denied["retry-after"], "2");
         assert_eq!(denied.len(), 1);
+    }
+
+    /// Clients wait for the reset. An empty bucket takes 1,000 seconds to fill, or an hour.
+    #[test]
+    fn the_reset_of_a_denial_is_not_later_than_retry_after_in_any_legacy_style() {
+        let all_used = decision(Quota::per_second(1).burst(1_000), 1_001);
+        let slow = decision(Quota::per_hour(60).burst(60), 61);
+        for (denied, wait) in [(all_used, "1"), (slow, "60")] {
+            assert!(denied.reset_after() >= Duration::from_secs(1_000));
+            let draft = denied.headers(HeaderStyle::IetfDraft03);
+            assert_eq!((&draft["ratelimit-reset"], &draft["retry-after"]), (wait, wait));
+            let legacy = denied.headers(HeaderStyle::XRateLimit);
+            assert_eq!((&legacy["x-ratelimit-reset"], &legacy["retry-after"]), (wait, wait));
+            let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let epoch = denied.headers(HeaderStyle::XRateLimitEpoch);
+            let after = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            assert_eq!(epoch["retry-after"], wait);
+            let wait: u64 = wait.parse().unwrap();
+            let reset: u64 = epoch["x-ratelimit-reset"].to_str().unwrap().parse().unwrap();
+            let bounds = before.as_secs() + wait..=after.as_secs() + 1 + wait;
+            assert!(bounds.contains(&reset), "{reset}");
+        }
+    }
+
+    /// As if a layer outside of one that denied for 2 seconds, with 3 permits left, added its headers.
+    #[test]
+    fn a_reset_of_an_outer_layer_agrees_with_retry_after() {
+        let per_second = Quota::per_second(1).burst(1_000);
+        for (outer, taken, [limit, remaining, reset], retry_after) in [
+            // Its permits are used up, and there is one in time.
+            (per_second, 1_000, ["1000", "0", "2"], "2"),
+            // There is one only later.
+            (Quota::per_minute(1), 1, ["1", "0", "60"], "60"),
+            // It has some left, although fewer.
+            (per_second, 998, ["1000", "2", "2"], "2"),
+            // It has more left.
+            (per_second, 900, ["9", "3", "2"], "2"),
+        ] {
+            let names = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+            let mut headers = HeaderMap::new();
+            for (name, value) in names.into_iter().zip(["9", "3", "2"]) {
+                headers.insert(name, HeaderValue::from_static(value));
+            }
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("2"));
+            let decision = decision(outer, taken);
+            let fields = QuotaFields::of(&decision);
+            RateLimitHeaders::new(HeaderStyle::XRateLimit, &decision, &fields)
+                .insert_into(&mut headers);
+            assert_eq!(names.map(|name| &headers[name]), [limit, remaining, reset]);
+            assert_eq!(headers[RETRY_AFTER], retry_after);
+        }
     }
 
     #[test]

@@ -304,19 +304,19 @@ async fn a_permit_refills_at_the_exact_microsecond() {
 
 #[tokio::test(start_paused = true)]
 async fn each_header_style_uses_only_its_own_names() {
-    let three = |prefix: &str, reset: &str| {
-        let names = ["limit", "remaining", "reset"].map(|name| format!("{prefix}{name}"));
-        names.into_iter().zip(["2", "0", reset].map(String::from)).collect::<Vec<_>>()
-    };
     let styles = [
-        (HeaderStyle::IetfDraft03, three("ratelimit-", "60")),
-        (HeaderStyle::XRateLimit, three("x-ratelimit-", "60")),
-        (HeaderStyle::None, vec![]),
+        (HeaderStyle::IetfDraft03, Some("ratelimit-")),
+        (HeaderStyle::XRateLimit, Some("x-ratelimit-")),
+        (HeaderStyle::None, None),
     ];
-    for (style, expected) in styles {
+    for (style, prefix) in styles {
+        let with_reset = |reset: &str| -> BTreeMap<_, _> {
+            let three = [("limit", "2"), ("remaining", "0"), ("reset", reset)];
+            let named = |prefix| three.map(|(name, value)| (format!("{prefix}{name}"), value.into()));
+            prefix.into_iter().flat_map(named).collect()
+        };
         let app = router().layer(global(Quota::per_minute(2)).headers(style));
         assert_eq!(statuses(&app, ["/"]).await, [200]);
-        let mut expected: BTreeMap<_, _> = expected.into_iter().collect();
         let actual = async || {
             let response = fetch(&app, "/").await;
             let headers = rate_limit_headers(response.headers()).into_iter();
@@ -324,9 +324,26 @@ async fn each_header_style_uses_only_its_own_names() {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .collect::<BTreeMap<_, _>>()
         };
-        assert_eq!(actual().await, expected, "{style:?}");
-        expected.insert("retry-after".into(), "30".into());
-        assert_eq!(actual().await, expected, "{style:?}");
+        assert_eq!(actual().await, with_reset("60"), "{style:?}");
+        let mut denied = with_reset("30");
+        denied.insert("retry-after".into(), "30".into());
+        assert_eq!(actual().await, denied, "{style:?}");
+    }
+}
+
+/// `Retry-After` has a random delay.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_for_the_reset_of_a_denial_waits_as_long_as_retry_after_says() {
+    for style in [HeaderStyle::IetfDraft03, HeaderStyle::XRateLimit] {
+        let limiter = limiter("a", Quota::per_hour(1));
+        let app = router().layer(RateLimitLayer::new(limiter, Global).headers(style));
+        assert_eq!(statuses(&app, ["/"]).await, [200]);
+        for _ in 0..20 {
+            let denied = fetch(&app, "/").await;
+            let headers = rate_limit_headers(denied.headers());
+            let reset = headers.iter().find(|(name, _)| name.ends_with("-reset")).unwrap().1;
+            assert_eq!(*reset, headers["retry-after"], "{style:?}");
+        }
     }
 }
 

@@ -3,9 +3,10 @@ use std::fmt::Display;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 
-use super::forwarding::ForwardingHeader;
+use super::forwarding::{ForwardingHeader, MAX_ENTRIES};
 use super::peer::{Peer, peer};
 use super::prefix::Prefixes;
+use super::proxy_log::ProxyLog;
 use super::trusted::Trusted;
 use super::{KeyResolver, Resolution};
 use crate::ConfigError;
@@ -18,6 +19,11 @@ use crate::ConfigError;
 /// - An entry without a usable address (`unknown`, `_hidden`, garbage) stops the search. The client
 ///   is then the trusted proxy that reported it. Nothing further left is used.
 /// - If all entries are trusted, the client is the leftmost one. Without the header it is the peer.
+///
+/// If the proxies have no fixed addresses, [`hops`](Self::hops) counts entries instead.
+///
+/// A trusted peer that does not report its client is logged once for each cause: no header at all
+/// (which is normal for health checks), another header than the selected one, or no usable address.
 ///
 /// At most 32 entries are read; if all of them are trusted, the client is the last one read. An
 /// entry longer than 8 KiB counts as one without a usable address. The peer is found, and the key
@@ -41,11 +47,12 @@ use crate::ConfigError;
 /// use fleetlimit::resolve::ClientIp;
 /// use fleetlimit::{KeyResolver, Resolution};
 ///
-/// let client_ip = ClientIp::new(["10.0.0.0/8", "2001:db8:ff::1"])?;
+/// // The proxies, and not the network in which they are: it has other machines.
+/// let client_ip = ClientIp::new(["10.0.8.0/28", "2001:db8:ff::1"])?;
 ///
 /// let request = http::Request::get("/").header("x-forwarded-for", "192.0.2.66, 203.0.113.7");
 /// let (mut parts, ()) = request.body(())?.into_parts();
-/// parts.extensions.insert("10.0.0.1:4711".parse::<SocketAddr>()?);
+/// parts.extensions.insert("10.0.8.1:4711".parse::<SocketAddr>()?);
 /// assert_eq!(client_ip.resolve(&parts), Resolution::Key("203.0.113.7".into()));
 ///
 /// // From any other peer the header is ignored.
@@ -56,13 +63,22 @@ use crate::ConfigError;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientIp {
-    trusted: Trusted,
+    proxies: Proxies,
     header: ForwardingHeader,
     prefixes: Prefixes,
+    log: ProxyLog,
+}
+
+/// Which entries of the header proxies have added.
+#[derive(Clone, Debug)]
+enum Proxies {
+    Trusted(Trusted),
+    /// That many, whoever the peer is.
+    Hops(usize),
 }
 
 impl ClientIp {
-    /// Trusts these proxies: networks such as `10.0.0.0/8`, single addresses, and `unix:` for the
+    /// Trusts these proxies: networks such as `10.0.8.0/28`, single addresses, and `unix:` for the
     /// peers of a Unix socket (see [`UnixSocket`](super::UnixSocket)). Without any, every peer is
     /// the client.
     ///
@@ -75,9 +91,57 @@ impl ClientIp {
         I: IntoIterator,
         I::Item: Display,
     {
-        let trusted = Trusted::parse(trusted)?;
+        Ok(Self::with_proxies(Proxies::Trusted(Trusted::parse(trusted)?)))
+    }
+
+    /// Uses the `n`th entry of the header from the right, 1 to 32, which is the number of entries that
+    /// the proxies add. For proxies whose addresses are unknown or change.
+    ///
+    /// - 1: a single proxy that appends the address of its peer.
+    /// - 2: Google's Application Load Balancer, which appends the client and its own address; or two
+    ///   proxies one behind the other, such as a CDN and a load balancer.
+    ///
+    /// If there are fewer entries, or one of them has no usable address, the client is the peer.
+    ///
+    /// # Security
+    ///
+    /// Every peer is trusted. Make sure that only the proxies can connect, for example by a firewall:
+    /// anyone else can claim any address. And every request has to pass the same number of proxies. If
+    /// some pass fewer, their clients can claim any address too.
+    ///
+    /// # Errors
+    ///
+    /// If the number is not 1 to 32.
+    ///
+    /// ```
+    /// use std::net::SocketAddr;
+    /// use fleetlimit::resolve::ClientIp;
+    /// use fleetlimit::{KeyResolver, Resolution};
+    ///
+    /// let behind_google = ClientIp::hops(2)?;
+    ///
+    /// let forwarded = "192.0.2.66, 203.0.113.7, 198.51.100.1";
+    /// let request = http::Request::get("/").header("x-forwarded-for", forwarded);
+    /// let (mut parts, ()) = request.body(())?.into_parts();
+    /// parts.extensions.insert("35.191.0.1:4711".parse::<SocketAddr>()?);
+    /// assert_eq!(behind_google.resolve(&parts), Resolution::Key("203.0.113.7".into()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hops(n: usize) -> Result<Self, ConfigError> {
+        match n {
+            0 => Err(ConfigError::new(
+                "the client cannot be 0 hops away: use `PeerIp` if there is no proxy".to_owned(),
+            )),
+            1..=MAX_ENTRIES => Ok(Self::with_proxies(Proxies::Hops(n))),
+            _ => Err(ConfigError::new(format!(
+                "{n} hops are too many: at most {MAX_ENTRIES} entries of a header are read"
+            ))),
+        }
+    }
+
+    fn with_proxies(proxies: Proxies) -> Self {
         let (header, prefixes) = (ForwardingHeader::XForwardedFor, Prefixes::default());
-        Ok(Self { trusted, header, prefixes })
+        Self { proxies, header, prefixes, log: ProxyLog::default() }
     }
 
     /// Reads `Forwarded` instead of `X-Forwarded-For`.
@@ -92,7 +156,8 @@ impl ClientIp {
     }
 
     /// Reads a header with a single address that a proxy or a CDN sets, such as `CF-Connecting-IP`
-    /// (Cloudflare). Make sure that the CDN overwrites what the client sends. By default Fastly
+    /// (Cloudflare) or `CloudFront-Viewer-Address`. It may have a port, and an IPv6 address needs no
+    /// brackets. Make sure that the CDN overwrites what the client sends. By default Fastly
     /// does not for `Fastly-Client-IP`; for `True-Client-IP` (Akamai), check your configuration.
     ///
     /// A header that is missing, repeated or not an address is ignored: the client is then the
@@ -128,15 +193,25 @@ impl ClientIp {
     }
 
     fn client(&self, peer: Peer, headers: &HeaderMap) -> Peer {
-        let mut client = peer;
-        let mut addresses = self.header.addresses(headers);
-        while self.trusted.contains(client) {
-            match addresses.next() {
-                Some(Some(address)) => client = Peer::Ip(address),
-                _ => break,
+        let mut reported = self.header.addresses(headers).map_while(|address| address);
+        let client = match &self.proxies {
+            Proxies::Trusted(trusted) if !trusted.contains(peer) => return peer,
+            Proxies::Trusted(trusted) => {
+                let mut client = None;
+                for address in reported {
+                    client = Some(address);
+                    if !trusted.contains(Peer::Ip(address)) {
+                        break;
+                    }
+                }
+                client
             }
-        }
-        client
+            Proxies::Hops(hops) => reported.nth(hops - 1),
+        };
+        client.map(Peer::Ip).unwrap_or_else(|| {
+            self.log.report(peer, &self.header, headers);
+            peer
+        })
     }
 }
 
@@ -271,6 +346,73 @@ mod tests {
             let lines: Vec<_> = values.iter().map(|value| ("x-real-ip", *value)).collect();
             assert_eq!(resolve(real_ip(), "10.0.0.1", &lines), key("10.0.0.1"), "{values:?}");
         }
+    }
+
+    #[test]
+    fn an_ipv6_client_of_cloudfront_has_a_key_of_its_own() {
+        let header = HeaderName::from_static("cloudfront-viewer-address");
+        for (value, expected) in [
+            ("2001:db8:1:2:3:4:5:6:46532", "2001:db8:1:2::/64"),
+            ("2001:db8:1:3:3:4:5:6:443", "2001:db8:1:3::/64"),
+            ("203.0.113.7:46532", CLIENT),
+        ] {
+            let lines: [(_, &[u8]); 1] = [("cloudfront-viewer-address", value.as_bytes())];
+            assert_eq!(
+                resolve(client_ip().header(header.clone()), "10.0.0.1", &lines),
+                key(expected)
+            );
+        }
+    }
+
+    #[test]
+    fn a_client_behind_nat64_is_its_ipv4_address_wherever_it_is_reported() {
+        let lines: [(_, &[u8]); 1] = [("x-forwarded-for", b"64:ff9b::203.0.113.7")];
+        assert_eq!(resolve(client_ip(), "10.0.0.1", &lines), key(CLIENT));
+        assert_eq!(resolve(client_ip(), "64:ff9b::203.0.113.7", &[]), key(CLIENT));
+        // A proxy that is known by its IPv4 address, and the other way round.
+        let by_either = ClientIp::new(["192.0.2.1", "64:ff9b::192.0.2.2"]).unwrap();
+        for proxy in ["64:ff9b::192.0.2.1", "192.0.2.2"] {
+            assert_eq!(resolve(by_either.clone(), proxy, &lines), key(CLIENT));
+        }
+    }
+
+    /// Google's load balancer appends the client and itself.
+    #[test]
+    fn a_load_balancer_that_appends_itself_is_not_taken_for_the_client() {
+        let behind = |n, line: &str| {
+            let lines: [(_, &[u8]); 1] = [("x-forwarded-for", line.as_bytes())];
+            resolve(ClientIp::hops(n).unwrap(), "198.51.100.9", &lines)
+        };
+        assert_eq!(behind(2, "203.0.113.7, 198.51.100.1"), key(CLIENT));
+        assert_eq!(behind(2, "192.0.2.66, 203.0.113.7, 198.51.100.1"), key(CLIENT));
+        assert_eq!(behind(2, "192.0.2.66, unknown,203.0.113.7,198.51.100.1"), key(CLIENT));
+        assert_eq!(behind(1, "192.0.2.66, 203.0.113.7"), key(CLIENT));
+    }
+
+    #[test]
+    fn fewer_hops_than_expected_are_the_peer_and_not_what_the_client_claims() {
+        for line in ["", "192.0.2.66", "192.0.2.66, unknown", "unknown, 198.51.100.1"] {
+            let lines: [(_, &[u8]); 1] = [("x-forwarded-for", line.as_bytes())];
+            let two = ClientIp::hops(2).unwrap();
+            assert_eq!(resolve(two, "198.51.100.9", &lines), key("198.51.100.9"), "{line}");
+        }
+        // The first element is malformed, so nobody knows how many there are.
+        let lines: [(_, &[u8]); 2] = [("forwarded", b"for=192.0.2.66"), ("forwarded", b"for==;x")];
+        for n in [1, 2] {
+            let resolver = ClientIp::hops(n).unwrap().forwarded();
+            assert_eq!(resolve(resolver, "198.51.100.9", &lines), key("198.51.100.9"));
+        }
+    }
+
+    #[test]
+    fn a_number_of_hops_that_cannot_be_counted_is_an_error() {
+        for (n, advice) in [(0, "PeerIp"), (33, "at most 32")] {
+            let error = ClientIp::hops(n).unwrap_err().to_string();
+            assert!(error.contains(advice), "{error}");
+        }
+        let forwarded = vec![CLIENT; 32].join(",") + ",192.0.2.66";
+        let lines: [(_, &[u8]); 1] = [("x-forwarded-for", forwarded.as_bytes())];
+        assert_eq!(resolve(ClientIp::hops(32).unwrap(), "198.51.100.9", &lines), key(CLIENT));
     }
 
     #[test]

@@ -3,12 +3,14 @@ use std::net::IpAddr;
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
 
+use super::canonical::canonical;
 use super::forwarded::rightmost_element;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+static X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 // What a client can make the search cost. Real chains have a few entries.
-const MAX_ENTRIES: usize = 32;
+pub(super) const MAX_ENTRIES: usize = 32;
 const MAX_ENTRY_BYTES: usize = 8 * 1024;
 
 /// The header in which proxies report the address of their client.
@@ -26,18 +28,32 @@ impl ForwardingHeader {
     /// Lazy, from the right. What is left of an entry cannot change its meaning, and no entry spans
     /// two header lines.
     pub(super) fn addresses(&self, headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
-        let (name, rightmost): (_, Rightmost) = match self {
-            Self::XForwardedFor => (&X_FORWARDED_FOR, rightmost_item),
-            Self::Forwarded => (&FORWARDED, rightmost_element),
-            Self::Single(name) => (name, whole_line),
+        let rightmost: Rightmost = match self {
+            Self::XForwardedFor => rightmost_item,
+            Self::Forwarded => rightmost_element,
+            Self::Single(_) => whole_line,
         };
-        let lines = headers.get_all(name);
+        let lines = headers.get_all(self.name());
         // If a single address comes twice, one of them may be the client's.
         let is_ambiguous = matches!(self, Self::Single(_)) && lines.iter().nth(1).is_some();
         let lines = lines.iter().rev().filter(move |_| !is_ambiguous);
         let entries =
             lines.flat_map(move |line| Entries { line: Some(line.as_bytes()), rightmost });
         entries.take(MAX_ENTRIES)
+    }
+
+    pub(super) fn name(&self) -> &HeaderName {
+        match self {
+            Self::XForwardedFor => &X_FORWARDED_FOR,
+            Self::Forwarded => &FORWARDED,
+            Self::Single(name) => name,
+        }
+    }
+
+    /// The usual headers, except for this one.
+    pub(super) fn others(&self) -> impl Iterator<Item = &HeaderName> {
+        let usual = [&X_FORWARDED_FOR, &X_REAL_IP, &FORWARDED];
+        usual.into_iter().filter(|name| *name != self.name())
     }
 }
 
@@ -82,19 +98,23 @@ fn rightmost_item(line: &[u8]) -> Option<(Option<usize>, &[u8])> {
 fn address(node: &[u8]) -> Option<IpAddr> {
     let node = std::str::from_utf8(node).ok()?.trim_matches([' ', '\t']);
     if let Ok(address) = node.parse::<IpAddr>() {
-        return Some(address.to_canonical());
+        return Some(canonical(address));
     }
-    let (address, port) = match node.strip_prefix('[') {
+    let (address, is_valid) = match node.strip_prefix('[') {
         Some(node) => {
             let (address, port) = node.split_once(']')?;
-            (IpAddr::V6(address.parse().ok()?), port)
+            (IpAddr::V6(address.parse().ok()?), is_port(port))
         }
         None => {
-            let (address, port) = node.split_at(node.find(':')?);
-            (IpAddr::V4(address.parse().ok()?), port)
+            let (address, port) = node.split_at(node.rfind(':')?);
+            let address: IpAddr = address.parse().ok()?;
+            // CloudFront writes IPv6 addresses without brackets. What could be the last group of an address
+            // is one, so this is behind eight groups, or has five digits.
+            let is_number = || port[1..].parse::<u16>().is_ok();
+            (address, is_port(port) && (address.is_ipv4() || is_number()))
         }
     };
-    is_port(port).then(|| address.to_canonical())
+    is_valid.then(|| canonical(address))
 }
 
 fn is_port(text: &str) -> bool {
@@ -133,6 +153,10 @@ mod tests {
             ("[2001:db8::1]", "2001:db8::1"),
             ("[2001:DB8::1]:4711", "2001:db8::1"),
             ("[::ffff:203.0.113.7]:4711", "203.0.113.7"),
+            ("64:ff9b::203.0.113.7", "203.0.113.7"),
+            ("2001:db8:1:2:3:4:5:6:46532", "2001:db8:1:2:3:4:5:6"),
+            ("2001:0db8:0001:0002:0003:0004:0005:0006:80", "2001:db8:1:2:3:4:5:6"),
+            ("2001:db8::1:46532", "2001:db8::1"),
         ] {
             assert_eq!(first(ForwardingHeader::XForwardedFor, node).as_deref(), Some(address));
             assert_eq!(
@@ -149,7 +173,8 @@ mod tests {
     fn garbage_is_not_an_address() {
         let nodes = "|unknown|_hidden|localhost|203.0.113|203.0.113.7:|203.0.113.7 1|0x7f.1|010.0.0.1|\
                      [2001:db8::1|2001:db8::1]|[2001:db8::1]4711|[203.0.113.7]|203.0.113.7:47\u{e9}|\
-                     ::1%eth0|[]|:|[";
+                     ::1%eth0|[]|:|[|2001:db8:1:2:3:4:5:6:|2001:db8:1:2:3:4:5:6:65536|\
+                     2001:db8:1:2:3:4:5:6:_x|2001:db8:1:2:3:4:5:6:7:80|::1:123456";
         for node in nodes.split('|') {
             assert_eq!(first(ForwardingHeader::XForwardedFor, node), None, "{node}");
             assert_eq!(

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use http::request::Parts;
-//! use fleetlimit::resolve::{Extension, PeerIp};
+//! use fleetlimit::resolve::{Extension, PeerIp, from_fn};
 //! use fleetlimit::{KeyResolver, Rejection, Resolution};
 //!
 //! // The address of the client, except for the health check.
@@ -17,10 +17,10 @@
 //! let by_user = Extension::map(|user: &UserId| user.0).or(PeerIp::new());
 //!
 //! // A closure.
-//! let by_host = |parts: &Parts| match parts.uri.host() {
+//! let by_host = from_fn(|parts| match parts.uri.host() {
 //!     Some(host) => Resolution::from(host),
 //!     None => Rejection::bad_request("missing host").into(),
-//! };
+//! });
 //! # fn check(_: impl KeyResolver) {}
 //! # check(by_address);
 //! # check(by_user);
@@ -44,6 +44,7 @@
 //! 3. A part has no key: missing. The other parts alone never make a key.
 //! 4. All parts have keys: the keys joined by [`Key::join`].
 
+mod canonical;
 mod client_ip;
 mod combine;
 mod extension;
@@ -55,6 +56,7 @@ mod path;
 mod peer;
 mod peer_ip;
 mod prefix;
+mod proxy_log;
 mod rejection;
 mod trusted;
 
@@ -80,7 +82,8 @@ pub use rejection::Rejection;
 /// service. Implementations are the resolvers in [`resolve`](crate::resolve), tuples of resolvers,
 /// `Box<dyn KeyResolver<R>>`, `Arc<dyn KeyResolver<R>>`, and closures `Fn(&R) -> T` where `T`
 /// converts into a [`Resolution`]: a key or anything that converts into one, an `Option` of it
-/// (`None`: no key), or a `Result` of it with a [`Rejection`].
+/// (`None`: no key), or a `Result` of it with a [`Rejection`]. [`from_fn`] infers the type of a closure's
+/// argument.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -97,8 +100,9 @@ pub use rejection::Rejection;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not resolve a key from `{R}`",
     label = "not a key resolver for `{R}`",
-    note = "a closure needs the type of its argument, and returns something that converts into a `Resolution`: \
-            `|parts: &http::request::Parts| -> Option<String> {{ .. }}`",
+    note = "write a closure over HTTP requests as `fleetlimit::resolve::from_fn(|parts| ..)`, which infers \
+            the type of its argument; it returns something that converts into a `Resolution`, such as an \
+            `Option<String>`",
     note = "over HTTP a resolver sees `http::request::Parts`, not the whole request"
 )]
 pub trait KeyResolver<R = http::request::Parts>: Send + Sync {
@@ -147,6 +151,48 @@ where
     fn resolve(&self, request: &R) -> Resolution {
         self(request).into()
     }
+}
+
+/// Makes a resolver of a closure over HTTP requests, whose argument needs no type.
+///
+/// The closure returns anything that converts into a [`Resolution`]. What it returns does not borrow from
+/// the request.
+///
+/// ```
+/// use fleetlimit::resolve::from_fn;
+/// use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
+///
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
+/// let by_tenant = from_fn(|parts| {
+///     let tenant = parts.headers.get("x-tenant")?;
+///     Some(format!("tenant:{}", tenant.to_str().ok()?))
+/// });
+/// let layer = RateLimitLayer::new(limiter, by_tenant);
+/// # Ok::<(), fleetlimit::ConfigError>(())
+/// ```
+///
+/// A closure without it needs the type. Without the type this does not compile ("implementation of
+/// `FnOnce` is not general enough"):
+///
+/// ```compile_fail
+/// # use fleetlimit::{Limiter, RateLimitLayer};
+/// # fn layer(limiter: Limiter) {
+/// RateLimitLayer::new(limiter, |parts| parts.uri.path().to_owned());
+/// # }
+/// ```
+///
+/// ```
+/// # use fleetlimit::{Limiter, RateLimitLayer};
+/// # fn layer(limiter: Limiter) {
+/// RateLimitLayer::new(limiter, |parts: &http::request::Parts| parts.uri.path().to_owned());
+/// # }
+/// ```
+pub fn from_fn<F, T>(resolver: F) -> F
+where
+    F: Fn(&http::request::Parts) -> T + Send + Sync,
+    T: Into<Resolution>,
+{
+    resolver
 }
 
 impl<R> KeyResolver<R> for Box<dyn KeyResolver<R>> {
@@ -225,6 +271,21 @@ mod tests {
             resolve_in_task(by_nothing).await
         });
         assert_eq!(resolved.await.unwrap(), Resolution::Key("all".into()));
+    }
+
+    /// As users write closures.
+    #[test]
+    fn a_closure_needs_no_type_for_its_argument() {
+        let resolver = from_fn(|parts| parts.uri.query()?.parse::<u64>().ok())
+            .or(from_fn(|parts| parts.uri.path().to_owned()))
+            .skip(|parts| parts.uri.path() == "/health");
+        let resolve = |uri: &str| {
+            let (parts, ()) = http::Request::get(uri).body(()).unwrap().into_parts();
+            resolver.resolve(&parts)
+        };
+        assert_eq!(resolve("/a?7"), Resolution::from("7"));
+        assert_eq!(resolve("/a?b"), Resolution::from("/a"));
+        assert_eq!(resolve("/health"), Resolution::Skip);
     }
 
     #[test]

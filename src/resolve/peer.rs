@@ -1,8 +1,10 @@
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use http::Extensions;
 use http::request::Parts;
 
+use super::canonical::canonical;
 use super::{Rejection, Resolution};
 
 /// Marks the requests of a server on a Unix socket, which have no peer address.
@@ -30,24 +32,34 @@ pub struct UnixSocket;
 /// The other end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// Canonical: not an IPv4-mapped address.
+    /// Canonical: not an IPv6 address that stands for an IPv4 one.
     Ip(IpAddr),
     Unix,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(address) => address.fmt(f),
+            Self::Unix => f.write_str("unix:"),
+        }
+    }
 }
 
 /// The peer, or the resolution if the server does not provide it.
 pub(super) fn peer(parts: &Parts) -> Result<Peer, Resolution> {
     let extensions = &parts.extensions;
     if let Some(address) = socket_address(extensions) {
-        return Ok(Peer::Ip(address.ip().to_canonical()));
+        return Ok(Peer::Ip(canonical(address.ip())));
     }
     if is_unix(extensions) {
         return Ok(Peer::Unix);
     }
     Err(Resolution::Missing(Rejection::misconfigured(
         "the server does not provide the peer address: serve an axum app with \
-         `into_make_service_with_connect_info::<SocketAddr>()`; for tonic's server enable the feature \
-         `tonic` of fleetlimit; for other servers insert a `SocketAddr`, or for a Unix socket \
+         `into_make_service_with_connect_info::<SocketAddr>()`, and use axum 0.8, because \
+         fleetlimit does not see the connect info of other versions; for tonic 0.14's server enable \
+         the feature `tonic` of fleetlimit; for other servers and versions insert a `SocketAddr`, or for a Unix socket \
          `fleetlimit::resolve::UnixSocket`, into the request's extensions",
     )))
 }
@@ -106,6 +118,8 @@ mod tests {
         assert_eq!((rejection.status().as_u16(), rejection.message()), (500, ""));
         let advice = rejection.advice().unwrap();
         assert!(advice.contains("into_make_service_with_connect_info::<SocketAddr>()"));
+        // With another version the app does that already.
+        assert!(advice.contains("axum 0.8") && advice.contains("tonic 0.14"), "{advice}");
     }
 
     #[test]

@@ -23,7 +23,9 @@ use crate::Key;
 /// `UdsConnectInfo`, they all share the key `unix`.
 ///
 /// Without any of these there is no key. The request is answered with 500, and the log says what to
-/// change.
+/// change. The types of axum are those of version 0.8, and the types of tonic those of 0.14: the connect
+/// info of another version is another type, which is not found. With such a server, insert the
+/// `SocketAddr` into the request's extensions in a middleware.
 ///
 /// # Security
 /// Behind a reverse proxy or a load balancer the peer is the proxy, and all clients share one

@@ -1,5 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::canonical::canonical;
 use super::peer::Peer;
 use crate::Key;
 use crate::address::AddressText;
@@ -35,7 +36,7 @@ impl Prefixes {
     }
 
     pub(super) fn key(self, address: IpAddr) -> Key {
-        let text = match address.to_canonical() {
+        let text = match canonical(address) {
             IpAddr::V4(address) if self.v4 == 32 => return Key::from(address),
             IpAddr::V4(address) => {
                 let mask = u32::MAX.checked_shl(32 - u32::from(self.v4)).unwrap_or(0);
@@ -72,6 +73,14 @@ mod tests {
     fn a_v4_mapped_address_is_the_v4_address() {
         assert_eq!(key("::ffff:203.0.113.7", 64), Key::from("203.0.113.7"));
         assert_eq!(key("::ffff:203.0.113.7", 128), Key::from("203.0.113.7"));
+    }
+
+    #[test]
+    fn the_ipv4_internet_behind_nat64_is_not_a_single_client() {
+        assert_eq!(key("64:ff9b::203.0.113.7", 64), Key::from("203.0.113.7"));
+        assert_eq!(key("64:ff9b::203.0.113.8", 64), Key::from("203.0.113.8"));
+        let wide = Prefixes::default().v4(24).key("64:ff9b::cb00:7107".parse().unwrap());
+        assert_eq!(wide, Key::from("203.0.113.0/24"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 
+use super::canonical;
 use super::peer::Peer;
 use crate::ConfigError;
 
@@ -41,7 +42,7 @@ fn parse_network(text: &str) -> Result<IpNet, ConfigError> {
     let Ok(network) = parsed else {
         return Err(ConfigError::new(format!(
             "invalid trusted proxy `{text}` (expected an address or a network such as 192.0.2.1, \
-             10.0.0.0/8 or 2001:db8::/32, or `unix:`)"
+             10.0.8.0/28 or 2001:db8::/64, or `unix:`)"
         )));
     };
     let network = canonical(network);
@@ -56,7 +57,7 @@ fn parse_network(text: &str) -> Result<IpNet, ConfigError> {
 
 // Peers and entries are compared in canonical form.
 fn canonical(network: IpNet) -> IpNet {
-    match (network.addr().to_canonical(), network.prefix_len()) {
+    match (canonical::canonical(network.addr()), network.prefix_len()) {
         (IpAddr::V4(address), bits @ 96..) => {
             Ipv4Net::new(address, bits - 96).map_or(network, IpNet::V4)
         }
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_whole_internet_cannot_be_trusted() {
-        for text in ["0.0.0.0/0", "::/0", "::ffff:0.0.0.0/96"] {
+        for text in ["0.0.0.0/0", "::/0", "::ffff:0.0.0.0/96", "64:ff9b::/96"] {
             assert!(Trusted::parse([text]).unwrap_err().to_string().contains(text));
         }
     }

@@ -1,0 +1,39 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The prefix of the addresses that a NAT64 gateway makes of IPv4 addresses (RFC 6052). Other prefixes
+/// are up to the operator of a gateway, and do not say where the IPv4 address is.
+const NAT64: u128 = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0).to_bits();
+
+/// Returns the IPv4 address that an IPv6 address stands for: an IPv4-mapped one, or one that was
+/// translated by NAT64. Otherwise the whole IPv4 internet would be a single /64, and its clients would
+/// share a bucket.
+pub(super) fn canonical(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if address.to_bits() >> 32 == NAT64 >> 32 => {
+            IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() as u32))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_or_translated_address_is_its_ipv4_address() {
+        for (text, expected) in [
+            ("203.0.113.7", "203.0.113.7"),
+            ("::ffff:203.0.113.7", "203.0.113.7"),
+            ("64:ff9b::203.0.113.7", "203.0.113.7"),
+            ("64:ff9b::", "0.0.0.0"),
+            // Their gateways decide where the IPv4 address is.
+            ("64:ff9b:1::203.0.113.7", "64:ff9b:1::cb00:7107"),
+            ("64:ff9b::1:203.0.113.7", "64:ff9b::1:cb00:7107"),
+            ("64:ff9a::203.0.113.7", "64:ff9a::cb00:7107"),
+            ("::203.0.113.7", "::cb00:7107"),
+        ] {
+            assert_eq!(canonical(text.parse().unwrap()).to_string(), expected, "{text}");
+        }
+    }
+}

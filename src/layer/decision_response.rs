@@ -6,12 +6,13 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::headers::{QuotaFields, RateLimitHeaders, insert_retry_after};
 use super::retry_jitter::RetryJitter;
-use super::{HeaderStyle, problem};
+use super::{HeaderStyle, caching, problem};
 use crate::{Decision, Error, ErrorKind};
 
 impl Decision {
-    /// The headers that a layer adds for this decision: the rate limit headers, and `Retry-After` if
-    /// it is denied. None if the limit is [not enforced](Self::is_enforced) for the key.
+    /// The headers that a layer adds for this decision: the rate limit headers, and `Retry-After` and
+    /// `Cache-Control: no-store` if it is denied. None if the limit is
+    /// [not enforced](Self::is_enforced) for the key.
     ///
     /// ```
     /// use fleetlimit::layer::HeaderStyle;
@@ -31,6 +32,9 @@ impl Decision {
         let style = if self.is_enforced { style } else { HeaderStyle::None };
         RateLimitHeaders::new(style, self, &QuotaFields::of(self)).append_to(&mut headers);
         insert_retry_after(self, &mut headers);
+        if self.is_denied() {
+            caching::forbid(&mut headers);
+        }
         headers
     }
 
@@ -59,6 +63,7 @@ impl Error {
             (ErrorKind::Rejected, _) => {
                 let mut response = Response::new(Bytes::new());
                 *response.status_mut() = StatusCode::BAD_REQUEST;
+                caching::forbid(response.headers_mut());
                 response
             }
             (ErrorKind::UnknownQuota, _) => problem::unavailable(),

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use bytes::Bytes;
-use http::Response;
 use http::request::Parts;
+use http::{HeaderValue, Response};
 
 use super::precomputed::Precomputed;
-use super::{grpc, problem};
+use super::{grpc, grpc_route, problem};
 use crate::limiter::Revision;
 use crate::{Decision, Error, Key, Policy, Rejection};
 
@@ -15,6 +15,8 @@ use crate::{Decision, Error, Key, Policy, Rejection};
 /// [`RateLimitLayer::error_response`](crate::RateLimitLayer::error_response).
 pub struct ErrorContext<'a> {
     pub(super) request: &'a Parts,
+    /// True if the layer sends gRPC responses wherever gRPC is requested.
+    pub(super) any_route_is_grpc: bool,
     pub(super) key: Option<&'a Key>,
     pub(super) cause: Cause<'a>,
     pub(super) revision: &'a Revision,
@@ -65,15 +67,26 @@ impl<'a> ErrorContext<'a> {
         }
     }
 
-    /// The response that the layer would send without a hook: problem details, or for a gRPC request
-    /// a gRPC status.
+    /// The response that the layer would send without a hook: problem details, or a gRPC status where
+    /// the layer [sends gRPC responses](crate::RateLimitLayer::grpc).
     pub fn default_response(&self) -> Response<String> {
         // Both are made of strings.
         self.response().map(|body| String::from_utf8(body.into()).unwrap_or_default())
     }
 
+    /// True if the response is a gRPC one.
+    pub(super) fn is_grpc(&self) -> bool {
+        self.grpc_content_type().is_some()
+    }
+
+    fn grpc_content_type(&self) -> Option<HeaderValue> {
+        let content_type = grpc::content_type(self.request)?;
+        let is_grpc = self.any_route_is_grpc || grpc_route::is_served_by_tonic(self.request);
+        is_grpc.then_some(content_type)
+    }
+
     pub(super) fn response(&self) -> Response<Bytes> {
-        match grpc::content_type(self.request) {
+        match self.grpc_content_type() {
             Some(content_type) => match self.cause {
                 Cause::Denied(decision) => grpc::denied(decision, content_type),
                 Cause::MissingKey(rejection) | Cause::Rejected(rejection) => {

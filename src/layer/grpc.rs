@@ -28,8 +28,8 @@ const INTERNAL: u8 = 13;
 const UNAVAILABLE: u8 = 14;
 const UNAUTHENTICATED: u8 = 16;
 
-/// The content type for the response if the request is a gRPC or gRPC-Web request. These are always
-/// POST. Any other request could turn the status of an error into a 200, which caches store.
+/// The content type for the response if the request claims to be a gRPC or gRPC-Web request. These are
+/// always POST. Any other request could turn the status of an error into a 200, which caches store.
 pub(super) fn content_type(request: &Parts) -> Option<HeaderValue> {
     if request.method != Method::POST {
         return None;

@@ -20,6 +20,7 @@ pub struct Http {
     pub(super) headers_if_not_enforced: bool,
     pub(super) retry_jitter: RetryJitter,
     pub(super) decision_in: DecisionPlacement,
+    pub(super) any_route_is_grpc: bool,
     pub(super) error_response: Option<Arc<ErrorResponse>>,
     pub(super) settling: Settling,
 }
@@ -184,11 +185,44 @@ impl<K> RateLimitLayer<K, Parts, Http> {
         Self { mode, ..self }
     }
 
+    /// Sends gRPC responses to all requests that ask for gRPC: POST requests whose content type is
+    /// `application/grpc`, with or without a suffix, or one of gRPC-Web.
+    ///
+    /// This is needed only where the layer cannot know that tonic serves the request. By default such
+    /// requests get gRPC responses
+    ///
+    /// - on tonic's server, with the crate's feature `tonic`, if the path begins with the name of a
+    ///   service such as `/package.Service/`;
+    /// - in an axum router, on the routes that tonic adds to it for such a service.
+    ///
+    /// The name needs a package, and its last part begins with a capital letter. All other requests get
+    /// HTTP responses. A gRPC response has the HTTP status 200 even for a denial, and a client
+    /// chooses its content type: a client of an HTTP route could hide its denials from logs, and from
+    /// programs that block addresses after too many errors. So do not use this on layers around HTTP
+    /// routes.
+    ///
+    /// ```
+    /// use fleetlimit::resolve::Global;
+    /// use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// // Around a service that is only gRPC, such as a proxy built on hyper.
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
+    /// let layer = RateLimitLayer::new(limiter, Global).grpc();
+    /// # Ok::<(), fleetlimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn grpc(self) -> Self {
+        let mode = Http { any_route_is_grpc: true, ..self.mode };
+        Self { mode, ..self }
+    }
+
     /// Replaces the responses of the layer: for denied requests, requests without a key, rejected
     /// requests, and a store that failed.
     ///
     /// The layer completes the response to a denied request with `Retry-After` and the rate limit
-    /// [`headers`](Self::headers), unless the response sets them. The body may be any
+    /// [`headers`](Self::headers), unless the response sets them. All responses get
+    /// `Cache-Control: no-store`, unless they set it, so that no cache serves the response to one
+    /// client to others. The body may be any
     /// [`http_body::Body`]: a `String`, a `Full<Bytes>`, or that of axum's `IntoResponse`. The hook is
     /// also called for gRPC requests; [`ErrorContext::default_response`] is a gRPC response for
     /// these.

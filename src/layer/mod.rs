@@ -40,10 +40,12 @@
 
 mod admission;
 mod body;
+mod caching;
 mod decision_response;
 mod error_response;
 mod future;
 mod grpc;
+mod grpc_route;
 mod headers;
 mod http_options;
 mod interned;

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
+use super::caching;
 use crate::verdict::QuotaInfo;
 use crate::{Decision, Rejection};
 
@@ -60,9 +61,9 @@ pub(super) fn rejected(rejection: &Rejection) -> Response<Bytes> {
 fn problem(status: StatusCode, body: impl Into<Bytes>) -> Response<Bytes> {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    caching::forbid(headers);
     response
 }
 

@@ -7,6 +7,7 @@ use http::request::Parts;
 use http::{Request, Response};
 
 use super::body::ErrorBody;
+use super::caching;
 use super::headers::{self, RateLimitHeaders};
 use super::precomputed::Precomputed;
 use super::settlement::{self, Settlement, Settling};
@@ -124,7 +125,7 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
     fn deny(&self, checking: &Checking<'_, Parts>, mut decision: Decision) -> Response<ErrorBody> {
         let Http { headers: style, decision_in, retry_jitter, .. } = self.mode;
         retry_jitter.apply(&mut decision);
-        let mut response = self.respond(&checking.context(Cause::Denied(&decision)));
+        let mut response = self.respond(&self.context_of(checking, Cause::Denied(&decision)));
         let custom_headers =
             self.mode.error_response.is_some().then(|| mem::take(response.headers_mut()));
         let headers = response.headers_mut();
@@ -152,11 +153,11 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         let cause =
             if is_missing { Cause::MissingKey(rejection) } else { Cause::Rejected(rejection) };
         let revision = &self.limiter.revision();
-        self.respond(&ErrorContext { request: parts, key: None, cause, revision })
+        self.respond(&self.context(parts, None, cause, revision))
     }
 
     fn fail(&self, checking: &Checking<'_, Parts>, error: &Error) -> Response<ErrorBody> {
-        let mut response = self.respond(&checking.context(Cause::Unavailable(error)));
+        let mut response = self.respond(&self.context_of(checking, Cause::Unavailable(error)));
         let headers = response.headers_mut();
         // A quota that does not exist will not exist later.
         let wait =
@@ -170,17 +171,36 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
     }
 }
 
-impl Checking<'_, Parts> {
-    fn context<'a>(&'a self, cause: Cause<'a>) -> ErrorContext<'a> {
-        ErrorContext { request: self.head, key: Some(self.key), cause, revision: self.revision }
-    }
-}
-
 impl<K> RateLimitLayer<K, Parts, Http> {
+    fn context_of<'a>(
+        &self,
+        checking: &'a Checking<'_, Parts>,
+        cause: Cause<'a>,
+    ) -> ErrorContext<'a> {
+        self.context(checking.head, Some(checking.key), cause, checking.revision)
+    }
+
+    fn context<'a>(
+        &self,
+        request: &'a Parts,
+        key: Option<&'a Key>,
+        cause: Cause<'a>,
+        revision: &'a Revision,
+    ) -> ErrorContext<'a> {
+        let any_route_is_grpc = self.mode.any_route_is_grpc;
+        ErrorContext { request, any_route_is_grpc, key, cause, revision }
+    }
+
     fn respond(&self, context: &ErrorContext<'_>) -> Response<ErrorBody> {
         match &self.mode.error_response {
             None => context.response().map(ErrorBody::Full),
-            Some(hook) => hook(context),
+            Some(hook) => {
+                let mut response = hook(context);
+                if !context.is_grpc() {
+                    caching::forbid(response.headers_mut());
+                }
+                response
+            }
         }
     }
 }

@@ -41,8 +41,8 @@ use crate::{ConfigError, Costs, Decision, Key, KeyResolver, Limiter, Policy, Quo
 /// | no key, or rejected | the status of the [`Rejection`] | [the code] for that status |
 /// | the store failed and the failure mode is closed, or the costs name an unknown quota | 503 | `UNAVAILABLE` |
 ///
-/// HTTP responses have problem details (RFC 9457). Requests whose content type is
-/// `application/grpc`, with or without a suffix, and gRPC-Web requests get gRPC responses.
+/// HTTP responses have problem details (RFC 9457), and `Cache-Control: no-store`. gRPC and gRPC-Web
+/// requests get gRPC responses where tonic serves them, or where [`grpc`](Self::grpc) says so.
 /// [`error_response`](Self::error_response) replaces these responses.
 /// [`with_errors`](Self::with_errors) makes a layer for services that are not HTTP.
 ///

@@ -116,6 +116,7 @@ async fn a_denial_is_a_trailers_only_response_with_http_200() {
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["content-type"], "application/grpc");
     assert_eq!(response.headers()["grpc-status"], "8");
+    assert!(!response.headers().contains_key("cache-control"), "it would be metadata");
     assert!(http_body::Body::is_end_stream(response.body()), "no body and no trailers follow");
 }
 

@@ -150,6 +150,57 @@ async fn one_hook_makes_every_response_of_the_layer() {
     }
 }
 
+/// A cache in front of the service may store a 404 for as long as it likes, and any status if it is
+/// configured to.
+#[tokio::test]
+async fn no_cache_may_serve_a_response_to_one_client_to_others() {
+    let resolver = |parts: &http::request::Parts| match parts.uri.path() {
+        "/missing" => Resolution::Missing(Rejection::not_found("no")),
+        "/rejected" => Rejection::forbidden("no").into(),
+        _ => Resolution::from("key"),
+    };
+    let limited = limiter("a", Quota::per_day(1));
+    let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
+    let policy = Policy::new("a").quota("a", Quota::per_day(1));
+    let down = Limiter::builder(store, policy).failure_mode(FailureMode::Closed).build().unwrap();
+    let exchange = async |layer: RateLimitLayer<_>, path: &str| {
+        let app = Router::new().fallback(async || "served").layer(layer);
+        let response = app.oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
+        let header = |value: &http::HeaderValue| value.to_str().unwrap().to_owned();
+        let values = response.headers().get_all("cache-control").iter().map(header);
+        (response.status().as_u16(), values.collect::<Vec<_>>())
+    };
+    let layer = |limiter: &Limiter| RateLimitLayer::new(limiter.clone(), resolver);
+    // What the service says is its own concern.
+    assert_eq!(exchange(layer(&limited), "/").await, (200, vec![]));
+    for (limiter, path, status) in [
+        (&limited, "/", 429),
+        (&limited, "/missing", 404),
+        (&limited, "/rejected", 403),
+        (&down, "/", 503),
+    ] {
+        let no_store = (status, vec!["no-store".to_owned()]);
+        assert_eq!(exchange(layer(limiter), path).await, no_store);
+        let custom = layer(limiter).error_response(move |_| {
+            http::Response::builder().status(status).body(String::new()).unwrap()
+        });
+        assert_eq!(exchange(custom, path).await, no_store);
+        let decided = layer(limiter).error_response(move |_| {
+            let response = http::Response::builder().status(status);
+            response.header("cache-control", "max-age=5").body(String::new()).unwrap()
+        });
+        assert_eq!(exchange(decided, path).await, (status, vec!["max-age=5".to_owned()]));
+    }
+    // Outside of a layer.
+    let error = down.check("key").await.unwrap_err();
+    assert_eq!(error.response().headers()["cache-control"], "no-store");
+    let denied = limited.check("key").await.unwrap();
+    assert_eq!(denied.response().headers()["cache-control"], "no-store");
+    assert_eq!(denied.headers(HeaderStyle::None)["cache-control"], "no-store");
+    let allowed = Decision::allowed(10, 3);
+    assert!(!allowed.response().headers().contains_key("cache-control"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_custom_body_may_be_a_stream_that_fails() {
     let layer = layer("a", 1).error_response(|_| {

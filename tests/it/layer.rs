@@ -312,7 +312,8 @@ async fn each_header_style_uses_only_its_own_names() {
     for (style, prefix) in styles {
         let with_reset = |reset: &str| -> BTreeMap<_, _> {
             let three = [("limit", "2"), ("remaining", "0"), ("reset", reset)];
-            let named = |prefix| three.map(|(name, value)| (format!("{prefix}{name}"), value.into()));
+            let named =
+                |prefix| three.map(|(name, value)| (format!("{prefix}{name}"), value.into()));
             prefix.into_iter().flat_map(named).collect()
         };
         let app = router().layer(global(Quota::per_minute(2)).headers(style));

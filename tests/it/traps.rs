@@ -1,22 +1,23 @@
 //! Common mistakes: each fails to compile, returns an error, or logs what to change. Those that must
 //! not compile are doc tests of the items they concern.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::routing::get;
+use axum::routing::{any, get};
 use axum::{Extension, Router};
 use fleetlimit::layer::HeaderStyle;
-use fleetlimit::resolve::{Extension as Ext, Global, Header, PeerIp};
+use fleetlimit::resolve::{ClientIp, Extension as Ext, Global, Header, PeerIp};
 use fleetlimit::{
-    Costs, Decision, ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
-    RedisStore, Source, Store,
+    Costs, Decision, ErrorKind, FailureMode, KeyResolver, Limiter, MemoryStore, Policy, Quota,
+    RateLimitLayer, RedisStore, Source, Store,
 };
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, StatusCode};
 use tokio::time::advance;
-use tower::ServiceExt;
+use tower::{Layer, ServiceExt};
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
 use crate::log::Log;
@@ -40,6 +41,12 @@ fn request(headers: &[(HeaderName, &str)]) -> Request {
 
 fn post(headers: &[(HeaderName, &str)]) -> Request {
     with_method("POST", headers)
+}
+
+fn post_to(path: &str, headers: &[(HeaderName, &str)]) -> Request {
+    let mut request = post(headers);
+    *request.uri_mut() = path.parse().unwrap();
+    request
 }
 
 fn with_method(method: &str, headers: &[(HeaderName, &str)]) -> Request {
@@ -230,7 +237,7 @@ async fn a_key_over_its_limit_is_denied_and_does_not_exceed_the_capacity() {
 #[tokio::test(start_paused = true)]
 async fn a_grpc_web_request_gets_a_grpc_web_response() {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
-    let layer = RateLimitLayer::new(limiter, Global);
+    let layer = RateLimitLayer::new(limiter, Global).grpc();
     let app = Router::new().fallback(async || ()).layer(layer);
     let web = [(CONTENT_TYPE, "application/grpc-web+proto")];
     assert_eq!(get_status(&app, post(&web)).await, StatusCode::OK);
@@ -243,10 +250,50 @@ async fn a_grpc_web_request_gets_a_grpc_web_response() {
     assert_eq!(get_status(&app, request(&web)).await, StatusCode::TOO_MANY_REQUESTS);
 }
 
+/// The status of a gRPC response is 200, which logs, and programs that block addresses after errors, take
+/// for success.
+#[tokio::test(start_paused = true)]
+async fn a_client_of_an_http_route_cannot_turn_its_denial_into_a_success() {
+    let grpc = [(CONTENT_TYPE, "application/grpc")];
+    for (route, path) in [
+        ("/login", "/login"),
+        ("/v1.0/{*rest}", "/v1.0/Login"),
+        ("/{bucket}/{object}", "/package.Service/Method"),
+        ("/{*rest}", "/package.Service/Method"),
+        ("/files/{*rest}", "/files/package.Service/Method"),
+    ] {
+        let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+        let layer = RateLimitLayer::new(limiter, Global);
+        // Around the routes, where axum has found the route, and around the whole app.
+        let routes = Router::new().route(route, any(async || ()));
+        let around = layer.layer(Router::new().route(route, any(async || ())));
+        for app in [routes.layer(layer), Router::new().fallback_service(around)] {
+            let _ = app.clone().oneshot(post_to(path, &grpc)).await.unwrap();
+            let denied = app.oneshot(post_to(path, &grpc)).await.unwrap();
+            assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS, "{route}");
+            assert_eq!(denied.headers()["content-type"], "application/problem+json");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tonic_service_in_an_axum_router_needs_no_option_for_grpc() {
+    let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+    let (_, health) = tonic_health::server::health_reporter();
+    let routes = tonic::service::Routes::new(health).into_axum_router();
+    let app = routes.route("/login", any(async || ())).layer(RateLimitLayer::new(limiter, Global));
+    let request = |path| post_to(path, &[(CONTENT_TYPE, "application/grpc")]);
+    let _ = app.clone().oneshot(request("/grpc.health.v1.Health/Check")).await.unwrap();
+    let denied = app.clone().oneshot(request("/grpc.health.v1.Health/Check")).await.unwrap();
+    assert_eq!((denied.status(), &denied.headers()["grpc-status"]), (StatusCode::OK, &8.into()));
+    let denied = app.oneshot(request("/login")).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_custom_response_decides_for_grpc_too() {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
-    let layer = RateLimitLayer::new(limiter, Global).error_response(|context| {
+    let layer = RateLimitLayer::new(limiter, Global).grpc().error_response(|context| {
         let mut response = context.default_response();
         if response.headers().contains_key("grpc-status") {
             response.headers_mut().insert("grpc-status", 14.into());
@@ -643,6 +690,47 @@ async fn each_misconfiguration_of_a_layer_is_logged() {
     assert!(events[1].contains("ERROR") && events[1].contains("peer address"), "{events:?}");
 }
 
+/// All of its clients share a bucket, and nobody would know.
+#[test]
+fn a_proxy_that_does_not_report_its_clients_is_logged_once_for_each_cause() {
+    const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+    const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+    let resolve = |resolver: &ClientIp, peer: [u8; 4], headers: &[(HeaderName, &str)]| {
+        let (mut parts, _) = request(headers).into_parts();
+        parts.extensions.insert(SocketAddr::from((peer, 4711)));
+        resolver.resolve(&parts)
+    };
+    let causes = [
+        (vec![], "INFO", "health checks"),
+        (vec![(X_REAL_IP, "203.0.113.7")], "WARN", "other=\"x-real-ip\""),
+        (vec![(X_FORWARDED_FOR, "unknown")], "WARN", "no address"),
+    ];
+    let trusting = ClientIp::new(["192.0.2.1"]).unwrap();
+    for resolver in [trusting, ClientIp::hops(1).unwrap()] {
+        let (log, _guard) = Log::capture();
+        for _ in 0..3 {
+            for (headers, ..) in &causes {
+                let clone = resolver.clone();
+                assert_eq!(resolve(&clone, [192, 0, 2, 1], headers), "192.0.2.1".into());
+            }
+        }
+        let _ = resolve(&resolver, [192, 0, 2, 1], &[(X_FORWARDED_FOR, "203.0.113.7")]);
+        let events = log.events();
+        assert_eq!(events.len(), causes.len(), "{events:#?}");
+        for ((_, level, text), event) in causes.iter().zip(&events) {
+            let is_complete = [level, text, &"proxy=192.0.2.1", &"header=\"x-forwarded-for\""]
+                .iter()
+                .all(|part| event.contains(*part));
+            assert!(is_complete, "{event}");
+        }
+    }
+    // A client that is no proxy need not report anybody.
+    let (log, _guard) = Log::capture();
+    let _ = resolve(&ClientIp::new(["192.0.2.1"]).unwrap(), [192, 0, 2, 9], &causes[1].0);
+    assert_eq!(log.events(), Vec::<String>::new());
+}
+
 fn layer(name: &'static str, quota: Quota, style: HeaderStyle) -> RateLimitLayer<Global> {
     let limiter = Limiter::new(MemoryStore::new(), policy(name, quota)).unwrap();
     RateLimitLayer::new(limiter, Global).retry_jitter(Duration::ZERO).headers(style)
@@ -665,7 +753,7 @@ async fn retry_after_is_not_earlier_than_the_reset_of_an_outer_limit_that_is_use
 async fn a_grpc_wait_is_not_shorter_than_an_outer_limit_that_is_used_up() {
     let inner = layer("inner", Quota::per_second(1), HeaderStyle::Ietf);
     let outer = layer("outer", Quota::per_minute(2), HeaderStyle::Ietf);
-    let app = Router::new().fallback(async || ()).layer(inner).layer(outer);
+    let app = Router::new().fallback(async || ()).layer(inner.grpc()).layer(outer);
     let grpc = [(CONTENT_TYPE, "application/grpc")];
     assert_eq!(get_status(&app, post(&grpc)).await, StatusCode::OK);
     let denied = app.oneshot(post(&grpc)).await.unwrap();

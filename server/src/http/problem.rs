@@ -2,11 +2,13 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use http::header::CONTENT_TYPE;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use serde_json::json;
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+/// What one client is told is not for others.
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 pub(crate) fn unknown_policy(name: &str) -> Response {
     problem(StatusCode::NOT_FOUND, &format!("there is no policy `{name}`"))
@@ -15,5 +17,5 @@ pub(crate) fn unknown_policy(name: &str) -> Response {
 pub(crate) fn problem(status: StatusCode, detail: &str) -> Response {
     let title = status.canonical_reason().unwrap_or_default();
     let body = json!({ "title": title, "status": status.as_u16(), "detail": detail });
-    (status, [(CONTENT_TYPE, PROBLEM_JSON)], Json(body)).into_response()
+    (status, [(CONTENT_TYPE, PROBLEM_JSON), (CACHE_CONTROL, NO_STORE)], Json(body)).into_response()
 }

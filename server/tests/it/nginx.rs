@@ -26,6 +26,7 @@ async fn nginx_passes_on_what_is_admitted_and_answers_denials_with_429() {
         let field = header(&response, "ratelimit").unwrap();
         assert!(field.starts_with(&format!(r#""requests";r={remaining};t="#)), "{field}");
         assert_eq!(header(&response, "ratelimit-policy").unwrap(), r#""requests";q=3;w=3600"#);
+        assert_eq!(header(&response, "cache-control"), None, "the service says nothing about it");
         assert_eq!(response.text().await.unwrap(), "hello\n");
     }
     let denied = get().await;
@@ -33,6 +34,7 @@ async fn nginx_passes_on_what_is_admitted_and_answers_denials_with_429() {
     let seconds: u32 = header(&denied, "retry-after").unwrap().parse().unwrap();
     assert!((1_100..=1_200).contains(&seconds), "{seconds}");
     assert!(header(&denied, "ratelimit").unwrap().starts_with(r#""requests";r=0;t="#));
+    assert_eq!(header(&denied, "cache-control").unwrap(), "no-store");
 }
 
 #[tokio::test]

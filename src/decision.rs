@@ -232,6 +232,10 @@ impl Decision {
     /// // Only reached by allowed checks.
     /// # Ok(()) }
     /// ```
+    ///
+    /// An axum handler can return that error, which is the response to a denial. A catch-all error, such
+    /// as one made of `anyhow::Error`, turns a denial into a 500. See
+    /// [the guide](crate::guide#under-a-catch-all-error) for the two lines that avoid it.
     pub fn ensure_allowed(&self) -> Result<(), Error> {
         if self.is_allowed() { Ok(()) } else { Err(Error::denied(self.clone())) }
     }

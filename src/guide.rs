@@ -168,12 +168,18 @@
 //! // nginx on the same host, with `proxy_set_header X-Real-IP $remote_addr;`
 //! let nginx = ClientIp::new(["127.0.0.1", "::1"])?.x_real_ip();
 //!
-//! // A load balancer that appends to X-Forwarded-For, as most do.
-//! let load_balancer = ClientIp::new(["10.0.0.0/8"])?;
+//! // A load balancer that appends to X-Forwarded-For, as most do, in a subnet of its own. Do not trust all
+//! // of a private network: whatever else runs there could claim any address.
+//! let load_balancers = "10.0.8.0/28"; // from your configuration
+//! let load_balancer = ClientIp::new([load_balancers])?;
+//!
+//! // Google's Application Load Balancer, which appends the client and then itself. The firewall lets nobody
+//! // else connect.
+//! let google = ClientIp::hops(2)?;
 //!
 //! // A CDN in front of a load balancer: trust both, so that neither is taken for the client.
 //! let cdn_ranges = ["198.51.100.0/24", "2001:db8:cd::/48"]; // from your configuration
-//! let cdn = ClientIp::new(cdn_ranges.into_iter().chain(["10.0.0.0/8"]))?;
+//! let cdn = ClientIp::new(cdn_ranges.into_iter().chain([load_balancers]))?;
 //!
 //! // A CDN that connects directly and sets its own header.
 //! const CF_CONNECTING_IP: HeaderName = HeaderName::from_static("cf-connecting-ip");
@@ -182,14 +188,36 @@
 //! // A proxy that connects over a Unix socket: add `.layer(axum::Extension(UnixSocket))` after the
 //! // rate limit layer.
 //! let unix = ClientIp::new(["unix:"])?;
-//! # let _ = (nginx, load_balancer, cdn, direct, unix);
+//! # let _ = (nginx, load_balancer, google, cdn, direct, unix);
 //! # Ok(()) }
 //! ```
 //!
 //! Serve the app with `into_make_service_with_connect_info::<SocketAddr>()`, or the peer address is
 //! unknown. Do not trust networks that contain clients. If the proxy does not set the header,
-//! everyone behind it shares the bucket of the proxy. See [`ClientIp`] for the exact rules, and
-//! [`UnixSocket`] for servers without peer addresses.
+//! everyone behind it shares the bucket of the proxy, and the log says so once. See [`ClientIp`] for
+//! the exact rules, and [`UnixSocket`] for servers without peer addresses.
+//!
+//! ## Uploads
+//!
+//! An HTTP/1 server that responds before it has read a request closes the connection, and a client
+//! that is still sending loses the response. nginx then responds with 502 instead of 429 and, with
+//! several servers in an `upstream`, takes this one out of use for ten seconds: a client that is over
+//! its limit could take all of them from everybody. So before the layer responds itself, it reads and
+//! drops the rest of the body, up to 64 KiB and for up to a second. If clients upload more, raise
+//! this to the largest body that the proxy passes on (`client_max_body_size` of nginx):
+//!
+//! ```
+//! use std::time::Duration;
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, RateLimitLayer};
+//!
+//! fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
+//!     RateLimitLayer::new(limiter, PeerIp::new()).drain(1_048_576, Duration::from_secs(2))
+//! }
+//! ```
+//!
+//! The same happens with every handler that responds before it reads the body.
+//! [`Drain::read`](crate::layer::Drain::read) is for those that check a limit.
 //!
 //! # Plans from a database
 //!
@@ -549,8 +577,8 @@
 //! }
 //! ```
 //!
-//! The layer adds `Retry-After` and the rate limit headers to a denial. An
-//! [`Error`](crate::Error) describes the server: log it, do not send it to clients.
+//! The layer adds `Retry-After` and the rate limit headers to a denial, and `Cache-Control: no-store` to
+//! each of these responses that does not set it. An [`Error`](crate::Error) describes the server: log it, do not send it to clients.
 //!
 //! # Login, and other keys from the body
 //!
@@ -604,6 +632,50 @@
 //! # app().unwrap();
 //! ```
 //!
+//! ## Under a catch-all error
+//!
+//! Many handlers return an error type that any error converts into, for example by way of
+//! `anyhow::Error`, and respond to it with 500. With that type, `?` makes a 500 of a denial and of an
+//! outage too. Take the error of the limiter out again in the response, in two lines:
+//!
+//! ```
+//! use axum::http::StatusCode;
+//! use axum::response::{IntoResponse, Response};
+//! use fleetlimit::Limiter;
+//!
+//! /// Or around an `anyhow::Error`, which has the same `downcast`.
+//! struct AppError(Box<dyn std::error::Error + Send + Sync>);
+//!
+//! impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for AppError {
+//!     fn from(error: E) -> Self {
+//!         Self(error.into())
+//!     }
+//! }
+//!
+//! impl IntoResponse for AppError {
+//!     fn into_response(self) -> Response {
+//!         match self.0.downcast::<fleetlimit::Error>() {
+//!             Ok(error) => error.into_response(),
+//!             Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+//!         }
+//!     }
+//! }
+//!
+//! async fn handler(limiter: Limiter) -> Result<&'static str, AppError> {
+//!     limiter.check("user:7").await?.ensure_allowed()?;
+//!     Ok("hello")
+//! }
+//! # use fleetlimit::{MemoryStore, Quota};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), fleetlimit::ConfigError> {
+//! # let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1))?;
+//! # assert_eq!(handler(limiter.clone()).await.into_response().status(), StatusCode::OK);
+//! # let denied = handler(limiter).await.into_response();
+//! # assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+//! # assert!(denied.headers().contains_key("retry-after"));
+//! # Ok(()) }
+//! ```
+//!
 //! The example `login` counts only failures, with a layer by address in front of the middleware
 //! that reads the body, and a layer by e-mail address behind it.
 //!
@@ -616,10 +688,14 @@
 //!
 //! # gRPC
 //!
-//! The same layer works for tonic. Requests with a gRPC content type, gRPC-Web included, get gRPC
-//! responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. [`PeerIp`] knows the peer
-//! address from tonic's server only with the crate's feature `tonic`. Without it every call fails,
-//! and the log says why.
+//! The same layer works for tonic. Where tonic serves a request with a gRPC content type, gRPC-Web
+//! included, the layer sends gRPC responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. That
+//! is on tonic's server, and on the routes of tonic in an axum router, for services with a name such as
+//! `package.Service`. Elsewhere the application says so with [`grpc`]. A client of an HTTP
+//! route cannot get them: their HTTP status is 200, so its denials would look like successes.
+//!
+//! The layer knows tonic's server, and [`PeerIp`] the peer address from it, only with the crate's
+//! feature `tonic`. Without it every call with `PeerIp` fails, and the log says why.
 //!
 //! ```no_run
 //! use fleetlimit::resolve::PeerIp;
@@ -674,7 +750,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A [`RateLimitLayer`] around a client waits in the same way: see the example `outbound`. Use
+//! A [`RateLimitLayer`] around a client waits in the same way: see the example `outbound`. With
+//! [`without_drain`](crate::RateLimitLayer::without_drain) it does not read the body of a request that it
+//! denies. Use
 //! [`FailureMode::Closed`] if calls beyond the limit are worse than no calls.
 //!
 //! Calls proceed 200 ms apart, but the network and busy machines delay some of them, so two can
@@ -868,6 +946,7 @@
 //! [`BestEffortChecks`]: crate::BestEffortChecks
 //! [`cost`]: crate::RateLimitLayer::cost
 //! [`cost_by_response`]: crate::RateLimitLayer::cost_by_response
+//! [`grpc`]: crate::RateLimitLayer::grpc
 //! [`Limiter::charge`]: crate::Limiter::charge
 //! [`Limiter::credit`]: crate::Limiter::credit
 //! [`acquire`]: crate::Limiter::acquire

@@ -33,7 +33,7 @@ const DENY: Quota = Quota::per_day(1);
 #[derive(Clone, Copy)]
 struct OkService;
 
-impl Service<Request<()>> for OkService {
+impl Service<Request<Body>> for OkService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;
@@ -42,7 +42,7 @@ impl Service<Request<()>> for OkService {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<()>) -> Self::Future {
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
         ready(Ok(Response::new(Body::empty())))
     }
 }
@@ -75,13 +75,13 @@ fn memory_check(limiter: Limiter) -> (Limiter, Decision) {
     (limiter, decision)
 }
 
-fn request() -> Request<()> {
-    let mut request = Request::new(());
+fn request() -> Request<Body> {
+    let mut request = Request::new(Body::empty());
     request.extensions_mut().insert(ConnectInfo("203.0.113.7:4711".parse::<SocketAddr>().unwrap()));
     request
 }
 
-fn warm<S: Service<Request<()>>>(mut service: S) -> (S, Request<()>) {
+fn warm<S: Service<Request<Body>>>(mut service: S) -> (S, Request<Body>) {
     for _ in 0..3 {
         drop(poll_once(service.call(request())));
     }
@@ -90,13 +90,13 @@ fn warm<S: Service<Request<()>>>(mut service: S) -> (S, Request<()>) {
 
 type Layered = RateLimit<OkService, PeerIp>;
 
-fn layered(quota: Quota, style: HeaderStyle) -> (Layered, Request<()>) {
+fn layered(quota: Quota, style: HeaderStyle) -> (Layered, Request<Body>) {
     warm(RateLimitLayer::new(limiter(quota), PeerIp::new()).headers(style).layer(OkService))
 }
 
 #[library_benchmark]
 #[bench::bare(warm(OkService))]
-fn service((mut service, request): (OkService, Request<()>)) -> Response<Body> {
+fn service((mut service, request): (OkService, Request<Body>)) -> Response<Body> {
     poll_once(service.call(black_box(request))).unwrap()
 }
 
@@ -108,7 +108,7 @@ fn service((mut service, request): (OkService, Request<()>)) -> Response<Body> {
 #[bench::memory_allowed_no_headers(layered(ALLOW_ALL, HeaderStyle::None))]
 #[bench::memory_denied(layered(DENY, HeaderStyle::Ietf))]
 fn service_in_layer(
-    (mut service, request): (Layered, Request<()>),
+    (mut service, request): (Layered, Request<Body>),
 ) -> (Layered, Response<fleetlimit::layer::ResponseBody<Body>>) {
     let response = poll_once(service.call(black_box(request))).unwrap();
     (service, response)
@@ -116,7 +116,7 @@ fn service_in_layer(
 
 type Governed = Governor<PeerIpKeyExtractor, StateInformationMiddleware, OkService, Body>;
 
-fn governor(seconds: u64, burst: u32) -> (Governed, Request<()>) {
+fn governor(seconds: u64, burst: u32) -> (Governed, Request<Body>) {
     let mut config = GovernorConfigBuilder::default();
     let config =
         config.period(Duration::from_secs(seconds)).burst_size(burst).use_headers().finish();
@@ -127,7 +127,7 @@ fn governor(seconds: u64, burst: u32) -> (Governed, Request<()>) {
 #[bench::allowed(governor(1, 1_000))]
 #[bench::denied(governor(86_400, 1))]
 fn service_in_tower_governor(
-    (mut service, request): (Governed, Request<()>),
+    (mut service, request): (Governed, Request<Body>),
 ) -> (Governed, Response<Body>) {
     let response = poll_once(service.call(black_box(request))).unwrap();
     (service, response)

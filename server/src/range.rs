@@ -1,7 +1,7 @@
 //! Ranges of IP addresses in configuration files.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -36,9 +36,16 @@ impl Range {
     }
 }
 
-/// Whether this is an address, alone or with a port.
+/// Whether this is an address, alone or with a port, which `ClientIp` reads. CloudFront writes IPv6
+/// addresses with a port without brackets.
 pub(crate) fn is_address(text: &str) -> bool {
-    text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
+    let is_unbracketed = || {
+        let parts = text.rsplit_once(':');
+        parts.is_some_and(|(address, port)| {
+            address.parse::<Ipv6Addr>().is_ok() && port.parse::<u16>().is_ok()
+        })
+    };
+    text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok() || is_unbracketed()
 }
 
 impl FromStr for Range {

@@ -1,5 +1,6 @@
 //! The admission of one request: first the decision, then the service that was ready.
 
+use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pin_project! {
             layer: Arc<L>,
         },
         Calling { #[pin] future: S::Future, context: Option<L::Context> },
-        Responded { response: Option<L::LayerResponse> },
+        Responded { #[pin] drained: Option<L::Drained>, response: Option<L::LayerResponse> },
     }
 }
 
@@ -73,10 +74,12 @@ where
             Resolution::Key(key) => key,
             Resolution::Skip => return Self::call(&mut parts, None, service),
             Resolution::Missing(rejection) => {
-                return Self::respond(layer.reject(head, rejection, true), service);
+                let response = layer.reject(head, rejection, true);
+                return Self::respond(layer, response, &mut parts, service);
             }
             Resolution::Reject(rejection) => {
-                return Self::respond(layer.reject(head, rejection, false), service);
+                let response = layer.reject(head, rejection, false);
+                return Self::respond(layer, response, &mut parts, service);
             }
         };
         let mut costs = layer.costs.as_ref().map_or(Costs::new(1), |costs| costs(head));
@@ -141,7 +144,7 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
         request: &mut Option<(L::Head, L::Body)>,
         service: &mut S,
     ) -> Self {
-        let Some((head, _)) = request else { return Self::Responded { response: None } };
+        let Some((head, _)) = request else { return Self::nothing() };
         let checking = Checking { head, key, revision };
         match decision {
             Ok(decision) => {
@@ -158,10 +161,14 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                     let context = layer.allow(revision, decision, head, settlement);
                     Self::call(request, Some(context), service)
                 } else {
-                    Self::respond(layer.deny(&checking, decision), service)
+                    let response = layer.deny(&checking, decision);
+                    Self::respond(layer, response, request, service)
                 }
             }
-            Err(error) => Self::respond(layer.fail(&checking, &error), service),
+            Err(error) => {
+                let response = layer.fail(&checking, &error);
+                Self::respond(layer, response, request, service)
+            }
         }
     }
 
@@ -175,14 +182,25 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
             Some((head, body)) => {
                 Self::Calling { future: service.call(L::from_parts(head, body)), context }
             }
-            None => Self::Responded { response: None },
+            None => Self::nothing(),
         }
     }
 
-    /// The service is not called.
-    fn respond(response: L::LayerResponse, service: &mut S) -> Self {
+    /// The service is not called. It is given up first, because to read the rest of the request may take
+    /// a while.
+    fn respond(
+        layer: &L,
+        response: L::LayerResponse,
+        request: &mut Option<(L::Head, L::Body)>,
+        service: &mut S,
+    ) -> Self {
         give_up(service);
-        Self::Responded { response: Some(response) }
+        Self::Responded { drained: layer.drain(request), response: Some(response) }
+    }
+
+    /// There is no request any more.
+    fn nothing() -> Self {
+        Self::Responded { drained: None, response: None }
     }
 
     /// The service's result, or the layer's response to a request that does not reach the service.
@@ -236,9 +254,13 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                     let result = ready!(future.poll(cx));
                     return Poll::Ready(Ok((result, context.take())));
                 }
-                AdmissionProj::Responded { response } => {
-                    // Unlike a service, this waits for nothing.
+                AdmissionProj::Responded { mut drained, response } => {
+                    // Unlike a service, this waits for nothing but the rest of the request.
                     ready!(cooperation::poll_proceed(cx));
+                    if let Some(draining) = drained.as_mut().as_pin_mut() {
+                        ready!(draining.poll(cx));
+                        drained.set(None);
+                    }
                     return match response.take() {
                         Some(response) => Poll::Ready(Err(response)),
                         None => Poll::Pending,

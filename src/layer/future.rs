@@ -10,23 +10,25 @@ use tower_service::Service;
 
 use super::admission::Admission;
 use super::protocol::ResponseContext;
-use super::{Errors, Http, RateLimitLayer, ResponseBody, placement};
+use super::{Drain, DrainBody, Errors, Http, RateLimitLayer, ResponseBody, placement};
 use crate::Error;
 
 pin_project! {
     /// The future of a response: see [`RateLimitLayer::new`].
-    pub struct ResponseFuture<S, K, B>
+    pub struct ResponseFuture<S, K, B, D = Drain>
     where
         S: Service<Request<B>>,
+        D: DrainBody<B>,
     {
         #[pin]
-        pub(super) admission: Admission<S, Request<B>, RateLimitLayer<K, Parts, Http>>,
+        pub(super) admission: Admission<S, Request<B>, RateLimitLayer<K, Parts, Http<D>>>,
     }
 }
 
-impl<S, K, B, C> Future for ResponseFuture<S, K, B>
+impl<S, K, B, C, D> Future for ResponseFuture<S, K, B, D>
 where
     S: Service<Request<B>, Response = Response<C>> + Clone,
+    D: DrainBody<B>,
 {
     type Output = Result<Response<ResponseBody<C>>, S::Error>;
 
@@ -53,7 +55,7 @@ where
     }
 }
 
-impl<S: Service<Request<B>>, K, B> fmt::Debug for ResponseFuture<S, K, B> {
+impl<S: Service<Request<B>>, K, B, D: DrainBody<B>> fmt::Debug for ResponseFuture<S, K, B, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -10,12 +10,15 @@ use http_body::Body;
 use super::body::{BoxError, ErrorBody};
 use super::retry_jitter::RetryJitter;
 use super::settlement::Settling;
-use super::{DecisionPlacement, ErrorContext, HeaderStyle, RateLimitLayer, Sent};
+use super::{DecisionPlacement, Drain, ErrorContext, HeaderStyle, NoDrain, RateLimitLayer, Sent};
 use crate::Costs;
 
 /// Responds in HTTP and gRPC: see [`RateLimitLayer::new`].
+///
+/// `D` is what is done with the bodies of requests that do not reach the service: [`Drain`], or
+/// [`NoDrain`].
 #[derive(Clone, Default)]
-pub struct Http {
+pub struct Http<D = Drain> {
     pub(super) headers: HeaderStyle,
     pub(super) headers_if_not_enforced: bool,
     pub(super) retry_jitter: RetryJitter,
@@ -23,11 +26,78 @@ pub struct Http {
     pub(super) any_route_is_grpc: bool,
     pub(super) error_response: Option<Arc<ErrorResponse>>,
     pub(super) settling: Settling,
+    pub(super) drain: D,
 }
 
 type ErrorResponse = dyn Fn(&ErrorContext<'_>) -> Response<ErrorBody> + Send + Sync;
 
-impl<K> RateLimitLayer<K, Parts, Http> {
+impl<K> RateLimitLayer<K, Parts, Http<Drain>> {
+    /// Sets how much of a request the layer reads before it responds to it itself: up to 64 KiB of the
+    /// body, for up to a second, by default.
+    ///
+    /// Without this, an HTTP/1 client that is still sending the body loses the response, because the
+    /// server closes the connection. Behind nginx it then sees 502 instead of 429, and with several
+    /// servers in an `upstream`, nginx takes this one out of use. The limit should be at least the
+    /// largest body that a client or a proxy sends (`client_max_body_size` of nginx: 1 MB by default);
+    /// the bytes are dropped as they arrive, so they take no memory. [`Drain`] has the details.
+    ///
+    /// A slow client gets its denial later, at most by this duration. Meanwhile it holds no resources
+    /// of the service, such as a place of an inner concurrency limit. With 0 bytes nothing is read.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # use fleetlimit::{Limiter, RateLimitLayer, resolve::PeerIp};
+    /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
+    /// RateLimitLayer::new(limiter, PeerIp::new()).drain(1_000_000, Duration::from_secs(2))
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn drain(self, max_bytes: u64, longest: Duration) -> Self {
+        let mode = Http { drain: Drain::up_to(max_bytes, longest), ..self.mode };
+        Self { mode, ..self }
+    }
+
+    /// Responds without reading what is left of a request. Request bodies may then be of any type,
+    /// instead of only [`http_body::Body`]. Use this in front of clients for
+    /// [outgoing calls](crate::guide#outgoing-calls), where a body is not on its way yet.
+    ///
+    /// ```
+    /// use fleetlimit::resolve::Global;
+    /// use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
+    /// use http::{Request, Response};
+    /// use tower::{BoxError, Layer, ServiceExt, service_fn};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), BoxError> {
+    /// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(5))?;
+    /// let client = service_fn(async |request: Request<Vec<u8>>| {
+    ///     Ok::<_, BoxError>(Response::new(request.into_body()))
+    /// });
+    /// let client = RateLimitLayer::new(limiter, Global).without_drain().layer(client);
+    /// let response = client.oneshot(Request::new(b"hello".to_vec())).await?;
+    /// # assert_eq!(response.status(), 200);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn without_drain(self) -> RateLimitLayer<K, Parts, Http<NoDrain>> {
+        self.map_mode(|mode| {
+            let Http { headers, headers_if_not_enforced, retry_jitter, decision_in, .. } = mode;
+            let Http { any_route_is_grpc, error_response, settling, .. } = mode;
+            Http {
+                headers,
+                headers_if_not_enforced,
+                retry_jitter,
+                decision_in,
+                any_route_is_grpc,
+                error_response,
+                settling,
+                drain: NoDrain,
+            }
+        })
+    }
+}
+
+impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
     /// Sets which rate limit headers to send: [`HeaderStyle::Ietf`] by default. They are on every
     /// response, except for requests that were skipped or rejected, or not counted because the store
     /// failed, and for keys whose limit is not enforced (see
@@ -263,13 +333,14 @@ impl<K> RateLimitLayer<K, Parts, Http> {
     }
 }
 
-impl fmt::Debug for Http {
+impl<D: fmt::Debug> fmt::Debug for Http<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Http")
             .field("headers", &self.headers)
             .field("decision_in", &self.decision_in)
             .field("has_error_response", &self.error_response.is_some())
             .field("has_cost_by_response", &self.settling.cost_by_response.is_some())
+            .field("drain", &self.drain)
             .finish()
     }
 }

@@ -42,6 +42,7 @@ mod admission;
 mod body;
 mod caching;
 mod decision_response;
+mod drain;
 mod error_response;
 mod future;
 mod grpc;
@@ -60,6 +61,7 @@ mod service;
 mod settlement;
 
 pub use body::ResponseBody;
+pub use drain::{Drain, DrainBody, NoDrain};
 pub use error_response::{Cause, ErrorContext};
 pub use future::{ErrorFuture, ResponseFuture};
 pub use headers::HeaderStyle;

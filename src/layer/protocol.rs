@@ -1,5 +1,6 @@
 //! What differs between protocols: how a request is taken apart, and how the layer responds.
 
+use std::future::{Future, Ready};
 use std::mem;
 
 use http::header::RETRY_AFTER;
@@ -11,7 +12,9 @@ use super::caching;
 use super::headers::{self, RateLimitHeaders};
 use super::precomputed::Precomputed;
 use super::settlement::{self, Settlement, Settling};
-use super::{Cause, ErrorContext, Errors, HeaderStyle, Http, RateLimitLayer, grpc, placement};
+use super::{
+    Cause, DrainBody, ErrorContext, Errors, HeaderStyle, Http, RateLimitLayer, grpc, placement,
+};
 use crate::limiter::Revision;
 use crate::{Decision, Error, ErrorKind, Key, Limiter, Rejection};
 
@@ -23,6 +26,8 @@ pub(super) trait Protocol<Req> {
     type Context;
     /// The response to a request that does not reach the service.
     type LayerResponse;
+    /// Ends when the layer may respond to a request that it has not read completely.
+    type Drained: Future<Output = ()>;
 
     fn into_parts(request: Req) -> (Self::Head, Self::Body);
     fn from_parts(head: Self::Head, body: Self::Body) -> Req;
@@ -51,6 +56,8 @@ pub(super) trait Protocol<Req> {
     ) -> Self::LayerResponse;
     /// The store failed, and the failure mode is closed.
     fn fail(&self, checking: &Checking<'_, Self::Head>, error: &Error) -> Self::LayerResponse;
+    /// `None` if the layer may respond at once. Otherwise the request is taken.
+    fn drain(&self, request: &mut Option<(Self::Head, Self::Body)>) -> Option<Self::Drained>;
 }
 
 /// A request, and what it was checked for.
@@ -67,11 +74,12 @@ pub(super) struct ResponseContext {
     pub(super) settlement: Option<Settlement>,
 }
 
-impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
+impl<K, B, D: DrainBody<B>> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http<D>> {
     type Head = Parts;
     type Body = B;
     type Context = ResponseContext;
     type LayerResponse = Response<ErrorBody>;
+    type Drained = D::Drained;
 
     #[inline]
     fn into_parts(request: Request<B>) -> (Parts, B) {
@@ -169,9 +177,14 @@ impl<K, B> Protocol<Request<B>> for RateLimitLayer<K, Parts, Http> {
         grpc::push_back(headers, wait);
         response
     }
+
+    #[inline]
+    fn drain(&self, request: &mut Option<(Parts, B)>) -> Option<D::Drained> {
+        self.mode.drain.drain_body(request)
+    }
 }
 
-impl<K> RateLimitLayer<K, Parts, Http> {
+impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
     fn context_of<'a>(
         &self,
         checking: &'a Checking<'_, Parts>,
@@ -210,6 +223,7 @@ impl<K, R> Protocol<R> for RateLimitLayer<K, R, Errors> {
     type Body = ();
     type Context = ();
     type LayerResponse = Error;
+    type Drained = Ready<()>;
 
     fn into_parts(request: R) -> (R, ()) {
         (request, ())
@@ -241,6 +255,10 @@ impl<K, R> Protocol<R> for RateLimitLayer<K, R, Errors> {
 
     fn fail(&self, _: &Checking<'_, R>, error: &Error) -> Error {
         error.clone()
+    }
+
+    fn drain(&self, _: &mut Option<(R, ())>) -> Option<Ready<()>> {
+        None
     }
 }
 

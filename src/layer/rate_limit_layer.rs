@@ -50,7 +50,35 @@ use crate::{ConfigError, Costs, Decision, Key, KeyResolver, Limiter, Policy, Quo
 ///
 /// The service must be `Clone`: while a check is pending, a clone takes the place of the service
 /// that was ready. Bodies of responses must have `Data = Bytes` and an error that converts into a
-/// boxed error, as those of axum, hyper and tonic do.
+/// boxed error, as those of axum, hyper and tonic do. Bodies of requests must be
+/// [`http_body::Body`], because the layer reads what is left of them before it
+/// [responds](Self::drain). With [`without_drain`](Self::without_drain) they may be of any type.
+///
+/// # Around a whole app
+///
+/// A layer that is added with `Router::layer` sees only the routes that were added before. Around the
+/// finished router it sees all requests, but what it returns is no `Router`, and `axum::serve` does not
+/// take it. Make a router of it:
+///
+/// ```no_run
+/// use std::net::SocketAddr;
+/// use axum::{Router, routing::get};
+/// use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer, resolve::PeerIp};
+/// use tower::Layer;
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10))?;
+/// let router = Router::new().route("/", get(async || "hello"));
+/// let limited = RateLimitLayer::new(limiter, PeerIp::new()).layer(router);
+/// let app = Router::new().fallback_service(limited);
+///
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+/// axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+/// # Ok(()) }
+/// ```
+///
+/// # Optional layers
 ///
 /// `tower::util::option_layer` does not fit, because the body type of the response changes. In axum
 /// add the layer conditionally instead:
@@ -214,6 +242,19 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
             mode,
             logged_advice: Arc::default(),
             logged_keys: Arc::default(),
+        }
+    }
+
+    pub(super) fn map_mode<N>(self, mode: impl FnOnce(M) -> N) -> RateLimitLayer<K, R, N> {
+        RateLimitLayer {
+            limiter: self.limiter,
+            resolver: self.resolver,
+            costs: self.costs,
+            limiter_for: self.limiter_for,
+            quota_for: self.quota_for,
+            on_decision: self.on_decision,
+            mode: mode(self.mode),
+            logged_advice: self.logged_advice,
         }
     }
 

@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use super::admission::Admission;
 use super::future::{ErrorFuture, ResponseFuture};
-use super::{Errors, Http, RateLimitLayer, ResponseBody};
+use super::{DrainBody, Errors, Http, RateLimitLayer, ResponseBody};
 use crate::{Error, KeyResolver};
 
 /// A service behind a [`RateLimitLayer`].
@@ -26,14 +26,15 @@ impl<S, K, R, M> RateLimit<S, K, R, M> {
     }
 }
 
-impl<S, K, B, C> Service<Request<B>> for RateLimit<S, K, Parts, Http>
+impl<S, K, D, B, C> Service<Request<B>> for RateLimit<S, K, Parts, Http<D>>
 where
     S: Service<Request<B>, Response = Response<C>> + Clone,
     K: KeyResolver<Parts>,
+    D: DrainBody<B>,
 {
     type Response = Response<ResponseBody<C>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, K, B>;
+    type Future = ResponseFuture<S, K, B, D>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)

@@ -40,4 +40,5 @@ mod time_travel;
 mod timing;
 mod traces;
 mod traps;
+mod uploads;
 mod waiting;

@@ -163,11 +163,11 @@ async fn the_http_service_is_ready_only_when_the_inner_service_is() {
     let layer = RateLimitLayer::new(limiter(Quota::per_minute(1)), Global);
     let (mut service, mut handle) = mock::spawn_layer(layer);
     handle.allow(0);
-    assert!(service.poll_ready::<Request<()>>().is_pending());
+    assert!(service.poll_ready::<Request<String>>().is_pending());
     handle.allow(1);
     assert!(service.is_woken());
-    assert!(service.poll_ready::<Request<()>>().is_ready());
-    let response = service.call(Request::new(()));
+    assert!(service.poll_ready::<Request<String>>().is_ready());
+    let response = service.call(Request::new(String::new()));
     let (_, sender) = handle.next_request().await.unwrap();
     sender.send_response(Response::new(Full::<Bytes>::default()));
     assert_eq!(response.await.unwrap().status(), StatusCode::OK);
@@ -212,14 +212,14 @@ async fn a_denied_request_never_reaches_the_inner_service() {
 #[tokio::test]
 async fn the_handler_and_the_client_also_get_the_decision_of_a_pending_check() {
     let server = Server::start().await;
-    let handler = service_fn(async |request: Request<()>| {
+    let handler = service_fn(async |request: Request<String>| {
         let decision = request.extensions().get::<Decision>().unwrap();
         Ok::<_, Infallible>(Response::new(decision.remaining().to_string()))
     });
     let layer = RateLimitLayer::new(redis_limiter(&server.url(), Quota::per_day(2)), Global);
     let service = layer.layer(handler.map_response(|response| response.map(Full::<Bytes>::from)));
     for (status, remaining) in [(200, 1), (200, 0), (429, 0), (429, 0)] {
-        let response = service.clone().oneshot(Request::new(())).await.unwrap();
+        let response = service.clone().oneshot(Request::new(String::new())).await.unwrap();
         let (parts, body) = response.into_parts();
         assert_eq!(parts.status, status);
         let rate_limit = parts.headers["ratelimit"].to_str().unwrap();
@@ -363,7 +363,8 @@ async fn a_body_keeps_its_length_and_its_trailers() {
         Ok::<_, Infallible>(Response::new(body))
     });
     let limiter = limiter(Quota::per_minute(1));
-    let service = RateLimitLayer::new(limiter, Global).layer(inner);
+    // Then the body of a request may be of any type.
+    let service = RateLimitLayer::new(limiter, Global).without_drain().layer(inner);
 
     let allowed = service.clone().oneshot(Request::new(())).await.unwrap();
     let mut body = Box::pin(allowed.into_body());

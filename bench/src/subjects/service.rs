@@ -16,7 +16,7 @@ use super::{BoxError, Operation, address};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OkService;
 
-impl Service<Request<()>> for OkService {
+impl Service<Request<Body>> for OkService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;
@@ -25,14 +25,14 @@ impl Service<Request<()>> for OkService {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<()>) -> Self::Future {
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
         ready(Ok(Response::new(Body::empty())))
     }
 }
 
 /// A request with the peer address, as axum provides it.
-pub(crate) fn request(key: u32) -> Request<()> {
-    let mut request = Request::new(());
+pub(crate) fn request(key: u32) -> Request<Body> {
+    let mut request = Request::new(Body::empty());
     request.extensions_mut().insert(ConnectInfo(SocketAddr::from((address(key), 4_711))));
     request
 }
@@ -43,7 +43,7 @@ pub(crate) struct ServiceCall<S>(pub(crate) S);
 
 impl<S, B> Operation for ServiceCall<S>
 where
-    S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
     B: Send,
 {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use fleetlimit::layer::HeaderStyle;
+use fleetlimit::layer::{Drain, HeaderStyle};
 use fleetlimit::{Costs, Key, KeyResolver, Resolution};
 use http::header::RETRY_AFTER;
 use http::request::Parts;
@@ -51,7 +51,20 @@ pub(super) async fn auth(
     query: Result<Query<AuthQuery>, QueryRejection>,
     request: Request,
 ) -> Response {
-    if has_query_of_client(&request) {
+    let (parts, body) = request.into_parts();
+    let response = response(&live, query, &parts).await;
+    // Not all gateways leave the body of the request out, and one that is still sending it would lose the
+    // response.
+    Drain::default().read(&parts, body).await;
+    response
+}
+
+async fn response(
+    live: &Live,
+    query: Result<Query<AuthQuery>, QueryRejection>,
+    parts: &Parts,
+) -> Response {
+    if has_query_of_client(parts) {
         return problem(
             StatusCode::BAD_REQUEST,
             "the gateway passes the client's query on, so the client could choose its own limit: end \
@@ -67,15 +80,14 @@ pub(super) async fn auth(
         _ => return problem(StatusCode::BAD_REQUEST, "`denied` is not a status of 400 to 499"),
     };
     let active = live.active();
-    let (parts, _) = request.into_parts();
-    let name = match policy_name(&active, &query, &parts) {
+    let name = match policy_name(&active, &query, parts) {
         Ok(name) => name,
         Err(response) => return *response,
     };
     let Some(policy) = active.policy(&name) else {
         return unknown_policy(&name);
     };
-    let (key, listed) = match key(&active, &query, &parts) {
+    let (key, listed) = match key(&active, &query, parts) {
         Ok(KeyOf::Header(name, value)) => {
             let listed = active.lists.of_key(&value);
             (Key::join(&[Key::from(name.as_str()), value]), listed)
@@ -95,7 +107,7 @@ pub(super) async fn auth(
         None => {}
     }
     let costs = Costs::new(query.cost);
-    match checker::check(&live, policy, &policy.limiter, &key, costs).await {
+    match checker::check(live, policy, &policy.limiter, &key, costs).await {
         Ok(Answer::Blocked(remaining)) => {
             let mut response = problem(denied, "this key is blocked");
             let seconds = checker::seconds(remaining).into();
@@ -115,9 +127,9 @@ pub(super) async fn auth(
 }
 
 /// Caddy keeps the client's query if the URL in its configuration has none.
-fn has_query_of_client(request: &Request) -> bool {
-    let Some(query) = request.uri().query().filter(|query| !query.is_empty()) else { return false };
-    let mut of_clients = request.headers().get_all(X_FORWARDED_URI).iter().filter_map(|uri| {
+fn has_query_of_client(request: &Parts) -> bool {
+    let Some(query) = request.uri.query().filter(|query| !query.is_empty()) else { return false };
+    let mut of_clients = request.headers.get_all(X_FORWARDED_URI).iter().filter_map(|uri| {
         let (_, query) = split(uri.as_bytes(), b'?')?;
         // A fragment is no part of a query. Gateways may pass it on here, but not in the URL of /auth.
         Some(split(query, b'#').map_or(query, |(query, _)| query))

@@ -54,10 +54,20 @@ async fn gateways_are_told_whether_a_client_may_pass() {
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(is_twenty_minutes(&denied));
     assert_eq!(header(&denied, "content-type"), Some("application/problem+json"));
-    assert_eq!(ask("192.0.2.2").await.status(), StatusCode::OK);
+    assert_eq!(header(&denied, "cache-control"), Some("no-store"));
+    let other = ask("192.0.2.2").await;
+    assert_eq!((other.status(), header(&other, "cache-control")), (StatusCode::OK, None));
+    let listed = ask("203.0.113.66").await;
+    assert_eq!(header(&listed, "cache-control"), Some("no-store"));
 
     // Some gateways add the port.
     assert_eq!(ask("192.0.2.1:4711").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    for port in ["46532", "443", "80"] {
+        let client = format!("2001:db8:1:2:3:4:5:6:{port}");
+        assert_eq!(ask(&client).await.status(), StatusCode::OK);
+    }
+    let same = ask("2001:db8:1:2::9").await;
+    assert_eq!(same.status(), StatusCode::TOO_MANY_REQUESTS);
     // Only the entry that the gateway added counts.
     assert_eq!(ask("192.0.2.99, 192.0.2.1").await.status(), StatusCode::TOO_MANY_REQUESTS);
     // nginx passes only some statuses on.
@@ -140,6 +150,31 @@ async fn a_request_that_does_not_end_in_time_gets_408() {
     let mut response = [0; 12];
     connection.read_exact(&mut response).unwrap();
     assert_eq!(&response, b"HTTP/1.1 408");
+}
+
+/// Otherwise it would lose the decision, because the server would close the connection.
+#[tokio::test]
+async fn a_gateway_that_passes_the_body_on_gets_the_decision_and_keeps_its_connection() {
+    let server = Server::with_settings(SETTINGS);
+    let mut stream = TcpStream::connect(server.http).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    for _ in 0..2 {
+        let head = "POST /auth HTTP/1.1\r\nhost: x\r\nx-forwarded-for: 192.0.2.1\r\n";
+        write!(stream, "{head}content-length: 60000\r\n\r\n").unwrap();
+        for part in [b'a'; 60_000].chunks(15_000) {
+            stream.write_all(part).unwrap();
+        }
+        let mut response = [0; 12];
+        stream.read_exact(&mut response).unwrap();
+        assert_eq!(&response, b"HTTP/1.1 200");
+        // The body of a response without an error is empty.
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,199 @@
+use std::fmt;
+use std::future::{Future, Ready};
+use std::panic::catch_unwind;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Buf;
+use http::Version;
+use http::header::EXPECT;
+use http::request::Parts;
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep};
+
+/// Reads and drops what is left of a request's body before a response that does not need it: up to 64
+/// KiB, for up to a second.
+///
+/// Over HTTP/1, a server that responds before it has read the request closes the connection. The client
+/// may still be sending then, and loses the response: a proxy such as nginx reports 502 instead of 429,
+/// and after a few of these takes the server for broken. A [`RateLimitLayer`](crate::RateLimitLayer)
+/// does this for its own responses: see [`RateLimitLayer::drain`](crate::RateLimitLayer::drain). Handlers
+/// that check a limit before they read the body can use [`read`](Self::read).
+///
+/// Nothing is read if the request
+///
+/// - uses HTTP/2 or HTTP/3, where a stream ends without the connection;
+/// - has no body;
+/// - announces in `Content-Length` more than may be read, because the connection is closed in any case;
+/// - has the header `Expect`, because the client waits before it sends the body, and need not send it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    max_bytes: u64,
+    longest: Duration,
+}
+
+/// Leaves bodies unread: see [`RateLimitLayer::without_drain`](crate::RateLimitLayer::without_drain).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoDrain;
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self::up_to(64 * 1_024, Duration::from_secs(1))
+    }
+}
+
+impl Drain {
+    /// Reads up to this many bytes, for up to this long. With 0 bytes nothing is read. With a duration of
+    /// 0 only what has already arrived is.
+    pub const fn up_to(max_bytes: u64, longest: Duration) -> Self {
+        Self { max_bytes, longest }
+    }
+
+    /// Reads and drops the body of a request, if that is needed. Returns when the body has ended or
+    /// failed, or at one of the limits.
+    ///
+    /// ```
+    /// use axum::body::Body;
+    /// use axum::extract::{Request, State};
+    /// use axum::response::IntoResponse;
+    /// use fleetlimit::Limiter;
+    /// use fleetlimit::layer::Drain;
+    ///
+    /// async fn upload(
+    ///     State(limiter): State<Limiter>,
+    ///     request: Request,
+    /// ) -> Result<impl IntoResponse, fleetlimit::Error> {
+    ///     let (parts, body) = request.into_parts();
+    ///     let decision = limiter.check("uploads").await?;
+    ///     if decision.is_denied() {
+    ///         Drain::default().read(&parts, body).await;
+    ///     }
+    ///     decision.ensure_allowed()?;
+    ///     // Read the body.
+    ///     Ok("stored")
+    /// }
+    /// # let _: axum::Router<Limiter> = axum::Router::new().route("/", axum::routing::post(upload));
+    /// ```
+    pub async fn read<B: Body>(self, request: &Parts, body: B) {
+        if self.is_needed(request, &body) {
+            self.drained(body).await;
+        }
+    }
+
+    fn is_needed<B: Body>(self, request: &Parts, body: &B) -> bool {
+        !body.is_end_stream()
+            && request.version <= Version::HTTP_11
+            && body.size_hint().lower() <= self.max_bytes
+            && self.max_bytes > 0
+            && !request.headers.contains_key(EXPECT)
+    }
+
+    fn drained<B: Body>(self, body: B) -> Drained<B> {
+        Drained { body, left: self.max_bytes, longest: self.longest, timer: None }
+    }
+}
+
+/// How a layer treats bodies of the type `B` that are unread when it responds: [`Drain`] for any
+/// [`http_body::Body`], or [`NoDrain`] for any type.
+///
+/// If a body is not an `http_body::Body`, call
+/// [`RateLimitLayer::without_drain`](crate::RateLimitLayer::without_drain).
+pub trait DrainBody<B>: sealed::Sealed {
+    #[doc(hidden)]
+    type Drained: Future<Output = ()>;
+
+    /// Takes the request only if its body has to be read.
+    #[doc(hidden)]
+    fn drain_body(&self, request: &mut Option<(Parts, B)>) -> Option<Self::Drained>;
+}
+
+impl<B: Body> DrainBody<B> for Drain {
+    type Drained = Drained<B>;
+
+    #[inline]
+    fn drain_body(&self, request: &mut Option<(Parts, B)>) -> Option<Drained<B>> {
+        let (head, body) = request.as_ref()?;
+        if !self.is_needed(head, body) {
+            return None;
+        }
+        request.take().map(|(_, body)| self.drained(body))
+    }
+}
+
+impl<B> DrainBody<B> for NoDrain {
+    type Drained = Ready<()>;
+
+    #[inline]
+    fn drain_body(&self, _: &mut Option<(Parts, B)>) -> Option<Ready<()>> {
+        None
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+
+    impl Sealed for super::Drain {}
+    impl Sealed for super::NoDrain {}
+}
+
+pin_project! {
+    /// Ends when the body has ended or failed, or at one of the limits.
+    pub struct Drained<B> {
+        #[pin]
+        body: B,
+        left: u64,
+        longest: Duration,
+        // Only once the body keeps us waiting.
+        timer: Option<Pin<Box<Sleep>>>,
+    }
+}
+
+impl<B: Body> Future for Drained<B> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        while !this.body.is_end_stream() {
+            match this.body.as_mut().poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    // Frames without data count too, so that there is an end to them.
+                    let bytes = frame.data_ref().map_or(0, Buf::remaining).max(1);
+                    match this.left.checked_sub(bytes as u64) {
+                        Some(left) => *this.left = left,
+                        None => return Poll::Ready(()),
+                    }
+                }
+                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Pending => {
+                    if this.timer.is_none() {
+                        *this.timer = timer(*this.longest).map(Box::pin);
+                    }
+                    return match this.timer {
+                        Some(timer) => timer.as_mut().poll(cx),
+                        None => Poll::Ready(()),
+                    };
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+/// `None` if there is no time, or no timer: a runtime without one is good enough for a memory store.
+fn timer(longest: Duration) -> Option<Sleep> {
+    if longest.is_zero() || Handle::try_current().is_err() {
+        return None;
+    }
+    // Tokio panics if the runtime has no timers, which cannot be asked.
+    catch_unwind(|| sleep(longest)).ok()
+}
+
+impl<B> fmt::Debug for Drained<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Drained").finish_non_exhaustive()
+    }
+}

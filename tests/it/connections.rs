@@ -3,24 +3,37 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[cfg(feature = "sentinel")]
 use fleetlimit::SentinelService;
-use fleetlimit::{ErrorKind, Quota, RedisCredentials, RedisServer, RedisStore, Source};
+use fleetlimit::{ErrorKind, Limiter, Quota, RedisCredentials, RedisServer, RedisStore, Source};
 
 #[cfg(feature = "sentinel")]
 use crate::common::Sentinel;
-use crate::common::{BOUND, Cluster, Server, wait_until};
+use crate::common::{BOUND, Cluster, Proxy, Server, wait_until};
 use crate::exact::{test_limiter, uncached};
+use crate::log::Log;
 
 const DAILY: Quota = Quota::per_day(1_000_000);
 
-/// The clients of a server that have a name or a user of this kind in `CLIENT LIST`.
-async fn clients(server: &Server, having: &str) -> usize {
+/// The clients of a server, except the one that asks.
+async fn clients(server: &Server) -> Vec<String> {
     let clients: String = server.query(&["CLIENT", "LIST"]).await;
-    clients.lines().filter(|client| client.contains(having)).count()
+    let others = clients.lines().filter(|client| !client.contains(" cmd=client"));
+    others.map(str::to_owned).collect()
+}
+
+/// Waits until the connections of these clients are older than half a second. The end of a younger one may
+/// be the sign of a lasting fault.
+async fn wait_until_stable(server: &Server) {
+    wait_until("the connections are older than a second", BOUND, async || {
+        let clients = clients(server).await;
+        !clients.is_empty() && clients.iter().all(|client| !client.contains(" age=0 "))
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -53,7 +66,6 @@ async fn sentinels_that_speak_resp2_are_watched_too() {
     let limiter = uncached(store, DAILY);
     assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
     let old = sentinel.primary().port();
-    assert_eq!(clients(sentinel.primary(), "lib-name=redis-rs").await, 1);
     sentinel.failover().await;
     assert_ne!(sentinel.primary().port(), old);
     // Nobody has demoted the old primary, so only the sentinels know.
@@ -83,8 +95,8 @@ async fn the_passwords_of_sentinels_and_primary_may_differ() {
     let service = SentinelService::new(sentinel.service_name());
     let primary = "redis://fleetlimit:secret@primary.invalid/3";
     let store = RedisStore::open_sentinel(urls(), service.clone().primary(primary)).unwrap();
-    let decision = test_limiter(store, DAILY).check("key").await.unwrap();
-    assert_eq!(decision.source(), Source::Store);
+    let limiter = test_limiter(store, DAILY);
+    assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
     let keyspace = sentinel.primary().info("keyspace").await;
     assert!(keyspace.contains_key("db3"), "{keyspace:?}");
     wait_until("the sentinels are watched", BOUND, async || sentinel.subscribers().await == 3)
@@ -124,19 +136,17 @@ async fn rotate(server: &Server, password: &str) {
 }
 
 async fn connected(server: &Server) -> usize {
-    clients(server, "user=fleetlimit ").await
-}
-
-/// Those that are older than a second: the end of a younger one may be the sign of a lasting fault.
-async fn stable(server: &Server) -> usize {
-    let clients: String = server.query(&["CLIENT", "LIST"]).await;
-    let of_user = clients.lines().filter(|client| client.contains("user=fleetlimit "));
-    of_user.filter(|client| !client.contains("age=0 ")).count()
+    clients(server).await.iter().filter(|client| client.contains("user=fleetlimit ")).count()
 }
 
 /// Rotates the password several times. No check is lost, because the closed connection is replaced before
 /// the next check.
-async fn assert_follows_rotations(store: RedisStore, servers: &[&Server], secret: &Secret) {
+async fn assert_follows_rotations(
+    store: RedisStore,
+    servers: &[&Server],
+    secret: &Secret,
+    passwords: &[&str],
+) {
     let limiter = uncached(store, DAILY);
     let check_all = async || {
         // Enough keys to reach each node of a cluster.
@@ -145,13 +155,10 @@ async fn assert_follows_rotations(store: RedisStore, servers: &[&Server], secret
         }
     };
     check_all().await;
-    for password in ["second", "third", "fourth"] {
+    for password in passwords {
         let mut before = Vec::new();
         for server in servers {
-            wait_until("the connections count as stable", BOUND, async || {
-                connected(server).await == stable(server).await
-            })
-            .await;
+            wait_until_stable(server).await;
             before.push(connected(server).await);
             // The secret is in place first: between the two, a new connection could not log in.
             secret.set(password);
@@ -182,7 +189,7 @@ async fn a_password_that_rotates_costs_no_check() {
     server.grant(&permissions()).await;
     secret.set("secret");
     let store = RedisStore::open(secret.applied_to(server.url())).unwrap();
-    assert_follows_rotations(store, &[&server], &secret).await;
+    assert_follows_rotations(store, &[&server], &secret, &["second", "third", "fourth"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -194,7 +201,9 @@ async fn a_password_that_rotates_costs_no_check_on_a_cluster() {
     }
     secret.set("secret");
     let seeds = cluster.urls().into_iter().map(|url| secret.applied_to(url));
-    assert_follows_rotations(RedisStore::open_cluster(seeds).unwrap(), &nodes, &secret).await;
+    let store = RedisStore::open_cluster(seeds).unwrap();
+    // Connections to seeds that were made again are not used, and would not be made a second time.
+    assert_follows_rotations(store, &nodes, &secret, &["second"]).await;
 }
 
 #[cfg(feature = "sentinel")]
@@ -206,7 +215,7 @@ async fn a_password_that_rotates_costs_no_check_through_sentinel() {
     let primary = secret.applied_to("redis://primary.invalid".into());
     let service = SentinelService::new(sentinel.service_name()).primary(primary);
     let store = RedisStore::open_sentinel(sentinel.urls(), service).unwrap();
-    assert_follows_rotations(store, &[sentinel.primary()], &secret).await;
+    assert_follows_rotations(store, &[sentinel.primary()], &secret, &["second", "third"]).await;
 }
 
 #[tokio::test]
@@ -221,4 +230,238 @@ async fn a_provider_of_credentials_that_fails_is_named_and_asked_again() {
     secret.set("secret");
     wait_until("the provider is asked again", BOUND, async || limiter.check("key").await.is_ok())
         .await;
+}
+
+/// A keepalive for tests. The gateway has forgotten connections that are idle for longer.
+const KEEPALIVE: Duration = Duration::from_millis(50);
+
+/// Nothing tells the store that its connections are dead, except that they do not reply.
+async fn assert_replaces_dead_connections(store: RedisStore, proxies: &[&Proxy]) {
+    let limiter = uncached(store.keepalive(KEEPALIVE), DAILY);
+    let check_all = async || {
+        for key in (0..30).map(|n| format!("key {n}")) {
+            assert_eq!(limiter.check(&key).await.unwrap().source(), Source::Store);
+        }
+    };
+    check_all().await;
+    let before: Vec<_> = proxies.iter().map(|proxy| proxy.accepted()).collect();
+    for proxy in proxies {
+        proxy.forget_connections();
+    }
+    wait_until("the dead connections are replaced", BOUND, async || {
+        proxies.iter().zip(&before).all(|(proxy, before)| proxy.accepted() >= 2 * *before)
+    })
+    .await;
+    check_all().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_died_silently_while_idle_is_replaced_before_a_check_needs_it() {
+    let server = Server::start().await;
+    for protocol in ["resp2", "resp3"] {
+        let proxy = Proxy::start(server.port()).await;
+        let store = RedisStore::open(format!("{}?protocol={protocol}", proxy.url())).unwrap();
+        assert_replaces_dead_connections(store, &[&proxy]).await;
+    }
+    let proxy = Proxy::start(server.port()).await;
+    let config = deadpool_redis::Config::from_url(proxy.url());
+    let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
+    assert_replaces_dead_connections(RedisStore::from_pool(pool), &[&proxy]).await;
+}
+
+#[tokio::test]
+async fn connections_to_a_cluster_that_died_silently_are_replaced_before_a_check_needs_them() {
+    let cluster = Cluster::proxied().await;
+    let store = RedisStore::open_cluster(cluster.urls()).unwrap();
+    let proxies = [0, 1, 2].map(|n| cluster.proxy(n));
+    assert_replaces_dead_connections(store, &proxies).await;
+}
+
+async fn pings(server: &Server) -> u64 {
+    server.command_stats().await.get("ping").copied().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn only_an_idle_connection_is_pinged() {
+    let server = Server::start().await;
+    let keepalive = Duration::from_millis(500);
+    let store = RedisStore::open(server.url()).unwrap().keepalive(keepalive);
+    let limiter = uncached(store, DAILY);
+    let (started, mut last, mut idle) = (Instant::now(), Instant::now(), 0);
+    while started.elapsed() < 3 * keepalive {
+        limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+        // A busy machine may suspend the test.
+        idle += u64::from(last.elapsed() >= keepalive / 2);
+        last = Instant::now();
+    }
+    let while_busy = pings(&server).await;
+    assert!(while_busy <= idle, "{while_busy}");
+    wait_until("it is pinged while it is idle", BOUND, async || {
+        pings(&server).await > while_busy + 1
+    })
+    .await;
+    assert_eq!(clients(&server).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_ping_keeps_the_idle_connection() {
+    let server = Server::start().await;
+    server.grant(&Server::REQUIRED_COMMANDS).await;
+    let url = server.url().replace("://", "://fleetlimit:secret@");
+    let limiter = uncached(RedisStore::open(url).unwrap().keepalive(KEEPALIVE), DAILY);
+    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+    let rejected = async || {
+        let stats = server.info("commandstats").await;
+        let of_ping =
+            stats.get("cmdstat_ping").and_then(|stat| stat.split("rejected_calls=").nth(1));
+        of_ping.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0_u64)
+    };
+    wait_until("some pings are refused", BOUND, async || rejected().await >= 3).await;
+    let id = async || {
+        let clients = clients(&server).await;
+        clients.first().and_then(|client| client.split(' ').next().map(str::to_owned))
+    };
+    let before = id().await;
+    assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
+    assert!(before.is_some() && before == id().await);
+}
+
+/// With RESP3 the store notices it at once.
+#[tokio::test]
+async fn an_idle_connection_with_resp2_that_the_server_closed_is_replaced() {
+    let server = Server::start().await;
+    let store = RedisStore::open(format!("{}?protocol=resp2", server.url())).unwrap();
+    let limiter = uncached(store.keepalive(KEEPALIVE), DAILY);
+    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+    wait_until_stable(&server).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    wait_until("it is made again", BOUND, async || !clients(&server).await.is_empty()).await;
+    assert_eq!(limiter.check("key").await.unwrap().source(), Source::Store);
+}
+
+/// A maximum age for tests.
+const AGE: Duration = Duration::from_millis(100);
+
+async fn connections_received(servers: &[&Server]) -> u64 {
+    let mut count = 0;
+    for server in servers {
+        count += server.info("stats").await["total_connections_received"].parse::<u64>().unwrap();
+    }
+    count
+}
+
+/// Checks from many tasks, until the condition holds. None may fail.
+async fn check_until(limiter: &Limiter, what: &str, condition: impl AsyncFnMut() -> bool) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..20)
+        .map(|task| {
+            let (limiter, stop) = (limiter.clone(), stop.clone());
+            tokio::spawn(async move {
+                while !stop.load(Relaxed) {
+                    for key in (0..5).map(|n| format!("key {task} {n}")) {
+                        assert_eq!(limiter.check(&key).await.unwrap().source(), Source::Store);
+                    }
+                }
+            })
+        })
+        .collect();
+    wait_until(what, BOUND, condition).await;
+    stop.store(true, Relaxed);
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// A connection of each server is replaced several times while calls are in flight.
+async fn assert_replaces_old_connections(store: RedisStore, servers: &[&Server]) {
+    let limiter = uncached(store.max_connection_age(AGE), DAILY);
+    let before = connections_received(servers).await;
+    let count = servers.len() as u64;
+    // Looking is a connection, too.
+    let mut looked = 0;
+    check_until(&limiter, "the connections are replaced several times", async || {
+        looked += count;
+        connections_received(servers).await > before + looked + 10 * count
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replacing_old_connections_costs_no_check() {
+    let server = Server::start().await;
+    let store = || RedisStore::open(server.url()).unwrap();
+    assert_replaces_old_connections(store(), &[&server]).await;
+    assert_replaces_old_connections(store().connections(3.try_into().unwrap()), &[&server]).await;
+    let config = deadpool_redis::Config::from_url(server.url());
+    let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
+    assert_replaces_old_connections(RedisStore::from_pool(pool), &[&server]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replacing_old_connections_costs_no_check_on_a_cluster() {
+    let cluster = Cluster::start().await;
+    let store = RedisStore::open_cluster(cluster.urls()).unwrap();
+    assert_replaces_old_connections(store, &[0, 1, 2].map(|n| cluster.node(n))).await;
+}
+
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replacing_old_connections_costs_no_check_through_sentinel() {
+    let sentinel = Sentinel::start().await;
+    let store = RedisStore::open_sentinel(sentinel.urls(), sentinel.service_name()).unwrap();
+    assert_replaces_old_connections(store, &[sentinel.primary()]).await;
+}
+
+/// New connections lead to another server, and the old server still works.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_moves_is_followed_without_losing_a_check() {
+    let (blue, green) = (Server::start().await, Server::start().await);
+    let proxy = Proxy::start(blue.port()).await;
+    // So that calls are in flight when the connection is replaced.
+    proxy.delay(Duration::from_millis(10));
+    let store = RedisStore::open(proxy.url()).unwrap().max_connection_age(AGE);
+    let limiter = uncached(store, DAILY);
+    check_until(&limiter, "the first server is used", async || {
+        blue.command_stats().await.contains_key("evalsha")
+    })
+    .await;
+    proxy.retarget(green.port());
+    check_until(&limiter, "the second server is used, and only that", async || {
+        green.command_stats().await.contains_key("evalsha") && clients(&blue).await.is_empty()
+    })
+    .await;
+    // The next one is there for a moment, too.
+    wait_until("old connections are closed", BOUND, async || clients(&green).await.len() == 1)
+        .await;
+}
+
+#[tokio::test]
+async fn an_old_connection_that_cannot_be_replaced_is_used_for_longer() {
+    let (log, _guard) = Log::capture();
+    let (server, locked) = (Server::start().await, Server::start().await);
+    locked.command(&["CONFIG", "SET", "requirepass", "secret"]).await;
+    let proxy = Proxy::start(server.port()).await;
+    let store = RedisStore::open(proxy.url()).unwrap().max_connection_age(AGE);
+    let limiter = uncached(store, DAILY);
+    check_until(&limiter, "the server is used", async || proxy.accepted() >= 1).await;
+    let warnings = || {
+        let lines = log.events();
+        lines.into_iter().filter(|line| line.contains("cannot be replaced")).collect::<Vec<_>>()
+    };
+    let expect_warning = async |reason: &str| {
+        let before = warnings().len();
+        check_until(&limiter, "it cannot be replaced", async || warnings().len() > before + 1)
+            .await;
+        let last = warnings().pop().unwrap();
+        assert!(last.contains(reason) && last.contains("WARN fleetlimit"), "{last}");
+    };
+    proxy.refuse().await;
+    expect_warning("Connection refused").await;
+    // The name leads to a server that takes connections, and decides nothing.
+    proxy.retarget(locked.port());
+    proxy.accept().await;
+    expect_warning("NOAUTH").await;
+    proxy.retarget(server.port());
+    let before = proxy.accepted();
+    check_until(&limiter, "it is replaced", async || proxy.accepted() > before + 2).await;
 }

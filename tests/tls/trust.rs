@@ -207,7 +207,8 @@ async fn a_primary_that_is_announced_by_address_is_verified_by_its_tls_name() {
     let primary = trusting("rediss://primary.invalid".into(), &authority, None);
     let service = || SentinelService::new(sentinel.service_name());
     let service_by_name = service().primary(primary.clone().tls_name(NAME));
-    assert_decides(RedisStore::open_sentinel(sentinels(), service_by_name).unwrap()).await;
+    let store = RedisStore::open_sentinel(sentinels(), service_by_name).unwrap();
+    assert_decides(store.key_prefix("other")).await;
     // Nothing of the sentinels applies to a primary of its own.
     let store = RedisStore::open_sentinel(sentinels(), service().primary(primary)).unwrap();
     let error = limiter(store).check("key").await.unwrap_err();

@@ -6,10 +6,11 @@
 //! not run, and name the node to send it to.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use std::{fmt, iter};
 
 use arc_swap::ArcSwap;
 use futures_util::StreamExt;
@@ -17,6 +18,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::{ErrorKind as RedisErrorKind, Pipeline, ServerErrorKind, Value};
 
 use super::cluster_view::View;
+use super::connection_settings::ConnectionSettings;
 use super::connector::Connector;
 use super::endpoint::Endpoint;
 use super::node::Node;
@@ -32,11 +34,12 @@ use crate::ConfigError;
 const MAX_NODES: usize = 2_000;
 
 pub(super) struct Cluster {
-    /// The first node given. Its settings apply to all nodes.
-    first: Endpoint,
+    /// The first node that was given. All but its address applies to the nodes that are found.
+    first: (Node, Endpoint),
+    others: Vec<(Node, Endpoint)>,
     first_connections: Arc<ConnectionSet>,
     seeds: Vec<(Node, Arc<ConnectionSet>)>,
-    connections_per_node: usize,
+    settings: ConnectionSettings,
     state: Mutex<State>,
     /// What checks read, without a lock.
     routes: ArcSwap<Routes>,
@@ -61,41 +64,45 @@ impl Cluster {
     pub(super) fn new(
         nodes: impl IntoIterator<Item = impl Into<RedisServer>>,
     ) -> Result<Self, ConfigError> {
-        let endpoints = nodes.into_iter().map(|node| node.into().endpoint());
-        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
-        let first = endpoints.first().ok_or(no_node())?.clone();
-        let seeds = endpoints.into_iter().map(|endpoint| {
-            let node = endpoint
-                .node()
-                .ok_or(ConfigError::new("invalid cluster node: a host and a port are needed"))?;
-            Ok((node, connections(endpoint, 1)))
-        });
-        let seeds = seeds.collect::<Result<Vec<_>, ConfigError>>()?;
-        let (_, first_connections) = seeds.first().ok_or(no_node())?;
-        let first_connections = first_connections.clone();
-        Ok(Self::with_seeds(first, first_connections, seeds, 1))
+        let named = |node: RedisServer| {
+            let endpoint = node.endpoint()?;
+            let node = endpoint.node();
+            let unnamed = "invalid cluster node: a host and a port are needed";
+            Ok((node.ok_or(ConfigError::new(unnamed))?, endpoint))
+        };
+        let mut given = nodes.into_iter().map(|node| named(node.into()));
+        let first = given.next().unwrap_or(Err(no_node()))?;
+        let others = given.collect::<Result<_, _>>()?;
+        Ok(Self::with_seeds(first, others, ConnectionSettings::default()))
     }
 
-    /// The same cluster with this many connections to each node, and an empty slot map.
-    pub(super) fn with_connections(&self, connections_per_node: usize) -> Self {
-        let (first, seeds) = (self.first.clone(), self.seeds.clone());
-        Self::with_seeds(first, self.first_connections.clone(), seeds, connections_per_node)
+    /// The same cluster with other settings, new connections and an empty slot map.
+    pub(super) fn with_settings(&self, settings: ConnectionSettings) -> Self {
+        Self::with_seeds(self.first.clone(), self.others.clone(), settings)
     }
 
     fn with_seeds(
-        first: Endpoint,
-        first_connections: Arc<ConnectionSet>,
-        seeds: Vec<(Node, Arc<ConnectionSet>)>,
-        connections_per_node: usize,
+        first: (Node, Endpoint),
+        others: Vec<(Node, Endpoint)>,
+        settings: ConnectionSettings,
     ) -> Self {
+        // The seeds are asked for the slots, and checks use them until these are known.
+        let one_each = settings.with_count(NonZeroUsize::MIN);
+        let seed = |(node, endpoint): &(Node, Endpoint)| {
+            (node.clone(), connections(endpoint.clone(), one_each))
+        };
+        let first_seed = seed(&first);
+        let first_connections = first_seed.1.clone();
+        let seeds: Vec<_> = iter::once(first_seed).chain(others.iter().map(seed)).collect();
         let (nodes, sets) = seeds.iter().cloned().unzip();
         let routes = Routes::new(first_connections.clone(), sets);
         let state = State { map: SlotMap::new(nodes), nodes: HashMap::new() };
         Self {
             first,
+            others,
             first_connections,
             seeds,
-            connections_per_node,
+            settings,
             state: state.into(),
             routes: ArcSwap::from_pointee(routes),
             refresh: Refresh::default(),
@@ -157,7 +164,7 @@ impl Cluster {
         nodes: &mut HashMap<Node, Arc<ConnectionSet>>,
         node: &Node,
     ) -> Arc<ConnectionSet> {
-        let new = || connections(self.first.at(node), self.connections_per_node);
+        let new = || connections(self.first.1.at(node), self.settings);
         nodes.entry(node.clone()).or_insert_with(new).clone()
     }
 
@@ -286,8 +293,8 @@ impl SlotSource for Cluster {
     }
 }
 
-fn connections(endpoint: Endpoint, count: usize) -> Arc<ConnectionSet> {
-    Arc::new(ConnectionSet::new(Connector::endpoint(endpoint).into(), count))
+fn connections(endpoint: Endpoint, settings: ConnectionSettings) -> Arc<ConnectionSet> {
+    Arc::new(ConnectionSet::new(Connector::endpoint(endpoint).into(), settings))
 }
 
 fn node_of(connections: &ConnectionSet) -> Option<Node> {

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,6 +14,7 @@ use futures_util::future::join_all;
 use indexmap::IndexSet;
 
 use super::cluster_view::{Claim, Endpoint, View};
+use super::connection_settings::ConnectionSettings;
 use super::connector::Connector;
 use super::node::Node;
 use super::refresh::{self, Refresh, SlotSource};
@@ -26,7 +28,7 @@ const MAX_SETS: usize = 8;
 
 pub(super) struct ClusterPool {
     connector: Arc<Connector>,
-    connections_per_set: usize,
+    settings: ConnectionSettings,
     /// Asks for the slots. Until they are known, it is used for checks too.
     first: Arc<ConnectionSet>,
     /// What checks read, without a lock.
@@ -41,20 +43,21 @@ impl fmt::Debug for ClusterPool {
 }
 
 impl ClusterPool {
-    pub(super) fn new(connector: Arc<Connector>, connections_per_set: usize) -> Self {
-        let first = Arc::new(ConnectionSet::new(connector.clone(), 1));
+    pub(super) fn new(connector: Arc<Connector>, settings: ConnectionSettings) -> Self {
+        let one = settings.with_count(NonZeroUsize::MIN);
+        let first = Arc::new(ConnectionSet::new(connector.clone(), one));
         let routes = Routes::new(first.clone(), Vec::new());
         Self {
             connector,
-            connections_per_set,
+            settings,
             first,
             routes: ArcSwap::from_pointee(routes),
             refresh: Refresh::default(),
         }
     }
 
-    pub(super) fn with_connections(&self, connections_per_set: usize) -> Self {
-        Self::new(self.connector.clone(), connections_per_set)
+    pub(super) fn with_settings(&self, settings: ConnectionSettings) -> Self {
+        Self::new(self.connector.clone(), settings)
     }
 
     pub(super) fn server(&self) -> &str {
@@ -63,7 +66,7 @@ impl ClusterPool {
 
     fn new_set(&self, name: &str) -> Arc<ConnectionSet> {
         let connector = self.connector.named(name);
-        Arc::new(ConnectionSet::new(connector.into(), self.connections_per_set))
+        Arc::new(ConnectionSet::new(connector.into(), self.settings))
     }
 
     async fn slots(&self) -> Option<Vec<Claim>> {

@@ -4,7 +4,7 @@
 //! while a reply was outstanding. What callers do, such as giving up at their own timeouts, does
 //! not matter: a call that was sent late proves nothing.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::pin::pin;
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +17,7 @@ use futures_util::task::AtomicWaker;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 
+use super::connection_settings::ConnectionSettings;
 use super::connector::{Multiplexed, to_error};
 use super::health::{Health, WAKE_INTERVAL};
 use super::server_error::{self, ServerError};
@@ -26,7 +27,7 @@ use crate::{Error, ErrorKind};
 #[derive(Debug)]
 pub(super) struct Connection {
     multiplexed: Multiplexed,
-    since: Instant,
+    opened: Instant,
     disconnection: Arc<Disconnection>,
     state: Mutex<State>,
     /// Notifies the calls in flight.
@@ -59,13 +60,13 @@ impl Disconnection {
 
 impl Connection {
     pub(super) fn new(multiplexed: Multiplexed, disconnection: Arc<Disconnection>) -> Self {
-        let (since, state, closing) = (Instant::now(), Mutex::default(), Notify::new());
-        Self { multiplexed, since, disconnection, state, closing }
+        let (opened, state, closing) = (Instant::now(), Mutex::default(), Notify::new());
+        Self { multiplexed, opened, disconnection, state, closing }
     }
 
     /// Returns when it was made.
-    pub(super) fn since(&self) -> Instant {
-        self.since
+    pub(super) fn opened(&self) -> Instant {
+        self.opened
     }
 
     /// Sends a command. The inner error is the server's, or says that the connection broke. The
@@ -165,11 +166,16 @@ impl Connection {
 
     /// Watches over the connection until it is closed. It runs in the runtime that polls the
     /// connection, so that a stall of that runtime is not taken for the server's silence.
+    pub(super) async fn keep(self: &Arc<Self>, settings: ConnectionSettings) {
+        select(pin!(self.watch()), pin!(self.ping_while_idle(settings))).await;
+    }
+
+    /// Returns when the connection is closed, and closes it if it is silent.
     ///
     /// A check that nobody polls does not read its reply. So a server that seems to be silent gets a
     /// call whose reply is read here. An error is a sign of life too, so it needs no permission. The
     /// connection of a cluster pool would send a `PING` to all nodes, and wait for one that hangs.
-    pub(super) async fn keep(self: &Arc<Self>) {
+    async fn watch(self: &Arc<Self>) {
         let mut asking = None;
         poll_fn(|cx| {
             self.disconnection.keeper.register(cx.waker());
@@ -201,11 +207,41 @@ impl Connection {
         .await;
     }
 
+    /// Keeps those on the way from dropping an idle connection, and finds out if they have: without a
+    /// word, so that only a call that gets no reply shows it. That must not be a check.
+    async fn ping_while_idle(self: &Arc<Self>, settings: ConnectionSettings) {
+        while self.multiplexed.is_one_server() && self.closed().is_none() {
+            let idle_since = self.state().health.heard().unwrap_or(self.opened);
+            match settings.ping_at(idle_since) {
+                None => break,
+                Some(at) if at <= Instant::now() => self.ask().await,
+                Some(at) => timer::sleep_until(at).await,
+            }
+        }
+        pending().await
+    }
+
     /// The reply proves nothing but that one arrived.
     async fn ask(self: &Arc<Self>) {
         let Ok(in_flight) = InFlight::start(self) else { return };
-        let _ = self.multiplexed.clone().call(&redis::cmd("PING")).await;
+        let reply = self.multiplexed.clone().call(&redis::cmd("PING")).await;
         in_flight.noticed();
+        if let Some(error) = fault(reply.as_ref().map(slice::from_ref)) {
+            self.close(error);
+        }
+    }
+
+    /// Finds out whether a new connection can take the place of one that works.
+    pub(super) async fn try_out(self: &Arc<Self>) -> Result<(), Error> {
+        if !self.multiplexed.is_one_server() {
+            return Ok(());
+        }
+        match self.call(&redis::cmd("PING"), false).await? {
+            Ok(_) => Ok(()),
+            // The user may not call it, or a proxy does not know it.
+            Err(error) if matches!(error.code(), Some("NOPERM" | "ERR")) => Ok(()),
+            Err(error) => Err(to_error(error)),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

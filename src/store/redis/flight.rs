@@ -67,7 +67,7 @@ impl Flight {
             self.finish(End::GivenUp);
             return (0, Wakers::default());
         }
-        let sent = self.queue.sent(keys, connection.since());
+        let sent = self.queue.sent(keys, connection.opened());
         self.sent = Some(sent);
         self.queue.connections.metrics.batch_sent(checks);
         let replies = topology.send(&mut calls, &self.queue.connections, &connection).await;

@@ -30,6 +30,8 @@ pub(super) struct Health {
     counted: Duration,
     /// When the first good reply arrived.
     proven: Option<Instant>,
+    /// When the last reply arrived.
+    heard: Option<Instant>,
 }
 
 impl Health {
@@ -40,6 +42,7 @@ impl Health {
     /// A reply arrived. A good one proves the connection.
     pub(super) fn received(&mut self, now: Instant, is_good: bool) {
         self.silence.received(now);
+        self.heard = Some(now);
         self.restart();
         if is_good {
             self.proven.get_or_insert(now);
@@ -61,6 +64,11 @@ impl Health {
     /// Whether it worked for so long that its end is no sign of a lasting fault.
     pub(super) fn was_stable(&self, now: Instant) -> bool {
         self.proven.is_some_and(|proven| now.saturating_duration_since(proven) >= backoff::LONGEST)
+    }
+
+    /// When the last reply arrived, if any has.
+    pub(super) fn heard(&self) -> Option<Instant> {
+        self.heard
     }
 
     /// Whether it has been silent for so long that it should be asked. As of the last look.

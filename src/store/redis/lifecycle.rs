@@ -125,6 +125,17 @@ impl<C: Established> Lifecycle<C> {
         }
     }
 
+    /// Puts another connection in the place of the current one. Returns false if that is not of this
+    /// attempt any more, or is of no use: then there will be a new attempt.
+    pub(super) fn replaced(&mut self, attempt: u64, connection: C) -> bool {
+        let replaces = self.attempt == attempt
+            && matches!(&self.phase, Phase::Up(current) if current.closed().is_none());
+        if replaces {
+            self.phase = Phase::Up(connection);
+        }
+        replaces
+    }
+
     pub(super) fn failed(&mut self, attempt: u64, error: Error) {
         if self.attempt == attempt {
             self.phase = Phase::Down;
@@ -135,4 +146,71 @@ impl<C: Established> Lifecycle<C> {
 
 fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the connection to Redis was closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A connection that has proven itself.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    struct Fake {
+        name: &'static str,
+        is_closed: bool,
+    }
+
+    impl Established for Fake {
+        fn is_proven(&self) -> bool {
+            true
+        }
+
+        fn was_stable(&self, _: Instant) -> bool {
+            true
+        }
+
+        fn has_calls_in_flight(&self, _: Instant) -> bool {
+            false
+        }
+
+        fn closed(&self) -> Option<Error> {
+            self.is_closed.then(closed)
+        }
+    }
+
+    fn open(name: &'static str) -> Fake {
+        Fake { name, is_closed: false }
+    }
+
+    fn connected(connection: Fake, now: Instant) -> (Lifecycle<Fake>, u64) {
+        let mut lifecycle = Lifecycle::default();
+        let Step::Connect(attempt) = lifecycle.step(now, false, 0.0) else { panic!() };
+        lifecycle.connected(attempt, connection);
+        (lifecycle, attempt)
+    }
+
+    #[test]
+    fn a_connection_is_used_until_another_takes_its_place() {
+        let now = Instant::now();
+        let (mut lifecycle, attempt) = connected(open("old"), now);
+        assert_eq!(lifecycle.established(), Some(&open("old")));
+        assert!(lifecycle.replaced(attempt, open("new")));
+        assert_eq!(lifecycle.established(), Some(&open("new")));
+        assert!(matches!(lifecycle.step(now, false, 0.0), Step::Use(used) if used == open("new")));
+    }
+
+    /// Its task has seen that, and connects again.
+    #[test]
+    fn a_connection_that_was_closed_meanwhile_is_not_replaced_twice() {
+        let now = Instant::now();
+        let (mut lifecycle, attempt) = connected(Fake { name: "old", is_closed: true }, now);
+        assert!(!lifecycle.replaced(attempt, open("late")));
+        let later = now + Duration::from_secs(1);
+        let Step::Connect(next) = lifecycle.step(later, false, 0.0) else { panic!() };
+        assert!(!lifecycle.replaced(attempt, open("late")));
+        lifecycle.connected(next, open("new"));
+        assert!(!lifecycle.replaced(attempt, open("late")));
+        assert_eq!(lifecycle.established(), Some(&open("new")));
+    }
 }

@@ -12,6 +12,7 @@ mod cluster;
 mod cluster_pool;
 mod cluster_view;
 mod connection;
+mod connection_settings;
 mod connector;
 mod credentials;
 mod digits;
@@ -66,6 +67,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use self::blocks::RedisBlocks;
 use self::cluster::Cluster;
+use self::connection_settings::ConnectionSettings;
 use self::connector::Connector;
 pub use self::credentials::RedisCredentials;
 use self::endpoint::Endpoint;
@@ -133,14 +135,15 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// # Connections
 ///
 /// A connection is replaced when it breaks, when a reply shows that the server is not a primary,
-/// and when nothing has arrived for half a second while a reply was outstanding. A check that times
-/// out is no reason to replace it. After a failed attempt to connect, the store waits for up to
+/// when nothing has arrived for half a second while a reply was outstanding, and after
+/// [5 minutes](Self::max_connection_age). An idle one gets a `PING` [every 10 seconds](Self::keepalive). A
+/// check that times out is no reason to replace it. After a failed attempt to connect, the store waits for up to
 /// half a second, with jitter, before the next one. Meanwhile checks fail immediately.
 ///
 /// [`open`](Self::open) and its siblings speak RESP3, unless the [server](RedisServer)'s URL names RESP2.
 /// RESP3 tells them when a server or a load balancer closes an idle connection, so they connect again
-/// before the next check. Connections that speak RESP2 (those of most pools, too) notice it only when the
-/// next check fails.
+/// before the next check. With RESP2 (as the connections of most pools) they notice it at the next `PING`,
+/// or because a check fails.
 ///
 /// # TLS
 ///
@@ -176,14 +179,14 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// ```text
 /// ACL SETUSER fleetlimit on >secret resetkeys ~fleetlimit:* resetchannels
 ///     -@all +evalsha +eval +time +get +mget +set +incrby +setrange +pttl +del
-///     +hmget +hset +hdel +hgetall +pexpire
+///     +hmget +hset +hdel +hgetall +pexpire +ping
 /// ```
 ///
 /// (This is one command. `redis-cli` takes it on a single line.)
 ///
 /// In addition grant `+cluster|slots +cluster|nodes +asking` on a cluster (before Redis 7 all of
 /// `+cluster`), `+role` on a primary that is found through Sentinel, `+select` for a database other
-/// than 0, and `+ping +unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs
+/// than 0, and `+unwatch` for a pool of `deadpool-redis`. The sentinels' own user needs
 /// `+sentinel +subscribe &+switch-master`. A [`BlockList`](crate::BlockList) needs `+zadd +zrem +zcard
 /// +zscore +zrange +zremrangebyscore +pexpireat`.
 ///
@@ -192,6 +195,8 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// [`Open`](crate::FailureMode::Open): without it, the instances cannot register and do not know their
 /// shares, and the store logs a warning. It does so, too, if an instance cannot register five times in a
 /// row for another reason, which takes about 10 seconds.
+/// `+ping` keeps [idle connections](Self::keepalive) out of the server's `ACL LOG`, except for a pool of
+/// `deadpool-redis`, which needs it.
 /// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
 /// nodes decides. A store on a cluster reads the slots from several nodes, because a node that is cut
 /// off from the others does not know what they decide.
@@ -206,6 +211,7 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 pub struct RedisStore {
     queues: Arc<Queues>,
     key_prefix: Arc<str>,
+    connection_settings: ConnectionSettings,
     registry: Arc<Registry>,
     fleet: Arc<OnceLock<Fleet>>,
     instances: u64,
@@ -378,8 +384,50 @@ impl RedisStore {
     /// help where the connection itself is the bottleneck, as with TLS.
     #[must_use]
     pub fn connections(self, connections: NonZeroUsize) -> Self {
-        let topology = self.queues.topology.with_connections(connections.get());
-        Self { queues: Queues::new(topology).into(), fleet: Arc::default(), ..self }
+        let settings = self.connection_settings.with_count(connections);
+        self.with_connection_settings(settings)
+    }
+
+    /// Sets how long a connection may be idle before the store sends a `PING`: 10 seconds by default.
+    /// Load balancers, NAT and firewalls forget idle connections after a while, often without a word to
+    /// either side. The `PING` keeps them from that. If there is no reply within half a second, the
+    /// connection is replaced before a check needs it. A connection in use costs no `PING`.
+    ///
+    /// The time should be shorter than the idle timeout of all that is on the way. Less than 10 ms count as
+    /// 10 ms. `Duration::MAX` means never. It has no effect on a cluster pool, whose connections would send
+    /// the `PING` to all nodes.
+    #[must_use]
+    pub fn keepalive(self, idle: Duration) -> Self {
+        let settings = self.connection_settings.with_keepalive(idle);
+        self.with_connection_settings(settings)
+    }
+
+    /// Sets the maximum age of a connection: 5 minutes by default. Each connection is replaced in the
+    /// last quarter of this time, at random. The new one is made first, so no check fails or waits. If it
+    /// cannot be made, or does not work, the old one is used for longer, and the log says so.
+    ///
+    /// A name that leads to another server (blue/green deployments, a failover by DNS) is followed within
+    /// this time although the old server still works. Until all instances have followed, they use different
+    /// buckets, and together can take up to twice their limits. A new [password](RedisServer::credentials)
+    /// is used within this time, too.
+    ///
+    /// - Of a cluster, the nodes' own host names are resolved anew. Nodes that are announced by IP address
+    ///   stay in use for as long as they serve their slots, whatever the names that were given lead to.
+    /// - Of a Sentinel service, the sentinels' names are resolved anew, too.
+    /// - A pool hands out the connections that it has, or makes new ones. One that the application shares
+    ///   with the store should limit their age itself.
+    ///
+    /// Less than 10 ms count as 10 ms. `Duration::MAX` means no maximum.
+    #[must_use]
+    pub fn max_connection_age(self, age: Duration) -> Self {
+        let settings = self.connection_settings.with_max_age(age);
+        self.with_connection_settings(settings)
+    }
+
+    fn with_connection_settings(self, connection_settings: ConnectionSettings) -> Self {
+        let topology = self.queues.topology.with_settings(connection_settings);
+        let queues = Queues::new(topology).into();
+        Self { queues, connection_settings, fleet: Arc::default(), ..self }
     }
 
     /// Sets how many instances this one assumes until it has registered in Redis: 1 by default. It
@@ -411,8 +459,8 @@ impl RedisStore {
     /// it. A number below the one that Redis reported last has no effect, because it does not say which
     /// instances have ended. More than 10,000 count as 10,000.
     ///
-    /// Call it on the finished store: `key_prefix`, `connections`, `instances` and `local_keys` return a
-    /// store that does not have this number.
+    /// Call it on the finished store: `key_prefix`, `connections`, `keepalive`, `max_connection_age`,
+    /// `instances` and `local_keys` return a store that does not have this number.
     ///
     /// ```
     /// use std::num::NonZeroUsize;
@@ -497,6 +545,7 @@ impl RedisStore {
         Self {
             queues,
             key_prefix: "fleetlimit".into(),
+            connection_settings: ConnectionSettings::default(),
             registry: Arc::default(),
             fleet: Arc::default(),
             instances: 1,

@@ -1,9 +1,10 @@
 //! A connection that is replaced when it fails, and sets of them.
 
+use std::future::pending;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::select;
 use tokio::runtime::Handle;
@@ -11,15 +12,25 @@ use tokio::sync::Notify;
 
 use super::breaker_log::BreakerLog;
 use super::connection::{Connection, Disconnection};
-use super::connector::{CONNECT_TIMEOUT, Connector};
+use super::connection_settings::ConnectionSettings;
+use super::connector::{CONNECT_TIMEOUT, Connector, Origin};
 use super::lifecycle::{Established, Lifecycle, Step};
 use super::timer;
+use crate::error::with_causes;
 use crate::metrics::ServerMetrics;
 use crate::{Error, ErrorKind, random};
+
+/// Those to a connection that has been replaced, if no call is in flight on it: of its task and of what
+/// ends with that.
+const REFERENCES: usize = 2;
+
+/// How often a connection that has been replaced is asked for its calls.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(super) struct SharedConnection {
     connector: Arc<Connector>,
+    settings: ConnectionSettings,
     metrics: Arc<ServerMetrics>,
     lifecycle: Mutex<Lifecycle<Arc<Connection>>>,
     changed: Notify,
@@ -36,11 +47,12 @@ pub(super) struct ConnectionSet {
 }
 
 impl ConnectionSet {
-    pub(super) fn new(connector: Arc<Connector>, count: usize) -> Self {
+    pub(super) fn new(connector: Arc<Connector>, settings: ConnectionSettings) -> Self {
         let server = connector.server().clone();
         let metrics = Arc::new(ServerMetrics::new(&server));
-        let connection = |_| Arc::new(SharedConnection::new(connector.clone(), metrics.clone()));
-        let connections = (0..count).map(connection).collect();
+        let connection =
+            |_| Arc::new(SharedConnection::new(connector.clone(), settings, metrics.clone()));
+        let connections = (0..settings.count.get()).map(connection).collect();
         let next = AtomicUsize::new(0);
         Self { connections, server, next, breaker_log: BreakerLog::default(), metrics }
     }
@@ -89,8 +101,13 @@ impl ConnectionSet {
 }
 
 impl SharedConnection {
-    fn new(connector: Arc<Connector>, metrics: Arc<ServerMetrics>) -> Self {
-        Self { connector, metrics, lifecycle: Mutex::default(), changed: Notify::new() }
+    fn new(
+        connector: Arc<Connector>,
+        settings: ConnectionSettings,
+        metrics: Arc<ServerMetrics>,
+    ) -> Self {
+        let (lifecycle, changed) = (Mutex::default(), Notify::new());
+        Self { connector, settings, metrics, lifecycle, changed }
     }
 
     fn established(&self) -> Option<Arc<Connection>> {
@@ -132,8 +149,10 @@ impl SharedConnection {
     fn connect(self: &Arc<Self>, attempt: u64) {
         let shared = Arc::downgrade(self);
         let end = End::Failed(interrupted());
-        let attempt = Attempt { shared, number: attempt, end, metrics: self.metrics.clone() };
-        tokio::spawn(keep(self.connector.clone(), attempt));
+        let (connector, metrics) = (self.connector.clone(), self.metrics.clone());
+        let settings = self.settings;
+        let attempt = Attempt { shared, connector, settings, number: attempt, end, metrics };
+        tokio::spawn(keep(attempt));
     }
 
     /// Sets what an attempt has led to.
@@ -192,8 +211,8 @@ impl Drop for SharedConnection {
 
 /// Makes a connection, and lives as long as it: when the runtime that polls the connection shuts
 /// down, this task ends with it and closes the connection.
-async fn keep(connector: Arc<Connector>, mut attempt: Attempt) {
-    let disconnection = Arc::new(Disconnection::default());
+async fn keep(mut attempt: Attempt) {
+    let (connector, disconnection) = (attempt.connector.clone(), Arc::default());
     let mut connecting = pin!(connector.connect(&disconnection));
     let start = Instant::now();
     let mut result = timer::timeout_at(start + CONNECT_TIMEOUT, connecting.as_mut()).await;
@@ -207,30 +226,42 @@ async fn keep(connector: Arc<Connector>, mut attempt: Attempt) {
             let connection = Arc::new(Connection::new(multiplexed, disconnection.clone()));
             attempt.end = End::Closed(connection.clone());
             attempt.metrics.connected();
-            if !attempt.set(|lifecycle, number| lifecycle.connected(number, connection.clone())) {
-                return;
-            }
-            let replaced = async {
-                origin.replaced().await;
-                connection.close(Error::new(
-                    ErrorKind::Unavailable,
-                    "another server has become the primary",
-                ));
-            };
-            select(pin!(connection.keep()), pin!(replaced)).await;
-            if connection.was_stable(Instant::now())
-                && let Some(shared) = attempt.shared.upgrade()
-            {
-                shared.reconnect();
+            if attempt.set(|lifecycle, number| lifecycle.connected(number, connection.clone())) {
+                hold(attempt, connection, origin).await;
             }
         }
         Err(error) => attempt.end = End::Failed(error),
     }
 }
 
+/// Keeps a connection until it is closed, or until another has taken its place and nobody uses it any
+/// more.
+async fn hold(attempt: Attempt, connection: Arc<Connection>, origin: Origin) {
+    let leave = async {
+        origin.replaced().await;
+        connection
+            .close(Error::new(ErrorKind::Unavailable, "another server has become the primary"));
+    };
+    let (keep, renew) = (connection.keep(attempt.settings), attempt.renew(&connection));
+    let (keep, leave, renew) = (pin!(keep), pin!(leave), pin!(renew));
+    select(select(keep, leave), renew).await;
+    if connection.was_stable(Instant::now())
+        && let Some(shared) = attempt.shared.upgrade()
+    {
+        shared.reconnect();
+    }
+}
+
+/// Not an `async fn`, because a connection's task starts that of the next one.
+fn spawn_hold(attempt: Attempt, connection: Arc<Connection>, origin: Origin) {
+    tokio::spawn(hold(attempt, connection, origin));
+}
+
 /// An attempt to connect, and the connection that it leads to.
 struct Attempt {
     shared: Weak<SharedConnection>,
+    connector: Arc<Connector>,
+    settings: ConnectionSettings,
     number: u64,
     end: End,
     metrics: Arc<ServerMetrics>,
@@ -250,6 +281,50 @@ impl Attempt {
             shared.set(|lifecycle| change(lifecycle, self.number));
         }
         shared.is_some()
+    }
+
+    /// Replaces the connection when it is old: the name of its server may lead elsewhere by now, and its
+    /// credentials may have changed. Until then checks use the old one. Returns when nobody does any more.
+    async fn renew(&self, connection: &Arc<Connection>) {
+        let mut due = self.settings.replace_at(Instant::now(), random::unit());
+        loop {
+            let Some(at) = due else { return pending().await };
+            timer::sleep_until(at).await;
+            let limit = Instant::now() + self.connector.patience();
+            let replaced = timer::timeout_at(limit, self.replace()).await;
+            let Err(error) = replaced.unwrap_or_else(|| Err(too_slow())) else { break };
+            tracing::warn!(
+                target: "fleetlimit", server = &**self.connector.server(), reason = with_causes(&error),
+                "a connection to Redis is old and cannot be replaced: it is used for longer"
+            );
+            due = Some(self.settings.replace_again_at(Instant::now()));
+        }
+        while Arc::strong_count(connection) > REFERENCES {
+            timer::sleep_until(Instant::now() + RELEASE_INTERVAL).await;
+        }
+    }
+
+    /// Makes another connection, and puts it in the place of this one if it works.
+    async fn replace(&self) -> Result<(), Error> {
+        let disconnection = Arc::new(Disconnection::default());
+        let (multiplexed, origin) = self.connector.connect(&disconnection).await?;
+        let connection = Arc::new(Connection::new(multiplexed, disconnection));
+        connection.try_out().await?;
+        self.metrics.connected();
+        let successor = Self {
+            shared: self.shared.clone(),
+            connector: self.connector.clone(),
+            settings: self.settings,
+            number: self.number,
+            end: End::Closed(connection.clone()),
+            metrics: self.metrics.clone(),
+        };
+        let mut is_used = false;
+        successor.set(|lifecycle, number| is_used = lifecycle.replaced(number, connection.clone()));
+        if is_used {
+            spawn_hold(successor, connection, origin);
+        }
+        Ok(())
     }
 }
 
@@ -282,8 +357,6 @@ fn interrupted() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -296,7 +369,8 @@ mod tests {
         let url = format!("redis://{}", listener.local_addr().unwrap());
         let connector = Arc::new(Connector::url(url).unwrap());
         let metrics = Arc::new(ServerMetrics::new(connector.server()));
-        let shared = Arc::new(SharedConnection::new(connector, metrics));
+        let shared =
+            Arc::new(SharedConnection::new(connector, ConnectionSettings::default(), metrics));
         assert!(shared.prepare().is_none());
         drop(shared);
         let (mut server, _) = listener.accept().await.unwrap();

@@ -14,6 +14,7 @@ use super::call::Call;
 use super::cluster::Cluster;
 use super::cluster_pool::ClusterPool;
 use super::connection::Connection;
+use super::connection_settings::ConnectionSettings;
 use super::connector::{Connector, to_error};
 use super::refresh;
 use super::script::Script;
@@ -73,21 +74,23 @@ impl fmt::Debug for Topology {
 
 impl Topology {
     pub(super) fn new(connector: Connector) -> Self {
-        let connector = Arc::new(connector);
+        let (connector, settings) = (Arc::new(connector), ConnectionSettings::default());
         if connector.is_cluster() {
-            return Self::ClusterPool(Arc::new(ClusterPool::new(connector, 1)));
+            return Self::ClusterPool(Arc::new(ClusterPool::new(connector, settings)));
         }
-        Self::Server { connections: Arc::new(ConnectionSet::new(connector.clone(), 1)), connector }
+        let connections = Arc::new(ConnectionSet::new(connector.clone(), settings));
+        Self::Server { connections, connector }
     }
 
-    pub(super) fn with_connections(&self, count: usize) -> Self {
+    /// The same servers with other settings, and new connections.
+    pub(super) fn with_settings(&self, settings: ConnectionSettings) -> Self {
         match self {
             Self::Server { connector, .. } => Self::Server {
-                connections: Arc::new(ConnectionSet::new(connector.clone(), count)),
+                connections: Arc::new(ConnectionSet::new(connector.clone(), settings)),
                 connector: connector.clone(),
             },
-            Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.with_connections(count))),
-            Self::ClusterPool(pool) => Self::ClusterPool(Arc::new(pool.with_connections(count))),
+            Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.with_settings(settings))),
+            Self::ClusterPool(pool) => Self::ClusterPool(Arc::new(pool.with_settings(settings))),
         }
     }
 

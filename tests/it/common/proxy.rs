@@ -63,6 +63,12 @@ impl Proxy {
         self.faults.swallow.store(on, SeqCst);
     }
 
+    /// Discards all further data of the connections that are open, as a gateway does that has forgotten
+    /// them while they were idle. New connections work.
+    pub(crate) fn forget_connections(&self) {
+        self.faults.forgotten.fetch_add(1, SeqCst);
+    }
+
     /// The next `n` times that a reply arrives, closes its connection instead of forwarding it. The
     /// server has then run a command whose reply the client does not receive.
     pub(crate) fn disconnect_on_reply(&self, n: usize) {

@@ -16,6 +16,8 @@ use super::sleep::sleep_until;
 pub(super) struct Faults {
     pub(super) target: AtomicU16,
     pub(super) swallow: AtomicBool,
+    /// How many times all open connections were forgotten.
+    pub(super) forgotten: AtomicUsize,
     pub(super) disconnects: AtomicUsize,
     pub(super) truncate: AtomicBool,
     pub(super) garble: AtomicBool,
@@ -37,12 +39,14 @@ pub(super) async fn relay(client: TcpStream, faults: Arc<Faults>) {
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let has_lost_data = AtomicBool::new(false);
+    let forgotten = faults.forgotten.load(SeqCst);
+    let swallow = || faults.swallow(&has_lost_data, forgotten);
 
-    let requests = forward(from_client, to_server, || match faults.swallow(&has_lost_data) {
+    let requests = forward(from_client, to_server, || match swallow() {
         true => Action::Discard,
         false => Action::SendAt(established.max(Instant::now()) + faults.round_trip() / 2),
     });
-    let replies = forward(from_server, to_client, || match faults.swallow(&has_lost_data) {
+    let replies = forward(from_server, to_client, || match swallow() {
         true => Action::Discard,
         false if faults.disconnect() => Action::Disconnect,
         false if faults.truncate.load(SeqCst) => Action::Truncate,
@@ -51,7 +55,7 @@ pub(super) async fn relay(client: TcpStream, faults: Arc<Faults>) {
     });
     let replies = async {
         replies.await;
-        if faults.swallow(&has_lost_data) {
+        if swallow() {
             // The client must not notice either that the server has closed the connection.
             pending::<()>().await;
         }
@@ -75,9 +79,9 @@ enum Action {
 
 impl Faults {
     /// Returns whether to discard data that arrives now. A connection that has lost data loses all
-    /// that follows.
-    fn swallow(&self, has_lost_data: &AtomicBool) -> bool {
-        if self.swallow.load(SeqCst) {
+    /// that follows. `forgotten` is what it was when the connection was made.
+    fn swallow(&self, has_lost_data: &AtomicBool, forgotten: usize) -> bool {
+        if self.swallow.load(SeqCst) || self.forgotten.load(SeqCst) != forgotten {
             has_lost_data.store(true, SeqCst);
         }
         has_lost_data.load(SeqCst)

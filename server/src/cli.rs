@@ -231,9 +231,10 @@ impl Overrides {
             store.redis = set.urls(self.redis_url.as_slice(), "store.redis", "REDIS_URL").pop();
             store.cluster = set.urls(&self.redis_cluster, "store.cluster", "REDIS_CLUSTER");
             let urls = set.urls(&self.redis_sentinel, "store.sentinel", "REDIS_SENTINEL");
-            let service = store.sentinel.take().map(|sentinel| sentinel.service);
-            let service = service.unwrap_or_default();
-            store.sentinel = (!urls.is_empty()).then_some(Sentinel { urls, service });
+            let sentinel = store.sentinel.take();
+            let (service, primary) = sentinel
+                .map_or_else(Default::default, |sentinel| (sentinel.service, sentinel.primary));
+            store.sentinel = (!urls.is_empty()).then_some(Sentinel { urls, service, primary });
         }
         let service = self.redis_sentinel_service.as_ref().filter(|service| !service.is_empty());
         match (&mut store.sentinel, service) {

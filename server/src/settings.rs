@@ -69,6 +69,21 @@ impl Settings {
         if servers.iter().filter(|is_given| **is_given).count() > 1 {
             add("store", "store: give only one of `redis`, `cluster` and `sentinel`");
         }
+        if store.password_file.is_some()
+            && !servers.contains(&true)
+            && !incomplete.contains("store")
+        {
+            let setting = "store.password_file";
+            add(setting, "store.password_file: without Redis there is no password");
+        }
+        for (setting, time) in [
+            ("store.max_connection_age", store.max_connection_age),
+            ("store.keepalive", store.keepalive),
+        ] {
+            if time.is_some_and(|time| time.is_zero()) {
+                add(setting, &format!("{setting}: must be more than 0s"));
+            }
+        }
         if store.tls.is_some() && !servers.contains(&true) && !incomplete.contains("store") {
             add("store.tls", "store.tls: without Redis there is nothing to encrypt");
         }
@@ -177,6 +192,14 @@ pub(crate) struct StoreSettings {
     pub(crate) cluster: Vec<RedisUrl>,
     pub(crate) sentinel: Option<Sentinel>,
     pub(crate) tls: Option<StoreTls>,
+    /// A file with the password, which is read for each connection.
+    pub(crate) password_file: Option<PathBuf>,
+    /// How long a connection is used.
+    #[serde(with = "humantime_serde")]
+    pub(crate) max_connection_age: Option<Duration>,
+    /// How long a connection is idle before a ping.
+    #[serde(with = "humantime_serde")]
+    pub(crate) keepalive: Option<Duration>,
     pub(crate) key_prefix: Option<String>,
     /// Connections to each server.
     pub(crate) connections: Option<NonZeroUsize>,
@@ -206,6 +229,8 @@ pub(crate) struct Sentinel {
     pub(crate) urls: Vec<RedisUrl>,
     /// The name of the primary.
     pub(crate) service: String,
+    /// A URL with the user, password and database of the primary, if they differ from the sentinels'.
+    pub(crate) primary: Option<RedisUrl>,
 }
 
 /// PEM files for `rediss://`.
@@ -216,6 +241,8 @@ pub(crate) struct StoreTls {
     pub(crate) ca: Option<PathBuf>,
     /// What this process shows to the servers.
     pub(crate) client: Option<Tls>,
+    /// The name in the certificates of the servers, instead of their host.
+    pub(crate) name: Option<String>,
     /// Of what was in the files, so that other contents are another setting.
     #[serde(skip)]
     pub(crate) digest: Vec<u8>,

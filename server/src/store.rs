@@ -1,9 +1,14 @@
 //! The store of the settings.
 
 use std::error::Error;
+use std::path::Path;
+use std::{fs, io};
 
-use fleetlimit::{AnyStore, MemoryStore, RedisStore};
-use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use fleetlimit::{
+    AnyStore, MemoryStore, RedisCredentials, RedisServer, RedisStore, SentinelService,
+};
+use redis::{ConnectionAddr, IntoConnectionInfo, TlsCertificates};
+use tokio::task::spawn_blocking;
 
 use crate::secret::RedisUrl;
 use crate::settings::{Sentinel, StoreSettings};
@@ -16,14 +21,20 @@ pub(crate) fn open(
     tls: Option<&TlsCertificates>,
 ) -> Result<AnyStore, Box<dyn Error>> {
     let StoreSettings { redis, cluster, sentinel, max_keys, .. } = settings;
-    let servers =
-        |urls: &[RedisUrl]| urls.iter().map(|url| server(url, tls)).collect::<Result<Vec<_>, _>>();
-    let store = if let Some(Sentinel { urls, service }) = sentinel {
-        RedisStore::open_sentinel(servers(urls)?, service.as_str())?
+    let server = |url: &RedisUrl| server(url, settings, tls);
+    let store = if let Some(Sentinel { urls, service, primary }) = sentinel {
+        let service = SentinelService::new(service.as_str());
+        RedisStore::open_sentinel(
+            urls.iter().map(|url| encrypted(url, tls)).collect::<Result<Vec<_>, _>>()?,
+            match primary.as_ref().or(urls.first()) {
+                Some(url) => service.primary(server(url)?),
+                None => service,
+            },
+        )?
     } else if !cluster.is_empty() {
-        RedisStore::open_cluster(servers(cluster)?)?
+        RedisStore::open_cluster(cluster.iter().map(server).collect::<Result<Vec<_>, _>>()?)?
     } else if let Some(url) = redis {
-        RedisStore::open(server(url, tls)?)?
+        RedisStore::open(server(url)?)?
     } else {
         let store = max_keys.map_or_else(MemoryStore::new, MemoryStore::with_max_keys);
         return Ok(store.into());
@@ -34,6 +45,14 @@ pub(crate) fn open(
     };
     let store = match settings.connections {
         Some(connections) => store.connections(connections),
+        None => store,
+    };
+    let store = match settings.max_connection_age {
+        Some(age) => store.max_connection_age(age),
+        None => store,
+    };
+    let store = match settings.keepalive {
+        Some(idle) => store.keepalive(idle),
         None => store,
     };
     let store = match settings.instances {
@@ -51,17 +70,54 @@ pub(crate) fn kind(store: &AnyStore) -> &'static str {
     if matches!(store, AnyStore::Memory(_)) { "memory" } else { "redis" }
 }
 
-fn server(url: &RedisUrl, tls: Option<&TlsCertificates>) -> Result<ConnectionInfo, Box<dyn Error>> {
+/// A server with buckets: its URL with all settings of the file.
+fn server(
+    url: &RedisUrl,
+    settings: &StoreSettings,
+    tls: Option<&TlsCertificates>,
+) -> Result<RedisServer, Box<dyn Error>> {
+    let mut server = encrypted(url, tls)?;
+    if let Some(name) = settings.tls.as_ref().and_then(|tls| tls.name.as_deref()) {
+        server = server.tls_name(name);
+    }
+    let Some(file) = &settings.password_file else { return Ok(server) };
     let info = url.expose().into_connection_info()?;
-    let Some(tls) = tls else { return Ok(info) };
-    match info.addr() {
+    if info.redis_settings().password().is_some() {
+        return Err(format!("store.password_file: remove the password from {url}").into());
+    }
+    let user = info.redis_settings().username().map(str::to_owned);
+    // Otherwise the first check would find out.
+    credentials(user.clone(), file)
+        .map_err(|error| format!("store.password_file: {}: {error}", file.display()))?;
+    let file = file.clone();
+    Ok(server.credentials(move || {
+        let (user, file) = (user.clone(), file.clone());
+        async move { spawn_blocking(move || credentials(user, &file)).await? }
+    }))
+}
+
+fn credentials(user: Option<String>, file: &Path) -> io::Result<RedisCredentials> {
+    let text = fs::read_to_string(file)?;
+    let password = text.trim_end_matches(['\r', '\n']);
+    if password.is_empty() {
+        return Err(io::Error::other("the file is empty"));
+    }
+    Ok(match user {
+        Some(user) => RedisCredentials::new(user, password),
+        None => RedisCredentials::password(password),
+    })
+}
+
+/// A server of any kind with these certificates.
+fn encrypted(url: &RedisUrl, tls: Option<&TlsCertificates>) -> Result<RedisServer, Box<dyn Error>> {
+    let server = RedisServer::from(url.expose());
+    let Some(tls) = tls else { return Ok(server) };
+    match url.expose().into_connection_info()?.addr() {
         ConnectionAddr::TcpTls { insecure: true, .. } if tls.root_cert.is_some() => {
             Err(format!("store.tls.ca: remove `#insecure` from {url}, which trusts everyone")
                 .into())
         }
-        ConnectionAddr::TcpTls { .. } => {
-            Ok(Client::build_with_tls(info, tls.clone())?.get_connection_info().clone())
-        }
+        ConnectionAddr::TcpTls { .. } => Ok(server.certificates(tls.clone())),
         _ => Err(format!("store.tls: {url} is not encrypted: use rediss://").into()),
     }
 }

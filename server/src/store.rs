@@ -86,26 +86,27 @@ fn server(
         return Err(format!("store.password_file: remove the password from {url}").into());
     }
     let user = info.redis_settings().username().map(str::to_owned);
-    // Otherwise the first check would find out.
-    credentials(user.clone(), file)
-        .map_err(|error| format!("store.password_file: {}: {error}", file.display()))?;
     let file = file.clone();
     Ok(server.credentials(move || {
         let (user, file) = (user.clone(), file.clone());
-        async move { spawn_blocking(move || credentials(user, &file)).await? }
+        async move {
+            let password = spawn_blocking(move || password(&file)).await??;
+            Ok::<_, io::Error>(match user {
+                Some(user) => RedisCredentials::new(user, password),
+                None => RedisCredentials::password(password),
+            })
+        }
     }))
 }
 
-fn credentials(user: Option<String>, file: &Path) -> io::Result<RedisCredentials> {
-    let text = fs::read_to_string(file)?;
-    let password = text.trim_end_matches(['\r', '\n']);
-    if password.is_empty() {
+/// Reads the password of `store.password_file`.
+pub(crate) fn password(file: &Path) -> io::Result<String> {
+    let mut text = fs::read_to_string(file)?;
+    text.truncate(text.trim_end_matches(['\r', '\n']).len());
+    if text.is_empty() {
         return Err(io::Error::other("the file is empty"));
     }
-    Ok(match user {
-        Some(user) => RedisCredentials::new(user, password),
-        None => RedisCredentials::password(password),
-    })
+    Ok(text)
 }
 
 /// A server of any kind with these certificates.

@@ -97,6 +97,13 @@ impl Reader {
         }
         let tls = settings.tls.as_mut().map(|files| self.store_tls(files));
         let is_tls_valid = tls.as_ref().is_none_or(Option::is_some);
+        if let Some(file) = &settings.password_file {
+            // Otherwise the first check would find out.
+            let password = store::password(file);
+            password
+                .map_err(|error| self.add_error("store.password_file", in_file(file, error)))
+                .ok()?;
+        }
         let store = store::open(settings, tls.flatten().as_ref());
         let store = store.map_err(|error| self.add_error(settings.servers(), error)).ok()?;
         // Only a limiter checks the prefix of its keys.

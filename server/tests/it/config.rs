@@ -643,6 +643,41 @@ store: {{ redis: 'rediss://a', key_prefix: 'a b', tls: {{ {client} }} }}"
 }
 
 #[test]
+fn a_password_file_that_cannot_be_used_is_found_before_the_start() {
+    for (store, error) in [
+        ("redis: 'redis://a', password_file: none", "30: none: No such file"),
+        ("redis: 'redis://a', password_file: /dev/null", "30: /dev/null: the file is empty"),
+        (
+            "redis: 'redis://:x@a', password_file: Cargo.toml",
+            "10: store.password_file: remove the password from redis://a",
+        ),
+        ("password_file: Cargo.toml", "10: store.password_file: without Redis"),
+    ] {
+        assert_errors(
+            &format!("policies: {{ p: {{ q: 1/s }} }}\nstore: {{ {store} }}"),
+            &[],
+            &[&format!("settings.yaml:2:{error}")],
+        );
+    }
+}
+
+#[test]
+fn settings_of_connections_that_make_no_sense_are_found_before_the_start() {
+    for (store, error) in [
+        ("max_connection_age: 0s, redis: 'redis://a'", "store.max_connection_age: must be more"),
+        ("keepalive: 0s, redis: 'redis://a'", "store.keepalive: must be more"),
+        ("redis: 'redis://a', tls: { name: a }", "store.tls: redis://a is not encrypted"),
+        ("redis: 'rediss://a', tls: { name: 'a:6379' }", "invalid TLS name"),
+    ] {
+        assert_errors(
+            &format!("policies: {{ p: {{ q: 1/s }} }}\nstore: {{ {store} }}"),
+            &[],
+            &[&format!("settings.yaml:2:10: {error}")],
+        );
+    }
+}
+
+#[test]
 fn the_documented_settings_are_valid() {
     let block = |page: &'static str, n| {
         page.split("```yaml\n").nth(n).unwrap().split("```").next().unwrap()

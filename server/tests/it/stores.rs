@@ -10,7 +10,7 @@ use tonic::Code as Grpc;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 
-use crate::common::{FREE_PORTS, PATIENCE, Redis, Server, request, until};
+use crate::common::{FREE_PORTS, Files, PATIENCE, Redis, Server, request, until};
 use crate::redis_servers::{Cluster, Sentinel};
 
 const DOMAIN: &str = "
@@ -409,4 +409,49 @@ async fn health_checks_over_grpc_follow_the_store_as_readyz_does() {
             }
         }
     }
+}
+
+async fn is_decided(server: &Server) -> bool {
+    let check = reqwest::Client::new().post(server.http("/v1/check"));
+    let response = check.json(&json!({ "policy": "a", "key": "ada" })).send().await.unwrap();
+    response.status().is_success()
+}
+
+#[tokio::test]
+async fn a_password_that_rotates_in_its_file_needs_no_restart() {
+    let redis = Redis::start().await;
+    let set_password = async |password: &str| {
+        let user = ["ACL", "SETUSER", "app", "on", "resetpass", password, "~*", "+@all"];
+        redis.query::<()>(&user).await;
+    };
+    set_password(">first").await;
+    let files = Files::new(&[("password", "first\n")]);
+    let server = Server::with_settings(&format!(
+        "store: {{ redis: 'redis://app@127.0.0.1:{}', password_file: {:?} }}\n\
+         checks: {{ timeout: 4s, failure_mode: closed }}\npolicies: {{ a: {{ q: 900/s }} }}",
+        redis.port(),
+        files.path("password"),
+    ));
+    until(async || is_decided(&server).await).await;
+    files.write("password", "second\r\n");
+    set_password(">second").await;
+    redis.query::<()>(&["CLIENT", "KILL", "USER", "app"]).await;
+    until(async || is_decided(&server).await).await;
+}
+
+#[tokio::test]
+async fn the_primary_of_sentinels_may_have_its_own_login() {
+    let sentinel = Sentinel::start().await;
+    sentinel
+        .primary()
+        .query::<()>(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all"])
+        .await;
+    sentinel.primary().query::<()>(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]).await;
+    let server = Server::with_settings(&format!(
+        "store: {{ sentinel: {{ urls: {}, service: {}, primary: 'redis://app:secret@primary' }} }}\n\
+         checks: {{ timeout: 4s, failure_mode: closed }}\npolicies: {{ a: {{ q: 900/s }} }}",
+        list(&sentinel.urls()),
+        sentinel.service_name(),
+    ));
+    until(async || is_decided(&server).await).await;
 }

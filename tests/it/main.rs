@@ -19,6 +19,7 @@ mod faults;
 mod grpc;
 mod harness;
 mod hooks;
+mod idle;
 mod known_failures;
 mod layer;
 mod local;

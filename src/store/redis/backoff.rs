@@ -7,17 +7,14 @@ const FIRST: Duration = Duration::from_millis(50);
 /// Short enough that checks are decided again within a second after an outage.
 pub(super) const LONGEST: Duration = Duration::from_millis(500);
 
-/// Allows one attempt per period. The period grows until a connection proves stable.
-#[derive(Debug)]
+/// Allows one attempt per period. The period grows until a connection proves stable, or nobody has needed one
+/// for a while.
+#[derive(Debug, Default)]
 pub(super) struct Backoff {
+    /// The period after the next attempt. It is 0 for the first one, which may be repeated at once: a task that
+    /// has failed to connect while the process was idle delays no check.
     period: Duration,
     next: Option<Instant>,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { period: FIRST, next: None }
-    }
 }
 
 impl Backoff {
@@ -28,8 +25,11 @@ impl Backoff {
     /// An attempt begins. `jitter` is a random number from 0 to 1, so that the processes of a fleet
     /// do not all try at the same times.
     pub(super) fn tried(&mut self, now: Instant, jitter: f64) {
+        if self.next.is_some_and(|next| next + LONGEST <= now) {
+            self.reset();
+        }
         self.next = Some(now + self.period.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0)));
-        self.period = (self.period * 2).min(LONGEST);
+        self.period = (self.period * 2).clamp(FIRST, LONGEST);
     }
 
     /// The last connection worked for a while, so the next attempt need not wait.
@@ -64,9 +64,22 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_long_after_the_others_may_be_repeated_at_once() {
+        let (mut backoff, mut now) = (Backoff::default(), Instant::now());
+        for _ in 0..10 {
+            backoff.tried(now, 1.0);
+            assert!(backoff.may_try(now));
+            backoff.tried(now, 1.0);
+            assert!(!backoff.may_try(now + FIRST - Duration::from_millis(1)));
+            assert!(backoff.may_try(now + FIRST));
+            now += FIRST + LONGEST;
+        }
+    }
+
+    #[test]
     fn a_stable_connection_is_replaced_at_once() {
         let (mut backoff, now) = (Backoff::default(), Instant::now());
-        backoff.tried(now, 1.0);
+        (0..2).for_each(|_| backoff.tried(now, 1.0));
         assert!(!backoff.may_try(now));
         backoff.reset();
         assert!(backoff.may_try(now));

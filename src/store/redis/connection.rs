@@ -123,10 +123,6 @@ impl Connection {
         self.state().health.was_stable(now)
     }
 
-    pub(super) fn has_calls_in_flight(&self, now: Instant) -> bool {
-        self.state().health.silence(now).is_some()
-    }
-
     /// Why it was closed, if it was.
     pub(super) fn closed(&self) -> Option<Error> {
         let closed = self.state().closed.clone();

@@ -121,8 +121,8 @@ impl SharedConnection {
         }
     }
 
-    /// The connection, made first if there is none. Only the caller that begins an attempt after a
-    /// failure waits for it; the others fail immediately.
+    /// The connection, made first if there is none. Fails immediately if it is not yet time for another
+    /// attempt.
     async fn acquire(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
         let mut has_tried = false;
         loop {
@@ -192,10 +192,6 @@ impl Established for Arc<Connection> {
 
     fn was_stable(&self, now: Instant) -> bool {
         Connection::was_stable(self, now)
-    }
-
-    fn has_calls_in_flight(&self, now: Instant) -> bool {
-        Connection::has_calls_in_flight(self, now)
     }
 
     fn closed(&self) -> Option<Error> {

@@ -43,6 +43,8 @@ pub(super) struct Check {
     has_failed_open: bool,
     /// Whether it must be decided, because nothing was wrong when it started.
     is_owed: bool,
+    /// The same, because nothing has started since before a fault that is over.
+    is_after_idle: bool,
 }
 
 #[derive(Debug)]
@@ -54,7 +56,13 @@ pub(super) enum Progress {
 }
 
 impl Check {
-    pub(super) fn new(queue: QueueId, start: Micros, deadline: Micros, is_owed: bool) -> Self {
+    pub(super) fn new(
+        queue: QueueId,
+        start: Micros,
+        deadline: Micros,
+        is_owed: bool,
+        is_after_idle: bool,
+    ) -> Self {
         Self {
             queue,
             start,
@@ -66,6 +74,7 @@ impl Check {
             is_decided: false,
             has_failed_open: false,
             is_owed,
+            is_after_idle,
         }
     }
 }
@@ -139,7 +148,8 @@ impl World {
             _ => false,
         };
         let was_disturbed = process.disturbed_until + SECOND > check.start;
-        let is_owed = check.is_owed && !was_disturbed && !is_stuck && !check.is_redirected;
+        let is_owed = check.is_after_idle
+            || (check.is_owed && !was_disturbed && !is_stuck && !check.is_redirected);
         self.stats.owed += u64::from(is_owed);
         match result {
             Ok(verdict) => {
@@ -167,7 +177,12 @@ impl World {
         let now = self.now;
         let attempts = &mut self.processes[process].attempts[node];
         let (last, count) = attempts.unwrap_or((0, 0));
-        let period = ((50 * MS) << count.saturating_sub(1).min(4)).min(500 * MS);
+        let period = match count {
+            0 | 1 => 0,
+            _ => ((50 * MS) << (count - 2).min(4)).min(500 * MS),
+        };
+        let is_far_apart = now - last >= period / 2 + 500 * MS;
+        let count = if is_far_apart { 0 } else { count };
         *attempts = Some((now, count + 1));
         if count > 0 && now - last < period / 2 {
             self.violated(format!(

@@ -70,10 +70,6 @@ impl Established for Rc<Connection> {
         self.health.borrow().was_stable(now)
     }
 
-    fn has_calls_in_flight(&self, now: Instant) -> bool {
-        self.health.borrow().silence(now).is_some()
-    }
-
     fn closed(&self) -> Option<Error> {
         let closed = self.closed.borrow().clone();
         closed.or_else(|| self.is_disconnected.get().then(super::world::disconnected))

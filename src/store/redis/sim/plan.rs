@@ -36,7 +36,17 @@ pub(super) struct Plan {
     pub(super) gap: Micros,
     pub(super) cancelled_percent: u64,
     pub(super) load: Load,
+    /// The only fault of such a run is a restart of a node meanwhile.
+    pub(super) idle: Option<Idle>,
     pub(super) faults: Vec<Fault>,
+}
+
+/// A time without checks, and how many checks each process starts when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Idle {
+    pub(super) from: Micros,
+    pub(super) until: Micros,
+    pub(super) burst: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,8 +160,13 @@ impl Plan {
             gap,
             cancelled_percent: random.pick(&[0, 5, 50]),
             load: Load::Light,
+            idle: None,
             faults: Vec::new(),
         };
+        if random.chance(10) {
+            plan.restart_while_idle(random);
+            return plan;
+        }
         for _ in 0..random.range(0..5) {
             let fault = plan.fault(random);
             plan.faults.push(fault);
@@ -178,8 +193,26 @@ impl Plan {
             gap: 10 * processes,
             cancelled_percent: 0,
             load: Load::Overload,
+            idle: None,
             faults: Vec::new(),
         }
+    }
+
+    /// The connections have worked for a while or not. The restart is noticed, and the node works again when
+    /// the burst comes. No timeout is so short that a breaker was open before, because its probes would go on.
+    fn restart_while_idle(&mut self, random: &mut Random) {
+        let least = least_timeout(3 * self.round_trip);
+        self.timeouts.iter_mut().for_each(|timeout| *timeout = least.max(*timeout));
+        let from = random.range(100 * MS..SECOND);
+        // What has started before has ended by then.
+        let at = from + random.range(400 * MS..SECOND);
+        let until = at + random.range(100 * MS..2 * SECOND);
+        let pause = if random.chance(50) { 0 } else { random.range(0..2 * SECOND) };
+        let burst = random.pick(&[1, 2, 10, 50]);
+        self.idle = Some(Idle { from, until: until + pause, burst });
+        self.end = until + pause + SECOND;
+        let node = random.index(self.nodes);
+        self.faults.push(Fault { at, until, kind: Kind::Refuse, process: 0, node, slot: 0 });
     }
 
     /// The same at half of the capacity and more, and up to the longest round trip that a timeout of
@@ -245,7 +278,7 @@ impl Plan {
 
     /// Whether a connection is used so often that its failure is noticed soon.
     pub(super) fn is_busy(&self) -> bool {
-        self.gap * self.nodes as u64 <= 10 * MS
+        self.idle.is_none() && self.gap * self.nodes as u64 <= 10 * MS
     }
 
     /// How many checks a second the server decides.

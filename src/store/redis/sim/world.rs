@@ -232,7 +232,15 @@ impl World {
         if paused_until > self.now {
             return self.push(paused_until, Event::Arrive(process));
         }
-        self.check(process);
+        if let Some(idle) = self.plan.idle
+            && (idle.from..idle.until).contains(&self.now)
+        {
+            return self.push(idle.until, Event::Arrive(process));
+        }
+        let burst = self.plan.idle.filter(|idle| idle.until == self.now);
+        for _ in 0..burst.map_or(1, |idle| idle.burst) {
+            self.check(process);
+        }
         let gap = self.plan.gap;
         let next = self.now + self.random.range(gap / 2..gap * 3 / 2 + 1);
         if next < self.plan.end {
@@ -255,9 +263,10 @@ impl World {
         let deadline = self.now + timeout;
         let connection = self.processes[process].links[node].established().cloned();
         let is_owed = self.is_owed(process, timeout, connection.as_ref());
+        let is_after_idle = self.plan.idle.is_some_and(|idle| idle.until == self.now);
         self.stats.checks += 1;
         self.processes[process].starts.push(self.now);
-        self.checks.push(Check::new(id, self.now, deadline, is_owed));
+        self.checks.push(Check::new(id, self.now, deadline, is_owed, is_after_idle));
         let waker: Waker = Arc::new(CheckWaker { check, woken: self.woken.clone() }).into();
         let (key, op) = (Key::from(number), Op::acquire(UNIT + check as u64));
         let is_trial = self.breaker(id).starts_trial(now);
@@ -349,7 +358,7 @@ impl World {
             self.report(id, BreakerFault::Late);
         }
         drop(fired);
-        if self.random.chance(10) && self.now < self.plan.end {
+        if self.plan.idle.is_none() && self.random.chance(10) && self.now < self.plan.end {
             // Another thread adds a check while the timer holds no lock.
             self.check(id.0);
         }

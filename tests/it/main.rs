@@ -32,6 +32,7 @@ mod oracle;
 mod outages;
 mod queue;
 mod recovery;
+mod runtimes;
 mod server_errors;
 mod services;
 mod settlement;

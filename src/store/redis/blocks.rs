@@ -32,6 +32,8 @@ pub(super) struct RedisBlocks {
     /// How many replies have replaced it.
     version: Mutex<u64>,
     is_following: AtomicBool,
+    /// When to read it next. The runtime of the task that does may end before.
+    due: Mutex<Instant>,
     has_warned: AtomicBool,
     this: Weak<Self>,
 }
@@ -45,6 +47,7 @@ impl RedisBlocks {
             known: KnownBlocks::default(),
             version: Mutex::default(),
             is_following: AtomicBool::new(false),
+            due: Mutex::new(Instant::now()),
             has_warned: AtomicBool::new(false),
             this: this.clone(),
         })
@@ -89,7 +92,11 @@ impl RedisBlocks {
     }
 
     fn version(&self) -> MutexGuard<'_, u64> {
-        self.version.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.version)
+    }
+
+    fn due(&self) -> Instant {
+        *lock(&self.due)
     }
 
     /// Once, because it does not change unless someone changes the permissions.
@@ -152,15 +159,22 @@ impl Drop for Following {
 }
 
 async fn follow(following: Following) {
-    while let Some(blocks) = following.0.upgrade() {
+    loop {
+        let Some(due) = following.0.upgrade().map(|blocks| blocks.due()) else { return };
+        timer::sleep_until(due).await;
+        let Some(blocks) = following.0.upgrade() else { return };
         // While Redis fails, the blocks that are known go on.
         if let Err(error) = blocks.refresh().await {
             blocks.warn(&error);
         }
-        drop(blocks);
         // With jitter, so that the instances do not all come at the same times.
-        timer::sleep_until(Instant::now() + INTERVAL.mul_f64(0.75 + 0.25 * random::unit())).await;
+        *lock(&blocks.due) = Instant::now() + INTERVAL.mul_f64(0.75 + 0.25 * random::unit());
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that panics runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The reply is not trusted.

@@ -176,11 +176,12 @@ mod tests {
     use crate::store::Op;
 
     /// As when the runtime shuts down before the call is sent again.
-    #[test]
-    fn checks_whose_call_is_never_sent_again_do_not_wait_forever() {
+    #[tokio::test]
+    async fn checks_whose_call_is_never_sent_again_do_not_wait_forever() {
         let topology = Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
         let (timeout, waker) = (Duration::from_secs(9), Waker::noop());
-        let queue = NodeQueue::new(topology.clone(), topology.connections(0), timeout);
+        let (connections, runtime) = (topology.connections(0), tokio::runtime::Handle::current());
+        let queue = NodeQueue::new(topology.clone(), connections, timeout, &runtime);
         let (policy, op) = (RedisPolicy::for_tests(timeout), Op::acquire(1));
         let mut state = QueueState::new(timeout);
         let (batch, index) =

@@ -53,6 +53,8 @@ pub(super) struct Membership {
     me: InstanceId,
     local: Arc<Local>,
     is_registering: AtomicBool,
+    /// When to register next. The runtime of the task that does may end before.
+    due: Mutex<Instant>,
     has_left: AtomicBool,
     /// How many registrations in a row have failed.
     missed: AtomicU32,
@@ -92,6 +94,7 @@ impl Membership {
             me: random_id(),
             local,
             is_registering: AtomicBool::new(false),
+            due: Mutex::new(Instant::now()),
             has_left: AtomicBool::new(false),
             missed: AtomicU32::new(0),
             presence: Mutex::new(Presence::new(Moment::now())),
@@ -125,7 +128,9 @@ impl Membership {
     /// Signs off, so that the others divide what was this instance's share.
     pub(super) async fn leave(&self) {
         self.has_left.store(true, Ordering::Relaxed);
-        if self.is_registering.load(Ordering::Relaxed) {
+        // The runtime that has registered it may have ended.
+        let is_registered = self.known.load(Ordering::Relaxed) > 0;
+        if is_registered || self.is_registering.load(Ordering::Relaxed) {
             let _ = self.call(SIGN_OFF).await;
         }
     }
@@ -244,8 +249,12 @@ impl Membership {
         }
     }
 
+    fn due(&self) -> Instant {
+        *lock(&self.due)
+    }
+
     fn weight(&self) -> u32 {
-        let mut demand = self.demand.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut demand = lock(&self.demand);
         let (now, checks) = (Instant::now(), self.local.take_demand());
         let seconds = now.saturating_duration_since(demand.since).as_secs_f64();
         let latest = checks as f64 / seconds.max(0.5);
@@ -258,6 +267,11 @@ impl Membership {
         demand.since = now;
         (demand.per_second as u32).saturating_add(LEAST_WEIGHT).min(1_000_000_000)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that panics runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn interval(instances: usize) -> Duration {
@@ -282,7 +296,10 @@ impl Drop for Registration {
 }
 
 async fn register(registration: Registration) {
-    while let Some(membership) = registration.0.upgrade() {
+    loop {
+        let Some(due) = registration.0.upgrade().map(|membership| membership.due()) else { return };
+        timer::sleep_until(due).await;
+        let Some(membership) = registration.0.upgrade() else { return };
         if membership.has_left.load(Ordering::Relaxed) {
             return;
         }
@@ -294,9 +311,9 @@ async fn register(registration: Registration) {
         }
         let share = membership.local.share();
         membership.metrics.divided(share.instances(), share.fraction());
-        drop(membership);
         // With jitter, so that the instances do not all come at the same times.
-        timer::sleep_until(Instant::now() + pause.mul_f64(0.75 + 0.25 * random::unit())).await;
+        let pause = pause.mul_f64(0.75 + 0.25 * random::unit());
+        *lock(&membership.due) = Instant::now() + pause;
     }
 }
 

@@ -38,6 +38,7 @@ mod repayment;
 mod reply;
 mod round_trip;
 mod routes;
+mod runtime_end;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
@@ -95,25 +96,35 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// server and [`key_prefix`](Self::key_prefix).
 ///
 /// Cloning is cheap, and clones share their connections. Nothing connects before the first check,
-/// and Redis may start later. Checks share one connection per server by default
+/// and Redis may start later. The checks of a Tokio runtime share one connection per server by default
 /// ([`connections`](Self::connections)), which is replaced when it fails.
 ///
 /// A check takes at most one round trip, except for redirections in a cluster, and when the server
-/// has forgotten its scripts. Checks that arrive while calls are in flight go out together, whichever
-/// limiter on this store or its clones they come from, if the limiters have the same timeout. Beyond
-/// the capacity of Redis, these are rejected alike ([overload](crate::FailureMode#overload)). To isolate a policy, open a second store for it,
+/// has forgotten its scripts. Checks of a runtime that arrive while calls are in flight go out together,
+/// whichever limiter on this store or its clones they come from, if the limiters have the same timeout. Beyond
+/// the capacity of Redis, these are rejected alike ([overload](crate::FailureMode#overload)). To isolate a
+/// policy, open a second store for it,
 /// with another key prefix. A call is sent again only after a reply that proves that it did not run.
 ///
 /// # Runtimes
 ///
-/// Connections and calls run as tasks on the Tokio runtime of the check that starts them, even when
-/// they also serve checks from other runtimes. The runtime needs its I/O driver (`enable_all` or
-/// `enable_io`). Without it Tokio panics in the store's task, and the check fails with an
-/// [`Unavailable`](crate::ErrorKind::Unavailable) error. If several runtimes share a store, keep
-/// all of them running. While a `current_thread` runtime is not inside `block_on`, checks in other
-/// runtimes may have to wait for its tasks, at most until their timeout.
+/// Connections and calls run as tasks on the Tokio runtime of the check. The runtime needs its I/O driver
+/// (`enable_all` or `enable_io`). Without it Tokio panics in the store's task, and the check fails with an
+/// [`Unavailable`](crate::ErrorKind::Unavailable) error.
 ///
-/// The probes that notice when a failed server works again are such tasks, too. A program that calls
+/// Each runtime that checks has its own connections to each server, which end with the runtime. So a store
+/// may outlive runtimes, for example in a `static` that tests share, and no check waits for a task of another
+/// runtime or fails with it. With a runtime per thread, as in actix-web, there are so many connections from a
+/// process, and each batch has the checks of one thread. The first check in a runtime has to connect first: a
+/// program that makes a runtime for each check does so each time, and needs a timeout that is long enough
+/// for it. A call that is in flight when its runtime ends is lost: if it ran, it is charged.
+///
+/// One of the runtimes registers this instance, reads the block list and the slots of a cluster, watches the
+/// sentinels, and charges what was taken locally. When that runtime ends, another one goes on with it at its
+/// next check. While it stands still, as a `current_thread` runtime does outside of `block_on`, nobody does.
+/// A pool may hand out a connection that the application has made in another runtime, and that ends with it.
+///
+/// The probes that notice when a failed server works again are tasks of the runtime, too. A program that calls
 /// `block_on` of a `current_thread` runtime for each check gives them no time. So a check is sent to the
 /// server instead, at most one in twice the timeout plus 250 ms, and can take its whole timeout. If connecting
 /// takes longer than the timeout, the server may never be used again: in such a program, use a
@@ -379,8 +390,8 @@ impl RedisStore {
         Self { key_prefix: prefix.into(), fleet: Arc::default(), ..self }
     }
 
-    /// Sets the number of connections to each server (with a cluster pool, for each primary): 1 by default.
-    /// Calls are spread over the connections in turn, and each connection pipelines its calls. More can
+    /// Sets the number of connections of each runtime to each server (with a cluster pool, for each primary):
+    /// 1 by default. Calls are spread over the connections in turn, and each connection pipelines its calls. More can
     /// help where the connection itself is the bottleneck, as with TLS.
     #[must_use]
     pub fn connections(self, connections: NonZeroUsize) -> Self {

@@ -1,4 +1,5 @@
-//! The queue of one server: a batch is whatever has arrived while others were in flight.
+//! A queue of the checks of one runtime for one server: a batch is whatever has arrived while others were in
+//! flight.
 //!
 //! A lone check is sent at once, by its own future. When more arrive, a flusher task takes the
 //! pending batch, sends it, and ends when nothing is pending. So no check waits for a timer to fill
@@ -9,7 +10,7 @@
 use std::future::poll_fn;
 use std::mem;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -21,9 +22,10 @@ use super::connection::Connection;
 use super::flight::{End, Flight};
 use super::policy::RedisPolicy;
 use super::probe::{Prober, Target};
-use super::queue::{LoneCall, Place, no_runtime, too_late};
+use super::queue::{LoneCall, Place, too_late};
 use super::queue_state::{Next, QueueState};
-use super::shared_connection::ConnectionSet;
+use super::runtime_end::EndWatch;
+use super::shared_connection::{ConnectionSet, RuntimeConnections};
 use super::timer::{self, Timer};
 use super::topology::Topology;
 use super::window::Sent;
@@ -34,6 +36,12 @@ use crate::{Error, ErrorKind, Key, random};
 pub(super) struct NodeQueue {
     pub(super) topology: Topology,
     pub(super) connections: Arc<ConnectionSet>,
+    /// Those of the runtime.
+    own: Arc<RuntimeConnections>,
+    /// Where its tasks run.
+    runtime: Handle,
+    /// Removes the queue when the runtime ends.
+    pub(super) end: OnceLock<EndWatch>,
     state: Mutex<State>,
 }
 
@@ -41,20 +49,20 @@ pub(super) struct NodeQueue {
 struct State {
     queue: QueueState,
     breaker: Breaker,
-    /// Where flushers run.
-    runtime: Option<Handle>,
 }
 
 impl NodeQueue {
-    /// The queue of the checks with this timeout.
+    /// The queue of the checks with this timeout in a runtime.
     pub(super) fn new(
         topology: Topology,
         connections: Arc<ConnectionSet>,
         timeout: Duration,
+        runtime: &Handle,
     ) -> Self {
-        let queue = QueueState::new(timeout);
-        let state = State { queue, breaker: Breaker::new(timeout), runtime: None };
-        Self { topology, connections, state: Mutex::new(state) }
+        let state = State { queue: QueueState::new(timeout), breaker: Breaker::new(timeout) };
+        let (own, runtime) = (connections.of(runtime), runtime.clone());
+        let (end, state) = (OnceLock::new(), Mutex::new(state));
+        Self { topology, connections, own, runtime, end, state }
     }
 
     /// Whether a batch is in flight, or anything but this many queues uses the connections: not if the
@@ -116,9 +124,6 @@ impl NodeQueue {
         if let Some(error) = state.breaker.refusal(now) {
             return Err(error.clone());
         }
-        if state.runtime.is_none() {
-            state.runtime = Some(Handle::try_current().map_err(|_| no_runtime())?);
-        }
         let joined = state.queue.join(policy, key, slot, op, now, waker);
         let (batch, index) = joined.ok_or_else(|| self.unsent(&state.queue, now))?;
         let at = state.queue.arm(now);
@@ -126,11 +131,9 @@ impl NodeQueue {
         Ok(Place::shared(self, op, batch, index))
     }
 
-    /// Sends the checks that wait, if a batch may start. On this runtime, because the last one may have ended.
+    /// Sends the checks that wait, if a batch may start.
     pub(super) fn start(self: &Arc<Self>) {
-        let mut state = self.state();
-        state.runtime = Handle::try_current().ok().or(state.runtime.take());
-        self.unlock_and_start(state, Instant::now());
+        self.unlock_and_start(self.state(), Instant::now());
     }
 
     pub(super) fn enqueue(
@@ -150,11 +153,8 @@ impl NodeQueue {
             return Err(error);
         }
         if state.queue.is_alone()
-            && let Some(connection) = self.connections.established()
+            && let Some(connection) = self.own.established()
         {
-            if state.runtime.is_none() {
-                state.runtime = Handle::try_current().ok();
-            }
             let (batch, index) = state.queue.start_alone(policy, key, slot, op, now, waker);
             let flight = Flight::new(self.clone(), batch.clone());
             let at = state.queue.arm(now);
@@ -174,24 +174,13 @@ impl NodeQueue {
             return Err(self.unsent(&state.queue, now));
         };
         let starts = state.queue.may_start(now);
-        if starts || state.runtime.is_none() {
-            match Handle::try_current() {
-                Ok(runtime) => state.runtime = Some(runtime),
-                Err(_) => {
-                    drop(state);
-                    batch.cancel(index);
-                    return Err(no_runtime());
-                }
-            }
-        }
         if starts {
             state.queue.reserve(now);
         }
-        let runtime = starts.then(|| state.runtime.clone()).flatten();
         let at = state.queue.arm(now);
         self.unlock_and_arm(state, at);
-        if let Some(runtime) = runtime {
-            self.spawn_flusher(&runtime);
+        if starts {
+            self.spawn_flusher();
         }
         Ok(Place::shared(self, op, batch, index))
     }
@@ -222,18 +211,17 @@ impl NodeQueue {
 
     /// Starts the next batch if it may start.
     fn unlock_and_start(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) {
-        let Some(runtime) = state.runtime.clone() else { return };
         match state.queue.start_next(now) {
             Next::Starts => {
                 drop(state);
-                self.spawn_flusher(&runtime);
+                self.spawn_flusher();
             }
             Next::Waits(at) => self.unlock_and_arm(state, at),
         }
     }
 
-    fn spawn_flusher(self: &Arc<Self>, runtime: &Handle) {
-        runtime.spawn(Flusher { queue: self.clone(), is_done: false }.run());
+    fn spawn_flusher(self: &Arc<Self>) {
+        self.runtime.spawn(Flusher { queue: self.clone(), is_done: false }.run());
     }
 
     /// So many keys of a batch are sent on a connection that was made at `connected`.
@@ -314,16 +302,13 @@ impl NodeQueue {
 
     fn unlock_and_probe(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
+        state: MutexGuard<'_, State>,
         target: Target,
         now: Instant,
     ) {
-        let Some(runtime) = Handle::try_current().ok().or_else(|| state.runtime.clone()) else {
-            return state.breaker.abandoned();
-        };
         let patience = state.queue.probe_patience(now);
         drop(state);
-        runtime.spawn(Prober::new(self, target).run(patience));
+        self.runtime.spawn(Prober::new(self, target).run(patience));
     }
 
     /// A probe has ended. Returns when the next starts, unless the server works.
@@ -396,14 +381,23 @@ impl NodeQueue {
 
     /// Runs a task that outlives the check that starts it.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let runtime = Handle::try_current().ok().or_else(|| self.state().runtime.clone());
-        if let Some(runtime) = runtime {
-            runtime.spawn(task);
-        }
+        self.runtime.spawn(task);
+    }
+
+    /// A connection of the runtime for one call: see [`RuntimeConnections::acquire`].
+    pub(super) async fn acquire(&self) -> Result<Arc<Connection>, Error> {
+        self.own.acquire().await
     }
 
     fn unsent(&self, queue: &QueueState, now: Instant) -> Error {
         too_late(self.connections.server(), queue.is_answering(now))
+    }
+
+    /// Builds the calls of the checks that wait, as a flusher does before it sends them.
+    #[cfg(test)]
+    pub(super) fn freeze_waiting(&self) {
+        let batches = self.state().queue.waiting();
+        batches.iter().for_each(|batch| batch.freeze(|_| false, shut_down, |_| ()));
     }
 
     fn fail_all(&self, error: &Error) -> Vec<Arc<Batch>> {
@@ -435,14 +429,9 @@ impl Drop for NodeQueue {
 
 impl Timer for NodeQueue {
     fn fire(self: Arc<Self>, now: Instant) -> Option<Instant> {
-        let (fired, runtime) = {
-            let mut state = self.state();
-            let fired = state.queue.fire(now)?;
-            let runtime = fired.starts.then(|| state.runtime.clone()).flatten();
-            (fired, runtime)
-        };
-        if let Some(runtime) = runtime {
-            self.spawn_flusher(&runtime);
+        let fired = self.state().queue.fire(now)?;
+        if fired.starts {
+            self.spawn_flusher();
         }
         if fired.is_silent {
             self.report(Fault::Late, &fired.batches);
@@ -494,10 +483,10 @@ impl Flusher {
 
     /// A connection. One that takes longer to make than a check may take is a fault.
     async fn acquire(&self) -> Result<Arc<Connection>, Error> {
-        if let Some(connection) = self.queue.connections.established() {
+        if let Some(connection) = self.queue.own.established() {
             return Ok(connection);
         }
-        let mut acquiring = pin!(self.queue.connections.acquire());
+        let mut acquiring = pin!(self.queue.acquire());
         let deadline = Instant::now() + self.queue.timeout();
         if let Some(connection) = timer::timeout_at(deadline, acquiring.as_mut()).await {
             return connection;

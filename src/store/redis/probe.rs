@@ -141,7 +141,7 @@ async fn wait<T>(
 }
 
 async fn connect(queue: Arc<NodeQueue>) -> Result<Arc<Connection>, Error> {
-    let connection = queue.connections.acquire().await;
+    let connection = queue.acquire().await;
     connection.inspect_err(|_| queue.topology.failed(&queue.connections))
 }
 

@@ -1,36 +1,42 @@
-//! Where checks wait: each server has its own queues.
+//! Where checks wait: each server has its own queues, in each runtime.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 
 use super::batch::{Batch, CheckIndex};
 use super::node_queue::{NodeQueue, shut_down};
 use super::policy::RedisPolicy;
-use super::timer;
 use super::topology::{Destination, Topology};
+use super::{runtime_end, timer};
 use crate::store::{Observation, Observed, Op};
 use crate::verdict::Verdict;
 use crate::{Error, ErrorKind, Key};
 
-/// The queues of a store: one for each server and timeout. Policies with the same timeout share them,
-/// and so share batches too.
+/// The queues of a store: one for each runtime, server and timeout. Policies with the same timeout share
+/// them, and so share batches too.
 #[derive(Debug)]
 pub(super) struct Queues {
     pub(super) topology: Topology,
-    /// Read without a lock, and copied when a queue is added.
-    queues: ArcSwap<QueueMap>,
-    adding: Mutex<()>,
+    table: Arc<Table>,
 }
 
-type QueueMap = HashMap<(Destination, Duration), Arc<NodeQueue>, RandomState>;
+#[derive(Debug, Default)]
+struct Table {
+    /// Read without a lock, and copied when it changes.
+    queues: ArcSwap<QueueMap>,
+    changing: Mutex<()>,
+}
+
+/// A queue is removed when its runtime ends.
+type QueueMap = HashMap<(Id, Destination, Duration), Arc<NodeQueue>, RandomState>;
 
 /// A check that has not been answered yet. It joins a queue at its first poll.
 pub struct QueuedCheck(Progress);
@@ -57,6 +63,15 @@ impl QueuedCheck {
             Progress::New(_) => false,
             Progress::Queued(place) => place.batch.was_sent(place.index),
         }
+    }
+
+    /// Cancels the check. Returns whether the server may have received it.
+    pub(super) fn cancel(&mut self) -> bool {
+        if let Progress::Queued(place) = &self.0 {
+            // A charge reserves nothing that would have to be given back.
+            let _ = place.batch.cancel(place.index);
+        }
+        self.was_sent()
     }
 
     #[inline]
@@ -98,7 +113,7 @@ pub(super) type LoneCall = Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 impl Queues {
     pub(super) fn new(topology: Topology) -> Self {
-        Self { topology, queues: ArcSwap::default(), adding: Mutex::default() }
+        Self { topology, table: Arc::default() }
     }
 
     pub(super) fn poll(
@@ -135,7 +150,7 @@ impl Queues {
         waker: &Waker,
     ) -> Result<(Arc<NodeQueue>, QueuedCheck), Error> {
         let slot = self.slot(policy, key);
-        let queue = self.queue(slot, timeout);
+        let queue = self.queue(slot, timeout)?;
         let place = queue.add(policy, key, slot, op, waker)?;
         Ok((queue, QueuedCheck(Progress::Queued(place))))
     }
@@ -149,12 +164,12 @@ impl Queues {
         waker: &Waker,
     ) -> Result<Place, Error> {
         let slot = self.slot(policy, key);
-        let queues = self.queues.load();
+        let queues = self.table.queues.load();
         let added;
-        let queue = match queues.get(&(self.topology.destination(slot), policy.timeout)) {
+        let queue = match self.find(&queues, slot, policy.timeout) {
             Some(queue) => queue,
             None => {
-                added = self.queue(slot, policy.timeout);
+                added = self.queue(slot, policy.timeout)?;
                 &added
             }
         };
@@ -172,43 +187,67 @@ impl Queues {
     /// Whether a check may be sent: see [`NodeQueue::admit`].
     pub(super) fn admit(&self, policy: &RedisPolicy, key: &Key) -> Result<(), Error> {
         let slot = self.slot(policy, key);
-        let queues = self.queues.load();
-        let queue = queues.get(&(self.topology.destination(slot), policy.timeout));
+        let queues = self.table.queues.load();
+        let queue = self.find(&queues, slot, policy.timeout);
         queue.map_or(Ok(()), |queue| queue.admit(policy, key, slot))
     }
 
     /// Whether the server of a key is available: see [`NodeQueue::is_available`].
     pub(super) fn is_available(&self, policy: &RedisPolicy, key: &Key) -> bool {
         let slot = self.slot(policy, key);
-        let queues = self.queues.load();
-        let queue = queues.get(&(self.topology.destination(slot), policy.timeout));
+        let queues = self.table.queues.load();
+        let queue = self.find(&queues, slot, policy.timeout);
         queue.is_none_or(|queue| queue.is_available(policy, key, slot))
     }
 
-    /// The queue of a slot's destination, which is added unless there is one.
-    fn queue(&self, slot: u16, timeout: Duration) -> Arc<NodeQueue> {
-        // Nothing runs under the lock that could panic.
-        let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
-        let connections = self.topology.connections(slot);
-        let id = (self.topology.destination_of(&connections), timeout);
-        let queues = self.queues.load();
-        if let Some(queue) = queues.get(&id) {
-            return queue.clone();
+    /// The queue of a slot's destination in this runtime. Outside of a runtime, that of any runtime.
+    fn find<'a>(
+        &self,
+        queues: &'a QueueMap,
+        slot: u16,
+        timeout: Duration,
+    ) -> Option<&'a Arc<NodeQueue>> {
+        let destination = self.topology.destination(slot);
+        match Handle::try_current() {
+            Ok(runtime) => queues.get(&(runtime.id(), destination, timeout)),
+            Err(_) => {
+                let leads_there =
+                    |&&(_, other, its): &&(_, _, _)| (other, its) == (destination, timeout);
+                let id = queues.keys().find(leads_there)?;
+                queues.get(id)
+            }
         }
-        let of_node = |node| queues.keys().filter(|(other, _)| *other == node).count();
+    }
+
+    /// The queue of a slot's destination in this runtime, which is added unless there is one.
+    fn queue(&self, slot: u16, timeout: Duration) -> Result<Arc<NodeQueue>, Error> {
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
+        let changing = self.table.change();
+        let connections = self.topology.connections(slot);
+        let id = (runtime.id(), self.topology.destination_of(&connections), timeout);
+        let queues = self.table.queues.load();
+        if let Some(queue) = queues.get(&id) {
+            return Ok(queue.clone());
+        }
+        let of_node = |node| queues.keys().filter(|(_, other, _)| *other == node).count();
         let all = queues.iter().map(|(&id, queue)| (id, queue.clone()));
         let (mut used, unused): (QueueMap, QueueMap) =
-            all.partition(|((node, _), queue)| queue.is_used(of_node(*node)));
-        let queue = Arc::new(NodeQueue::new(self.topology.clone(), connections, timeout));
+            all.partition(|((_, node, _), queue)| queue.is_used(of_node(*node)));
+        let queue = NodeQueue::new(self.topology.clone(), connections, timeout, &runtime);
+        let queue = Arc::new(queue);
         used.insert(id, queue.clone());
-        self.queues.store(used.into());
-        drop((adding, queues));
+        self.table.queues.store(used.into());
+        drop((changing, queues));
+        let table = Arc::downgrade(&self.table);
+        let watch = runtime_end::watch(&runtime, move || {
+            if let Some(table) = table.upgrade() {
+                table.remove(id.0);
+            }
+        });
+        let _ = queue.end.set(watch);
         // This may log, and the code of a subscriber must not run under a lock of the caller.
-        let end = async move { unused.values().for_each(|queue| queue.end_breaker()) };
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(end);
-        }
-        queue
+        runtime.spawn(async move { unused.values().for_each(|queue| queue.end_breaker()) });
+        Ok(queue)
     }
 
     /// Deletes a bucket.
@@ -228,6 +267,25 @@ impl Queues {
             .map_err(|_| shut_down())?
             .map_err(|failure| Error::from(failure).with_server(&server()))?;
         Ok(())
+    }
+}
+
+impl Table {
+    fn change(&self) -> MutexGuard<'_, ()> {
+        // Nothing runs under the lock that could panic.
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the queues of a runtime that has ended.
+    fn remove(&self, ended: Id) {
+        let changing = self.change();
+        let queues = self.queues.load();
+        let of_others = queues.iter().filter(|((runtime, ..), _)| *runtime != ended);
+        let of_others: QueueMap = of_others.map(|(&id, queue)| (id, queue.clone())).collect();
+        let all = self.queues.swap(of_others.into());
+        drop((changing, queues));
+        // Without the lock, because a queue may log when it ends.
+        drop(all);
     }
 }
 
@@ -342,7 +400,7 @@ mod tests {
             let url = format!("redis://{}", server.local_addr().unwrap());
             let queues = Queues::new(Topology::new(Connector::url(url).unwrap()));
             let policy = RedisPolicy::for_tests(Duration::from_millis(timeout));
-            let queue = queues.queue(0, policy.timeout);
+            let queue = queues.queue(0, policy.timeout).unwrap();
             queue.returned(End::Lost(queue.sent(1, Instant::now())), &Batch::default());
             queue.probed(Err(no_runtime()));
             if is_abandoned {
@@ -365,11 +423,12 @@ mod tests {
     async fn what_a_queue_logs_when_it_ends_is_logged_without_locks() {
         let topology = || Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
         let (queues, timeout) = (Queues::new(topology()), Duration::from_secs(1));
-        let gone = Arc::new(NodeQueue::new(topology(), topology().connections(0), timeout));
+        let (runtime, connections) = (Handle::current(), topology().connections(0));
+        let gone = Arc::new(NodeQueue::new(topology(), connections, timeout, &runtime));
         gone.returned(End::Lost(gone.sent(1, Instant::now())), &Batch::default());
         gone.probed(Err(no_runtime()));
-        let map = QueueMap::from_iter([((Destination::Node(1), timeout), gone)]);
-        queues.queues.store(Arc::new(map));
+        let id = (runtime.id(), Destination::Node(1), timeout);
+        queues.table.queues.store(Arc::new(QueueMap::from_iter([(id, gone)])));
         let [has_returned, has_logged] = [false; 2].map(|flag| Arc::new(AtomicBool::new(flag)));
         let writer = {
             let (has_returned, has_logged) = (has_returned.clone(), has_logged.clone());
@@ -381,29 +440,32 @@ mod tests {
         };
         let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
         let _guard = tracing::subscriber::set_default(subscriber);
-        queues.queue(0, timeout);
+        queues.queue(0, timeout).unwrap();
         has_returned.store(true, Ordering::Relaxed);
         tokio::task::yield_now().await;
         assert!(has_logged.load(Ordering::Relaxed));
     }
 
     /// Or each failover of a cluster would leave connections behind.
-    #[test]
-    fn queues_of_a_node_that_has_left_do_not_keep_each_other() {
+    #[tokio::test]
+    async fn queues_of_a_node_that_has_left_do_not_keep_each_other() {
         let topology = || Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
         let (queues, gone) = (Queues::new(topology()), topology().connections(0));
         let timeouts = [1, 2].map(Duration::from_secs);
         let of_gone = timeouts.map(|timeout| {
-            let queue = NodeQueue::new(queues.topology.clone(), gone.clone(), timeout);
-            ((Destination::Node(1), timeout), Arc::new(queue))
+            let (topology, runtime) = (queues.topology.clone(), Handle::current());
+            let queue = NodeQueue::new(topology, gone.clone(), timeout, &runtime);
+            ((runtime.id(), Destination::Node(1), timeout), Arc::new(queue))
         });
-        queues.queues.store(Arc::new(of_gone.into_iter().collect()));
-        let is_known =
-            || queues.queues.load().keys().any(|(node, _)| *node == Destination::Node(1));
-        queues.queue(0, timeouts[0]);
+        queues.table.queues.store(Arc::new(of_gone.into_iter().collect()));
+        let is_known = || {
+            let queues = queues.table.queues.load();
+            queues.keys().any(|(_, node, _)| *node == Destination::Node(1))
+        };
+        queues.queue(0, timeouts[0]).unwrap();
         assert!(is_known(), "the node may still be in use");
         drop(gone);
-        queues.queue(0, timeouts[1]);
+        queues.queue(0, timeouts[1]).unwrap();
         assert!(!is_known());
     }
 }

@@ -408,19 +408,26 @@ impl Charge {
 
 impl Queued {
     /// Sends it, and waits for the reply.
-    async fn finish(self, queues: &Queues) -> End {
-        let Self { charge, op, queue, mut check } = self;
-        queue.start();
-        let Charge { policy, key, .. } = &charge;
-        let charged = poll_fn(|cx| queues.poll(policy, key, &op, &mut check, cx)).await;
+    async fn finish(mut self, queues: &Queues) -> End {
+        self.queue.start();
+        let Self { charge: Charge { policy, key, end, .. }, op, check, .. } = &mut self;
+        let charged = poll_fn(|cx| queues.poll(policy, key, op, check, cx)).await;
         let may_be_charged = |error: &Error| check.was_sent() && !error.is_transient_reply();
-        let end = match charged {
+        *end = match charged {
             Ok(_) => End::Charged,
             Err(error) if may_be_charged(&error) => End::Unknown,
             Err(_) => End::NotCharged,
         };
-        charge.end(end);
-        end
+        *end
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        // Its runtime has ended. From now on it is not sent.
+        if self.charge.end == End::Unknown && !self.check.cancel() {
+            self.charge.end = End::NotCharged;
+        }
     }
 }
 
@@ -491,17 +498,23 @@ mod tests {
         (charge, owed.charging.as_ref().unwrap().to_vec())
     }
 
+    /// As when its runtime ends.
     #[tokio::test]
-    async fn a_charge_that_is_cut_short_is_not_made_again_and_blocks_no_other() {
-        let (repayment, policy, key, name) = owing();
-        let (queues, cx) = (queues(), &mut Context::from_waker(Waker::noop()));
-        let charge = repayment.join_next(&queues);
-        assert!(charge.is_some());
-        repayment.add(&policy, &key, &Op::acquire(2));
-        assert!(repayment.join_next(&queues).is_none(), "one at a time");
-        repayment.charge_before_check(&queues, &policy, &key, cx).unwrap();
-        drop(charge);
-        assert_eq!(begin(&repayment, &name).1, [2]);
+    async fn a_charge_that_is_cut_short_is_made_again_unless_it_was_sent_and_blocks_no_other() {
+        for (is_sent, owed) in [(false, 5), (true, 2)] {
+            let (repayment, policy, key, name) = owing();
+            let (queues, cx) = (queues(), &mut Context::from_waker(Waker::noop()));
+            let charge = repayment.join_next(&queues);
+            let Some(Joined::Queued(queued)) = &charge else { panic!("nothing is charged") };
+            repayment.add(&policy, &key, &Op::acquire(2));
+            assert!(repayment.join_next(&queues).is_none(), "one at a time");
+            repayment.charge_before_check(&queues, &policy, &key, cx).unwrap();
+            if is_sent {
+                queued.queue.freeze_waiting();
+            }
+            drop(charge);
+            assert_eq!(begin(&repayment, &name).1, [owed], "sent: {is_sent}");
+        }
     }
 
     #[test]

@@ -1,13 +1,16 @@
-//! A connection that is replaced when it fails, and sets of them.
+//! A connection that is replaced when it fails, and sets of them. Each runtime has its own.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::future::pending;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use futures_util::future::select;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
 
 use super::breaker_log::BreakerLog;
@@ -15,6 +18,8 @@ use super::connection::{Connection, Disconnection};
 use super::connection_settings::ConnectionSettings;
 use super::connector::{CONNECT_TIMEOUT, Connector, Origin};
 use super::lifecycle::{Established, Lifecycle, Step};
+use super::queue::no_runtime;
+use super::runtime_end::{self, EndWatch};
 use super::timer;
 use crate::error::with_causes;
 use crate::metrics::ServerMetrics;
@@ -32,35 +37,88 @@ pub(super) struct SharedConnection {
     connector: Arc<Connector>,
     settings: ConnectionSettings,
     metrics: Arc<ServerMetrics>,
+    /// The runtime that polls the connection.
+    runtime: Handle,
     lifecycle: Mutex<Lifecycle<Arc<Connection>>>,
     changed: Notify,
 }
 
-/// Connections to one server, which take turns.
+/// The connections to one server. A runtime that ends takes its tasks along, and one that stands still does not
+/// run them. So each runtime has its own connections, and loses nothing with those of another.
 #[derive(Debug)]
 pub(super) struct ConnectionSet {
-    connections: Box<[Arc<SharedConnection>]>,
-    server: Arc<str>,
-    next: AtomicUsize,
+    connector: Arc<Connector>,
+    /// Those of each connection. The number of connections is that of each runtime.
+    settings: ConnectionSettings,
+    runtimes: Arc<Mutex<Runtimes>>,
     pub(super) breaker_log: BreakerLog,
     pub(super) metrics: Arc<ServerMetrics>,
 }
 
+type Runtimes = HashMap<Id, Arc<RuntimeConnections>, RandomState>;
+
+/// The connections of one runtime to a server, which take turns.
+#[derive(Debug)]
+pub(super) struct RuntimeConnections {
+    connections: Box<[Arc<SharedConnection>]>,
+    next: AtomicUsize,
+    end: OnceLock<EndWatch>,
+}
+
 impl ConnectionSet {
     pub(super) fn new(connector: Arc<Connector>, settings: ConnectionSettings) -> Self {
-        let server = connector.server().clone();
-        let metrics = Arc::new(ServerMetrics::new(&server));
-        let connection =
-            |_| Arc::new(SharedConnection::new(connector.clone(), settings, metrics.clone()));
-        let connections = (0..settings.count.get()).map(connection).collect();
-        let next = AtomicUsize::new(0);
-        Self { connections, server, next, breaker_log: BreakerLog::default(), metrics }
+        let metrics = Arc::new(ServerMetrics::new(connector.server()));
+        let (runtimes, breaker_log) = Default::default();
+        Self { connector, settings, runtimes, breaker_log, metrics }
     }
 
     pub(super) fn server(&self) -> &Arc<str> {
-        &self.server
+        self.connector.server()
     }
 
+    /// Returns the connections of a runtime, until it ends.
+    pub(super) fn of(&self, runtime: &Handle) -> Arc<RuntimeConnections> {
+        let id = runtime.id();
+        let connections = match lock(&self.runtimes).entry(id) {
+            Entry::Occupied(known) => return known.get().clone(),
+            Entry::Vacant(unknown) => {
+                let new = |_| SharedConnection::new(self, runtime).into();
+                let connections = (0..self.settings.count.get()).map(new).collect();
+                let (next, end) = Default::default();
+                let connections = RuntimeConnections { connections, next, end };
+                unknown.insert(Arc::new(connections)).clone()
+            }
+        };
+        let (runtimes, ended) = (Arc::downgrade(&self.runtimes), Arc::downgrade(&connections));
+        let watch = runtime_end::watch(runtime, move || {
+            let Some(runtimes) = runtimes.upgrade() else { return };
+            let is_ended = |known: &mut Arc<_>| Weak::as_ptr(&ended) == Arc::as_ptr(known);
+            // Dropped without the lock.
+            let _ended = lock(&runtimes).extract_if(|_, known| is_ended(known)).next();
+        });
+        let _ = connections.end.set(watch);
+        connections
+    }
+
+    /// A connection of this runtime for one call: see [`RuntimeConnections::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// While the server cannot be reached, and outside of a runtime.
+    pub(super) async fn acquire(&self) -> Result<Arc<Connection>, Error> {
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
+        self.of(&runtime).acquire().await
+    }
+
+    /// Whether this runtime has a connection that is established.
+    pub(super) fn any_connected(&self) -> bool {
+        let Ok(runtime) = Handle::try_current() else { return false };
+        let connections = lock(&self.runtimes).get(&runtime.id()).cloned();
+        connections.is_some_and(|connections| connections.any_connected())
+    }
+}
+
+impl RuntimeConnections {
     /// A connection for one call. It is made first if there is none. Fails immediately while the
     /// server cannot be reached.
     pub(super) async fn acquire(&self) -> Result<Arc<Connection>, Error> {
@@ -83,8 +141,7 @@ impl ConnectionSet {
         })
     }
 
-    /// Whether any connection is established.
-    pub(super) fn any_connected(&self) -> bool {
+    fn any_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.established().is_some())
     }
 
@@ -101,13 +158,11 @@ impl ConnectionSet {
 }
 
 impl SharedConnection {
-    fn new(
-        connector: Arc<Connector>,
-        settings: ConnectionSettings,
-        metrics: Arc<ServerMetrics>,
-    ) -> Self {
+    fn new(set: &ConnectionSet, runtime: &Handle) -> Self {
+        let (connector, metrics) = (set.connector.clone(), set.metrics.clone());
         let (lifecycle, changed) = (Mutex::default(), Notify::new());
-        Self { connector, settings, metrics, lifecycle, changed }
+        let (settings, runtime) = (set.settings, runtime.clone());
+        Self { connector, settings, metrics, runtime, lifecycle, changed }
     }
 
     fn established(&self) -> Option<Arc<Connection>> {
@@ -152,7 +207,7 @@ impl SharedConnection {
         let (connector, metrics) = (self.connector.clone(), self.metrics.clone());
         let settings = self.settings;
         let attempt = Attempt { shared, connector, settings, number: attempt, end, metrics };
-        tokio::spawn(keep(attempt));
+        self.runtime.spawn(keep(attempt));
     }
 
     /// Sets what an attempt has led to.
@@ -163,7 +218,6 @@ impl SharedConnection {
 
     /// Returns the connection if it can be used. Otherwise starts to connect, if it is time to try.
     fn prepare(self: &Arc<Self>) -> Option<Arc<Connection>> {
-        Handle::try_current().ok()?;
         match self.step(false) {
             Step::Use(connection) => return Some(connection),
             Step::Connect(attempt) => self.connect(attempt),
@@ -180,8 +234,7 @@ impl SharedConnection {
     }
 
     fn lifecycle(&self) -> MutexGuard<'_, Lifecycle<Arc<Connection>>> {
-        // Nothing that panics runs under the lock.
-        self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lifecycle)
     }
 }
 
@@ -201,7 +254,10 @@ impl Established for Arc<Connection> {
 
 impl Drop for SharedConnection {
     fn drop(&mut self) {
-        self.close(&Error::new(ErrorKind::Unavailable, "the store has been dropped"));
+        self.close(&Error::new(
+            ErrorKind::Unavailable,
+            "the connection was closed: the store has been dropped, or the Tokio runtime has shut down",
+        ));
     }
 }
 
@@ -226,7 +282,10 @@ async fn keep(mut attempt: Attempt) {
                 hold(attempt, connection, origin).await;
             }
         }
-        Err(error) => attempt.end = End::Failed(error),
+        Err(error) => {
+            attempt.metrics.could_not_connect();
+            attempt.end = End::Failed(error);
+        }
     }
 }
 
@@ -332,11 +391,15 @@ impl Drop for Attempt {
                 connection.close(interrupted());
             }
             End::Failed(error) => {
-                self.metrics.could_not_connect();
                 self.set(|lifecycle, number| lifecycle.failed(number, error.clone()));
             }
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that panics runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn too_slow() -> Error {
@@ -364,9 +427,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
         let connector = Arc::new(Connector::url(url).unwrap());
-        let metrics = Arc::new(ServerMetrics::new(connector.server()));
-        let shared =
-            Arc::new(SharedConnection::new(connector, ConnectionSettings::default(), metrics));
+        let set = ConnectionSet::new(connector, ConnectionSettings::default());
+        let shared = Arc::new(SharedConnection::new(&set, &Handle::current()));
         assert!(shared.prepare().is_none());
         drop(shared);
         let (mut server, _) = listener.accept().await.unwrap();

@@ -78,6 +78,18 @@ async fn a_burst_after_a_restart_while_idle_is_decided_by_the_node_of_a_cluster(
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_is_decided_by_a_node_that_was_replaced_and_promoted_again_while_idle() {
+    let cluster = Cluster::with_replica().await;
+    let store = || RedisStore::open_cluster(cluster.urls()).unwrap();
+    restart_while_idle(&[&store], async || {
+        cluster.node(0).stop();
+        cluster.wait_until_promoted(cluster.replica()).await;
+        cluster.restore_first_node().await;
+    })
+    .await;
+}
+
 #[cfg(feature = "sentinel")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_after_a_failover_while_idle_is_decided_by_the_new_primary() {

@@ -117,8 +117,32 @@ impl Cluster {
     /// of its slots.
     pub(crate) async fn isolate_first_node(&self) {
         self.bus.as_ref().expect("the cluster has a bus").isolate(0, &self.ids[0]);
-        let port = self.replica().port();
-        wait_until("the replica is promoted", BOUND, async || {
+        self.wait_until_promoted(self.replica()).await;
+    }
+
+    /// Promotes the first node again, after its replica was promoted while it was stopped.
+    pub(crate) async fn restore_first_node(&self) {
+        let node = self.node(0);
+        node.restart().await;
+        wait_until("it replicates its replica", BOUND, async || {
+            node.info("replication")
+                .await
+                .get("master_link_status")
+                .is_some_and(|link| link == "up")
+        })
+        .await;
+        wait_until("it may be promoted", BOUND, async || {
+            node.try_query::<()>(&["CLUSTER", "FAILOVER"]).await.is_ok()
+        })
+        .await;
+        self.wait_until_promoted(node).await;
+        self.wait_until_consistent().await;
+    }
+
+    /// Waits until the other nodes know that this server has the slots of the first node.
+    pub(crate) async fn wait_until_promoted(&self, server: &Server) {
+        let port = server.port();
+        wait_until("the server is promoted", BOUND, async || {
             for n in 1..self.nodes.len() {
                 let ranges = self.slot_ranges(n).await;
                 if !ranges.iter().any(|range| range.first == 0 && range.port == port) {

@@ -225,6 +225,20 @@ fn blocks_are_read_in_another_runtime_once_that_of_the_reader_has_ended() {
     }
 }
 
+/// As one that the application keeps, and uses now and then.
+#[test]
+fn a_runtime_that_stands_still_does_not_keep_others_from_reading_blocks() {
+    let servers = multi_thread();
+    let server = servers.block_on(Server::start());
+    let list = || BlockList::new(&RedisStore::open(server.url()).unwrap());
+    let (reader, writer) = (list(), list());
+    let stands_still = current_thread();
+    stands_still.block_on(async { reader.get("api", &"a".into()) });
+    servers.block_on(writer.block("api", "a", Duration::from_secs(3_600))).unwrap();
+    let is_known = async || reader.get("api", &"a".into()).is_some();
+    multi_thread().block_on(wait_until("the block is known", BOUND, is_known));
+}
+
 /// Neither the open breaker of a runtime nor its charges are lost with it.
 #[test]
 fn an_outage_in_a_runtime_that_has_ended_is_over_for_the_next_one_and_paid_there() {

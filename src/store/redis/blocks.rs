@@ -8,6 +8,7 @@ use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
 use super::slot_map::SLOTS;
+use super::sole_task::{Role, SoleTask};
 use super::timer;
 use super::topology::{Failure, Topology};
 use crate::error::with_causes;
@@ -31,7 +32,7 @@ pub(super) struct RedisBlocks {
     known: KnownBlocks,
     /// How many replies have replaced it.
     version: Mutex<u64>,
-    is_following: AtomicBool,
+    following: Arc<SoleTask>,
     /// When to read it next. The runtime of the task that does may end before.
     due: Mutex<Instant>,
     has_warned: AtomicBool,
@@ -46,7 +47,7 @@ impl RedisBlocks {
             slot: crc16::State::<crc16::XMODEM>::calculate(TAG.as_bytes()) % SLOTS,
             known: KnownBlocks::default(),
             version: Mutex::default(),
-            is_following: AtomicBool::new(false),
+            following: Arc::default(),
             due: Mutex::new(Instant::now()),
             has_warned: AtomicBool::new(false),
             this: this.clone(),
@@ -133,12 +134,12 @@ impl Blocks for RedisBlocks {
     }
 
     fn follow(&self) {
-        if self.is_following.load(Ordering::Relaxed) {
+        if self.following.is_running() {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        if !self.is_following.swap(true, Ordering::Relaxed) {
-            runtime.spawn(follow(Following(self.this.clone())));
+        if let Some(role) = self.following.begin(TIMEOUT) {
+            runtime.spawn(follow(self.this.clone(), role));
         }
     }
 }
@@ -147,22 +148,14 @@ fn is_full(error: &Error) -> bool {
     with_causes(error).contains("FLEETLIMIT_FULL")
 }
 
-/// A task that reads the list. If its runtime shuts down, the next check starts another.
-struct Following(Weak<RedisBlocks>);
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        if let Some(blocks) = self.0.upgrade() {
-            blocks.is_following.store(false, Ordering::Relaxed);
-        }
-    }
-}
-
-async fn follow(following: Following) {
+async fn follow(blocks: Weak<RedisBlocks>, role: Role) {
     loop {
-        let Some(due) = following.0.upgrade().map(|blocks| blocks.due()) else { return };
+        let Some(due) = blocks.upgrade().map(|blocks| blocks.due()) else { return };
+        if !role.go_on(due.saturating_duration_since(Instant::now()) + TIMEOUT) {
+            return;
+        }
         timer::sleep_until(due).await;
-        let Some(blocks) = following.0.upgrade() else { return };
+        let Some(blocks) = blocks.upgrade() else { return };
         // While Redis fails, the blocks that are known go on.
         if let Err(error) = blocks.refresh().await {
             blocks.warn(&error);

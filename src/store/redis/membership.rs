@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use super::presence::{Moment, Presence};
 use super::slot_map::SLOTS;
+use super::sole_task::{Role, SoleTask};
 use super::timer;
 use super::topology::{Failure, Topology};
 use crate::error::with_causes;
@@ -52,7 +53,7 @@ pub(super) struct Membership {
     slot: u16,
     me: InstanceId,
     local: Arc<Local>,
-    is_registering: AtomicBool,
+    registration: Arc<SoleTask>,
     /// When to register next. The runtime of the task that does may end before.
     due: Mutex<Instant>,
     has_left: AtomicBool,
@@ -93,7 +94,7 @@ impl Membership {
             slot,
             me: random_id(),
             local,
-            is_registering: AtomicBool::new(false),
+            registration: Arc::default(),
             due: Mutex::new(Instant::now()),
             has_left: AtomicBool::new(false),
             missed: AtomicU32::new(0),
@@ -109,7 +110,7 @@ impl Membership {
     /// Registers from now on, for as long as the store lives.
     #[inline]
     pub(super) fn start(self: &Arc<Self>) {
-        if !self.is_registering.load(Ordering::Relaxed) && self.local.is_used() {
+        if !self.registration.is_running() && self.local.is_used() {
             self.spawn();
         }
     }
@@ -117,12 +118,12 @@ impl Membership {
     #[cold]
     fn spawn(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.has_left.load(Ordering::Relaxed)
-            || self.is_registering.swap(true, Ordering::Relaxed)
-        {
+        if self.has_left.load(Ordering::Relaxed) {
             return;
         }
-        runtime.spawn(register(Registration(Arc::downgrade(self))));
+        if let Some(role) = self.registration.begin(TIMEOUT) {
+            runtime.spawn(register(Arc::downgrade(self), role));
+        }
     }
 
     /// Signs off, so that the others divide what was this instance's share.
@@ -130,7 +131,7 @@ impl Membership {
         self.has_left.store(true, Ordering::Relaxed);
         // The runtime that has registered it may have ended.
         let is_registered = self.known.load(Ordering::Relaxed) > 0;
-        if is_registered || self.is_registering.load(Ordering::Relaxed) {
+        if is_registered || self.registration.is_running() {
             let _ = self.call(SIGN_OFF).await;
         }
     }
@@ -284,22 +285,14 @@ fn gone_after(instances: usize) -> Duration {
     interval(instances).saturating_mul(MISSED)
 }
 
-/// A task that registers. If its runtime shuts down, the next check starts another.
-struct Registration(Weak<Membership>);
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        if let Some(membership) = self.0.upgrade() {
-            membership.is_registering.store(false, Ordering::Relaxed);
-        }
-    }
-}
-
-async fn register(registration: Registration) {
+async fn register(membership: Weak<Membership>, role: Role) {
     loop {
-        let Some(due) = registration.0.upgrade().map(|membership| membership.due()) else { return };
+        let Some(due) = membership.upgrade().map(|membership| membership.due()) else { return };
+        if !role.go_on(due.saturating_duration_since(Instant::now()) + TIMEOUT) {
+            return;
+        }
         timer::sleep_until(due).await;
-        let Some(membership) = registration.0.upgrade() else { return };
+        let Some(membership) = membership.upgrade() else { return };
         if membership.has_left.load(Ordering::Relaxed) {
             return;
         }

@@ -52,6 +52,7 @@ mod silence;
 #[cfg(test)]
 mod sim;
 mod slot_map;
+mod sole_task;
 mod timer;
 mod tls;
 mod topology;
@@ -121,7 +122,8 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 ///
 /// One of the runtimes registers this instance, reads the block list and the slots of a cluster, watches the
 /// sentinels, and charges what was taken locally. When that runtime ends, another one goes on with it at its
-/// next check. While it stands still, as a `current_thread` runtime does outside of `block_on`, nobody does.
+/// next check, and so it does after some seconds if that runtime stands still, as a `current_thread` runtime
+/// does outside of `block_on`. (But then nobody watches the sentinels.)
 /// A pool may hand out a connection that the application has made in another runtime, and that ends with it.
 ///
 /// The probes that notice when a failed server works again are tasks of the runtime, too. A program that calls

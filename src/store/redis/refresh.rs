@@ -2,7 +2,6 @@
 //! them.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use tokio::runtime::Handle;
 
 use super::routes::Routes;
 use super::shared_connection::ConnectionSet;
+use super::sole_task::{Role, SoleTask};
 use super::timer;
 
 /// The pause between two refreshes.
@@ -21,7 +21,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
 pub(super) struct Refresh {
-    is_running: AtomicBool,
+    task: Arc<SoleTask>,
     ended: Mutex<Option<Instant>>,
 }
 
@@ -53,13 +53,16 @@ pub(super) fn route<S: SlotSource, T>(
 
 /// Spawns a task that refreshes the slots, unless one is running. Does nothing outside a runtime.
 pub(super) fn schedule<T: SlotSource>(source: &Arc<T>) {
+    let task = &source.refresh().task;
+    if task.is_running() {
+        return;
+    }
     let Ok(runtime) = Handle::try_current() else { return };
-    if !source.refresh().is_running.swap(true, Ordering::AcqRel) {
-        runtime.spawn(Task(Arc::downgrade(source)).run());
+    // A pool connects in addition.
+    if let Some(role) = task.begin(INTERVAL + 2 * TIMEOUT) {
+        runtime.spawn(run(Arc::downgrade(source), role));
     }
 }
-
-struct Task<T: SlotSource>(Weak<T>);
 
 impl Refresh {
     fn ended(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -68,22 +71,12 @@ impl Refresh {
     }
 }
 
-impl<T: SlotSource> Task<T> {
-    async fn run(self) {
-        let ended = self.0.upgrade().and_then(|source| *source.refresh().ended());
-        if let Some(ended) = ended {
-            timer::sleep_until(ended + INTERVAL).await;
-        }
-        let Some(source) = self.0.upgrade() else { return };
-        source.refresh_slots().await;
-        *source.refresh().ended() = Some(Instant::now());
+async fn run<T: SlotSource>(source: Weak<T>, _role: Role) {
+    let ended = source.upgrade().and_then(|source| *source.refresh().ended());
+    if let Some(ended) = ended {
+        timer::sleep_until(ended + INTERVAL).await;
     }
-}
-
-impl<T: SlotSource> Drop for Task<T> {
-    fn drop(&mut self) {
-        if let Some(source) = self.0.upgrade() {
-            source.refresh().is_running.store(false, Ordering::Release);
-        }
-    }
+    let Some(source) = source.upgrade() else { return };
+    source.refresh_slots().await;
+    *source.refresh().ended() = Some(Instant::now());
 }

@@ -1,7 +1,7 @@
 //! What was taken locally while a server failed, until it is charged on that server.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use super::node_queue::NodeQueue;
 use super::policy::RedisPolicy;
 use super::queue::{QueuedCheck, Queues};
+use super::sole_task::{Role, SoleTask};
 use super::timer;
 use crate::store::Op;
 use crate::{Error, Key, random};
@@ -28,6 +29,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// While the server fails.
 const LONG_PAUSE: Duration = Duration::from_millis(250);
+
+/// With most timeouts. Longer ones only let another run begin meanwhile.
+const LONGEST_ROUND: Duration = Duration::from_secs(10);
 
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -41,7 +45,7 @@ pub(super) struct Repayment {
     /// The number of keys that owe, to be read without the lock.
     count: AtomicUsize,
     max_keys: usize,
-    is_running: AtomicBool,
+    run: Arc<SoleTask>,
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +104,7 @@ enum End {
 impl Repayment {
     pub(super) fn new(max_keys: usize) -> Self {
         let (owed, count) = (Mutex::default(), AtomicUsize::new(0));
-        Self { owed, count, max_keys, is_running: AtomicBool::new(false) }
+        Self { owed, count, max_keys, run: Arc::default() }
     }
 
     /// A check of this key was allowed locally, or an adjustment made.
@@ -165,13 +169,12 @@ impl Repayment {
 
     /// Charges what is owed from now on, until nothing is.
     pub(super) fn start(self: &Arc<Self>, queues: &Arc<Queues>) {
-        if self.is_running.load(Ordering::Relaxed) {
+        if self.run.is_running() {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        if !self.is_running.swap(true, Ordering::Relaxed) {
-            let (repayment, queues) = (self.clone(), Arc::downgrade(queues));
-            runtime.spawn(Run { repayment, queues, has_ended: false }.run());
+        if let Some(role) = self.run.begin(LONGEST_ROUND) {
+            runtime.spawn(run(self.clone(), Arc::downgrade(queues), role));
         }
     }
 
@@ -313,13 +316,13 @@ impl Repayment {
         }
     }
 
-    /// Whether a run has to go on. If not, the next debt starts another.
-    fn continues(&self) -> bool {
+    /// Returns the role if a run has to go on. If not, the next debt starts another.
+    fn go_on(&self, role: Role) -> Option<Role> {
         let ledger = self.ledger();
-        if ledger.keys.is_empty() {
-            self.is_running.store(false, Ordering::Relaxed);
-        }
-        !ledger.keys.is_empty()
+        // Dropped under the lock, if there is no debt.
+        let role = (!ledger.keys.is_empty()).then_some(role);
+        drop(ledger);
+        role.filter(|role| role.go_on(LONGEST_ROUND))
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -438,30 +441,17 @@ impl Drop for Charge {
 }
 
 /// Charges keys in the background, a few at a time.
-struct Run {
-    repayment: Arc<Repayment>,
-    queues: Weak<Queues>,
-    has_ended: bool,
-}
-
-impl Run {
-    async fn run(mut self) {
-        let mut pause = LONG_PAUSE;
-        while self.repayment.continues() {
-            timer::sleep_until(Instant::now() + pause.mul_f64(0.5 + random::unit())).await;
-            let Some(queues) = self.queues.upgrade() else { return };
-            let has_charged = self.repayment.charge_some(&queues).await;
-            pause = if has_charged { PAUSE } else { LONG_PAUSE };
+async fn run(repayment: Arc<Repayment>, queues: Weak<Queues>, role: Role) {
+    let (mut pause, mut role) = (LONG_PAUSE, Some(role));
+    loop {
+        role = role.and_then(|role| repayment.go_on(role));
+        if role.is_none() {
+            return;
         }
-        self.has_ended = true;
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.repayment.is_running.store(false, Ordering::Relaxed);
-        }
+        timer::sleep_until(Instant::now() + pause.mul_f64(0.5 + random::unit())).await;
+        let Some(queues) = queues.upgrade() else { return };
+        let has_charged = repayment.charge_some(&queues).await;
+        pause = if has_charged { PAUSE } else { LONG_PAUSE };
     }
 }
 

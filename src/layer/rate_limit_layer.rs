@@ -255,6 +255,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
             on_decision: self.on_decision,
             mode: mode(self.mode),
             logged_advice: self.logged_advice,
+            logged_keys: self.logged_keys,
         }
     }
 

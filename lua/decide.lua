@@ -9,7 +9,7 @@ if cost then
     --@ charge@
   end
 else
-  local is_last
+  local is_last, most
   for kind, count, COSTS, patience in string.gmatch(checks, 'PATTERN') do
     count = count + 0.0
     --@ cost@
@@ -25,6 +25,8 @@ else
         changed = true
         --@ adjust@
       end
+    elseif kind == '*' then
+      most = { COSTS }
     elseif kind == '=' then
       is_last = true
       --@ compare@
@@ -60,12 +62,10 @@ cost@
 level@ = level@ + count * cost@ PRICE
 --@ adjust@
 if cost@ > 0 then
-  local room = math.max(0, math.floor((CEILING - level@) / (1 PRICE)))
+  local room = math.max(0, math.floor((most[@] PRICE - level@) / (1 PRICE)))
   level@ = level@ + math.min(count * cost@, room) PRICE
 elseif cost@ < 0 then
   --@ credit@
 end
 --@ credit@
 level@ = math.max(0, level@ + count * cost@)
---@ ceiling@
-math.min(2 * capacity@, MAX_TICKS)

@@ -9,6 +9,7 @@
 --           bucket without a queue, and for its own longest wait with one;
 --         + if it is charged without a check or, where costs are negative, given back: of token buckets
 --           in ticks;
+--         * if its numbers are the most permits that may be in use after the charges that follow;
 --         = if its numbers are the times at which the buckets are full, or 0, if nobody queues behind a
 --           check. Then a run that starts with - gives back what that has taken.
 -- Returns for each key what its checks found: the value; "" if there was none; "-" if it was corrupt,

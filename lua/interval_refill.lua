@@ -16,8 +16,6 @@ level@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS and refill@ >= 0 and ful
 level@ > capacity@
 --@ price@
 
---@ ceiling@
-math.min(2 * capacity@, permits@ * math.floor(MAX_TICKS / interval@), MAX_TICKS)
 --@ credit@
 level@ = math.max(0, level@ + count * cost@)
 if level@ == 0 then refill@ = now + interval@ end

@@ -21,8 +21,6 @@ level@ % 1 == 0 and level@ <= 2^34 and head@ >= 0 and head@ <= used@ and newest@
 level@ > capacity@
 --@ price@
 
---@ ceiling@
-math.min(2 * capacity@, 2^32 - 1)
 --@ credit@
   --@ store@
 do

@@ -15,8 +15,6 @@ full@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS
 level@ > capacity@
 --@ price@
 * permit@
---@ ceiling@
-math.min(2 * capacity@, MAX_TICKS - MAX_TICKS % permit@)
 --@ waiting@
 math.min(capacity@ + patience * scale@, MAX_TICKS)
 --@ end@

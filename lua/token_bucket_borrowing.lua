@@ -19,5 +19,3 @@ elseif later and level@ > capacity@ - permit@ then
 end
 --@ end@
 cost@
---@ ceiling@
-math.min(ceiling@ + capacity@, MAX_TICKS - MAX_TICKS % permit@)

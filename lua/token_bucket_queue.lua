@@ -8,5 +8,3 @@ permit@, scale@, capacity@, ceiling@
 level@ > ceiling@
 --@ waiting@
 ceiling@
---@ ceiling@
-math.min(ceiling@ - ceiling@ % permit@ + capacity@, MAX_TICKS - MAX_TICKS % permit@)

@@ -364,7 +364,10 @@
 //! ```
 //!
 //! A cost above the estimate can exceed what is left. Then the key is in debt, and denied until the
-//! debt is repaid. Outside of a layer, use [`Limiter::charge`] and [`Limiter::credit`].
+//! debt is repaid. A bucket keeps the debt whole: with 10,000 tokens per minute, a response of 50,000 is
+//! followed by four minutes of denials, and a hundred concurrent responses hold to the limit as well, on
+//! average. [`Quota::debt_up_to`] limits the debt, and so the wait. The windows forget a debt when they end:
+//! see [`Limiter::charge`]. Outside of a layer, use [`Limiter::charge`] and [`Limiter::credit`].
 //!
 //! # Algorithms
 //!
@@ -883,6 +886,7 @@
 //! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision: the store failed in the failure mode [`Closed`], or the costs name an unknown quota; the source is `failure_mode`). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`. |
 //! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `overloaded`, `unknown_quota`. |
 //! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
+//! | `fleetlimit.charges.forgiven` | counter | {permit} | `fleetlimit.policy` | Permits that were not charged, because the key already owed as much as it can: see [`Quota::debt_up_to`]. With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt, and count as buckets without permits. |
 //! | `fleetlimit.redis.uncharged` | counter | {permit} | `fleetlimit.policy` | Permits taken locally while Redis failed that might remain uncharged there: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
@@ -924,6 +928,7 @@
 //! [`RateLimitLayer`]: crate::RateLimitLayer
 //! [`Policy`]: crate::Policy
 //! [`Quota`]: crate::Quota
+//! [`Quota::debt_up_to`]: crate::Quota::debt_up_to
 //! [`Costs`]: crate::Costs
 //! [`KeyResolver::skip`]: crate::KeyResolver::skip
 //! [`Limiter::update`]: crate::Limiter::update

@@ -19,7 +19,8 @@ use crate::calendar::Zone;
 /// [`Limiter::new`](crate::Limiter::new): a zero, a period that is not a whole number of
 /// microseconds, or numbers too large to represent exactly. A rate fits best if it shares large
 /// factors with the period: 1,000,000,000,000 permits per 30 days fit, 1 TiB (2^40) per 30 days
-/// does not. Count KiB instead. The error says what to reduce.
+/// does not. Count KiB instead. The error says what to reduce. Every quota that is valid has room for a
+/// debt of ten times its capacity.
 ///
 /// # Text
 ///
@@ -28,7 +29,7 @@ use crate::calendar::Zone;
 ///
 /// ```text
 /// quota  = number, "/", period, [ space, "burst", space, number ], [ space, "borrow", space, number ],
-///          [ space, kind ] ;
+///          [ space, "debt", space, number ], [ space, kind ] ;
 /// kind   = "queue", space, time | "interval" | "fixed" | "calendar", [ space, zone ]
 ///        | "sliding", [ space, number ] ;
 /// period = time | "month" ; (* "month" only with "calendar" *)
@@ -42,7 +43,7 @@ use crate::calendar::Zone;
 ///
 /// With the feature `serde` a quota is serialized as this text. Without `burst`, the burst is the
 /// number of permits, or 1 with `queue`. The other words are the methods
-/// [`borrow_up_to`](Self::borrow_up_to), [`queue`](Self::queue),
+/// [`borrow_up_to`](Self::borrow_up_to), [`debt_up_to`](Self::debt_up_to), [`queue`](Self::queue),
 /// [`interval_refill`](Self::interval_refill), [`fixed_window`](Self::fixed_window),
 /// [`calendar`](Self::calendar) (with a time zone or a month: feature `jiff`),
 /// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error
@@ -77,6 +78,8 @@ pub struct Quota {
     /// `None` for the default of the kind.
     burst: Option<u64>,
     borrow: u64,
+    /// `None` for as much as fits.
+    debt: Option<u64>,
     kind: Kind,
 }
 
@@ -111,7 +114,7 @@ impl Quota {
 
     /// `n` permits per `period`, with a burst of `n`.
     pub const fn new(n: u64, period: Duration) -> Self {
-        Self { permits: n, period, burst: None, borrow: 0, kind: Kind::TokenBucket }
+        Self { permits: n, period, burst: None, borrow: 0, debt: None, kind: Kind::TokenBucket }
     }
 
     /// `n` permits per second, with a burst of `n`.
@@ -188,12 +191,41 @@ impl Quota {
         Self { borrow: permits, ..self }
     }
 
+    /// Limits what a key can owe to `permits`. What [`charge`](crate::Limiter::charge) and costs by response
+    /// take beyond that is forgiven.
+    ///
+    /// A debt is what is in use beyond what checks can take. Without this, it is kept whole, up to what can be
+    /// represented exactly: at least ten times the capacity. So whoever spends five times the limit at once
+    /// waits five times as long, and the limit holds on average. A limit of the debt bounds the wait instead,
+    /// and lets more through. With 0 there are no debts: a charge takes at most what is left. What is forgiven
+    /// is counted by the metric `fleetlimit.charges.forgiven`, and logged.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let quota = Quota::per_minute(1_000).debt_up_to(2_000);
+    /// let limiter = Limiter::new(MemoryStore::new(), quota)?;
+    /// limiter.charge("user:7", 50_000).await?;
+    ///
+    /// // Two minutes until nothing is owed, instead of 49.
+    /// let wait = limiter.check("user:7").await?.retry_after().unwrap();
+    /// assert!(wait > Duration::from_secs(119) && wait <= Duration::from_secs(121));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn debt_up_to(self, permits: u64) -> Self {
+        Self { debt: Some(permits), ..self }
+    }
+
     /// Refills the bucket with all permits of a period at the end of each period, instead of evenly.
     /// The first period starts with the first check that takes from a full bucket. Any span of time admits
     /// at most the burst, and the permits of a period for each refill in it.
     ///
     /// A period is a whole number of microseconds, at least 1 ms long, and an empty bucket must refill
-    /// within 142 years.
+    /// within 12 years.
     ///
     /// ```
     /// use fleetlimit::Quota;
@@ -217,7 +249,7 @@ impl Quota {
     /// [`sliding_blocks`](Self::sliding_blocks).
     ///
     /// Periods start at multiples of the period since 1970. A period is a whole number of microseconds,
-    /// 1 ms to 71 years, and has at most 4,294,967,295 permits.
+    /// 1 ms to 71 years, and has at most 780,903,144 permits.
     ///
     /// ```
     /// use fleetlimit::Quota;
@@ -236,8 +268,8 @@ impl Quota {
     /// The period is divided into equal blocks. A permit becomes available again when the whole
     /// block in which it was taken is older than the period, so up to one block late. More blocks
     /// are more precise and take more memory: 4 bytes each per key in Redis. There are 1 to 60
-    /// blocks, and each is a whole number of microseconds, at least 1 ms. The other ranges are
-    /// those of [`sliding_window`](Self::sliding_window).
+    /// blocks, and each is a whole number of microseconds, at least 1 ms. A period has at most 390,451,572
+    /// permits, and its length is in the range of [`sliding_window`](Self::sliding_window).
     ///
     /// ```
     /// use fleetlimit::Quota;
@@ -298,7 +330,7 @@ impl Quota {
     ///
     /// Around the end of a window nearly twice the permits can be taken in a moment: see the
     /// [guide](crate::guide#fixed-window). A window is a whole number of microseconds, 1 ms to 142
-    /// years, and has at most 2^52 permits and no [`burst`](Self::burst).
+    /// years, and has at most 409,418,147,942,772 permits and no [`burst`](Self::burst).
     ///
     /// ```
     /// use fleetlimit::Quota;
@@ -383,6 +415,11 @@ impl Quota {
         self.borrow
     }
 
+    /// The most permits that a key can owe.
+    pub(crate) const fn most_debt(&self) -> Option<u64> {
+        self.debt
+    }
+
     pub(crate) const fn with_kind(self, kind: Kind) -> Self {
         Self { kind, ..self }
     }
@@ -424,8 +461,8 @@ impl Quota {
         }
     }
 
-    fn parts(&self) -> (u64, Duration, u64, u64, Kind) {
-        (self.permits, self.period, self.capacity(), self.borrow, self.kind)
+    fn parts(&self) -> (u64, Duration, u64, u64, Option<u64>, Kind) {
+        (self.permits, self.period, self.capacity(), self.borrow, self.debt, self.kind)
     }
 }
 

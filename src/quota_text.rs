@@ -51,6 +51,9 @@ impl FromStr for Quota {
         if let Some(permits) = parser.option("borrow", "the number of permits")? {
             quota = quota.borrow_up_to(permits);
         }
+        if let Some(permits) = parser.option("debt", "the number of permits")? {
+            quota = quota.debt_up_to(permits);
+        }
         let before = parser.rest;
         match parser.kind()? {
             Some(Kind::FixedWindow(WindowStart::Clock)) if is_month => quota = quota.in_month(),
@@ -84,6 +87,9 @@ impl fmt::Display for Quota {
         }
         if self.borrowed() > 0 {
             write!(f, " borrow {}", self.borrowed())?;
+        }
+        if let Some(debt) = self.most_debt() {
+            write!(f, " debt {debt}")?;
         }
         match self.kind() {
             Kind::FixedWindow(WindowStart::Month(Zone::UTC)) => f.write_str(" calendar"),
@@ -176,7 +182,7 @@ impl<'a> Parser<'a> {
         }
         let Some((_, kind)) = KINDS.into_iter().find(|(name, _)| *name == word) else {
             return Err(self.error(
-                "`burst`, `borrow`, `queue`, `interval`, `fixed`, `calendar` or `sliding`",
+                "`burst`, `borrow`, `debt`, `queue`, `interval`, `fixed`, `calendar` or `sliding`",
             ));
         };
         self.rest = rest;
@@ -250,6 +256,8 @@ mod tests {
             ("1/5us", Quota::new(1, Duration::from_micros(5))),
             ("0/0s burst 0", Quota::new(0, Duration::ZERO)),
             ("10/s burst 20 borrow 30", Quota::per_second(10).burst(20).borrow_up_to(30)),
+            ("10/s borrow 1 debt 0", Quota::per_second(10).borrow_up_to(1).debt_up_to(0)),
+            ("9/h debt 7 fixed", Quota::per_hour(9).fixed_window().debt_up_to(7)),
             ("5/s queue 30s", Quota::per_second(5).queue(Duration::from_secs(30))),
             ("5/s burst 5 queue min", Quota::per_second(5).queue(Duration::from_secs(60)).burst(5)),
             ("10/min interval", Quota::per_minute(10).interval_refill()),
@@ -299,9 +307,11 @@ mod tests {
             ("10/5", "one of the units", 5),
             ("10/99999999999999999999day", "a shorter period", 4),
             ("10/s, burst 20", "a space", 5),
-            ("10/s 20", "`burst`, `borrow`, `queue`", 6),
+            ("10/s 20", "`burst`, `borrow`, `debt`, `queue`", 6),
             ("10/s burst", "a space", 11),
-            ("10/s borrow 1 burst 2", "`burst`, `borrow`, `queue`", 15),
+            ("10/s borrow 1 burst 2", "`burst`, `borrow`, `debt`, `queue`", 15),
+            ("10/s debt 1 borrow 2", "`burst`, `borrow`, `debt`, `queue`", 13),
+            ("10/s debt", "a space", 10),
             ("10/s sliding x", "the number of blocks", 14),
             ("10/month", "` calendar`, because months have different lengths,", 9),
             ("10/month fixed", "` calendar`, because months have different lengths,", 9),
@@ -314,8 +324,8 @@ mod tests {
             ("10/s queue 30", "one of the units", 14),
             ("10/s fixed 5", "the end", 11),
             ("10/s burst x", "the burst", 12),
-            ("10/s burst 20 ", "`burst`, `borrow`, `queue`", 15),
-            ("10/s b\u{fc}rst 20", "`burst`, `borrow`, `queue`", 6),
+            ("10/s burst 20 ", "`burst`, `borrow`, `debt`, `queue`", 15),
+            ("10/s b\u{fc}rst 20", "`burst`, `borrow`, `debt`, `queue`", 6),
             ("10/\u{fc}", "one of the units", 4),
         ] {
             let error = text.parse::<Quota>().unwrap_err().to_string();
@@ -329,7 +339,8 @@ mod tests {
         #[test]
         fn every_quota_is_read_back_from_its_text(
             permits: u64, seconds: u64, nanos in 0..1_000_000_000u32, burst: u64,
-            borrow in prop_oneof![Just(0), any::<u64>()], kind in 0..9, blocks: u32, wait: Duration, zone in prop::sample::select(vec!["Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"]),
+            borrow in prop_oneof![Just(0), any::<u64>()], debt: Option<u64>, kind in 0..9, blocks: u32,
+            wait: Duration, zone in prop::sample::select(vec!["Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"]),
         ) {
             let quota = Quota::new(permits, Duration::new(seconds, nanos));
             let quota = quota.burst(burst).borrow_up_to(borrow);
@@ -348,6 +359,7 @@ mod tests {
                 }
                 _ => quota.sliding_blocks(blocks),
             };
+            let quota = debt.map_or(quota, |debt| quota.debt_up_to(debt));
             prop_assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);
         }
 

@@ -11,7 +11,7 @@ pub struct Verdict {
     pub(crate) outcome: Outcome,
     /// Of the quota that restricts the client most.
     pub(crate) numbers: Numbers,
-    /// If the policy has several quotas, or the check has to wait.
+    /// If the policy has several quotas, the check has to wait, or a part of a charge was forgiven.
     pub(crate) several: Option<Box<Several>>,
 }
 
@@ -37,6 +37,8 @@ pub(crate) struct Several {
     pub(crate) tightest: usize,
     /// If the check has to wait.
     pub(crate) waiting: Option<Waiting>,
+    /// The permits of a charge that were not charged, of the quota that lost most.
+    pub(crate) forgiven: u64,
 }
 
 /// An allowed check that has to wait.
@@ -89,7 +91,8 @@ impl Verdict {
         };
         let tightest = (0..numbers.len()).max_by_key(restricts).unwrap_or(0);
         let tightest_numbers = numbers.get(tightest).copied().unwrap_or_default();
-        let several = Some(Several { quotas, numbers, tightest, waiting: None }.into());
+        let several = Several { quotas, numbers, tightest, waiting: None, forgiven: 0 };
+        let several = Some(several.into());
         Self { outcome, numbers: tightest_numbers, several }
     }
 
@@ -100,12 +103,26 @@ impl Verdict {
 
     /// The check may proceed after so many microseconds.
     pub(crate) fn wait_for(&mut self, wait: u64, place: Place, quotas: &Arc<[QuotaInfo]>) {
+        self.several(quotas).waiting = Some(Waiting { wait, place });
+    }
+
+    /// So many permits of a charge were not charged.
+    pub(crate) fn forgive(&mut self, permits: u64, quotas: &Arc<[QuotaInfo]>) {
+        if permits > 0 {
+            self.several(quotas).forgiven = permits;
+        }
+    }
+
+    pub(crate) fn forgiven(&self) -> u64 {
+        self.several.as_ref().map_or(0, |several| several.forgiven)
+    }
+
+    fn several(&mut self, quotas: &Arc<[QuotaInfo]>) -> &mut Several {
         let numbers = self.numbers;
-        let several = self.several.get_or_insert_with(|| {
+        self.several.get_or_insert_with(|| {
             let (quotas, numbers) = (quotas.clone(), Box::from([numbers]));
-            Several { quotas, numbers, tightest: 0, waiting: None }.into()
-        });
-        several.waiting = Some(Waiting { wait, place });
+            Several { quotas, numbers, tightest: 0, waiting: None, forgiven: 0 }.into()
+        })
     }
 
     /// A cost that exceeds the capacity is only denied: a wait may help.

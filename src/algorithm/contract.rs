@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::charge::AtMostOne;
-use super::rate::FullAt;
+use super::rate::{FullAt, ROOM};
 use super::*;
 use crate::{Costs, Policy, Quota};
 
 const NOW: u64 = 1 << 50;
 const SECOND: u64 = 1_000_000;
-const COUNT: u64 = u32::MAX as u64;
+/// The most that a counter of a sliding window holds.
+const COUNT: u64 = 1 << 33;
 
 fn limit(quota: Quota) -> Limit {
     Limit::new("q", &quota, NOW).unwrap()
@@ -70,6 +71,47 @@ fn a_state_lasts_until_it_means_nothing_any_more() {
     assert_eq!(State::Lone(Rate::FASTEST.debt(9).state(NOW)).until(), NOW + 9);
 }
 
+/// Of a quota of each kind with the largest numbers.
+#[test]
+fn a_debt_of_ten_capacities_fits_into_any_quota() {
+    let most = MAX_TICKS / ROOM;
+    let micro = |permits| Quota::new(permits, Duration::from_micros(1));
+    let queue = micro(1).burst(most / 2).queue(Duration::from_micros(most / 2));
+    let (blocks, counters) = (u64::from(u32::MAX) / ROOM, COUNT / ROOM);
+    let thirds = Quota::new(3_000_001, Duration::from_secs(1)).burst(most / 1_000_000);
+    for (quota, larger) in [
+        (micro(1).burst(most), micro(1).burst(most + 1)),
+        (thirds, thirds.burst(most / 1_000_000 + 1)),
+        (micro(1).burst(most - 9).borrow_up_to(9), micro(1).burst(most - 9).borrow_up_to(10)),
+        (queue, queue.burst(most + 1)),
+        (
+            Quota::per_second(1).burst(most / SECOND).interval_refill(),
+            Quota::per_second(1).burst(most / SECOND + 1).interval_refill(),
+        ),
+        (Quota::per_hour(most).interval_refill(), Quota::per_hour(most + 1).interval_refill()),
+        (Quota::per_hour(most).fixed_window(), Quota::per_hour(most + 1).fixed_window()),
+        (Quota::per_hour(most).calendar(), Quota::per_hour(most + 1).calendar()),
+        (
+            Quota::per_hour(counters).sliding_window(),
+            Quota::per_hour(counters + 1).sliding_window(),
+        ),
+        (Quota::per_hour(blocks).sliding_blocks(6), Quota::per_hour(blocks + 1).sliding_blocks(6)),
+    ] {
+        let limits = limits(&[("q", quota)]);
+        let mut standing = limits.standing(None, NOW);
+        assert!(limits.check(&mut standing, &quota.capacity()).is_allowed());
+        for _ in 0..10 {
+            let verdict = limits.adjust(&mut standing, &limits.debit(&quota.capacity()));
+            assert_eq!(verdict.forgiven(), 0, "{quota}");
+        }
+        let state = limits.state(&standing, None, NOW);
+        let used = limits.used(&limits.standing(Some(&state), NOW)).next().unwrap().0;
+        assert_eq!(used, 11 * quota.capacity(), "{quota}");
+        let error = Limit::new("q", &larger, NOW).unwrap_err().to_string();
+        assert!(error.contains("use ") || error.contains("at most"), "{error}");
+    }
+}
+
 /// A value that is taken for corrupt denies until it expires, and one that is not may deny forever.
 #[test]
 fn only_what_no_revision_can_have_left_is_too_far() {
@@ -78,8 +120,8 @@ fn only_what_no_revision_can_have_left_is_too_far() {
         (interval(1, NOW + MAX_TICKS, 1), interval(1, NOW + MAX_TICKS + 1, 1)),
         (window(MAX_TICKS, NOW), window(MAX_TICKS + 1, NOW)),
         (window(1, NOW + MAX_TICKS), window(1, NOW + MAX_TICKS + 1)),
-        (counters(2 * COUNT, 0, NOW), counters(2 * COUNT + 1, 0, NOW)),
-        (counters(0, 2 * COUNT, NOW), counters(0, 2 * COUNT + 1, NOW)),
+        (counters(COUNT, 0, NOW), counters(COUNT + 1, 0, NOW)),
+        (counters(0, COUNT, NOW), counters(0, COUNT + 1, NOW)),
         (counters(1, 1, NOW + MAX_TICKS), counters(1, 1, NOW + MAX_TICKS + 1)),
         (blocks((NOW + MAX_TICKS) / 1_000, &[1]), blocks((NOW + MAX_TICKS) / 1_000 + 1, &[1])),
         (bucket(NOW + MAX_TICKS / 10, 0), bucket(NOW + MAX_TICKS / 10 + 1, 0)),
@@ -321,7 +363,7 @@ fn a_part_of_a_bucket_refills_as_slowly_as_it_is_small() {
         (Quota::per_second(9), 333_333_000),
         (Quota::per_hour(3), 3_600_000_000_000),
         (Quota::per_second(3_000_000).burst(9), 1),
-        (Quota::new(1, Duration::from_micros(1)).burst(MAX_TICKS), 3_000),
+        (Quota::new(1, Duration::from_micros(1)).burst(MAX_TICKS / ROOM), 3_000),
     ] {
         let third = limits(&[("q", quota)]).divided(&|permits| permits / 3).unwrap();
         let mut standing = third.standing(None, NOW);
@@ -375,7 +417,7 @@ fn numbers_outside_of_their_ranges_are_errors() {
     assert!(!queue(Duration::from_micros(MAX_TICKS + 1)) && !queue(Duration::MAX));
     assert!(!is_valid(Quota::per_second(1).borrow_up_to(1).fixed_window()));
     let permits = |permits| is_valid(Quota::per_second(permits).sliding_window());
-    assert!(permits(COUNT) && !permits(COUNT + 1) && !permits(0) && permits(1));
+    assert!(permits(COUNT / ROOM) && !permits(COUNT / ROOM + 1) && !permits(0) && permits(1));
     let micros = |micros| is_valid(Quota::new(1, Duration::from_micros(micros)).sliding_window());
     assert!(micros(1_000) && micros(MAX_TICKS / 2));
     assert!(!micros(999) && !micros(MAX_TICKS / 2 + 1));

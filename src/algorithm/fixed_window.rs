@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::Algorithm;
-use super::rate::MAX_TICKS;
+use super::rate::{MAX_TICKS, ROOM};
 use super::window::window;
 use crate::Quota;
 use crate::calendar::{CalendarUnit, boundaries};
@@ -54,7 +54,7 @@ impl FixedWindow {
     const SECOND: u64 = 1_000_000;
 
     pub(crate) fn new(quota: &Quota, start: WindowStart, now: u64) -> Result<Self, String> {
-        let (limit, span) = window(quota, MAX_TICKS, MAX_TICKS)?;
+        let (limit, span) = window(quota, MAX_TICKS / ROOM, MAX_TICKS)?;
         let windows = match start {
             WindowStart::FirstCheck => Windows::FirstCheck(span),
             WindowStart::Clock if span.is_multiple_of(Self::WEEK) => {
@@ -375,7 +375,7 @@ mod tests {
     fn a_window_that_cannot_work_is_an_error_that_says_what_to_change() {
         for (quota, says) in [
             (Quota::per_second(0), "1 or more"),
-            (Quota::per_second(1 << 53), "at most 4503599627370496"),
+            (Quota::per_second(1 << 53), "at most 409418147942772"),
             (Quota::per_second(10).burst(20), "remove `burst`"),
             (Quota::new(1, Duration::from_micros(999)), "at least 1 ms"),
             (Quota::new(1, Duration::from_nanos(1_000_001)), "whole number of microseconds"),

@@ -6,7 +6,7 @@
 
 use super::Algorithm;
 use super::charge::Left;
-use super::rate::MAX_TICKS;
+use super::rate::{MAX_TICKS, ROOM};
 use crate::Quota;
 
 #[derive(Clone, Copy, Debug)]
@@ -59,10 +59,12 @@ impl IntervalRefill {
             );
         }
         let longest = period.as_micros().saturating_mul(limit.div_ceil(permits).into());
-        if longest.max(limit.into()) > MAX_TICKS.into() {
-            return Err(
-                "an empty bucket refills in more than 142 years: use a smaller burst".into()
-            );
+        let most = MAX_TICKS / ROOM;
+        if limit > most {
+            return Err(format!("a bucket of this kind holds at most {most} permits"));
+        }
+        if longest > most.into() {
+            return Err("an empty bucket refills in more than 12 years: use a smaller burst".into());
         }
         // The interval is not longer than `longest`. A refill can repay a debt, so it may have more permits
         // than the bucket holds, but never more than a state does.

@@ -83,10 +83,8 @@ macro_rules! algorithms {
                 }
             }
 
-            pub(crate) fn most_charged(&self) -> u64 {
-                match self {
-                    $(Self::$name(limit) => limit.most_charged().min(limit.most_stored()),)+
-                }
+            pub(crate) fn most_taken(&self) -> u64 {
+                match self { $(Self::$name(limit) => limit.most_taken(),)+ }
             }
 
             pub(crate) fn most_stored(&self) -> u64 {
@@ -185,10 +183,12 @@ impl Limit {
         limit.map_err(|text| ConfigError::new(format!("quota `{name}`: {text}")))
     }
 
-    /// Charges a cost without a check, as long as at most so many permits are in use.
-    pub(crate) fn charge_up_to(&self, most: u64, level: &mut Level, cost: u64) {
+    /// Charges a cost without a check, as long as at most so many permits are in use. Returns the permits
+    /// that are not charged.
+    pub(crate) fn charge_up_to(&self, most: u64, level: &mut Level, cost: u64) -> u64 {
         let room = most.saturating_sub(level.used());
         self.charge(level, cost.min(room));
+        cost.saturating_sub(room)
     }
 
     pub(crate) fn is_bucket(&self) -> bool {

@@ -34,8 +34,8 @@ pub struct Limits {
 struct Named {
     id: QuotaId,
     limit: Limit,
-    /// The most permits that charges without a check can use. A part of a limit can owe as much as the
-    /// whole.
+    /// The most permits in use that charges without a check can leave. A part of a limit can owe as much as
+    /// the whole.
     most_charged: u64,
 }
 
@@ -57,7 +57,7 @@ impl Limits {
                 )));
             }
             let limit = Limit::new(name, quota, now)?;
-            quotas.push(Named::new(id, limit));
+            quotas.push(Named::new(id, limit, quota.most_debt()));
         }
         let infos = policy.quotas().zip(&quotas);
         let infos = infos.map(|((name, _), quota)| quota.limit.info(name)).collect();
@@ -75,7 +75,7 @@ impl Limits {
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
         let (id, limit) = (QuotaId::LONE, Limit::TokenBucket(bucket));
-        Self::of([Named::new(id, limit)].into(), [limit.info("q")].into())
+        Self::of([Named::new(id, limit, None)].into(), [limit.info("q")].into())
     }
 
     /// The parts of an instance if a fleet divides the limits. `None` if a quota has none for it.
@@ -142,6 +142,12 @@ impl Limits {
             -saturating(cost.of(index).saturating_mul(quota.limit.unit()))
         };
         self.quotas.iter().enumerate().map(units).collect()
+    }
+
+    /// The most permits in use that charges without a check can leave, of each quota.
+    #[cfg(feature = "redis")]
+    pub(crate) fn most_charged(&self) -> impl Iterator<Item = u64> {
+        self.quotas.iter().map(|quota| quota.most_charged)
     }
 
     /// The whole permits of each quota that an adjustment gives back.
@@ -397,19 +403,22 @@ impl Limits {
     }
 
     /// Charges and gives back permits without a check, and returns the verdict on a check of cost 1
-    /// afterwards.
+    /// afterwards. It says how much of the charge was forgiven.
     pub(crate) fn adjust(&self, standing: &mut Standing, adjustment: &Adjustment) -> Verdict {
+        let mut forgiven = 0;
         for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
             match adjustment.of(index) {
                 units @ ..0 => quota.limit.credit(level, units.unsigned_abs()),
                 // Also 0, which is stored with the others from now on.
                 permits => {
-                    let most = quota.most_charged;
-                    quota.limit.charge_up_to(most, level, permits.unsigned_abs());
+                    let (most, permits) = (quota.most_charged, permits.unsigned_abs());
+                    forgiven = quota.limit.charge_up_to(most, level, permits).max(forgiven);
                 }
             }
         }
-        self.peek(standing)
+        let mut verdict = self.peek(standing);
+        verdict.forgive(forgiven, &self.infos);
+        verdict
     }
 
     /// Decides a check that may wait. If it has to, the verdict says for how long.
@@ -493,8 +502,10 @@ impl Limits {
 }
 
 impl Named {
-    fn new(id: QuotaId, limit: Limit) -> Self {
-        Self { id, limit, most_charged: limit.most_charged() }
+    /// With at most so much debt, or as much as fits.
+    fn new(id: QuotaId, limit: Limit, debt: Option<u64>) -> Self {
+        let most_charged = limit.most_taken().saturating_add(debt.unwrap_or(u64::MAX));
+        Self { id, limit, most_charged: most_charged.min(limit.most_stored()) }
     }
 }
 

@@ -96,10 +96,10 @@ pub(crate) trait Algorithm {
     /// left.
     fn charge(&self, level: &mut Self::Level, cost: u64);
 
-    /// The most permits that can be in use after charges without a check: the limit more than checks
-    /// can take. Unless a state [cannot hold](Self::most_stored) as many.
-    fn most_charged(&self) -> u64 {
-        self.limit().saturating_mul(2)
+    /// The most permits in use that checks can leave, in a bucket with a queue those that wait too. What
+    /// charges leave beyond it is a debt.
+    fn most_taken(&self) -> u64 {
+        self.limit()
     }
 
     /// The most permits in use that a state can hold.

@@ -10,6 +10,9 @@ use std::num::NonZeroU64;
 /// half, until the year 2112.
 pub(crate) const MAX_TICKS: u64 = 1 << 52;
 
+/// How many times the capacity of a quota has to fit, so that a debt of ten capacities does.
+pub(super) const ROOM: u64 = 11;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
     permit: NonZeroU64,

@@ -4,7 +4,7 @@
 
 use super::Algorithm;
 use super::charge::Left;
-use super::rate::MAX_TICKS;
+use super::rate::{MAX_TICKS, ROOM};
 use super::window::window;
 use crate::Quota;
 
@@ -37,7 +37,7 @@ impl SlidingBlocks {
     pub(crate) const MAX_BLOCKS: u32 = 60;
 
     pub(crate) fn new(quota: &Quota, blocks: u32) -> Result<Self, String> {
-        let (limit, micros) = window(quota, u32::MAX.into(), MAX_TICKS / 2)?;
+        let (limit, micros) = window(quota, u64::from(u32::MAX) / ROOM, MAX_TICKS / 2)?;
         if !(1..=Self::MAX_BLOCKS).contains(&blocks) {
             return Err(format!("a window has 1 to {} blocks", Self::MAX_BLOCKS));
         }

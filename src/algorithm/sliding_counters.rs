@@ -7,7 +7,7 @@
 
 use super::Algorithm;
 use super::charge::Left;
-use super::rate::MAX_TICKS;
+use super::rate::{MAX_TICKS, ROOM};
 use super::window::window;
 use crate::Quota;
 
@@ -79,8 +79,11 @@ impl Span {
 }
 
 impl SlidingCounters {
+    /// A counter times the units of a window is exact.
+    const MAX: u64 = 1 << 33;
+
     pub(crate) fn new(quota: &Quota) -> Result<Self, String> {
-        let (limit, micros) = window(quota, u32::MAX.into(), Span::MAX)?;
+        let (limit, micros) = window(quota, Self::MAX / ROOM, Span::MAX)?;
         Ok(Self { limit, span: Span(micros) })
     }
 
@@ -171,6 +174,10 @@ impl Algorithm for SlidingCounters {
         if current == 0 { 0 } else { starts_at.saturating_add(span.0).saturating_sub(level.now) }
     }
 
+    fn most_stored(&self) -> u64 {
+        Self::MAX
+    }
+
     fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
         if left.counts_for > delay { permits } else { 0 }
     }
@@ -211,9 +218,8 @@ impl Algorithm for SlidingCounters {
 
     #[cfg(feature = "redis")]
     fn is_too_far(state: &CountersState, now: u64) -> bool {
-        let most = 2 * u64::from(u32::MAX);
-        state.current > most
-            || state.previous > most
+        state.current > Self::MAX
+            || state.previous > Self::MAX
             || state.starts_at > now.saturating_add(MAX_TICKS)
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Algorithm;
 use super::charge::{Left, Patience};
-use super::rate::{BucketState, Debt, MAX_TICKS, Rate};
+use super::rate::{BucketState, Debt, MAX_TICKS, ROOM, Rate};
 use crate::Quota;
 use crate::quota::Kind;
 
@@ -47,7 +47,10 @@ impl TokenBucket {
         let divisor = gcd(micros, u128::from(permits));
         let permit = micros / divisor;
         let scale = u128::from(permits) / divisor;
-        let capacity = permit.saturating_mul(u128::from(burst) + u128::from(quota.borrowed()));
+        // With a debt.
+        let capacity = permit
+            .saturating_mul(u128::from(burst) + u128::from(quota.borrowed()))
+            .saturating_mul(ROOM.into());
         let max = u128::from(MAX_TICKS);
         if scale > max {
             return error(&format!(
@@ -71,7 +74,7 @@ impl TokenBucket {
                 Ok(bucket)
             }
             _ => {
-                let most = max / permit;
+                let most = max / u128::from(ROOM) / permit;
                 let advice = if most == 0 {
                     "shorten the period".to_owned()
                 } else {
@@ -98,13 +101,13 @@ impl TokenBucket {
 
     /// The ticks in which an empty bucket refills.
     pub(crate) fn refill_ticks(&self) -> u64 {
-        // At most `MAX_TICKS`: see `new`.
+        // Less than `MAX_TICKS`: see `new`.
         self.limit * self.rate.permit()
     }
 
     /// The highest debt in ticks that a check of this kind can leave.
     pub(crate) fn ceiling(&self, patience: Option<Patience>) -> u64 {
-        // At most `MAX_TICKS`: see `new`.
+        // Less than `MAX_TICKS`: see `new`.
         let ticks = (self.limit + self.borrow) * self.rate.permit();
         let wait = match patience {
             Some(Patience(wait)) if self.borrow == 0 => self.queue.unwrap_or(wait),
@@ -137,7 +140,7 @@ impl Algorithm for TokenBucket {
 
     fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
         let (limit, borrow) = (part(self.limit), part(self.borrow));
-        let most = self.most_charged();
+        let most = self.most_taken() + (ROOM - 1) * (self.limit + self.borrow);
         let rate = self.rate.divided(limit, self.limit, limit + borrow, most)?;
         Some(Self { limit, borrow, rate, ..*self })
     }
@@ -206,8 +209,8 @@ impl Algorithm for TokenBucket {
         debt.ticks += cost * self.rate.permit();
     }
 
-    fn most_charged(&self) -> u64 {
-        self.capacity(self.queue.map(Patience)) + self.limit
+    fn most_taken(&self) -> u64 {
+        self.capacity(self.queue.map(Patience))
     }
 
     fn most_stored(&self) -> u64 {
@@ -355,20 +358,18 @@ mod tests {
             (Quota::new(1, Duration::MAX).burst(1), "whole number of microseconds"),
             (Quota::new(1, Duration::from_secs(u64::MAX)), "shorten the period"),
             (Quota::new(u64::MAX, Duration::from_secs(1)), "fewer permits"),
-            (
-                Quota::new(u32::MAX.into(), Duration::from_secs(u64::MAX)),
-                "use a burst of 1 or less",
-            ),
-            (Quota::per_day(1).burst(u32::MAX.into()), "use a burst of 52124 or less"),
-            (Quota::per_second(1).burst(u64::MAX), "use a burst of 4503599627 or less"),
+            (Quota::new(u32::MAX.into(), Duration::from_secs(u64::MAX)), "shorten the period"),
+            (Quota::per_day(1).burst(u32::MAX.into()), "use a burst of 4738 or less"),
+            (Quota::per_second(1).burst(u64::MAX), "use a burst of 409418147 or less"),
+            (Quota::per_day(1_000_003).burst(50_000), "use a burst of 4738 or less"),
             (Quota::per_day(1_000_003), "permits that divide the period"),
         ] {
             let error = Limit::new("q", &quota, 0).unwrap_err().to_string();
             assert!(error.contains(says) && error.contains("`q`"), "{quota:?}: {error}");
         }
-        assert!(TokenBucket::new(&Quota::per_day(1).burst(52_124)).is_ok());
-        assert!(TokenBucket::new(&Quota::per_second(1).burst(u32::MAX.into())).is_ok());
-        assert!(TokenBucket::new(&Quota::per_second(u32::MAX.into())).is_ok());
+        assert!(TokenBucket::new(&Quota::per_day(1).burst(4_738)).is_ok());
+        assert!(TokenBucket::new(&Quota::per_second(1).burst(409_418_147)).is_ok());
+        assert!(TokenBucket::new(&Quota::per_second(409_418_147)).is_ok());
     }
 
     #[test]

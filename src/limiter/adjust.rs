@@ -15,11 +15,17 @@ use crate::{Costs, Error, ErrorKind, Key, cooperation};
 
 impl Limiter {
     /// Takes `cost` permits from every quota, whether or not they are there: for costs that are
-    /// known only afterwards. Checks are denied until the debt is repaid. A debt grows to at most
-    /// the [capacity](crate::Quota::capacity) of the quota, in addition to what checks may
-    /// [borrow](crate::Quota::borrow_up_to) or [wait](crate::Quota::queue) for. What exceeds it is
-    /// not charged. On a bucket without a queue, the permits for which [`acquire`](Self::acquire)
-    /// waits are part of the debt. The debt of a fixed window ends with the window.
+    /// known only afterwards. Checks are denied until the debt is repaid. A bucket repays all of it: after
+    /// a charge of five times the limit per minute, a key is denied for about five minutes. So charges hold
+    /// to the limit on average, however much is taken at once. [`Quota::debt_up_to`](crate::Quota::debt_up_to)
+    /// limits the debt, and so the wait. On a bucket without a queue, the permits for which
+    /// [`acquire`](Self::acquire) waits are part of the debt.
+    ///
+    /// A window forgets a debt: a [fixed](crate::Quota::fixed_window) or
+    /// [calendar](crate::Quota::calendar) window when it ends, a window in
+    /// [blocks](crate::Quota::sliding_blocks) when the permits are older than the window, and a [sliding
+    /// window](crate::Quota::sliding_window) two periods later at most. So permits that are charged in a
+    /// window count in that window, and only there. Use a bucket if a debt has to be repaid.
     ///
     /// A charge is sent in the same calls as the checks. It is not applied if the future is dropped
     /// before the charge was sent to the store. A layer can
@@ -125,7 +131,10 @@ impl Limiter {
     /// Runs an operation without waiting for the store.
     fn detach(&self, held: HeldRevision, key: Key, op: Op, is_credit: bool) {
         let revision = self.held(&held);
-        if revision.backend.decide(&key, &op).is_some() {
+        if let Some(result) = revision.backend.decide(&key, &op) {
+            if let Ok(verdict) = result {
+                self.charged(revision, &verdict);
+            }
             return;
         }
         let Ok(runtime) = Handle::try_current() else {
@@ -133,11 +142,8 @@ impl Limiter {
         };
         let limiter = self.clone();
         runtime.spawn(async move {
-            let result = limiter.apply(&held, key, op, is_credit).await;
-            let revision = limiter.held(&held);
-            match result {
-                Ok(_) => limiter.charged(revision),
-                Err(error) => limiter.not_charged(revision, &error),
+            if let Err(error) = limiter.apply(&held, key, op, is_credit).await {
+                limiter.not_charged(limiter.held(&held), &error);
             }
         });
     }
@@ -164,22 +170,35 @@ impl Limiter {
         is_credit: bool,
     ) -> Result<Verdict, Error> {
         let _invalidate = is_credit.then(|| InvalidateOnDrop { limiter: self, key: key.clone() });
-        let (backend, mut pending) = (&self.held(held).backend, PendingVerdict::default());
+        let (revision, mut pending) = (self.held(held), PendingVerdict::default());
+        let backend = &revision.backend;
         match poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx)).await {
-            Ok(verdict) => Ok(verdict),
+            Ok(verdict) => {
+                self.charged(revision, &verdict);
+                Ok(verdict)
+            }
             Err(error) => {
                 // Permits must not be given back twice. An error of the server says that they were not.
                 let may_be_done = pending.was_sent() && error.kind() != ErrorKind::Server;
                 let mode = self.inner.failure_mode.of(&error);
                 let is_local = mode == FailureMode::Local && !(is_credit && may_be_done);
                 let local = is_local.then(|| backend.decide_locally(&key, &op)).flatten();
-                local.ok_or(error)
+                local.inspect(|verdict| self.charged(revision, verdict)).ok_or(error)
             }
         }
     }
 
-    pub(super) fn charged(&self, revision: &Revision) {
-        self.inner.charge_log.succeeded(revision.policy().name());
+    /// The store has charged or given back permits, unless some were forgiven.
+    fn charged(&self, revision: &Revision, verdict: &Verdict) {
+        let (policy, log) = (revision.policy().name(), &self.inner.charge_log);
+        match verdict.forgiven() {
+            0 => log.succeeded(policy),
+            permits => {
+                self.inner.settings.metrics.forgiven(permits);
+                let text = "the debt of a key has reached its maximum (see `Quota::debt_up_to`)";
+                log.failed(policy, Effect::Forgives, &Error::new(ErrorKind::Server, text));
+            }
+        }
     }
 
     pub(super) fn not_charged(&self, revision: &Revision, error: &Error) {

@@ -18,6 +18,7 @@ pub(super) enum Effect {
     FailsOpen,
     FailsClosed,
     NotCharged,
+    Forgives,
 }
 
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -134,7 +135,7 @@ impl FailureLog {
         let now = Instant::now();
         let (lines, has_ended): (Vec<Line>, _) = {
             let mut reasons = self.reasons();
-            let had_checks = reasons.iter().any(|reason| reason.effect != Effect::NotCharged);
+            let had_checks = reasons.iter().any(|reason| reason.effect.is_of_checks());
             reasons.retain(|reason| !reason.is_over(now));
             let lines = reasons.iter_mut().filter_map(|reason| reason.line(now)).collect();
             self.schedule(&reasons);
@@ -201,12 +202,21 @@ fn log(policy: &str, lines: Vec<Line>) {
             (Effect::FailsClosed, true) => "rate limit was unavailable, failed closed",
             (Effect::NotCharged, false) => "permits are not charged or given back afterwards",
             (Effect::NotCharged, true) => "permits were not charged or given back afterwards",
+            (Effect::Forgives, false) => "permits are not charged",
+            (Effect::Forgives, true) => "permits were not charged",
         };
         if is_late {
             tracing::info!(target: "fleetlimit", policy, server, reason, count, "{message}");
         } else {
             tracing::warn!(target: "fleetlimit", policy, server, reason, count, "{message}");
         }
+    }
+}
+
+impl Effect {
+    /// Whether it says how checks are decided.
+    fn is_of_checks(self) -> bool {
+        !matches!(self, Self::NotCharged | Self::Forgives)
     }
 }
 

@@ -232,8 +232,6 @@ impl GivingBack {
             }
             if taken_back > 0 {
                 self.line.with(Line::retry_free);
-                let LineHandle { limiter, revision, .. } = &self.line;
-                limiter.charged(limiter.held(revision));
             }
         }
     }

@@ -36,6 +36,12 @@ pub(super) const UNCHARGED: Descriptor = metric(
     "Permits taken locally while Redis failed that might remain uncharged there",
 );
 
+pub(super) const FORGIVEN: Descriptor = metric(
+    "fleetlimit.charges.forgiven",
+    "{permit}",
+    "Permits that were not charged, because the key already owed as much as it can",
+);
+
 #[cfg(feature = "redis")]
 pub(super) mod redis {
     use super::{Descriptor, metric};

@@ -2,8 +2,8 @@ use std::array;
 use std::sync::{Arc, OnceLock};
 
 use super::catalog::{
-    CHECK_DURATION, CHECK_FAILURES, DECISIONS, ERROR_TYPE, OUTCOME, POLICY, REPAIRS, SOURCE,
-    UNCHARGED,
+    CHECK_DURATION, CHECK_FAILURES, DECISIONS, ERROR_TYPE, FORGIVEN, OUTCOME, POLICY, REPAIRS,
+    SOURCE, UNCHARGED,
 };
 use super::instruments::{Counter, CounterSet, Histogram, LabelValue, Stopwatch};
 use crate::{Error, ErrorKind, Source, verdict};
@@ -30,6 +30,7 @@ struct Others {
     duration: Histogram,
     repairs: Counter,
     uncharged: Counter,
+    forgiven: Counter,
 }
 
 /// What became of a check.
@@ -88,6 +89,11 @@ impl PolicyMetrics {
     pub(crate) fn uncharged(&self, permits: u64) {
         self.rare.others().uncharged.add(permits);
     }
+
+    /// Counts permits that were not charged, because the key owed too much already.
+    pub(crate) fn forgiven(&self, permits: u64) {
+        self.rare.others().forgiven.add(permits);
+    }
 }
 
 impl Rare {
@@ -121,13 +127,14 @@ impl Others {
             duration: Histogram::new(&CHECK_DURATION, &[policy()]),
             repairs: Counter::new(&REPAIRS, &[policy()]),
             uncharged: Counter::new(&UNCHARGED, &[policy()]),
+            forgiven: Counter::new(&FORGIVEN, &[policy()]),
         }
     }
 
     #[cold]
     fn register(&self) {
         self.duration.register();
-        let counters = [&self.repairs, &self.uncharged];
+        let counters = [&self.repairs, &self.uncharged, &self.forgiven];
         self.failures.iter().chain(counters).for_each(|counter| counter.add(0));
     }
 }

@@ -112,7 +112,7 @@ async fn a_debt_expires_when_it_is_repaid_and_a_credit_creates_no_key() {
         let name = format!("{prefix}:{{key}}:default:t2");
         assert_eq!(server.query::<i64>(&["EXISTS", &name]).await, 0, "{quota}");
 
-        limiter.charge("key", u64::MAX).await.unwrap();
+        limiter.charge("key", 500).await.unwrap();
         let decision = limiter.check("key").await.unwrap();
         assert!(decision.is_denied(), "{quota}");
         let ttl = Duration::from_millis(server.query(&["PTTL", &name]).await);
@@ -121,12 +121,6 @@ async fn a_debt_expires_when_it_is_repaid_and_a_credit_creates_no_key() {
         assert!(ttl + Duration::from_millis(2) > decision.reset_after(), "{quota}: {ttl:?}");
         assert!(ttl < decision.reset_after() + slack, "{quota}: {ttl:?} {decision:?}");
 
-        let others = quota.borrow_up_to(0);
-        if others == quota && quota.capacity() == 10 {
-            // A debt of a whole capacity, to the permit.
-            limiter.credit("key", 10).await.unwrap();
-            assert_eq!(limiter.peek("key").await.unwrap().remaining(), 0, "{quota}");
-        }
         limiter.credit("key", u64::MAX).await.unwrap();
         assert_eq!(limiter.peek("key").await.unwrap().remaining(), quota.capacity(), "{quota}");
     }

@@ -11,6 +11,7 @@ mod cluster;
 mod connections;
 mod cooperation;
 mod customers;
+mod debts;
 mod denials;
 mod dependency_rules;
 mod exact;

@@ -49,7 +49,7 @@ async fn a_key_expires_within_a_second_after_its_bucket_is_full_and_not_before()
         (1, 1_500, 1),
         (3, 1_000_000, 7),
         (1_000_000, 1_000_000, 1),
-        (1, 86_400_000_000, 52_000),
+        (1, 86_400_000_000, 4_700),
         (999_983, 1_000_000, 3),
         (1, 100_000_000, 1_000_000),
     ] {
@@ -429,11 +429,11 @@ async fn a_denied_check_restores_a_missing_ttl_at_any_rate() {
     }
 }
 
-/// Up to 2^52 microseconds per permit.
+/// Up to 2^52 / 11 microseconds per permit.
 #[tokio::test]
 async fn large_numbers_survive_the_round_trip_through_redis() {
     let server = Server::start().await;
-    for micros in [100_000_000u64, 1_000_000_000, 100_000_000_000_000, 1 << 52] {
+    for micros in [100_000_000u64, 1_000_000_000, 100_000_000_000_000, (1 << 52) / 11] {
         let oracle = Oracle { permits: 1, micros, burst: 1 };
         let limiter = limiter(&server, oracle.quota());
         limiter.reset("key").await.unwrap();

@@ -1,156 +1,23 @@
 //! Redis with a clock that a test sets: it stands still, jumps and steps back. So the scripts are compared
 //! with the pure functions at any time, and in calls of many checks.
 
-use std::collections::HashMap;
 use std::env;
 use std::fmt;
-use std::net::Ipv4Addr;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use fleetlimit::{
-    Costs, Decision, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore, Reservation,
-    Source,
+    Costs, Decision, Limiter, ManualClock, MemoryStore, Policy, Quota, Reservation, Source,
 };
 use futures_util::future::join_all;
 use proptest::prelude::*;
-use redis::aio::MultiplexedConnection;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
-use crate::common::{Server, connect};
+use crate::common::{CLOCK, ClockProxy, NO_EXPIRY, Server};
 use crate::exact::{fixed_sample, sample, uncached};
 use crate::mixes::{NAMES, assert_all_algorithms, has_time_zone, is_possible, quotas};
 
-/// A proxy in front of a server, which lets scripts read the time from two keys.
-struct ClockProxy {
-    port: u16,
-    admin: MultiplexedConnection,
-}
-
-/// The digests of the scripts as the client knows them, and those that run instead.
-type Digests = Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>;
-
-/// A text in a script, and what replaces it.
-type Change = (&'static str, &'static str);
-
-const CLOCK: Change = ("redis.call('TIME')", "redis.call('MGET', 's', 'us')");
-
-/// Expiry in thousands of years, so that the server keeps what it would expire at its own time.
-const NO_EXPIRY: Change = ("'PXAT',", "'PXAT', '9' ..");
-
-impl ClockProxy {
-    async fn start(server: &Server, changes: &'static [Change]) -> Self {
-        let admin = connect(&server.url()).await.unwrap();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let (port, target) = (listener.local_addr().unwrap().port(), server.port());
-        let (digests, loader) = (Digests::default(), admin.clone());
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(relay(client, target, changes, digests.clone(), loader.clone()));
-            }
-        });
-        Self { port, admin }
-    }
-
-    fn store(&self, prefix: &str) -> RedisStore {
-        let url = format!("redis://127.0.0.1:{}/", self.port);
-        RedisStore::open(url).unwrap().key_prefix(prefix.to_owned())
-    }
-
-    /// What is stored at a key now, and when it expires, in microseconds.
-    async fn stored(&self, key: &str) -> Option<(Vec<u8>, u64)> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("TIME").cmd("GET").arg(key).cmd("PTTL").arg(key);
-        type Reply = ((u64, u64), Option<Vec<u8>>, i64);
-        let ((seconds, micros), value, ttl): Reply =
-            pipe.query_async(&mut self.admin.clone()).await.unwrap();
-        let value = value?;
-        assert!(ttl > 0, "it expires");
-        Some((value, seconds * 1_000_000 + micros + ttl as u64 * 1_000))
-    }
-
-    async fn command(&self, words: &[&str]) {
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]).query_async::<()>(&mut self.admin.clone()).await.unwrap();
-    }
-
-    async fn set_time(&self, micros: u64) {
-        let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-        self.command(&["MSET", "s", &seconds.to_string(), "us", &micros.to_string()]).await;
-    }
-}
-
-/// Only the script of checks, not that of the fleet.
-const CHECKS: &str = "local keys, arguments = KEYS, ARGV";
-
-async fn relay(
-    client: TcpStream,
-    target: u16,
-    changes: &'static [Change],
-    digests: Digests,
-    mut loader: MultiplexedConnection,
-) {
-    let server = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await.unwrap();
-    let (mut from_client, mut to_client) = client.into_split();
-    let (mut from_server, mut to_server) = server.into_split();
-    tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
-    let (mut data, mut buffer) = (Vec::new(), vec![0; 64 * 1_024]);
-    while let Ok(length @ 1..) = from_client.read(&mut buffer).await {
-        data.extend_from_slice(&buffer[..length]);
-        while let Some((mut words, length)) = command(&data) {
-            data.drain(..length);
-            if words[0] == b"EVAL" {
-                let script = String::from_utf8(words[1].clone()).unwrap();
-                if script.contains(CHECKS) {
-                    let changed = changes.iter().fold(script.clone(), |script, (from, to)| {
-                        assert!(script.contains(from), "{from}");
-                        script.replace(from, to)
-                    });
-                    let mut pipe = redis::pipe();
-                    pipe.cmd("SCRIPT").arg("LOAD").arg(script);
-                    pipe.cmd("SCRIPT").arg("LOAD").arg(&changed);
-                    let (one, other) = pipe.query_async(&mut loader).await.unwrap();
-                    digests.lock().unwrap().insert(one, other);
-                    words[1] = changed.into_bytes();
-                }
-            } else if words[0] == b"EVALSHA"
-                && let Some(other) = digests.lock().unwrap().get(&words[1])
-            {
-                words[1].clone_from(other);
-            }
-            let mut text = format!("*{}\r\n", words.len()).into_bytes();
-            for word in words {
-                text.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-                text.extend_from_slice(&word);
-                text.extend_from_slice(b"\r\n");
-            }
-            if to_server.write_all(&text).await.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-/// The words of the first command, if it has arrived, and its length.
-fn command(data: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
-    let mut at = 0;
-    let number = |at: &mut usize| {
-        let length = data.get(*at..)?.windows(2).position(|end| end == b"\r\n")?;
-        let text = str::from_utf8(&data[*at + 1..*at + length]).unwrap();
-        *at += length + 2;
-        Some(text.parse::<usize>().unwrap())
-    };
-    let count = number(&mut at)?;
-    let mut words = Vec::with_capacity(count);
-    for _ in 0..count {
-        let length = number(&mut at)?;
-        words.push(data.get(at..at + length)?.to_vec());
-        at += length + 2;
-    }
-    (at <= data.len()).then_some((words, at))
-}
+/// The most permits of a window, or microseconds in which a bucket refills.
+const MOST: u64 = (1 << 52) / 11;
 
 #[derive(Clone)]
 struct Case {
@@ -190,7 +57,7 @@ enum What {
 
 /// A bucket whose value is short, if it is the only quota, and limits at the end of the range.
 fn more_quotas() -> impl Strategy<Value = Quota> {
-    let most = prop_oneof![Just(1u64 << 52), Just((1 << 52) - 1)];
+    let most = prop_oneof![Just(MOST), Just(MOST - 1)];
     let short = prop_oneof![Just(1u64), Just(10), Just(50)];
     prop_oneof![
         4 => (short, 1..=30u64).prop_map(|(n, burst)| Quota::per_second(n).burst(burst)),

@@ -150,7 +150,7 @@ impl Cells {
 fn of_quota(line: &str, quotas: &[&Fragment], quota: usize) -> String {
     let fragment = quotas[quota];
     let numbers = quotas.iter().map(|fragment| fragment.names("numbers@").count()).sum();
-    let expressions = [("CEILING", "ceiling@"), ("WAITING", "waiting@"), ("END", "end@")];
+    let expressions = [("WAITING", "waiting@"), ("END", "end@")];
     let used = expressions.into_iter().filter(|(word, _)| line.contains(word));
     let line = used.fold(line.to_owned(), |line, (word, name)| {
         let of_quota = fragment.line(name).or_else(|| section(DECIDE, name)?.next());

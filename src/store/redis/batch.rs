@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use super::policy::RedisPolicy;
 use super::reply::Found;
-use crate::algorithm::{self, Charge, Cost, Standing};
+use crate::algorithm::{self, Charge, Cost, Limits, MAX_TICKS, Standing};
 use crate::store::{Op, SentAt};
 use crate::verdict::Verdict;
 use crate::{Error, Key};
@@ -97,7 +97,7 @@ impl Group<'_> {
 
     /// Writes the checks as an argument of the script.
     pub(super) fn write_costs(&self, call: &mut Cmd) {
-        self.costs.write(call, self.policy.limits.len());
+        self.costs.write(call, &self.policy.limits);
     }
 }
 
@@ -159,7 +159,7 @@ impl<'a> Runs<'a> {
         costs.flat_map(|(cost, count)| std::iter::repeat_n(cost, count))
     }
 
-    fn write(&self, call: &mut Cmd, quotas: usize) {
+    fn write(&self, call: &mut Cmd, limits: &Limits) {
         match self.0.as_slice() {
             [(1, Op::Acquire(Charge::Same(cost)))] => {
                 call.arg(cost);
@@ -170,7 +170,7 @@ impl<'a> Runs<'a> {
             runs => {
                 let mut text = String::with_capacity(8 * runs.len());
                 for (count, op) in runs {
-                    write_run(&mut text, *count, op, quotas);
+                    write_run(&mut text, *count, op, limits);
                 }
                 call.arg(text);
             }
@@ -179,11 +179,11 @@ impl<'a> Runs<'a> {
 }
 
 /// Writes a run as `lua/frame.lua` describes it.
-fn write_run(text: &mut String, count: u32, op: &Op, quotas: usize) {
+fn write_run(text: &mut String, count: u32, op: &Op, limits: &Limits) {
     let mut write = |kind: &str, numbers: &dyn Fn(usize) -> i128, end: std::fmt::Arguments<'_>| {
         // Writing to a string cannot fail.
         let _ = write!(text, "{kind}{count}");
-        for quota in 0..quotas {
+        for quota in 0..limits.len() {
             let _ = write!(text, ":{}", numbers(quota));
         }
         let _ = write!(text, "{end},");
@@ -195,7 +195,15 @@ fn write_run(text: &mut String, count: u32, op: &Op, quotas: usize) {
             write(kind, &|quota| charge.of(quota).into(), nothing);
         }
         Op::Peek => write("", &|_| 0, nothing),
-        Op::Adjust(adjustment) => write("+", &|quota| adjustment.of(quota).into(), nothing),
+        Op::Adjust(adjustment) => {
+            if adjustment.is_charge() {
+                let most: SmallVec<[u64; 1]> = limits.most_charged().collect();
+                write("*", &|quota| most.get(quota).copied().unwrap_or(0).into(), nothing);
+            }
+            // More is not in use, and sums of larger numbers would not be exact.
+            let most = MAX_TICKS as i64;
+            write("+", &|quota| adjustment.of(quota).clamp(-most, most).into(), nothing);
+        }
         Op::Queue(queued) if !queued.may_wait => {
             let kind = if queued.charge.is_later() { "!" } else { "" };
             write(kind, &|quota| queued.of(quota).into(), nothing);

@@ -417,7 +417,10 @@ impl Queued {
         let charged = poll_fn(|cx| queues.poll(policy, key, op, check, cx)).await;
         let may_be_charged = |error: &Error| check.was_sent() && !error.is_transient_reply();
         *end = match charged {
-            Ok(_) => End::Charged,
+            Ok(verdict) => {
+                policy.metrics.forgiven(verdict.forgiven());
+                End::Charged
+            }
             Err(error) if may_be_charged(&error) => End::Unknown,
             Err(_) => End::NotCharged,
         };

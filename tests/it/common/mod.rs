@@ -8,6 +8,7 @@
 
 mod bus;
 mod client;
+mod clock_proxy;
 mod cluster;
 mod load;
 mod ports;
@@ -23,6 +24,7 @@ pub(crate) mod tls;
 mod wait;
 
 pub(crate) use client::connect;
+pub(crate) use clock_proxy::{CLOCK, ClockProxy, NO_EXPIRY};
 pub(crate) use cluster::Cluster;
 pub(crate) use load::{decided, load};
 pub(crate) use proxy::Proxy;

@@ -1,5 +1,7 @@
 //! Charges and credits.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::super::*;
@@ -21,7 +23,7 @@ fn adjustment(limits: &Limits, permits: i64) -> Adjustment {
 fn a_refill_repays_a_debt_with_all_permits_of_its_period() {
     const MINUTE: u64 = 60_000_000;
     let limits = limits(&[Quota::per_minute(30).burst(10).interval_refill()]);
-    for (debt, left_after) in [(5, [10, 10]), (10, [10, 10])] {
+    for (debt, left_after) in [(10, [10, 10]), (20, [10, 10]), (21, [9, 10]), (45, [0, 10])] {
         let mut used = Used::new(&limits);
         assert!(used.check(10).is_allowed());
         used.adjust(&adjustment(&limits, debt));
@@ -152,26 +154,56 @@ proptest! {
     }
 
     #[test]
-    fn a_debt_is_at_most_the_capacity_and_what_may_be_borrowed_or_waited_for(
-        quota in small_quota(), charges in prop::collection::vec(1..=i64::MAX, 1..5),
+    fn a_debt_is_kept_whole_unless_the_quota_limits_it(
+        quota in small_quota(), charges in prop::collection::vec(0..=100_000u64, 1..5),
+        debt in prop::option::of(0..=300_000u64),
     ) {
-        let limits = limits(&[quota]);
-        let mut used = Used::new(&limits);
-        for permits in charges {
-            used.adjust(&adjustment(&limits, permits));
-        }
         let waited_for = match quota.kind() {
             Kind::Queue(wait) => {
                 wait.as_micros() * u128::from(quota.permits()) / quota.period().as_micros()
             }
             _ => 0,
         };
-        let debt = (quota.capacity() + quota.borrowed()) as i64 + waited_for as i64;
-        used.adjust(&adjustment(&limits, 1 - debt));
-        prop_assert_eq!(used.remaining(), 0);
-        used.adjust(&adjustment(&limits, -2));
-        prop_assert_eq!(used.remaining(), 1);
-        used.adjust(&adjustment(&limits, i64::MIN));
-        prop_assert_eq!(used.remaining(), quota.capacity());
+        let most = quota.capacity() + quota.borrowed() + waited_for as u64;
+        let most = debt.map_or(u64::MAX, |debt| most + debt);
+        let limits = limits(&[debt.map_or(quota, |debt| quota.debt_up_to(debt))]);
+        let (mut used, mut charged) = (Used::new(&limits), 0);
+        for permits in charges {
+            let mut standing = used.standing();
+            let verdict = limits.adjust(&mut standing, &limits.debit(&permits));
+            used.keep(&standing);
+            let room = permits.min(most - charged);
+            charged += room;
+            prop_assert_eq!(used.used(), charged);
+            prop_assert_eq!(verdict.forgiven(), permits - room);
+        }
+        // To the permit.
+        used.adjust(&limits.credit(&(charged.saturating_sub(1))));
+        prop_assert_eq!(used.used(), charged.min(1));
+    }
+
+    /// Whoever spends several times the limit at once gets the limit on average.
+    #[test]
+    fn spending_more_than_the_capacity_at_once_admits_no_more_than_the_rate(
+        permits in 1..=20u64, micros in 1_000..=10_000_000u64, burst in 1..=20u64,
+        kind in 0..3, costs in prop::collection::vec(1..=1_000u64, 1..20),
+    ) {
+        let quota = Quota::new(permits, Duration::from_micros(micros)).burst(burst);
+        let quota = match kind {
+            0 => quota,
+            1 => quota.borrow_up_to(3),
+            _ => quota.interval_refill(),
+        };
+        let limits = limits(&[quota]);
+        let (mut used, mut spent) = (Used::new(&limits), 0);
+        let last = *costs.last().unwrap();
+        for cost in costs {
+            used.now += used.peek().numbers.retry_after;
+            prop_assert!(used.check(1).is_allowed());
+            used.adjust(&limits.debit(&(cost - 1)));
+            spent += cost;
+        }
+        let admitted = most(&quota, NOW, used.now - NOW);
+        prop_assert!(u128::from(spent - last) <= admitted, "{} > {}: {}", spent, admitted, quota);
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::super::*;
 use crate::Quota;
 use crate::algorithm::Patience;
-use crate::algorithm::rate::MAX_TICKS;
+use crate::algorithm::rate::{MAX_TICKS, ROOM};
 use crate::quota::Kind;
 use crate::verdict::Numbers;
 
@@ -94,18 +94,21 @@ impl Drawn {
 
     fn largest(self, kind: usize, below_most: u64) -> Quota {
         let few = Self { below_most: None, ..self };
-        let (quota, most) = (few.quota(kind), MAX_TICKS - below_most);
+        let (quota, most) = (few.quota(kind), MAX_TICKS / ROOM - below_most);
         // A permit is one tick.
         let bucket = Quota::new(1, Duration::from_micros(1));
         match quota.kind() {
             Kind::TokenBucket => {
                 bucket.burst(most - quota.borrowed()).borrow_up_to(quota.borrowed())
             }
-            Kind::Queue(wait) => bucket.burst(most - wait.as_micros() as u64).queue(wait),
+            Kind::Queue(wait) => {
+                bucket.burst(most - wait.as_micros() as u64 / ROOM - 1).queue(wait)
+            }
             Kind::IntervalRefill => Self { permits: most, burst: most, ..few }.quota(kind),
             Kind::FixedWindow(_) => Self { permits: most, ..few }.quota(kind),
             Kind::SlidingCounters | Kind::SlidingBlocks(_) => {
-                Self { permits: u64::from(u32::MAX) - below_most, ..few }.quota(kind)
+                let permits = u64::from(u32::MAX) / ROOM - below_most;
+                Self { permits, ..few }.quota(kind)
             }
         }
     }

@@ -6,10 +6,14 @@ use proptest::prelude::*;
 
 use super::drawn::*;
 use crate::Quota;
+use crate::algorithm::rate::ROOM;
+
+/// The most permits of a window in blocks.
+const MOST: u64 = u32::MAX as u64 / ROOM;
 
 /// Of a sliding window.
 fn limit_of_window() -> impl Strategy<Value = u64> {
-    prop_oneof![8 => 1..=20u64, 1 => Just(u64::from(u32::MAX) - 1), 1 => Just(u64::from(u32::MAX))]
+    prop_oneof![8 => 1..=20u64, 1 => Just(MOST - 1), 1 => Just(MOST)]
 }
 
 /// Checks near the edges of windows or blocks: tenths of a length that pass, the microseconds since the

@@ -203,6 +203,8 @@ pub(crate) struct StoreSettings {
     pub(crate) key_prefix: Option<String>,
     /// Connections to each server.
     pub(crate) connections: Option<NonZeroUsize>,
+    /// For a proxy that routes a script by its first key.
+    pub(crate) one_key_per_call: bool,
     /// Number of instances to assume until Redis has been reached.
     pub(crate) instances: Option<NonZeroUsize>,
     /// Most keys kept in memory (with Redis: only during an outage).

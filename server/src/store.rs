@@ -55,6 +55,7 @@ pub(crate) fn open(
         Some(idle) => store.keepalive(idle),
         None => store,
     };
+    let store = if settings.one_key_per_call { store.one_key_per_call() } else { store };
     let store = match settings.instances {
         Some(instances) => store.instances(instances),
         None => store,

@@ -509,7 +509,7 @@ async fn not_every_registration_scans_the_whole_fleet() {
 }
 
 /// Whether checks are decided locally without being sent.
-async fn sends_nothing(limiter: &Limiter) -> bool {
+pub(crate) async fn sends_nothing(limiter: &Limiter) -> bool {
     let start = Instant::now();
     let is_local = limiter.check("other").await.unwrap().source() == Source::Local;
     is_local && start.elapsed() < Duration::from_millis(20)

@@ -29,6 +29,7 @@ mod log;
 mod lua_versions;
 mod metrics;
 mod mixes;
+mod one_endpoint;
 mod oracle;
 mod outages;
 mod queue;

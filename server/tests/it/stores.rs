@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use futures_util::future::join_all;
 use reqwest::StatusCode;
 use serde_json::json;
 use tokio::time::sleep;
@@ -42,6 +43,22 @@ async fn instances_share_limits_on_a_cluster() {
         }
         assert_eq!(codes, [Code::Ok, Code::Ok, Code::Ok, Code::OverLimit], "{user}");
     }
+}
+
+/// For a proxy that does not refuse calls with several keys, as a cluster does.
+#[tokio::test]
+async fn with_one_key_per_call_no_call_is_for_keys_of_several_servers() {
+    let redis = Redis::with_all_slots().await;
+    let store = format!("{{ redis: '{}', one_key_per_call: true }}", redis.url());
+    let [server, _] = instances(&store);
+    let client = server.client().await;
+    let codes = (0..100).map(|user: u32| {
+        let mut client = client.clone();
+        async move { client.ask("d", &[("user", &user.to_string())]).await.overall_code() }
+    });
+    assert_eq!(join_all(codes).await, [Code::Ok; 100]);
+    let errors = redis.info("errorstats").await;
+    assert!(!errors.contains_key("errorstat_CROSSSLOT"), "{errors:?}");
 }
 
 #[tokio::test]

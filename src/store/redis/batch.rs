@@ -347,26 +347,31 @@ impl Batch {
                 costs[check.group as usize].push(&ops[check.op as usize]);
             }
         }
-        let has_namesakes = policies.iter().enumerate().any(|(index, policy)| policy.name != index);
-        let mut before = HashMap::<(usize, &Key), usize, RandomState>::default();
-        let mut to_send = SmallVec::<[_; 1]>::new();
-        for (index, ((bucket, slot), costs)) in groups.iter().zip(costs).enumerate() {
-            if costs.0.is_empty() {
-                continue;
-            }
-            let BatchPolicy { policy, name } = &policies[bucket.policy];
-            let number = match has_namesakes {
-                true => *before.entry((*name, &bucket.key)).and_modify(|n| *n += 1).or_default(),
-                false => 0,
-            };
-            to_send.push(Group { index, policy, number, key: &bucket.key, slot: *slot, costs });
-        }
-        to_send.sort_by_key(Group::order);
-        let encoded = encode(&to_send);
-        drop(to_send);
+        let encoded = encode(&to_send(policies, groups, costs));
         drop(state);
         wakers.wake();
         encoded
+    }
+
+    /// Encodes these groups again, whose calls have not run. Checks that nobody waits for any more are left out,
+    /// and count as not sent.
+    pub(super) fn freeze_again<T>(
+        &self,
+        again: &[usize],
+        encode: impl FnOnce(&[Group<'_>]) -> T,
+    ) -> T {
+        let mut state = self.state();
+        let State { policies, groups, checks, ops, .. } = &mut *state;
+        let mut costs: SmallVec<[Runs<'_>; 1]> = SmallVec::new();
+        costs.resize_with(groups.len(), Runs::default);
+        let of_these = |check: &&mut Check| again.contains(&(check.group as usize));
+        for check in checks.iter_mut().filter(|check| check.is_sent).filter(of_these) {
+            check.is_sent = check.is_pending();
+            if check.is_sent {
+                costs[check.group as usize].push(&ops[check.op as usize]);
+            }
+        }
+        encode(&to_send(policies, groups, costs))
     }
 
     /// The bucket of one of the checks, with its slot.
@@ -538,6 +543,31 @@ pub(super) struct Abandoned {
     pub(super) place: algorithm::Place,
 }
 
+/// Returns the groups that have checks. Those that may share a call are next to each other.
+#[inline]
+fn to_send<'a>(
+    policies: &'a [BatchPolicy],
+    groups: &'a IndexMap<Bucket, u16, RandomState>,
+    costs: SmallVec<[Runs<'a>; 1]>,
+) -> SmallVec<[Group<'a>; 1]> {
+    let has_namesakes = policies.iter().enumerate().any(|(index, policy)| policy.name != index);
+    let mut before = HashMap::<(usize, &Key), usize, RandomState>::default();
+    let mut to_send = SmallVec::new();
+    for (index, ((bucket, slot), costs)) in groups.iter().zip(costs).enumerate() {
+        if costs.0.is_empty() {
+            continue;
+        }
+        let BatchPolicy { policy, name } = &policies[bucket.policy];
+        let number = match has_namesakes {
+            true => *before.entry((*name, &bucket.key)).and_modify(|n| *n += 1).or_default(),
+            false => 0,
+        };
+        to_send.push(Group { index, policy, number, key: &bucket.key, slot: *slot, costs });
+    }
+    to_send.sort_by_key(Group::order);
+    to_send
+}
+
 /// The decisions about a bucket, as the script made them.
 struct Replay<'a> {
     policy: &'a Arc<RedisPolicy>,
@@ -640,5 +670,35 @@ impl Wakers {
             // A waker of another crate may panic. The other checks must be woken all the same.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The server has refused the call, so nothing has run.
+    #[test]
+    fn a_check_that_is_cancelled_before_its_call_is_sent_again_is_not_charged() {
+        let (batch, policy) = (Batch::new(9), RedisPolicy::for_tests(Duration::from_secs(9)));
+        let push = |key: &str, cost| {
+            let (key, op, now) = (Key::from(key), Op::acquire(cost), Instant::now());
+            batch.push(&policy, &key, 0, &op, now, Waker::noop()).unwrap()
+        };
+        let costs = |groups: &[Group<'_>]| {
+            let costs = |group: &Group<'_>| (group.index, group.costs.iter().collect::<Vec<_>>());
+            groups.iter().map(costs).collect::<Vec<_>>()
+        };
+        let [cancelled, _, gone, other] =
+            [("a", 1), ("a", 2), ("b", 3), ("c", 4)].map(|(key, cost)| push(key, cost));
+        let no_error = || Error::new(crate::ErrorKind::Timeout, "late");
+        let first = batch.freeze(|_| false, no_error, costs);
+        assert_eq!(first, [(0, vec![1, 2]), (1, vec![3]), (2, vec![4])]);
+        assert!(batch.cancel(cancelled).is_none() && batch.cancel(gone).is_none());
+        assert_eq!(batch.freeze_again(&[0, 1], costs), [(0, vec![2])]);
+        let was_sent = [cancelled, gone, other].map(|check| batch.was_sent(check));
+        assert_eq!(was_sent, [false, false, true]);
     }
 }

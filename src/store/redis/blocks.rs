@@ -82,8 +82,7 @@ impl RedisBlocks {
                 Ok(is_latest)
             }
             Err(Failure::Refused(error)) if is_full(&error) => Err(full()),
-            Err(Failure::Refused(error) | Failure::Lost(error)) => Err(error),
-            Err(Failure::UnknownScript | Failure::Redirected) => Err(unanswered()),
+            Err(failure) => Err(failure.into()),
         }
     }
 

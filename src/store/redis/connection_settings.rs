@@ -1,4 +1,4 @@
-//! How many connections a server gets, and how long each of them is kept.
+//! How many connections a server gets, how long each of them is kept, and what a call may contain.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -22,11 +22,14 @@ pub(super) struct ConnectionSettings {
     pub(super) count: NonZeroUsize,
     keepalive: Duration,
     max_age: Duration,
+    /// Each call has a single key, also on a server that is no cluster.
+    pub(super) one_key_per_call: bool,
 }
 
 impl Default for ConnectionSettings {
     fn default() -> Self {
-        Self { count: NonZeroUsize::MIN, keepalive: KEEPALIVE, max_age: MAX_AGE }
+        let count = NonZeroUsize::MIN;
+        Self { count, keepalive: KEEPALIVE, max_age: MAX_AGE, one_key_per_call: false }
     }
 }
 
@@ -41,6 +44,10 @@ impl ConnectionSettings {
 
     pub(super) fn with_max_age(self, max_age: Duration) -> Self {
         Self { max_age: max_age.max(SHORTEST), ..self }
+    }
+
+    pub(super) fn with_one_key_per_call(self) -> Self {
+        Self { one_key_per_call: true, ..self }
     }
 
     /// When a connection that has been idle since then is pinged. `None` means never.

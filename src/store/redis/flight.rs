@@ -60,7 +60,7 @@ impl Flight {
             |groups| {
                 keys = groups.len();
                 checks = groups.iter().map(Group::checks).sum();
-                Call::of_batch(groups, topology.is_cluster())
+                Call::of_batch(groups, topology.has_one_key_per_call(&self.queue.connections))
             },
         );
         if calls.is_empty() {
@@ -70,8 +70,17 @@ impl Flight {
         let sent = self.queue.sent(keys, connection.opened());
         self.sent = Some(sent);
         self.queue.connections.metrics.batch_sent(checks);
-        let replies = topology.send(&mut calls, &self.queue.connections, &connection).await;
+        let mut replies = topology.send(&mut calls, &self.queue.connections, &connection).await;
         let at = Instant::now();
+        if replies.iter().any(|reply| matches!(reply, Err(Failure::SpansSlots(_)))) {
+            // Boxed, because nearly all flights do without it.
+            (calls, replies) = Box::pin(self.split(calls, replies, &connection)).await;
+            if calls.is_empty() {
+                // Nobody waits for the checks any more.
+                self.finish(End::Replied { sent, at, is_good: true });
+                return (checks, Wakers::default());
+            }
+        }
         let is_lost = replies.iter().all(|reply| matches!(reply, Err(Failure::Lost(_))));
         let (mut found, mut again) = (SmallVec::<[_; 1]>::new(), Vec::new());
         for (call, reply) in calls.into_iter().zip(replies) {
@@ -96,6 +105,27 @@ impl Flight {
             queue.spawn(self.send_again(again));
         }
         (checks, wakers)
+    }
+
+    /// Sends the calls again whose keys are in several slots, with one key each. Returns all calls with their
+    /// replies.
+    async fn split(
+        &self,
+        calls: Vec<Call>,
+        replies: Vec<Result<Value, Failure>>,
+        connection: &Arc<Connection>,
+    ) -> (Vec<Call>, Vec<Result<Value, Failure>>) {
+        let spans_slots = |(_, reply): &(_, _)| matches!(reply, Err(Failure::SpansSlots(_)));
+        let (split, mut all): (Vec<_>, Vec<_>) =
+            calls.into_iter().zip(replies).partition(spans_slots);
+        let groups: Vec<_> = split.into_iter().flat_map(|(call, _)| call.groups).collect();
+        let mut calls = self.batch.freeze_again(&groups, |groups| Call::of_batch(groups, true));
+        if !calls.is_empty() {
+            let topology = &self.queue.topology;
+            let replies = topology.send(&mut calls, &self.queue.connections, connection).await;
+            all.extend(calls.into_iter().zip(replies));
+        }
+        all.into_iter().unzip()
     }
 
     /// Sends calls that have not run yet, unless nobody waits for them any more.

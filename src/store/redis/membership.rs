@@ -12,7 +12,7 @@ use super::presence::{Moment, Presence};
 use super::slot_map::SLOTS;
 use super::sole_task::{Role, SoleTask};
 use super::timer;
-use super::topology::{Failure, Topology};
+use super::topology::Topology;
 use crate::error::with_causes;
 use crate::metrics::FleetMetrics;
 use crate::store::fleet::{InstanceId, Plan, Share};
@@ -179,19 +179,16 @@ impl Membership {
         let (topology, slot) = (self.topology.clone(), self.slot);
         // In a task of its own, because the reply shows whether the connection works.
         let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });
-        let unavailable = |why: &'static str| Error::new(ErrorKind::Unavailable, why);
         match timer::timeout_at(Instant::now() + TIMEOUT, call).await {
             None => {
                 let why = format!("there was no reply within {TIMEOUT:?}");
                 Err(Error::new(ErrorKind::Timeout, why))
             }
-            Some(Err(_)) => Err(unavailable("the call was cancelled")),
+            Some(Err(_)) => Err(Error::new(ErrorKind::Unavailable, "the call was cancelled")),
             Some(Ok(Ok(reply))) => parse(&reply).ok_or_else(|| {
                 Error::new(ErrorKind::Server, "the reply is not a list of instances")
             }),
-            Some(Ok(Err(Failure::Refused(error) | Failure::Lost(error)))) => Err(error),
-            Some(Ok(Err(Failure::Redirected))) => Err(unavailable("the slot moves between nodes")),
-            Some(Ok(Err(Failure::UnknownScript))) => Err(unavailable("the script is unknown")),
+            Some(Ok(Err(failure))) => Err(failure.into()),
         }
     }
 

@@ -100,8 +100,9 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// and Redis may start later. The checks of a Tokio runtime share one connection per server by default
 /// ([`connections`](Self::connections)), which is replaced when it fails.
 ///
-/// A check takes at most one round trip, except for redirections in a cluster, and when the server
-/// has forgotten its scripts. Checks of a runtime that arrive while calls are in flight go out together,
+/// A check takes at most one round trip, except for redirections in a cluster, when the server has
+/// forgotten its scripts, and for the first calls to a cluster behind one address. Checks of a runtime that
+/// arrive while calls are in flight go out together,
 /// whichever limiter on this store or its clones they come from, if the limiters have the same timeout. Beyond
 /// the capacity of Redis, these are rejected alike ([overload](crate::FailureMode#overload)). To isolate a
 /// policy, open a second store for it,
@@ -187,7 +188,15 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// # The server
 ///
 /// Redis 6.2 or later, or Valkey. On a cluster each bucket is in one slot, and keys are spread over
-/// all slots. The user needs these permissions, for the default prefix:
+/// all slots.
+///
+/// Some services put a cluster behind a single address: ElastiCache Serverless, Azure Managed Redis, Redis
+/// Enterprise. Use [`open`](Self::open) for them. Such a server refuses a call whose keys are in several slots
+/// (`CROSSSLOT`). The store then sends that call again with one key in each, within the timeout, and does so
+/// from the start for all later calls to this server. It logs this once. A proxy that does not refuse such
+/// calls needs [`one_key_per_call`](Self::one_key_per_call).
+///
+/// The user needs these permissions, for the default prefix:
 ///
 /// ```text
 /// ACL SETUSER fleetlimit on >secret resetkeys ~fleetlimit:* resetchannels
@@ -473,8 +482,32 @@ impl RedisStore {
     /// instances have ended. More than 10,000 count as 10,000.
     ///
     /// Call it on the finished store: `key_prefix`, `connections`, `keepalive`, `max_connection_age`,
-    /// `instances` and `local_keys` return a store that does not have this number.
+    /// `one_key_per_call`, `instances` and `local_keys` return a store that does not have this number.
     ///
+    /// Sends each key in a call of its own, for a proxy that routes a script by its first key. By default
+    /// checks of many keys share a call.
+    ///
+    /// Set it for a proxy that divides the keys among several servers and does not check that all keys of a
+    /// script are on the same one, such as twemproxy or the Redis proxy of Envoy. Without it, the server of
+    /// the first key would decide about all keys of a call. So a key would have a bucket on several servers,
+    /// and a limit could be exceeded without an error. A cluster needs no setting: see
+    /// [the server](Self#the-server).
+    ///
+    /// The calls of a batch still go out together, but take the server longer than one call for all keys.
+    ///
+    /// ```
+    /// use fleetlimit::RedisStore;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::open("redis://envoy.internal:6379")?.one_key_per_call();
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn one_key_per_call(self) -> Self {
+        let settings = self.connection_settings.with_one_key_per_call();
+        self.with_connection_settings(settings)
+    }
+
     /// ```
     /// use std::num::NonZeroUsize;
     /// use tokio::sync::watch;

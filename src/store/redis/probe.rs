@@ -152,14 +152,13 @@ async fn call(
 ) -> Result<(), Error> {
     let (batch, op, now) = (Batch::default(), Op::acquire(1), Instant::now());
     batch.push(&target.policy, &target.key, target.slot, &op, now, Waker::noop());
-    let is_cluster = queue.topology.is_cluster();
-    let mut calls = batch.freeze(|_| false, shut_down, |groups| Call::of_batch(groups, is_cluster));
+    let mut calls = batch.freeze(|_| false, shut_down, |groups| Call::of_batch(groups, true));
     let replies = queue.topology.send(&mut calls, &queue.connections, &connection).await;
     let replies = replies.into_iter().map(|reply| match reply {
         Ok(reply) => reply::parse(reply, 1)?.into_iter().try_for_each(|found| found.map(|_| ())),
         // The server has replied.
         Err(Failure::UnknownScript | Failure::Redirected) => Ok(()),
-        Err(Failure::Refused(error) | Failure::Lost(error)) => Err(error),
+        Err(failure) => Err(failure.into()),
     });
     replies.collect()
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::future::pending;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,7 @@ pub(super) struct ConnectionSet {
     /// Those of each connection. The number of connections is that of each runtime.
     settings: ConnectionSettings,
     runtimes: Arc<Mutex<Runtimes>>,
+    one_key_per_call: AtomicBool,
     pub(super) breaker_log: BreakerLog,
     pub(super) metrics: Arc<ServerMetrics>,
 }
@@ -68,8 +69,26 @@ pub(super) struct RuntimeConnections {
 impl ConnectionSet {
     pub(super) fn new(connector: Arc<Connector>, settings: ConnectionSettings) -> Self {
         let metrics = Arc::new(ServerMetrics::new(connector.server()));
+        let one_key_per_call = AtomicBool::new(settings.one_key_per_call);
         let (runtimes, breaker_log) = Default::default();
-        Self { connector, settings, runtimes, breaker_log, metrics }
+        Self { connector, settings, runtimes, one_key_per_call, breaker_log, metrics }
+    }
+
+    /// True if each call has to have a single key: several keys may be on different servers.
+    pub(super) fn has_one_key_per_call(&self) -> bool {
+        self.one_key_per_call.load(Ordering::Relaxed)
+    }
+
+    /// Limits all further calls to one key, because the server has refused one whose keys are in several slots.
+    #[cold]
+    pub(super) fn spans_slots(&self) {
+        if !self.one_key_per_call.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                target: "fleetlimit", server = &**self.server(),
+                "this server is a cluster behind one address: from now on, each call to it has a single key \
+                 (`RedisStore::one_key_per_call` sets this from the start)"
+            );
+        }
     }
 
     pub(super) fn server(&self) -> &Arc<str> {

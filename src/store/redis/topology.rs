@@ -49,6 +49,8 @@ pub(super) enum Failure {
     UnknownScript,
     /// The slot is elsewhere, so the call did not run.
     Redirected,
+    /// The keys are in several slots, so the call did not run.
+    SpansSlots(Error),
     /// The server replied with an error.
     Refused(Error),
     /// No reply arrived. The call may have run.
@@ -227,7 +229,13 @@ impl Topology {
             self.failed(answered);
         }
         let failure = if reply.is_some() { Failure::Refused } else { Failure::Lost };
-        Err((failure(to_error(error)), None))
+        let error = match (self, reply) {
+            (Self::Server { .. }, Some(ServerError::Redirection)) => to_error(error).with_message(
+                "this server is one node of a cluster: use `RedisStore::open_cluster`",
+            ),
+            _ => to_error(error),
+        };
+        Err((failure(error), None))
     }
 
     fn redirect(&self, slot: u16, error: &RedisError, answered: &ConnectionSet) -> Option<Target> {
@@ -236,6 +244,10 @@ impl Topology {
             Self::Cluster(cluster) => {
                 let (address, _) = error.redirect_node()?;
                 let moved = error.kind() == RedisErrorKind::Server(ServerErrorKind::Moved);
+        if error.kind() == RedisErrorKind::Server(ServerErrorKind::CrossSlot) {
+            answered.spans_slots();
+            return Err((Failure::SpansSlots(to_error(error)), None));
+        }
                 let connections = if moved {
                     cluster.moved(slot, address, answered)
                 } else {
@@ -324,7 +336,7 @@ impl From<Failure> for Error {
             Failure::Redirected => {
                 Self::new(ErrorKind::Unavailable, "too many redirections in the Redis cluster")
             }
-            Failure::Refused(error) | Failure::Lost(error) => error,
+            Failure::SpansSlots(error) | Failure::Refused(error) | Failure::Lost(error) => error,
         }
     }
 }

@@ -56,6 +56,19 @@ impl Server {
         .await
     }
 
+    /// Starts a node that has all slots of a cluster, like a service that puts a cluster behind one address.
+    pub(crate) async fn with_all_slots() -> Self {
+        let server = Self::with_args(&["--cluster-enabled", "yes"]).await;
+        let slots = (0..16_384).map(|slot| slot.to_string());
+        let add = ["CLUSTER", "ADDSLOTS"].map(String::from).into_iter().chain(slots);
+        server.command(&add.collect::<Vec<_>>()).await;
+        wait_until("the cluster serves all slots", BOUND, async || {
+            server.query::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok")
+        })
+        .await;
+        server
+    }
+
     /// Starts a server that loads data for 4 seconds when it restarts. Meanwhile it replies after every
     /// 2 MB.
     pub(crate) async fn with_slow_load() -> Self {

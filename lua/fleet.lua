@@ -7,7 +7,8 @@
 --          instances.
 -- ARGV     the instance, its weight (0: it leaves), the number of the latest plan that it knows, and
 --          the milliseconds after which an instance of a small fleet counts as gone
--- Returns  the numbers of the latest and the agreed plan, and both plans.
+-- Returns  the numbers of the latest and the agreed plan, and both plans
+-- Errors   FLEETLIMIT_FULL: there are more instances than a plan may have
 --
 -- A plan is agreed once all instances know it. Until then each uses the least of what the latest and the
 -- agreed one say. So a plan that follows the demand moves at most a quarter of the limits, and one for
@@ -15,6 +16,9 @@
 -- scans it.
 
 local STATE, ENTRY = '^(%d+) (%d+) (%d+) (%d+) (%d+)$', '^(%d+) (%d+) (%d+)$'
+local MOST_INSTANCES, LONGEST = 10000, 300000
+-- In place of a plan that would be too large.
+local FULL = 'FLEETLIMIT_FULL more than ' .. MOST_INSTANCES .. ' instances share the limits'
 
 local id, weight, known, gone_after = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
@@ -34,7 +38,7 @@ local function is_weight(number)
   return number and number >= 1 and number <= 1e9
 end
 local function is_id(text)
-  return string.match(text, '^%d+$') and (#text < 20 or #text == 20 and text <= '18446744073709551615')
+  return string.match(text, '^%d+$') and #text < 20
 end
 local function parse(plan)
   local weights, is_valid = {}, true
@@ -60,9 +64,15 @@ end
 local number, agreed_number, created, planned_at, scanned_at = parse_numbers(found[1], STATE)
 local plan, agreed = found[2] or '', found[3] or ''
 if not scanned_at then
-  -- An instance may know a plan of a fleet that Redis has forgotten.
+  -- An instance may know a plan of a fleet that Redis has forgotten. Above 2^52 it is none that a fleet made.
   redis.call('DEL', KEYS[1])
+  known = known <= 2^52 and known or 0
   number, agreed_number, created, planned_at, plan, agreed = known, known, now, now, '', ''
+end
+-- It may know the plans that a promoted replica has missed, but not a million. Otherwise one wrong reply to one
+-- instance could raise the number beyond what Lua can count.
+if known > number + 1e6 then
+  known = 0
 end
 if weight > 0 then
   redis.call('HSET', KEYS[1], id, string.format('%.0f %.0f %.0f', now, weight, known))
@@ -70,10 +80,10 @@ else
   redis.call('HDEL', KEYS[1], id)
 end
 -- A time in the future means that the clock has been set back since.
-local scan_interval = math.min(#plan / 50, 250)
+local scan_interval = plan == FULL and 10000 or math.min(#plan / 50, 250)
 local is_due = not scanned_at or math.abs(now - scanned_at) >= scan_interval
 if not is_due and weight > 0 and found[4] and known <= number then
-  return {number, agreed_number, plan, agreed}
+  return plan == FULL and redis.error_reply(FULL) or {number, agreed_number, plan, agreed}
 end
 
 local instances, registered, stale_fields = {}, {}, {}
@@ -86,8 +96,8 @@ for index = 1, #fields, 2 do
     stale_fields[#stale_fields + 1] = name
   end
 end
--- Large fleets register less often.
-gone_after = math.max(gone_after, 100 * #registered)
+-- Large fleets register less often, but not without limit.
+gone_after = math.min(math.max(gone_after, 100 * #registered), LONGEST)
 -- The order of `pairs` differs between servers, and that of fields between copies of a hash.
 table.sort(registered)
 local ids = {}
@@ -139,7 +149,9 @@ if moves and not changes then
     weights[other] = math.min(math.max(1, math.floor(share * demand + 0.5)), 1e9)
   end
 end
-if changes or moves then
+if #ids > MOST_INSTANCES then
+  plan = FULL
+elseif changes or moves then
   number, plan = number + 1, list(ids, weights)
 end
 
@@ -147,7 +159,7 @@ end
 if scanned_at and math.abs(now - scanned_at) > gone_after / 2 then
   created = now
 end
-local all_know = math.abs(now - created) > gone_after / 2
+local all_know = plan ~= FULL and math.abs(now - created) > gone_after / 2
 for _, entry in pairs(instances) do
   all_know = all_know and entry[3] == number
 end
@@ -160,4 +172,4 @@ end
 local state = string.format('%.0f %.0f %.0f %.0f %.0f', number, agreed_number, created, planned_at, now)
 redis.call('HSET', KEYS[1], 'state', state, 'plan', plan, 'agreed', agreed)
 redis.call('PEXPIRE', KEYS[1], gone_after * 2)
-return {number, agreed_number, plan, agreed}
+return plan == FULL and redis.error_reply(FULL) or {number, agreed_number, plan, agreed}

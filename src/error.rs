@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 use std::error::Error as StdError;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use crate::Decision;
@@ -100,11 +100,30 @@ impl ErrorKind {
     }
 }
 
+/// The most characters that an error keeps of a text that others wrote. It may be logged for each check.
+const MAX_CHARS: usize = 300;
+
+/// The start of a text of any length. Writing to it fails once the text is longer.
+#[derive(Default)]
+struct Start {
+    text: String,
+    chars: usize,
+    is_cut: bool,
+}
+
+/// The start of the texts of an error and its causes, in place of these.
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+struct CutError(String);
+
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         let is_transient =
             matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Overloaded);
-        let message = message.into();
+        let message = match message.into() {
+            Cow::Owned(text) if text.len() > MAX_CHARS => Start::of(&text).into_text().into(),
+            short => short,
+        };
         Self(Arc::new(Inner {
             kind,
             is_transient,
@@ -122,7 +141,11 @@ impl Error {
         source: impl StdError + Send + Sync + 'static,
     ) -> Self {
         let mut error = Self::new(kind, message);
-        Arc::make_mut(&mut error.0).source = Some(Arc::new(source));
+        let text = Start::of_all(&source);
+        Arc::make_mut(&mut error.0).source = Some(match text.is_cut {
+            false => Arc::new(source),
+            true => Arc::new(CutError(text.into_text())),
+        });
         error
     }
 
@@ -222,18 +245,134 @@ impl StdError for Error {
     }
 }
 
-/// The text of an error and its causes, for logs.
+/// Returns the text of an error and its causes, for logs.
 pub(crate) fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        // Some errors repeat their cause.
-        if !text.ends_with(&message) {
-            text.push_str(": ");
-            text.push_str(&message);
-        }
-        cause = error.source();
+    // The text of an error and that of its source are bounded already.
+    if let Some(source) = error.source() {
+        let _ = write!(text, ": {}", Start::of_all(source).into_text());
     }
     text
+}
+
+impl Start {
+    fn of(text: &impl fmt::Display) -> Self {
+        let mut start = Self::default();
+        // An error means that the text is too long.
+        let _ = write!(start, "{text}");
+        start
+    }
+
+    /// The start of the texts of an error and its causes.
+    fn of_all(error: &dyn StdError) -> Self {
+        let mut all = Self::of(&error);
+        let mut cause = error.source();
+        while let Some(error) = cause.filter(|_| !all.is_cut) {
+            let message = Self::of(&error);
+            // Some errors repeat their cause.
+            if message.is_cut || !all.text.ends_with(&message.text) {
+                let _ = write!(all, ": {}", message.text);
+            }
+            cause = error.source();
+        }
+        all
+    }
+
+    fn into_text(mut self) -> String {
+        if self.is_cut {
+            self.text.pop();
+            self.text.push('\u{2026}');
+        }
+        self.text
+    }
+}
+
+impl Write for Start {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let room = MAX_CHARS - self.chars;
+        match more.char_indices().nth(room) {
+            None => {
+                self.text.push_str(more);
+                self.chars += more.chars().count();
+                Ok(())
+            }
+            Some((end, _)) => {
+                self.text.push_str(&more[..end]);
+                (self.chars, self.is_cut) = (MAX_CHARS, true);
+                Err(fmt::Error)
+            }
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl fmt::Display for CutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(feature = "redis")]
+impl StdError for CutError {}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+
+    /// Each of 1,000 checks that fail together may log it.
+    #[test]
+    fn a_reply_of_a_megabyte_is_not_kept_in_the_error() {
+        for text in ["x".repeat(1_000_000), "\u{e4}".repeat(1_000_000)] {
+            let cut = |error: &dyn StdError| {
+                let text = error.to_string();
+                assert_eq!((text.chars().count(), text.chars().last()), (300, Some('\u{2026}')));
+                assert!(text.len() <= 603, "{} bytes", text.len());
+            };
+            cut(&Error::new(ErrorKind::Server, text.clone()));
+            let io = std::io::Error::other(text);
+            let error = Error::caused_by(ErrorKind::Server, "Redis", redis::RedisError::from(io));
+            cut(error.source().unwrap());
+            assert!(error.source().unwrap().source().is_none());
+            assert_eq!(with_causes(&error).chars().count(), "Redis: ".len() + 300);
+            assert!(format!("{error:?}").len() < 1_000);
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_long_but_not_too_long_is_kept_whole() {
+        for chars in [1, 299, 300] {
+            let text = "\u{e4}".repeat(chars);
+            assert_eq!(Error::new(ErrorKind::Server, text.clone()).to_string(), text);
+            let error =
+                Error::caused_by(ErrorKind::Server, "Redis", std::io::Error::other(text.clone()));
+            let source = error.source().unwrap();
+            assert!(source.is::<std::io::Error>());
+            // It repeats its cause.
+            assert_eq!(with_causes(&error), format!("Redis: {text}"));
+        }
+    }
+
+    /// The texts of the causes count too.
+    #[test]
+    fn a_short_error_with_a_long_cause_is_cut() {
+        #[derive(Debug)]
+        struct Outer(std::io::Error);
+        impl fmt::Display for Outer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("outer")
+            }
+        }
+        impl StdError for Outer {
+            fn source(&self) -> Option<&(dyn StdError + 'static)> {
+                Some(&self.0)
+            }
+        }
+        for chars in [293, 294, 1_000_000] {
+            let outer = Outer(std::io::Error::other("x".repeat(chars)));
+            let error = Error::caused_by(ErrorKind::Server, "Redis", outer);
+            let text = with_causes(&error);
+            assert_eq!(text.chars().count(), "Redis: outer: ".len() + chars.min(293), "{chars}");
+            assert_eq!(text.ends_with('\u{2026}'), chars > 293, "{chars}");
+        }
+    }
 }

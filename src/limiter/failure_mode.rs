@@ -84,6 +84,8 @@ pub enum FailureMode {
     ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. A warning
     ///   says which number an instance assumes. Each guesses which share is its own, so a limit below their
     ///   number may be granted by none of them, or by several.
+    /// - With more than 10,000 instances, none can register: each keeps the share that it had last, and logs a
+    ///   warning.
     ///
     /// It can admit less, too: a check whose reply is late may be charged twice, and local windows
     /// start in the outage and include what was used before, so that counts for longer. A cost above

@@ -9,8 +9,11 @@
 /// Identifies an instance in a fleet.
 pub(crate) type InstanceId = u64;
 
-/// A division among more would take too long.
+/// The most instances that a plan may have. A division among more would take too long.
 pub(crate) const MAX_INSTANCES: usize = 10_000;
+
+/// The first identity of instances that nobody has identified. All others are less.
+pub(crate) const FIRST_UNKNOWN: InstanceId = InstanceId::MAX - MAX_INSTANCES as u64;
 
 /// The instances that divide limits, by their identity, and their weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -129,9 +132,9 @@ impl Share {
     }
 }
 
-/// The identity of an instance that the fleet does not know. Identities in Redis are smaller.
+/// The identity of an instance that the fleet does not know.
 fn unidentified(number: usize) -> InstanceId {
-    InstanceId::MAX - MAX_INSTANCES as u64 + number as u64
+    FIRST_UNKNOWN + number as u64
 }
 
 /// Where an instance ranks for a key: the finalizer of SplitMix64.

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use fleetlimit::{BestEffortChecks, Costs, ErrorKind, Limiter, Quota, RedisStore, Source};
+use redis::RedisResult;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use crate::common::{BOUND, Proxy, Server, wait_until};
+use crate::log::Log;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -268,18 +270,31 @@ async fn a_service_registry_knows_of_instances_that_redis_does_not() {
 
 /// Registers as the instance would, and returns the two numbers and both plans.
 async fn register(server: &Server, id: u64, weight: u64, known: u64) -> (u64, u64, String, String) {
+    try_register(server, id, weight, known).await.unwrap()
+}
+
+async fn try_register(
+    server: &Server,
+    id: u64,
+    weight: u64,
+    known: u64,
+) -> RedisResult<(u64, u64, String, String)> {
     let script = include_str!("../../lua/fleet.lua");
     let numbers = [id, weight, known, 10_000].map(|number| number.to_string());
     let mut command = vec!["EVAL", script, "1", "fleetlimit:{fleet}"];
     command.extend(numbers.iter().map(String::as_str));
-    server.query(&command).await
+    server.try_query(&command).await
 }
 
 /// Backdates the last scan, so that the next registration scans.
 async fn make_scan_due(server: &Server) {
+    backdate_scan(server, 1_000).await;
+}
+
+async fn backdate_scan(server: &Server, millis: u64) {
     let state: String = server.query(&["HGET", "fleetlimit:{fleet}", "state"]).await;
     let (rest, scanned) = state.rsplit_once(' ').unwrap();
-    let scanned = scanned.parse::<u64>().unwrap() - 1_000;
+    let scanned = scanned.parse::<u64>().unwrap() - millis;
     server.command(&["HSET", "fleetlimit:{fleet}", "state", &format!("{rest} {scanned}")]).await;
 }
 
@@ -506,6 +521,67 @@ async fn not_every_registration_scans_the_whole_fleet() {
     let most = 2 + start.elapsed().as_millis() as u64 / 40;
     let scans = scans().await - before;
     assert!(scans <= most, "{scans} scans, expected at most {most}");
+}
+
+/// Shares would be near 0, each division long, and an instance would register every few hours.
+#[tokio::test]
+async fn a_fleet_of_too_many_instances_has_no_plan_and_says_so() {
+    let server = Server::start().await;
+    set_fleet(&server, 1, "7 100 8 100", 0).await;
+    let add = "local time = redis.call('TIME')
+        local entry = string.format('%.0f 100 5', time[1] * 1000 + math.floor(time[2] / 1000))
+        for id = 1000, 10998 do redis.call('HSET', KEYS[1], id, entry) end";
+    server.command(&["EVAL", add, "1", "fleetlimit:{fleet}"]).await;
+    let scans = async || server.command_stats().await["hgetall"];
+    for _ in 0..3 {
+        // One is too many.
+        let error = try_register(&server, 7, 100, 5).await.unwrap_err();
+        assert_eq!(error.code(), Some("FLEETLIMIT_FULL"), "{error}");
+    }
+    assert_eq!(scans().await, 1, "a scan takes long");
+
+    let (log, _guard) = Log::capture();
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = Limiter::new(store, Quota::per_hour(10)).unwrap();
+    wait_until("it is reported", BOUND, async || {
+        let _ = limiter.check("key").await.unwrap();
+        log.events().iter().any(|line| line.contains("cannot register"))
+    })
+    .await;
+    let lines = log.events();
+    let line = lines.iter().find(|line| line.contains("cannot register")).unwrap();
+    assert!(line.contains("FLEETLIMIT_FULL") && line.contains("more than 10000"), "{line}");
+
+    // Others leave, and there is a plan again.
+    server.command(&["HDEL", "fleetlimit:{fleet}", "1000", "1001"]).await;
+    backdate_scan(&server, 10_000).await;
+    let (number, agreed, plan, of_agreed) = register(&server, 7, 100, 5).await;
+    assert_eq!((number, agreed, &*of_agreed), (6, 5, "7 100 8 100"));
+    assert_eq!(plan.split(' ').count(), 2 * 10_000);
+}
+
+/// It would count on from there, and so far that Lua could not add 1. No plan would be agreed any more.
+#[tokio::test]
+async fn an_instance_that_was_told_a_wrong_number_does_not_spoil_those_of_the_others() {
+    let server = Server::start().await;
+    for wrong in [2_000_000, 1 << 52, 1 << 53, 1 << 60] {
+        set_fleet(&server, 1, "7 100 8 100", 0).await;
+        let (number, agreed, plan, _) = register(&server, 7, 100, wrong).await;
+        assert_eq!((number, agreed, &*plan), (5, 5, "7 100 8 100"), "{wrong}");
+        make_scan_due(&server).await;
+        let (number, agreed, ..) = register(&server, 7, 100, 5).await;
+        assert_eq!((number, agreed), (5, 5), "{wrong}");
+        server.command(&["DEL", "fleetlimit:{fleet}"]).await;
+    }
+    // Nobody knows better.
+    for (wrong, expected) in
+        [((1 << 53) - 1, 1), (1 << 53, 1), (1 << 60, 1), (1 << 40, (1 << 40) + 1)]
+    {
+        assert_eq!(register(&server, 7, 100, wrong).await.0, expected, "{wrong}");
+        make_scan_due(&server).await;
+        assert_eq!(register(&server, 8, 100, 0).await.0, expected + 1, "{wrong}");
+        server.command(&["DEL", "fleetlimit:{fleet}"]).await;
+    }
 }
 
 /// Whether checks are decided locally without being sent.

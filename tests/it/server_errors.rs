@@ -4,10 +4,11 @@
 use std::error::Error as _;
 use std::fs;
 
-use fleetlimit::{Error, ErrorKind, Limiter, Quota, RedisStore, Source};
+use fleetlimit::{Error, ErrorKind, Limiter, Policy, Quota, RedisStore, Source};
 
 use crate::common::{BOUND, Proxy, Server, start, wait_until};
 use crate::exact::test_limiter;
+use crate::log::Log;
 
 fn limiter(url: String) -> Limiter {
     test_limiter(RedisStore::open(url).unwrap(), Quota::per_hour(10))
@@ -171,4 +172,39 @@ async fn missing_permissions_and_a_wrong_type_do_not_pass() {
     assert_fails(&limited, "", false).await;
     let wrong_password = limiter(url.replace("secret", "wrong"));
     assert_fails(&wrong_password, "", false).await;
+}
+
+/// A server can write as much as it likes, and each check may log it.
+#[tokio::test]
+async fn an_error_of_a_hundred_kilobytes_is_neither_kept_nor_logged_whole() {
+    let server = Server::start().await;
+    let user = "u".repeat(100_000);
+    for commands in [&["+ping"][..], &["+evalsha", "+eval", "+time"]] {
+        server
+            .command(
+                &[&["ACL", "SETUSER", &user, "reset", "on", ">secret", "~*"], commands].concat(),
+            )
+            .await;
+        // The whole call fails, and then that of each key.
+        let url = server.url().replace("redis://", &format!("redis://{user}:secret@"));
+        let (log, _guard) = Log::capture();
+        let store = RedisStore::open(url).unwrap();
+        let closed = test_limiter(store.clone(), Quota::per_hour(10));
+        let policy = Policy::new("local").quota("permits", Quota::per_hour(10));
+        let local = Limiter::new(store, policy).unwrap();
+        for key in ["a", "b"] {
+            let error = closed.check(key).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Server);
+            assert!(text(&error).len() < 1_000, "{} bytes", text(&error).len());
+            assert!(format!("{error:?}").len() < 1_000, "{error:?}");
+            assert_eq!(local.check(key).await.unwrap().source(), Source::Local);
+        }
+        wait_until("the registration fails", BOUND, async || {
+            log.events().iter().any(|line| line.contains("cannot register"))
+        })
+        .await;
+        for line in log.events() {
+            assert!(line.len() < 1_500, "{} bytes", line.len());
+        }
+    }
 }

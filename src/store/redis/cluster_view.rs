@@ -7,6 +7,9 @@ use redis::Value;
 
 use super::node::Node;
 
+/// An ID has 40 characters. A longer text is none.
+const MAX_ID: usize = 64;
+
 /// The slots as one node sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct View {
@@ -71,18 +74,19 @@ impl Claim {
         let [host, Value::Int(port), rest @ ..] = primary.as_slice() else { return None };
         let port = u16::try_from(*port).ok()?;
         let host = text(host);
-        let id: Arc<str> = match rest.first().and_then(text) {
+        let named = host.and_then(|host| Node::named(host, port));
+        let id: Arc<str> = match rest.first().and_then(text).filter(|id| id.len() <= MAX_ID) {
             Some(id) => id.into(),
-            None => format!("{}:{port}", host.unwrap_or_default()).into(),
+            None => named.as_ref().map_or_else(|| format!(":{port}"), Node::to_string).into(),
         };
         let at_from = || Node { host: from.host.clone(), port };
-        let endpoint = match host {
-            Some(host) if !host.is_empty() && host != "?" => Endpoint::Known(Node::new(host, port)),
+        let endpoint = match (named, host) {
+            (Some(node), _) => Endpoint::Known(node),
             // The node that answered has the address at which it was asked.
             _ if peers.myself == Some(&*id) => Endpoint::Known(from.clone()),
-            Some("") => Endpoint::Known(at_from()),
-            Some(_) => Endpoint::Unknown,
-            None => Endpoint::Guess(at_from()),
+            (None, Some("")) => Endpoint::Known(at_from()),
+            (None, Some(_)) => Endpoint::Unknown,
+            (None, None) => Endpoint::Guess(at_from()),
         };
         let epoch = peers.epochs.get(&*id).copied().unwrap_or(0);
         let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
@@ -177,6 +181,18 @@ mod tests {
     #[test]
     fn a_question_mark_is_no_host() {
         assert_eq!(endpoint(bulk("?"), None), Endpoint::Unknown);
+    }
+
+    /// An ID may be the label of metrics, and in each line of the log.
+    #[test]
+    fn a_host_or_an_id_of_a_megabyte_is_not_kept() {
+        let long = "x".repeat(1_000_000);
+        assert_eq!(endpoint(bulk(&long), None), Endpoint::Unknown);
+        for host in ["10.0.0.2", &long] {
+            let slots = Value::Array(vec![range(0, 5, bulk(host), 7001, &long)]);
+            let claim = View::parse(&asked(), &slots, None).unwrap().claims.remove(0);
+            assert!(claim.id.len() <= "10.0.0.2:7001".len(), "{} bytes", claim.id.len());
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::timer;
 use super::topology::Topology;
 use crate::error::with_causes;
 use crate::metrics::FleetMetrics;
-use crate::store::fleet::{InstanceId, Plan, Share};
+use crate::store::fleet::{FIRST_UNKNOWN, InstanceId, MAX_INSTANCES, Plan, Share};
 use crate::store::local::{Local, random_id};
 use crate::{Error, ErrorKind, random};
 
@@ -25,6 +25,16 @@ const SCRIPT: &str = include_str!("../../../lua/fleet.lua");
 /// them.
 const INTERVAL: Duration = Duration::from_secs(2);
 const INTERVAL_PER_INSTANCE: Duration = Duration::from_millis(20);
+
+/// The longest pause between two registrations, so that an instance learns of another plan in this time,
+/// whatever the last one said.
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The least pause between two warnings. A server whose replies are good and bad in turn causes few lines.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The greatest number of a plan, which is also the greatest integer that Lua counts to.
+const MAX_NUMBER: u64 = 1 << 53;
 
 /// How many times more often instances register until all know the latest plan.
 const SPEEDUP: u32 = 4;
@@ -61,6 +71,7 @@ pub(super) struct Membership {
     missed: AtomicU32,
     presence: Mutex<Presence>,
     has_warned: AtomicBool,
+    next_warning: Mutex<Option<Instant>>,
     has_reported_assumption: AtomicBool,
     /// The number of the latest plan.
     known: AtomicU64,
@@ -100,6 +111,7 @@ impl Membership {
             missed: AtomicU32::new(0),
             presence: Mutex::new(Presence::new(Moment::now())),
             has_warned: AtomicBool::new(false),
+            next_warning: Mutex::default(),
             has_reported_assumption: AtomicBool::new(false),
             known: AtomicU64::new(0),
             demand: Mutex::new(Demand { since: Instant::now(), per_second: 0.0 }),
@@ -185,18 +197,17 @@ impl Membership {
                 Err(Error::new(ErrorKind::Timeout, why))
             }
             Some(Err(_)) => Err(Error::new(ErrorKind::Unavailable, "the call was cancelled")),
-            Some(Ok(Ok(reply))) => parse(&reply).ok_or_else(|| {
-                Error::new(ErrorKind::Server, "the reply is not a list of instances")
-            }),
+            Some(Ok(Ok(reply))) => parse(&reply),
             Some(Ok(Err(failure))) => Err(failure.into()),
         }
     }
 
-    /// Once until it registers again. Transient errors are reported after `MISSED` in a row.
+    /// Logs a failure, once until it registers again. Transient errors are reported after `MISSED` in a row.
     fn report_failure(&self, error: &Error) {
         let missed = self.missed.fetch_add(1, Ordering::Relaxed) + 1;
         let is_lasting = !error.is_transient() || missed >= MISSED;
-        if is_lasting && !self.has_warned.swap(true, Ordering::Relaxed) {
+        if is_lasting && !self.has_warned.load(Ordering::Relaxed) && self.may_warn(Instant::now()) {
+            self.has_warned.store(true, Ordering::Relaxed);
             tracing::warn!(
                 target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key, missed,
                 reason = with_causes(error),
@@ -204,6 +215,15 @@ impl Membership {
                  fails, its share of the limits is out of date or unknown"
             );
         }
+    }
+
+    fn may_warn(&self, now: Instant) -> bool {
+        let mut next = self.next_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        let may_warn = next.is_none_or(|next| next <= now);
+        if may_warn {
+            *next = Some(now + WARNING_INTERVAL);
+        }
+        may_warn
     }
 
     fn report_success(&self) {
@@ -274,7 +294,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn interval(instances: usize) -> Duration {
     let instances = u32::try_from(instances).unwrap_or(u32::MAX);
-    INTERVAL_PER_INSTANCE.saturating_mul(instances).max(INTERVAL)
+    INTERVAL_PER_INSTANCE.saturating_mul(instances).clamp(INTERVAL, MAX_INTERVAL)
 }
 
 /// How long after its last registration an instance of so many counts as gone.
@@ -307,32 +327,49 @@ async fn register(membership: Weak<Membership>, role: Role) {
     }
 }
 
-/// The reply is not trusted.
-fn parse(reply: &Value) -> Option<Fleet> {
-    let Value::Array(parts) = reply else { return None };
+/// Parses a reply, which is not trusted.
+fn parse(reply: &Value) -> Result<Fleet, Error> {
+    let unexpected = || refused("the reply is not a list of instances".to_owned());
+    let Value::Array(parts) = reply else { return Err(unexpected()) };
     let [Value::Int(number), Value::Int(agreed_number), plan, agreed] = &**parts else {
-        return None;
+        return Err(unexpected());
     };
-    Some(Fleet {
-        number: (*number).try_into().ok()?,
-        agreed_number: (*agreed_number).try_into().ok()?,
-        plan: parse_plan(plan)?,
-        agreed: parse_plan(agreed)?,
-    })
+    let [number, agreed_number] = [*number, *agreed_number]
+        .map(|number| u64::try_from(number).ok().filter(|number| *number <= MAX_NUMBER));
+    let (plan, agreed) = (parse_plan(plan), parse_plan(agreed));
+    let largest = [&plan, &agreed].into_iter().flatten().map(Vec::len).max();
+    if largest > Some(MAX_INSTANCES) {
+        let more = format!("the reply is a plan for more than {MAX_INSTANCES} instances");
+        return Err(refused(more));
+    }
+    let fleet = || {
+        let (plan, agreed) = (Plan::new(plan?), Plan::new(agreed?));
+        Some(Fleet { number: number?, agreed_number: agreed_number?, plan, agreed })
+    };
+    fleet().ok_or_else(unexpected)
 }
 
-fn parse_plan(text: &Value) -> Option<Plan> {
+/// Returns the instances of a plan and their weights, or one more than a plan may have.
+fn parse_plan(text: &Value) -> Option<Vec<(InstanceId, u32)>> {
     let Value::BulkString(text) = text else { return None };
     let mut words = str::from_utf8(text).ok()?.split_ascii_whitespace();
     let mut instances = Vec::new();
-    while let Some(id) = words.next() {
-        instances.push((id.parse().ok()?, words.next()?.parse().ok()?));
+    while let Some(id) = words.next().filter(|_| instances.len() <= MAX_INSTANCES) {
+        let id = id.parse().ok().filter(|id| *id < FIRST_UNKNOWN)?;
+        instances.push((id, words.next()?.parse().ok()?));
     }
-    Some(Plan::new(instances))
+    Some(instances)
+}
+
+fn refused(why: String) -> Error {
+    Error::new(ErrorKind::Server, why)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::super::connector::Connector;
     use super::*;
 
     fn text(text: &str) -> Value {
@@ -348,12 +385,46 @@ mod tests {
         assert_eq!((fleet.number, fleet.agreed_number), (3, 2));
         assert_eq!(fleet.plan, Plan::new([(7, 100), (8, 200)]));
         assert_eq!(parse(&reply("", "")).unwrap().agreed, Plan::default());
-        for (plan, agreed) in [("7", ""), ("x 1", ""), ("7 -1", ""), ("", "7 1e3"), ("7 1 8", "")] {
-            assert_eq!(parse(&reply(plan, agreed)), None, "{plan:?} {agreed:?}");
+        let reserved = format!("{} 1", u64::MAX - 5);
+        for (plan, agreed) in [
+            ("7", ""),
+            ("x 1", ""),
+            ("7 -1", ""),
+            ("", "7 1e3"),
+            ("7 1 8", ""),
+            ("7 nan", ""),
+            ("-7 1", ""),
+            ("7 5000000000", ""),
+            ("99999999999999999999 1", ""),
+            ("", &*reserved),
+        ] {
+            assert!(parse(&reply(plan, agreed)).is_err(), "{plan:?} {agreed:?}");
         }
-        let negative = Value::Array(vec![Value::Int(-1), Value::Int(2), text(""), text("")]);
-        for garbage in [Value::Nil, Value::Array(vec![]), negative] {
-            assert_eq!(parse(&garbage), None);
+        let numbers = |number, agreed| {
+            Value::Array(vec![Value::Int(number), Value::Int(agreed), text(""), text("")])
+        };
+        for garbage in [
+            Value::Nil,
+            Value::Array(vec![]),
+            numbers(-1, 2),
+            numbers(2, -1),
+            numbers(i64::MAX, 2),
+            numbers(2, (1 << 53) + 1),
+        ] {
+            assert!(parse(&garbage).is_err(), "{garbage:?}");
+        }
+    }
+
+    /// Each key would take long to divide, and each share would be near 0.
+    #[test]
+    fn a_plan_for_a_million_instances_is_refused() {
+        let plan = |count: u64| text(&(0..count).map(|id| format!("{id} 1 ")).collect::<String>());
+        let reply =
+            |plan, agreed| parse(&Value::Array(vec![Value::Int(3), Value::Int(2), plan, agreed]));
+        assert_eq!(reply(plan(10_000), plan(10_000)).unwrap().plan.len(), 10_000);
+        for (count, agreed) in [(10_001, 0), (0, 10_001), (1_000_000, 0)] {
+            let error = reply(plan(count), plan(agreed)).unwrap_err();
+            assert!(error.to_string().contains("more than 10000 instances"), "{error}");
         }
     }
 
@@ -361,6 +432,25 @@ mod tests {
     fn a_large_fleet_registers_less_often() {
         assert_eq!(interval(3), INTERVAL);
         assert_eq!(interval(500), Duration::from_secs(10));
-        assert!(interval(usize::MAX) > INTERVAL);
+    }
+
+    #[test]
+    fn no_plan_keeps_an_instance_from_registering_for_hours() {
+        assert_eq!([MAX_INSTANCES, 1_000_000, usize::MAX].map(interval), [MAX_INTERVAL; 3]);
+        // It must not count as gone meanwhile: see `LONGEST` in `fleet.lua`.
+        assert!(
+            SCRIPT.contains(&format!("= {MAX_INSTANCES}, {}", (MISSED * MAX_INTERVAL).as_millis()))
+        );
+    }
+
+    #[test]
+    fn a_server_whose_replies_are_good_and_bad_in_turn_does_not_fill_the_log() {
+        let topology = Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
+        let local = Local::new(NonZeroUsize::MIN, 1);
+        let membership = Membership::new(topology, "prefix", local.into());
+        let start = Instant::now();
+        let warnings =
+            (0..600).filter(|n| membership.may_warn(start + *n * Duration::from_millis(500)));
+        assert_eq!(warnings.count(), 5);
     }
 }

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
+/// The longest name that DNS permits.
+const MAX_HOST: usize = 253;
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Node {
     pub(super) host: Arc<str>,
@@ -14,6 +17,15 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(host: &str, port: u16) -> Self {
         Self { host: host.into(), port }
+    }
+
+    /// Returns the address that another server has named. `None` if it is unknown: without a host or with `?`,
+    /// which must not be resolved by DNS, or with a text that is no host, which would appear in logs and
+    /// metrics.
+    pub(super) fn named(host: &str, port: u16) -> Option<Self> {
+        let is_visible = |c: char| !c.is_control() && !c.is_whitespace();
+        let is_host = (1..=MAX_HOST).contains(&host.len()) && host != "?";
+        (is_host && host.chars().all(is_visible)).then(|| Self::new(host, port))
     }
 
     /// The address of a server, unless it is a Unix socket.
@@ -27,14 +39,12 @@ impl Node {
     }
 
     /// Parses the address in a redirection. Without a host it is that of the node that `answered`.
-    /// `None` if it is unknown (`?`), which must not be resolved by DNS.
     pub(super) fn parse(address: &str, answered: Option<&Self>) -> Option<Self> {
         let (host, port) = address.rsplit_once(':')?;
         let port = port.parse().ok()?;
         match host.trim_start_matches('[').trim_end_matches(']') {
-            "?" => None,
             "" => answered.map(|answered| Self { host: answered.host.clone(), port }),
-            host => Some(Self::new(host, port)),
+            host => Self::named(host, port),
         }
     }
 
@@ -82,6 +92,19 @@ mod tests {
         let node = Some(Node::new("fe80::1", 7001));
         assert_eq!(Node::parse("fe80::1:7001", None), node);
         assert_eq!(Node::parse("[fe80::1]:7001", None), node);
+    }
+
+    /// It would be the label of metrics, and in each line of the log.
+    #[test]
+    fn a_text_that_is_no_host_is_not_used_as_one() {
+        for host in ["", "?", "a b", "a\nWARN b", "\u{1b}[2J", &"x".repeat(254)] {
+            assert_eq!(Node::named(host, 7000), None, "{host:?}");
+        }
+        for host in
+            ["10.0.0.1", "fe80::1", "redis-0.internal", "b\u{fc}cher.example", &"x".repeat(253)]
+        {
+            assert_eq!(Node::named(host, 7000), Some(Node::new(host, 7000)), "{host:?}");
+        }
     }
 
     proptest! {

@@ -23,7 +23,7 @@ impl Report {
         let fields = fields.and_then(|fields| redis::from_redis_value(fields).ok());
         let fields: HashMap<String, String> = fields.unwrap_or_default();
         let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-        Some(Self { primary: Node::new(&host, port), epoch })
+        Some(Self { primary: Node::named(&host, port)?, epoch })
     }
 
     /// Whether the sentinels now report another primary than this report, which one of them made.
@@ -107,5 +107,7 @@ mod tests {
         assert_eq!(Report::parse(address(), service), Some(report(7, 4)));
         assert_eq!(Report::parse(address(), Value::Nil), Some(report(7, 0)));
         assert_eq!(Report::parse(Value::Nil, Value::Nil), None);
+        let long = Value::Array(vec![bulk(&"x".repeat(1_000_000)), bulk("7")]);
+        assert_eq!(Report::parse(long, Value::Nil), None, "it is no host");
     }
 }

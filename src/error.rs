@@ -196,7 +196,8 @@ impl Error {
         self.0.kind
     }
 
-    /// The server that failed, if one did: `host:port`, or a name for a pool or a Sentinel service.
+    /// The server that failed, if one did: `host:port`, or a name for a Sentinel service, or for a cluster or
+    /// Sentinel pool.
     pub fn server(&self) -> Option<&str> {
         self.0.server.as_deref()
     }
@@ -247,8 +248,8 @@ impl StdError for Error {
 
 /// Returns the text of an error and its causes, for logs.
 pub(crate) fn with_causes(error: &Error) -> String {
-    let mut text = error.to_string();
     // The text of an error and that of its source are bounded already.
+    let mut text = error.to_string();
     if let Some(source) = error.source() {
         let _ = write!(text, ": {}", Start::of_all(source).into_text());
     }

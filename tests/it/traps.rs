@@ -869,3 +869,61 @@ async fn debug_output_of_a_store_is_short_and_has_no_password() {
         assert!(text.len() < 500 && !text.contains("secret"), "{text}");
     }
 }
+
+/// As in a handler that opens one for each request.
+#[tokio::test]
+async fn a_second_store_for_the_same_buckets_is_reported() {
+    let open = |url: &str| RedisStore::open(url).unwrap();
+    let use_it = |store: RedisStore| {
+        let limiter = Limiter::new(store.clone(), Quota::per_second(1)).unwrap();
+        (store, limiter)
+    };
+    let (log, _guard) = Log::capture();
+    let warnings = || log.events().iter().filter(|line| line.contains("several stores")).count();
+    const URL: &str = "redis://second-store.invalid";
+    drop(use_it(open(URL)));
+    let first = use_it(open(URL));
+    let others = [
+        open(URL).key_prefix("other"),
+        open("redis://second-store.invalid/1"),
+        open("redis://second-store.invalid:6380"),
+        first.0.clone(),
+    ];
+    let others = others.map(use_it);
+    assert_eq!(warnings(), 0, "{:#?}", log.events());
+    let limiter = use_it(open("redis://user:secret@second-store.invalid:6379/0")).1;
+    let lines = log.events();
+    let line = lines.iter().find(|line| line.contains("several stores")).unwrap();
+    for part in
+        ["WARN", "second-store.invalid:6379", "key_prefix=\"fleetlimit\"", "stores=2", "clone it"]
+    {
+        assert!(line.contains(part), "{line}");
+    }
+    let more = [(); 30].map(|()| use_it(open(URL)));
+    assert_eq!(warnings(), 1, "once in a while");
+    drop((limiter, more, others));
+}
+
+#[tokio::test]
+async fn a_second_store_on_the_same_cluster_or_pool_is_reported() {
+    let (log, _guard) = Log::capture();
+    let warnings = || log.events().iter().filter(|line| line.contains("several stores")).count();
+    let mut limiters = Vec::new();
+    let mut use_it = |store: RedisStore| {
+        limiters.push(Limiter::new(store, Quota::per_second(1)).unwrap());
+        warnings()
+    };
+    let cluster = |urls: [&str; 2]| RedisStore::open_cluster(urls).unwrap();
+    let urls = ["redis://one.second-cluster.invalid", "redis://two.second-cluster.invalid"];
+    assert_eq!(use_it(cluster(urls)), 0);
+    assert_eq!(use_it(cluster([urls[1], urls[0]])), 1, "the order does not matter");
+    let sentinel = |service: &str| RedisStore::open_sentinel(urls, service).unwrap();
+    assert_eq!(use_it(sentinel("a")), 1);
+    assert_eq!(use_it(sentinel("b")), 1);
+    assert_eq!(use_it(sentinel("a")), 2);
+    let pool = || deadpool_redis::Config::from_url(urls[0]).create_pool(None).unwrap();
+    let (one, two) = (pool(), pool());
+    assert_eq!(use_it(RedisStore::from_pool(one.clone())), 2);
+    assert_eq!(use_it(RedisStore::from_pool(two)), 2, "nobody knows where it leads");
+    assert_eq!(use_it(RedisStore::from_pool(one)), 3);
+}

@@ -110,6 +110,12 @@ impl Cluster {
         }
     }
 
+    pub(super) fn identity(&self) -> String {
+        let mut seeds: Vec<&str> = self.seeds.iter().map(|(_, seed)| &**seed.server()).collect();
+        seeds.sort_unstable();
+        format!("cluster {}", seeds.join(" "))
+    }
+
     pub(super) fn first_server(&self) -> &str {
         self.first_connections.server()
     }

@@ -60,6 +60,10 @@ impl ClusterPool {
         Self::new(self.connector.clone(), settings)
     }
 
+    pub(super) fn identity(&self) -> String {
+        self.connector.identity()
+    }
+
     pub(super) fn server(&self) -> &str {
         self.connector.server()
     }

@@ -79,7 +79,8 @@ impl Connector {
 
     #[cfg(feature = "deadpool")]
     pub(super) fn pool(pool: deadpool_redis::Pool) -> Self {
-        Self { source: Source::Pool(pool), server: "deadpool pool".into() }
+        let server = address_of(&pool).unwrap_or_else(|| "deadpool pool".into());
+        Self { source: Source::Pool(pool), server }
     }
 
     #[cfg(feature = "deadpool-cluster")]
@@ -118,6 +119,22 @@ impl Connector {
 
     pub(super) fn server(&self) -> &Arc<str> {
         &self.server
+    }
+
+    /// What two connectors to the same servers have in common. Pools do not reveal theirs, so the same pool is
+    /// recognized by its manager.
+    pub(super) fn identity(&self) -> String {
+        match &self.source {
+            Source::Server(endpoint) => endpoint.identity(),
+            #[cfg(feature = "deadpool")]
+            Source::Pool(pool) => format!("pool {:p}", pool.manager()),
+            #[cfg(feature = "deadpool-cluster")]
+            Source::ClusterPool(pool) => format!("pool {:p}", pool.manager()),
+            #[cfg(feature = "sentinel")]
+            Source::Sentinels(sentinels) => sentinels.identity(),
+            #[cfg(all(feature = "sentinel", feature = "deadpool"))]
+            Source::SentinelPool(pool) => format!("pool {:p}", pool.manager()),
+        }
     }
 
     /// The longest that [`connect`](Self::connect) may take.
@@ -253,6 +270,27 @@ pub(super) fn to_error(error: RedisError) -> Error {
     }
 }
 
+/// The address of a pool's server. A pool shows it in its debug output alone, which hides the password. `None` if
+/// that has another form.
+#[cfg(feature = "deadpool")]
+fn address_of(pool: &deadpool_redis::Pool) -> Option<Arc<str>> {
+    fn quoted(text: &str) -> Option<(&str, &str)> {
+        text.strip_prefix('"')?.split_once('"')
+    }
+    let manager = format!("{:?}", pool.manager());
+    let (_, address) = manager.split_once("addr: ")?;
+    if let Some(path) = address.strip_prefix("Unix(") {
+        return Some(quoted(path)?.0.into());
+    }
+    let is_tls = address.strip_prefix("TcpTls { host: ");
+    let (host, rest) = quoted(is_tls.or_else(|| address.strip_prefix("Tcp("))?)?;
+    let port = rest.strip_prefix(", ")?;
+    let port = port.strip_prefix("port: ").unwrap_or(port);
+    let digits = port.find(|c: char| !c.is_ascii_digit())?;
+    let port: u16 = port[..digits].parse().ok()?;
+    Some(format!("{host}:{port}").into())
+}
+
 #[cfg(feature = "deadpool")]
 fn pool_to_error(error: deadpool_redis::PoolError) -> Error {
     match error {
@@ -289,4 +327,54 @@ fn config(protocol: ProtocolVersion, disconnection: &Arc<Disconnection>) -> Asyn
         }
         Ok(())
     })
+}
+
+#[cfg(all(test, feature = "deadpool"))]
+mod tests {
+    use deadpool_redis::{Config, Manager, Runtime};
+    use redis::{ConnectionAddr, IntoConnectionInfo};
+
+    use super::*;
+
+    fn pool(info: impl IntoConnectionInfo) -> Connector {
+        let manager = Manager::new(info).unwrap();
+        Connector::pool(deadpool_redis::Pool::builder(manager).build().unwrap())
+    }
+
+    /// Or all pools of a process would be one line of the dashboard.
+    #[test]
+    fn a_pool_has_the_address_of_its_server_and_not_its_password() {
+        for (url, address) in [
+            ("redis://127.0.0.1:6380", "127.0.0.1:6380"),
+            ("redis://user:addr:%20secret@redis.internal/7", "redis.internal:6379"),
+            ("redis://[::1]:6380", "::1:6380"),
+        ] {
+            let pool = Config::from_url(url).create_pool(Some(Runtime::Tokio1)).unwrap();
+            assert_eq!(&**Connector::pool(pool).server(), address);
+            assert_eq!(&**Connector::url(url).unwrap().server(), address, "as without a pool");
+        }
+        #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+        assert_eq!(
+            &**pool("rediss://redis.internal:6390/#insecure").server(),
+            "redis.internal:6390"
+        );
+        let socket = ConnectionAddr::Unix("/run/redis.sock".into());
+        let socket = "redis://x".into_connection_info().unwrap().set_addr(socket);
+        assert_eq!(&**pool(socket).server(), "/run/redis.sock");
+    }
+
+    #[test]
+    fn only_connectors_to_the_same_servers_have_the_same_identity() {
+        let url = |url| Connector::url(url).unwrap().identity();
+        assert_eq!(url("redis://redis:6379"), url("redis://user:secret@redis/0"));
+        assert_ne!(url("redis://redis"), url("redis://redis/1"), "another database");
+        assert_ne!(url("redis://redis"), url("redis://redis:6380"));
+        let pool = Config::from_url("redis://redis").create_pool(None).unwrap();
+        let identity = |pool: &deadpool_redis::Pool| Connector::pool(pool.clone()).identity();
+        assert_eq!(identity(&pool), identity(&pool.clone()));
+        assert_ne!(
+            identity(&pool),
+            identity(&Config::from_url("redis://redis").create_pool(None).unwrap())
+        );
+    }
 }

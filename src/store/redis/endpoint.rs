@@ -36,6 +36,11 @@ impl Endpoint {
         self.info.addr()
     }
 
+    /// What two endpoints for the same keys have in common.
+    pub(super) fn identity(&self) -> String {
+        format!("{}/{}", self.address(), self.info.redis_settings().db())
+    }
+
     pub(super) fn protocol(&self) -> ProtocolVersion {
         self.info.redis_settings().protocol()
     }

@@ -25,6 +25,7 @@ mod lifecycle;
 mod membership;
 mod node;
 mod node_queue;
+mod opened;
 mod packed;
 mod policy;
 mod presence;
@@ -74,6 +75,7 @@ use self::connector::Connector;
 pub use self::credentials::RedisCredentials;
 use self::endpoint::Endpoint;
 use self::membership::Membership;
+use self::opened::Opened;
 use self::policy::RedisPolicy;
 pub(crate) use self::queue::QueuedCheck;
 use self::queue::Queues;
@@ -96,8 +98,11 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// A [`Store`] that keeps buckets in Redis or Valkey, shared by all processes that use the same
 /// server and [`key_prefix`](Self::key_prefix).
 ///
-/// Cloning is cheap, and clones share their connections. Nothing connects before the first check,
-/// and Redis may start later. The checks of a Tokio runtime share one connection per server by default
+/// Cloning is cheap, and clones share their connections. Open one store per process and key prefix, and
+/// clone it: a second one for the same server and prefix has its own connections and batches, and counts as
+/// another instance in [`FailureMode::Local`](crate::FailureMode::Local), so the store logs a warning.
+/// Nothing connects before the first check, and Redis may start later. The checks of a Tokio runtime share
+/// one connection per server by default
 /// ([`connections`](Self::connections)), which is replaced when it fails.
 ///
 /// A check takes at most one round trip, except for redirections in a cluster, when the server has
@@ -247,13 +252,41 @@ struct Fleet {
     membership: Arc<Membership>,
     repayment: Arc<Repayment>,
     blocks: Arc<RedisBlocks>,
+    opened: Arc<Opened>,
 }
 
 /// A pool of `deadpool-redis`: of connections to one server, to a cluster, or through Sentinel.
+///
+/// A pool of connections to one server has the address of that server in logs, metrics and errors. Cluster and
+/// Sentinel pools do not reveal their addresses: [`named`](Self::named) sets a name for them.
 #[cfg(feature = "deadpool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "deadpool")))]
 #[derive(Debug)]
 pub struct RedisPool(Connector);
+
+#[cfg(feature = "deadpool")]
+impl RedisPool {
+    /// Sets the name of the pool's server in logs, metrics and errors. The primaries of a cluster have their
+    /// addresses as soon as the store knows them.
+    ///
+    /// ```
+    /// # #[cfg(feature = "deadpool-cluster")]
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use deadpool_redis::{Runtime, cluster::Config};
+    /// use fleetlimit::{RedisPool, RedisStore};
+    ///
+    /// let config = Config::from_urls(["redis://redis.internal:7000"]);
+    /// let pool = RedisPool::from(config.create_pool(Some(Runtime::Tokio1))?);
+    /// let store = RedisStore::from_pool(pool.named("redis.internal:7000"));
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "deadpool-cluster"))]
+    /// # fn main() {}
+    /// ```
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self(self.0.named(name))
+    }
+}
 
 #[cfg(feature = "deadpool")]
 impl From<deadpool_redis::Pool> for RedisPool {
@@ -452,6 +485,30 @@ impl RedisStore {
         Self { queues, connection_settings, fleet: Arc::default(), ..self }
     }
 
+    /// Sends each key in a call of its own, for a proxy that routes a script by its first key. By default
+    /// checks of many keys share a call.
+    ///
+    /// Set it for a proxy that divides the keys among several servers and does not check that all keys of a
+    /// script are on the same one, such as twemproxy or the Redis proxy of Envoy. Without it, the server of
+    /// the first key would decide about all keys of a call. So a key would have a bucket on several servers,
+    /// and a limit could be exceeded without an error. A cluster needs no setting: see
+    /// [the server](Self#the-server).
+    ///
+    /// The calls of a batch still go out together, but take the server longer than one call for all keys.
+    ///
+    /// ```
+    /// use fleetlimit::RedisStore;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::open("redis://envoy.internal:6379")?.one_key_per_call();
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn one_key_per_call(self) -> Self {
+        let settings = self.connection_settings.with_one_key_per_call();
+        self.with_connection_settings(settings)
+    }
+
     /// Sets how many instances this one assumes until it has registered in Redis: 1 by default. It
     /// registers at its first check, and about every two seconds from then on (less often with more than
     /// 100 instances, and more often until all have agreed on their shares). So this matters only to an
@@ -484,30 +541,6 @@ impl RedisStore {
     /// Call it on the finished store: `key_prefix`, `connections`, `keepalive`, `max_connection_age`,
     /// `one_key_per_call`, `instances` and `local_keys` return a store that does not have this number.
     ///
-    /// Sends each key in a call of its own, for a proxy that routes a script by its first key. By default
-    /// checks of many keys share a call.
-    ///
-    /// Set it for a proxy that divides the keys among several servers and does not check that all keys of a
-    /// script are on the same one, such as twemproxy or the Redis proxy of Envoy. Without it, the server of
-    /// the first key would decide about all keys of a call. So a key would have a bucket on several servers,
-    /// and a limit could be exceeded without an error. A cluster needs no setting: see
-    /// [the server](Self#the-server).
-    ///
-    /// The calls of a batch still go out together, but take the server longer than one call for all keys.
-    ///
-    /// ```
-    /// use fleetlimit::RedisStore;
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let store = RedisStore::open("redis://envoy.internal:6379")?.one_key_per_call();
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn one_key_per_call(self) -> Self {
-        let settings = self.connection_settings.with_one_key_per_call();
-        self.with_connection_settings(settings)
-    }
-
     /// ```
     /// use std::num::NonZeroUsize;
     /// use tokio::sync::watch;
@@ -577,8 +610,12 @@ impl RedisStore {
             let topology = self.queues.topology.clone();
             let membership = Membership::new(topology, &self.key_prefix, local.clone());
             let repayment = Repayment::new(local.max_keys());
-            let blocks = RedisBlocks::new(self.queues.topology.clone(), &self.key_prefix);
-            Fleet { local, membership: membership.into(), repayment: repayment.into(), blocks }
+            let topology = &self.queues.topology;
+            let blocks = RedisBlocks::new(topology.clone(), &self.key_prefix);
+            let server = topology.first_server();
+            let opened = Opened::new(topology.identity(), server, &self.key_prefix).into();
+            let (membership, repayment) = (membership.into(), repayment.into());
+            Fleet { local, membership, repayment, blocks, opened }
         })
     }
 
@@ -613,10 +650,14 @@ impl Store for RedisStore {}
 
 impl Open for RedisStore {
     fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
-        let Fleet { local, membership, repayment, .. } = self.fleet();
-        let policy = RedisPolicy::new(&spec, &self.key_prefix, local)?.into();
-        let (membership, repayment) = (membership.clone(), repayment.clone());
-        Ok(Arc::new(RedisBackend { policy, queues: self.queues.clone(), membership, repayment }))
+        let Fleet { local, membership, repayment, opened, .. } = self.fleet();
+        Ok(Arc::new(RedisBackend {
+            policy: RedisPolicy::new(&spec, &self.key_prefix, local)?.into(),
+            queues: self.queues.clone(),
+            membership: membership.clone(),
+            repayment: repayment.clone(),
+            _opened: opened.clone(),
+        }))
     }
 
     fn clock(&self) -> u64 {
@@ -639,6 +680,8 @@ struct RedisBackend {
     queues: Arc<Queues>,
     membership: Arc<Membership>,
     repayment: Arc<Repayment>,
+    /// The store counts as open while a limiter uses it.
+    _opened: Arc<Opened>,
 }
 
 impl Backend for RedisBackend {

@@ -66,6 +66,14 @@ impl Sentinels {
         Ok(Self { sentinels, service, primary, reports, watching, logged })
     }
 
+    /// What two stores on the same service have in common.
+    pub(super) fn identity(&self) -> String {
+        let mut sentinels: Vec<_> = self.sentinels.iter().map(Endpoint::identity).collect();
+        sentinels.sort_unstable();
+        let database = self.primary.info.redis_settings().db();
+        format!("{self:?} {database} {}", sentinels.join(" "))
+    }
+
     pub(super) fn service(&self) -> &str {
         &self.service
     }

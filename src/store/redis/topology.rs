@@ -110,6 +110,20 @@ impl Topology {
         }
     }
 
+    /// What two stores on the same servers have in common.
+    pub(super) fn identity(&self) -> String {
+        match self {
+            Self::Server { connector, .. } => connector.identity(),
+            Self::Cluster(cluster) => cluster.identity(),
+            Self::ClusterPool(pool) => pool.identity(),
+        }
+    }
+
+    /// True if each call to this server has a single key.
+    pub(super) fn has_one_key_per_call(&self, server: &ConnectionSet) -> bool {
+        self.is_cluster() || server.has_one_key_per_call()
+    }
+
     /// Whether a call can touch one slot only.
     pub(super) fn is_cluster(&self) -> bool {
         !matches!(self, Self::Server { .. })
@@ -224,6 +238,10 @@ impl Topology {
             answered.metrics.redirected();
             return Err((Failure::Redirected, Some(target)));
         }
+        if error.kind() == RedisErrorKind::Server(ServerErrorKind::CrossSlot) {
+            answered.spans_slots();
+            return Err((Failure::SpansSlots(to_error(error)), None));
+        }
         let reply = ServerError::of_call(&error);
         if reply.is_none_or(ServerError::may_move_slot) {
             self.failed(answered);
@@ -244,10 +262,6 @@ impl Topology {
             Self::Cluster(cluster) => {
                 let (address, _) = error.redirect_node()?;
                 let moved = error.kind() == RedisErrorKind::Server(ServerErrorKind::Moved);
-        if error.kind() == RedisErrorKind::Server(ServerErrorKind::CrossSlot) {
-            answered.spans_slots();
-            return Err((Failure::SpansSlots(to_error(error)), None));
-        }
                 let connections = if moved {
                     cluster.moved(slot, address, answered)
                 } else {

@@ -9,6 +9,9 @@ const QUEUEING: Duration = Duration::from_millis(5);
 /// After so long without a round trip that confirms it, the shortest may be outdated.
 const LONGEST_UNCONFIRMED: Duration = Duration::from_millis(500);
 
+/// It is then measured for so long. Queues that share a server do not begin at exactly the same time.
+const MEASUREMENT: Duration = Duration::from_millis(200);
+
 /// Round trips vary by the shortest divided by this, even if nothing waits.
 const VARIATION_DIVISOR: u32 = 8;
 
@@ -46,12 +49,13 @@ impl RoundTrip {
             return self.confirm(taken.min(self.shortest));
         }
         let since = *self.unconfirmed_since.get_or_insert(now);
-        if now.saturating_duration_since(since) < LONGEST_UNCONFIRMED {
+        let unconfirmed = now.saturating_duration_since(since);
+        if unconfirmed < LONGEST_UNCONFIRMED {
             return;
         }
         let shortest = self.measured.map_or(taken, |measured| measured.min(taken));
         self.measured = Some(shortest);
-        if is_drained {
+        if is_drained && unconfirmed >= LONGEST_UNCONFIRMED + MEASUREMENT {
             self.confirm(shortest);
         }
     }
@@ -123,12 +127,14 @@ mod tests {
             round_trip.add(true, round_trips * ROUND_TRIP, TIMEOUT, start + ms * MS);
             assert_eq!(round_trip.shortest(), ROUND_TRIP);
         }
-        round_trip.add(false, 4 * ROUND_TRIP, TIMEOUT, start + 500 * MS);
+        round_trip.add(true, 4 * ROUND_TRIP, TIMEOUT, start + 500 * MS);
+        assert!(round_trip.is_outdated(), "other queues may not be drained yet");
+        round_trip.add(false, 4 * ROUND_TRIP, TIMEOUT, start + 700 * MS);
         assert!(round_trip.is_outdated(), "it may have waited for others");
-        round_trip.add(true, 3 * ROUND_TRIP, TIMEOUT, start + 530 * MS);
+        round_trip.add(true, 3 * ROUND_TRIP, TIMEOUT, start + 730 * MS);
         assert_eq!(round_trip.shortest(), 3 * ROUND_TRIP);
         assert!(!round_trip.is_outdated());
-        round_trip.add(false, ROUND_TRIP, TIMEOUT, start + 540 * MS);
+        round_trip.add(false, ROUND_TRIP, TIMEOUT, start + 740 * MS);
         assert_eq!(round_trip.shortest(), ROUND_TRIP);
     }
 

@@ -65,7 +65,7 @@ pub(super) struct Fired {
     pub(super) is_silent: bool,
     /// Whether those that have not been sent are too many for a server that works.
     pub(super) is_answering: bool,
-    /// Whether those that have been sent are.
+    /// Whether those that have been sent are: others wait, or more than hardly anything is in flight.
     pub(super) is_busy: bool,
 }
 
@@ -292,9 +292,9 @@ impl QueueState {
             self.reserve(now);
         }
         let batches = self.sent.iter().cloned().chain(self.waiting()).collect();
-        let Self { window, .. } = self;
-        let (is_silent, is_answering) = (window.is_silent(now), window.is_answering(now));
-        Some(Fired { batches, starts, is_silent, is_answering, is_busy: window.is_busy(now) })
+        let (is_silent, is_answering) = (self.window.is_silent(now), self.is_answering(now));
+        let is_busy = is_answering && (self.has_waiting() || !self.window.is_drained());
+        Some(Fired { batches, starts, is_silent, is_answering, is_busy })
     }
 
     /// When to fire again. `next` is the earliest deadline of the batches that the timer found.

@@ -200,8 +200,7 @@ impl Window {
         self.silence.sent(now);
         let load = keys + CALL;
         self.load += load;
-        let is_drained = self.in_flight <= 1 || self.load <= DRAINED;
-        Sent { at: now, load, in_flight: self.load, is_drained }
+        Sent { at: now, load, in_flight: self.load, is_drained: self.is_drained() }
     }
 
     /// A reply arrived. Returns whether it was late, as far as the server is concerned.
@@ -329,10 +328,9 @@ impl Window {
         self.last_reply.is_some_and(|last| now.saturating_duration_since(last) < self.timeout)
     }
 
-    /// Whether that, and more than hardly anything is in flight. Then those that are sent and late have waited
-    /// for others of this queue.
-    pub(super) fn is_busy(&self, now: Instant) -> bool {
-        self.load > DRAINED && self.is_answering(now)
+    /// Whether at most one batch, or hardly anything, is in flight.
+    pub(super) fn is_drained(&self) -> bool {
+        self.in_flight <= 1 || self.load <= DRAINED
     }
 
     /// When it will be silent, if a reply is outstanding and none arrives until then.

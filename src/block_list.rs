@@ -87,8 +87,8 @@ impl BlockList {
             let message = format!("a key can be blocked for 1 ms to 365 days, not for {time:?}");
             return Err(Error::new(ErrorKind::Rejected, message));
         }
-        cooperation::proceed().await;
-        self.0.change(BlockChange::Block(member(policy, &key.into()), time)).await
+        let change = BlockChange::Block(member(policy, &key.into()), time);
+        cooperation::cooperate(self.0.change(change)).await
     }
 
     /// Ends a block. Other processes know it within about a second.
@@ -97,8 +97,8 @@ impl BlockList {
     ///
     /// If the store fails: then the key may be blocked or not.
     pub async fn unblock(&self, policy: &str, key: impl Into<Key>) -> Result<(), Error> {
-        cooperation::proceed().await;
-        self.0.change(BlockChange::Unblock(member(policy, &key.into()))).await
+        let change = BlockChange::Unblock(member(policy, &key.into()));
+        cooperation::cooperate(self.0.change(change)).await
     }
 
     /// Reads the list now, instead of within the next second, and from now on about once a second as
@@ -108,9 +108,8 @@ impl BlockList {
     ///
     /// If the store fails, or does not reply within a second: what this process knows stays as it is.
     pub async fn refresh(&self) -> Result<(), Error> {
-        cooperation::proceed().await;
         self.0.follow();
-        self.0.refresh().await
+        cooperation::cooperate(self.0.refresh()).await
     }
 
     /// The keys that are blocked, as far as this process knows, in no order.

@@ -2,40 +2,44 @@
 //! not starve other tasks.
 
 use std::cell::Cell;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::task::{Context, Poll, ready};
 
 use tokio::task::coop;
 
 /// How many operations use up one unit of a task's budget, which has 128. A unit for each would cost a check in
-/// memory 5 to 9%, and split the many checks of one task into small batches.
+/// memory 5 to 9%.
 const OPERATIONS: u32 = 8;
 
 thread_local! {
-    /// The operations of this thread that are paid for.
+    /// The operations that are paid for, and that this thread has not completed yet.
     static LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Returns `Pending` if the task has to yield before its next operation.
 #[inline(always)]
 pub(crate) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
-    match LEFT.get() {
-        0 => poll_pay(cx),
-        left => {
-            LEFT.set(left - 1);
-            Poll::Ready(())
-        }
-    }
+    if LEFT.get() == 0 { poll_pay(cx) } else { Poll::Ready(()) }
+}
+
+/// Counts an operation that has completed. One that waits costs nothing, so that a task can start any number of
+/// checks, which are sent together.
+#[inline(always)]
+pub(crate) fn completed() {
+    LEFT.set(LEFT.get().saturating_sub(1));
 }
 
 #[cold]
 fn poll_pay(cx: &mut Context<'_>) -> Poll<()> {
     ready!(coop::poll_proceed(cx)).made_progress();
-    LEFT.set(OPERATIONS - 1);
+    LEFT.set(OPERATIONS);
     Poll::Ready(())
 }
 
-/// Yields if the task has to, before its next operation.
-pub(crate) async fn proceed() {
+/// Runs an operation that may complete at once.
+pub(crate) async fn cooperate<T>(operation: impl Future<Output = T>) -> T {
     poll_fn(poll_proceed).await;
+    let output = operation.await;
+    completed();
+    output
 }

@@ -261,6 +261,7 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                         ready!(draining.poll(cx));
                         drained.set(None);
                     }
+                    cooperation::completed();
                     return match response.take() {
                         Some(response) => Poll::Ready(Err(response)),
                         None => Poll::Pending,

@@ -173,8 +173,11 @@ impl Limiter {
     ///
     /// As for [`check_costs`](Self::check_costs).
     pub async fn reserve(&self, key: impl Into<Key>, costs: Costs) -> Result<Reservation, Error> {
-        let key = key.into();
-        cooperation::proceed().await;
+        cooperation::cooperate(self.take_or_queue(key.into(), costs)).await
+    }
+
+    /// Takes permits, or a place in the queue for them.
+    async fn take_or_queue(&self, key: Key, costs: Costs) -> Result<Reservation, Error> {
         let patience = u64::try_from(self.inner.max_wait.as_micros()).unwrap_or(u64::MAX);
         let mut waiter = Waiter::new(self, &key, &costs);
         let (held, state) = {

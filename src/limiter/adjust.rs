@@ -157,7 +157,6 @@ impl Limiter {
         if adjustment.is_nothing() {
             return Ok(());
         }
-        cooperation::proceed().await;
         let is_credit = adjustment.is_credit();
         self.apply(held, key, Op::Adjust(adjustment), is_credit).await.map(drop)
     }
@@ -172,7 +171,8 @@ impl Limiter {
         let _invalidate = is_credit.then(|| InvalidateOnDrop { limiter: self, key: key.clone() });
         let (revision, mut pending) = (self.held(held), PendingVerdict::default());
         let backend = &revision.backend;
-        match poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx)).await {
+        let applied = poll_fn(|cx| backend.poll_check(&key, &op, &mut pending, cx));
+        match cooperation::cooperate(applied).await {
             Ok(verdict) => {
                 self.charged(revision, &verdict);
                 Ok(verdict)

@@ -83,14 +83,17 @@ impl BestEffortChecks {
     pub async fn check(self) -> Result<Decision, Error> {
         let (mut earlier, mut tightest) = (GiveBack(Vec::new()), None::<Decision>);
         for (limiter, key, costs) in self.0 {
-            cooperation::proceed().await;
             let since = Instant::now();
-            let (held, state) = {
-                let revision = limiter.revision();
-                let state = CheckState::start(&limiter, &revision, &key, &costs);
-                (revision.hold(), state)
-            };
-            let decision = state.finish(&limiter, &key).await?;
+            let (held, decision) = cooperation::cooperate(async {
+                let (held, state) = {
+                    let revision = limiter.revision();
+                    let state = CheckState::start(&limiter, &revision, &key, &costs);
+                    (revision.hold(), state)
+                };
+                (held, state.finish(&limiter, &key).await)
+            })
+            .await;
+            let decision = decision?;
             if decision.is_denied() {
                 return Ok(decision);
             }

@@ -290,13 +290,17 @@ impl Future for Check<'_> {
             && let Progress::New(costs) = mem::replace(progress, Progress::Done)
         {
             match CheckState::start(limiter, &limiter.revision(), key, &costs) {
-                CheckState::Ready(decision) => return Poll::Ready(decision),
+                CheckState::Ready(decision) => {
+                    cooperation::completed();
+                    return Poll::Ready(decision);
+                }
                 CheckState::Pending(pending) => *progress = Progress::Pending(pending),
             }
         }
         let Progress::Pending(pending) = progress else { return Poll::Pending };
         let decision = ready!(pending.poll(limiter, key, cx));
         *progress = Progress::Done;
+        cooperation::completed();
         Poll::Ready(decision)
     }
 }

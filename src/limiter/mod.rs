@@ -189,12 +189,11 @@ impl Limiter {
     /// If the store failed, for any failure mode.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         let key = key.into();
-        cooperation::proceed().await;
         let held = self.revision().hold();
         let revision = self.held(&held);
         let mut pending = PendingVerdict::default();
-        let verdict =
-            poll_fn(|cx| revision.backend.poll_check(&key, &Op::Peek, &mut pending, cx)).await?;
+        let peek = poll_fn(|cx| revision.backend.poll_check(&key, &Op::Peek, &mut pending, cx));
+        let verdict = cooperation::cooperate(peek).await?;
         let is_enforced = self.inner.enforcement.applies_to(&key);
         let quota = revision.tightest(&verdict).clone();
         Ok(Decision::new(verdict, Source::Store, is_enforced, quota))
@@ -212,11 +211,10 @@ impl Limiter {
     /// If the store failed, for any failure mode.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         let key = key.into();
-        cooperation::proceed().await;
         self.inner.waiters.forget_free(&key);
         let reset = self.revision().backend.reset(&key);
         let _invalidate = InvalidateOnDrop { limiter: self, key };
-        reset.await
+        cooperation::cooperate(reset).await
     }
 
     /// Changes the quotas of the running policy, for all limiters of this process that use the

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use fleetlimit::resolve::Global;
 use fleetlimit::{
     BestEffortChecks, BlockList, Costs, FailureMode, Limiter, LimiterBuilder, MemoryStore, Policy,
@@ -117,10 +118,11 @@ fn no_other_operation_in_memory_starves_other_tasks() {
 #[test]
 fn requests_that_a_layer_denies_do_not_starve_other_tasks() {
     let layer = RateLimitLayer::new(memory(Quota::per_day(1)), Global);
-    let inner = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(()))));
+    let inner =
+        service_fn(|_: Request<Body>| ready(Ok::<_, Infallible>(Response::new(Body::empty()))));
     let service = ServiceBuilder::new().layer(layer).service(inner);
     starves_nobody("denied", runtime(), move || {
-        let response = service.clone().call(Request::new(()));
+        let response = service.clone().call(Request::new(Body::empty()));
         async move { drop(response.await.unwrap()) }
     });
 }

@@ -403,6 +403,23 @@ mod tests {
         assert!(queue.may_start(now + 21 * MS), "the server has replied");
     }
 
+    /// In the failure mode `Open`, overload does not open a limit, and an outage does.
+    #[test]
+    fn an_outage_is_not_taken_for_overload() {
+        let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());
+        let sent = start_alone(&mut queue, start);
+        queue.replied(sent, start + MS);
+        queue.end_alone();
+        (0..2).for_each(|_| queue.reserve(start + MS));
+        join(&mut queue, start + MS);
+        for (ms, is_overloaded) in [(50, true), (51, false)] {
+            let now = start + ms * MS;
+            queue.timer = Some(now);
+            let Fired { is_answering, is_busy, .. } = queue.fire(now).unwrap();
+            assert_eq!([is_answering, is_busy], [is_overloaded; 2], "after {ms} ms");
+        }
+    }
+
     #[test]
     fn a_batch_starts_although_none_returns() {
         let (mut queue, start) = (QueueState::new(50 * MS), Instant::now());

@@ -403,8 +403,8 @@
 //! When a client disconnects, those behind it in the process move up, and the last place is given back. If other
 //! processes have queued behind that one, the next request of the process gets it. A process that is killed
 //! leaves its places behind, and the others wait for the time in which their permits refill. So drop what
-//! waits when a process ends, and then call `RedisStore::shutdown`. Those that wait already keep their times if permits are given back by
-//! [`Limiter::credit`] or after a response. The next request gets these permits, so it may proceed
+//! waits when a process ends, and then call `RedisStore::shutdown`. Those that wait already keep their times
+//! if permits are given back by [`Limiter::credit`] or after a response. The next request gets these permits, so it may proceed
 //! together with one that has waited.
 //!
 //! ```

@@ -1,6 +1,7 @@
 //! The checks of a key that wait in this process, and the places that they share.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
@@ -24,7 +25,7 @@ pub(super) struct Line {
     tickets: u64,
     /// In order of arrival, with the wakers of those that were polled.
     waiting: VecDeque<(Ticket, Option<Waker>)>,
-    /// In order of time, for each check one. Those after them are free.
+    /// In order of time: one for each check, and then those that are free.
     places: VecDeque<Reserved>,
     is_giving_back: bool,
 }
@@ -48,13 +49,13 @@ pub(super) struct Kept(Arc<AtomicUsize>);
 
 /// When the turn of a check comes.
 pub(super) enum Turn {
-    /// Not yet. With the waker of an earlier poll, which is dropped while no lock is held.
-    At(Instant, Option<Waker>),
-    /// Now: the permits are the check's own.
-    Come(Box<Reserved>, Moved),
+    /// At this time. With the waker of an earlier poll, which is dropped while no lock is held.
+    Later(Instant, Option<Waker>),
+    /// The permits are the check's own from now on.
+    Now(Box<Reserved>, Moved),
 }
 
-/// A check that may have another place than before, and has to look.
+/// The task of a check that may have another place than before, and has to look.
 #[must_use = "the task would be late"]
 #[derive(Default)]
 pub(super) struct Moved(Option<Waker>);
@@ -95,11 +96,11 @@ impl Line {
         let due = self.places.get(index)?.due;
         if due > now {
             let (_, own) = self.waiting.get_mut(index)?;
-            return Some(Turn::At(due, own.replace(waker)));
+            return Some(Turn::Later(due, own.replace(waker)));
         }
         self.waiting.remove(index);
         let reserved = self.places.remove(index)?;
-        Some(Turn::Come(Box::new(reserved), self.moved(index)))
+        Some(Turn::Now(Box::new(reserved), self.moved(index)))
     }
 
     /// Returns when the turn of a check comes.
@@ -121,10 +122,10 @@ impl Line {
         self.moved(index)
     }
 
-    /// Starts to give free places back, unless that is going on.
+    /// Returns true if there are free places to give back and nobody does so yet.
     pub(super) fn starts_giving_back(&mut self) -> bool {
         let has_more = self.places.iter().skip(self.waiting.len()).any(|free| free.kept.is_none());
-        has_more && !std::mem::replace(&mut self.is_giving_back, true)
+        has_more && !mem::replace(&mut self.is_giving_back, true)
     }
 
     /// Takes out the free places that may be given back, the last one first, because the store does not

@@ -101,7 +101,7 @@ impl Wait {
         while let Some((_, ticket)) = self.waiter {
             let (now, waker) = (Instant::now(), cx.waker().clone());
             match self.line.with(|line| line.poll(ticket, now, waker)) {
-                Some(Turn::At(due, earlier_waker)) => {
+                Some(Turn::Later(due, earlier_waker)) => {
                     drop(earlier_waker);
                     // It may have moved up.
                     let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
@@ -110,7 +110,7 @@ impl Wait {
                     }
                     ready!(sleep.as_mut().poll(cx));
                 }
-                Some(Turn::Come(reserved, next)) => {
+                Some(Turn::Now(reserved, next)) => {
                     next.wake();
                     self.permits = Some(reserved.permits);
                     self.end();

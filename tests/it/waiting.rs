@@ -444,6 +444,24 @@ async fn requests_wait_in_the_layer_and_only_a_ready_service_is_called() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_next_request_gets_the_place_of_one_that_disconnected() {
+    let limiter = limiter(Quota::per_second(5).queue(10 * SECOND));
+    let service = RateLimitLayer::new(limiter.clone(), Global)
+        .layer(service_fn(async |_: Request| Ok::<_, Infallible>(StatusCode::OK.into_response())));
+    let send = || tokio::spawn(service.clone().oneshot(request()));
+    let start = Instant::now();
+    assert_eq!(send().await.unwrap().unwrap().status(), StatusCode::OK);
+    let waiting = send();
+    sleep(Duration::from_millis(100)).await;
+    // Others have queued behind it.
+    let _behind = limiter.reserve("global", Costs::new(2)).await.unwrap();
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    assert_eq!(send().await.unwrap().unwrap().status(), StatusCode::OK);
+    assert_eq!(start.elapsed(), Duration::from_millis(200));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiting_request_holds_no_place_of_an_inner_concurrency_limit() {
     let inner = service_fn(async |_: Request| Ok::<_, BoxError>(StatusCode::OK.into_response()));
     let inner = ConcurrencyLimit::new(inner, 1);

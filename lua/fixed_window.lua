@@ -31,6 +31,12 @@ level@ = used@
 if ends@ <= now or level@ == 0 then
   --@ fresh@
 end
+--@ back@
+if level@ == 0 then
+  --@ fresh@
+else
+  begin@, ends@ = begin@ - back, ends@ - back
+end
 --@ store@
 -- Another revision may have started a shorter window.
 if level@ == 0 then

@@ -28,6 +28,9 @@
 -- writes the levels, with a fragment for the algorithm of each quota. In a fragment, @ is the number
 -- of the quota. Words in capital letters are filled in when the script is assembled.
 --
+-- If a value was written later than now, the clock has stepped back. Then the levels are those at which it
+-- was written, and it is written again, also if all checks are denied.
+--
 -- All numbers are integers below 2^53, where Lua's numbers are exact. They are formatted with %d,
 -- because tostring and `..` keep only 14 digits. Some servers have Lua 5.4, which distinguishes integers
 -- from floats: integers overflow, floats print as 3.0, and %d refuses fractions. So what is read from a
@@ -51,15 +54,22 @@ for i = 1, #keys do
   local key = keys[i]
   --@ each
   local value = values and values[i] or pcall('GET', key)
-  local found, changed, own, till, more, saved = value or ''
+  local found, changed, own, till, more, saved, back = value or ''
   local LEVELS
   local CELLS
   -- Indexing a string is allowed: its `err` is nil.
   if value and value.err then
     found, failed = '!' .. value.err, true
   else
+    --@ locals
     if value then
       --@ load
+      if back then
+        -- The levels are those of the time at which the value was written.
+        now = now - back
+        --@ back@
+      end
+      --@ believe@
       -- Written so that NaN fails the test.
       if found == '-' or not (VALID) then
         found = '-'
@@ -81,8 +91,9 @@ for i = 1, #keys do
         --@ empty@
       end
     end
-    if changed or found == '-' then
+    if changed or found == '-' or STALE then
       -- The option GET makes SET reply with a string. A status reply would be a table.
+      --@ beyond@
       --@ save
       if saved and saved.err then found, failed = '!' .. saved.err, true end
     end

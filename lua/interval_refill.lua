@@ -35,6 +35,8 @@ if refill@ <= now then
   level@, refill@ = math.max(0, level@ - refills * permits), refill@ + refills * interval
 end
 if level@ == 0 then refill@ = now + interval@ end
+--@ back@
+refill@ = refill@ - back
 --@ store@
 missing@ = level@
 full@ = level@ == 0 and now or refill@ + (math.ceil(level@ / permits@) - 1) * interval@

@@ -17,6 +17,11 @@ if form == 1 and count then
     entries[n] = { id = id, tag = tag, head = sub(value, first, last), numbers = numbers, cells = cells }
     first = last + 1
   end
+  if first + 7 <= #value then
+    local written = read('>d', value, first)
+    if written > now then back, now = written - now, written end
+  end
+  first = first + 8
   for _, entry in ipairs(entries) do
     local last = first + entry.cells - 1
     entry.cells = sub(value, first, last)
@@ -52,7 +57,7 @@ if found ~= '-' then
     local is_live = last > now or last == now and has_ticks
     -- A value that is only left because its key has not expired yet is as good as none.
     has_identities = has_identities or entry.id >= 256 and is_live
-    if not mine[entry.id] and is_live and last <= 2 * MAX_TICKS and more.count + QUOTAS < 255 then
+    if not mine[entry.id] and not back and is_live and last <= 2 * MAX_TICKS and more.count + QUOTAS < 255 then
       more.count, more.till = more.count + 1, math.max(more.till, last)
       more.heads, more.cells = more.heads .. entry.head, more.cells .. entry.cells
     end
@@ -72,10 +77,11 @@ do
   --@ id@
   local entry = by_id[id@ * 256 + TAG] or heir == @ and by_id[1]
   mine[id@ * 256 + TAG] = true
-  if TAG == 1 then mine[1] = true end
+  if TAG == 1 then mine[1], mine[6] = true, true end
   if entry then
     local numbers, cells = entry.numbers, entry.cells
     --@ adopt@
+    --@ adopted@
     if found ~= '-' then till = math.max(till, read('>d', cells)) end
   else
     --@ fresh@
@@ -84,7 +90,7 @@ end
 --@ save_more
   --@ first_id
 local start = '\1' .. string.char(QUOTAS + more.count) .. sub(header, 3, 3)
-local heads = pack('>I4', id1) .. sub(header, 8) .. more.heads
+local heads = pack('>I4', more.id or id1) .. sub(header, 8) .. more.heads
 local last = math.max(TILL, more.till)
 local expiry = format('%d', (last - last % granule + granule) / 1000)
-saved = pcall('SET', key, start .. heads .. pack(cell_format, CELLS) .. more.cells, 'PXAT', expiry, 'GET')
+saved = pcall('SET', key, start .. heads .. pack(cell_format, now, CELLS) .. more.cells, 'PXAT', expiry, 'GET')

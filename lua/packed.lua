@@ -7,9 +7,9 @@
 --         for each entry the identity of its quota (4 bytes; 0 for a token bucket that is the only
 --         quota of its policy), the tag of its algorithm (1 byte), the bytes of its numbers (1 byte)
 --         and of its cells (2 bytes), and the numbers that tell another revision how to read its
---         cells. Then the cells of all entries. Numbers and cells are doubles, except that a ring of
---         bytes may follow the cells. The first cell is the time in microseconds at which the quota
---         is as if it had never been used.
+--         cells. Then the time in microseconds at which the value was written, and the cells of all
+--         entries. Numbers and cells are doubles, except that a ring of bytes may follow the cells. The
+--         first cell is the time in microseconds at which the quota is as if it had never been used.
 -- Expiry  the end of the granule in which the last quota becomes so. A key that keeps its expiry is
 --         changed in place, which takes the server about half as long as SET. The granule is up to
 --         1/16 of the time in which the slowest quota refills.
@@ -22,8 +22,10 @@ local cell_format, own_format, cell_bytes = CELL_FORMAT, OWN_FORMAT, CELL_BYTES
 --@ load
 if #value == #header + cell_bytes and sub(value, 1, #header) == header then
   own, binary = true, true
-  OWN_CELLS = read(own_format, value, #header + 1)
+  local written
+  written, OWN_CELLS = read(own_format, value, #header + 1)
   till = TILL
+  if written > now then back, now = written - now, written end
   --@ level@
 else
   --@ other
@@ -45,7 +47,7 @@ else
     and tonumber(pcall('SETRANGE', key, #header, CHANGED))
   ) then
     --@ read_ring@
-    local cells = pack(cell_format, CELLS)
+    local cells = pack(cell_format, now, CELLS)
     saved = pcall('SET', key, header .. cells, 'PXAT', format('%d', expiry / 1000), 'GET')
   end
 end

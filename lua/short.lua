@@ -26,7 +26,7 @@ else
 end
 --@ level
 -- Not at another rate: the wait after a denial is at the rate of the value.
-level = (own or not value) and level1
+level = (own or not value) and not doubted and level1
 --@ id@
   --@ first_id
 --@ first_id

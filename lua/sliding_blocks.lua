@@ -72,6 +72,8 @@ end
 --@ read_ring@
 -- If nothing follows it, it is read only when it is needed.
 ring@ = ring@ or sub(value, -4 * blocks@)
+--@ back@
+newest@ = newest@ - math.floor((now + back) / width@) + math.floor(now / width@)
 --@ store@
 if level@ > used@ then
   last@ = (newest@ + blocks@ + 1) * width@

@@ -49,6 +49,12 @@ if current@ == 0 and previous@ == 0 then
 end
 local left = math.min(math.ceil((start@ + span - now) / unit), units)
 level@ = current@ + math.floor(previous@ * left / units)
+--@ back@
+if start@ and (current@ > 0 or previous@ > 0) then
+  start@ = start@ - back
+else
+  start@ = now - now % span@
+end
 --@ store@
 current@ = level@
 if previous@ > 0 then
@@ -66,7 +72,8 @@ if span >= 1 and span <= MAX_TICKS then
   local theirs, unit = span, math.ceil(span / 2^20)
   local units = math.ceil(span / unit)
   --@ slide@
-  if theirs ~= span@ then start@, previous@ = now - now % span@, 0 end
+  -- A window of another length starts anew. If the clock has stepped back, its start is not known yet.
+  if theirs ~= span@ then start@, previous@ = not back and now - now % span@, 0 end
 else
   found = '-'
 end

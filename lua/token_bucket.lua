@@ -15,6 +15,10 @@ full@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS
 level@ > capacity@
 --@ price@
 * permit@
+--@ scale@
+* scale@
+--@ rate@
+struct.pack('>dd', permit@, scale@)
 --@ waiting@
 math.min(capacity@ + patience * scale@, MAX_TICKS)
 --@ end@

@@ -5,6 +5,10 @@
 
 --@ cells@
 full@
+--@ scale@
+
+--@ rate@
+struct.pack('>dd', permit@, 1)
 --@ waiting@
 math.min(capacity@ + patience, MAX_TICKS)
 --@ end@

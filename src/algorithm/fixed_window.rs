@@ -212,6 +212,13 @@ impl Algorithm for FixedWindow {
     }
 
     #[cfg(feature = "redis")]
+    fn earlier(state: WindowState, by: u64, _: u64) -> WindowState {
+        let WindowState { used, starts_at, ends_at } = state;
+        let (starts_at, ends_at) = (starts_at.saturating_sub(by), ends_at.saturating_sub(by));
+        WindowState { used, starts_at, ends_at }
+    }
+
+    #[cfg(feature = "redis")]
     fn is_too_far(state: &WindowState, now: u64) -> bool {
         state.used > MAX_TICKS || state.ends_at.saturating_sub(now) > MAX_TICKS
     }

@@ -205,6 +205,11 @@ impl Algorithm for IntervalRefill {
     }
 
     #[cfg(feature = "redis")]
+    fn earlier(state: IntervalState, by: u64, _: u64) -> IntervalState {
+        IntervalState { refills_at: state.refills_at.saturating_sub(by), ..state }
+    }
+
+    #[cfg(feature = "redis")]
     fn is_too_far(state: &IntervalState, now: u64) -> bool {
         state.missing > MAX_TICKS || Self::until(state).saturating_sub(now) > MAX_TICKS
     }

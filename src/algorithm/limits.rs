@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::Algorithm;
 use super::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued};
-use super::limit::{Level, Limit};
+use super::limit::{Level, Limit, QuotaState};
 #[cfg(test)]
 use super::rate::Debt;
 use super::rate::Rate;
@@ -225,7 +225,13 @@ impl Limits {
         };
         Standing(match &*self.quotas {
             // Without the loop, which costs more than the rest.
-            [quota] => SmallVec::from_buf([level(0, quota)]),
+            [quota] => SmallVec::from_buf([match (&quota.limit, level(0, quota)) {
+                (Limit::TokenBucket(bucket), Level::TokenBucket(debt)) => {
+                    let empty_at = state.and_then(State::empty_at);
+                    Level::TokenBucket(bucket.believed(debt, empty_at, now))
+                }
+                (_, level) => level,
+            }]),
             quotas => quotas.iter().enumerate().map(|(index, quota)| level(index, quota)).collect(),
         })
     }
@@ -269,10 +275,15 @@ impl Limits {
         let has_identities =
             matches!(found, Some(State::Several(entries)) if entries.iter().any(has_identity));
         // If the state has identities, it keeps them: the other quotas may be unused at the moment.
-        if let [level] = &*standing.0
-            && !has_identities
-            && let Some(state) = level.lone(now)
-        {
+        let lone = match &*standing.0 {
+            [level] if !has_identities => level.lone(now),
+            _ => None,
+        };
+        let empty_at = match (self.lone_bucket(), &*standing.0) {
+            (Some(bucket), [Level::TokenBucket(debt)]) => bucket.empty_at(debt, now),
+            _ => None,
+        };
+        if let (Some(state), None) = (lone, empty_at) {
             return State::Lone(state);
         }
         let is_own = |entry: &Entry| {
@@ -284,8 +295,28 @@ impl Limits {
         let others = found.into_iter().flat_map(State::entries);
         let others = others.filter(|entry| !is_own(entry) && is_live(entry));
         let own = self.quotas.iter().zip(&standing.0);
-        let own = own.map(|(quota, level)| Entry { quota: quota.id, state: level.state(now) });
-        State::Several(own.chain(others).collect())
+        let own = own.map(|(quota, level)| {
+            let quota = if lone.is_some() { QuotaId::LONE } else { quota.id };
+            Entry { quota, state: level.state(now) }
+        });
+        let empty_at = empty_at.map(QuotaState::EmptyAt);
+        let empty_at = empty_at.map(|state| Entry { quota: QuotaId::LONE, state });
+        State::Several(own.chain(empty_at).chain(others).collect())
+    }
+
+    /// Whether a denied check, too, changes what is stored: from now on it is known since when a debt is
+    /// doubted.
+    pub(crate) fn is_doubted(stored: &State, standing: &Standing) -> bool {
+        let is_doubted = matches!(&*standing.0, [Level::TokenBucket(debt)] if debt.doubted > 0);
+        is_doubted && stored.empty_at().is_none()
+    }
+
+    /// Makes the levels those of this revision, as a charge does.
+    #[cfg(feature = "redis")]
+    pub(crate) fn adopt(&self, standing: &mut Standing) {
+        for (quota, level) in self.quotas.iter().zip(&mut standing.0) {
+            quota.limit.charge(level, 0);
+        }
     }
 
     /// What a check takes from each quota. The error is a name that no quota has.
@@ -326,6 +357,9 @@ impl Limits {
     pub(crate) fn check_lone(&self, state: &mut State, cost: u64, now: u64) -> Option<Verdict> {
         let (bucket, State::Lone(state)) = (self.lone_bucket()?, state) else { return None };
         let mut debt = bucket.level(Some(*state), now);
+        if bucket.may_doubt(&debt) {
+            return None;
+        }
         let verdict = bucket.decide(&mut debt, &cost);
         if verdict.is_allowed() && cost > 0 {
             *state = debt.state(now);

@@ -205,6 +205,11 @@ pub(crate) trait Algorithm {
     /// When the quota is as if it had never been used, rounded up.
     fn until(state: &Self::State) -> u64;
 
+    /// The state if the clock has stepped back since it was written, by so much to `now`: what was in use
+    /// then is in use now.
+    #[cfg(feature = "redis")]
+    fn earlier(state: Self::State, by: u64, now: u64) -> Self::State;
+
     /// Whether no revision can have left this state before `now`.
     #[cfg(feature = "redis")]
     fn is_too_far(state: &Self::State, now: u64) -> bool;

@@ -27,6 +27,8 @@ pub(crate) struct Rate {
 pub(crate) struct Debt {
     pub(crate) ticks: u64,
     pub(crate) rate: Rate,
+    /// The ticks by which the debt is larger for a revision with a large enough capacity.
+    pub(crate) doubted: u64,
 }
 
 /// What a store keeps of a bucket: when it will be full, at the rate of the revision that charged it
@@ -90,7 +92,12 @@ impl Rate {
 
     /// The debt of a bucket that will be full in this many microseconds.
     pub(crate) fn debt(self, micros: u64) -> Debt {
-        Debt { ticks: micros.saturating_mul(self.scale()), rate: self }
+        self.ticks(micros.saturating_mul(self.scale()))
+    }
+
+    /// A debt of so many ticks.
+    pub(crate) fn ticks(self, ticks: u64) -> Debt {
+        Debt { ticks, rate: self, doubted: 0 }
     }
 
     /// The debt at `now` (microseconds) of a bucket that will be full at `full_at`.
@@ -133,7 +140,8 @@ impl BucketState {
 
 impl Debt {
     pub(crate) fn state(self, now: u64) -> BucketState {
-        BucketState { full_at: self.full_at(now), rate: self.rate }
+        let all = self.rate.ticks(self.ticks.saturating_add(self.doubted).min(MAX_TICKS));
+        BucketState { full_at: all.full_at(now), rate: self.rate }
     }
 
     pub(crate) fn full_at(self, now: u64) -> FullAt {
@@ -152,7 +160,7 @@ impl Debt {
         let product = u128::from(self.ticks) * u128::from(rate.permit());
         let ticks = product.div_ceil(u128::from(self.rate.permit()));
         // A debt above the capacity is as good as any other.
-        Self { ticks: ticks.min(MAX_TICKS.into()) as u64, rate }
+        rate.ticks(ticks.min(MAX_TICKS.into()) as u64)
     }
 }
 
@@ -187,7 +195,7 @@ mod tests {
         fn another_rate_loses_no_consumption_and_adds_less_than_a_tick(
             old in any_rate(), new in any_rate(), ticks in 0..=MAX_TICKS,
         ) {
-            let debt = Debt { ticks, rate: old }.at(new);
+            let debt = old.ticks(ticks).at(new);
             prop_assert_eq!(debt.rate, new);
             if debt.ticks == MAX_TICKS {
                 return Ok(());
@@ -206,7 +214,7 @@ mod tests {
             if !is_possible(old) || !is_possible(new) {
                 return Ok(());
             }
-            let debt = Debt { ticks: permits * old.permit(), rate: old };
+            let debt = old.ticks(permits * old.permit());
             prop_assert_eq!(debt.at(new).ticks, permits * new.permit());
             prop_assert_eq!(debt.at(new).at(old), debt);
         }
@@ -215,7 +223,7 @@ mod tests {
         fn a_stored_state_is_read_back_unchanged(
             rate in any_rate(), ticks in 0..=MAX_TICKS, now in 0..=1u64 << 51,
         ) {
-            let debt = Debt { ticks, rate };
+            let debt = rate.ticks(ticks);
             prop_assert_eq!(rate.debt_at(now, debt.full_at(now)), debt);
         }
 

@@ -182,6 +182,12 @@ impl Algorithm for SlidingBlocks {
     }
 
     #[cfg(feature = "redis")]
+    fn earlier(state: BlocksState, by: u64, now: u64) -> BlocksState {
+        let blocks = now.saturating_add(by) / state.width - now / state.width;
+        BlocksState { newest: state.newest.saturating_sub(blocks), ..state }
+    }
+
+    #[cfg(feature = "redis")]
     fn is_too_far(state: &BlocksState, now: u64) -> bool {
         state.newest.saturating_mul(state.width) > now.saturating_add(MAX_TICKS)
     }

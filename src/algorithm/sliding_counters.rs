@@ -217,6 +217,11 @@ impl Algorithm for SlidingCounters {
     }
 
     #[cfg(feature = "redis")]
+    fn earlier(state: CountersState, by: u64, _: u64) -> CountersState {
+        CountersState { starts_at: state.starts_at.saturating_sub(by), ..state }
+    }
+
+    #[cfg(feature = "redis")]
     fn is_too_far(state: &CountersState, now: u64) -> bool {
         state.current > Self::MAX
             || state.previous > Self::MAX

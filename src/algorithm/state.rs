@@ -71,6 +71,15 @@ impl State {
         }
     }
 
+    /// When the only token bucket of a key was without a permit, or will be, if that is known.
+    pub(crate) fn empty_at(&self) -> Option<u64> {
+        let Self::Several(entries) = self else { return None };
+        entries.iter().find_map(|entry| match entry.state {
+            QuotaState::EmptyAt(at) => Some(at),
+            _ => None,
+        })
+    }
+
     /// The state of a quota of this algorithm. `is_heir` says whether a lone token bucket belongs to it.
     pub(crate) fn find(
         &self,

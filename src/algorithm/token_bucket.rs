@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use super::Algorithm;
 use super::charge::{Left, Patience};
+#[cfg(feature = "redis")]
+use super::rate::FullAt;
 use super::rate::{BucketState, Debt, MAX_TICKS, ROOM, Rate};
 use crate::Quota;
 use crate::quota::Kind;
@@ -116,6 +118,56 @@ impl TokenBucket {
         ticks.saturating_add(wait.saturating_mul(self.rate.scale())).min(MAX_TICKS)
     }
 
+    /// The debt of the only bucket of a key, if it is above what checks can leave. It is one, or that of a
+    /// revision with a larger capacity. Or the clock has stepped back, and it is none. So it is believed if
+    /// it is known at what time the bucket was without a permit, or will be. Otherwise that time is now, for
+    /// all revisions whose capacity is smaller than the debt: from then on they have what refills, and the
+    /// whole debt still counts for a larger one.
+    #[inline]
+    pub(crate) fn believed(&self, debt: Debt, empty_at: Option<u64>, now: u64) -> Debt {
+        match self.may_doubt(&debt) || empty_at.is_some() {
+            true if self.is_plain() && self.is_own(&debt) && debt.ticks <= MAX_TICKS => {
+                self.doubted(debt, empty_at.unwrap_or(now), now)
+            }
+            _ => debt,
+        }
+    }
+
+    /// Whether [`believed`](Self::believed) may return another debt, if nothing else is known.
+    #[inline]
+    pub(crate) fn may_doubt(&self, debt: &Debt) -> bool {
+        debt.ticks > self.refill_ticks() && self.is_plain()
+    }
+
+    #[cold]
+    fn doubted(&self, debt: Debt, empty_at: u64, now: u64) -> Debt {
+        let ticks = |micros: u64| micros.saturating_mul(self.rate.scale());
+        let most = match empty_at.checked_sub(now) {
+            Some(owed) => self.refill_ticks().saturating_add(ticks(owed)),
+            None => self.refill_ticks().saturating_sub(ticks(now - empty_at)),
+        };
+        let believed = debt.ticks.min(most);
+        Debt { ticks: believed, doubted: debt.ticks - believed, ..debt }
+    }
+
+    /// When the bucket was without a permit, or will be, if that has to be stored: see
+    /// [`believed`](Self::believed). Rounded up to microseconds.
+    pub(crate) fn empty_at(&self, debt: &Debt, now: u64) -> Option<u64> {
+        let capacity = self.refill_ticks();
+        if !self.is_plain() || !self.is_own(debt) || debt.ticks <= capacity && debt.doubted == 0 {
+            return None;
+        }
+        Some(match debt.ticks.checked_sub(capacity) {
+            Some(owed) => now.saturating_add(self.rate.micros(owed)),
+            None => now.saturating_sub((capacity - debt.ticks) / self.rate.scale()),
+        })
+    }
+
+    /// Whether the checks of all revisions of this rate, but not charges, leave at most the capacity.
+    fn is_plain(&self) -> bool {
+        self.borrow == 0 && self.queue.is_none()
+    }
+
     pub(crate) fn borrows(&self) -> bool {
         self.borrow > 0
     }
@@ -162,7 +214,7 @@ impl Algorithm for TokenBucket {
     }
 
     fn empty(&self, _: u64) -> Debt {
-        Debt { ticks: self.refill_ticks(), rate: self.rate }
+        self.rate.ticks(self.refill_ticks())
     }
 
     fn used(debt: &Debt) -> u64 {
@@ -253,6 +305,14 @@ impl Algorithm for TokenBucket {
     }
 
     #[cfg(feature = "redis")]
+    fn earlier(state: BucketState, by: u64, _: u64) -> BucketState {
+        let FullAt { micros, ticks } = state.full_at;
+        // A bucket that was full is full.
+        let full_at = FullAt { micros: micros.saturating_sub(by), ticks };
+        BucketState { full_at, ..state }
+    }
+
+    #[cfg(feature = "redis")]
     fn is_too_far(state: &BucketState, now: u64) -> bool {
         state.debt(now).ticks > MAX_TICKS
     }
@@ -308,7 +368,7 @@ mod tests {
 
         /// The debt of a bucket with this part of its capacity used.
         fn used(&self, part: f64) -> Debt {
-            Debt { ticks: (self.refill_ticks() as f64 * part) as u64, rate: self.rate }
+            self.rate.ticks((self.refill_ticks() as f64 * part) as u64)
         }
     }
 

@@ -212,7 +212,8 @@ impl Op {
     ) -> (Verdict, Option<State>) {
         let mut standing = limits.standing(found, now);
         let verdict = self.decide(limits, &mut standing, now);
-        let changes = self.changes(found.is_some(), &verdict);
+        let changes = self.changes(found.is_some(), &verdict)
+            || found.is_some_and(|found| Limits::is_doubted(found, &standing));
         (verdict, changes.then(|| limits.state(&standing, found, now)))
     }
 

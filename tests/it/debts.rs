@@ -1,12 +1,12 @@
 //! What is charged without a check beyond what is left: a debt, which is repaid before the next check is
 //! allowed.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use fleetlimit::{Costs, Limiter, MemoryStore, Policy, Quota, RedisStore};
 use tokio::time::advance;
 
-use crate::common::{CLOCK, ClockProxy, Server};
+use crate::common::{Clock, Server};
 use crate::exact::uncached;
 use crate::log::Log;
 use crate::metrics::{recorder, value};
@@ -25,26 +25,6 @@ fn buckets() -> [Quota; 6] {
         Quota::new(30_000, 3 * MINUTE).burst(10_000),
         Quota::new(70_000, 7 * MINUTE).burst(10_000),
     ]
-}
-
-/// Redis, at a time that the test sets in microseconds.
-struct Clock {
-    proxy: ClockProxy,
-    now: u64,
-}
-
-impl Clock {
-    async fn start(server: &Server) -> Self {
-        let now = UNIX_EPOCH.elapsed().unwrap().as_micros() as u64;
-        let clock = Self { proxy: ClockProxy::start(server, &[CLOCK]).await, now };
-        clock.proxy.set_time(now).await;
-        clock
-    }
-
-    async fn advance(&mut self, time: Duration) {
-        self.now += time.as_micros() as u64;
-        self.proxy.set_time(self.now).await;
-    }
 }
 
 /// A debt that is forgiven is a limit that is not enforced.
@@ -117,7 +97,7 @@ async fn streams_that_are_charged_at_their_end_stay_at_the_budget() {
         for quota in [buckets()[0], buckets()[1], buckets()[5]] {
             let mut clock = Clock::start(&server).await;
             let prefix = format!("{count} {quota}").replace([' ', '/'], "-");
-            let limiter = uncached(clock.proxy.store(&prefix), quota);
+            let limiter = uncached(clock.store(&prefix), quota);
             let elapse = async |time| clock.advance(time).await;
             let on_redis = streams(&limiter, count, minutes, elapse).await;
             let most = most(count, minutes);
@@ -143,7 +123,7 @@ async fn a_refill_repays_a_debt_with_all_permits_of_its_period_on_redis() {
     let server = Server::start().await;
     let mut clock = Clock::start(&server).await;
     let quota = Quota::per_minute(30).burst(10).interval_refill();
-    let limiter = uncached(clock.proxy.store("refill"), quota);
+    let limiter = uncached(clock.store("refill"), quota);
     assert!(limiter.check_cost("key", 10).await.unwrap().is_allowed());
     limiter.charge("key", 45).await.unwrap();
     for left in [0, 10] {

@@ -260,7 +260,8 @@ fn clock_of(value: &[u8]) -> (i128, i128) {
     // A value that a policy with a single bucket wrote may have an entry without an identity.
     let of = |id: [u8; 4]| entries.iter().position(|(other, ..)| **other == id);
     let index = of(identity(CLOCK)).or_else(|| of([0; 4])).unwrap();
-    let start: usize = entries[..index].iter().map(|(_, _, cells)| cells).sum();
+    // After the time at which it was written.
+    let start = 8 + entries[..index].iter().map(|(_, _, cells)| cells).sum::<usize>();
     let scale = number(&entries[index].1[8..]);
     let cells = &rest[start..];
     let ticks = if entries[index].2 == 16 { number(&cells[8..16]) } else { 0 };

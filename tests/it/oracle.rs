@@ -120,8 +120,9 @@ impl State {
                     .chunks(8)
                     .map(|bytes| f64::from_be_bytes(bytes.try_into().unwrap()) as i128)
                     .collect();
-                let (permit, micro, micros) = (numbers[0], numbers[1], numbers[2]);
-                let ticks = numbers.get(3).copied().unwrap_or(0);
+                // After the time at which it was written.
+                let (permit, micro, micros) = (numbers[0], numbers[1], numbers[3]);
+                let ticks = numbers.get(4).copied().unwrap_or(0);
                 Self { full_at: micros * micro + ticks, permit, micro }
             }
             _ => {

@@ -673,7 +673,7 @@ async fn a_lowered_limit_denies_until_the_true_wait_has_passed() {
 #[tokio::test]
 async fn a_denied_check_does_not_change_what_another_revision_wrote() {
     let server = Server::start().await;
-    for (old, new) in [
+    for (old_quota, new_quota) in [
         // The same rate with a larger burst.
         (DAILY.burst(20), DAILY),
         (Quota::per_hour(1).burst(20), DAILY),
@@ -682,7 +682,7 @@ async fn a_denied_check_does_not_change_what_another_revision_wrote() {
         (QUOTAS[1].burst(20), QUOTAS[1]),
     ] {
         for used in [10, 15] {
-            let [old, new] = revisions(&server, old, new);
+            let [old, new] = revisions(&server, old_quota, new_quota);
             new.reset("key").await.unwrap();
             assert!(old.check_cost("key", used).await.unwrap().is_allowed());
             let expiry = async || server.expires_at(REDIS_KEY).await;
@@ -699,7 +699,9 @@ async fn a_denied_check_does_not_change_what_another_revision_wrote() {
             for check in ["key", "other"].map(|key| start(new.check(key))) {
                 let _ = check.await.unwrap();
             }
-            assert_eq!((value(&server).await, expiry().await), before, "{used}");
+            // Used up for the new one at the same rate: that it doubts the debt may be written once.
+            let is_doubted = used > 10 && old_quota == new_quota.burst(20);
+            assert!(is_doubted || (value(&server).await, expiry().await) == before, "{used}");
             assert_eq!(old.peek("key").await.unwrap().remaining(), 20 - used);
         }
     }

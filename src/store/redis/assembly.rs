@@ -7,6 +7,7 @@ use crate::algorithm::MAX_TICKS;
 const FRAME: &str = include_str!("../../../lua/frame.lua");
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
 const OTHER: &str = include_str!("../../../lua/other.lua");
+const LONE: &str = include_str!("../../../lua/lone_bucket.lua");
 /// Starts a line that names a section. A section whose name ends with `@` is there once for each
 /// quota.
 const MARKER: &str = "--@ ";
@@ -15,8 +16,11 @@ pub(super) const PARAMS: usize = 2;
 
 /// `files` have sections besides those of all scripts.
 pub(super) fn assemble(files: &[&str], quotas: &[&'static Fragment]) -> String {
-    let files = [files, &[DECIDE, OTHER]].concat();
-    let mut assembly = Assembly { files, quotas, words: words(quotas), script: String::new() };
+    let is_lone = matches!(quotas, [quota] if quota.is_plain_bucket());
+    let lone = if is_lone { LONE } else { "" };
+    let files = [&[lone], files, &[DECIDE, OTHER]].concat();
+    let mut assembly =
+        Assembly { files, quotas, words: words(quotas, is_lone), script: String::new() };
     FRAME.lines().for_each(|line| assembly.push(line, None));
     assembly.script
 }
@@ -62,7 +66,7 @@ impl Assembly<'_> {
 }
 
 /// The words in capital letters, and the code that they stand for.
-fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
+fn words(quotas: &[&'static Fragment], is_lone: bool) -> Vec<(&'static str, String)> {
     let each = |text: &dyn Fn(&Fragment) -> Option<&'static str>| -> Vec<String> {
         let of_quota = |(n, fragment)| Some(of_quota(text(fragment)?, quotas, n));
         quotas.iter().copied().enumerate().filter_map(of_quota).collect()
@@ -84,9 +88,10 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
             "CHANGED",
             match lines("ring@", ", ").rsplit(", ").next() {
                 Some(ring) if own_cells.names != cells.names => {
-                    format!("{ring} and pack(cell_format, CELLS) or pack(own_format, OWN_CELLS)")
+                    let all = "pack(cell_format, now, CELLS)";
+                    format!("{ring} and {all} or pack(own_format, now, OWN_CELLS)")
                 }
-                _ => "pack(cell_format, CELLS)".to_owned(),
+                _ => "pack(cell_format, now, CELLS)".to_owned(),
             },
         ),
         ("OWN_FORMAT", own_cells.format),
@@ -106,6 +111,7 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
             },
         ),
         ("FIRST_NAME", packed::identity_position(number_count, 0).to_string()),
+        ("STALE", if is_lone { "(back or is_doubted)" } else { "back" }.to_owned()),
         ("COSTS", same("cost@", ", ")),
         ("ANY_COST", same("cost@ > 0", " or ")),
         ("PATTERN", format!("([~!+*=-]*)(%d+){};?(%d*)", ":(-?%d+)".repeat(quotas.len()))),
@@ -125,7 +131,9 @@ struct Cells {
 impl Cells {
     /// A ring at the end is read and written only if it is needed.
     fn new(quotas: &[&'static Fragment], has_last_ring: bool) -> Self {
-        let (mut names, mut format, mut bytes) = (Vec::new(), vec!["'>'".to_owned()], Vec::new());
+        // The time comes first.
+        let (mut format, mut bytes) = (vec!["'>d'".to_owned()], vec!["8".to_owned()]);
+        let mut names = Vec::new();
         for (n, fragment) in quotas.iter().enumerate() {
             let count = fragment.names("cells@").count();
             names.extend(fragment.line("cells@").map(|cells| of_quota(cells, quotas, n)));
@@ -150,7 +158,8 @@ impl Cells {
 fn of_quota(line: &str, quotas: &[&Fragment], quota: usize) -> String {
     let fragment = quotas[quota];
     let numbers = quotas.iter().map(|fragment| fragment.names("numbers@").count()).sum();
-    let expressions = [("WAITING", "waiting@"), ("END", "end@")];
+    let expressions =
+        [("WAITING", "waiting@"), ("END", "end@"), ("SCALE", "scale@"), ("RATE", "rate@")];
     let used = expressions.into_iter().filter(|(word, _)| line.contains(word));
     let line = used.fold(line.to_owned(), |line, (word, name)| {
         let of_quota = fragment.line(name).or_else(|| section(DECIDE, name)?.next());

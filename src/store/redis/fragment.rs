@@ -25,6 +25,8 @@ pub(super) type Numbers = SmallVec<[f64; 4]>;
 
 /// Of a token bucket, also if it is the only quota of a key in the short form.
 pub(super) const BUCKET_TAG: u8 = 1;
+/// Of the time at which that bucket was without a permit, or will be.
+const EMPTY_TAG: u8 = 6;
 
 macro_rules! fragment {
     ($tag:expr, $stored:expr, $($file:literal),+) => {
@@ -72,6 +74,11 @@ impl Fragment {
                 Windows::FirstCheck(_) | Windows::Every { .. } => &FIXED_WINDOW,
             },
         }
+    }
+
+    /// Whether it is a token bucket whose checks leave at most its capacity.
+    pub(super) fn is_plain_bucket(&self) -> bool {
+        *self == TOKEN_BUCKET || *self == MICROS
     }
 
     /// The names in a section that is a list.
@@ -179,6 +186,7 @@ pub(super) fn state(tag: u8, numbers: &[f64], cells: &[u8]) -> Option<QuotaState
             let state = CountersState { current, previous, starts_at, span };
             Some(QuotaState::SlidingCounters(state))
         }
+        (EMPTY_TAG, [], &[_, at]) => integer(at).map(QuotaState::EmptyAt),
         _ => None,
     }
 }
@@ -197,7 +205,7 @@ fn blocks_state(numbers: &[f64], cells: &[u8]) -> Option<BlocksState> {
     (width > 0 && blocks > 0 && is_whole && is_sum).then_some(BlocksState { width, newest, used })
 }
 
-fn integer(number: f64) -> Option<u64> {
+pub(super) fn integer(number: f64) -> Option<u64> {
     let is_exact = number >= 0.0 && number <= (2 * MAX_TICKS) as f64 && number % 1.0 == 0.0;
     is_exact.then_some(number as u64)
 }

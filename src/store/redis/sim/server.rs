@@ -158,7 +158,8 @@ impl Servers {
             State::Lone(BucketState { full_at: FullAt { micros, ticks }, .. }) => {
                 let mut cells = packed::pack(&[*micros as f64, *ticks as f64]);
                 cells.truncate(if spec.rate().scale() == 1 { 8 } else { 16 });
-                Stored::Value([packed::header(limits), cells].concat().into())
+                let written = packed::pack(&[CLOCK as f64]);
+                Stored::Value([packed::header(limits), written, cells].concat().into())
             }
             State::Several(_) => Stored::Nothing,
         };

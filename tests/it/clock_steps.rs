@@ -1,0 +1,185 @@
+//! A clock of Redis that steps back, as after a correction, or on a promoted replica that was behind.
+
+use std::num::NonZeroUsize;
+use std::time::{Duration, UNIX_EPOCH};
+
+use fleetlimit::{Costs, Limiter, ManualClock, MemoryStore, Policy, Quota};
+
+use crate::common::{Clock, Server};
+use crate::exact::uncached;
+
+const SECOND: Duration = Duration::from_secs(1);
+const STEPS: [u64; 4] = [1, 60, 300, 3_600];
+
+/// Each algorithm, and each form of a value: 20 permits, and the longest time until all are back.
+fn quotas() -> [(Quota, Duration); 10] {
+    let bucket = Quota::per_second(10).burst(20);
+    let window = Quota::new(20, 2 * SECOND);
+    [
+        (bucket, 2 * SECOND),
+        // A tick is a third of a microsecond.
+        (Quota::new(30, 3 * SECOND + Duration::from_micros(1)).burst(20), 3 * SECOND),
+        (bucket.borrow_up_to(5), 2 * SECOND),
+        (bucket.queue(5 * SECOND), 2 * SECOND),
+        (bucket.interval_refill(), 2 * SECOND),
+        (window.fixed_window(), 2 * SECOND),
+        (window.calendar(), 2 * SECOND),
+        (Quota::new(20, 60 * SECOND).calendar_in("Europe/Berlin"), 60 * SECOND),
+        (window.sliding_window(), 4 * SECOND),
+        (window.sliding_blocks(4), 2 * SECOND + SECOND / 2),
+    ]
+}
+
+/// How a key was used before the clock steps back.
+#[derive(Clone, Copy, Debug)]
+enum Used {
+    /// One permit of 20.
+    NearlyFull,
+    Drained,
+    /// By 30 permits, which a bucket repays in three seconds.
+    InDebt,
+}
+
+async fn used(limiter: &Limiter, used: Used) {
+    let cost = if matches!(used, Used::NearlyFull) { 1 } else { 20 };
+    assert!(limiter.check_cost("key", cost).await.unwrap().is_allowed());
+    if matches!(used, Used::InDebt) {
+        limiter.charge("key", 30).await.unwrap();
+    }
+}
+
+async fn wait(limiter: &Limiter, cost: u64) -> Duration {
+    let decision = limiter.check_cost("key", cost).await.unwrap();
+    decision.retry_after().unwrap_or_default()
+}
+
+/// Alone in a policy, and with others.
+fn policies(quota: Quota) -> [Policy; 2] {
+    let alone = Policy::new("test").quota("q", quota);
+    [alone.clone(), alone.quota("other", Quota::per_hour(1_000_000).fixed_window())]
+}
+
+#[tokio::test]
+async fn a_clock_that_steps_back_locks_no_key_out_longer_than_a_bucket_takes_to_fill() {
+    let server = Server::start().await;
+    let mut clock = Clock::start(&server).await;
+    for (number, (quota, longest)) in quotas().into_iter().enumerate() {
+        for (form, policy) in policies(quota).into_iter().enumerate() {
+            for step in STEPS {
+                for state in [Used::NearlyFull, Used::Drained, Used::InDebt] {
+                    let prefix = format!("{number}-{form}-{step}-{state:?}");
+                    let limiter = uncached(clock.store(&prefix), policy.clone());
+                    used(&limiter, state).await;
+                    clock.step_back(Duration::from_secs(step)).await;
+                    let repaid = if matches!(state, Used::InDebt) {
+                        3 * SECOND + SECOND
+                    } else {
+                        SECOND / 1_000
+                    };
+                    let place = format!("{quota}: {prefix}");
+                    let first = wait(&limiter, 20).await;
+                    assert!(first <= longest + repaid, "{place}: {first:?}");
+                    // One that lends may have allowed it.
+                    if first > Duration::ZERO {
+                        clock.advance(first).await;
+                        assert_eq!(wait(&limiter, 20).await, Duration::ZERO, "{place}");
+                    }
+                    // The rest of the step is time like any other.
+                    clock.advance(Duration::from_secs(step)).await;
+                }
+            }
+        }
+    }
+}
+
+/// The permits that are admitted in ten seconds after a key was drained and the clock stepped back, which
+/// is tried every 100 ms.
+#[tokio::test]
+async fn a_clock_that_steps_back_admits_at_most_one_more_burst_and_the_limit_goes_on() {
+    let server = Server::start().await;
+    let mut clock = Clock::start(&server).await;
+    for (number, (quota, longest)) in quotas().into_iter().enumerate() {
+        for (form, policy) in policies(quota).into_iter().enumerate() {
+            for step in [1, 60, 3_600] {
+                let prefix = format!("{number}-{form}-{step}");
+                let limiter = uncached(clock.store(&prefix), policy.clone());
+                used(&limiter, Used::Drained).await;
+                clock.step_back(Duration::from_secs(step)).await;
+                let mut admitted = 0;
+                for _ in 0..100 {
+                    for _ in 0..3 {
+                        let costs = Costs::new(1);
+                        let decision = limiter.check_costs("key", costs).await.unwrap();
+                        admitted += u64::from(decision.is_allowed());
+                    }
+                    clock.advance(SECOND / 10).await;
+                }
+                let (most, least) = match longest > 10 * SECOND {
+                    true => (20, 0),
+                    // 10 per second, and a burst of 20.
+                    false => (100 + 20, 100 - 40),
+                };
+                assert!((least..=most).contains(&admitted), "{quota} {prefix}: {admitted}");
+            }
+        }
+    }
+}
+
+/// Not only the first step, and whatever happens between them.
+#[tokio::test]
+async fn many_steps_back_do_not_add_up() {
+    let server = Server::start().await;
+    let mut clock = Clock::start(&server).await;
+    for (number, (quota, longest)) in quotas().into_iter().enumerate() {
+        let limiter = uncached(clock.store(&number.to_string()), quota);
+        used(&limiter, Used::Drained).await;
+        for _ in 0..20 {
+            clock.step_back(Duration::from_secs(70)).await;
+            assert!(wait(&limiter, 20).await <= longest, "{quota}");
+            clock.advance(SECOND / 7).await;
+            let _ = limiter.check("key").await.unwrap();
+        }
+        clock.advance(longest).await;
+        assert!(wait(&limiter, 1).await <= longest, "{quota}");
+        clock.advance(longest).await;
+        assert!(limiter.check("key").await.unwrap().is_allowed(), "{quota}");
+    }
+}
+
+/// A revision with a larger burst may have left the same value. For it all permits stay used.
+#[tokio::test]
+async fn what_a_larger_burst_has_used_still_counts_for_it_when_a_smaller_one_cannot_tell() {
+    let server = Server::start().await;
+    let mut clock = Clock::start(&server).await;
+    for quota in [Quota::per_second(10), Quota::new(30, 3 * SECOND + Duration::from_micros(1))] {
+        let prefix = quota.permits().to_string();
+        let [large, small] =
+            [40, 10].map(|burst| uncached(clock.store(&prefix), quota.burst(burst)));
+        assert!(large.check_cost("key", 40).await.unwrap().is_allowed());
+        let wait = small.check("key").await.unwrap().retry_after().unwrap();
+        assert!(wait <= SECOND, "{wait:?}");
+        let mut admitted = 0;
+        for _ in 0..60 {
+            clock.advance(SECOND / 10).await;
+            for limiter in [&small, &large, &small] {
+                admitted += u64::from(limiter.check("key").await.unwrap().is_allowed());
+            }
+        }
+        // What refills, and not what the smaller one takes for forgiven.
+        assert!((50..=61).contains(&admitted), "{quota}: {admitted}");
+    }
+}
+
+/// The memory store has a clock that never steps back.
+#[tokio::test]
+async fn a_manual_clock_that_is_set_back_locks_nobody_out() {
+    let start = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    for (quota, longest) in quotas() {
+        let clock = ManualClock::new(start);
+        let keys = NonZeroUsize::new(10).unwrap();
+        let limiter = uncached(MemoryStore::with_manual_clock(keys, clock.clone()), quota);
+        used(&limiter, Used::Drained).await;
+        clock.advance_to(start - Duration::from_secs(300));
+        assert!(wait(&limiter, 20).await <= longest, "{quota}");
+    }
+}

@@ -542,7 +542,7 @@ mod tests {
         let (store, limiter) = limiter(4);
         for round in 0..1_000u64 {
             let period = Duration::from_secs([1, 86_400][(round % 2) as usize]);
-            limiter.update(Quota::new(1, period).burst(10_000)).unwrap();
+            limiter.update(Quota::new(1, period).burst(4_000)).unwrap();
             assert!(take(&limiter, round % 3, 1).await);
         }
         let entries = store.shared.shards.entries();

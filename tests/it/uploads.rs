@@ -274,10 +274,15 @@ impl Nginx {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let directory = TempDir::new();
         let servers: String = servers.iter().map(|server| format!("server {server};")).collect();
+        // Those of Debian need root.
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|name| format!("{name}_temp_path {name};"))
+            .concat();
         let config = format!(
             "events {{}}
              http {{
                  access_log off;
+                 {temporary}
                  upstream app {{ {servers} }}
                  server {{ listen {free}; location / {{ proxy_pass http://app; }} }}
              }}"

@@ -9,7 +9,6 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind,
     ProtocolVersion, RedisError, RedisFuture,
 };
-
 use tokio::net::lookup_host;
 
 use super::connector::to_error;

@@ -85,9 +85,6 @@ static X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// The largest integer of a structured field (RFC 9651).
-const MAX_INTEGER: u64 = 999_999_999_999_999;
-
 /// Between the items of a list. Names have no commas.
 const SEPARATOR: &str = ", ";
 
@@ -254,13 +251,13 @@ fn policy_field<'a>(quotas: impl IntoIterator<Item = &'a QuotaInfo>) -> Vec<u8> 
     let (mut field, mut digits) = (Vec::new(), itoa::Buffer::new());
     for quota in quotas {
         let separator = if field.is_empty() { "" } else { SEPARATOR };
-        let limit = digits.format(quota.limit.min(MAX_INTEGER));
+        let limit = digits.format(quota.limit);
         for part in [separator, "\"", quota.name(), "\";q=", limit] {
             field.extend_from_slice(part.as_bytes());
         }
-        if let window @ 1..=MAX_INTEGER = quota.window {
+        if quota.window > 0 {
             field.extend_from_slice(b";w=");
-            field.extend_from_slice(digits.format(window).as_bytes());
+            field.extend_from_slice(digits.format(quota.window).as_bytes());
         }
     }
     field
@@ -289,8 +286,8 @@ fn field(prefixes: &[Box<[u8]>], decision: &Decision) -> HeaderValue {
 /// `"name";r=5;t=1`
 fn item(prefix: &[u8], remaining: u64, refill_after: u64) -> Vec<u8> {
     let (mut remaining_digits, mut refill_digits) = (itoa::Buffer::new(), itoa::Buffer::new());
-    let remaining = remaining_digits.format(remaining.min(MAX_INTEGER)).as_bytes();
-    let (name, refill): (&[u8], &[u8]) = match seconds(refill_after).min(MAX_INTEGER) {
+    let remaining = remaining_digits.format(remaining).as_bytes();
+    let (name, refill): (&[u8], &[u8]) = match seconds(refill_after) {
         0 => (b"", b""),
         seconds => (b";t=", refill_digits.format(seconds).as_bytes()),
     };
@@ -438,12 +435,16 @@ mod tests {
         }
     }
 
+    /// The integers of a structured field have at most 15 digits (RFC 9651).
     #[test]
-    fn an_integer_has_at_most_15_digits() {
-        let quota = Quota::new(4_000_000_000_000_000, Duration::from_micros(4_000_000_000_000_000));
-        let full = headers(HeaderStyle::Ietf, quota, 0);
-        assert_eq!(full["ratelimit"], r#""burst";r=999999999999999"#);
-        assert_eq!(full["ratelimit-policy"], r#""burst";q=999999999999999;w=4000000000"#);
+    fn the_largest_quota_has_15_digits() {
+        let largest = |permits| Quota::new(permits, Duration::from_micros(permits));
+        assert!(TokenBucket::new(&largest(409_418_147_942_773)).is_err());
+        let full = headers(HeaderStyle::Ietf, largest(409_418_147_942_772), 0);
+        assert_eq!(full["ratelimit"], r#""burst";r=409418147942772"#);
+        assert!(
+            full["ratelimit-policy"].to_str().unwrap().starts_with(r#""burst";q=409418147942772"#)
+        );
     }
 
     #[test]

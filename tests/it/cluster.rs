@@ -14,7 +14,7 @@ use crate::common::{BOUND, Cluster, Server, start, wait_until};
 use crate::exact::test_limiter;
 use crate::metrics::{recorder, value};
 
-const DAILY: Quota = Quota::per_day(1).burst(50_000);
+const HOURLY: Quota = Quota::per_hour(1).burst(50_000);
 
 fn redis_key(key: impl std::fmt::Display) -> String {
     format!("fleetlimit:{{{key}}}:default:t2")
@@ -49,7 +49,7 @@ async fn migrating_a_slot_under_load_fails_no_check_and_grants_no_permit_twice()
 }
 
 async fn migrate_under_load(cluster: &Cluster) {
-    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
+    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), HOURLY);
     let key = key_on(cluster, 0).await;
     let slot = cluster.slot_of(&redis_key(key)).await;
     limiter.check(key).await.unwrap().ensure_allowed().unwrap();
@@ -103,7 +103,7 @@ async fn an_unresponsive_shard_delays_and_fails_only_its_own_keys() {
     let cluster = Cluster::proxied().await;
     let store = RedisStore::open_cluster(cluster.urls()).unwrap();
     let timeout = Duration::from_millis(200);
-    let limiter = Limiter::builder(store, DAILY)
+    let limiter = Limiter::builder(store, HOURLY)
         .failure_mode(FailureMode::Closed)
         .timeout(timeout)
         .build()
@@ -132,7 +132,7 @@ async fn a_redirected_call_does_not_hold_up_the_node_that_redirects() {
     let cluster = Cluster::proxied().await;
     let store = RedisStore::open_cluster(cluster.urls()).unwrap();
     let timeout = Duration::from_millis(300);
-    let limiter = Limiter::builder(store, DAILY)
+    let limiter = Limiter::builder(store, HOURLY)
         .failure_mode(FailureMode::Closed)
         .timeout(timeout)
         .build()
@@ -179,7 +179,7 @@ async fn a_redirected_call_does_not_hold_up_the_node_that_redirects() {
 async fn an_unresponsive_shard_fails_only_its_own_keys_before_the_slots_are_known() {
     let cluster = Cluster::proxied().await;
     let store = RedisStore::open_cluster(cluster.urls()).unwrap();
-    let limiter = Limiter::builder(store, DAILY)
+    let limiter = Limiter::builder(store, HOURLY)
         .failure_mode(FailureMode::Closed)
         .timeout(Duration::from_millis(500))
         .build()
@@ -199,7 +199,7 @@ async fn an_unresponsive_shard_fails_only_its_own_keys_before_the_slots_are_know
 async fn the_store_reconnects_to_a_restarted_shard() {
     let cluster = Cluster::start().await;
     let store = RedisStore::open_cluster(cluster.urls()).unwrap();
-    let builder = Limiter::builder(store, DAILY).failure_mode(FailureMode::Closed);
+    let builder = Limiter::builder(store, HOURLY).failure_mode(FailureMode::Closed);
     let limiter = builder.timeout(Duration::from_millis(500)).build().unwrap();
     let (dead, alive) = (key_on(&cluster, 1).await, key_on(&cluster, 0).await);
     for key in [dead, alive] {
@@ -223,7 +223,7 @@ fn pool_store(cluster: &Cluster) -> RedisStore {
 #[tokio::test]
 async fn a_pool_of_cluster_connections_can_be_used() {
     let cluster = Cluster::start().await;
-    let limiter = test_limiter(pool_store(&cluster), DAILY);
+    let limiter = test_limiter(pool_store(&cluster), HOURLY);
     for key in 0..50u32 {
         assert_eq!(limiter.check(key).await.unwrap().remaining(), 49_999);
     }
@@ -259,7 +259,7 @@ async fn a_primary_that_hangs_is_replaced_behind_a_pool() {
     let (prometheus, _guard) = recorder();
     let cluster = Cluster::with_replica().await;
     cluster.serve_without_all_nodes().await;
-    let limiter = Limiter::builder(pool_store(&cluster), DAILY)
+    let limiter = Limiter::builder(pool_store(&cluster), HOURLY)
         .failure_mode(FailureMode::Closed)
         .timeout(Duration::from_millis(300))
         .build()
@@ -316,7 +316,7 @@ async fn keys_with_arbitrary_bytes_have_separate_buckets() {
 #[tokio::test]
 async fn keys_are_spread_evenly_over_the_shards() {
     let cluster = Cluster::start().await;
-    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
+    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), HOURLY);
     let checks: Vec<_> = (0..3_000u32)
         .map(|n| start(limiter.check(format!("10.0.{}.{}", n / 256, n % 256))))
         .collect();
@@ -343,7 +343,7 @@ async fn keys_are_spread_evenly_over_the_shards() {
 #[tokio::test]
 async fn checks_of_one_key_are_batched_on_a_cluster() {
     let cluster = Cluster::start().await;
-    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
+    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), HOURLY);
     limiter.check("hot").await.unwrap().ensure_allowed().unwrap();
     let checks: Vec<_> = (0..2_000).map(|_| start(limiter.check("hot"))).collect();
     for check in checks {
@@ -367,7 +367,7 @@ async fn the_documented_permissions_are_sufficient_on_a_cluster() {
     }
     let urls =
         cluster.urls().into_iter().map(|url| url.replace("redis://", "redis://fleetlimit:secret@"));
-    let limiter = test_limiter(RedisStore::open_cluster(urls).unwrap(), DAILY);
+    let limiter = test_limiter(RedisStore::open_cluster(urls).unwrap(), HOURLY);
     for key in 0..20u32 {
         limiter.check(key).await.unwrap().ensure_allowed().unwrap();
         limiter.reset(key).await.unwrap();
@@ -401,7 +401,7 @@ async fn a_node_that_is_cut_off_does_not_hide_a_promotion_if_cluster_nodes_is_no
 /// All nodes of the list are reachable, and the first one still considers itself the owner.
 async fn fail_over_behind_an_isolated_node(cluster: &Cluster, urls: Vec<String>) {
     let store = RedisStore::open_cluster(urls).unwrap();
-    let limiter = Limiter::builder(store, DAILY)
+    let limiter = Limiter::builder(store, HOURLY)
         .failure_mode(FailureMode::Closed)
         .timeout(Duration::from_secs(1))
         .build()
@@ -464,7 +464,7 @@ async fn nodes_that_do_not_know_their_names_are_found_by_asking_them() {
         cluster.node(n).command(&set).await;
         keys.push(key_on(&cluster, n).await);
     }
-    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), DAILY);
+    let limiter = test_limiter(RedisStore::open_cluster(cluster.urls()).unwrap(), HOURLY);
     for &key in &keys {
         assert!(limiter.check(key).await.expect("another node is asked").is_allowed());
     }

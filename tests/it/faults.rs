@@ -219,7 +219,7 @@ impl Load {
 async fn script_flush_under_load_fails_no_check_and_grants_no_permit_twice() {
     let server = Server::start().await;
     let limiter =
-        test_limiter(RedisStore::open(server.url()).unwrap(), Quota::per_day(1).burst(50_000));
+        test_limiter(RedisStore::open(server.url()).unwrap(), Quota::per_hour(1).burst(50_000));
     let load = Load::start(&limiter);
     for _ in 0..100 {
         server.command(&["SCRIPT", "FLUSH"]).await;

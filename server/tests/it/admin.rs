@@ -173,6 +173,8 @@ descriptors:
             "store": {
                 "redis": null, "cluster": [], "sentinel": null, "tls": null,
                 "key_prefix": null, "connections": null, "instances": null, "max_keys": 1000,
+                "password_file": null, "max_connection_age": null, "keepalive": null,
+                "one_key_per_call": false,
             },
             "checks": { "timeout": "30ms", "failure_mode": "open", "cache_denials": "1s" },
             "limits": {

@@ -188,7 +188,13 @@ fn quotas() -> impl Strategy<Value = Oracle> {
 
 /// Generates cases with one, two or three revisions of a quota.
 fn cases() -> impl Strategy<Value = Case> {
-    prop::collection::vec(quotas(), 1..=3).prop_flat_map(|revisions| {
+    prop::collection::vec(quotas(), 1..=3).prop_flat_map(|mut revisions| {
+        // Of a larger burst at the same rate, a revision doubts what is used: see `clock_steps.rs`.
+        for index in 1..revisions.len() {
+            let (before, after) = revisions.split_at_mut(index);
+            let same = before.iter().find(|other| other.full() == after[0].full());
+            after[0].burst = same.map_or(after[0].burst, |same| same.burst);
+        }
         let burst = revisions.iter().map(|oracle| oracle.burst).max().unwrap_or(1);
         let cost =
             prop_oneof![4 => 0..=3u64, 1 => 0..=burst.saturating_add(1), 1 => Just(u64::MAX)];

@@ -261,7 +261,7 @@ async fn serve(mut client: TcpStream, ports: [u16; 2]) {
 }
 
 /// Parses the first command of what was received. Returns its arguments, and its length in bytes.
-fn parse(received: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
+pub(crate) fn parse(received: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     let line = |at: usize| {
         let length = received.get(at..)?.windows(2).position(|end| end == b"\r\n")?;
         let number = str::from_utf8(&received[at + 1..at + length]).unwrap().parse().unwrap();

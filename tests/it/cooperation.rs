@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use fleetlimit::resolve::Global;
 use fleetlimit::{
-    BestEffortChecks, BlockList, Costs, FailureMode, Limiter, LimiterBuilder, MemoryStore, Policy,
-    Quota, RateLimitLayer, RedisStore, Source,
+    BestEffortChecks, BlockList, Costs, FailureMode, Limiter, MemoryStore, Policy, Quota,
+    RateLimitLayer, RedisStore, Source,
 };
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
 use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::common::{BOUND, Server, wait_until};
+use crate::exact::test_limiter_builder;
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -148,7 +149,7 @@ fn checks_in_an_outage_do_not_starve_other_tasks() {
     for mode in [FailureMode::Local, FailureMode::Open, FailureMode::Closed] {
         let server = servers.block_on(Server::start());
         let store = RedisStore::open(server.url()).unwrap();
-        let builder: LimiterBuilder = Limiter::builder(store, Quota::per_second(1_000_000));
+        let builder = test_limiter_builder(store, Quota::per_second(1_000_000));
         let limiter = builder.failure_mode(mode).build().unwrap();
         let runtime = runtime();
         runtime.block_on(limiter.check("key")).unwrap().ensure_allowed().unwrap();

@@ -16,7 +16,9 @@ local since = by_id[6]
 is_other = numbers ~= RATE
 if since and #since.cells == 16 and not is_other then empty = read('>d', since.cells, 9) end
 --@ believe@
+if empty and not (empty >= 0 and empty % 1 == 0) then empty = nil end
 if empty and back then empty = empty - back end
+if empty and empty - now > MAX_TICKS then empty = nil end
 if found ~= '-' and not is_other and level@ <= MAX_TICKS and (empty or level@ > capacity@) then
   is_doubted = not empty
   local believed = math.max(0, math.min(level@, capacity@ - (now - (empty or now)) SCALE))

@@ -19,7 +19,7 @@ if form == 1 and count then
   end
   if first + 7 <= #value then
     local written = read('>d', value, first)
-    if written > now then back, now = written - now, written end
+    --@ rewind
   end
   first = first + 8
   for _, entry in ipairs(entries) do
@@ -57,12 +57,19 @@ if found ~= '-' then
     local is_live = last > now or last == now and has_ticks
     -- A value that is only left because its key has not expired yet is as good as none.
     has_identities = has_identities or entry.id >= 256 and is_live
-    if not mine[entry.id] and not back and is_live and last <= 2 * MAX_TICKS and more.count + QUOTAS < 255 then
+    if not mine[entry.id] and not back and is_live and last <= 2 * MAX_TICKS and more.count + QUOTAS < 254 then
       more.count, more.till = more.count + 1, math.max(more.till, last)
       more.heads, more.cells = more.heads .. entry.head, more.cells .. entry.cells
     end
   end
   if not has_identities and more.count == 0 then more = nil end
+end
+--@ rewind
+-- A time that no script has written must not become that of the other keys.
+if not (written >= 0 and written % 1 == 0 and written <= 2 * MAX_TICKS) then
+  found = '-'
+elseif written > now then
+  back, now = written - now, written
 end
 --@ heir@
 -- An entry of identity 0 is a token bucket that was the only quota of its policy, which is not known by

@@ -25,7 +25,7 @@ if #value == #header + cell_bytes and sub(value, 1, #header) == header then
   local written
   written, OWN_CELLS = read(own_format, value, #header + 1)
   till = TILL
-  if written > now then back, now = written - now, written end
+  --@ rewind
   --@ level@
 else
   --@ other

@@ -67,7 +67,7 @@ impl AnyStore {
         }
     }
 
-    /// Changes the settings of a store on Redis, and nothing of one in memory.
+    /// Changes the settings of a store on Redis. A store in memory stays as it is.
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     #[must_use]
@@ -78,7 +78,7 @@ impl AnyStore {
         }
     }
 
-    /// Does what [`RedisStore::shutdown`](crate::RedisStore::shutdown) does. In memory, the limiters only report
+    /// Shuts the store down, as [`RedisStore::shutdown`](crate::RedisStore::shutdown) does. In memory, the limiters only report
     /// what they have counted to logs and metrics.
     pub async fn shutdown(&self) {
         match self {

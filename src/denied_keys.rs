@@ -81,7 +81,7 @@ impl DeniedKeys {
         self.sorted(keys)
     }
 
-    /// Returns what [`list`](Self::list) returns, and resets the counts.
+    /// Returns the keys that were denied most often, as [`list`](Self::list) does, and resets the counts.
     #[must_use]
     pub fn take(&self) -> Vec<(String, u64)> {
         let counted = {

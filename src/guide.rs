@@ -202,7 +202,7 @@
 //! An HTTP/1 server that responds before it has read a request closes the connection, and a client
 //! that is still sending loses the response. nginx then responds with 502 instead of 429 and, with
 //! several servers in an `upstream`, takes this one out of use for ten seconds: a client that is over
-//! its limit could take all of them from everybody. So before the layer responds itself, it reads and
+//! its limit could take all servers out of use for everybody. So before the layer responds itself, it reads and
 //! drops the rest of the body, up to 64 KiB and for up to a second. If clients upload more, raise
 //! this to the largest body that the proxy passes on (`client_max_body_size` of nginx):
 //!
@@ -694,8 +694,9 @@
 //! The same layer works for tonic. Where tonic serves a request with a gRPC content type, gRPC-Web
 //! included, the layer sends gRPC responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. That
 //! is on tonic's server, and on the routes of tonic in an axum router, for services with a name such as
-//! `package.Service`. Elsewhere the application says so with [`grpc`]. A client of an HTTP
-//! route cannot get them: their HTTP status is 200, so its denials would look like successes.
+//! `package.Service`. Elsewhere the application says so with [`grpc`]. On an HTTP
+//! route a client cannot get gRPC responses. They have the HTTP status 200, so its denials would look like
+//! successes.
 //!
 //! The layer knows tonic's server, and [`PeerIp`] the peer address from it, only with the crate's
 //! feature `tonic`. Without it every call with `PeerIp` fails, and the log says why.
@@ -731,7 +732,8 @@
 //! from one key. [`acquire`] waits until the permit is there, in the order of arrival and for at
 //! most the longest wait of the [queue](#queue) or, without one,
 //! [`max_wait`](crate::LimiterBuilder::max_wait). If the wait would be longer, or too many tasks of the
-//! process wait already, it denies at once.
+//! process wait already, it denies at once. By default 128 may wait for one key: with a single key, raise
+//! [`max_waiters_per_key`](crate::LimiterBuilder::max_waiters_per_key).
 //!
 //! ```
 //! use std::time::Duration;
@@ -851,9 +853,9 @@
 //!    ```
 //!
 //!    Then enforce the limit for 1% of the keys, 10%, and all.
-//! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied by
-//!    an instance's share of the limit while Redis is down, but only while it is
-//!    [overloaded](crate::FailureMode#overload). Change to `Local` once the limit fits. Alert on
+//! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied
+//!    while Redis is down. (While Redis is only [overloaded](crate::FailureMode#overload), each instance
+//!    enforces its share of the limit.) Change to `Local` once the limit fits. Alert on
 //!    `tracing` events of the target `fleetlimit` at level WARN (for example: the failure mode decides checks,
 //!    a circuit breaker opens, an instance cannot register or has not yet, permits cannot be charged
 //!    afterwards, or a policy in a file is not used) and ERROR (requests are rejected because of a

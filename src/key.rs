@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use crate::address::{AddressText, short_v4};
+use crate::canonical::canonical;
 
 /// Longer keys are replaced by their digest.
 const MAX_LEN: usize = 128;
@@ -210,7 +211,7 @@ impl From<&Key> for Key {
 
 impl From<IpAddr> for Key {
     fn from(address: IpAddr) -> Self {
-        match address.to_canonical() {
+        match canonical(address) {
             IpAddr::V4(address) => address.into(),
             IpAddr::V6(address) => Self::from(AddressText::v6(address, 128).as_bytes()),
         }

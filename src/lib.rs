@@ -36,6 +36,7 @@ mod algorithm;
 mod any_store;
 mod block_list;
 mod calendar;
+mod canonical;
 mod cooperation;
 mod costs;
 mod decision;

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::algorithm::Place;
 
@@ -141,6 +142,13 @@ impl Verdict {
 
     pub(crate) fn is_allowed(&self) -> bool {
         self.outcome == Outcome::Allowed
+    }
+
+    /// The time until no quota is in use any more.
+    pub(crate) fn reset_after(&self) -> Duration {
+        let several = self.several.as_ref().map(|several| &*several.numbers);
+        let resets = several.into_iter().flatten().map(|numbers| numbers.reset_after);
+        Duration::from_micros(resets.fold(self.numbers.reset_after, u64::max))
     }
 }
 

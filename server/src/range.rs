@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use fleetlimit::resolve::canonical;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -22,15 +23,20 @@ impl Range {
     }
 
     pub(crate) fn contains_address(self, address: IpAddr) -> bool {
-        self.contains(address.to_canonical().into())
+        self.contains(canonical(address).into())
     }
 
-    /// An address or a network. IPv4 in IPv6 notation counts as IPv4.
+    /// An address or a network. IPv4 in IPv6 notation counts as IPv4, as it does in keys. `None` if it is neither,
+    /// or all of NAT64, whose addresses are those of the whole IPv4 internet.
     pub(crate) fn network(text: &str) -> Option<IpNet> {
         let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         let network = network.ok()?;
-        match (network.addr().to_canonical(), network.prefix_len()) {
-            (address @ IpAddr::V4(_), bits @ 96..) => IpNet::new(address, bits - 96).ok(),
+        match (network, canonical(network.addr())) {
+            (IpNet::V6(network), address @ IpAddr::V4(_)) if network.prefix_len() >= 96 => {
+                let is_nat64 = network.addr().to_ipv4_mapped().is_none();
+                let bits = network.prefix_len() - 96;
+                if is_nat64 && bits == 0 { None } else { IpNet::new(address, bits).ok() }
+            }
             _ => Some(network),
         }
     }

@@ -84,7 +84,15 @@ fn server(
     let Some(file) = &settings.password_file else { return Ok(server) };
     let info = url.expose().into_connection_info()?;
     if info.redis_settings().password().is_some() {
-        return Err(format!("store.password_file: remove the password from {url}").into());
+        let is_of_sentinels =
+            settings.sentinel.as_ref().is_some_and(|sentinel| sentinel.primary.is_none());
+        let advice = match is_of_sentinels {
+            true => {
+                "set `store.sentinel.primary`, whose password is in the file, because the sentinels have one of their own:"
+            }
+            false => "remove the password from",
+        };
+        return Err(format!("store.password_file: {advice} {url}").into());
     }
     let user = info.redis_settings().username().map(str::to_owned);
     let file = file.clone();

@@ -2,20 +2,21 @@ use std::fmt;
 use std::future::{Future, Ready};
 use std::panic::catch_unwind;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Buf;
-use http::Version;
 use http::header::EXPECT;
 use http::request::Parts;
+use http::{HeaderValue, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
-/// Reads and drops what is left of a request's body before a response that does not need it: up to 64
-/// KiB, for up to a second.
+/// The most that is read and dropped of a request's body before an early response: up to 64 KiB, for up
+/// to a second, by default.
 ///
 /// Over HTTP/1, a server that responds before it has read the request closes the connection. The client
 /// may still be sending then, and loses the response: a proxy such as nginx reports 502 instead of 429,
@@ -28,14 +29,15 @@ use tokio::time::{Sleep, sleep};
 /// - uses HTTP/2 or HTTP/3, where a stream ends without the connection;
 /// - has no body;
 /// - announces in `Content-Length` more than may be read, because the connection is closed in any case;
-/// - has the header `Expect`, because the client waits before it sends the body, and need not send it.
+/// - has the header `Expect: 100-continue`, because the client waits before it sends the body, and need not
+///   send it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drain {
     max_bytes: u64,
     longest: Duration,
 }
 
-/// Leaves bodies unread: see [`RateLimitLayer::without_drain`](crate::RateLimitLayer::without_drain).
+/// The setting of a layer that leaves request bodies unread: see [`RateLimitLayer::without_drain`](crate::RateLimitLayer::without_drain).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NoDrain;
@@ -89,7 +91,7 @@ impl Drain {
             && request.version <= Version::HTTP_11
             && body.size_hint().lower() <= self.max_bytes
             && self.max_bytes > 0
-            && !request.headers.contains_key(EXPECT)
+            && !waits_to_be_asked(request)
     }
 
     fn drained<B: Body>(self, body: B) -> Drained<B> {
@@ -97,8 +99,15 @@ impl Drain {
     }
 }
 
-/// How a layer treats bodies of the type `B` that are unread when it responds: [`Drain`] for any
-/// [`http_body::Body`], or [`NoDrain`] for any type.
+/// True if the client waits before it sends the body. Others who say so, but do not wait, would lose the response.
+fn waits_to_be_asked(request: &Parts) -> bool {
+    let is_asking =
+        |expected: &HeaderValue| expected.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    request.version == Version::HTTP_11 && request.headers.get(EXPECT).is_some_and(is_asking)
+}
+
+/// A setting for request bodies of the type `B` that are unread when the layer responds: [`Drain`] for
+/// any [`http_body::Body`], or [`NoDrain`] for any type.
 ///
 /// If a body is not an `http_body::Body`, call
 /// [`RateLimitLayer::without_drain`](crate::RateLimitLayer::without_drain).
@@ -141,7 +150,7 @@ mod sealed {
 }
 
 pin_project! {
-    /// Ends when the body has ended or failed, or at one of the limits.
+    /// The future of [`Drain`], which ends when the body has ended or failed, or at one of the limits.
     pub struct Drained<B> {
         #[pin]
         body: B,
@@ -183,13 +192,21 @@ impl<B: Body> Future for Drained<B> {
     }
 }
 
+/// True once a runtime without timers was found.
+static LACKS_TIMERS: AtomicBool = AtomicBool::new(false);
+
 /// `None` if there is no time, or no timer: a runtime without one is good enough for a memory store.
 fn timer(longest: Duration) -> Option<Sleep> {
-    if longest.is_zero() || Handle::try_current().is_err() {
+    let lacks_timers = || LACKS_TIMERS.load(Ordering::Relaxed) || Handle::try_current().is_err();
+    if longest.is_zero() || lacks_timers() {
         return None;
     }
-    // Tokio panics if the runtime has no timers, which cannot be asked.
-    catch_unwind(|| sleep(longest)).ok()
+    // Tokio panics if the runtime has no timers, which cannot be asked. Once, so that clients cannot fill the log.
+    let timer = catch_unwind(|| sleep(longest)).ok();
+    if timer.is_none() {
+        LACKS_TIMERS.store(true, Ordering::Relaxed);
+    }
+    timer
 }
 
 impl<B> fmt::Debug for Drained<B> {

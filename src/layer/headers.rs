@@ -47,7 +47,7 @@ pub enum HeaderStyle {
     /// `r` is the number of remaining permits. `t` is the seconds until there are more; it is omitted
     /// if no permit is in use, and on a denial also if it would be later than `Retry-After`. `q` is
     /// the capacity. `w` is the refill time of an empty bucket, or the length of the window, in
-    /// seconds; it is omitted unless it is whole. Larger numbers are sent as 999999999999999. A policy
+    /// seconds; it is omitted unless it is whole. A policy
     /// of several quotas has one item per quota. The draft's optional unit, `qu`, is not sent, and a client
     /// then counts requests: give a quota of bytes or points a name that says so.
     #[default]
@@ -60,7 +60,7 @@ pub enum HeaderStyle {
     /// draft-ietf-httpapi-ratelimit-headers-03.
     ///
     /// The reset is the time until all permits are available again, if none are taken meanwhile. On a
-    /// denial it is `Retry-After`, because clients wait for the reset.
+    /// denial, and on any other response with `Retry-After`, it is that, because clients wait for the reset.
     IetfDraft03,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` in seconds from now. The
     /// reset is that of [`IetfDraft03`](Self::IetfDraft03).

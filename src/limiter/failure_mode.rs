@@ -6,9 +6,9 @@ use crate::{Error, ErrorKind};
 ///
 /// # Overload
 ///
-/// More checks may wait for a store than it can decide within the timeout, although it replies. Some of them are
-/// then not sent, or late: [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Whoever sends many checks
-/// causes this, so it must not lift a limit: in the mode [`Open`](Self::Open), too, these checks are decided by
+/// More checks may wait for a store than it can decide within the timeout, although it replies. Those
+/// that are not sent, or late, are [`Overloaded`](crate::ErrorKind::Overloaded). A client can cause this by
+/// sending many requests, so it must not lift a limit. In the mode [`Open`](Self::Open), too, such checks are decided by
 /// this process's share of the limits, as in [`Local`](Self::Local). In the mode [`Closed`](Self::Closed) they
 /// fail. A limiter [in shadow mode](crate::LimiterBuilder::enforce_for_percent) denies nothing.
 ///

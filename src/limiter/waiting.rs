@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::adjust::no_runtime;
@@ -15,7 +16,7 @@ use super::taken::{Permits, Taken, micros};
 use super::waiters::Waiter;
 use super::{HeldRevision, Limiter, Revision};
 use crate::store::{Leaving, Op};
-use crate::verdict::Waiting;
+use crate::verdict::{Verdict, Waiting};
 use crate::{Costs, Decision, Error, Key};
 
 /// An allowed check that waits. If it is dropped before its time, the checks behind it in this process
@@ -193,8 +194,8 @@ impl LineHandle {
         let leaving = self.limiter.registry().leaving();
         let mut give_back = GivingBack { line: self.clone(), has_ended: false, _leaving: leaving };
         if !self.limiter.held(&self.revision).backend.is_remote() {
-            // Such a store decides at once.
-            let give_back = pin!(async move { give_back.run().await });
+            // Such a store decides at once, whatever is left of the task's budget.
+            let give_back = pin!(unconstrained(async move { give_back.run().await }));
             let _ = give_back.poll(&mut Context::from_waker(Waker::noop()));
             return None;
         }
@@ -221,8 +222,13 @@ impl GivingBack {
             let mut taken_back = 0;
             for (reserved, verdict) in self.leave(free).await {
                 match verdict {
-                    Ok(true) => taken_back += 1,
-                    Ok(false) => self.keep(reserved),
+                    Ok(verdict) if verdict.is_allowed() => taken_back += 1,
+                    // Others have queued behind it.
+                    Ok(verdict) if Instant::now() + verdict.reset_after() >= reserved.due => {
+                        self.keep(reserved);
+                    }
+                    // The key was reset, or got permits back: nobody has to wait for so long.
+                    Ok(_) => self.line.with(Line::forget_free),
                     Err(error) => {
                         let LineHandle { limiter, revision, .. } = &self.line;
                         limiter.not_charged(limiter.held(revision), &error);
@@ -236,15 +242,14 @@ impl GivingBack {
         }
     }
 
-    /// Returns for each place whether the store has taken it back. All are sent together, in this order.
-    async fn leave(&self, free: Vec<Reserved>) -> Vec<(Reserved, Result<bool, Error>)> {
+    /// Returns the verdict on each place: it is allowed if the store has taken the place back. All are sent together, in
+    /// this order.
+    async fn leave(&self, free: Vec<Reserved>) -> Vec<(Reserved, Result<Verdict, Error>)> {
         let LineHandle { limiter, revision, key, .. } = &self.line;
         let leave = |reserved: Reserved| {
             let op = self.line.taken_back(&reserved);
-            let left: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(async move {
-                let verdict = limiter.apply(revision, key.clone(), op, true).await;
-                verdict.map(|verdict| verdict.is_allowed())
-            });
+            let left: Pin<Box<dyn Future<Output = _> + Send>> =
+                Box::pin(limiter.apply(revision, key.clone(), op, true));
             (Some(reserved), left)
         };
         let mut leaving: Vec<_> = free.into_iter().map(leave).collect();

@@ -69,11 +69,11 @@ pub struct ClientIp {
     log: ProxyLog,
 }
 
-/// Which entries of the header proxies have added.
+/// The entries of the header that proxies have added.
 #[derive(Clone, Debug)]
 enum Proxies {
     Trusted(Trusted),
-    /// That many, whoever the peer is.
+    /// The number of them, whoever the peer is.
     Hops(usize),
 }
 
@@ -94,14 +94,16 @@ impl ClientIp {
         Ok(Self::with_proxies(Proxies::Trusted(Trusted::parse(trusted)?)))
     }
 
-    /// Uses the `n`th entry of the header from the right, 1 to 32, which is the number of entries that
-    /// the proxies add. For proxies whose addresses are unknown or change.
+    /// Uses the `n`th entry of the header from the right as the client, for proxies whose addresses are
+    /// unknown or change. `n` is the number of entries that the proxies add: 1 to 32.
     ///
     /// - 1: a single proxy that appends the address of its peer.
     /// - 2: Google's Application Load Balancer, which appends the client and its own address; or two
     ///   proxies one behind the other, such as a CDN and a load balancer.
     ///
-    /// If there are fewer entries, or one of them has no usable address, the client is the peer.
+    /// If there are fewer entries, or one of the last `n` has no usable address, the client is the peer.
+    /// With a header of a single address ([`header`](Self::header), [`x_real_ip`](Self::x_real_ip)), the
+    /// client is that address.
     ///
     /// # Security
     ///
@@ -182,12 +184,12 @@ impl ClientIp {
         Self { header, ..self }
     }
 
-    /// See [`PeerIp::ipv6_prefix`](super::PeerIp::ipv6_prefix).
+    /// Sets the prefix that IPv6 clients share: see [`PeerIp::ipv6_prefix`](super::PeerIp::ipv6_prefix).
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { prefixes: self.prefixes.v6(bits), ..self }
     }
 
-    /// See [`PeerIp::ipv4_prefix`](super::PeerIp::ipv4_prefix).
+    /// Sets the prefix that IPv4 clients share: see [`PeerIp::ipv4_prefix`](super::PeerIp::ipv4_prefix).
     pub fn ipv4_prefix(self, bits: u8) -> Self {
         Self { prefixes: self.prefixes.v4(bits), ..self }
     }
@@ -206,6 +208,8 @@ impl ClientIp {
                 }
                 client
             }
+            // Such a header has the address of the client alone.
+            Proxies::Hops(_) if self.header.is_single() => reported.next(),
             Proxies::Hops(hops) => reported.nth(hops - 1),
         };
         client.map(Peer::Ip).unwrap_or_else(|| {

@@ -3,11 +3,12 @@ use std::net::IpAddr;
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
 
-use super::canonical::canonical;
 use super::forwarded::rightmost_element;
+use crate::canonical::canonical;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+static CLOUDFRONT_VIEWER_ADDRESS: HeaderName = HeaderName::from_static("cloudfront-viewer-address");
 
 // What a client can make the search cost. Real chains have a few entries.
 pub(super) const MAX_ENTRIES: usize = 32;
@@ -31,6 +32,7 @@ impl ForwardingHeader {
         let rightmost: Rightmost = match self {
             Self::XForwardedFor => rightmost_item,
             Self::Forwarded => rightmost_element,
+            Self::Single(name) if *name == CLOUDFRONT_VIEWER_ADDRESS => before_port,
             Self::Single(_) => whole_line,
         };
         let lines = headers.get_all(self.name());
@@ -48,6 +50,11 @@ impl ForwardingHeader {
             Self::Forwarded => &FORWARDED,
             Self::Single(name) => name,
         }
+    }
+
+    /// True if the header has the address of the client alone.
+    pub(super) fn is_single(&self) -> bool {
+        matches!(self, Self::Single(_))
     }
 
     /// The usual headers, except for this one.
@@ -87,6 +94,13 @@ fn whole_line(line: &[u8]) -> Option<(Option<usize>, &[u8])> {
     Some((None, line))
 }
 
+/// CloudFront always adds the port, also to an IPv6 address, without brackets. The port could be taken for the last
+/// group of a shorter address.
+fn before_port(line: &[u8]) -> Option<(Option<usize>, &[u8])> {
+    let colon = line.iter().rposition(|&byte| byte == b':')?;
+    Some((None, &line[..colon]))
+}
+
 fn rightmost_item(line: &[u8]) -> Option<(Option<usize>, &[u8])> {
     match line.iter().rposition(|&byte| byte == b',') {
         Some(comma) => Some((Some(comma), &line[comma + 1..])),
@@ -108,8 +122,8 @@ fn address(node: &[u8]) -> Option<IpAddr> {
         None => {
             let (address, port) = node.split_at(node.rfind(':')?);
             let address: IpAddr = address.parse().ok()?;
-            // CloudFront writes IPv6 addresses without brackets. What could be the last group of an address
-            // is one, so this is behind eight groups, or has five digits.
+            // An IPv6 address without brackets, with a port. What could be the last group of an address is
+            // one, so this is behind eight groups, or has five digits.
             let is_number = || port[1..].parse::<u16>().is_ok();
             (address, is_port(port) && (address.is_ipv4() || is_number()))
         }
@@ -167,6 +181,24 @@ mod tests {
             assert_eq!(first(ForwardingHeader::Forwarded, &quoted).as_deref(), Some(address));
         }
         assert!(first(ForwardingHeader::Forwarded, "for=\"203.0.113.7:_port\"").is_some());
+    }
+
+    /// Otherwise a client had as many keys as ports.
+    #[test]
+    fn the_port_of_a_cloudfront_address_is_no_part_of_it() {
+        let name = HeaderName::from_static("cloudfront-viewer-address");
+        let header = ForwardingHeader::Single(name.clone());
+        for (line, address) in [
+            ("2a01:7e00::f03c:91ff:fe12:3456:8080", "2a01:7e00::f03c:91ff:fe12:3456"),
+            ("2001:db8:1:2:3:4:5:6:46532", "2001:db8:1:2:3:4:5:6"),
+            ("2001:db8::1:80", "2001:db8::1"),
+            ("203.0.113.7:46532", "203.0.113.7"),
+        ] {
+            let value = HeaderValue::from_static(line);
+            let headers = HeaderMap::from_iter([(name.clone(), value)]);
+            let found: Vec<_> = header.addresses(&headers).collect();
+            assert_eq!(found, [Some(address.parse().unwrap())], "{line}");
+        }
     }
 
     #[test]

@@ -44,7 +44,6 @@
 //! 3. A part has no key: missing. The other parts alone never make a key.
 //! 4. All parts have keys: the keys joined by [`Key::join`].
 
-mod canonical;
 mod client_ip;
 mod combine;
 mod extension;
@@ -64,6 +63,7 @@ use std::sync::Arc;
 
 use crate::Key;
 
+pub use crate::canonical::canonical;
 pub use client_ip::ClientIp;
 pub use combine::{Or, OrSkip, Skip};
 pub use extension::Extension;
@@ -171,7 +171,7 @@ where
 /// # Ok::<(), fleetlimit::ConfigError>(())
 /// ```
 ///
-/// A closure without it needs the type. Without the type this does not compile ("implementation of
+/// Without `from_fn`, the argument of the closure needs a type. This does not compile ("implementation of
 /// `FnOnce` is not general enough"):
 ///
 /// ```compile_fail

@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use http::Extensions;
 use http::request::Parts;
 
-use super::canonical::canonical;
 use super::{Rejection, Resolution};
+use crate::canonical::canonical;
 
 /// Marks the requests of a server on a Unix socket, which have no peer address.
 ///

@@ -1,9 +1,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::canonical::canonical;
 use super::peer::Peer;
 use crate::Key;
 use crate::address::AddressText;
+use crate::canonical::canonical;
 
 /// The prefix lengths of networks that share a bucket. The only place that turns an address into a
 /// key.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::canonical;
 use super::peer::Peer;
 use crate::ConfigError;
+use crate::canonical;
 
 /// The proxies whose forwarding headers are used.
 #[derive(Clone, Debug)]

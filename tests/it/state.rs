@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use fleetlimit::{Costs, ErrorKind, Limiter, Policy, Quota, RedisStore, Source};
+use fleetlimit::{Costs, Decision, ErrorKind, Limiter, Policy, Quota, RedisStore, Source};
+use futures_util::future::{join, join_all};
 
 use crate::common::{BOUND, Sentinel, Server, start, wait_until};
 use crate::exact::{test_limiter, uncached};
@@ -302,6 +303,43 @@ async fn a_value_that_is_too_short_or_too_long_becomes_an_empty_bucket() {
             let decision = limiter.check("key").await.unwrap();
             assert!(decision.is_denied() && decision.remaining() == 0, "{quota}: {decision:?}");
             assert!(ttl(&server).await > 100_000, "{quota}");
+        }
+    }
+}
+
+/// What a key says about the time must not become the time of the other keys in a call.
+#[tokio::test]
+async fn an_impossible_time_of_a_value_spoils_no_other_key() {
+    let server = Server::start().await;
+    let future = 1e6 * 4e9;
+    for quota in &QUOTAS[1..] {
+        let limiter = limiter(&server, *quota);
+        limiter.reset("key").await.unwrap();
+        limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+        let whole = value(&server).await.unwrap();
+        // It stands between the numbers and the cells.
+        let at = 11 + usize::from(whole[8]);
+        let written =
+            |time: f64| [&whole[..at], &time.to_be_bytes()[..], &whole[at + 8..]].concat();
+        let too_short = written(future).split_last().unwrap().1.to_vec();
+        let impossible = [1e300, f64::INFINITY, f64::NAN, 2f64.powi(70), -1.0, 0.5];
+        let values = impossible.map(written).into_iter().chain([too_short]);
+        for (n, value) in values.enumerate() {
+            server.command(&[b"SET", REDIS_KEY.as_bytes(), &value, b"PX", b"100000"]).await;
+            let keys = (0..20).map(|other| format!("{quota} {n} {other}"));
+            let keys: Vec<_> = ["key".to_owned()].into_iter().chain(keys).collect();
+            // The first check is sent alone.
+            let warm = limiter.check("warm");
+            let checks = keys.iter().map(|key| limiter.check_cost(key.as_str(), 6));
+            let (_, decisions) = join(warm, join_all(checks)).await;
+            let is_allowed =
+                |decision: &Result<Decision, _>| decision.as_ref().unwrap().is_allowed();
+            assert!(!is_allowed(&decisions[0]), "{quota}: {n} is corrupt");
+            assert!(decisions[1..].iter().all(is_allowed), "{quota}: {n}");
+            for key in &keys[1..] {
+                let again = limiter.check_cost(key.as_str(), 6).await.unwrap();
+                assert!(again.is_denied(), "{quota}: {n} let {key} have a second burst");
+            }
         }
     }
 }

@@ -172,6 +172,18 @@ async fn a_caller_after_a_reset_does_not_get_a_place_from_before() {
     assert_eq!(take(1).await.delay(), Duration::ZERO);
 }
 
+/// The store does not take it back then, as if others had queued behind it.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_given_up_after_a_reset_delays_nobody() {
+    let limiter = limiter(Quota::per_second(5).queue(10 * SECOND));
+    let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let [_first, second] = [take().await, take().await];
+    assert!(second.delay() > Duration::ZERO);
+    limiter.reset("key").await.unwrap();
+    drop(second);
+    assert_eq!(take().await.delay(), Duration::ZERO);
+}
+
 /// A check every `pause`, whose caller gives up after `patience`. Returns the numbers of those that
 /// proceed, in this order.
 async fn proceeding(

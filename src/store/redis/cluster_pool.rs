@@ -20,6 +20,7 @@ use super::node::Node;
 use super::refresh::{self, Refresh, SlotSource};
 use super::routes::Routes;
 use super::shared_connection::ConnectionSet;
+use super::slot_map::SLOTS;
 use super::timer;
 
 /// Each connection of the pool opens sockets to all nodes, so one set per primary would be too many on a
@@ -84,8 +85,8 @@ impl ClusterPool {
         let Some(Ok(Ok(Ok(slots)))) = reply else { return None };
         // This address would only fill in missing hosts. Here addresses just name the connections.
         let view = View::parse(&Node::new("", 0), &slots, None)?;
-        // A node that has lost its data, or has left the cluster, knows no slots.
-        (!view.claims.is_empty()).then_some(view.claims)
+        // A node that has lost its data, or has left the cluster, knows no slots. None has more than there are.
+        (1..=SLOTS.into()).contains(&view.claimed()).then_some(view.claims)
     }
 }
 

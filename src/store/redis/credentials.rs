@@ -17,12 +17,12 @@ pub struct RedisCredentials {
 }
 
 impl RedisCredentials {
-    /// The credentials of a user.
+    /// Returns the credentials of a user.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self { user: Some(user.into()), password: password.into() }
     }
 
-    /// The password of the default user (`requirepass`).
+    /// Returns the credentials of the default user (`requirepass`).
     pub fn password(password: impl Into<String>) -> Self {
         Self { user: None, password: password.into() }
     }
@@ -30,8 +30,12 @@ impl RedisCredentials {
     /// Returns the settings of a connection with this user and password instead of its own.
     pub(super) fn apply(&self, settings: RedisConnectionInfo) -> RedisConnectionInfo {
         let settings = settings.set_password(&self.password);
-        // The default user's name is the same as none, and cannot be unset.
-        settings.set_username(self.user.as_deref().unwrap_or("default"))
+        match &self.user {
+            Some(user) => settings.set_username(user),
+            // The default user's name is the same as none, which some proxies need. A name cannot be unset.
+            None if settings.username().is_some() => settings.set_username("default"),
+            None => settings,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which instances share the limits: each registers in Redis from time to time, and remembers who was
 //! there last.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -67,6 +67,8 @@ pub(super) struct Membership {
     /// When to register next. The runtime of the task that does may end before.
     due: Mutex<Instant>,
     has_left: AtomicBool,
+    /// The number of instances in the latest plan. The others forget this one by it.
+    instances: AtomicUsize,
     /// How many registrations in a row have failed.
     missed: AtomicU32,
     presence: Mutex<Presence>,
@@ -108,6 +110,7 @@ impl Membership {
             registration: Arc::default(),
             due: Mutex::new(Instant::now()),
             has_left: AtomicBool::new(false),
+            instances: AtomicUsize::new(0),
             missed: AtomicU32::new(0),
             presence: Mutex::new(Presence::new(Moment::now())),
             has_warned: AtomicBool::new(false),
@@ -151,7 +154,8 @@ impl Membership {
     /// Registers once, and returns when to do it again.
     async fn register(&self) -> Duration {
         let weight = self.weight();
-        let (sent, gone_after) = (Moment::now(), gone_after(self.local.share().instances()));
+        let (sent, gone_after) =
+            (Moment::now(), gone_after(self.instances.load(Ordering::Relaxed)));
         self.presence().is_running(sent, gone_after);
         let result = self.call(weight).await;
         let is_uninterrupted = self.presence().is_running(Moment::now(), gone_after);
@@ -172,6 +176,7 @@ impl Membership {
         self.known.store(fleet.number, Ordering::Relaxed);
         let is_agreed = fleet.number == fleet.agreed_number;
         let instances = fleet.plan.len();
+        self.instances.store(instances, Ordering::Relaxed);
         if is_agreed {
             self.local.set_share(Share::new(self.me, fleet.plan, None));
         } else if fleet.agreed.len() == 0 {

@@ -127,9 +127,9 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// for it. A call that is in flight when its runtime ends is lost: if it ran, it is charged.
 ///
 /// One of the runtimes registers this instance, reads the block list and the slots of a cluster, watches the
-/// sentinels, and charges what was taken locally. When that runtime ends, another one goes on with it at its
-/// next check, and so it does after some seconds if that runtime stands still, as a `current_thread` runtime
-/// does outside of `block_on`. (But then nobody watches the sentinels.)
+/// sentinels, and charges what was taken locally. When that runtime ends, another one takes over at its
+/// next check. It also takes over after some seconds if that runtime stands still, as a `current_thread`
+/// runtime does outside of `block_on`, except that nobody watches the sentinels then.
 /// A pool may hand out a connection that the application has made in another runtime, and that ends with it.
 ///
 /// The probes that notice when a failed server works again are tasks of the runtime, too. A program that calls
@@ -217,11 +217,11 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// `+sentinel +subscribe &+switch-master`. A [`BlockList`](crate::BlockList) needs `+zadd +zrem +zcard
 /// +zscore +zrange +zremrangebyscore +pexpireat`.
 ///
-/// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. The line that
+/// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. Except for `+ping`, the line that
 /// starts with `+hmget` is for the failure modes [`Local`](crate::FailureMode::Local) and
 /// [`Open`](crate::FailureMode::Open): without it, the instances cannot register and do not know their
-/// shares, and the store logs a warning. It does so, too, if an instance cannot register five times in a
-/// row for another reason, which takes about 10 seconds.
+/// shares, and the store logs a warning. The store also logs a warning if an instance fails to register five times
+/// in a row for another reason, which takes about 10 seconds.
 /// `+ping` keeps [idle connections](Self::keepalive) out of the server's `ACL LOG`, except for a pool of
 /// `deadpool-redis`, which needs it.
 /// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
@@ -469,8 +469,8 @@ impl RedisStore {
     /// - Of a cluster, the nodes' own host names are resolved anew. Nodes that are announced by IP address
     ///   stay in use for as long as they serve their slots, whatever the names that were given lead to.
     /// - Of a Sentinel service, the sentinels' names are resolved anew, too.
-    /// - A pool hands out the connections that it has, or makes new ones. One that the application shares
-    ///   with the store should limit their age itself.
+    /// - A pool hands out the connections that it has, or makes new ones. So a pool that the application
+    ///   shares with the store should limit the age of its connections itself.
     ///
     /// Less than 10 ms count as 10 ms. `Duration::MAX` means no maximum.
     #[must_use]

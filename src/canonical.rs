@@ -4,10 +4,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// are up to the operator of a gateway, and do not say where the IPv4 address is.
 const NAT64: u128 = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0).to_bits();
 
-/// Returns the IPv4 address that an IPv6 address stands for: an IPv4-mapped one, or one that was
-/// translated by NAT64. Otherwise the whole IPv4 internet would be a single /64, and its clients would
-/// share a bucket.
-pub(super) fn canonical(address: IpAddr) -> IpAddr {
+/// Returns the IPv4 address that an IPv6 address stands for: an IPv4-mapped one (`::ffff:0:0/96`), or one that
+/// was translated by NAT64 (`64:ff9b::/96`). Any other address stays as it is.
+///
+/// Keys are made of the address that this returns. Otherwise the whole IPv4 internet would be a single /64
+/// behind NAT64, and its clients would share a bucket.
+///
+/// ```
+/// use std::net::IpAddr;
+/// use fleetlimit::resolve::canonical;
+///
+/// let translated: IpAddr = "64:ff9b::203.0.113.7".parse()?;
+/// assert_eq!(canonical(translated), IpAddr::from([203, 0, 113, 7]));
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+pub fn canonical(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if address.to_bits() >> 32 == NAT64 >> 32 => {
             IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() as u32))

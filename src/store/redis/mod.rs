@@ -275,7 +275,7 @@ impl RedisPool {
     /// use deadpool_redis::{Runtime, cluster::Config};
     /// use fleetlimit::{RedisPool, RedisStore};
     ///
-    /// let config = Config::from_urls(["redis://redis.internal:7000"]);
+    /// let config = Config::from_urls(vec!["redis://redis.internal:7000".to_owned()]);
     /// let pool = RedisPool::from(config.create_pool(Some(Runtime::Tokio1))?);
     /// let store = RedisStore::from_pool(pool.named("redis.internal:7000"));
     /// # Ok(()) }

@@ -54,14 +54,13 @@ for i = 1, #keys do
   local key = keys[i]
   --@ each
   local value = values and values[i] or pcall('GET', key)
-  local found, changed, own, till, more, saved, back = value or ''
+  local found, changed, own, till, more, back, doubted = value or ''
   local LEVELS
   local CELLS
   -- Indexing a string is allowed: its `err` is nil.
   if value and value.err then
     found, failed = '!' .. value.err, true
   else
-    --@ locals
     if value then
       --@ load
       if back then
@@ -71,7 +70,6 @@ for i = 1, #keys do
           --@ back@
         end
       end
-      --@ believe@
       -- Written so that NaN fails the test.
       if found == '-' or not (VALID) then
         found = '-'
@@ -93,12 +91,15 @@ for i = 1, #keys do
         --@ empty@
       end
     end
-    if changed or found == '-' or STALE then
-      -- The option GET makes SET reply with a string. A status reply would be a table.
-      --@ beyond@
+    -- The option GET makes SET reply with a string. A status reply would be a table.
+    local saved
+    if changed or found == '-' or back then
+      --@ keep_doubt@
       --@ save
-      if saved and saved.err then found, failed = '!' .. saved.err, true end
+    else
+      --@ note_doubt@
     end
+    if saved and saved.err then found, failed = '!' .. saved.err, true end
   end
   -- Reuses the table of the keys for the results, because tables are expensive.
   keys[i] = found

@@ -57,7 +57,7 @@ if found ~= '-' then
     local is_live = last > now or last == now and has_ticks
     -- A value that is only left because its key has not expired yet is as good as none.
     has_identities = has_identities or entry.id >= 256 and is_live
-    if not mine[entry.id] and not back and is_live and last <= 2 * MAX_TICKS and more.count + QUOTAS < 254 then
+    if not mine[entry.id] and not back and is_live and last <= 2 * MAX_TICKS and more.count + 2 * QUOTAS < 254 then
       more.count, more.till = more.count + 1, math.max(more.till, last)
       more.heads, more.cells = more.heads .. entry.head, more.cells .. entry.cells
     end
@@ -84,11 +84,10 @@ do
   --@ id@
   local entry = by_id[id@ * 256 + TAG] or heir == @ and by_id[1]
   mine[id@ * 256 + TAG] = true
-  if TAG == 1 then mine[1], mine[6] = true, true end
+  if TAG == 1 then mine[1], mine[6], mine[id@ * 256 + 6] = true, true, true end
   if entry then
     local numbers, cells = entry.numbers, entry.cells
     --@ adopt@
-    --@ adopted@
     if found ~= '-' then till = math.max(till, read('>d', cells)) end
   else
     --@ fresh@
@@ -96,8 +95,8 @@ do
 end
 --@ save_more
   --@ first_id
-local start = '\1' .. string.char(QUOTAS + more.count) .. sub(header, 3, 3)
-local heads = pack('>I4', more.id or id1) .. sub(header, 8) .. more.heads
+local heads = '\1' .. string.char(QUOTAS + more.count) .. sub(header, 3, 3)
+heads = heads .. pack('>I4', more.id or id1) .. sub(header, 8) .. more.heads
 local last = math.max(TILL, more.till)
 local expiry = format('%d', (last - last % granule + granule) / 1000)
-saved = pcall('SET', key, start .. heads .. pack(cell_format, now, CELLS) .. more.cells, 'PXAT', expiry, 'GET')
+saved = pcall('SET', key, heads .. pack(cell_format, now, CELLS) .. more.cells, 'PXAT', expiry, 'GET')

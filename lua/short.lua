@@ -17,7 +17,7 @@ local permit1, rate = sub(arguments[1], 9, -4) + 0.0, sub(arguments[1], -3)
 local capacity1 = arguments[2] + 0.0
 --@ load
 full1 = tonumber(sub(value, 1, -4))
-if full1 and sub(value, -3) == rate then
+if full1 and sub(value, -3) == rate and full1 - 1e3 - now <= capacity1 then
   own, full1 = full1, full1 - 1e3
   till, level1 = full1, full1 - now
   if level1 < 0 then level1 = 0 end
@@ -26,13 +26,14 @@ else
 end
 --@ level
 -- Not at another rate: the wait after a denial is at the rate of the value.
-level = (own or not value) and not doubted and level1
+level = (own or not value) and level1
 --@ id@
   --@ first_id
 --@ first_id
 local id1 = tonumber(sub(arguments[1], 1, 8), 16)
 --@ save
-if more then
+if more or level1 > capacity1 then
+  more = more or { id = 0, count = 0, heads = '', cells = '', till = 0 }
   local pack = struct.pack
   local header = '\1\1\0' .. pack('>I4BBI2dd', 0, 1, 16, 8, permit1, 1)
   local granule, cell_format = 1000000, CELL_FORMAT

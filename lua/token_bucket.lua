@@ -12,7 +12,7 @@ full@, ticks@
 --@ valid@
 full@ >= 0 and level@ % 1 == 0 and level@ <= MAX_TICKS
 --@ above@
-level@ > capacity@
+level@ > capacity@ or doubted
 --@ price@
 * permit@
 --@ scale@
@@ -46,15 +46,14 @@ end
 if not (theirs >= 1 and scale >= 1 and theirs <= MAX_TICKS and scale <= MAX_TICKS and ticks >= 0 and ticks < scale) then
   found = '-'
 else
-  level@ = (full@ - now) * scale + ticks
-  if level@ < 0 then level@ = 0 end
-  if level@ > 0 and level@ <= MAX_TICKS and theirs ~= permit@ then
-    local divisor, rest, ours = theirs, permit@, permit@
+  local function at_own_rate(level)
+    if level == 0 or level > MAX_TICKS or theirs == permit@ then return level end
+    local divisor, rest = theirs, permit@
     while rest > 0 do
       divisor, rest = rest, divisor % rest
     end
-    theirs, ours = theirs / divisor, ours / divisor
-    rest = level@ % theirs
+    local theirs, ours = theirs / divisor, permit@ / divisor
+    rest = level % theirs
     local part, over = 0, rest * ours
     if over < 2 * MAX_TICKS then
       part = math.ceil(over / theirs)
@@ -72,6 +71,10 @@ else
       if over > 0 then part = part + 1 end
     end
     -- A debt above the capacity is as good as any other.
-    level@ = math.min((level@ - rest) / theirs * ours + part, MAX_TICKS)
+    return math.min((level - rest) / theirs * ours + part, MAX_TICKS)
   end
+  level@ = (full@ - now) * scale + ticks
+  if level@ < 0 then level@ = 0 end
+  --@ doubt@
+  level@ = at_own_rate(level@)
 end

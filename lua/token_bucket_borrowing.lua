@@ -5,7 +5,7 @@
 --@ numbers@
 permit@, scale@, capacity@, ceiling@
 --@ above@
-level@ > ceiling@
+level@ > ceiling@ or doubted
 --@ fits@
 level@ <= capacity@ - permit@ and level@ + cost * permit@ <= ceiling@
 --@ count@

@@ -5,6 +5,6 @@
 --@ numbers@
 permit@, scale@, capacity@, ceiling@
 --@ above@
-level@ > ceiling@
+level@ > ceiling@ or doubted
 --@ waiting@
 ceiling@

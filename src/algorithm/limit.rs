@@ -6,8 +6,6 @@ use super::Algorithm;
 use super::charge::{Cost, Left, Patience};
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
 use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
-#[cfg(feature = "redis")]
-use super::rate::MAX_TICKS;
 use super::rate::{BucketState, Debt, Rate};
 use super::sliding_blocks::{BlocksLevel, BlocksState, SlidingBlocks};
 use super::sliding_counters::{CountersLevel, CountersState, SlidingCounters};
@@ -27,12 +25,7 @@ macro_rules! algorithms {
         pub(crate) enum Level { $($name($level)),+ }
 
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub(crate) enum QuotaState {
-            $($name($state),)+
-            /// When a token bucket was without a permit, or will be, in microseconds. See
-            /// [`TokenBucket::believed`].
-            EmptyAt(u64),
-        }
+        pub(crate) enum QuotaState { $($name($state)),+ }
 
         impl Limit {
             /// What responses say about the quota.
@@ -157,26 +150,18 @@ macro_rules! algorithms {
         impl QuotaState {
             #[cfg(feature = "redis")]
             pub(crate) fn is_too_far(&self, now: u64) -> bool {
-                match self {
-                    $(Self::$name(state) => $name::is_too_far(state, now),)+
-                    Self::EmptyAt(at) => at.saturating_sub(now) > MAX_TICKS,
-                }
+                match self { $(Self::$name(state) => $name::is_too_far(state, now),)+ }
             }
 
             #[cfg(feature = "redis")]
             pub(crate) fn earlier(self, by: u64, now: u64) -> Self {
                 match self {
                     $(Self::$name(state) => Self::$name($name::earlier(state, by, now)),)+
-                    Self::EmptyAt(at) => Self::EmptyAt(at.saturating_sub(by)),
                 }
             }
 
             pub(crate) fn until(&self) -> u64 {
-                match self {
-                    $(Self::$name(state) => $name::until(state),)+
-                    // The bucket lasts longer.
-                    Self::EmptyAt(_) => 0,
-                }
+                match self { $(Self::$name(state) => $name::until(state),)+ }
             }
         }
     };

@@ -11,9 +11,11 @@ use smallvec::SmallVec;
 
 use super::Algorithm;
 use super::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued};
-use super::limit::{Level, Limit, QuotaState};
+use super::limit::{Level, Limit};
 #[cfg(test)]
 use super::rate::Debt;
+#[cfg(feature = "redis")]
+use super::rate::FullAt;
 use super::rate::Rate;
 use super::state::{Entry, QuotaId, State};
 use super::token_bucket::TokenBucket;
@@ -221,17 +223,11 @@ impl Limits {
         let level = |index, Named { id, limit, .. }: &Named| {
             let is_heir = |state: &State| self.heir(state) == Some(index);
             let state = state.and_then(|state| state.find(*id, limit, is_heir));
-            limit.level(state, now)
+            limit.level(state.map(|entry| entry.state), now)
         };
         Standing(match &*self.quotas {
             // Without the loop, which costs more than the rest.
-            [quota] => SmallVec::from_buf([match (&quota.limit, level(0, quota)) {
-                (Limit::TokenBucket(bucket), Level::TokenBucket(debt)) => {
-                    let empty_at = state.and_then(State::empty_at);
-                    Level::TokenBucket(bucket.believed(debt, empty_at, now))
-                }
-                (_, level) => level,
-            }]),
+            [quota] => SmallVec::from_buf([level(0, quota)]),
             quotas => quotas.iter().enumerate().map(|(index, quota)| level(index, quota)).collect(),
         })
     }
@@ -275,15 +271,10 @@ impl Limits {
         let has_identities =
             matches!(found, Some(State::Several(entries)) if entries.iter().any(has_identity));
         // If the state has identities, it keeps them: the other quotas may be unused at the moment.
-        let lone = match &*standing.0 {
-            [level] if !has_identities => level.lone(now),
-            _ => None,
-        };
-        let empty_at = match (self.lone_bucket(), &*standing.0) {
-            (Some(bucket), [Level::TokenBucket(debt)]) => bucket.empty_at(debt, now),
-            _ => None,
-        };
-        if let (Some(state), None) = (lone, empty_at) {
+        if let [level] = &*standing.0
+            && !has_identities
+            && let Some(state) = level.lone(now)
+        {
             return State::Lone(state);
         }
         let is_own = |entry: &Entry| {
@@ -295,20 +286,28 @@ impl Limits {
         let others = found.into_iter().flat_map(State::entries);
         let others = others.filter(|entry| !is_own(entry) && is_live(entry));
         let own = self.quotas.iter().zip(&standing.0);
-        let own = own.map(|(quota, level)| {
-            let quota = if lone.is_some() { QuotaId::LONE } else { quota.id };
-            Entry { quota, state: level.state(now) }
-        });
-        let empty_at = empty_at.map(QuotaState::EmptyAt);
-        let empty_at = empty_at.map(|state| Entry { quota: QuotaId::LONE, state });
-        State::Several(own.chain(empty_at).chain(others).collect())
+        let own = own.map(|(quota, level)| Entry { quota: quota.id, state: level.state(now) });
+        State::Several(own.chain(others).collect())
     }
 
-    /// Whether a denied check, too, changes what is stored: from now on it is known since when a debt is
-    /// doubted.
-    pub(crate) fn is_doubted(stored: &State, standing: &Standing) -> bool {
-        let is_doubted = matches!(&*standing.0, [Level::TokenBucket(debt)] if debt.doubted > 0);
-        is_doubted && stored.empty_at().is_none()
+    /// Lowers the levels of the buckets that read these entries of a state to what is possible if they were
+    /// empty at these times.
+    #[cfg(feature = "redis")]
+    pub(crate) fn cap(
+        &self,
+        standing: &mut Standing,
+        state: &State,
+        empty_at: &[(QuotaId, FullAt)],
+        now: u64,
+    ) {
+        for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
+            if let (Limit::TokenBucket(bucket), Level::TokenBucket(debt)) = (&quota.limit, level) {
+                let is_heir = |state: &State| self.heir(state) == Some(index);
+                let Some(entry) = state.find(quota.id, &quota.limit, is_heir) else { continue };
+                let times = empty_at.iter().filter(|(id, _)| *id == entry.quota);
+                times.for_each(|(_, empty_at)| bucket.cap(debt, *empty_at, now));
+            }
+        }
     }
 
     /// Makes the levels those of this revision, as a charge does.
@@ -357,9 +356,6 @@ impl Limits {
     pub(crate) fn check_lone(&self, state: &mut State, cost: u64, now: u64) -> Option<Verdict> {
         let (bucket, State::Lone(state)) = (self.lone_bucket()?, state) else { return None };
         let mut debt = bucket.level(Some(*state), now);
-        if bucket.may_doubt(&debt) {
-            return None;
-        }
         let verdict = bucket.decide(&mut debt, &cost);
         if verdict.is_allowed() && cost > 0 {
             *state = debt.state(now);

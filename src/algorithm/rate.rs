@@ -27,8 +27,6 @@ pub(crate) struct Rate {
 pub(crate) struct Debt {
     pub(crate) ticks: u64,
     pub(crate) rate: Rate,
-    /// The ticks by which the debt is larger for a revision with a large enough capacity.
-    pub(crate) doubted: u64,
 }
 
 /// What a store keeps of a bucket: when it will be full, at the rate of the revision that charged it
@@ -97,7 +95,7 @@ impl Rate {
 
     /// A debt of so many ticks.
     pub(crate) fn ticks(self, ticks: u64) -> Debt {
-        Debt { ticks, rate: self, doubted: 0 }
+        Debt { ticks, rate: self }
     }
 
     /// The debt at `now` (microseconds) of a bucket that will be full at `full_at`.
@@ -140,8 +138,7 @@ impl BucketState {
 
 impl Debt {
     pub(crate) fn state(self, now: u64) -> BucketState {
-        let all = self.rate.ticks(self.ticks.saturating_add(self.doubted).min(MAX_TICKS));
-        BucketState { full_at: all.full_at(now), rate: self.rate }
+        BucketState { full_at: self.full_at(now), rate: self.rate }
     }
 
     pub(crate) fn full_at(self, now: u64) -> FullAt {

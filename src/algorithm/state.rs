@@ -51,10 +51,7 @@ impl State {
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
         let (lone, several) = match self {
-            Self::Lone(state) => {
-                let state = QuotaState::TokenBucket(*state);
-                (Some(Entry { quota: QuotaId::LONE, state }), &[][..])
-            }
+            Self::Lone(state) => (Some(Entry::lone(*state)), &[][..]),
             Self::Several(entries) => (None, &**entries),
         };
         lone.into_iter().chain(several.iter().cloned())
@@ -71,32 +68,22 @@ impl State {
         }
     }
 
-    /// When the only token bucket of a key was without a permit, or will be, if that is known.
-    pub(crate) fn empty_at(&self) -> Option<u64> {
-        let Self::Several(entries) = self else { return None };
-        entries.iter().find_map(|entry| match entry.state {
-            QuotaState::EmptyAt(at) => Some(at),
-            _ => None,
-        })
-    }
-
-    /// The state of a quota of this algorithm. `is_heir` says whether a lone token bucket belongs to it.
+    /// The entry of a quota of this algorithm. `is_heir` says whether a lone token bucket belongs to it.
     pub(crate) fn find(
         &self,
         quota: QuotaId,
         limit: &Limit,
         is_heir: impl FnOnce(&Self) -> bool,
-    ) -> Option<QuotaState> {
+    ) -> Option<Entry> {
         match self {
-            Self::Lone(state) => is_heir(self).then_some(QuotaState::TokenBucket(*state)),
+            Self::Lone(state) => is_heir(self).then_some(Entry::lone(*state)),
             Self::Several(entries) => {
                 let of = |id| {
                     let is_it =
                         move |entry: &&Entry| entry.quota == id && limit.reads(&entry.state);
                     entries.iter().find(is_it)
                 };
-                let found = of(quota).or_else(|| of(QuotaId::LONE).filter(|_| is_heir(self)));
-                found.map(|entry| entry.state.clone())
+                of(quota).or_else(|| of(QuotaId::LONE).filter(|_| is_heir(self))).cloned()
             }
         }
     }
@@ -111,6 +98,10 @@ impl State {
 }
 
 impl Entry {
+    fn lone(state: BucketState) -> Self {
+        Self { quota: QuotaId::LONE, state: QuotaState::TokenBucket(state) }
+    }
+
     pub(crate) fn until(&self) -> u64 {
         self.state.until()
     }

@@ -118,54 +118,17 @@ impl TokenBucket {
         ticks.saturating_add(wait.saturating_mul(self.rate.scale())).min(MAX_TICKS)
     }
 
-    /// The debt of the only bucket of a key, if it is above what checks can leave. It is one, or that of a
-    /// revision with a larger capacity. Or the clock has stepped back, and it is none. So it is believed if
-    /// it is known at what time the bucket was without a permit, or will be. Otherwise that time is now, for
-    /// all revisions whose capacity is smaller than the debt: from then on they have what refills, and the
-    /// whole debt still counts for a larger one.
-    #[inline]
-    pub(crate) fn believed(&self, debt: Debt, empty_at: Option<u64>, now: u64) -> Debt {
-        match self.may_doubt(&debt) || empty_at.is_some() {
-            true if self.is_plain() && self.is_own(&debt) && debt.ticks <= MAX_TICKS => {
-                self.doubted(debt, empty_at.unwrap_or(now), now)
-            }
-            _ => debt,
-        }
-    }
-
-    /// Whether [`believed`](Self::believed) may return another debt, if nothing else is known.
-    #[inline]
-    pub(crate) fn may_doubt(&self, debt: &Debt) -> bool {
-        debt.ticks > self.refill_ticks() && self.is_plain()
-    }
-
-    #[cold]
-    fn doubted(&self, debt: Debt, empty_at: u64, now: u64) -> Debt {
-        let ticks = |micros: u64| micros.saturating_mul(self.rate.scale());
-        let most = match empty_at.checked_sub(now) {
-            Some(owed) => self.refill_ticks().saturating_add(ticks(owed)),
-            None => self.refill_ticks().saturating_sub(ticks(now - empty_at)),
+    /// Lowers a debt to what is possible if a bucket of any capacity was empty at a time, or will be. The time
+    /// has ticks of the rate of the debt, at which the bucket refills until it is charged again.
+    #[cfg(feature = "redis")]
+    pub(crate) fn cap(&self, debt: &mut Debt, empty_at: FullAt, now: u64) {
+        let full = self.limit.saturating_mul(debt.rate.permit()).saturating_add(empty_at.ticks);
+        let elapsed = |micros: u64| micros.saturating_mul(debt.rate.scale());
+        let most = match empty_at.micros.checked_sub(now) {
+            Some(owed) => full.saturating_add(elapsed(owed)),
+            None => full.saturating_sub(elapsed(now - empty_at.micros)),
         };
-        let believed = debt.ticks.min(most);
-        Debt { ticks: believed, doubted: debt.ticks - believed, ..debt }
-    }
-
-    /// When the bucket was without a permit, or will be, if that has to be stored: see
-    /// [`believed`](Self::believed). Rounded up to microseconds.
-    pub(crate) fn empty_at(&self, debt: &Debt, now: u64) -> Option<u64> {
-        let capacity = self.refill_ticks();
-        if !self.is_plain() || !self.is_own(debt) || debt.ticks <= capacity && debt.doubted == 0 {
-            return None;
-        }
-        Some(match debt.ticks.checked_sub(capacity) {
-            Some(owed) => now.saturating_add(self.rate.micros(owed)),
-            None => now.saturating_sub((capacity - debt.ticks) / self.rate.scale()),
-        })
-    }
-
-    /// Whether the checks of all revisions of this rate, but not charges, leave at most the capacity.
-    fn is_plain(&self) -> bool {
-        self.borrow == 0 && self.queue.is_none()
+        debt.ticks = debt.ticks.min(most);
     }
 
     pub(crate) fn borrows(&self) -> bool {

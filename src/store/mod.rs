@@ -212,8 +212,7 @@ impl Op {
     ) -> (Verdict, Option<State>) {
         let mut standing = limits.standing(found, now);
         let verdict = self.decide(limits, &mut standing, now);
-        let changes = self.changes(found.is_some(), &verdict)
-            || found.is_some_and(|found| Limits::is_doubted(found, &standing));
+        let changes = self.changes(found.is_some(), &verdict);
         (verdict, changes.then(|| limits.state(&standing, found, now)))
     }
 

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use crate::common::{CLOCK, ClockProxy, NO_EXPIRY, Server};
 use crate::exact::{fixed_sample, sample, uncached};
 use crate::mixes::{NAMES, assert_all_algorithms, has_time_zone, is_possible, quotas};
+use crate::oracle::State;
 
 /// The most permits of a window, or microseconds in which a bucket refills.
 const MOST: u64 = (1 << 52) / 11;
@@ -142,6 +143,40 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
+/// What a value in the packed form says: see `lua/packed.lua`.
+struct Packed {
+    tags: Vec<u8>,
+    written: u64,
+    /// When its last entry is as if it had never been used.
+    last: u64,
+}
+
+impl Packed {
+    fn parse(value: &[u8]) -> Option<Self> {
+        let &[1, count, _, ref heads @ ..] = value else { return None };
+        let (mut rest, mut tags, mut sizes) = (heads, Vec::new(), Vec::new());
+        for _ in 0..count {
+            let &[_, _, _, _, tag, numbers, high, low, ref after @ ..] = rest else { return None };
+            tags.push(tag);
+            sizes.push(usize::from(u16::from_be_bytes([high, low])));
+            rest = &after[numbers.into()..];
+        }
+        let time = |bytes: &[u8]| f64::from_be_bytes(bytes[..8].try_into().unwrap()) as u64;
+        let (written, mut cells) = (time(rest), &rest[8..]);
+        let ends = sizes.into_iter().map(|size| {
+            let end = time(cells);
+            cells = &cells[size..];
+            end
+        });
+        Some(Self { tags, written, last: ends.max()? })
+    }
+
+    /// Whether it says when a bucket was empty: see `lua/doubt.lua`.
+    fn is_doubted(&self) -> bool {
+        self.tags.contains(&6)
+    }
+}
+
 async fn act(limiter: &Limiter, what: &What, reserved: &mut Vec<Reservation>) -> Vec<Decision> {
     match what {
         What::Checks { costs, is_charged_later, may_wait } => {
@@ -199,15 +234,6 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
     let mut quotas = case.revisions.iter().flat_map(|policy| policy.quotas());
     let mut is_comparable = !quotas.any(|(_, quota)| has_time_zone(quota));
     let (mut reserved, mut in_memory) = (Vec::new(), Vec::new());
-    // A revision whose capacity is smaller than a debt writes since when it doubts that.
-    let is_bucket = |policy: &Policy| {
-        let mut quotas = policy.quotas().map(|(_, quota)| quota.to_string());
-        policy.quotas().count() == 1
-            && !quotas.any(|text| text.contains("queue") || text.contains("borrow"))
-    };
-    let has_bucket = case.revisions.iter().any(is_bucket);
-    let may_doubt = case.revisions.len() > 1 && has_bucket;
-    let mut has_stepped_back = false;
     let longest = case.revisions.iter().map(longest).max().unwrap();
     // A sliding window keeps its counters, or blocks, for longer than they count.
     let is_sliding = |(_, quota): (&str, &Quota)| quota.to_string().contains("sliding");
@@ -216,8 +242,7 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
     let mut latest = 0;
     for (number, step) in case.steps.iter().enumerate() {
         now = now.saturating_add_signed(step.passes);
-        has_stepped_back |= step.passes < 0;
-        is_comparable &= !has_stepped_back;
+        is_comparable &= step.passes >= 0;
         proxy.set_time(now).await;
         if proxy.stored(&redis_key).await.is_some_and(|(_, expiry)| expiry <= now) {
             proxy.command(&["DEL", &redis_key]).await;
@@ -234,22 +259,35 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
         }
         let after = proxy.stored(&redis_key).await;
         let is_denied = !decisions.is_empty() && decisions.iter().all(Decision::is_denied);
-        if is_denied && !has_stepped_back && !may_doubt {
-            let value =
-                |stored: &Option<(Vec<u8>, u64)>| stored.as_ref().map(|(value, _)| value.clone());
-            assert_eq!(value(&before), value(&after), "a denial writes nothing: {}", place());
+        let value =
+            |stored: &Option<(Vec<u8>, u64)>| stored.as_ref().map(|(value, _)| value.clone());
+        let (before, value) =
+            (value(&before).unwrap_or_default(), value(&after).unwrap_or_default());
+        let packed = Packed::parse(&value);
+        let is_doubted = packed.as_ref().is_some_and(Packed::is_doubted);
+        let is_from_the_future = Packed::parse(&before).is_some_and(|packed| packed.written > now);
+        if is_denied && !is_from_the_future {
+            let is_noted = is_doubted && before.first().is_some_and(u8::is_ascii_digit);
+            match is_noted {
+                true => {
+                    let noted = State { empty_at: None, ..State::parse(&value) };
+                    assert_eq!(State::parse(&before), noted, "{}", place());
+                }
+                false => assert_eq!(before, value, "a denial writes nothing: {}", place()),
+            }
         }
         let resets = peeked.quotas().map(|quota| quota.reset_after().as_micros() as u64).max();
         let until = now + resets.unwrap();
         latest = latest.max(until);
+        // What is doubted grows with each charge, and lasts longer than what is read.
+        latest = latest.max(packed.filter(|_| is_doubted).map_or(0, |packed| packed.last));
+        is_comparable &= !is_doubted;
         if let Some((_, expiry)) = after {
             // The script has the time of the reply, and the expiry is in milliseconds.
             const SLACK: u64 = 10_000;
             assert!(expiry + SLACK >= until, "it expires too early, at {expiry}: {}", place());
             let most = latest.saturating_add(granule).saturating_add(2_000_000 + SLACK);
-            // A debt that is doubted, which grows with each charge, lasts longer than what is read.
-            let is_doubted = has_stepped_back && has_bucket;
-            assert!(expiry <= most || is_doubted, "it expires too late, at {expiry}: {}", place());
+            assert!(expiry <= most, "it expires too late, at {expiry}: {}", place());
         } else {
             assert_eq!(resets, Some(0), "nothing is stored: {}", place());
         }

@@ -7,7 +7,6 @@ use crate::algorithm::MAX_TICKS;
 const FRAME: &str = include_str!("../../../lua/frame.lua");
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
 const OTHER: &str = include_str!("../../../lua/other.lua");
-const LONE: &str = include_str!("../../../lua/lone_bucket.lua");
 /// Starts a line that names a section. A section whose name ends with `@` is there once for each
 /// quota.
 const MARKER: &str = "--@ ";
@@ -16,11 +15,8 @@ pub(super) const PARAMS: usize = 2;
 
 /// `files` have sections besides those of all scripts.
 pub(super) fn assemble(files: &[&str], quotas: &[&'static Fragment]) -> String {
-    let is_lone = matches!(quotas, [quota] if quota.is_plain_bucket());
-    let lone = if is_lone { LONE } else { "" };
-    let files = [&[lone], files, &[DECIDE, OTHER]].concat();
-    let mut assembly =
-        Assembly { files, quotas, words: words(quotas, is_lone), script: String::new() };
+    let files = [files, &[DECIDE, OTHER]].concat();
+    let mut assembly = Assembly { files, quotas, words: words(quotas), script: String::new() };
     FRAME.lines().for_each(|line| assembly.push(line, None));
     assembly.script
 }
@@ -66,7 +62,7 @@ impl Assembly<'_> {
 }
 
 /// The words in capital letters, and the code that they stand for.
-fn words(quotas: &[&'static Fragment], is_lone: bool) -> Vec<(&'static str, String)> {
+fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
     let each = |text: &dyn Fn(&Fragment) -> Option<&'static str>| -> Vec<String> {
         let of_quota = |(n, fragment)| Some(of_quota(text(fragment)?, quotas, n));
         quotas.iter().copied().enumerate().filter_map(of_quota).collect()
@@ -111,7 +107,7 @@ fn words(quotas: &[&'static Fragment], is_lone: bool) -> Vec<(&'static str, Stri
             },
         ),
         ("FIRST_NAME", packed::identity_position(number_count, 0).to_string()),
-        ("STALE", if is_lone { "(back or is_doubted)" } else { "back" }.to_owned()),
+        ("LONE", if quotas.len() == 1 { "0" } else { "nil" }.to_owned()),
         ("COSTS", same("cost@", ", ")),
         ("ANY_COST", same("cost@ > 0", " or ")),
         ("PATTERN", format!("([~!+*=-]*)(%d+){};?(%d*)", ":(-?%d+)".repeat(quotas.len()))),

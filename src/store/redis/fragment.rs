@@ -25,8 +25,8 @@ pub(super) type Numbers = SmallVec<[f64; 4]>;
 
 /// Of a token bucket, also if it is the only quota of a key in the short form.
 pub(super) const BUCKET_TAG: u8 = 1;
-/// Of the time at which that bucket was without a permit, or will be.
-const EMPTY_TAG: u8 = 6;
+/// Of the time at which a bucket of the same identity was empty, or will be: see `lua/doubt.lua`.
+pub(super) const EMPTY_TAG: u8 = 6;
 
 macro_rules! fragment {
     ($tag:expr, $stored:expr, $($file:literal),+) => {
@@ -38,14 +38,21 @@ macro_rules! fragment {
     };
 }
 
-static TOKEN_BUCKET: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket");
-static MICROS: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_micros", "token_bucket");
-static BORROWING: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_borrowing", "token_bucket");
-static BORROWING_MICROS: Fragment =
-    fragment!(BUCKET_TAG, 2, "token_bucket_borrowing", "token_bucket_micros", "token_bucket");
-static QUEUE: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_queue", "token_bucket");
+static TOKEN_BUCKET: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket", "doubt");
+static MICROS: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_micros", "token_bucket", "doubt");
+static BORROWING: Fragment =
+    fragment!(BUCKET_TAG, 2, "token_bucket_borrowing", "token_bucket", "doubt");
+static BORROWING_MICROS: Fragment = fragment!(
+    BUCKET_TAG,
+    2,
+    "token_bucket_borrowing",
+    "token_bucket_micros",
+    "token_bucket",
+    "doubt"
+);
+static QUEUE: Fragment = fragment!(BUCKET_TAG, 2, "token_bucket_queue", "token_bucket", "doubt");
 static QUEUE_MICROS: Fragment =
-    fragment!(BUCKET_TAG, 2, "token_bucket_queue", "token_bucket_micros", "token_bucket");
+    fragment!(BUCKET_TAG, 2, "token_bucket_queue", "token_bucket_micros", "token_bucket", "doubt");
 static FIXED_WINDOW: Fragment = fragment!(2, 0, "fixed_window");
 static CALENDAR_WINDOW: Fragment = fragment!(2, 0, "calendar_window", "fixed_window");
 static INTERVAL_REFILL: Fragment = fragment!(3, 2, "interval_refill");
@@ -74,11 +81,6 @@ impl Fragment {
                 Windows::FirstCheck(_) | Windows::Every { .. } => &FIXED_WINDOW,
             },
         }
-    }
-
-    /// Whether it is a token bucket whose checks leave at most its capacity.
-    pub(super) fn is_plain_bucket(&self) -> bool {
-        *self == TOKEN_BUCKET || *self == MICROS
     }
 
     /// The names in a section that is a list.
@@ -186,7 +188,6 @@ pub(super) fn state(tag: u8, numbers: &[f64], cells: &[u8]) -> Option<QuotaState
             let state = CountersState { current, previous, starts_at, span };
             Some(QuotaState::SlidingCounters(state))
         }
-        (EMPTY_TAG, [], &[_, at]) => integer(at).map(QuotaState::EmptyAt),
         _ => None,
     }
 }
@@ -203,6 +204,13 @@ fn blocks_state(numbers: &[f64], cells: &[u8]) -> Option<BlocksState> {
     let is_whole = rest.is_empty() && used.len() as u64 == blocks + 1;
     let is_sum = used.iter().copied().map(u64::from).sum::<u64>() == integer(sum)?;
     (width > 0 && blocks > 0 && is_whole && is_sum).then_some(BlocksState { width, newest, used })
+}
+
+/// What the cells of an entry of [`EMPTY_TAG`] say. `None` if no script has written it.
+pub(super) fn empty_at(cells: &[u8], now: u64) -> Option<FullAt> {
+    let &[_, micros, ticks] = &*packed::doubles(cells)? else { return None };
+    let at = FullAt { micros: integer(micros)?, ticks: integer(ticks)? };
+    (at.micros.saturating_sub(now) <= MAX_TICKS).then_some(at)
 }
 
 pub(super) fn integer(number: f64) -> Option<u64> {

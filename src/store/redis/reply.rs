@@ -34,15 +34,7 @@ impl Found {
         match self.stored {
             Stored::Nothing => Some(limits.standing(None, self.now)),
             // A value that the script takes for valid and this does not is corrupt too.
-            Stored::Value(ref value) => {
-                let parsed = value::parse(value, limits, self.now)?;
-                let mut standing = limits.standing(Some(&parsed.state), self.now);
-                // Then the script stores the levels as its own, whether or not it charges.
-                if parsed.is_from_the_future {
-                    limits.adopt(&mut standing);
-                }
-                Some(standing)
-            }
+            Stored::Value(ref value) => value::standing(value, limits, self.now),
             Stored::Level(level) => limits.lone_standing(level),
             Stored::Corrupt => None,
         }

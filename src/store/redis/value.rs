@@ -1,33 +1,54 @@
 //! What a value in Redis says about the quotas of a policy.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::fragment::{self, Fragment};
 use super::{packed, short};
-use crate::algorithm::{Entry, Limits, QuotaId, QuotaState, State};
+use crate::algorithm::{Entry, FullAt, Limits, QuotaId, QuotaState, Standing, State};
 
 /// What a value says.
 #[derive(Debug, PartialEq)]
-pub(super) struct Parsed {
-    pub(super) state: State,
+struct Parsed {
+    state: State,
+    /// When the buckets of these identities were empty, or will be: see `lua/doubt.lua`.
+    empty_at: SmallVec<[(QuotaId, FullAt); 1]>,
     /// Whether it was written later than now: the clock has stepped back. The state is as if it had been
     /// written now.
-    pub(super) is_from_the_future: bool,
+    is_from_the_future: bool,
 }
 
-/// The state of a key at `now` (microseconds). `None` if no revision can have left it.
-pub(super) fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<Parsed> {
+/// The levels of a key at `now` (microseconds). `None` if no revision can have left the value.
+pub(super) fn standing(value: &[u8], limits: &Limits, now: u64) -> Option<Standing> {
+    let Parsed { state, empty_at, is_from_the_future } = parse(value, limits, now)?;
+    let mut standing = limits.standing(Some(&state), now);
+    limits.cap(&mut standing, &state, &empty_at, now);
+    // Then the script stores the levels as its own, whether or not it charges.
+    if is_from_the_future {
+        limits.adopt(&mut standing);
+    }
+    Some(standing)
+}
+
+/// The state at `now`. `None` if no revision can have left it.
+fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<Parsed> {
     let is_possible = |state: &QuotaState| !state.is_too_far(now);
     if let Some(bucket) = short::parse(value) {
         let state = QuotaState::TokenBucket(bucket);
         let matters = || is_read(limits, QuotaId::LONE, fragment::BUCKET_TAG);
         let (state, is_possible) = (State::Lone(bucket), is_possible(&state) || !matters());
-        return is_possible.then_some(Parsed { state, is_from_the_future: false });
+        let empty_at = smallvec![(QuotaId::LONE, FullAt { micros: now, ticks: 0 })];
+        return is_possible.then_some(Parsed { state, empty_at, is_from_the_future: false });
     }
     let (written, packed) = packed::entries(value)?;
     let back = fragment::integer(written)?.saturating_sub(now);
-    let mut entries = SmallVec::<[Entry; 4]>::new();
+    let (mut entries, mut empty_at) = (SmallVec::<[Entry; 4]>::new(), SmallVec::new());
     for packed::Entry { quota, tag, numbers, cells } in packed {
+        if tag == fragment::EMPTY_TAG {
+            let at = fragment::empty_at(cells, now.saturating_add(back));
+            let earlier = |at: FullAt| FullAt { micros: at.micros.saturating_sub(back), ..at };
+            empty_at.extend(at.map(|at| (quota, earlier(at))));
+            continue;
+        }
         let state = fragment::state(tag, &numbers, cells).map(|state| state.earlier(back, now));
         match state.filter(is_possible) {
             Some(state) => entries.push(Entry { quota, state }),
@@ -42,7 +63,7 @@ pub(super) fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<Parsed> {
         }
         _ => State::Several(entries.into_boxed_slice()),
     };
-    Some(Parsed { state, is_from_the_future: back > 0 })
+    Some(Parsed { state, empty_at, is_from_the_future: back > 0 })
 }
 
 /// Whether a quota of the policy reads an entry.

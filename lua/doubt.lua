@@ -1,0 +1,46 @@
+-- What a token bucket does when it finds a value in the short form above its capacity: sections besides
+-- those of token_bucket.lua.
+--
+-- Such a value does not say when it was written. It may be what a revision with a larger burst has used.
+-- Or the clock has stepped back, and it is hardly more than was used before. So the bucket is taken to
+-- be empty now, and the rest is doubted. It still counts for a revision with a larger burst, and it is
+-- written down when the bucket was empty, so that the same is known later, and to all revisions.
+--
+-- Entry    of the same identity as the bucket, whose time includes what is doubted, and tag 6: no numbers;
+--          in the cells the time at which the bucket is full, the time at which a bucket of any capacity
+--          was empty, or will be, in whole microseconds, and the ticks after it.
+
+--@ doubt@
+local since, empty, rest = by_id[entry.id + 5], now, 0
+if form == 1 then
+  empty = nil
+  if since and #since.cells == 24 then empty, rest = read('>dd', since.cells, 9) end
+end
+if empty and empty >= 0 and empty % 1 == 0 and empty - now <= MAX_TICKS and rest >= 0 and rest % 1 == 0 and level@ <= MAX_TICKS then
+  -- In ticks of the value, because until the next charge the bucket refills at that rate.
+  local most = math.max(0, capacity@ / (1 PRICE) * theirs + (empty - now) * scale + rest)
+  if level@ > most then
+    doubted = doubted or {}
+    doubted[@], level@ = at_own_rate(level@) - at_own_rate(most), most
+    if form ~= 1 then doubted.found = entry end
+  end
+end
+--@ keep_doubt@
+if doubted and doubted[@] and found ~= '-' then
+  --@ id@
+  local rest = (level@ - capacity@) % (1 SCALE)
+  local empty = now + (level@ - capacity@ - rest) / (1 SCALE)
+  level@ = math.min(level@ + doubted[@], MAX_TICKS)
+  local last = now + math.ceil(level@ / (1 SCALE))
+  more = more or { id = LONE, count = 0, heads = '', cells = '', till = 0 }
+  more.count, more.till = more.count + 1, math.max(more.till, last)
+  more.heads = more.heads .. struct.pack('>I4BBI2', more.id or id@, 6, 0, 24)
+  more.cells = more.cells .. struct.pack('>ddd', last, empty, rest)
+end
+--@ note_doubt@
+if doubted and doubted[@] and doubted.found then
+  local pack, bucket = struct.pack, doubted.found
+  local heads = bucket.head .. pack('>I4BBI2', 0, 6, 0, 24)
+  local cells = pack('>d', now) .. bucket.cells .. sub(bucket.cells, 1, 8) .. pack('>dd', now, 0)
+  saved = pcall('SET', key, '\1\2\0' .. heads .. cells, 'KEEPTTL', 'GET')
+end

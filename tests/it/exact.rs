@@ -143,6 +143,9 @@ async fn two_revisions_in_use_at_once_admit_no_more_than_the_larger_quota() {
         [Quota::per_second(10).burst(20), Quota::per_second(20).burst(20)],
         [Quota::per_second(10).burst(1_000), Quota::per_second(10).burst(100)],
         [Quota::per_second(3).burst(5), Quota::per_second(7).burst(5)],
+        // The smaller one doubts what the larger one has used.
+        [Quota::per_second(10).burst(60), Quota::per_second(20).burst(10)],
+        [Quota::per_second(20).burst(60), Quota::per_second(10).burst(10)],
     ] {
         let (admitted, span) = saturate(&server, [old, new]).await;
         let [least, most] = [u64::min, u64::max];

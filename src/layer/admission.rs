@@ -95,7 +95,8 @@ where
         let (waiter, state) = match revision.has_queue() {
             false => (None, CheckState::start(limiter, &revision, key, &costs)),
             true => {
-                let waiter = Waiter::new(limiter, key, &costs);
+                let patience = Patience(0);
+                let waiter = Waiter::new(limiter, key, &costs, patience);
                 let waiter = match waiter.map(|waiter| Wait::take_over(waiter, || revision.hold()))
                 {
                     Some(Ok((decision, wait))) => {
@@ -108,7 +109,7 @@ where
                     Some(Err(waiter)) => Some(Box::new(waiter)),
                     None => None,
                 };
-                let (patience, may_wait) = (Patience(0), waiter.is_some());
+                let may_wait = waiter.is_some();
                 let state =
                     CheckState::enqueue(limiter, &revision, key, &costs, patience, may_wait);
                 (waiter, state)

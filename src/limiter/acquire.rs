@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Limiter;
 use super::check::CheckState;
+use super::taken::micros;
 use super::waiters::Waiter;
 use super::waiting::Wait;
 use crate::algorithm::Patience;
@@ -46,11 +47,15 @@ impl Reservation {
         decision
     }
 
-    /// Gives the permits back, as dropping it does, and waits for the store.
+    /// Gives the permits back, as dropping it does, and waits for the store, at most twice the
+    /// [`timeout`](crate::LimiterBuilder::timeout). Afterwards another call can take them, in any
+    /// process. If other processes have queued behind them, they stay reserved for the next call of
+    /// this process that takes as many.
     ///
     /// # Errors
     ///
-    /// If the store failed, whatever the failure mode. The error is also logged.
+    /// If the store failed for this reservation or another that was given back with it, whatever the
+    /// failure mode. The error is also logged.
     pub async fn cancel(self) -> Result<(), Error> {
         match self.wait {
             Some(mut wait) => wait.cancel().await,
@@ -178,8 +183,8 @@ impl Limiter {
 
     /// Takes permits, or a place in the queue for them.
     async fn take_or_queue(&self, key: Key, costs: Costs) -> Result<Reservation, Error> {
-        let patience = u64::try_from(self.inner.max_wait.as_micros()).unwrap_or(u64::MAX);
-        let mut waiter = Waiter::new(self, &key, &costs);
+        let patience = Patience(micros(self.inner.max_wait));
+        let mut waiter = Waiter::new(self, &key, &costs, patience);
         let (held, state) = {
             let revision = self.revision();
             waiter = match waiter.map(|waiter| Wait::take_over(waiter, || revision.hold())) {
@@ -189,7 +194,7 @@ impl Limiter {
                 Some(Err(waiter)) => Some(waiter),
                 None => None,
             };
-            let (patience, may_wait) = (Patience(patience), waiter.is_some());
+            let may_wait = waiter.is_some();
             let state = CheckState::enqueue(self, &revision, &key, &costs, patience, may_wait);
             (revision.hold(), state)
         };

@@ -6,31 +6,49 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::HeldRevision;
 use super::taken::Permits;
-use crate::algorithm::Place;
-use crate::{Costs, Decision};
+use crate::algorithm::{Patience, Place};
+use crate::{Costs, Decision, Error};
 
-/// The checks that have taken the same number of permits of a key, by the same numbers of its policy.
+/// The checks of a key that have taken the same permits and may wait for as long.
 ///
 /// A place belongs to the line, not to a check: the first check has the earliest place. When a check
 /// gives up, those behind it move up, and the last place is free. It is given back to the store, or
 /// kept for the next check if other processes have queued behind it.
 pub(super) struct Line {
-    revision: HeldRevision,
-    costs: Costs,
+    terms: Terms,
     /// Identifies the checks.
     tickets: u64,
     /// In order of arrival, with the wakers of those that were polled.
     waiting: VecDeque<(Ticket, Option<Waker>)>,
     /// In order of time: one for each check, and then those that are free.
     places: VecDeque<Reserved>,
-    is_giving_back: bool,
+    /// While free places are given back.
+    rounds: Option<watch::Receiver<Rounds>>,
+}
+
+/// What the checks of a line have in common, so that each may have the place of another.
+#[derive(Clone)]
+pub(super) struct Terms {
+    /// The numbers of the policy that decide them.
+    pub(super) revision: HeldRevision,
+    pub(super) costs: Costs,
+    pub(super) patience: Patience,
 }
 
 pub(super) type Ticket = u64;
+
+/// The progress in giving free places back. In each round those that are free are given back together.
+#[derive(Default)]
+pub(super) struct Rounds {
+    pub(super) ended: u64,
+    /// The last round that failed.
+    pub(super) failed: Option<(u64, Error)>,
+}
 
 /// Permits that were taken in advance.
 pub(super) struct Reserved {
@@ -49,25 +67,39 @@ pub(super) struct Kept(Arc<AtomicUsize>);
 
 /// When the turn of a check comes.
 pub(super) enum Turn {
-    /// At this time. With the waker of an earlier poll, which is dropped while no lock is held.
-    Later(Instant, Option<Waker>),
+    /// At this time.
+    Later(Instant),
     /// The permits are the check's own from now on.
     Now(Box<Reserved>, Moved),
 }
 
-/// The task of a check that may have another place than before, and has to look.
+/// The wakers that a change of a line is done with. They have to be used and dropped while no lock is
+/// held: a waker may drop a task with it, and that may give up a place of the same line.
 #[must_use = "the task would be late"]
 #[derive(Default)]
-pub(super) struct Moved(Option<Waker>);
+pub(super) struct Moved {
+    /// The task of a check that may have another place than before, and has to look.
+    next: Option<Waker>,
+    /// The waker of a check that has left the line.
+    own: Option<Waker>,
+}
+
+impl Terms {
+    fn is_same(&self, other: &Self) -> bool {
+        self.revision.is_same(&other.revision)
+            && self.costs == other.costs
+            && self.patience == other.patience
+    }
+}
 
 impl Line {
-    pub(super) fn new(revision: HeldRevision, costs: Costs) -> Self {
+    pub(super) fn new(terms: Terms) -> Self {
         let (waiting, places) = Default::default();
-        Self { revision, costs, tickets: 0, waiting, places, is_giving_back: false }
+        Self { terms, tickets: 0, waiting, places, rounds: None }
     }
 
-    pub(super) fn is_of(&self, revision: &HeldRevision, costs: &Costs) -> bool {
-        self.revision.is_same(revision) && self.costs == *costs
+    pub(super) fn is_of(&self, terms: &Terms) -> bool {
+        self.terms.is_same(terms)
     }
 
     /// Adds a check that has taken permits. Its place is free if an earlier one was.
@@ -90,17 +122,24 @@ impl Line {
         self.places.len() > self.waiting.len()
     }
 
-    /// Returns when the turn of a check comes. If it has come, the check leaves the line.
-    pub(super) fn poll(&mut self, ticket: Ticket, now: Instant, waker: Waker) -> Option<Turn> {
+    /// Returns when the turn of a check comes. If it has come, the check leaves the line. Otherwise
+    /// `waker` is exchanged for that of an earlier poll, for the caller to drop while no lock is held.
+    pub(super) fn poll(
+        &mut self,
+        ticket: Ticket,
+        now: Instant,
+        waker: &mut Option<Waker>,
+    ) -> Option<Turn> {
         let index = self.index(ticket)?;
         let due = self.places.get(index)?.due;
         if due > now {
             let (_, own) = self.waiting.get_mut(index)?;
-            return Some(Turn::Later(due, own.replace(waker)));
+            mem::swap(own, waker);
+            return Some(Turn::Later(due));
         }
-        self.waiting.remove(index);
+        let own = self.waiting.remove(index).and_then(|(_, own)| own);
         let reserved = self.places.remove(index)?;
-        Some(Turn::Now(Box::new(reserved), self.moved(index)))
+        Some(Turn::Now(Box::new(reserved), Moved { next: self.next(index), own }))
     }
 
     /// Returns when the turn of a check comes.
@@ -111,7 +150,7 @@ impl Line {
     /// Removes a check that does not wait any more. The last place is free then.
     pub(super) fn give_up(&mut self, ticket: Ticket, now: Instant) -> Moved {
         let Some(index) = self.index(ticket) else { return Moved::default() };
-        self.waiting.remove(index);
+        let own = self.waiting.remove(index).and_then(|(_, own)| own);
         if self.places.get(index).is_some_and(|place| place.due <= now) {
             // Its time has come, so the permits are used.
             self.places.remove(index);
@@ -119,13 +158,23 @@ impl Line {
             // Those who had queued behind it may have left too.
             free.kept = None;
         }
-        self.moved(index)
+        Moved { next: self.next(index), own }
     }
 
-    /// Returns true if there are free places to give back and nobody does so yet.
-    pub(super) fn starts_giving_back(&mut self) -> bool {
-        let has_more = self.places.iter().skip(self.waiting.len()).any(|free| free.kept.is_none());
-        has_more && !mem::replace(&mut self.is_giving_back, true)
+    /// If there are free places to give back: returns the progress in it, and what the caller has to
+    /// report it with if nobody gives them back yet.
+    pub(super) fn give_back(
+        &mut self,
+    ) -> Option<(watch::Receiver<Rounds>, Option<watch::Sender<Rounds>>)> {
+        if !self.places.iter().skip(self.waiting.len()).any(|free| free.kept.is_none()) {
+            return None;
+        }
+        if let Some(rounds) = &self.rounds {
+            return Some((rounds.clone(), None));
+        }
+        let (report, rounds) = watch::channel(Rounds::default());
+        self.rounds = Some(rounds.clone());
+        Some((rounds, Some(report)))
     }
 
     /// Takes out the free places that may be given back, the last one first, because the store does not
@@ -135,14 +184,16 @@ impl Line {
         let free = self.places.split_off(self.waiting.len()).into_iter().rev();
         let (kept, free): (Vec<_>, Vec<_>) = free.partition(|free| free.kept.is_some());
         self.places.extend(kept.into_iter().rev());
-        self.is_giving_back = !free.is_empty();
+        if free.is_empty() {
+            self.rounds = None;
+        }
         free
     }
 
     /// Keeps a place for a check of this process, because others have queued behind it.
     pub(super) fn keep(&mut self, reserved: Reserved) -> Moved {
         let index = self.insert(reserved);
-        self.moved(index)
+        Moved { next: self.next(index), own: None }
     }
 
     /// Free places may have become the last ones.
@@ -156,12 +207,12 @@ impl Line {
 
     /// Nothing is given back any more, maybe because a runtime has ended.
     pub(super) fn stop_giving_back(&mut self) {
-        self.is_giving_back = false;
+        self.rounds = None;
     }
 
     pub(super) fn is_empty(&mut self, now: Instant) -> bool {
         self.drop_late(now);
-        self.places.is_empty() && !self.is_giving_back
+        self.places.is_empty() && self.rounds.is_none()
     }
 
     fn insert(&mut self, reserved: Reserved) -> usize {
@@ -189,17 +240,19 @@ impl Line {
 
     /// The checks from this index on may have moved up. The first one that was polled has to look when its
     /// turn comes. It tells the next when it leaves the line, which is early enough.
-    fn moved(&mut self, index: usize) -> Moved {
-        Moved(self.waiting.iter_mut().skip(index).find_map(|(_, waker)| waker.take()))
+    fn next(&mut self, index: usize) -> Option<Waker> {
+        self.waiting.iter_mut().skip(index).find_map(|(_, waker)| waker.take())
     }
 }
 
 impl Moved {
     /// Wakes the task, while no lock is held.
     pub(super) fn wake(self) {
-        if let Some(waker) = self.0 {
-            waker.wake();
+        let Self { next, own } = self;
+        if let Some(next) = next {
+            next.wake();
         }
+        drop(own);
     }
 }
 

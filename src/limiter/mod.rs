@@ -206,6 +206,13 @@ impl Limiter {
     /// [`cache_denials`](LimiterBuilder::cache_denials) allows. Limiters of the same policy on this
     /// store and its clones do not.
     ///
+    /// Checks that wait, as in [`acquire`](Self::acquire), have taken their permits before, and proceed at
+    /// their times. Until then a key can get twice its rate. A process may keep a place that a check has
+    /// given up for its next one, if other processes have queued behind it. It drops such places of the
+    /// key if it resets the key itself. After a reset by another process, a check that takes one over
+    /// waits for its time: at most as long as the [`queue`](crate::Quota::queue) or
+    /// [`max_wait`](LimiterBuilder::max_wait) allowed when it was taken.
+    ///
     /// # Errors
     ///
     /// If the store failed, for any failure mode.

@@ -10,8 +10,9 @@ use foldhash::quality::RandomState;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::line::{Kept, Line};
-use super::{HeldRevision, Limiter};
+use super::Limiter;
+use super::line::{Kept, Line, Terms};
+use crate::algorithm::Patience;
 use crate::{Costs, Key};
 
 /// The checks of a limiter that wait, or may have to, in this process.
@@ -29,7 +30,7 @@ pub(super) struct Waiters {
 #[derive(Default)]
 struct OfKey {
     count: usize,
-    /// Nearly always one: checks with other costs have others.
+    /// Nearly always one: checks with other costs have others, or with another patience.
     lines: SmallVec<[Line; 1]>,
 }
 
@@ -38,6 +39,7 @@ pub(crate) struct Waiter {
     pub(super) limiter: Limiter,
     pub(super) key: Key,
     pub(super) costs: Costs,
+    pub(super) patience: Patience,
     /// When the check started.
     pub(super) since: Instant,
     /// Whether there was a place of another check that has given up.
@@ -54,22 +56,21 @@ impl Waiters {
         Self { most, most_per_key, count, kept, hasher, shards: Default::default() }
     }
 
-    /// Uses the line of checks of a key that cost the same, by the same numbers of the policy.
+    /// Uses the line of checks of a key that have these terms.
     pub(super) fn with_line<T>(
         &self,
         key: &Key,
-        revision: &HeldRevision,
-        costs: &Costs,
+        terms: &Terms,
         with: impl FnOnce(&mut Line) -> T,
     ) -> T {
         let mut ended = Vec::new();
         let mut shard = self.shard(key);
         let of_key = shard.entry(key.clone()).or_default();
-        if let Some(line) = of_key.lines.iter_mut().find(|line| line.is_of(revision, costs)) {
+        if let Some(line) = of_key.lines.iter_mut().find(|line| line.is_of(terms)) {
             return with(line);
         }
         of_key.drop_empty(&mut ended);
-        let mut line = Line::new(revision.clone(), costs.clone());
+        let mut line = Line::new(terms.clone());
         let result = with(&mut line);
         of_key.lines.push(line);
         drop(shard);
@@ -169,10 +170,15 @@ impl OfKey {
 
 impl Waiter {
     /// Returns `None` if too many wait, of the limiter or of the key.
-    pub(crate) fn new(limiter: &Limiter, key: &Key, costs: &Costs) -> Option<Self> {
+    pub(crate) fn new(
+        limiter: &Limiter,
+        key: &Key,
+        costs: &Costs,
+        patience: Patience,
+    ) -> Option<Self> {
         let may_take_over = limiter.inner.waiters.enter(key)?;
         let (limiter, key, costs) = (limiter.clone(), key.clone(), costs.clone());
-        Some(Self { limiter, key, costs, since: Instant::now(), may_take_over })
+        Some(Self { limiter, key, costs, patience, since: Instant::now(), may_take_over })
     }
 }
 

@@ -6,18 +6,18 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::adjust::no_runtime;
-use super::line::{Line, Reserved, Ticket, Turn};
+use super::line::{Line, Reserved, Rounds, Terms, Ticket, Turn};
 use super::taken::{Permits, Taken, micros};
 use super::waiters::Waiter;
 use super::{HeldRevision, Limiter, Revision};
 use crate::store::{Leaving, Op};
 use crate::verdict::{Verdict, Waiting};
-use crate::{Costs, Decision, Error, Key};
+use crate::{Decision, Error, Key};
 
 /// An allowed check that waits. If it is dropped before its time, the checks behind it in this process
 /// move up, and the last place is given back.
@@ -34,14 +34,14 @@ pub(crate) struct Wait {
 #[derive(Clone)]
 struct LineHandle {
     limiter: Limiter,
-    revision: HeldRevision,
     key: Key,
-    costs: Costs,
+    terms: Terms,
 }
 
 /// Gives the free places of a line back.
 struct GivingBack {
     line: LineHandle,
+    rounds: watch::Sender<Rounds>,
     has_ended: bool,
     _leaving: Leaving,
 }
@@ -87,7 +87,7 @@ impl Wait {
             return Err(waiter);
         };
         let limiter = &line.limiter;
-        limiter.inner.count(limiter.held(&line.revision), &decision);
+        limiter.inner.count(limiter.held(&line.terms.revision), &decision);
         let waiter = Some((waiter, ticket));
         Ok((decision, Self { line, waiter, sleep: None, permits: None }))
     }
@@ -100,10 +100,9 @@ impl Wait {
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some((_, ticket)) = self.waiter {
-            let (now, waker) = (Instant::now(), cx.waker().clone());
-            match self.line.with(|line| line.poll(ticket, now, waker)) {
-                Some(Turn::Later(due, earlier_waker)) => {
-                    drop(earlier_waker);
+            let (now, mut waker) = (Instant::now(), Some(cx.waker().clone()));
+            match self.line.with(|line| line.poll(ticket, now, &mut waker)) {
+                Some(Turn::Later(due)) => {
                     // It may have moved up.
                     let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
                     if sleep.deadline() != due {
@@ -133,24 +132,30 @@ impl Wait {
 
     /// Gives up, and waits for the store. Another check may get the place.
     pub(super) async fn cancel(&mut self) -> Result<(), Error> {
-        match self.give_up() {
-            Some(given_back) => given_back.await.unwrap_or_else(|_| Err(no_runtime())),
-            None => Ok(()),
+        let Some(mut rounds) = self.give_up() else { return Ok(()) };
+        let before = rounds.borrow().ended;
+        // The place is part of the next round if it is not part of the one in flight. An error says that
+        // there are no more rounds.
+        let _ = rounds.wait_for(|rounds| rounds.ended >= before + 2).await;
+        match &rounds.borrow().failed {
+            Some((round, error)) if *round > before => Err(error.clone()),
+            _ => Ok(()),
         }
     }
 
-    fn give_up(&mut self) -> Option<JoinHandle<Result<(), Error>>> {
+    /// Returns the progress in giving the place back, if that is possible.
+    fn give_up(&mut self) -> Option<watch::Receiver<Rounds>> {
         let (waiter, ticket) = self.waiter.take()?;
         self.line.with(|line| line.give_up(ticket, Instant::now())).wake();
-        let given_back = self.line.give_back();
+        let rounds = self.line.give_back();
         // Only now, because the line is deleted when nobody waits, unless places are given back.
         drop(waiter);
-        given_back
+        rounds
     }
 
     /// The revision that decided the check.
     pub(crate) fn revision(&self) -> &Revision {
-        self.line.limiter.held(&self.line.revision)
+        self.line.revision()
     }
 }
 
@@ -162,18 +167,26 @@ impl Drop for Wait {
 
 impl LineHandle {
     fn new(waiter: &Waiter, revision: HeldRevision) -> Self {
-        let Waiter { limiter, key, costs, .. } = waiter;
-        Self { limiter: limiter.clone(), revision, key: key.clone(), costs: costs.clone() }
+        let Waiter { limiter, key, costs, patience, .. } = waiter;
+        let terms = Terms { revision, costs: costs.clone(), patience: *patience };
+        Self { limiter: limiter.clone(), key: key.clone(), terms }
+    }
+
+    fn revision(&self) -> &Revision {
+        self.limiter.held(&self.terms.revision)
     }
 
     fn with<T>(&self, with: impl FnOnce(&mut Line) -> T) -> T {
-        self.limiter.inner.waiters.with_line(&self.key, &self.revision, &self.costs, with)
+        self.limiter.inner.waiters.with_line(&self.key, &self.terms, with)
     }
 
-    /// What gives a place back.
+    /// What gives a place back. The store takes it back only if the bucket is full when the place says.
+    /// After a reset by another process, that is the case only if the bucket is full at the same
+    /// microsecond by chance. Then at most as many permits too many are given back as the places of this
+    /// process have.
     fn taken_back(&self, reserved: &Reserved) -> Op {
         let Reserved { permits, place, .. } = reserved;
-        let whole = &self.limiter.held(&self.revision).limits;
+        let whole = &self.revision().limits;
         let left = |quota| permits.left(quota);
         let delay = micros(self.limiter.timeout());
         let mut place = permits.limits(whole).leaving(place, left, delay);
@@ -182,44 +195,41 @@ impl LineHandle {
     }
 
     fn taken(&self, permits: Permits) -> Taken {
-        let Self { limiter, revision, key, .. } = self;
-        Taken { limiter: limiter.clone(), revision: revision.clone(), key: key.clone(), permits }
+        let Self { limiter, key, terms } = self;
+        let (limiter, revision, key) = (limiter.clone(), terms.revision.clone(), key.clone());
+        Taken { limiter, revision, key, permits }
     }
 
-    /// Gives free places back, unless there are none, or another task does.
-    fn give_back(&self) -> Option<JoinHandle<Result<(), Error>>> {
-        if !self.with(Line::starts_giving_back) {
-            return None;
-        }
-        let leaving = self.limiter.registry().leaving();
-        let mut give_back = GivingBack { line: self.clone(), has_ended: false, _leaving: leaving };
-        if !self.limiter.held(&self.revision).backend.is_remote() {
+    /// Gives free places back, unless there are none, or another task does. Returns the progress.
+    fn give_back(&self) -> Option<watch::Receiver<Rounds>> {
+        let (progress, report) = self.with(Line::give_back)?;
+        let Some(rounds) = report else { return Some(progress) };
+        let (line, _leaving) = (self.clone(), self.limiter.registry().leaving());
+        let mut give_back = GivingBack { line, rounds, has_ended: false, _leaving };
+        if !self.revision().backend.is_remote() {
             // Such a store decides at once, whatever is left of the task's budget.
             let give_back = pin!(unconstrained(async move { give_back.run().await }));
             let _ = give_back.poll(&mut Context::from_waker(Waker::noop()));
-            return None;
+            return Some(progress);
         }
         match Handle::try_current() {
-            Ok(runtime) => Some(runtime.spawn(async move { give_back.run().await })),
-            Err(_) => {
-                self.limiter.not_charged(self.limiter.held(&self.revision), &no_runtime());
-                None
-            }
+            Ok(runtime) => drop(runtime.spawn(async move { give_back.run().await })),
+            Err(_) => self.limiter.not_charged(self.revision(), &no_runtime()),
         }
+        Some(progress)
     }
 }
 
 impl GivingBack {
     /// One place after the other, but all in one call.
-    async fn run(&mut self) -> Result<(), Error> {
-        let mut result = Ok(());
+    async fn run(&mut self) {
         loop {
             let free = self.line.with(|line| line.take_free(Instant::now()));
             if free.is_empty() {
                 self.has_ended = true;
-                return result;
+                return;
             }
-            let mut taken_back = 0;
+            let (mut taken_back, mut failed) = (0, None);
             for (reserved, verdict) in self.leave(free).await {
                 match verdict {
                     Ok(verdict) if verdict.is_allowed() => taken_back += 1,
@@ -230,26 +240,29 @@ impl GivingBack {
                     // The key was reset, or got permits back: nobody has to wait for so long.
                     Ok(_) => self.line.with(Line::forget_free),
                     Err(error) => {
-                        let LineHandle { limiter, revision, .. } = &self.line;
-                        limiter.not_charged(limiter.held(revision), &error);
-                        result = Err(error);
+                        self.line.limiter.not_charged(self.line.revision(), &error);
+                        failed = Some(error);
                     }
                 }
             }
             if taken_back > 0 {
                 self.line.with(Line::retry_free);
             }
+            self.rounds.send_modify(|rounds| {
+                rounds.ended += 1;
+                rounds.failed = failed.map(|error| (rounds.ended, error)).or(rounds.failed.take());
+            });
         }
     }
 
     /// Returns the verdict on each place: it is allowed if the store has taken the place back. All are sent together, in
     /// this order.
     async fn leave(&self, free: Vec<Reserved>) -> Vec<(Reserved, Result<Verdict, Error>)> {
-        let LineHandle { limiter, revision, key, .. } = &self.line;
+        let LineHandle { limiter, key, terms } = &self.line;
         let leave = |reserved: Reserved| {
             let op = self.line.taken_back(&reserved);
             let left: Pin<Box<dyn Future<Output = _> + Send>> =
-                Box::pin(limiter.apply(revision, key.clone(), op, true));
+                Box::pin(limiter.apply(&terms.revision, key.clone(), op, true));
             (Some(reserved), left)
         };
         let mut leaving: Vec<_> = free.into_iter().map(leave).collect();
@@ -281,6 +294,8 @@ impl Drop for GivingBack {
     fn drop(&mut self) {
         if !self.has_ended {
             self.line.with(Line::stop_giving_back);
+            let failed = Some((u64::MAX, no_runtime()));
+            self.rounds.send_modify(|rounds| rounds.failed = failed);
         }
         self.line.limiter.inner.waiters.clean_up(&self.line.key);
     }

@@ -1,9 +1,9 @@
 //! Checks that wait for their permits, and requests that wait in the layer.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -11,8 +11,8 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use fleetlimit::resolve::Global;
 use fleetlimit::{
-    Costs, Decision, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
-    Reservation, Source,
+    Costs, Decision, ErrorKind, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore, Reservation, Source,
 };
 use futures_util::future::join_all;
 use http::StatusCode;
@@ -184,6 +184,25 @@ async fn a_place_that_is_given_up_after_a_reset_delays_nobody() {
     assert_eq!(take().await.delay(), Duration::ZERO);
 }
 
+/// A process does not learn of a reset by another one.
+#[tokio::test(start_paused = true)]
+async fn a_place_from_before_a_reset_by_another_process_gives_nothing_back_and_delays_one_caller() {
+    let store = MemoryStore::new();
+    let quota = Quota::per_second(5).queue(10 * SECOND);
+    let [here, other] = [(); 2].map(|()| Limiter::new(store.clone(), quota).unwrap());
+    let take = async |cost| here.reserve("key", Costs::new(cost)).await.unwrap();
+    let [_first, second, large] = [take(1).await, take(1).await, take(2).await];
+    drop(second);
+    advance(SECOND / 20).await;
+    other.reset("key").await.unwrap();
+    let late = take(1).await;
+    assert_eq!(late.delay(), SECOND * 3 / 20, "the place of the second");
+    assert_eq!(take(1).await.delay(), Duration::ZERO, "the next has what the reset gave");
+    drop((late, large));
+    let left = other.peek("key").await.unwrap();
+    assert_eq!((left.remaining(), left.reset_after()), (0, SECOND / 5));
+}
+
 /// A check every `pause`, whose caller gives up after `patience`. Returns the numbers of those that
 /// proceed, in this order.
 async fn proceeding(
@@ -232,6 +251,59 @@ async fn on_redis_callers_that_give_up_do_not_starve_the_others() {
     let served = proceeding(&limiter, millis(10), millis(400), 600).await;
     assert!(served.len() >= 135, "{} of 150", served.len());
     assert!(served.is_sorted(), "in order of arrival: {served:?}");
+}
+
+/// The layer waits only in queues, but `acquire` for any bucket.
+#[tokio::test(start_paused = true)]
+async fn a_request_does_not_take_over_a_place_for_which_only_acquire_waits() {
+    let policy = Policy::new("test")
+        .quota("queue", Quota::per_second(5).queue(10 * SECOND))
+        .quota("bucket", Quota::per_minute(1));
+    let builder = Limiter::builder(MemoryStore::new(), policy).max_wait(600 * SECOND);
+    let limiter = builder.build().unwrap();
+    let take = async |cost| limiter.reserve("global", Costs::new(cost)).await.unwrap();
+    let [_first, second, _behind] = [take(1).await, take(1).await, take(2).await];
+    assert_eq!(second.delay(), 60 * SECOND);
+    // Its place is kept.
+    second.cancel().await.unwrap();
+    let service = RateLimitLayer::new(limiter.clone(), Global)
+        .layer(service_fn(async |_: Request| Ok::<_, Infallible>(StatusCode::OK.into_response())));
+    let start = Instant::now();
+    let response = service.oneshot(request()).await.unwrap();
+    let result = (response.status(), start.elapsed());
+    assert_eq!(result, (StatusCode::TOO_MANY_REQUESTS, Duration::ZERO));
+    assert_eq!(take(1).await.delay(), 60 * SECOND, "the place of the second");
+}
+
+/// Such as the waker of a task that is dropped with it.
+struct DropsReservation(#[expect(dead_code, reason = "it is dropped")] Mutex<Option<Reservation>>);
+
+impl Wake for DropsReservation {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn a_waker_whose_destructor_gives_up_a_place_of_the_same_key_causes_no_deadlock() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let scenario = async move {
+        let limiter = limiter(Quota::per_second(5).queue(10 * SECOND));
+        let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+        let [_first, second, third] = [take().await, take().await, take().await];
+        let drops = Arc::new(DropsReservation(Mutex::new(Some(third))));
+        let mut waiting = Box::pin(second.wait());
+        let waker = drops.clone().into();
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        // The line and the timer have clones, until the time has come.
+        drop((drops, waker));
+        sleep(SECOND / 5).await;
+        let _ = waiting.await;
+        sender.send(take().await.delay()).unwrap();
+    };
+    std::thread::spawn(|| {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().start_paused(true).build().unwrap().block_on(scenario);
+    });
+    assert_eq!(receiver.recv_timeout(BOUND), Ok(SECOND / 5), "the place of the third");
 }
 
 /// The application drops its requests in any order.
@@ -575,6 +647,37 @@ async fn a_place_whose_caller_gave_up_before_the_reply_is_given_back() {
     // Before the reply has arrived.
     wait_until("it is taken", BOUND, async || debt().await > 86_400 * SECOND).await;
     wait_until("it is given back", BOUND, async || debt().await <= 86_400 * SECOND).await;
+}
+
+/// Another task may be giving places back already.
+#[tokio::test]
+async fn a_cancelled_place_is_given_back_when_cancel_returns_while_others_are_given_back() {
+    let queue = DailyQueue::start().await;
+    let (limiter, proxy) = (&queue.limiter, &queue.proxy);
+    let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let [second, third, fourth] = [reserve().await, reserve().await, reserve().await];
+    assert!(queue.debt().await > 3 * 86_400 * SECOND);
+    proxy.delay(Duration::from_millis(300));
+    drop(fourth);
+    // Its call is in flight, so the next place is part of another.
+    let given_back = async || queue.debt().await <= 3 * 86_400 * SECOND;
+    wait_until("one is given back", BOUND, given_back).await;
+    drop(third);
+    second.cancel().await.unwrap();
+    assert!(queue.debt().await <= 86_400 * SECOND, "{:?}", queue.debt().await);
+}
+
+/// Of a process that ends, for example.
+#[test]
+fn a_place_that_nothing_can_give_back_is_an_error_of_cancel() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let queue = runtime.block_on(DailyQueue::start());
+    let waiting = runtime.block_on(queue.limiter.reserve("key", Costs::new(1))).unwrap();
+    assert!(!waiting.delay().is_zero());
+    let mut cancelled = Box::pin(waiting.cancel());
+    let polled = cancelled.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Err(error)) = polled else { panic!("{polled:?}") };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
 
 struct Flag(AtomicBool);

@@ -366,8 +366,9 @@
 //! A cost above the estimate can exceed what is left. Then the key is in debt, and denied until the
 //! debt is repaid. A bucket keeps the debt whole: with 10,000 tokens per minute, a response of 50,000 is
 //! followed by four minutes of denials, and a hundred concurrent responses hold to the limit as well, on
-//! average. [`Quota::debt_up_to`] limits the debt, and so the wait. The windows forget a debt when they end:
-//! see [`Limiter::charge`]. Outside of a layer, use [`Limiter::charge`] and [`Limiter::credit`].
+//! average. [`Quota::debt_up_to`] limits the debt, and so the wait. A window forgets a debt when it
+//! ends, a sliding window at the end of the next period: see [`Limiter::charge`]. Outside of a layer, use
+//! [`Limiter::charge`] and [`Limiter::credit`].
 //!
 //! # Algorithms
 //!

@@ -24,8 +24,9 @@ impl Limiter {
     /// A window forgets a debt: a [fixed](crate::Quota::fixed_window) or
     /// [calendar](crate::Quota::calendar) window when it ends, a window in
     /// [blocks](crate::Quota::sliding_blocks) when the permits are older than the window, and a [sliding
-    /// window](crate::Quota::sliding_window) two periods later at most. So permits that are charged in a
-    /// window count in that window, and only there. Use a bucket if a debt has to be repaid.
+    /// window](crate::Quota::sliding_window) at the end of the next period, so two periods later at most.
+    /// Permits that are charged count there for as long as those of checks. Use a bucket if a debt has to
+    /// be repaid.
     ///
     /// A charge is sent in the same calls as the checks. It is not applied if the future is dropped
     /// before the charge was sent to the store. A layer can

@@ -229,8 +229,9 @@ impl Limiter {
     ///
     /// Buckets are not reset. **Used permits stay used**: after 3 of 3, a limit that is raised to 6
     /// leaves 3 immediately; after 5 of 6, one that is lowered to 3 denies until only 2 are used. A
-    /// bucket refills at the old rate until the next check that is allowed to take permits, and the
-    /// waits of its denials say so.
+    /// check of a bucket waits at most until what is used above the new burst has refilled, and then
+    /// its own permits. A bucket refills at the old rate until the next check that is allowed to take
+    /// permits, and the waits of its denials say so.
     ///
     /// Only this process is updated: call `update` in every process. Until then the others use the
     /// old numbers. Meanwhile a key gets at most the larger burst and the larger rate. If the

@@ -73,7 +73,10 @@ end
 -- If nothing follows it, it is read only when it is needed.
 ring@ = ring@ or sub(value, -4 * blocks@)
 --@ back@
-newest@ = newest@ - math.floor((now + back) / width@) + math.floor(now / width@)
+do
+  local turns = math.floor((now + back) / width@) - math.floor(now / width@)
+  newest@, last@ = newest@ - turns, last@ - turns * width@
+end
 --@ store@
 if level@ > used@ then
   last@ = (newest@ + blocks@ + 1) * width@

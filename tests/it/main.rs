@@ -7,6 +7,7 @@ mod any_store;
 mod blocks;
 mod calendars;
 mod charges;
+mod clock_expiry;
 mod clock_steps;
 mod cluster;
 mod connections;

@@ -374,6 +374,18 @@ fn a_part_of_a_bucket_refills_as_slowly_as_it_is_small() {
     }
 }
 
+/// The part holds 3 permits, and each of its refills has 10.
+#[test]
+fn a_part_of_a_bucket_repays_a_debt_with_all_permits_of_its_refill() {
+    let quota = Quota::per_minute(30).burst(9).interval_refill();
+    let third = limits(&[("q", quota)]).divided(&|permits| permits / 3).unwrap();
+    let mut standing = third.standing(None, NOW);
+    let _ = third.adjust(&mut standing, &third.debit(&12));
+    let state = third.state(&standing, None, NOW);
+    let after = third.peek(&third.standing(Some(&state), NOW + 60_000_000));
+    assert_eq!(after.numbers.remaining, 1);
+}
+
 #[test]
 fn a_part_of_a_bucket_lends_a_part() {
     let lends = limit(Quota::per_second(9).borrow_up_to(30));

@@ -8,7 +8,7 @@ use fleetlimit::{
 };
 use tokio::task::JoinSet;
 
-use crate::common::{BOUND, Cluster, Server, wait_until};
+use crate::common::{BOUND, Clock, Cluster, Server, wait_until};
 use crate::exact::{test_limiter, test_limiter_builder, uncached};
 use crate::settlement::poll_once;
 
@@ -80,6 +80,26 @@ async fn nothing_is_lent_to_a_key_without_a_permit() {
     assert!(limiter.check_cost("key", 5).await.unwrap().is_denied());
     let wait = limiter.peek("key").await.unwrap().refill_after();
     assert!(wait <= Duration::from_secs(86_400 / 10), "{wait:?}: it was charged");
+}
+
+/// The client would say so anyway, too.
+#[tokio::test]
+async fn the_server_repays_a_debt_with_all_permits_of_a_refill_that_the_bucket_does_not_hold() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let server = Server::start().await;
+    let mut clock = Clock::start(&server).await;
+    let quota = Quota::per_minute(30).burst(10).interval_refill();
+    for (name, policy) in [
+        ("alone", Policy::new("test").quota("q", quota)),
+        ("with-others", policy().quota("q", quota)),
+    ] {
+        let limiter = uncached(clock.store(name), policy);
+        limiter.charge("key", 55).await.unwrap();
+        clock.advance(2 * MINUTE).await;
+        assert!(limiter.check_cost("key", 10).await.unwrap().is_allowed(), "{name}");
+        let last = remaining(&limiter, "key").await.pop();
+        assert_eq!(last, Some(0), "{name}: it was charged");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

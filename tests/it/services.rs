@@ -116,6 +116,9 @@ async fn errors_distinguish_denials_rejections_and_errors_of_the_inner_service()
     let rejected = call(7).await.unwrap_err().unwrap_rate_limit();
     assert_eq!((rejected.kind(), rejected.is_transient()), (ErrorKind::Rejected, false));
     assert_eq!((rejected.decision(), rejected.to_string()), (None, "rejected".to_owned()));
+    let response = rejected.response();
+    let caching = response.headers().get("cache-control");
+    assert_eq!((response.status().as_u16(), caching), (400, Some(&"no-store".parse().unwrap())));
 
     assert_eq!(call(0).await.unwrap(), 0, "skipped");
     assert_eq!(call(1).await.unwrap(), 1, "denied and rejected requests are not charged");

@@ -195,9 +195,10 @@ impl Quota {
     /// take beyond that is forgiven.
     ///
     /// A debt is what is in use beyond what checks can take. Without this, it is kept whole, up to what can be
-    /// represented exactly: at least ten times the capacity. So whoever spends five times the limit at once
-    /// waits five times as long, and the limit holds on average. A limit of the debt bounds the wait instead,
-    /// and lets more through. With 0 there are no debts: a charge takes at most what is left. What is forgiven
+    /// represented exactly: at least ten times the capacity. So whoever spends five times the limit of a bucket
+    /// at once waits five times as long, and the limit holds on average. (Windows forget a debt: see
+    /// [`Limiter::charge`](crate::Limiter::charge).) A limit of the debt bounds the wait instead, and lets more
+    /// through. With 0 there are no debts: a charge takes at most what is left. What is forgiven
     /// is counted by the metric `fleetlimit.charges.forgiven`, and logged.
     ///
     /// ```

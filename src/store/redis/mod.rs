@@ -26,6 +26,7 @@ mod membership;
 mod node;
 mod node_queue;
 mod opened;
+mod overload;
 mod packed;
 mod policy;
 mod presence;

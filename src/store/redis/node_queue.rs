@@ -248,18 +248,24 @@ impl NodeQueue {
                 state.queue.abandoned(sent);
                 Fault::Failed
             }
-            End::Replied { sent, at, is_good } => match state.queue.replied(sent, at) {
-                true => Fault::Late,
-                false if is_good => {
-                    let probed = state.breaker.succeeded(sent.at());
-                    drop(state);
-                    if probed != Probed::Works {
-                        self.log(&probed, None);
-                    }
-                    return;
+            End::Replied { sent, at, is_good } => {
+                let is_late = state.queue.replied(sent, at);
+                if let Some(round_trip) = state.queue.busy_round_trip() {
+                    self.connections.overload.replied(round_trip, at);
                 }
-                false => Fault::Failed,
-            },
+                match is_late {
+                    true => Fault::Late,
+                    false if is_good => {
+                        let probed = state.breaker.succeeded(sent.at());
+                        drop(state);
+                        if probed != Probed::Works {
+                            self.log(&probed, None);
+                        }
+                        return;
+                    }
+                    false => Fault::Failed,
+                }
+            }
         };
         self.unlock_and_report(state, fault, || batch.any_bucket());
     }
@@ -313,15 +319,18 @@ impl NodeQueue {
 
     /// A probe has ended. Returns when the next starts, unless the server works.
     pub(super) fn probed(&self, result: Result<(), Error>) -> Option<Instant> {
-        let server = self.connections.server();
-        let result = result.map_err(|error| error.with_server(server));
-        let (now, error) = (Instant::now(), result.as_ref().err().cloned());
-        let (probed, unsent) = {
+        let (server, now) = (self.connections.server(), Instant::now());
+        let (probed, unsent, error) = {
             let mut state = self.state();
+            let result = result.map_err(|error| match error.kind() {
+                ErrorKind::Timeout => too_late(server, self.is_overloaded(&state.queue, now)),
+                _ => error.with_server(server),
+            });
+            let probe_error = result.as_ref().err().cloned();
             let probed = state.breaker.probed(result, now, random::unit());
             let opens = matches!(probed, Probed::Opens { .. });
             let error = state.breaker.open_error().filter(|_| opens).cloned();
-            (probed, error.map(|error| (state.queue.take_all(), error)))
+            (probed, error.map(|error| (state.queue.take_all(), error)), probe_error)
         };
         if let Some((batches, error)) = unsent {
             batches.iter().for_each(|batch| batch.fail(|| error.clone()));
@@ -376,7 +385,13 @@ impl NodeQueue {
     /// checks are too many for a server that works.
     pub(super) fn earliest_deadline(&self) -> (Instant, bool) {
         let (now, state) = (Instant::now(), self.state());
-        (state.queue.earliest_deadline(now), state.queue.is_answering(now))
+        let is_overloaded = state.queue.is_answering(now) || self.is_overloaded(&state.queue, now);
+        (state.queue.earliest_deadline(now), is_overloaded)
+    }
+
+    /// Whether calls are late because this process makes too many.
+    fn is_overloaded(&self, queue: &QueueState, now: Instant) -> bool {
+        self.connections.overload.explains_delay(queue.timeout(), now)
     }
 
     /// Runs a task that outlives the check that starts it.
@@ -390,7 +405,8 @@ impl NodeQueue {
     }
 
     fn unsent(&self, queue: &QueueState, now: Instant) -> Error {
-        too_late(self.connections.server(), queue.is_answering(now))
+        let is_overloaded = queue.is_answering(now) || self.is_overloaded(queue, now);
+        too_late(self.connections.server(), is_overloaded)
     }
 
     /// Builds the calls of the checks that wait, as a flusher does before it sends them.
@@ -429,7 +445,10 @@ impl Drop for NodeQueue {
 
 impl Timer for NodeQueue {
     fn fire(self: Arc<Self>, now: Instant) -> Option<Instant> {
-        let fired = self.state().queue.fire(now)?;
+        let (fired, is_overloaded) = {
+            let mut state = self.state();
+            (state.queue.fire(now)?, self.is_overloaded(&state.queue, now))
+        };
         if fired.starts {
             self.spawn_flusher();
         }
@@ -437,8 +456,8 @@ impl Timer for NodeQueue {
             self.report(Fault::Late, &fired.batches);
         }
         let error = |slot, was_sent| match (self.topology.server(slot), was_sent) {
-            (server, true) => too_late(&server, fired.is_busy),
-            (server, false) => too_late(&server, fired.is_answering),
+            (server, true) => too_late(&server, is_overloaded),
+            (server, false) => too_late(&server, is_overloaded || fired.is_answering),
         };
         let next = fired.batches.iter().filter_map(|batch| batch.expire(now, error)).min();
         self.state().queue.rearm(now, next)

@@ -418,6 +418,29 @@ mod tests {
         }
     }
 
+    /// Each timeout has a queue and a breaker of its own. Otherwise those whose breaker overload opens would
+    /// be without a limit in the failure mode `Open`.
+    #[tokio::test]
+    async fn a_probe_that_is_late_shows_overload_if_any_queue_keeps_the_server_busy() {
+        let queues = Queues::new(Topology::new(Connector::url("redis://127.0.0.1:1").unwrap()));
+        let policies = [1, 2].map(|seconds| RedisPolicy::for_tests(Duration::from_secs(seconds)));
+        let queue = |policy: &Arc<RedisPolicy>| queues.queue(0, policy.timeout).unwrap();
+        let [busy, other] = policies.each_ref().map(queue);
+        let key = Key::from("key");
+        let after_probe = |queue: &Arc<NodeQueue>, policy| {
+            queue.returned(End::Lost(queue.sent(1, Instant::now())), &Batch::default());
+            queue.probed(Err(timed_out(queue.connections.server())));
+            queue.admit(policy, &key, 0).unwrap_err().kind()
+        };
+        assert_eq!(after_probe(&other, &policies[1]), ErrorKind::Timeout, "an outage");
+        let _waits = busy.add(&policies[0], &key, 0, &Op::Peek, Waker::noop()).unwrap();
+        let (sent, at) = (busy.sent(1, Instant::now()), Instant::now());
+        busy.returned(End::Replied { sent, at, is_good: true }, &Batch::default());
+        for (queue, policy) in [&busy, &other].into_iter().zip(&policies) {
+            assert_eq!(after_probe(queue, policy), ErrorKind::Overloaded, "{:?}", policy.timeout);
+        }
+    }
+
     /// A subscriber may check with the same limiter.
     #[tokio::test]
     async fn what_a_queue_logs_when_it_ends_is_logged_without_locks() {

@@ -65,8 +65,6 @@ pub(super) struct Fired {
     pub(super) is_silent: bool,
     /// Whether those that have not been sent are too many for a server that works.
     pub(super) is_answering: bool,
-    /// Whether those that have been sent are: others wait, or more than hardly anything is in flight.
-    pub(super) is_busy: bool,
 }
 
 /// How much a queue holds.
@@ -231,6 +229,12 @@ impl QueueState {
         self.window.is_answering(now)
     }
 
+    /// The shortest round trip, if checks wait or more than hardly anything is in flight.
+    pub(super) fn busy_round_trip(&self) -> Option<Duration> {
+        let is_busy = self.has_waiting() || !self.window.is_drained();
+        self.window.shortest_round_trip().filter(|_| is_busy)
+    }
+
     /// How long a probe may take.
     pub(super) fn probe_patience(&self, now: Instant) -> Duration {
         self.window.probe_patience(now)
@@ -293,8 +297,7 @@ impl QueueState {
         }
         let batches = self.sent.iter().cloned().chain(self.waiting()).collect();
         let (is_silent, is_answering) = (self.window.is_silent(now), self.is_answering(now));
-        let is_busy = is_answering && (self.has_waiting() || !self.window.is_drained());
-        Some(Fired { batches, starts, is_silent, is_answering, is_busy })
+        Some(Fired { batches, starts, is_silent, is_answering })
     }
 
     /// When to fire again. `next` is the earliest deadline of the batches that the timer found.
@@ -410,13 +413,14 @@ mod tests {
         let sent = start_alone(&mut queue, start);
         queue.replied(sent, start + MS);
         queue.end_alone();
+        assert_eq!(queue.busy_round_trip(), None);
         (0..2).for_each(|_| queue.reserve(start + MS));
         join(&mut queue, start + MS);
+        assert_eq!(queue.busy_round_trip(), Some(MS));
         for (ms, is_overloaded) in [(50, true), (51, false)] {
             let now = start + ms * MS;
             queue.timer = Some(now);
-            let Fired { is_answering, is_busy, .. } = queue.fire(now).unwrap();
-            assert_eq!([is_answering, is_busy], [is_overloaded; 2], "after {ms} ms");
+            assert_eq!(queue.fire(now).unwrap().is_answering, is_overloaded, "after {ms} ms");
         }
     }
 

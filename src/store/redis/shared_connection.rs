@@ -18,6 +18,7 @@ use super::connection::{Connection, Disconnection};
 use super::connection_settings::ConnectionSettings;
 use super::connector::{CONNECT_TIMEOUT, Connector, Origin};
 use super::lifecycle::{Established, Lifecycle, Step};
+use super::overload::Overload;
 use super::queue::no_runtime;
 use super::runtime_end::{self, EndWatch};
 use super::timer;
@@ -53,6 +54,7 @@ pub(super) struct ConnectionSet {
     runtimes: Arc<Mutex<Runtimes>>,
     one_key_per_call: AtomicBool,
     pub(super) breaker_log: BreakerLog,
+    pub(super) overload: Overload,
     pub(super) metrics: Arc<ServerMetrics>,
 }
 
@@ -70,8 +72,8 @@ impl ConnectionSet {
     pub(super) fn new(connector: Arc<Connector>, settings: ConnectionSettings) -> Self {
         let metrics = Arc::new(ServerMetrics::new(connector.server()));
         let one_key_per_call = AtomicBool::new(settings.one_key_per_call);
-        let (runtimes, breaker_log) = Default::default();
-        Self { connector, settings, runtimes, one_key_per_call, breaker_log, metrics }
+        let (runtimes, breaker_log, overload) = Default::default();
+        Self { connector, settings, runtimes, one_key_per_call, breaker_log, overload, metrics }
     }
 
     /// True if each call has to have a single key: several keys may be on different servers.

@@ -328,6 +328,11 @@ impl Window {
         self.last_reply.is_some_and(|last| now.saturating_duration_since(last) < self.timeout)
     }
 
+    /// The round trip without a wait at the server, if it is known.
+    pub(super) fn shortest_round_trip(&self) -> Option<Duration> {
+        self.round_trip.as_ref().map(RoundTrip::shortest)
+    }
+
     /// Whether at most one batch, or hardly anything, is in flight.
     pub(super) fn is_drained(&self) -> bool {
         self.in_flight <= 1 || self.load <= DRAINED

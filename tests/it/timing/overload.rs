@@ -61,22 +61,23 @@ fn a_flood_that_overloads_the_store_does_not_lift_the_limits_of_others() {
         let (log, _guard) = Log::capture();
         let attempts = async {
             let (start, mut tick) = (Instant::now(), tokio::time::interval(TIMEOUT / 100));
-            let mut decisions = Vec::new();
-            while start.elapsed() < 5 * TIMEOUT {
+            let (mut decisions, mut local) = (Vec::new(), 0);
+            // On a busy machine there are few at first.
+            while start.elapsed() < 5 * TIMEOUT || (local <= 5 * LIMIT && start.elapsed() < BOUND) {
                 tick.tick().await;
-                decisions.push(login.check("alice").await.unwrap());
+                let decision = login.check("alice").await.unwrap();
+                local += u64::from(decision.source() == Source::Local);
+                decisions.push(decision);
             }
-            decisions
+            (decisions, local)
         };
-        let decisions = flooded(&search, attempts).await;
+        let (decisions, local) = flooded(&search, attempts).await;
         let count = |is: &dyn Fn(&Decision) -> bool| decisions.iter().filter(|one| is(one)).count();
-        // If the machine stalls, the server may seem to.
         let opened = count(&|decision| decision.source() == Source::FailureMode);
-        assert!(opened * 10 < decisions.len(), "{opened} of {} are not limited", decisions.len());
-        let allowed = count(&|decision| decision.is_allowed()) - opened;
+        assert_eq!(opened, 0, "of {} decisions", decisions.len());
+        let allowed = count(&|decision| decision.is_allowed());
         assert!(allowed as u64 <= 2 * LIMIT, "{allowed} are allowed");
-        let local = count(&|decision| decision.source() == Source::Local);
-        assert!(local as u64 > 5 * LIMIT, "the store is not overloaded: {local}");
+        assert!(local > 5 * LIMIT, "the store is not overloaded: {local}");
         let is_reported = |event: &String| {
             event.contains("rate limit enforced locally") && event.contains("too many checks")
         };

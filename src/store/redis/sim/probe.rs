@@ -7,9 +7,9 @@ use super::connection::Connection;
 use super::plan::{MS, Micros};
 use super::server::{Call, Reply};
 use super::task::{Step, Task, Work};
-use super::world::{Event, QueueId, World, timed_out, unreachable};
-use crate::Error;
+use super::world::{Event, QueueId, World, timed_out, too_late, unreachable};
 use crate::store::redis::breaker::{Breaker, Fault, Probed};
+use crate::{Error, ErrorKind};
 
 /// After its time a probe is polled once more.
 const GRACE: Micros = 5 * MS / 2;
@@ -163,6 +163,11 @@ impl World {
             return;
         }
         let (now, jitter) = (self.instant(), self.random.unit());
+        let is_overloaded = self.is_overloaded(id);
+        let result = result.map_err(|error| match error.kind() {
+            ErrorKind::Timeout => too_late(is_overloaded),
+            _ => error,
+        });
         let next = match self.breaker(id).probed(result, now, jitter) {
             Probed::Works | Probed::Closes { .. } => return,
             Probed::Opens { next, .. } => {

@@ -8,6 +8,7 @@ use super::plan::{Micros, Plan, SLOTS};
 use super::probe::Breakers;
 use crate::store::redis::batch::Batch;
 use crate::store::redis::lifecycle::Lifecycle;
+use crate::store::redis::overload::Overload;
 use crate::store::redis::queue_state::QueueState;
 
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(super) struct Process {
     /// By timeout and node.
     pub(super) queues: Vec<Vec<QueueState>>,
     pub(super) breakers: Vec<Vec<Breakers>>,
+    /// By node.
+    pub(super) overloads: Vec<Overload>,
     pub(super) links: Vec<Lifecycle<Rc<Connection>>>,
     /// The tasks that wait for a connection to a node.
     pub(super) waiters: Vec<Vec<u64>>,
@@ -45,6 +48,7 @@ impl Process {
         Self {
             queues: plan.timeouts.iter().map(queue).collect(),
             breakers: plan.timeouts.iter().map(breakers).collect(),
+            overloads: (0..plan.nodes).map(|_| Overload::default()).collect(),
             links: (0..plan.nodes).map(|_| Lifecycle::default()).collect(),
             waiters: vec![Vec::new(); plan.nodes],
             routes: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),

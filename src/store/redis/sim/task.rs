@@ -255,12 +255,14 @@ impl World {
     fn freeze(&mut self, flight: &Flight) -> Vec<Call> {
         // A little later than the checks were added.
         let now = self.instant() + Duration::from_micros(1);
+        let is_overloaded = self.is_overloaded(flight.queue);
         let queue = self.queue(flight.queue);
-        let (earliest, is_answering) = (queue.earliest_deadline(now), queue.is_answering(now));
+        let earliest = queue.earliest_deadline(now);
+        let is_overloaded = is_overloaded || queue.is_answering(now);
         let policies = &self.policies;
         let calls = flight.batch.freeze(
             |deadline| deadline < earliest,
-            || too_late(is_answering),
+            || too_late(is_overloaded),
             |groups| {
                 let groups: Vec<_> = groups
                     .iter()
@@ -354,6 +356,8 @@ impl World {
         let is_late = received && self.queue(id).replied(sent, now);
         if !received {
             self.queue(id).abandoned(sent);
+        } else if let Some(round_trip) = self.queue(id).busy_round_trip() {
+            self.processes[id.0].overloads[id.2].replied(round_trip, now);
         }
         let is_good = |reply: &Reply| !matches!(reply, Reply::Broken | Reply::ReadOnly);
         if is_late {

@@ -286,8 +286,8 @@ impl World {
             self.step(task);
         } else {
             let Some((batch, index)) = queue.join(&policy, &key, slot, &op, now, &waker) else {
-                let error = too_late(queue.is_answering(now));
-                return self.judge(check, Err(error));
+                let is_overloaded = queue.is_answering(now) || self.is_overloaded(id);
+                return self.judge(check, Err(too_late(is_overloaded)));
             };
             let starts = queue.may_start(now);
             if starts {
@@ -305,6 +305,12 @@ impl World {
             self.push(at, Event::Cancel(check));
         }
         self.judge_memory(id);
+    }
+
+    /// Whether calls are late because the process makes too many.
+    pub(super) fn is_overloaded(&self, (process, timeout, node): QueueId) -> bool {
+        let timeout = Duration::from_micros(self.plan.timeouts[timeout]);
+        self.processes[process].overloads[node].explains_delay(timeout, self.instant())
     }
 
     fn cancel(&mut self, check: usize) {
@@ -348,10 +354,9 @@ impl World {
         if fired.starts {
             self.spawn_flusher(id);
         }
-        let error = |_, was_sent| match was_sent {
-            true => too_late(fired.is_busy),
-            false => too_late(fired.is_answering),
-        };
+        let is_overloaded = self.is_overloaded(id);
+        let error =
+            |_, was_sent: bool| too_late(is_overloaded || (!was_sent && fired.is_answering));
         let expire = |batch: &Arc<_>| crate::store::redis::batch::Batch::expire(batch, now, error);
         let next = fired.batches.iter().filter_map(expire).min();
         if fired.is_silent {

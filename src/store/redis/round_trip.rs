@@ -10,7 +10,7 @@ const QUEUEING: Duration = Duration::from_millis(5);
 const LONGEST_UNCONFIRMED: Duration = Duration::from_millis(500);
 
 /// It is then measured for so long. Queues that share a server do not begin at exactly the same time.
-const MEASUREMENT: Duration = Duration::from_millis(200);
+const MEASUREMENT: Duration = Duration::from_millis(100);
 
 /// Round trips vary by the shortest divided by this, even if nothing waits.
 const VARIATION_DIVISOR: u32 = 8;
@@ -129,12 +129,12 @@ mod tests {
         }
         round_trip.add(true, 4 * ROUND_TRIP, TIMEOUT, start + 500 * MS);
         assert!(round_trip.is_outdated(), "other queues may not be drained yet");
-        round_trip.add(false, 4 * ROUND_TRIP, TIMEOUT, start + 700 * MS);
+        round_trip.add(false, 4 * ROUND_TRIP, TIMEOUT, start + 600 * MS);
         assert!(round_trip.is_outdated(), "it may have waited for others");
-        round_trip.add(true, 3 * ROUND_TRIP, TIMEOUT, start + 730 * MS);
+        round_trip.add(true, 3 * ROUND_TRIP, TIMEOUT, start + 630 * MS);
         assert_eq!(round_trip.shortest(), 3 * ROUND_TRIP);
         assert!(!round_trip.is_outdated());
-        round_trip.add(false, ROUND_TRIP, TIMEOUT, start + 740 * MS);
+        round_trip.add(false, ROUND_TRIP, TIMEOUT, start + 640 * MS);
         assert_eq!(round_trip.shortest(), ROUND_TRIP);
     }
 

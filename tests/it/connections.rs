@@ -442,6 +442,12 @@ async fn an_old_connection_that_cannot_be_replaced_is_used_for_longer() {
     let (log, _guard) = Log::capture();
     let (server, locked) = (Server::start().await, Server::start().await);
     locked.command(&["CONFIG", "SET", "requirepass", "secret"]).await;
+    let replica =
+        Server::with_args(&["--replicaof", "127.0.0.1", &server.port().to_string()]).await;
+    wait_until("the replica is synchronized", BOUND, async || {
+        replica.info("replication").await["master_link_status"] == "up"
+    })
+    .await;
     let proxy = Proxy::start(server.port()).await;
     let store = RedisStore::open(proxy.url()).unwrap().max_connection_age(AGE);
     let limiter = uncached(store, DAILY);
@@ -463,6 +469,9 @@ async fn an_old_connection_that_cannot_be_replaced_is_used_for_longer() {
     proxy.retarget(locked.port());
     proxy.accept().await;
     expect_warning("NOAUTH").await;
+    // It leads to a replica, as the name of an old primary does after a switch to another.
+    proxy.retarget(replica.port());
+    expect_warning("read only replica").await;
     proxy.retarget(server.port());
     let before = proxy.accepted();
     check_until(&limiter, "it is replaced", async || proxy.accepted() > before + 2).await;

@@ -24,6 +24,9 @@ use super::server_error::{self, ServerError};
 use super::timer::{self, Timer};
 use crate::{Error, ErrorKind};
 
+/// A key that does not exist.
+const NO_KEY: &str = "fleetlimit:{none}";
+
 #[derive(Debug)]
 pub(super) struct Connection {
     multiplexed: Multiplexed,
@@ -227,16 +230,27 @@ impl Connection {
         }
     }
 
-    /// Finds out whether a new connection can take the place of one that works.
+    /// Finds out whether a new connection can take the place of one that works. A replica cannot: it replies to
+    /// a `PING`, but not to a write.
     pub(super) async fn try_out(self: &Arc<Self>) -> Result<(), Error> {
         if !self.multiplexed.is_one_server() {
             return Ok(());
         }
         match self.call(&redis::cmd("PING"), false).await? {
-            Ok(_) => Ok(()),
             // The user may not call it, or a proxy does not know it.
-            Err(error) if matches!(error.code(), Some("NOPERM" | "ERR")) => Ok(()),
-            Err(error) => Err(to_error(error)),
+            Err(error) if !matches!(error.code(), Some("NOPERM" | "ERR")) => {
+                return Err(to_error(error));
+            }
+            _ => {}
+        }
+        // Unlike `ROLE`, this needs no other permission than checks do, and every proxy knows it.
+        match self.call(redis::cmd("DEL").arg(NO_KEY), false).await? {
+            Err(error) => match ServerError::of_call(&error) {
+                None | Some(ServerError::NotPrimary) => Err(to_error(error)),
+                // Such as that another node of the cluster has the key.
+                Some(_) => Ok(()),
+            },
+            Ok(_) => Ok(()),
         }
     }
 

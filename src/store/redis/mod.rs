@@ -460,7 +460,9 @@ impl RedisStore {
 
     /// Sets the maximum age of a connection: 5 minutes by default. Each connection is replaced in the
     /// last quarter of this time, at random. The new one is made first, so no check fails or waits. If it
-    /// cannot be made, or does not work, the old one is used for longer, and the log says so.
+    /// cannot be made, does not work, or leads to a replica, the old one is used for longer, and the log says so.
+    /// The store recognizes a replica because it refuses a `DEL` of `fleetlimit:{none}`, a key that does not exist.
+    /// Without the permission for that, it does not.
     ///
     /// A name that leads to another server (blue/green deployments, a failover by DNS) is followed within
     /// this time although the old server still works. Until all instances have followed, they use different

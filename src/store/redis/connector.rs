@@ -270,15 +270,29 @@ pub(super) fn to_error(error: RedisError) -> Error {
     }
 }
 
-/// The address of a pool's server. A pool shows it in its debug output alone, which hides the password. `None` if
-/// that has another form.
+/// The longest path of a Unix socket is shorter, and so is the longest name of a host.
+#[cfg(feature = "deadpool")]
+const LONGEST_ADDRESS: usize = 255;
+
+/// The address of a pool's server. A pool shows it in its debug output alone, which hides the password.
 #[cfg(feature = "deadpool")]
 fn address_of(pool: &deadpool_redis::Pool) -> Option<Arc<str>> {
+    address_in(&format!("{:?}", pool.manager()))
+}
+
+/// The address in the debug output of a pool's manager. `None` if that has another form, or the address has
+/// characters that are escaped there or an address does not have.
+#[cfg(feature = "deadpool")]
+fn address_in(manager: &str) -> Option<Arc<str>> {
     fn quoted(text: &str) -> Option<(&str, &str)> {
-        text.strip_prefix('"')?.split_once('"')
+        let (address, rest) = text.strip_prefix('"')?.split_once('"')?;
+        let is_plain = |c: char| c.is_ascii_graphic() && c != '\\';
+        let is_address =
+            (1..=LONGEST_ADDRESS).contains(&address.len()) && address.chars().all(is_plain);
+        is_address.then_some((address, rest))
     }
-    let manager = format!("{:?}", pool.manager());
-    let (_, address) = manager.split_once("addr: ")?;
+    let start = "Manager { client: Client { connection_info: ConnectionInfo { addr: ";
+    let address = manager.strip_prefix(start)?;
     if let Some(path) = address.strip_prefix("Unix(") {
         return Some(quoted(path)?.0.into());
     }
@@ -361,6 +375,32 @@ mod tests {
         let socket = ConnectionAddr::Unix("/run/redis.sock".into());
         let socket = "redis://x".into_connection_info().unwrap().set_addr(socket);
         assert_eq!(&**pool(socket).server(), "/run/redis.sock");
+    }
+
+    #[test]
+    fn a_pool_whose_debug_output_has_another_form_is_not_given_a_wrong_address() {
+        let of = |text: &str| {
+            address_in(&format!(
+                "Manager {{ client: Client {{ connection_info: ConnectionInfo {{ {text}"
+            ))
+        };
+        assert_eq!(of("addr: Tcp(\"redis\", 6379), tcp").as_deref(), Some("redis:6379"));
+        let long = format!("addr: Tcp(\"{}\", 6379)", "x".repeat(256));
+        for text in [
+            "redis: RedisConnectionInfo { username: Some(\"addr: Tcp(\\\"redis\\\", 1)\") }, addr: Tcp(\"redis\", 2)",
+            "addr: Tcp(\"a\\\"b\", 6379)",
+            "addr: Tcp(\"a b\", 6379)",
+            "addr: Tcp(\"\", 6379)",
+            "addr: Tcp(\"redis\", 65536)",
+            "addr: Tcp(\"redis\", -1)",
+            "addr: Tcp(\"redis\", 6379",
+            "addr: Tcp(\"redis\"",
+            "addr: Unix(\"/tmp/a\\nb\")",
+            &long,
+        ] {
+            assert_eq!(of(text), None, "{text}");
+        }
+        assert_eq!(address_in("Manager { other: 1, addr: Tcp(\"redis\", 6379) }"), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -13,6 +14,10 @@ use super::HeldRevision;
 use super::taken::Permits;
 use crate::algorithm::{Patience, Place};
 use crate::{Costs, Decision, Error};
+
+/// Longer than the store takes to reply with most timeouts. Two tasks may give places back at a time, but not the
+/// same ones.
+const LONGEST_ROUND: Duration = Duration::from_secs(2);
 
 /// The checks of a key that have taken the same permits and may wait for as long.
 ///
@@ -28,7 +33,7 @@ pub(super) struct Line {
     /// In order of time: one for each check, and then those that are free.
     places: VecDeque<Reserved>,
     /// While free places are given back.
-    rounds: Option<watch::Receiver<Rounds>>,
+    giving_back: Option<GivingBack>,
 }
 
 /// What the checks of a line have in common, so that each may have the place of another.
@@ -38,6 +43,13 @@ pub(super) struct Terms {
     pub(super) revision: HeldRevision,
     pub(super) costs: Costs,
     pub(super) patience: Patience,
+}
+
+/// A task gives free places back.
+struct GivingBack {
+    rounds: watch::Receiver<Rounds>,
+    /// It goes on by then unless its runtime stands still.
+    until: Instant,
 }
 
 pub(super) type Ticket = u64;
@@ -95,7 +107,7 @@ impl Terms {
 impl Line {
     pub(super) fn new(terms: Terms) -> Self {
         let (waiting, places) = Default::default();
-        Self { terms, tickets: 0, waiting, places, rounds: None }
+        Self { terms, tickets: 0, waiting, places, giving_back: None }
     }
 
     pub(super) fn is_of(&self, terms: &Terms) -> bool {
@@ -165,15 +177,19 @@ impl Line {
     /// report it with if nobody gives them back yet.
     pub(super) fn give_back(
         &mut self,
+        now: Instant,
     ) -> Option<(watch::Receiver<Rounds>, Option<watch::Sender<Rounds>>)> {
         if !self.places.iter().skip(self.waiting.len()).any(|free| free.kept.is_none()) {
             return None;
         }
-        if let Some(rounds) = &self.rounds {
+        if let Some(GivingBack { rounds, until }) = &self.giving_back
+            && now < *until
+        {
             return Some((rounds.clone(), None));
         }
         let (report, rounds) = watch::channel(Rounds::default());
-        self.rounds = Some(rounds.clone());
+        let until = now + LONGEST_ROUND;
+        self.giving_back = Some(GivingBack { rounds: rounds.clone(), until });
         Some((rounds, Some(report)))
     }
 
@@ -184,8 +200,9 @@ impl Line {
         let free = self.places.split_off(self.waiting.len()).into_iter().rev();
         let (kept, free): (Vec<_>, Vec<_>) = free.partition(|free| free.kept.is_some());
         self.places.extend(kept.into_iter().rev());
-        if free.is_empty() {
-            self.rounds = None;
+        match &mut self.giving_back {
+            Some(task) if !free.is_empty() => task.until = now + LONGEST_ROUND,
+            task => *task = None,
         }
         free
     }
@@ -207,12 +224,12 @@ impl Line {
 
     /// Nothing is given back any more, maybe because a runtime has ended.
     pub(super) fn stop_giving_back(&mut self) {
-        self.rounds = None;
+        self.giving_back = None;
     }
 
     pub(super) fn is_empty(&mut self, now: Instant) -> bool {
         self.drop_late(now);
-        self.places.is_empty() && self.rounds.is_none()
+        self.places.is_empty() && self.giving_back.as_ref().is_none_or(|task| task.until <= now)
     }
 
     fn insert(&mut self, reserved: Reserved) -> usize {

@@ -202,7 +202,7 @@ impl LineHandle {
 
     /// Gives free places back, unless there are none, or another task does. Returns the progress.
     fn give_back(&self) -> Option<watch::Receiver<Rounds>> {
-        let (progress, report) = self.with(Line::give_back)?;
+        let (progress, report) = self.with(|line| line.give_back(Instant::now()))?;
         let Some(rounds) = report else { return Some(progress) };
         let (line, _leaving) = (self.clone(), self.limiter.registry().leaving());
         let mut give_back = GivingBack { line, rounds, has_ended: false, _leaving };

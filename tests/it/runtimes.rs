@@ -1,13 +1,16 @@
 //! A store that outlives runtimes, and one that several runtimes share: the end of one is no fault of Redis,
 //! and costs the others nothing.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use deadpool_redis::Runtime as PoolRuntime;
-use fleetlimit::{BlockList, FailureMode, Limiter, Quota, RedisStore, Source};
+use fleetlimit::{BlockList, Costs, FailureMode, Limiter, Quota, RedisStore, Source};
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 
@@ -240,6 +243,18 @@ fn a_runtime_that_stands_still_does_not_keep_others_from_reading_blocks() {
     multi_thread().block_on(wait_until("the block is known", BOUND, is_known));
 }
 
+/// Stops the server, and takes 10 permits of a key that are owed from then on.
+async fn take_locally(server: &Server, limiter: &Limiter) {
+    server.pause();
+    wait_until("it decides locally, without a call", BOUND, async || {
+        let start = Instant::now();
+        let source = limiter.check_cost("other", 1).await.unwrap().source();
+        source == Source::Local && start.elapsed() < Duration::from_millis(100)
+    })
+    .await;
+    limiter.check_cost("key", 10).await.unwrap().ensure_allowed().unwrap();
+}
+
 /// Neither the open breaker of a runtime nor its charges are lost with it.
 #[test]
 fn an_outage_in_a_runtime_that_has_ended_is_over_for_the_next_one_and_paid_there() {
@@ -251,18 +266,74 @@ fn an_outage_in_a_runtime_that_has_ended_is_over_for_the_next_one_and_paid_there
     let first = multi_thread();
     first.block_on(async {
         let _ = limiter.check("key").await.unwrap();
-        server.pause();
-        wait_until("it decides locally, without a call", BOUND, async || {
-            let start = Instant::now();
-            let source = limiter.check_cost("other", 1).await.unwrap().source();
-            source == Source::Local && start.elapsed() < Duration::from_millis(100)
-        })
-        .await;
-        limiter.check_cost("key", 10).await.unwrap().ensure_allowed().unwrap();
+        take_locally(&server, &limiter).await;
     });
     first.shutdown_background();
     server.resume();
     let second = multi_thread();
     let decision = second.block_on(limiter.check("key")).unwrap();
     assert_eq!((decision.source(), decision.remaining()), (Source::Store, 300 - 1 - 10 - 1));
+}
+
+/// A runtime that is polled once, and then not for a while, as one that runs only during `block_on`.
+fn poll_once(runtime: &Runtime, future: impl Future) {
+    let mut future = pin!(future);
+    assert!(runtime.block_on(poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending()))));
+}
+
+#[test]
+fn a_charge_on_a_runtime_that_stands_still_is_made_by_another_and_only_once() {
+    let servers = multi_thread();
+    let server = servers.block_on(Server::start());
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = Limiter::builder(store, Quota::per_hour(1).burst(BURST));
+    let limiter = limiter.timeout(Duration::from_millis(500)).build().unwrap();
+    let first = multi_thread();
+    first.block_on(async {
+        let _ = limiter.check("key").await.unwrap();
+        take_locally(&server, &limiter).await;
+    });
+    first.shutdown_background();
+    server.resume();
+    // It begins a charge, and does not send it.
+    let stands_still = current_thread();
+    poll_once(&stands_still, limiter.check("key"));
+    let mut checks = 0;
+    let remaining = |checks: &mut u64| {
+        let decision = servers.block_on(limiter.check("key")).unwrap();
+        *checks += u64::from(decision.source() == Source::Store);
+        decision.remaining()
+    };
+    let start = Instant::now();
+    while remaining(&mut checks) + checks != BURST - 1 - 10 {
+        assert!(start.elapsed() < BOUND, "it is not charged");
+    }
+    let goes_on = async {
+        for _ in 0..10 {
+            let _ = limiter.check("another").await.unwrap();
+        }
+    };
+    stands_still.block_on(goes_on);
+    assert_eq!(remaining(&mut checks) + checks, BURST - 1 - 10);
+}
+
+#[test]
+fn a_runtime_that_stands_still_does_not_keep_others_from_giving_places_back() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let servers = multi_thread();
+    let server = servers.block_on(Server::start());
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = Limiter::builder(store, Quota::per_day(1).queue(100 * DAY));
+    let limiter = limiter.timeout(Duration::from_secs(10)).cache_denials(Duration::ZERO);
+    let limiter = limiter.build().unwrap();
+    let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let _used = servers.block_on(reserve());
+    let stands_still = current_thread();
+    stands_still.block_on(async { drop(reserve().await) });
+    servers.block_on(wait_until("the place is given back", BOUND, async || {
+        // It takes over the place, and gives up too.
+        drop(reserve().await);
+        limiter.peek("key").await.unwrap().reset_after() <= DAY
+    }));
+    drop(stands_still);
 }

@@ -303,6 +303,16 @@ impl Batch {
         }
     }
 
+    /// The result of a check that nobody has read yet, and whether the server may have received the check.
+    pub(super) fn unread(&self, index: CheckIndex) -> Option<(Result<Verdict, Error>, bool)> {
+        let state = self.state();
+        let check = state.checks.get(index as usize)?;
+        match &check.progress {
+            Progress::Done(result) => Some((result.clone(), check.is_sent)),
+            Progress::Pending(_) | Progress::Gone => None,
+        }
+    }
+
     /// Nobody waits for this check any more. Returns what it has reserved, if it is decided already.
     pub(super) fn cancel(&self, index: CheckIndex) -> Option<Abandoned> {
         let mut state = self.state();

@@ -65,6 +65,14 @@ impl QueuedCheck {
         }
     }
 
+    /// Where its result will be, once it has joined a queue.
+    pub(super) fn place(&self) -> Option<(Arc<Batch>, CheckIndex)> {
+        match &self.0 {
+            Progress::New(_) => None,
+            Progress::Queued(place) => Some((place.batch.clone(), place.index)),
+        }
+    }
+
     /// Cancels the check. Returns whether the server may have received it.
     pub(super) fn cancel(&mut self) -> bool {
         if let Progress::Queued(place) = &self.0 {

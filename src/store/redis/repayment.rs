@@ -1,7 +1,7 @@
 //! What was taken locally while a server failed, until it is charged on that server.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -14,12 +14,14 @@ use indexmap::IndexMap;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
+use super::batch::{Batch, CheckIndex};
 use super::node_queue::NodeQueue;
 use super::policy::RedisPolicy;
 use super::queue::{QueuedCheck, Queues};
 use super::sole_task::{Role, SoleTask};
 use super::timer;
 use crate::store::Op;
+use crate::verdict::Verdict;
 use crate::{Error, Key, random};
 
 /// How many keys are charged at a time, and how long the pause before is. So a fleet that returns does
@@ -45,6 +47,8 @@ pub(super) struct Repayment {
     /// The number of keys that owe, to be read without the lock.
     count: AtomicUsize,
     max_keys: usize,
+    /// Counts the charges.
+    charges: AtomicU64,
     run: Arc<SoleTask>,
 }
 
@@ -62,17 +66,26 @@ struct Owed {
     policy: Arc<RedisPolicy>,
     key: Key,
     permits: Permits,
-    /// What a charge that is under way has not charged if it fails. What is taken meanwhile is charged
-    /// later.
-    charging: Option<Permits>,
+    charging: Option<Charging>,
+}
+
+/// A charge that is under way.
+#[derive(Debug)]
+struct Charging {
+    number: u64,
+    /// What it has not charged if it fails. What is taken meanwhile is charged later.
+    permits: Permits,
+    /// Where its result will be.
+    place: Option<(Arc<Batch>, CheckIndex)>,
 }
 
 type Permits = SmallVec<[u64; 1]>;
 
 /// A charge that has to be made, or is under way. It ends when it is dropped, also if its runtime shuts
-/// down.
+/// down. If its runtime stands still, it ends when another one reads its result.
 struct Charge {
     repayment: Arc<Repayment>,
+    number: u64,
     name: Vec<u8>,
     policy: Arc<RedisPolicy>,
     key: Key,
@@ -81,8 +94,8 @@ struct Charge {
 
 enum Joined {
     Queued(Queued),
-    /// Nothing of it still counts.
-    Nothing(Charge),
+    /// It ends without a call: nothing of it still counts, or its result is there already.
+    Ended(Charge),
 }
 
 /// A charge that is sent with the next checks.
@@ -103,8 +116,8 @@ enum End {
 
 impl Repayment {
     pub(super) fn new(max_keys: usize) -> Self {
-        let (owed, count) = (Mutex::default(), AtomicUsize::new(0));
-        Self { owed, count, max_keys, run: Arc::default() }
+        let (owed, count, charges, run) = Default::default();
+        Self { owed, count, max_keys, charges, run }
     }
 
     /// A check of this key was allowed locally, or an adjustment made.
@@ -147,7 +160,7 @@ impl Repayment {
         if let Some(owed) = self.ledger().keys.get_mut(&policy.encoder.name(key).to_bytes()) {
             owed.follow(policy);
             for (quota, &(mut returned)) in returned.iter().enumerate() {
-                for permits in iter::once(&mut owed.permits).chain(&mut owed.charging) {
+                for permits in owed.all_permits() {
                     if let Some(permits) = permits.get_mut(quota) {
                         let less = returned.min(*permits);
                         (*permits, returned) = (*permits - less, returned - less);
@@ -162,8 +175,7 @@ impl Repayment {
         if self.count.load(Ordering::Relaxed) > 0
             && let Some(owed) = self.ledger().keys.get_mut(&policy.encoder.name(key).to_bytes())
         {
-            owed.permits.fill(0);
-            owed.charging.iter_mut().for_each(|permits| permits.fill(0));
+            owed.all_permits().for_each(|permits| permits.fill(0));
         }
     }
 
@@ -209,22 +221,24 @@ impl Repayment {
         self.start(queues);
         let Ok(runtime) = Handle::try_current() else { return Ok(()) };
         queues.admit(policy, key)?;
-        let joined = {
-            let mut ledger = self.ledger();
-            let name = policy.encoder.name(key).to_bytes();
-            let Some((_, name, owed)) = ledger.keys.get_full_mut(&name) else { return Ok(()) };
-            // In the queue of the check, also if a limiter with another timeout has taken the permits.
-            owed.join(self, name, queues, policy.timeout, cx.waker())?
-        };
-        match joined {
-            Some(Joined::Queued(queued)) => {
-                let queues = queues.clone();
-                runtime.spawn(async move { queued.finish(&queues).await });
+        let name = policy.encoder.name(key).to_bytes();
+        loop {
+            let joined = {
+                let mut ledger = self.ledger();
+                let Some((_, name, owed)) = ledger.keys.get_full_mut(&name) else { return Ok(()) };
+                // In the queue of the check, also if a limiter with another timeout has taken the permits.
+                owed.join(self, name, queues, policy.timeout, cx.waker())?
+            };
+            match joined {
+                Some(Joined::Ended(charge)) => drop(charge),
+                Some(Joined::Queued(queued)) => {
+                    let queues = queues.clone();
+                    runtime.spawn(async move { queued.finish(&queues).await });
+                    return Ok(());
+                }
+                None => return Ok(()),
             }
-            Some(Joined::Nothing(charge)) => charge.end(End::Charged),
-            None => {}
         }
-        Ok(())
     }
 
     /// Charges all owed permits before the process ends, without the usual pauses. Takes at most a second.
@@ -268,10 +282,7 @@ impl Repayment {
         for _ in 0..keys {
             match self.join_next(queues) {
                 Some(Joined::Queued(queued)) => charges.push(queued.finish(queues)),
-                Some(Joined::Nothing(charge)) => {
-                    charge.end(End::Charged);
-                    has_charged = true;
-                }
+                Some(Joined::Ended(charge)) => has_charged |= charge.end == End::Charged,
                 None => {}
             }
         }
@@ -293,12 +304,14 @@ impl Repayment {
     }
 
     fn end(&self, charge: &Charge) {
-        let Charge { name, policy, key, end, .. } = charge;
+        let Charge { number, name, policy, key, end, .. } = charge;
         let mut ledger = self.ledger();
         let Some(owed) = ledger.keys.get_mut(name) else { return };
-        let charging = owed.charging.take().unwrap_or_default();
+        // Another runtime may have read its result before.
+        let is_this = |charging: &mut Charging| charging.number == *number;
+        let Some(Charging { permits, .. }) = owed.charging.take_if(is_this) else { return };
         if *end == End::NotCharged {
-            owed.add(&charging);
+            owed.add(&permits);
         }
         let is_paid = owed.permits.iter().all(|permits| *permits == 0);
         if is_paid {
@@ -312,7 +325,7 @@ impl Repayment {
             End::Charged if is_paid => policy.local.iter().for_each(|local| local.settled(key)),
             End::Charged | End::NotCharged => {}
             // The local bucket stays as it is.
-            End::Unknown => policy.metrics.uncharged(largest(&charging)),
+            End::Unknown => policy.metrics.uncharged(largest(&permits)),
         }
     }
 
@@ -349,11 +362,17 @@ impl Owed {
     /// The permits are those of another revision's quotas from now on.
     fn follow(&mut self, policy: &Arc<RedisPolicy>) {
         if !Arc::ptr_eq(&self.policy, policy) {
-            for permits in iter::once(&mut self.permits).chain(&mut self.charging) {
-                *permits = policy.limits.taken_by(&self.policy.limits, permits);
+            let old = mem::replace(&mut self.policy, policy.clone());
+            for permits in self.all_permits() {
+                *permits = policy.limits.taken_by(&old.limits, permits);
             }
-            self.policy = policy.clone();
         }
+    }
+
+    /// Those that are not charged yet, and those of the charge that is under way.
+    fn all_permits(&mut self) -> impl Iterator<Item = &mut Permits> {
+        let charging = self.charging.iter_mut().map(|charging| &mut charging.permits);
+        iter::once(&mut self.permits).chain(charging)
     }
 
     fn add(&mut self, more: &Permits) {
@@ -373,14 +392,18 @@ impl Owed {
         timeout: Duration,
         waker: &Waker,
     ) -> Result<Option<Joined>, Error> {
-        if self.charging.is_some() {
-            return Ok(None);
+        if let Some(charging) = &self.charging {
+            let ended =
+                charging.end().map(|end| self.charge(repayment, name, charging.number, end));
+            return Ok(ended.map(Joined::Ended));
         }
         let Some(op) = self.op() else {
-            return Ok(Some(Joined::Nothing(self.begin(repayment, name))));
+            let mut charge = self.begin(repayment, name, None);
+            charge.end = End::Charged;
+            return Ok(Some(Joined::Ended(charge)));
         };
         let (queue, check) = queues.add(&self.policy, timeout, &self.key, &op, waker)?;
-        let charge = self.begin(repayment, name);
+        let charge = self.begin(repayment, name, check.place());
         Ok(Some(Joined::Queued(Queued { charge, op, queue, check })))
     }
 
@@ -390,22 +413,42 @@ impl Owed {
         (!adjustment.is_nothing()).then_some(Op::Adjust(adjustment))
     }
 
-    fn begin(&mut self, repayment: &Arc<Repayment>, name: &[u8]) -> Charge {
+    fn begin(
+        &mut self,
+        repayment: &Arc<Repayment>,
+        name: &[u8],
+        place: Option<(Arc<Batch>, CheckIndex)>,
+    ) -> Charge {
+        let number = repayment.charges.fetch_add(1, Ordering::Relaxed);
         let permits = mem::take(&mut self.permits);
-        self.charging = Some(permits);
-        Charge {
-            repayment: repayment.clone(),
-            name: name.to_owned(),
-            policy: self.policy.clone(),
-            key: self.key.clone(),
-            end: End::Unknown,
-        }
+        self.charging = Some(Charging { number, permits, place });
+        self.charge(repayment, name, number, End::Unknown)
+    }
+
+    fn charge(&self, repayment: &Arc<Repayment>, name: &[u8], number: u64, end: End) -> Charge {
+        let (repayment, name) = (repayment.clone(), name.to_owned());
+        let (policy, key) = (self.policy.clone(), self.key.clone());
+        Charge { repayment, number, name, policy, key, end }
     }
 }
 
-impl Charge {
-    fn end(mut self, end: End) {
-        self.end = end;
+impl Charging {
+    /// How it has ended, if it has and its own task has not noticed. At the latest its deadline ends it,
+    /// whatever its runtime does. What has not been sent then never is.
+    fn end(&self) -> Option<End> {
+        let (batch, index) = self.place.as_ref()?;
+        let (charged, was_sent) = batch.unread(*index)?;
+        Some(End::of(&charged, was_sent))
+    }
+}
+
+impl End {
+    fn of(charged: &Result<Verdict, Error>, was_sent: bool) -> Self {
+        match charged {
+            Ok(_) => Self::Charged,
+            Err(error) if was_sent && !error.is_transient_reply() => Self::Unknown,
+            Err(_) => Self::NotCharged,
+        }
     }
 }
 
@@ -415,15 +458,10 @@ impl Queued {
         self.queue.start();
         let Self { charge: Charge { policy, key, end, .. }, op, check, .. } = &mut self;
         let charged = poll_fn(|cx| queues.poll(policy, key, op, check, cx)).await;
-        let may_be_charged = |error: &Error| check.was_sent() && !error.is_transient_reply();
-        *end = match charged {
-            Ok(verdict) => {
-                policy.metrics.forgiven(verdict.forgiven());
-                End::Charged
-            }
-            Err(error) if may_be_charged(&error) => End::Unknown,
-            Err(_) => End::NotCharged,
-        };
+        *end = End::of(&charged, check.was_sent());
+        if let Ok(verdict) = charged {
+            policy.metrics.forgiven(verdict.forgiven());
+        }
         *end
     }
 }
@@ -462,9 +500,9 @@ async fn run(repayment: Arc<Repayment>, queues: Weak<Queues>, role: Role) {
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::batch::Batch;
     use super::super::connector::Connector;
     use super::super::flight::End as FlightEnd;
+    use super::super::queue::no_runtime;
     use super::super::topology::Topology;
     use super::*;
     use crate::algorithm::Limits;
@@ -487,8 +525,12 @@ mod tests {
     fn begin(repayment: &Arc<Repayment>, name: &[u8]) -> (Charge, Vec<u64>) {
         let mut ledger = repayment.ledger();
         let owed = ledger.keys.get_mut(name).unwrap();
-        let charge = owed.begin(repayment, name);
-        (charge, owed.charging.as_ref().unwrap().to_vec())
+        let charge = owed.begin(repayment, name, None);
+        (charge, owed.charging.as_ref().unwrap().permits.to_vec())
+    }
+
+    fn end(mut charge: Charge, end: End) {
+        charge.end = end;
     }
 
     /// As when its runtime ends.
@@ -510,13 +552,40 @@ mod tests {
         }
     }
 
+    /// Its task is not polled. The deadline ends the call, and another runtime reads that.
+    #[tokio::test]
+    async fn a_charge_on_a_runtime_that_stands_still_is_made_again_unless_it_was_sent() {
+        for (is_sent, owed) in [(false, 3), (true, 0)] {
+            let (repayment, policy, key, name) = owing();
+            let (queues, cx) = (queues(), &mut Context::from_waker(Waker::noop()));
+            let stands_still = repayment.join_next(&queues);
+            let Some(Joined::Queued(queued)) = &stands_still else { panic!("nothing is charged") };
+            if is_sent {
+                queued.queue.freeze_waiting();
+            }
+            assert!(repayment.join_next(&queues).is_none(), "it may still end");
+            let (batch, _) = queued.check.place().unwrap();
+            batch.fail(no_runtime);
+            repayment.charge_before_check(&queues, &policy, &key, cx).unwrap();
+            let charging = || {
+                let ledger = repayment.ledger();
+                let charging = ledger.keys.get(&name)?.charging.as_ref();
+                charging.map(|charging| charging.permits.to_vec())
+            };
+            let again = (owed > 0).then(|| vec![owed]);
+            assert_eq!(charging(), again, "sent: {is_sent}");
+            drop(stands_still);
+            assert_eq!(charging(), again, "another charge is under way: {is_sent}");
+        }
+    }
+
     #[test]
     fn what_is_taken_during_a_charge_is_charged_later() {
-        for (end, owed) in [(End::Charged, 2), (End::Unknown, 2), (End::NotCharged, 5)] {
+        for (how, owed) in [(End::Charged, 2), (End::Unknown, 2), (End::NotCharged, 5)] {
             let (repayment, policy, key, name) = owing();
             let (charge, _) = begin(&repayment, &name);
             repayment.add(&policy, &key, &Op::acquire(2));
-            charge.end(end);
+            end(charge, how);
             assert_eq!(begin(&repayment, &name).1, [owed]);
         }
     }
@@ -546,7 +615,7 @@ mod tests {
         let neighbor = policy.with_timeout(Duration::from_secs(2));
         repayment.charge_before_check(&queues, &neighbor, &key, cx).unwrap();
         let ledger = repayment.ledger();
-        assert_eq!(ledger.keys[&name].charging.as_deref(), Some(&[3][..]));
+        assert_eq!(ledger.keys[&name].charging.as_ref().unwrap().permits[..], [3]);
     }
 
     #[test]
@@ -572,13 +641,13 @@ mod tests {
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));
         let (charge, permits) = begin(&repayment, &name);
         assert_eq!(permits, [1]);
-        charge.end(End::NotCharged);
+        end(charge, End::NotCharged);
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&9)));
         repayment.add(&policy, &key, &Op::acquire(4));
         repayment.forget(&policy, &key);
         let (charge, permits) = begin(&repayment, &name);
         assert_eq!(permits, [0]);
-        charge.end(End::Charged);
+        end(charge, End::Charged);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
     }
 
@@ -589,11 +658,11 @@ mod tests {
         let (charge, _) = begin(&repayment, &name);
         repayment.add(&policy, &key, &Op::acquire(1));
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));
-        charge.end(End::NotCharged);
+        end(charge, End::NotCharged);
         let (charge, permits) = begin(&repayment, &name);
         assert_eq!(permits, [2]);
         repayment.forget(&policy, &key);
-        charge.end(End::NotCharged);
+        end(charge, End::NotCharged);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
     }
 
@@ -614,7 +683,7 @@ mod tests {
         assert_eq!(permits, [1, 301]);
         // The first revision is back when it turns out that the charge was not made.
         repayment.add(&old, &key, &Op::acquire(2));
-        charge.end(End::NotCharged);
+        end(charge, End::NotCharged);
         repayment.add(&new, &key, &Op::Adjust(new.limits.credit(&3)));
         assert_eq!(begin(&repayment, &name).1, [0, 300]);
     }

@@ -59,6 +59,7 @@ mod quota_text;
 mod random;
 pub mod resolve;
 mod store;
+mod timer;
 mod trace;
 mod verdict;
 

@@ -299,6 +299,9 @@ impl Quota {
     /// [waiters](crate::LimiterBuilder::max_waiters_per_key). Each costs the others `period / n`, and all
     /// together at most the longest wait.
     ///
+    /// Who waits needs the timers of a Tokio runtime: without them
+    /// ([`enable_time`](tokio::runtime::Builder::enable_time)) a check that has to wait panics.
+    ///
     /// The burst is 1 unless [`burst`](Self::burst) sets it: an unused key can take that many
     /// permits without waiting. A cost above the burst waits for the rest of it. With
     /// [`borrow_up_to`](Self::borrow_up_to), or with a wait of zero, of more than 142 years or with

@@ -1,8 +1,6 @@
 use std::fmt;
 use std::future::{Future, Ready};
-use std::panic::catch_unwind;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,8 +10,8 @@ use http::request::Parts;
 use http::{HeaderValue, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tokio::runtime::Handle;
-use tokio::time::{Sleep, sleep};
+
+use crate::timer::{self, Sleep};
 
 /// The most that is read and dropped of a request's body before an early response: up to 64 KiB, for up
 /// to a second, by default.
@@ -156,8 +154,8 @@ pin_project! {
         body: B,
         left: u64,
         longest: Duration,
-        // Only once the body keeps us waiting.
-        timer: Option<Pin<Box<Sleep>>>,
+        // Only once the body keeps us waiting. Not Tokio's, which a runtime may lack.
+        timer: Option<Sleep>,
     }
 }
 
@@ -178,35 +176,13 @@ impl<B: Body> Future for Drained<B> {
                 }
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
                 Poll::Pending => {
-                    if this.timer.is_none() {
-                        *this.timer = timer(*this.longest).map(Box::pin);
-                    }
-                    return match this.timer {
-                        Some(timer) => timer.as_mut().poll(cx),
-                        None => Poll::Ready(()),
-                    };
+                    let timer = this.timer.get_or_insert_with(|| timer::sleep(*this.longest));
+                    return Pin::new(timer).poll(cx);
                 }
             }
         }
         Poll::Ready(())
     }
-}
-
-/// True once a runtime without timers was found.
-static LACKS_TIMERS: AtomicBool = AtomicBool::new(false);
-
-/// `None` if there is no time, or no timer: a runtime without one is good enough for a memory store.
-fn timer(longest: Duration) -> Option<Sleep> {
-    let lacks_timers = || LACKS_TIMERS.load(Ordering::Relaxed) || Handle::try_current().is_err();
-    if longest.is_zero() || lacks_timers() {
-        return None;
-    }
-    // Tokio panics if the runtime has no timers, which cannot be asked. Once, so that clients cannot fill the log.
-    let timer = catch_unwind(|| sleep(longest)).ok();
-    if timer.is_none() {
-        LACKS_TIMERS.store(true, Ordering::Relaxed);
-    }
-    timer
 }
 
 impl<B> fmt::Debug for Drained<B> {

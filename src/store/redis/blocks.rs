@@ -9,11 +9,10 @@ use tokio::runtime::Handle;
 
 use super::slot_map::SLOTS;
 use super::sole_task::{Role, SoleTask};
-use super::timer;
 use super::topology::{Failure, Topology};
 use crate::error::with_causes;
 use crate::store::blocks::{BlockChange, Blocks, Done, KnownBlocks, MAX_BLOCKED, Member, full};
-use crate::{Error, ErrorKind, random};
+use crate::{Error, ErrorKind, random, timer};
 
 const SCRIPT: &str = include_str!("../../../lua/block_list.lua");
 

@@ -27,8 +27,7 @@ use super::routes::Routes;
 use super::server::RedisServer;
 use super::shared_connection::ConnectionSet;
 use super::slot_map::{SLOTS, SlotMap};
-use super::timer;
-use crate::ConfigError;
+use crate::{ConfigError, timer};
 
 /// Redis recommends at most 1,000. So redirections to ever more addresses cannot fill the memory.
 const MAX_NODES: usize = 2_000;

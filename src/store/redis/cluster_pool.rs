@@ -21,7 +21,7 @@ use super::refresh::{self, Refresh, SlotSource};
 use super::routes::Routes;
 use super::shared_connection::ConnectionSet;
 use super::slot_map::SLOTS;
-use super::timer;
+use crate::timer;
 
 /// Each connection of the pool opens sockets to all nodes, so one set per primary would be too many on a
 /// large cluster. There, primaries share sets.

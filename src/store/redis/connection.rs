@@ -21,7 +21,7 @@ use super::connection_settings::ConnectionSettings;
 use super::connector::{Multiplexed, to_error};
 use super::health::{Health, WAKE_INTERVAL};
 use super::server_error::{self, ServerError};
-use super::timer::{self, Timer};
+use crate::timer::{self, Timer};
 use crate::{Error, ErrorKind};
 
 /// A key that does not exist.

@@ -11,13 +11,12 @@ use tokio::runtime::Handle;
 use super::presence::{Moment, Presence};
 use super::slot_map::SLOTS;
 use super::sole_task::{Role, SoleTask};
-use super::timer;
 use super::topology::Topology;
 use crate::error::with_causes;
 use crate::metrics::FleetMetrics;
 use crate::store::fleet::{FIRST_UNKNOWN, InstanceId, MAX_INSTANCES, Plan, Share};
 use crate::store::local::{Local, random_id};
-use crate::{Error, ErrorKind, random};
+use crate::{Error, ErrorKind, random, timer};
 
 const SCRIPT: &str = include_str!("../../../lua/fleet.lua");
 

@@ -55,7 +55,6 @@ mod silence;
 mod sim;
 mod slot_map;
 mod sole_task;
-mod timer;
 mod tls;
 mod topology;
 mod url;
@@ -91,7 +90,7 @@ use super::sealed::Open;
 use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
 use crate::algorithm::Limits;
 use crate::verdict::Verdict;
-use crate::{ConfigError, Error, Key};
+use crate::{ConfigError, Error, Key, timer};
 use futures_util::future::join;
 
 const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();

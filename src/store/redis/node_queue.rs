@@ -26,10 +26,10 @@ use super::queue::{LoneCall, Place, too_late};
 use super::queue_state::{Next, QueueState};
 use super::runtime_end::EndWatch;
 use super::shared_connection::{ConnectionSet, RuntimeConnections};
-use super::timer::{self, Timer};
 use super::topology::Topology;
 use super::window::Sent;
 use crate::store::Op;
+use crate::timer::{self, Timer};
 use crate::{Error, ErrorKind, Key, random};
 
 #[derive(Debug)]

@@ -13,10 +13,10 @@ use super::health::WAKE_INTERVAL;
 use super::node_queue::{NodeQueue, shut_down};
 use super::policy::RedisPolicy;
 use super::queue::timed_out;
+use super::reply;
 use super::topology::Failure;
-use super::{reply, timer};
 use crate::store::Op;
-use crate::{Error, Key};
+use crate::{Error, Key, timer};
 
 /// Probes a server until it works. It ends earlier if the queue is dropped, or its node leaves the
 /// cluster.

@@ -14,11 +14,11 @@ use tokio::runtime::{Handle, Id};
 use super::batch::{Batch, CheckIndex};
 use super::node_queue::{NodeQueue, shut_down};
 use super::policy::RedisPolicy;
+use super::runtime_end;
 use super::topology::{Destination, Topology};
-use super::{runtime_end, timer};
 use crate::store::{Observation, Observed, Op};
 use crate::verdict::Verdict;
-use crate::{Error, ErrorKind, Key};
+use crate::{Error, ErrorKind, Key, timer};
 
 /// The queues of a store: one for each runtime, server and timeout. Policies with the same timeout share
 /// them, and so share batches too.

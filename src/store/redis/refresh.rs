@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use super::routes::Routes;
 use super::shared_connection::ConnectionSet;
 use super::sole_task::{Role, SoleTask};
-use super::timer;
+use crate::timer;
 
 /// The pause between two refreshes.
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -19,10 +19,9 @@ use super::node_queue::NodeQueue;
 use super::policy::RedisPolicy;
 use super::queue::{QueuedCheck, Queues};
 use super::sole_task::{Role, SoleTask};
-use super::timer;
 use crate::store::Op;
 use crate::verdict::Verdict;
-use crate::{Error, Key, random};
+use crate::{Error, Key, random, timer};
 
 /// How many keys are charged at a time, and how long the pause before is. So a fleet that returns does
 /// not flood the server.

@@ -22,8 +22,7 @@ use super::node::Node;
 use super::primary_report::{Report, is_majority, newest};
 use super::sentinel_service::SentinelService;
 use super::server::RedisServer;
-use super::timer;
-use crate::{ConfigError, Error, ErrorKind};
+use crate::{ConfigError, Error, ErrorKind, timer};
 
 /// How long a sentinel may take to reply.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);

@@ -21,10 +21,9 @@ use super::lifecycle::{Established, Lifecycle, Step};
 use super::overload::Overload;
 use super::queue::no_runtime;
 use super::runtime_end::{self, EndWatch};
-use super::timer;
 use crate::error::with_causes;
 use crate::metrics::ServerMetrics;
-use crate::{Error, ErrorKind, random};
+use crate::{Error, ErrorKind, random, timer};
 
 /// Those to a connection that has been replaced, if no call is in flight on it: of its task and of what
 /// ends with that.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::timer::{self, Timer};
+use crate::timer::{self, Timer};
 
 /// A busy runtime polls its tasks late.
 const GRACE: Duration = Duration::from_secs(1);

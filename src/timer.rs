@@ -1,29 +1,33 @@
 //! Timers that fire on a thread of their own, so that no busy worker of a runtime delays them.
 //!
 //! A timer of Tokio is only as punctual as the worker that polls its driver. When that worker runs
-//! a handler that blocks, the timers of the whole runtime wait.
+//! a handler that blocks, the timers of the whole runtime wait. And a runtime may have none, which
+//! Tokio reports with a panic only.
 
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// From this number of entries on, those of dropped timers are removed when it doubles.
 const COMPACT_FROM: usize = 1_024;
 
+/// An `Instant` can be that much later, while the sum with an arbitrary duration could overflow.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
 /// What happens when a time has come.
-pub(super) trait Timer: Send + Sync {
+pub(crate) trait Timer: Send + Sync {
     /// Returns when to fire again.
     fn fire(self: Arc<Self>, now: Instant) -> Option<Instant>;
 }
 
 /// Fires the timer at this time, unless it has been dropped by then. Each call adds an entry: one
 /// that has become useless fires all the same.
-pub(super) fn arm(at: Instant, timer: Weak<dyn Timer>) {
+pub(crate) fn arm(at: Instant, timer: Weak<dyn Timer>) {
     let thread = THREAD.get_or_init(TimerThread::start);
     let mut state = thread.state();
     let is_first = state.first().is_none_or(|first| at < first);
@@ -35,32 +39,58 @@ pub(super) fn arm(at: Instant, timer: Weak<dyn Timer>) {
 }
 
 /// Runs a future until this time. `None` if it is not ready by then.
-pub(super) async fn timeout_at<F: Future>(at: Instant, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut wake: Option<Arc<Wake>> = None;
-    poll_fn(|cx| {
-        if let Poll::Ready(output) = future.as_mut().poll(cx) {
-            return Poll::Ready(Some(output));
-        }
-        if at <= Instant::now() {
-            return Poll::Ready(None);
-        }
-        match &wake {
-            Some(wake) => lock(&wake.waker).clone_from(cx.waker()),
-            None => {
-                let new = Arc::new(Wake { waker: Mutex::new(cx.waker().clone()) });
-                let timer: Arc<dyn Timer> = new.clone();
-                arm(at, Arc::downgrade(&timer));
-                wake = Some(new);
-            }
-        }
-        Poll::Pending
+#[cfg(feature = "redis")]
+pub(crate) async fn timeout_at<F: Future>(at: Instant, future: F) -> Option<F::Output> {
+    let (mut future, mut sleep) = (std::pin::pin!(future), sleep_until(at));
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Pin::new(&mut sleep).poll(cx).map(|()| None),
     })
     .await
 }
 
-pub(super) async fn sleep_until(at: Instant) {
-    timeout_at(at, std::future::pending::<()>()).await;
+#[cfg(feature = "redis")]
+pub(crate) fn sleep_until(at: Instant) -> Sleep {
+    Sleep { at, wake: None }
+}
+
+/// Sleeps for this long, or for a year if that is less.
+pub(crate) fn sleep(duration: Duration) -> Sleep {
+    Sleep { at: Instant::now() + duration.min(LONGEST), wake: None }
+}
+
+/// A future that is ready at a certain time. It needs no runtime.
+#[derive(Debug)]
+pub(crate) struct Sleep {
+    at: Instant,
+    /// From the first poll that has to wait. The timer is dropped with it.
+    wake: Option<Arc<Wake>>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.at <= Instant::now() {
+            return Poll::Ready(());
+        }
+        match &self.wake {
+            Some(wake) => {
+                lock(&wake.waker).clone_from(cx.waker());
+                // It may have fired before that, and woken the other task.
+                if self.at <= Instant::now() {
+                    return Poll::Ready(());
+                }
+            }
+            None => {
+                let wake = Arc::new(Wake { waker: Mutex::new(cx.waker().clone()) });
+                let timer: Arc<dyn Timer> = wake.clone();
+                arm(self.at, Arc::downgrade(&timer));
+                self.wake = Some(wake);
+            }
+        }
+        Poll::Pending
+    }
 }
 
 /// Started by the first timer. It never ends.
@@ -79,6 +109,7 @@ struct State {
 }
 
 /// Wakes a task.
+#[derive(Debug)]
 struct Wake {
     waker: Mutex<Waker>,
 }
@@ -98,7 +129,7 @@ impl TimerThread {
             tracing::error!(
                 target: "fleetlimit",
                 error = &error as &dyn std::error::Error,
-                "cannot start the timer thread: checks on Redis may wait longer than their timeout",
+                "cannot start the timer thread: checks on Redis and denied uploads may wait longer than their timeout",
             );
         }
         let state = State { entries: BTreeMap::new(), next: 0, compact_at: COMPACT_FROM };
@@ -158,4 +189,28 @@ impl State {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing that panics runs under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise clients could fill the memory with uploads that they abort.
+    #[test]
+    fn timers_that_are_dropped_before_their_time_are_removed() {
+        let mut state = State { entries: BTreeMap::new(), next: 0, compact_at: COMPACT_FROM };
+        let at = Instant::now();
+        let timer = || Arc::new(Wake { waker: Mutex::new(Waker::noop().clone()) });
+        let kept: Vec<Arc<dyn Timer>> = (0..100).map(|_| timer() as _).collect();
+        for timer in &kept {
+            state.insert(at, Arc::downgrade(timer));
+        }
+        for _ in 0..10 * COMPACT_FROM {
+            let dropped: Arc<dyn Timer> = timer();
+            state.insert(at, Arc::downgrade(&dropped));
+        }
+        assert!(state.entries.len() <= COMPACT_FROM);
+        let left = state.entries.values().filter_map(Weak::upgrade).count();
+        assert_eq!(left, kept.len());
+    }
 }

@@ -59,7 +59,7 @@ pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de
 }
 
 impl Settings {
-    /// What is wrong with them, apart from the policies: the names of settings, and messages. In an
+    /// Returns what is wrong with the settings, apart from the policies: their names, and messages. In an
     /// incomplete section, nothing counts as missing.
     pub(crate) fn errors(&self, incomplete: &HashSet<String>) -> Vec<(&'static str, String)> {
         let Self { store, checks, admin, listen, limits, .. } = self;
@@ -69,12 +69,10 @@ impl Settings {
         if servers.iter().filter(|is_given| **is_given).count() > 1 {
             add("store", "store: give only one of `redis`, `cluster` and `sentinel`");
         }
-        if store.password_file.is_some()
-            && !servers.contains(&true)
-            && !incomplete.contains("store")
-        {
-            let setting = "store.password_file";
-            add(setting, "store.password_file: without Redis there is no password");
+        if !servers.contains(&true) && !incomplete.contains("store") {
+            for setting in store.of_redis() {
+                add(setting, &format!("{setting}: without Redis it has no effect"));
+            }
         }
         for (setting, time) in [
             ("store.max_connection_age", store.max_connection_age),
@@ -83,9 +81,6 @@ impl Settings {
             if time.is_some_and(|time| time.is_zero()) {
                 add(setting, &format!("{setting}: must be more than 0s"));
             }
-        }
-        if store.tls.is_some() && !servers.contains(&true) && !incomplete.contains("store") {
-            add("store.tls", "store.tls: without Redis there is nothing to encrypt");
         }
         if checks.timeout.is_zero() {
             add("checks.timeout", "checks.timeout: must be more than 0s");
@@ -133,7 +128,7 @@ impl Settings {
         errors
     }
 
-    /// Whether a check ends before its request.
+    /// Returns true if a check ends before its request.
     pub(crate) fn failure_mode_answers(&self) -> bool {
         self.checks.timeout < self.limits.request_timeout
     }
@@ -182,7 +177,7 @@ impl Default for Listen {
     }
 }
 
-/// Where rate limit state is stored: in memory by default.
+/// The store of the buckets: in memory by default.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StoreSettings {
@@ -194,20 +189,20 @@ pub(crate) struct StoreSettings {
     pub(crate) tls: Option<StoreTls>,
     /// A file with the password, which is read for each connection.
     pub(crate) password_file: Option<PathBuf>,
-    /// How long a connection is used.
+    /// The age before which a connection is replaced.
     #[serde(with = "humantime_serde")]
     pub(crate) max_connection_age: Option<Duration>,
-    /// How long a connection is idle before a ping.
+    /// The time after which an idle connection gets a ping.
     #[serde(with = "humantime_serde")]
     pub(crate) keepalive: Option<Duration>,
     pub(crate) key_prefix: Option<String>,
     /// Connections to each server.
     pub(crate) connections: Option<NonZeroUsize>,
-    /// For a proxy that routes a script by its first key.
+    /// True if a proxy routes scripts by their first key.
     pub(crate) one_key_per_call: bool,
-    /// Number of instances to assume until Redis has been reached.
+    /// The number of instances to assume until Redis has been reached.
     pub(crate) instances: Option<NonZeroUsize>,
-    /// Most keys kept in memory (with Redis: only during an outage).
+    /// The most keys in memory. With Redis, these are the keys of an outage.
     pub(crate) max_keys: Option<NonZeroUsize>,
 }
 
@@ -221,6 +216,21 @@ impl StoreSettings {
         } else {
             "store.redis"
         }
+    }
+
+    /// The settings in the file that matter only with Redis, apart from those of its servers.
+    fn of_redis(&self) -> impl Iterator<Item = &'static str> {
+        let settings = [
+            ("store.tls", self.tls.is_some()),
+            ("store.password_file", self.password_file.is_some()),
+            ("store.max_connection_age", self.max_connection_age.is_some()),
+            ("store.keepalive", self.keepalive.is_some()),
+            ("store.key_prefix", self.key_prefix.is_some()),
+            ("store.connections", self.connections.is_some()),
+            ("store.one_key_per_call", self.one_key_per_call),
+            ("store.instances", self.instances.is_some()),
+        ];
+        settings.into_iter().filter(|(_, is_set)| *is_set).map(|(setting, _)| setting)
     }
 }
 
@@ -241,16 +251,16 @@ pub(crate) struct Sentinel {
 pub(crate) struct StoreTls {
     /// The authorities that sign the certificates of the servers, instead of the public ones.
     pub(crate) ca: Option<PathBuf>,
-    /// What this process shows to the servers.
+    /// The certificate that this process shows to the servers.
     pub(crate) client: Option<Tls>,
     /// The name in the certificates of the servers, instead of their host.
     pub(crate) name: Option<String>,
-    /// Of what was in the files, so that other contents are another setting.
+    /// A digest of the files, so that other contents are another setting.
     #[serde(skip)]
     pub(crate) digest: Vec<u8>,
 }
 
-/// How limits are checked.
+/// The settings of checks.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Checks {
@@ -279,7 +289,7 @@ impl Default for Checks {
     }
 }
 
-/// What happens to checks while the store fails.
+/// The way in which checks are decided while the store fails.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FailureMode {
@@ -313,14 +323,14 @@ pub(crate) struct Limits {
     pub(crate) request_bytes: usize,
     /// Descriptors in a request.
     pub(crate) descriptors: usize,
-    /// From a request's header to its response.
+    /// The longest time from a request's header to its response.
     #[serde(with = "humantime_serde")]
     pub(crate) request_timeout: Duration,
-    /// From the start of a connection to the headers of its first request. Over HTTP/1 also for the
+    /// The longest time from the start of a connection to the headers of its first request. Over HTTP/1 also for the
     /// headers of each later one.
     #[serde(with = "humantime_serde")]
     pub(crate) handshake_timeout: Duration,
-    /// A connection on which no request begins for this long is closed, within twice this time.
+    /// The time after which a connection is closed if no request begins, which takes up to twice as long.
     #[serde(with = "humantime_serde")]
     pub(crate) idle_timeout: Duration,
 }
@@ -351,10 +361,10 @@ impl Default for Limits {
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Shutdown {
-    /// How long to keep accepting connections after `/readyz` starts to fail.
+    /// The time for which connections are still accepted after `/readyz` has begun to fail.
     #[serde(with = "humantime_serde")]
     pub(crate) delay: Duration,
-    /// How long to wait for requests in flight.
+    /// The longest wait for requests in flight.
     #[serde(with = "humantime_serde")]
     pub(crate) timeout: Duration,
 }
@@ -376,12 +386,12 @@ pub(crate) struct Tls {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Admin {
-    /// What clients of the admin API send as `Authorization: Bearer`. Required unless it listens on
-    /// a loopback address.
+    /// The token that clients of the admin API send as `Authorization: Bearer`. Required unless it
+    /// listens on a loopback address.
     pub(crate) token: Option<Secret>,
 }
 
-/// What `/auth` checks, unless the URL says otherwise.
+/// The defaults of `/auth`, which the URL of a request can replace.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Auth {

@@ -7,7 +7,7 @@ use std::{fs, io};
 use fleetlimit::{
     AnyStore, MemoryStore, RedisCredentials, RedisServer, RedisStore, SentinelService,
 };
-use redis::{ConnectionAddr, IntoConnectionInfo, TlsCertificates};
+use redis::{ConnectionAddr, IntoConnectionInfo, RedisError, TlsCertificates};
 use tokio::task::spawn_blocking;
 
 use crate::secret::RedisUrl;
@@ -25,7 +25,7 @@ pub(crate) fn open(
     let store = if let Some(Sentinel { urls, service, primary }) = sentinel {
         let service = SentinelService::new(service.as_str());
         RedisStore::open_sentinel(
-            urls.iter().map(|url| encrypted(url, tls)).collect::<Result<Vec<_>, _>>()?,
+            urls.iter().map(|url| sentinel_server(url, tls)).collect::<Result<Vec<_>, _>>()?,
             match primary.as_ref().or(urls.first()) {
                 Some(url) => service.primary(server(url)?),
                 None => service,
@@ -77,6 +77,15 @@ fn server(
     settings: &StoreSettings,
     tls: Option<&TlsCertificates>,
 ) -> Result<RedisServer, Box<dyn Error>> {
+    let is_of_sentinels =
+        settings.sentinel.as_ref().is_some_and(|sentinel| sentinel.primary.is_none());
+    if is_of_sentinels && tls.is_some() && !is_encrypted(url)? {
+        return Err(format!(
+            "store.tls: set `store.sentinel.primary` to a rediss:// URL, because the sentinel {url} is not \
+             encrypted, and the primary is like it"
+        )
+        .into());
+    }
     let mut server = encrypted(url, tls)?;
     if let Some(name) = settings.tls.as_ref().and_then(|tls| tls.name.as_deref()) {
         server = server.tls_name(name);
@@ -84,8 +93,6 @@ fn server(
     let Some(file) = &settings.password_file else { return Ok(server) };
     let info = url.expose().into_connection_info()?;
     if info.redis_settings().password().is_some() {
-        let is_of_sentinels =
-            settings.sentinel.as_ref().is_some_and(|sentinel| sentinel.primary.is_none());
         let advice = match is_of_sentinels {
             true => {
                 "set `store.sentinel.primary`, whose password is in the file, because the sentinels have one of their own:"
@@ -116,6 +123,19 @@ pub(crate) fn password(file: &Path) -> io::Result<String> {
         return Err(io::Error::other("the file is empty"));
     }
     Ok(text)
+}
+
+/// A sentinel, which need not be encrypted as the servers with buckets are.
+fn sentinel_server(
+    url: &RedisUrl,
+    tls: Option<&TlsCertificates>,
+) -> Result<RedisServer, Box<dyn Error>> {
+    encrypted(url, tls.filter(|_| is_encrypted(url).unwrap_or(true)))
+}
+
+fn is_encrypted(url: &RedisUrl) -> Result<bool, RedisError> {
+    let info = url.expose().into_connection_info()?;
+    Ok(matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
 }
 
 /// A server of any kind with these certificates.

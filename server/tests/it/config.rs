@@ -667,6 +667,20 @@ fn settings_of_connections_that_make_no_sense_are_found_before_the_start() {
         ("max_connection_age: 0s, redis: 'redis://a'", "store.max_connection_age: must be more"),
         ("keepalive: 0s, redis: 'redis://a'", "store.keepalive: must be more"),
         ("redis: 'redis://a', tls: { name: a }", "store.tls: redis://a is not encrypted"),
+        (
+            "sentinel: { urls: ['redis://a'], service: s }, tls: { name: a }",
+            "store.tls: set `store.sentinel.primary` to a rediss:// URL",
+        ),
+        (
+            "sentinel: { urls: ['rediss://a'], service: s, primary: 'redis://b' }, tls: { name: a }",
+            "store.tls: redis://b is not encrypted",
+        ),
+        ("max_connection_age: 1h", "store.max_connection_age: without Redis"),
+        ("keepalive: 1s", "store.keepalive: without Redis"),
+        ("key_prefix: a", "store.key_prefix: without Redis"),
+        ("connections: 2", "store.connections: without Redis"),
+        ("one_key_per_call: true", "store.one_key_per_call: without Redis"),
+        ("instances: 2", "store.instances: without Redis"),
         ("redis: 'rediss://a', tls: { name: 'a:6379' }", "invalid TLS name"),
     ] {
         assert_errors(
@@ -674,6 +688,18 @@ fn settings_of_connections_that_make_no_sense_are_found_before_the_start() {
             &[],
             &[&format!("settings.yaml:2:10: {error}")],
         );
+    }
+}
+
+#[test]
+fn sentinels_need_not_be_encrypted_as_their_primary_is() {
+    let files = Files::new(&[]);
+    for sentinels in ["'redis://a', 'rediss://b'", "'rediss://b', 'redis://a'"] {
+        let sentinel = format!("{{ urls: [{sentinels}], service: s, primary: 'rediss://c' }}");
+        let store = format!("store: {{ sentinel: {sentinel}, tls: {{ name: d }} }}");
+        files.write("settings.yaml", &format!("policies: {{ p: {{ q: 1/s }} }}\n{store}"));
+        let output = check(&files.path("settings.yaml"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 }
 

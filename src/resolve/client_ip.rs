@@ -22,8 +22,9 @@ use crate::ConfigError;
 ///
 /// If the proxies have no fixed addresses, [`hops`](Self::hops) counts entries instead.
 ///
-/// A trusted peer that does not report its client is logged once for each cause: no header at all
-/// (which is normal for health checks), another header than the selected one, or no usable address.
+/// Trusted peers that do not report their clients are logged for each cause, at most every ten minutes:
+/// no header at all (which is normal for health checks), another header than the selected one, or no
+/// usable address.
 ///
 /// At most 32 entries are read; if all of them are trusted, the client is the last one read. An
 /// entry longer than 8 KiB counts as one without a usable address. The peer is found, and the key

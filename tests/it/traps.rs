@@ -691,8 +691,8 @@ async fn each_misconfiguration_of_a_layer_is_logged() {
 }
 
 /// All of its clients share a bucket, and nobody would know.
-#[test]
-fn a_proxy_that_does_not_report_its_clients_is_logged_once_for_each_cause() {
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_does_not_report_its_clients_is_logged_at_intervals_for_each_cause() {
     const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
     const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -719,11 +719,19 @@ fn a_proxy_that_does_not_report_its_clients_is_logged_once_for_each_cause() {
         let events = log.events();
         assert_eq!(events.len(), causes.len(), "{events:#?}");
         for ((_, level, text), event) in causes.iter().zip(&events) {
-            let is_complete = [level, text, &"proxy=192.0.2.1", &"header=\"x-forwarded-for\""]
-                .iter()
-                .all(|part| event.contains(*part));
+            let is_complete =
+                [level, text, &"proxy=192.0.2.1", &"header=\"x-forwarded-for\"", &"count=1 "]
+                    .iter()
+                    .all(|part| event.contains(*part));
             assert!(is_complete, "{event}");
         }
+        // Health checks had the first line.
+        tokio::time::advance(Duration::from_secs(600)).await;
+        for _ in 0..2 {
+            let _ = resolve(&resolver, [192, 0, 2, 1], &causes[0].0);
+        }
+        let events = log.events().split_off(causes.len());
+        assert!(events.len() == 1 && events[0].contains("count=3 "), "{events:#?}");
     }
     // A client that is no proxy need not report anybody.
     let (log, _guard) = Log::capture();

@@ -14,11 +14,12 @@ use crate::{ConfigError, MemoryStore, Store};
 /// | URL | store |
 /// |---|---|
 /// | `memory:` | [`MemoryStore::new`] |
-/// | `redis://user:secret@host:6379/0`, `rediss://host`, `redis+unix:///run/redis.sock` | [`RedisStore::open`](crate::RedisStore::open) |
-/// | `redis+cluster://user:secret@host1:6379,host2:6379`, `rediss+cluster:` | [`RedisStore::open_cluster`](crate::RedisStore::open_cluster) |
-/// | `redis+sentinel://user:secret@host1:26379,host2/service/0`, `rediss+sentinel:` | `RedisStore::open_sentinel` |
+/// | `redis://user:secret@host:6379/0`, `rediss://host` (with TLS) | [`RedisStore::open`](crate::RedisStore::open) |
+/// | `unix:///run/redis.sock?db=0&user=...&pass=...`, `redis+unix:///run/redis.sock` | [`RedisStore::open`](crate::RedisStore::open) |
+/// | `redis+cluster://user:secret@host1:6379,host2:6379`, `rediss+cluster://host` (with TLS) | [`RedisStore::open_cluster`](crate::RedisStore::open_cluster) |
+/// | `redis+sentinel://user:secret@host1:26379,host2/service/0`, `rediss+sentinel://host/service` (with TLS) | `RedisStore::open_sentinel` |
 ///
-/// `valkey` can stand for `redis` in all of these. The database at the end is optional, and so is the
+/// `valkey` can stand for `redis` in all of these, and `valkeys` for `rediss`. The database at the end is optional, and so is the
 /// port, which is 26379 for sentinels. What has a meaning in a URL, such as a comma or `@`, has to be
 /// percent-encoded in a password.
 ///
@@ -132,7 +133,7 @@ impl Open for AnyStore {
 impl FromStr for AnyStore {
     type Err = ConfigError;
 
-    /// As [`open`](Self::open).
+    /// Opens the store of a URL, as [`open`](Self::open) does.
     fn from_str(url: &str) -> Result<Self, ConfigError> {
         Self::open(url)
     }

@@ -54,6 +54,10 @@ use crate::{Error, Quota};
 /// With the feature `axum` a decision is an `IntoResponse`, so that a check in a handler responds
 /// like the layer. [`response`](Self::response) and [`headers`](Self::headers) do the same without
 /// axum.
+///
+/// In a tuple such as `(decision, body)`, for responses of your own, it adds only the rate limit headers.
+/// For a denial use `(StatusCode::TOO_MANY_REQUESTS, decision.headers(HeaderStyle::Ietf), body)`, which
+/// has `Retry-After` and `Cache-Control: no-store`, too.
 #[derive(Clone, PartialEq, Eq)]
 #[must_use = "a check can be denied: test `is_allowed()`, or use `ensure_allowed()?`"]
 pub struct Decision {

@@ -92,7 +92,36 @@ mod axum_impls {
         }
     }
 
-    /// Adds the rate limit headers of [`HeaderStyle::Ietf`] to a response.
+    /// Adds the rate limit headers of [`HeaderStyle::Ietf`] to a response, as a layer does to that of its
+    /// service. The status stays as it is, and a denial gets neither `Retry-After` nor
+    /// `Cache-Control: no-store`: for a denial with a body of your own, use
+    /// [`Decision::headers`], which has them.
+    ///
+    /// ```
+    /// use axum::http::StatusCode;
+    /// use axum::response::{IntoResponse, Response};
+    /// use fleetlimit::layer::HeaderStyle;
+    /// use fleetlimit::{Error, Limiter};
+    ///
+    /// async fn handler(limiter: &Limiter) -> Result<Response, Error> {
+    ///     let decision = limiter.check("user:7").await?;
+    ///     if decision.is_denied() {
+    ///         let headers = decision.headers(HeaderStyle::Ietf);
+    ///         return Ok((StatusCode::TOO_MANY_REQUESTS, headers, "try again later").into_response());
+    ///     }
+    ///     Ok((decision, "hello").into_response())
+    /// }
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use fleetlimit::{MemoryStore, Quota};
+    /// # let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1))?;
+    /// # assert_eq!(handler(&limiter).await?.headers()["ratelimit"], r#""default";r=0;t=60"#);
+    /// # let denied = handler(&limiter).await?;
+    /// # assert_eq!(denied.status(), 429);
+    /// # assert_eq!(denied.headers()["retry-after"], "60");
+    /// # assert_eq!(denied.headers()["cache-control"], "no-store");
+    /// # Ok(()) }
+    /// ```
     #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
     impl IntoResponseParts for Decision {
         type Error = std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! Which requests tonic serves. Only the application decides that: what a client claims in its content
+//! Recognizes the requests that tonic serves. Only the application decides that: what a client claims in its content
 //! type must not turn the status of a denial into 200.
 
 use http::request::Parts;

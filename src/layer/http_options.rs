@@ -266,7 +266,11 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
     /// - in an axum router, on the routes that tonic adds to it for such a service.
     ///
     /// The name needs a package, and its last part begins with a capital letter. All other requests get
-    /// HTTP responses. A gRPC response has the HTTP status 200 even for a denial, and a client
+    /// HTTP responses. A layer knows the route only if it is added with `Router::layer` or
+    /// `Router::route_layer` to the router that has it. [Around a whole app](Self#around-a-whole-app), on a
+    /// fallback, and on routes that are nested under a path, gRPC needs this option.
+    ///
+    /// A gRPC response has the HTTP status 200 even for a denial, and a client
     /// chooses its content type: a client of an HTTP route could hide its denials from logs, and from
     /// programs that block addresses after too many errors. So do not use this on layers around HTTP
     /// routes.

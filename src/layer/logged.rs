@@ -1,7 +1,7 @@
 use std::borrow::Borrow;
 use std::sync::{Mutex, PoisonError};
 
-/// What a layer has logged: each item once, and at most 16 items.
+/// The items that a layer has logged, each of them once. It logs at most 16.
 pub(super) struct Logged<T>(Mutex<Vec<T>>);
 
 const MOST: usize = 16;

@@ -52,7 +52,9 @@ use crate::{ConfigError, Costs, Decision, Key, KeyResolver, Limiter, Policy, Quo
 /// that was ready. Bodies of responses must have `Data = Bytes` and an error that converts into a
 /// boxed error, as those of axum, hyper and tonic do. Bodies of requests must be
 /// [`http_body::Body`], because the layer reads what is left of them before it
-/// [responds](Self::drain). With [`without_drain`](Self::without_drain) they may be of any type.
+/// [responds](Self::drain). With [`without_drain`](Self::without_drain) they may be of any type. If one
+/// of these bounds is not met, the compiler reports that [`RateLimit`](crate::RateLimit) is not a
+/// `Service`.
 ///
 /// # Around a whole app
 ///

@@ -1,8 +1,8 @@
 use crate::verdict::{Numbers, Outcome, Verdict};
 use crate::{Error, ErrorKind};
 
-/// What happens to a check when the store fails: it is unreachable, does not reply within the
-/// timeout, or replies with an error.
+/// The way in which a limiter decides a check when its store fails: the store is unreachable, does not
+/// reply within the timeout, or replies with an error.
 ///
 /// # Overload
 ///
@@ -112,7 +112,7 @@ pub enum FailureMode {
 }
 
 impl FailureMode {
-    /// Whether the process itself may have to decide.
+    /// Returns true if this process may have to decide checks itself.
     pub(super) fn may_decide_locally(self) -> bool {
         matches!(self, Self::Local | Self::Open)
     }
@@ -126,7 +126,7 @@ impl FailureMode {
         }
     }
 
-    /// If the process itself decides nothing.
+    /// Returns the verdict on a check that this process does not decide itself.
     pub(super) fn verdict(self, error: Error, limit: u64) -> Result<Verdict, Error> {
         match self {
             Self::Closed => Err(error),

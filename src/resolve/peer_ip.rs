@@ -10,7 +10,8 @@ use crate::Key;
 /// Uses the peer's IP address as the key: that of the other end of the connection.
 ///
 /// The key is text: `203.0.113.7` for an IPv4 address, `2001:db8:1:2::/64` for an IPv6 address. An
-/// IPv4-mapped IPv6 address is treated as its IPv4 address. IPv6 is limited per /64, the smallest
+/// IPv6 address that stands for an IPv4 address counts as that: an IPv4-mapped one (`::ffff:203.0.113.7`),
+/// and one that NAT64 has made (`64:ff9b::203.0.113.7`). IPv6 is limited per /64, the smallest
 /// network that a subscriber gets, because the owner of a /64 can use any of its 2^64 addresses.
 ///
 /// The server must provide the peer address. It is the first of these in the request's extensions:

@@ -290,6 +290,29 @@ async fn a_tonic_service_in_an_axum_router_needs_no_option_for_grpc() {
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
+/// There the layer does not know the route.
+#[tokio::test(start_paused = true)]
+async fn a_tonic_service_in_a_whole_app_needs_the_option_for_grpc() {
+    for (is_grpc, status) in [(false, StatusCode::TOO_MANY_REQUESTS), (true, StatusCode::OK)] {
+        let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();
+        let (_, health) = tonic_health::server::health_reporter();
+        let routes = || tonic::service::Routes::new(health.clone()).into_axum_router();
+        let layer = RateLimitLayer::new(limiter, Global);
+        let layer = if is_grpc { layer.grpc() } else { layer };
+        let around = Router::new().fallback_service(layer.layer(routes()));
+        let fallback = Router::new().fallback_service(routes()).layer(layer.clone());
+        let nested = Router::new().nest("/api", routes().layer(layer));
+        let path = "/grpc.health.v1.Health/Check";
+        let _ = get_status(&around, post_to(path, &[])).await;
+        for (app, prefix) in [(around, ""), (fallback, ""), (nested, "/api")] {
+            let grpc = post_to(&format!("{prefix}{path}"), &[(CONTENT_TYPE, "application/grpc")]);
+            let denied = app.oneshot(grpc).await.unwrap();
+            assert_eq!(denied.status(), status);
+            assert_eq!(denied.headers().contains_key("grpc-status"), is_grpc);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_custom_response_decides_for_grpc_too() {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(1)).unwrap();

@@ -26,7 +26,7 @@ pub struct SentinelService {
 }
 
 impl SentinelService {
-    /// A service with this name, such as `mymaster`.
+    /// Creates a service with this name, such as `mymaster`.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), primary: None }
     }

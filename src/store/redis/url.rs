@@ -3,18 +3,18 @@
 use super::RedisStore;
 use crate::ConfigError;
 
-/// Of sentinels, unless the URL has another.
+/// The port of a sentinel whose URL has none.
 #[cfg(feature = "sentinel")]
 const SENTINEL_PORT: &str = ":26379";
 
 /// The parts of a URL with several servers.
 #[derive(Debug, PartialEq, Eq)]
 struct Servers<'a> {
-    /// With the `@` at its end, unless it is empty.
+    /// The user and password with the `@` after them, or empty.
     user: &'a str,
     hosts: Vec<&'a str>,
     path: &'a str,
-    /// With the fragment.
+    /// The query and the fragment.
     query: &'a str,
 }
 
@@ -77,14 +77,14 @@ impl<'a> Servers<'a> {
         Ok(Self { user, hosts: hosts.split(',').collect(), path, query })
     }
 
-    /// The URLs of the nodes.
+    /// Returns the URLs of the nodes.
     fn of_cluster(&self, protocol: &str) -> Vec<String> {
         let Self { user, hosts, path, query } = self;
         let url = |host: &&str| format!("{protocol}://{user}{host}{path}{query}");
         hosts.iter().map(url).collect()
     }
 
-    /// The name of the service, and the URLs of its sentinels.
+    /// Returns the name of the service, and the URLs of its sentinels.
     #[cfg(feature = "sentinel")]
     fn of_service(&self, protocol: &str) -> Result<(&'a str, Vec<String>), ConfigError> {
         let Self { user, hosts, path, query } = self;

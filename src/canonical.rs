@@ -1,8 +1,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The prefix of the addresses that a NAT64 gateway makes of IPv4 addresses (RFC 6052). Other prefixes
-/// are up to the operator of a gateway, and do not say where the IPv4 address is.
-const NAT64: u128 = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0).to_bits();
+/// The /96 of IPv4-mapped addresses.
+const MAPPED: u128 = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0).to_bits() >> 32;
+/// The /96 of the addresses that a NAT64 gateway makes of IPv4 addresses (RFC 6052). Other prefixes are
+/// up to the operator of a gateway, and do not say where the IPv4 address is.
+const NAT64: u128 = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0).to_bits() >> 32;
 
 /// Returns the IPv4 address that an IPv6 address stands for: an IPv4-mapped one (`::ffff:0:0/96`), or one that
 /// was translated by NAT64 (`64:ff9b::/96`). Any other address stays as it is.
@@ -18,12 +20,12 @@ const NAT64: u128 = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0).to_bits();
 /// assert_eq!(canonical(translated), IpAddr::from([203, 0, 113, 7]));
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
+#[inline]
 pub fn canonical(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) if address.to_bits() >> 32 == NAT64 >> 32 => {
-            IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() as u32))
-        }
-        address => address,
+    let IpAddr::V6(v6) = address else { return address };
+    match v6.to_bits() >> 32 {
+        MAPPED | NAT64 => IpAddr::V4(Ipv4Addr::from_bits(v6.to_bits() as u32)),
+        _ => address,
     }
 }
 

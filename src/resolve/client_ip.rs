@@ -196,23 +196,30 @@ impl ClientIp {
     }
 
     fn client(&self, peer: Peer, headers: &HeaderMap) -> Peer {
-        let mut reported = self.header.addresses(headers).map_while(|address| address);
-        let client = match &self.proxies {
-            Proxies::Trusted(trusted) if !trusted.contains(peer) => return peer,
-            Proxies::Trusted(trusted) => {
-                let mut client = None;
-                for address in reported {
+        if let Proxies::Trusted(trusted) = &self.proxies
+            && !trusted.contains(peer)
+        {
+            return peer;
+        }
+        let mut client = None;
+        let reported = self.header.addresses(headers).map_while(|address| address);
+        for (address, n) in reported.zip(1..) {
+            match &self.proxies {
+                Proxies::Trusted(trusted) => {
                     client = Some(address);
                     if !trusted.contains(Peer::Ip(address)) {
                         break;
                     }
                 }
-                client
+                // A header with a single address has that of the client alone.
+                Proxies::Hops(hops) => {
+                    if n == *hops || self.header.is_single() {
+                        client = Some(address);
+                        break;
+                    }
+                }
             }
-            // Such a header has the address of the client alone.
-            Proxies::Hops(_) if self.header.is_single() => reported.next(),
-            Proxies::Hops(hops) => reported.nth(hops - 1),
-        };
+        }
         client.map(Peer::Ip).unwrap_or_else(|| {
             self.log.report(peer, &self.header, headers);
             peer

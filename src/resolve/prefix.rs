@@ -30,13 +30,17 @@ impl Prefixes {
 
     pub(super) fn peer_key(self, peer: Peer) -> Key {
         match peer {
-            Peer::Ip(address) => self.key(address),
+            Peer::Ip(address) => self.key_of_canonical(address),
             Peer::Unix => Key::from("unix"),
         }
     }
 
     pub(super) fn key(self, address: IpAddr) -> Key {
-        let text = match canonical(address) {
+        self.key_of_canonical(canonical(address))
+    }
+
+    fn key_of_canonical(self, address: IpAddr) -> Key {
+        let text = match address {
             IpAddr::V4(address) if self.v4 == 32 => return Key::from(address),
             IpAddr::V4(address) => {
                 let mask = u32::MAX.checked_shl(32 - u32::from(self.v4)).unwrap_or(0);

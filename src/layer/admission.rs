@@ -189,6 +189,7 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
 
     /// The service is not called. It is given up first, because to read the rest of the request may take
     /// a while.
+    #[inline]
     fn respond(
         layer: &L,
         response: L::LayerResponse,

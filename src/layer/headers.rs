@@ -175,7 +175,7 @@ impl RateLimitHeaders {
         if let Some(wait) = integer(headers, &RETRY_AFTER) {
             let longer = self.longest_refill().max(wait);
             if longer > wait {
-                headers.insert(RETRY_AFTER, longer.into());
+                headers.insert(RETRY_AFTER, number(longer));
                 if let Some(millis) = headers.get_mut(grpc::RETRY_PUSHBACK_MS) {
                     *millis = longer.saturating_mul(1_000).into();
                 }
@@ -233,7 +233,7 @@ impl Three {
         };
         if integer(headers, remaining_name).is_none_or(is_stricter) {
             for (name, value) in names.iter().zip([limit, remaining, reset]) {
-                headers.insert(name, value.into());
+                headers.insert(name, number(value));
             }
         }
     }
@@ -242,7 +242,7 @@ impl Three {
 /// Adds `Retry-After` to a denial, unless the cost exceeds the capacity, so that waiting cannot help.
 pub(super) fn insert_retry_after(decision: &Decision, headers: &mut HeaderMap) {
     if decision.retry_after().is_some() {
-        headers.insert(RETRY_AFTER, seconds(decision.numbers.retry_after).into());
+        headers.insert(RETRY_AFTER, number(seconds(decision.numbers.retry_after)));
     }
 }
 
@@ -332,6 +332,37 @@ fn value(field: impl Into<Bytes>) -> HeaderValue {
     HeaderValue::from_maybe_shared(field.into()).unwrap_or(const { HeaderValue::from_static("") })
 }
 
+/// The numbers below 1,000, with three digits each. Nearly all of those in headers are among them, and
+/// need no allocation.
+static SMALL_NUMBERS: &str = {
+    static DIGITS: [u8; 3_000] = {
+        let mut digits = [0; 3_000];
+        let mut number = 0;
+        while number < 1_000 {
+            digits[3 * number] = b'0' + (number / 100) as u8;
+            digits[3 * number + 1] = b'0' + (number / 10 % 10) as u8;
+            digits[3 * number + 2] = b'0' + (number % 10) as u8;
+            number += 1;
+        }
+        digits
+    };
+    match str::from_utf8(&DIGITS) {
+        Ok(digits) => digits,
+        Err(_) => "",
+    }
+};
+
+fn number(number: u64) -> HeaderValue {
+    let len = match number {
+        0..10 => 1,
+        10..100 => 2,
+        100..1_000 => 3,
+        _ => return number.into(),
+    };
+    let end = 3 * number as usize + 3;
+    HeaderValue::from_static(SMALL_NUMBERS.get(end - len..end).unwrap_or_default())
+}
+
 fn integer(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
@@ -360,6 +391,13 @@ mod tests {
 
     fn headers(style: HeaderStyle, quota: Quota, taken: u32) -> HeaderMap {
         decision(quota, taken).headers(style)
+    }
+
+    #[test]
+    fn every_number_is_written_in_full() {
+        for expected in (0..=1_100).chain([9_999, u64::MAX / 3, u64::MAX - 1, u64::MAX]) {
+            assert_eq!(number(expected), expected.to_string());
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Problem details for HTTP (RFC 9457), with the types that draft-ietf-httpapi-ratelimit-headers
-//! registers.
+//! Makes HTTP responses with problem details (RFC 9457), of the types that
+//! draft-ietf-httpapi-ratelimit-headers registers.
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::caching;
@@ -63,7 +63,7 @@ fn problem(status: StatusCode, body: impl Into<Bytes>) -> Response<Bytes> {
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    caching::forbid(headers);
+    headers.insert(CACHE_CONTROL, caching::NO_STORE);
     response
 }
 

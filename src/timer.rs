@@ -39,7 +39,6 @@ pub(crate) fn arm(at: Instant, timer: Weak<dyn Timer>) {
 }
 
 /// Runs a future until this time. `None` if it is not ready by then.
-#[cfg(feature = "redis")]
 pub(crate) async fn timeout_at<F: Future>(at: Instant, future: F) -> Option<F::Output> {
     let (mut future, mut sleep) = (std::pin::pin!(future), sleep_until(at));
     std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -49,7 +48,6 @@ pub(crate) async fn timeout_at<F: Future>(at: Instant, future: F) -> Option<F::O
     .await
 }
 
-#[cfg(feature = "redis")]
 pub(crate) fn sleep_until(at: Instant) -> Sleep {
     Sleep { at, wake: None }
 }

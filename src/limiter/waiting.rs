@@ -17,7 +17,7 @@ use super::waiters::Waiter;
 use super::{HeldRevision, Limiter, Revision};
 use crate::store::{Leaving, Op};
 use crate::verdict::{Verdict, Waiting};
-use crate::{Decision, Error, Key};
+use crate::{Decision, Error, ErrorKind, Key, timer};
 
 /// An allowed check that waits. If it is dropped before its time, the checks behind it in this process
 /// move up, and the last place is given back.
@@ -134,12 +134,19 @@ impl Wait {
     pub(super) async fn cancel(&mut self) -> Result<(), Error> {
         let Some(mut rounds) = self.give_up() else { return Ok(()) };
         let before = rounds.borrow().ended;
+        let until = std::time::Instant::now() + 2 * self.line.limiter.timeout();
         // The place is part of the next round if it is not part of the one in flight. An error says that
         // there are no more rounds.
-        let _ = rounds.wait_for(|rounds| rounds.ended >= before + 2).await;
+        let ended = rounds.wait_for(|rounds| rounds.ended >= before + 2);
+        let has_ended = timer::timeout_at(until, ended).await.is_some();
         match &rounds.borrow().failed {
             Some((round, error)) if *round > before => Err(error.clone()),
-            _ => Ok(()),
+            _ if has_ended => Ok(()),
+            // The runtime on which the places are given back stands still.
+            _ => Err(Error::new(
+                ErrorKind::Timeout,
+                "the store has not confirmed that permits are given back",
+            )),
         }
     }
 

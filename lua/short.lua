@@ -8,7 +8,8 @@
 -- Value   the time at which the bucket is full, plus one millisecond, in microseconds, and the rate
 --         at which it refills until then: the two digits, 00 for 864, and the number of zeros. It
 --         takes Redis the least memory, because it is an integer below 2^63. For Lua it is too large
---         to be one number. A key that was used with other quotas keeps the packed form.
+--         to be one number. A key that was used with other quotas keeps the packed form. A debt above
+--         the capacity has that form too, because it says when it was written.
 -- Expiry  one second after the bucket is full. So it is not before the end of that second, and checks
 --         that leave the bucket to be full in the same second need not change it.
 

@@ -11,18 +11,15 @@
 --          was empty, or will be, in whole microseconds, and the ticks after it.
 
 --@ doubt@
-local since, empty, rest = by_id[entry.id + 5], now, 0
-if form == 1 then
-  empty = nil
-  if since and #since.cells == 24 then empty, rest = read('>dd', since.cells, 9) end
-end
+local since, empty, rest = by_id[entry.id + 5]
+if since and #since.cells == 24 then empty, rest = read('>dd', since.cells, 9) end
 if empty and empty >= 0 and empty % 1 == 0 and empty - now <= MAX_TICKS and rest >= 0 and rest % 1 == 0 and level@ <= MAX_TICKS then
   -- In ticks of the value, because until the next charge the bucket refills at that rate.
   local most = math.max(0, capacity@ / (1 PRICE) * theirs + (empty - now) * scale + rest)
   if level@ > most then
     doubted = doubted or {}
     doubted[@], level@ = at_own_rate(level@) - at_own_rate(most), most
-    if form ~= 1 then doubted.found = entry end
+    if form ~= 1 then doubted.found = entries end
   end
 end
 --@ keep_doubt@
@@ -35,12 +32,12 @@ if doubted and doubted[@] and found ~= '-' then
   more = more or { id = LONE, count = 0, heads = '', cells = '', till = 0 }
   more.count, more.till = more.count + 1, math.max(more.till, last)
   more.heads = more.heads .. struct.pack('>I4BBI2', more.id or id@, 6, 0, 24)
-  more.cells = more.cells .. struct.pack('>ddd', last, empty, rest)
+  -- Early in 1970 there is no such time.
+  more.cells = more.cells .. struct.pack('>ddd', last, math.max(0, empty), rest)
 end
 --@ note_doubt@
 if doubted and doubted[@] and doubted.found then
-  local pack, bucket = struct.pack, doubted.found
-  local heads = bucket.head .. pack('>I4BBI2', 0, 6, 0, 24)
-  local cells = pack('>d', now) .. bucket.cells .. sub(bucket.cells, 1, 8) .. pack('>dd', now, 0)
-  saved = pcall('SET', key, '\1\2\0' .. heads .. cells, 'KEEPTTL', 'GET')
+  local bucket, since = doubted.found[1], doubted.found[2]
+  local value = '\1\2\0' .. bucket.head .. since.head .. struct.pack('>d', now) .. bucket.cells .. since.cells
+  saved = pcall('SET', key, value, 'KEEPTTL', 'GET')
 end

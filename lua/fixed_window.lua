@@ -35,7 +35,7 @@ end
 if level@ == 0 then
   --@ fresh@
 else
-  begin@, ends@ = begin@ - back, ends@ - back
+  begin@, ends@ = math.max(0, begin@ - back), math.max(0, ends@ - back)
 end
 --@ store@
 -- Another revision may have started a shorter window.

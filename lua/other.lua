@@ -35,6 +35,9 @@ else
     local head = pack('>I4BBI2', 0, 1, 16, 8) .. numbers
     local cells = pack('>d', micros - 1e3)
     entries[1] = { id = 0, tag = 1, head = head, numbers = numbers, cells = cells }
+    -- It does not say when it was written: see doubt.lua.
+    head, cells = pack('>I4BBI2', 0, 6, 0, 24), cells .. pack('>dd', now, 0)
+    entries[2] = { id = 0, tag = 6, head = head, cells = cells }
   else
     found = '-'
   end

@@ -51,7 +51,7 @@ local left = math.min(math.ceil((start@ + span - now) / unit), units)
 level@ = current@ + math.floor(previous@ * left / units)
 --@ back@
 if start@ and (current@ > 0 or previous@ > 0) then
-  start@ = start@ - back
+  start@ = math.max(0, start@ - back)
 else
   start@ = now - now % span@
 end

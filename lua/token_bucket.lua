@@ -43,7 +43,7 @@ if #numbers == 16 and (#cells == 16 or #cells == 8) then
   full@ = read('>d', cells)
   if #cells == 16 then ticks = read('>d', cells, 9) end
 end
-if not (theirs >= 1 and scale >= 1 and theirs <= MAX_TICKS and scale <= MAX_TICKS and ticks >= 0 and ticks < scale) then
+if not (theirs >= 1 and scale >= 1 and theirs <= MAX_TICKS and scale <= MAX_TICKS and ticks >= 0 and ticks < scale and ticks % 1 == 0 and full@ % 1 == 0) then
   found = '-'
 else
   local function at_own_rate(level)

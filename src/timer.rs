@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -74,7 +75,9 @@ impl Future for Sleep {
         }
         match &self.wake {
             Some(wake) => {
-                lock(&wake.waker).clone_from(cx.waker());
+                let waker = cx.waker().clone();
+                let earlier = mem::replace(&mut *lock(&wake.waker), waker);
+                drop(earlier);
                 // It may have fired before that, and woken the other task.
                 if self.at <= Instant::now() {
                     return Poll::Ready(());
@@ -114,7 +117,9 @@ struct Wake {
 
 impl Timer for Wake {
     fn fire(self: Arc<Self>, _: Instant) -> Option<Instant> {
-        lock(&self.waker).wake_by_ref();
+        // While no lock is held, because a waker belongs to the application.
+        let waker = mem::replace(&mut *lock(&self.waker), Waker::noop().clone());
+        waker.wake();
         None
     }
 }

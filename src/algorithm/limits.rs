@@ -297,15 +297,18 @@ impl Limits {
         &self,
         standing: &mut Standing,
         state: &State,
-        empty_at: &[(QuotaId, FullAt)],
+        empty_at: &[(QuotaId, Option<FullAt>)],
         now: u64,
     ) {
         for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
             if let (Limit::TokenBucket(bucket), Level::TokenBucket(debt)) = (&quota.limit, level) {
                 let is_heir = |state: &State| self.heir(state) == Some(index);
                 let Some(entry) = state.find(quota.id, &quota.limit, is_heir) else { continue };
-                let times = empty_at.iter().filter(|(id, _)| *id == entry.quota);
-                times.for_each(|(_, empty_at)| bucket.cap(debt, *empty_at, now));
+                // The first, as in the script.
+                let mut times = empty_at.iter().filter(|(id, _)| *id == entry.quota);
+                if let Some((_, Some(empty_at))) = times.next() {
+                    bucket.cap(debt, *empty_at, now);
+                }
             }
         }
     }

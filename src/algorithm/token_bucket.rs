@@ -122,13 +122,11 @@ impl TokenBucket {
     /// has ticks of the rate of the debt, at which the bucket refills until it is charged again.
     #[cfg(feature = "redis")]
     pub(crate) fn cap(&self, debt: &mut Debt, empty_at: FullAt, now: u64) {
-        let full = self.limit.saturating_mul(debt.rate.permit()).saturating_add(empty_at.ticks);
-        let elapsed = |micros: u64| micros.saturating_mul(debt.rate.scale());
-        let most = match empty_at.micros.checked_sub(now) {
-            Some(owed) => full.saturating_add(elapsed(owed)),
-            None => full.saturating_sub(elapsed(now - empty_at.micros)),
-        };
-        debt.ticks = debt.ticks.min(most);
+        let [full, rest] = [self.limit, empty_at.ticks].map(i128::from);
+        let full = full * i128::from(debt.rate.permit()) + rest;
+        let owed = i128::from(empty_at.micros) - i128::from(now);
+        let most = (full + owed * i128::from(debt.rate.scale())).max(0);
+        debt.ticks = debt.ticks.min(u64::try_from(most).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn borrows(&self) -> bool {

@@ -15,10 +15,6 @@ use super::taken::Permits;
 use crate::algorithm::{Patience, Place};
 use crate::{Costs, Decision, Error};
 
-/// Longer than the store takes to reply with most timeouts. Two tasks may give places back at a time, but not the
-/// same ones.
-const LONGEST_ROUND: Duration = Duration::from_secs(2);
-
 /// The checks of a key that have taken the same permits and may wait for as long.
 ///
 /// A place belongs to the line, not to a check: the first check has the earliest place. When a check
@@ -174,10 +170,12 @@ impl Line {
     }
 
     /// If there are free places to give back: returns the progress in it, and what the caller has to
-    /// report it with if nobody gives them back yet.
+    /// report it with if nobody gives them back yet. A round takes at most so long, unless its runtime stands
+    /// still. Then two tasks may give places back at a time, but not the same ones.
     pub(super) fn give_back(
         &mut self,
         now: Instant,
+        longest_round: Duration,
     ) -> Option<(watch::Receiver<Rounds>, Option<watch::Sender<Rounds>>)> {
         if !self.places.iter().skip(self.waiting.len()).any(|free| free.kept.is_none()) {
             return None;
@@ -188,21 +186,27 @@ impl Line {
             return Some((rounds.clone(), None));
         }
         let (report, rounds) = watch::channel(Rounds::default());
-        let until = now + LONGEST_ROUND;
+        let until = now + longest_round;
         self.giving_back = Some(GivingBack { rounds: rounds.clone(), until });
         Some((rounds, Some(report)))
     }
 
     /// Takes out the free places that may be given back, the last one first, because the store does not
     /// take one back before those behind it. If there is none, this ends.
-    pub(super) fn take_free(&mut self, now: Instant) -> Vec<Reserved> {
+    pub(super) fn take_free(
+        &mut self,
+        now: Instant,
+        longest_round: Duration,
+        own: &watch::Sender<Rounds>,
+    ) -> Vec<Reserved> {
         self.drop_late(now);
         let free = self.places.split_off(self.waiting.len()).into_iter().rev();
         let (kept, free): (Vec<_>, Vec<_>) = free.partition(|free| free.kept.is_some());
         self.places.extend(kept.into_iter().rev());
-        match &mut self.giving_back {
-            Some(task) if !free.is_empty() => task.until = now + LONGEST_ROUND,
-            task => *task = None,
+        if free.is_empty() {
+            self.stop_giving_back(own);
+        } else if let Some(task) = self.giving_back.as_mut().filter(|task| task.is(own)) {
+            task.until = now + longest_round;
         }
         free
     }
@@ -222,9 +226,9 @@ impl Line {
         self.places.truncate(self.waiting.len());
     }
 
-    /// Nothing is given back any more, maybe because a runtime has ended.
-    pub(super) fn stop_giving_back(&mut self) {
-        self.giving_back = None;
+    /// A task does not give places back any more, maybe because its runtime has ended.
+    pub(super) fn stop_giving_back(&mut self, own: &watch::Sender<Rounds>) {
+        self.giving_back.take_if(|task| task.is(own));
     }
 
     pub(super) fn is_empty(&mut self, now: Instant) -> bool {
@@ -259,6 +263,12 @@ impl Line {
     /// turn comes. It tells the next when it leaves the line, which is early enough.
     fn next(&mut self, index: usize) -> Option<Waker> {
         self.waiting.iter_mut().skip(index).find_map(|(_, waker)| waker.take())
+    }
+}
+
+impl GivingBack {
+    fn is(&self, report: &watch::Sender<Rounds>) -> bool {
+        self.rounds.same_channel(&report.subscribe())
     }
 }
 

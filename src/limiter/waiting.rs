@@ -134,7 +134,7 @@ impl Wait {
     pub(super) async fn cancel(&mut self) -> Result<(), Error> {
         let Some(mut rounds) = self.give_up() else { return Ok(()) };
         let before = rounds.borrow().ended;
-        let until = std::time::Instant::now() + 2 * self.line.limiter.timeout();
+        let until = std::time::Instant::now() + self.line.longest_round();
         // The place is part of the next round if it is not part of the one in flight. An error says that
         // there are no more rounds.
         let ended = rounds.wait_for(|rounds| rounds.ended >= before + 2);
@@ -201,6 +201,11 @@ impl LineHandle {
         Op::Leave(Box::new(place))
     }
 
+    /// Twice as long as the store takes to reply.
+    fn longest_round(&self) -> Duration {
+        2 * self.limiter.timeout()
+    }
+
     fn taken(&self, permits: Permits) -> Taken {
         let Self { limiter, key, terms } = self;
         let (limiter, revision, key) = (limiter.clone(), terms.revision.clone(), key.clone());
@@ -209,7 +214,8 @@ impl LineHandle {
 
     /// Gives free places back, unless there are none, or another task does. Returns the progress.
     fn give_back(&self) -> Option<watch::Receiver<Rounds>> {
-        let (progress, report) = self.with(|line| line.give_back(Instant::now()))?;
+        let (progress, report) =
+            self.with(|line| line.give_back(Instant::now(), self.longest_round()))?;
         let Some(rounds) = report else { return Some(progress) };
         let (line, _leaving) = (self.clone(), self.limiter.registry().leaving());
         let mut give_back = GivingBack { line, rounds, has_ended: false, _leaving };
@@ -231,7 +237,8 @@ impl GivingBack {
     /// One place after the other, but all in one call.
     async fn run(&mut self) {
         loop {
-            let free = self.line.with(|line| line.take_free(Instant::now()));
+            let (line, longest) = (&self.line, self.line.longest_round());
+            let free = line.with(|line| line.take_free(Instant::now(), longest, &self.rounds));
             if free.is_empty() {
                 self.has_ended = true;
                 return;
@@ -300,7 +307,7 @@ impl GivingBack {
 impl Drop for GivingBack {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.line.with(Line::stop_giving_back);
+            self.line.with(|line| line.stop_giving_back(&self.rounds));
             let failed = Some((u64::MAX, no_runtime()));
             self.rounds.send_modify(|rounds| rounds.failed = failed);
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use fleetlimit::{Costs, Limiter, ManualClock, MemoryStore, Policy, Quota};
 
-use crate::common::{Clock, Server};
+use crate::common::{CLOCK, Change, Clock, ClockProxy, Server, connect};
 use crate::exact::uncached;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -173,8 +173,9 @@ async fn what_a_larger_burst_has_used_still_counts_for_it_when_a_smaller_one_can
 }
 
 /// Revisions of 20 permits whose empty bucket fills within two seconds, with other numbers and quotas.
-fn revisions() -> [Policy; 8] {
+fn revisions() -> [Policy; 11] {
     let alone = |quota| Policy::new("test").quota("q", quota);
+    let window = Quota::new(20, 2 * SECOND);
     let bucket = Quota::per_second(10).burst(20);
     let other = Quota::per_hour(1_000_000).fixed_window();
     [
@@ -187,6 +188,10 @@ fn revisions() -> [Policy; 8] {
         alone(bucket).quota("other", other),
         Policy::new("test").quota("first", other).quota("second", Quota::per_second(20).burst(20)),
         alone(Quota::per_second(10).burst(20)).quota("r", Quota::per_second(11).burst(20)),
+        // These keep the buckets of the others.
+        alone(window.fixed_window()),
+        alone(bucket.interval_refill()),
+        Policy::new("test").quota("w", window.sliding_blocks(4)),
     ]
 }
 
@@ -211,7 +216,7 @@ async fn a_deploy_after_a_step_locks_no_key_out_whatever_it_changes() {
                     clock.advance(SECOND / 11).await;
                 }
                 // And back.
-                for limiter in [&new, &old] {
+                for limiter in [&new, &old, &new] {
                     let first = wait(limiter, 20).await;
                     assert!(first <= longest, "{prefix}: {first:?}");
                     if first > Duration::ZERO {
@@ -233,7 +238,7 @@ async fn a_deploy_forgives_no_debt_also_after_a_step() {
     // All of a bucket of 10 per second under this name.
     let kept = revisions().into_iter().filter(|policy| {
         let text: Vec<_> = policy.quotas().map(|(name, quota)| format!("{name} {quota}")).collect();
-        text[0].starts_with("q 10/s")
+        text[0].starts_with("q 10/s") && !text[0].contains("interval")
     });
     let kept: Vec<_> = kept.collect();
     assert_eq!(kept.len(), 5);
@@ -254,6 +259,86 @@ async fn a_deploy_forgives_no_debt_also_after_a_step() {
                 clock.advance(Duration::from_secs(600)).await;
             }
         }
+    }
+}
+
+/// What a script says of a value, and what the client replays, is the same for any value.
+#[tokio::test]
+async fn a_hostile_value_lets_no_check_pass_that_is_not_charged() {
+    const FULL: f64 = 0.0;
+    let server = Server::start().await;
+    let clock = Clock::start(&server).await;
+    let mut admin = connect(&server.url()).await.unwrap();
+    // The numbers of a bucket, when it is full, and the entries that say when it was empty: relative to now.
+    let values: [(u64, [f64; 2], [f64; 2], &[(f64, f64)]); 9] = [
+        (20, [1e5, 1.0], [2e6, FULL], &[(0.0, 0.0), (-1e6, 0.0)]),
+        (20, [1e5, 1.0], [2e6, FULL], &[(f64::NEG_INFINITY, 0.0), (-1e6, 0.0)]),
+        (20, [1e5, 1.0], [2e6, FULL], &[(0.5, 0.0), (-1e6, 0.0)]),
+        (20, [1e5, 1.0], [2e6, FULL], &[(-1e6, 0.5)]),
+        (20, [1e5, 1.0], [2e6, FULL], &[(-1e6, f64::NAN)]),
+        (20, [1e5, 7.0], [2e6, 0.5], &[(-1e6, 0.0)]),
+        (20, [1e5, 1.0], [2e6 + 0.5, FULL], &[]),
+        (20, [1e5, 1.0], [9e6, FULL], &[(1e300, 0.0)]),
+        (1 << 20, [(1u64 << 52) as f64, (1u64 << 40) as f64], [1e3, FULL], &[(-67_108_864.0, 0.0)]),
+    ];
+    for (number, (burst, rate, [full, ticks], empty)) in values.into_iter().enumerate() {
+        let (prefix, now) = (number.to_string(), clock.now() as f64);
+        let mut bytes = vec![1, 1 + empty.len() as u8, 0, 0, 0, 0, 0, 1, 16, 0, 16];
+        let push = |numbers: &[f64]| {
+            numbers.iter().flat_map(|number| number.to_be_bytes()).collect::<Vec<_>>()
+        };
+        bytes.extend(push(&rate));
+        empty.iter().for_each(|_| bytes.extend([0, 0, 0, 0, 6, 0, 0, 24]));
+        bytes.extend(push(&[now, now + full, ticks]));
+        empty.iter().for_each(|(at, rest)| bytes.extend(push(&[now + full, now + at, *rest])));
+        let key = format!("{prefix}:{{key}}:default:t2");
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg(bytes).arg("PX").arg(100_000);
+        set.query_async::<()>(&mut admin).await.unwrap();
+        let quota = Quota::per_second(20).burst(burst);
+        let limiter = uncached(clock.store(&prefix), quota);
+        let decision = limiter.check("key").await.unwrap();
+        let peeked = limiter.peek("key").await.unwrap();
+        assert_eq!(decision.remaining(), peeked.remaining(), "{number}: {decision:?}");
+        assert_eq!(decision.reset_after(), peeked.reset_after(), "{number}: {decision:?}");
+    }
+}
+
+/// The server keeps what it would expire at its own time.
+const FOREVER: Change = ("'PXAT',", "'PXAT', '9000000000000000' or");
+
+/// Nothing can have happened before 1970.
+#[tokio::test]
+async fn a_clock_that_steps_back_beyond_the_start_of_a_window_or_to_1970_locks_no_key_out() {
+    let server = Server::start().await;
+    let clock = ClockProxy::start(&server, &[CLOCK, FOREVER]).await;
+    let now = UNIX_EPOCH.elapsed().unwrap().as_micros() as u64;
+    clock.set_time(now).await;
+    let [bucket, slower] = [Quota::per_second(10), Quota::per_day(1)]
+        .map(|quota| uncached(clock.store("1970"), quota.burst(20)));
+    // 1970 is in the window, or in the one before.
+    let year = Duration::from_secs(365 * 86_400);
+    let [calendar, sliding] = [97, 70].map(|years| Quota::new(20, years * year));
+    let windows = [calendar.fixed_window(), calendar.calendar(), sliding.sliding_window()];
+    let windows = windows
+        .map(|quota| uncached(clock.store(&quota.to_string().replace([' ', '/'], "-")), quota));
+    used(&bucket, Used::Drained).await;
+    for limiter in &windows {
+        used(limiter, Used::NearlyFull).await;
+    }
+    clock.set_time(now - 1_000_000).await;
+    for limiter in &windows {
+        assert_eq!(limiter.check("key").await.unwrap().remaining(), 18);
+        assert_eq!(limiter.peek("key").await.unwrap().remaining(), 18);
+    }
+    clock.set_time(60_000_000).await;
+    assert!(wait(&bucket, 20).await <= 2 * SECOND);
+    clock.set_time(61_000_000).await;
+    assert_eq!(wait(&slower, 1).await, Duration::ZERO);
+    let day = Duration::from_secs(86_400);
+    for limiter in [&slower, &bucket] {
+        let wait = wait(limiter, 20).await;
+        assert!(wait <= 20 * day, "{wait:?}");
     }
 }
 

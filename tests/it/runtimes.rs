@@ -324,7 +324,8 @@ fn a_runtime_that_stands_still_does_not_keep_others_from_giving_places_back() {
     let server = servers.block_on(Server::start());
     let store = RedisStore::open(server.url()).unwrap();
     let limiter = Limiter::builder(store, Quota::per_day(1).queue(100 * DAY));
-    let limiter = limiter.timeout(Duration::from_secs(10)).cache_denials(Duration::ZERO);
+    // A task is overdue after twice that.
+    let limiter = limiter.timeout(Duration::from_secs(3)).cache_denials(Duration::ZERO);
     let limiter = limiter.build().unwrap();
     let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
     let _used = servers.block_on(reserve());

@@ -10,8 +10,9 @@ use crate::algorithm::{Entry, FullAt, Limits, QuotaId, QuotaState, Standing, Sta
 #[derive(Debug, PartialEq)]
 struct Parsed {
     state: State,
-    /// When the buckets of these identities were empty, or will be: see `lua/doubt.lua`.
-    empty_at: SmallVec<[(QuotaId, FullAt); 1]>,
+    /// When the buckets of these identities were empty, or will be, if the value says so in a valid form: see
+    /// `lua/doubt.lua`.
+    empty_at: SmallVec<[(QuotaId, Option<FullAt>); 1]>,
     /// Whether it was written later than now: the clock has stepped back. The state is as if it had been
     /// written now.
     is_from_the_future: bool,
@@ -36,7 +37,7 @@ fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<Parsed> {
         let state = QuotaState::TokenBucket(bucket);
         let matters = || is_read(limits, QuotaId::LONE, fragment::BUCKET_TAG);
         let (state, is_possible) = (State::Lone(bucket), is_possible(&state) || !matters());
-        let empty_at = smallvec![(QuotaId::LONE, FullAt { micros: now, ticks: 0 })];
+        let empty_at = smallvec![(QuotaId::LONE, Some(FullAt { micros: now, ticks: 0 }))];
         return is_possible.then_some(Parsed { state, empty_at, is_from_the_future: false });
     }
     let (written, packed) = packed::entries(value)?;
@@ -46,7 +47,7 @@ fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<Parsed> {
         if tag == fragment::EMPTY_TAG {
             let at = fragment::empty_at(cells, now.saturating_add(back));
             let earlier = |at: FullAt| FullAt { micros: at.micros.saturating_sub(back), ..at };
-            empty_at.extend(at.map(|at| (quota, earlier(at))));
+            empty_at.push((quota, at.map(earlier)));
             continue;
         }
         let state = fragment::state(tag, &numbers, cells).map(|state| state.earlier(back, now));

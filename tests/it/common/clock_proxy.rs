@@ -162,6 +162,11 @@ impl Clock {
         self.proxy.store(prefix)
     }
 
+    /// In microseconds since 1970.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
     pub(crate) async fn advance(&mut self, time: Duration) {
         self.now += time.as_micros() as u64;
         self.proxy.set_time(self.now).await;

@@ -24,7 +24,7 @@ pub(crate) mod tls;
 mod wait;
 
 pub(crate) use client::connect;
-pub(crate) use clock_proxy::{CLOCK, Clock, ClockProxy, NO_EXPIRY};
+pub(crate) use clock_proxy::{CLOCK, Change, Clock, ClockProxy, NO_EXPIRY};
 pub(crate) use cluster::Cluster;
 pub(crate) use load::{decided, load};
 pub(crate) use proxy::Proxy;

@@ -75,7 +75,7 @@ ring@ = ring@ or sub(value, -4 * blocks@)
 --@ back@
 do
   local turns = math.floor((now + back) / width@) - math.floor(now / width@)
-  newest@, last@ = newest@ - turns, last@ - turns * width@
+  newest@, last@ = newest@ - turns, math.max(now, last@ - turns * width@)
 end
 --@ store@
 if level@ > used@ then

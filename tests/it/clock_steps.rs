@@ -265,23 +265,32 @@ async fn a_deploy_forgives_no_debt_also_after_a_step() {
 /// What a script says of a value, and what the client replays, is the same for any value.
 #[tokio::test]
 async fn a_hostile_value_lets_no_check_pass_that_is_not_charged() {
-    const FULL: f64 = 0.0;
     let server = Server::start().await;
     let clock = Clock::start(&server).await;
     let mut admin = connect(&server.url()).await.unwrap();
-    // The numbers of a bucket, when it is full, and the entries that say when it was empty: relative to now.
-    let values: [(u64, [f64; 2], [f64; 2], &[(f64, f64)]); 9] = [
-        (20, [1e5, 1.0], [2e6, FULL], &[(0.0, 0.0), (-1e6, 0.0)]),
-        (20, [1e5, 1.0], [2e6, FULL], &[(f64::NEG_INFINITY, 0.0), (-1e6, 0.0)]),
-        (20, [1e5, 1.0], [2e6, FULL], &[(0.5, 0.0), (-1e6, 0.0)]),
-        (20, [1e5, 1.0], [2e6, FULL], &[(-1e6, 0.5)]),
-        (20, [1e5, 1.0], [2e6, FULL], &[(-1e6, f64::NAN)]),
-        (20, [1e5, 7.0], [2e6, 0.5], &[(-1e6, 0.0)]),
-        (20, [1e5, 1.0], [2e6 + 0.5, FULL], &[]),
-        (20, [1e5, 1.0], [9e6, FULL], &[(1e300, 0.0)]),
-        (1 << 20, [(1u64 << 52) as f64, (1u64 << 40) as f64], [1e3, FULL], &[(-67_108_864.0, 0.0)]),
+    struct Value {
+        burst: u64,
+        /// The ticks of a permit and of a microsecond.
+        rate: [f64; 2],
+        /// When the bucket is full: in microseconds from now, and ticks.
+        full: [f64; 2],
+        /// When it was empty, in the same way.
+        empty: &'static [[f64; 2]],
+    }
+    let value = |full, empty| Value { burst: 20, rate: [1e5, 1.0], full, empty };
+    let largest = [52, 40].map(|exponent| (1u64 << exponent) as f64);
+    let values = [
+        value([2e6, 0.0], &[[0.0, 0.0], [-1e6, 0.0]]),
+        value([2e6, 0.0], &[[f64::NEG_INFINITY, 0.0], [-1e6, 0.0]]),
+        value([2e6, 0.0], &[[0.5, 0.0], [-1e6, 0.0]]),
+        value([2e6, 0.0], &[[-1e6, 0.5]]),
+        value([2e6, 0.0], &[[-1e6, f64::NAN]]),
+        value([2e6 + 0.5, 0.0], &[]),
+        value([9e6, 0.0], &[[1e300, 0.0]]),
+        Value { rate: [1e5, 7.0], ..value([2e6, 0.5], &[[-1e6, 0.0]]) },
+        Value { burst: 1 << 20, rate: largest, ..value([1e3, 0.0], &[[-67_108_864.0, 0.0]]) },
     ];
-    for (number, (burst, rate, [full, ticks], empty)) in values.into_iter().enumerate() {
+    for (number, Value { burst, rate, full, empty }) in values.into_iter().enumerate() {
         let (prefix, now) = (number.to_string(), clock.now() as f64);
         let mut bytes = vec![1, 1 + empty.len() as u8, 0, 0, 0, 0, 0, 1, 16, 0, 16];
         let push = |numbers: &[f64]| {
@@ -289,8 +298,8 @@ async fn a_hostile_value_lets_no_check_pass_that_is_not_charged() {
         };
         bytes.extend(push(&rate));
         empty.iter().for_each(|_| bytes.extend([0, 0, 0, 0, 6, 0, 0, 24]));
-        bytes.extend(push(&[now, now + full, ticks]));
-        empty.iter().for_each(|(at, rest)| bytes.extend(push(&[now + full, now + at, *rest])));
+        bytes.extend(push(&[now, now + full[0], full[1]]));
+        empty.iter().for_each(|at| bytes.extend(push(&[now + full[0], now + at[0], at[1]])));
         let key = format!("{prefix}:{{key}}:default:t2");
         let mut set = redis::cmd("SET");
         set.arg(&key).arg(bytes).arg("PX").arg(100_000);

@@ -94,7 +94,7 @@ async fn run_task<O: Operation>(
         Until::AllKeys => load.keys.div_ceil(load.tasks),
     };
     let mut result = TaskResult::default();
-    while remaining > 0 && !stop.load(Ordering::Relaxed) {
+    while remaining > 0 {
         let key = keys.next();
         let started = (remaining % sample_interval == 0).then(Instant::now);
         match operation.execute(key).await {
@@ -109,6 +109,10 @@ async fn run_task<O: Operation>(
             result.latencies.push(u32::try_from(started.elapsed().as_nanos()).unwrap_or(u32::MAX));
         }
         remaining -= 1;
+        // Not before the first decision: on a busy machine the time may be over when a task starts.
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         // An operation that never returns `Pending` would starve the other tasks.
         consume_budget().await;
     }

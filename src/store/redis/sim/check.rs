@@ -13,6 +13,9 @@ use crate::store::redis::queue_state::QueueState;
 use crate::verdict::Verdict;
 use crate::{Error, ErrorKind};
 
+/// After so long a silent connection has been replaced.
+pub(super) const LONGEST_SILENCE: Micros = 1_100 * MS;
+
 /// How many batches may be in flight: those of the window, and a lone call.
 const MOST_IN_FLIGHT: usize = 64 + 1;
 
@@ -212,8 +215,11 @@ impl World {
         // What waits has arrived since the last batch could start: within a timeout, or the time
         // until a silent connection is replaced.
         let process = &self.processes[id.0];
-        let span = self.plan.timeouts[id.1].max(1_100 * MS);
-        let since = self.now.saturating_sub(span).min(process.paused_until.saturating_sub(SECOND));
+        let span = self.plan.timeouts[id.1].max(LONGEST_SILENCE);
+        let mut since = self.now.saturating_sub(span);
+        if process.paused_until >= since {
+            since = since.min(process.paused_from.saturating_sub(span));
+        }
         let recent = process.starts.len() - process.starts.partition_point(|&start| start < since);
         if sizes.waiting > recent {
             self.violated(format!("{} checks wait, {recent} have come", sizes.waiting));

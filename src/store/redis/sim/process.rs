@@ -25,6 +25,8 @@ pub(super) struct Process {
     pub(super) routes: Vec<usize>,
     /// All workers are blocked until this time.
     pub(super) paused_until: Micros,
+    /// Since this time, they have not worked for longer than it takes to replace a silent connection.
+    pub(super) paused_from: Micros,
     /// If set, the next task that runs is blocked until this time.
     pub(super) block_next: Option<Micros>,
     /// Batches that wait for a task that is stuck.
@@ -53,6 +55,7 @@ impl Process {
             waiters: vec![Vec::new(); plan.nodes],
             routes: (0..SLOTS).map(|slot| usize::from(slot) % plan.nodes).collect(),
             paused_until: 0,
+            paused_from: 0,
             block_next: None,
             stuck: Vec::new(),
             disturbed_until: 0,

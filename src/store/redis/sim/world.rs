@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 
-use super::check::{Check, Progress};
+use super::check::{Check, LONGEST_SILENCE, Progress};
 use super::connection::Connection;
 use super::plan::{Fault, Kind, MS, Micros, Plan, SECOND, SLOTS};
 use super::process::Process;
@@ -640,8 +640,11 @@ impl World {
             }
             Kind::BlockOne => self.processes[process].block_next = Some(until),
             Kind::BlockAll => {
-                let paused_until = &mut self.processes[process].paused_until;
-                *paused_until = until.max(*paused_until);
+                let paused = &mut self.processes[process];
+                if self.now > paused.paused_until + LONGEST_SILENCE {
+                    paused.paused_from = self.now;
+                }
+                paused.paused_until = until.max(paused.paused_until);
                 self.disturb(Some(process), until);
             }
             Kind::Move | Kind::Migrate => {

@@ -91,7 +91,7 @@ for i = 1, #keys do
         --@ empty@
       end
     end
-    -- The option GET makes SET reply with a string. A status reply would be a table.
+    -- What SET replies. Its option GET makes that a string: a status reply would be a table.
     local saved
     if changed or found == '-' or back then
       --@ keep_doubt@

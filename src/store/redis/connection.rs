@@ -24,7 +24,7 @@ use super::server_error::{self, ServerError};
 use crate::timer::{self, Timer};
 use crate::{Error, ErrorKind};
 
-/// A key that does not exist.
+/// The key whose deletion shows whether a server accepts writes. No policy has it.
 const NO_KEY: &str = "fleetlimit:{none}";
 
 #[derive(Debug)]

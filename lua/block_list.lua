@@ -9,7 +9,14 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
+local removed = redis.pcall('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
+if type(removed) == 'table' then
+  if not string.match(removed.err, '^WRONGTYPE') then
+    return removed
+  end
+  -- Otherwise nobody could block a key. There is no list in it.
+  redis.call('DEL', KEYS[1])
+end
 if ARGV[1] == 'block' then
   local is_new = not redis.call('ZSCORE', KEYS[1], ARGV[2])
   if is_new and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[4]) then

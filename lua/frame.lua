@@ -15,7 +15,8 @@
 -- Returns for each key what its checks found: the value; "" if there was none; "-" if it was corrupt,
 --         that is a value that no revision could have left, or a key without an expiry of which no
 --         check is charged (the checks find that all quotas are used up, which is written back); or
---         "!" and the text of an error, which affects only that key. They are one string, because a
+--         "!" and the text of an error, which affects only that key. If it holds another type, that is
+--         replaced by a corrupt value. They are one string, because a
 --         table takes the client longer: the time as "seconds microseconds ", and then what was
 --         found, separated by commas. If a value is binary or a key failed, the reply is a table
 --         instead, of what was found and then the time. From the value and the time the client
@@ -60,6 +61,8 @@ for i = 1, #keys do
   -- Indexing a string is allowed: its `err` is nil.
   if value and value.err then
     found, failed = '!' .. value.err, true
+    -- Otherwise all checks of the key would fail. The next one finds a corrupt value.
+    if sub(found, 2, 10) == 'WRONGTYPE' then pcall('SET', key, '', 'PX', '60000') end
   else
     if value then
       --@ load

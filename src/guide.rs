@@ -891,7 +891,7 @@
 //! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
 //! | `fleetlimit.charges.forgiven` | counter | {permit} | `fleetlimit.policy` | Permits that were not charged, because the key already owed as much as it can: see [`Quota::debt_up_to`]. With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
-//! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt, and count as buckets without permits. |
+//! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt or of another type, and count as buckets without permits. |
 //! | `fleetlimit.redis.uncharged` | counter | {permit} | `fleetlimit.policy` | Permits taken locally while Redis failed that might remain uncharged there: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.redis.call.duration` | histogram | s | `fleetlimit.server` | How long a server took to reply to a batch, including the network. |
 //! | `fleetlimit.redis.batch.size` | histogram | {check} | `fleetlimit.server` | Checks that were sent together. |

@@ -65,6 +65,17 @@ async fn a_process_that_starts_can_read_the_list_before_its_first_request() {
 }
 
 #[tokio::test]
+async fn a_redis_key_of_the_wrong_type_does_not_keep_operators_from_blocking() {
+    let server = Server::start().await;
+    let list = BlockList::new(&RedisStore::open(server.url()).unwrap());
+    list.block("api", "a", HOUR).await.unwrap();
+    let [redis_key]: [String; 1] = server.query(&["KEYS", "*"]).await;
+    server.command(&["SET", &redis_key, "x"]).await;
+    list.block("api", "b", HOUR).await.unwrap();
+    assert!(list.get("api", &"b".into()).is_some());
+}
+
+#[tokio::test]
 async fn a_block_goes_on_while_redis_is_gone_and_a_change_fails() {
     let server = Server::start().await;
     let list = BlockList::new(&RedisStore::open(server.url()).unwrap());

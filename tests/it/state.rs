@@ -307,6 +307,26 @@ async fn a_value_that_is_too_short_or_too_long_becomes_an_empty_bucket() {
     }
 }
 
+#[tokio::test]
+async fn a_value_of_another_type_fails_one_check_and_becomes_an_empty_bucket() {
+    let server = Server::start().await;
+    for quota in QUOTAS {
+        let limiter = limiter(&server, quota);
+        let other = async || limiter.check("other").await;
+        for command in [&["RPUSH", REDIS_KEY, "x"][..], &["HSET", REDIS_KEY, "field", "x"]] {
+            server.command(&["DEL", REDIS_KEY]).await;
+            server.command(command).await;
+            // Also in one call with another key.
+            let (result, _) = join(limiter.check("key"), other()).await;
+            let error = result.unwrap_err();
+            assert!(error.to_string().starts_with("WRONGTYPE"), "{quota}: {error}");
+            let decision = limiter.check("key").await.unwrap();
+            assert!(decision.is_denied() && decision.remaining() == 0, "{quota}: {decision:?}");
+            assert!(ttl(&server).await > 100_000, "{quota}");
+        }
+    }
+}
+
 /// What a key says about the time must not become the time of the other keys in a call.
 #[tokio::test]
 async fn an_impossible_time_of_a_value_spoils_no_other_key() {

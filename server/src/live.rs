@@ -60,6 +60,8 @@ pub(crate) struct Warnings {
     pub(crate) gateway: Once,
     pub(crate) domain: Once,
     pub(crate) descriptors: Once,
+    pub(crate) denied_hits: Once,
+    pub(crate) negative_hits: Once,
 }
 
 #[derive(Default)]

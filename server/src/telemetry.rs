@@ -12,6 +12,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 
 pub(crate) const RELOADS: &str = "fleetlimit.server.reloads";
 pub(crate) const UNMATCHED: &str = "fleetlimit.server.unmatched";
+pub(crate) const UNCOUNTED: &str = "fleetlimit.server.uncounted";
 pub(crate) const RELOAD_FAILED: &str = "fleetlimit.server.reload.failed";
 pub(crate) const OVERRULED: &str = "fleetlimit.server.overruled";
 pub(crate) const GRPC_ERRORS: &str = "fleetlimit.server.grpc.errors";
@@ -49,6 +50,10 @@ pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
         "Descriptors to which no limit applies, by what the configuration does not have"
     );
     metrics::describe_counter!(
+        UNCOUNTED,
+        "Hits of requests with several that were not counted, or not given back, by the reason"
+    );
+    metrics::describe_counter!(
         OVERRULED,
         "Checks that a list, a block or a limit of 0 has decided, not a policy"
     );
@@ -80,6 +85,12 @@ pub(crate) fn reloaded(has_worked: bool) {
 /// A descriptor to which no limit applies.
 pub(crate) fn unmatched(reason: &'static str) {
     metrics::counter!(UNMATCHED, "reason" => reason).increment(1);
+}
+
+/// Hits that are not counted, because they are `denied` or the check has `failed`, or not given back, because they are
+/// `negative`.
+pub(crate) fn uncounted(reason: &'static str, hits: u64) {
+    metrics::counter!(UNCOUNTED, "reason" => reason).increment(hits);
 }
 
 /// A check that a list (`allow`, `deny`), an operator's `block` or a limit of `zero` has decided.

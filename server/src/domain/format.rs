@@ -1,5 +1,5 @@
-//! The format of envoyproxy/ratelimit's configuration files, and two fields of our own: `policy`
-//! and `count_denied`.
+//! The format of envoyproxy/ratelimit's configuration files, and three fields of our own: `policy`,
+//! `count_denied` and `negative_hits`.
 //!
 //! Source: the section "Configuration" of its README.
 
@@ -14,6 +14,12 @@ use crate::settings::or_default;
 #[serde(deny_unknown_fields)]
 pub(crate) struct DomainFile {
     pub(crate) domain: Spanned<String>,
+    /// For descriptors that do not say it, and for the limits of requests.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) count_denied: Option<bool>,
+    /// Whether requests may give permits back.
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
+    pub(crate) negative_hits: bool,
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) descriptors: Vec<Descriptor>,
 }
@@ -37,8 +43,8 @@ pub(crate) struct Descriptor {
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) quota_mode: bool,
     /// Whether hits that are denied are counted, too: for hits that are reported afterwards.
-    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
-    pub(crate) count_denied: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) count_denied: Option<bool>,
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) detailed_metric: bool,
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]

@@ -53,8 +53,8 @@ pub(crate) struct Rule {
     pub(crate) replaces: Vec<String>,
     pub(crate) shadow_mode: bool,
     pub(crate) quota_mode: bool,
-    /// Whether hits that are denied are counted, too.
-    pub(crate) count_denied: bool,
+    /// Whether hits that are denied are counted, too, if the configuration says so.
+    pub(crate) count_denied: Option<bool>,
     /// Whether metrics tell all values of the descriptor apart.
     pub(crate) detailed_metric: bool,
     /// For responses, if the limit allows the request.
@@ -140,8 +140,7 @@ impl Domains {
             let message = format!("another file has the domain `{name}` too");
             errors.add(path, file.domain.referenced, message);
         }
-        let context = &mut tree::Context { file: path, domain: name, known, errors };
-        let root = Node::new(&file.descriptors, context);
+        let root = Node::new(&mut tree::Context { file: path, domain: &file, known, errors });
         let overrides = override_name(name);
         self.domains.insert(name.clone(), Domain { file, root, overrides });
     }
@@ -159,9 +158,16 @@ impl Domains {
         self.domains.contains_key(domain)
     }
 
-    /// The name of the policy for limits sent in requests to this domain (overrides).
-    pub(crate) fn override_policy(&self, domain: &str) -> Option<&str> {
-        self.domains.get(domain).map(|domain| domain.overrides.as_str())
+    /// Whether requests to this domain may give permits back.
+    pub(crate) fn has_negative_hits(&self, domain: &str) -> bool {
+        self.domains.get(domain).is_some_and(|domain| domain.file.negative_hits)
+    }
+
+    /// For limits sent in requests to this domain (overrides): the name of the policy, and whether hits that are
+    /// denied are counted, too, if the file says so.
+    pub(crate) fn overrides(&self, domain: &str) -> Option<(&str, Option<bool>)> {
+        let Domain { file, overrides, .. } = self.domains.get(domain)?;
+        Some((overrides, file.count_denied))
     }
 
     /// Whether the numbers of a policy are those of the requests.

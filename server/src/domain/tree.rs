@@ -5,7 +5,7 @@ use std::path::Path as FilePath;
 
 use fleetlimit::Key;
 
-use super::format::Descriptor;
+use super::format::{Descriptor, DomainFile};
 use super::pattern::Pattern;
 use super::policy_name::{Path, policy_name};
 use super::{Known, Limit, Match, Rule, Unit};
@@ -38,15 +38,16 @@ struct Wildcard {
 /// Where the descriptors are from, and what they may refer to.
 pub(super) struct Context<'a> {
     pub(super) file: &'a FilePath,
-    pub(super) domain: &'a str,
+    pub(super) domain: &'a DomainFile,
     pub(super) known: Known<'a>,
     pub(super) errors: &'a mut Errors,
 }
 
 impl Node {
     /// The descriptors of a domain, with everything that is wrong with them among the errors.
-    pub(super) fn new(descriptors: &[Descriptor], context: &mut Context<'_>) -> Self {
-        let children = children(&mut Vec::new(), descriptors, context);
+    pub(super) fn new(context: &mut Context<'_>) -> Self {
+        let domain = context.domain;
+        let children = children(&mut Vec::new(), &domain.descriptors, context);
         Self { rule: None, value_to_metric: false, children }
     }
 
@@ -250,7 +251,11 @@ fn rule(path: &Path<'_>, descriptor: &Descriptor, context: &mut Context<'_>) -> 
                         error(at, "`requests_per_unit` is missing: 0 denies all requests");
                         return None;
                     };
-                    Limit::PerUnit { permits, unit, policy: policy_name(context.domain, path) }
+                    Limit::PerUnit {
+                        permits,
+                        unit,
+                        policy: policy_name(&context.domain.domain.value, path),
+                    }
                 }
                 (false, None) => {
                     if rate_limit.unit.is_none() {
@@ -270,7 +275,7 @@ fn rule(path: &Path<'_>, descriptor: &Descriptor, context: &mut Context<'_>) -> 
         replaces,
         shadow_mode,
         quota_mode,
-        count_denied,
+        count_denied: count_denied.or(context.domain.count_denied),
         detailed_metric,
         metadata,
     })

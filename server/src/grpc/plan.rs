@@ -21,10 +21,19 @@ pub(super) enum Planned<'a> {
     /// A value is on a list.
     Listed(Listed, Option<&'a Rule>),
     Rule(Match<'a>),
-    /// A limit of the request.
-    Override(&'a ActivePolicy, Limiter, Key, u32, Unit),
-    /// Such a limit of 0 requests.
+    Override(Box<Override<'a>>),
+    /// A limit of the request, of 0 requests.
     Never(u32, Unit),
+}
+
+/// A limit of the request.
+pub(super) struct Override<'a> {
+    pub(super) policy: &'a ActivePolicy,
+    pub(super) limiter: Limiter,
+    pub(super) key: Key,
+    pub(super) limit: (u32, Unit),
+    /// Whether hits that are denied are counted, too, if the configuration says so.
+    pub(super) count_denied: Option<bool>,
 }
 
 /// For each descriptor of a request.
@@ -96,10 +105,10 @@ fn plan_override<'a>(
     descriptor: &RateLimitDescriptor,
     limit: &RateLimitOverride,
 ) -> Result<Planned<'a>, Status> {
-    let Some(policy) = active.domains.override_policy(domain).and_then(|name| active.policy(name))
-    else {
+    let Some((name, count_denied)) = active.domains.overrides(domain) else {
         return Ok(Planned::Nothing);
     };
+    let Some(policy) = active.policy(name) else { return Ok(Planned::Nothing) };
     let unit = Unit::from_proto(limit.unit)
         .ok_or_else(|| Status::invalid_argument("a limit of the request has no unit"))?;
     let permits = limit.requests_per_unit;
@@ -111,7 +120,8 @@ fn plan_override<'a>(
     let entries = descriptor.entries.iter();
     let parts = entries.flat_map(|entry| [entry.key.as_str(), entry.value.as_str()]);
     let parts: Vec<_> = std::iter::once(unit.name()).chain(parts).map(Key::from).collect();
-    Ok(Planned::Override(policy, limiter, Key::join(&parts), permits, unit))
+    let (key, limit) = (Key::join(&parts), (permits, unit));
+    Ok(Planned::Override(Box::new(Override { policy, limiter, key, limit, count_denied })))
 }
 
 /// Limits can replace others of the same request, by name.

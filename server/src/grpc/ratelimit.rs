@@ -13,7 +13,7 @@ use super::details::Details;
 use super::headers::headers;
 use super::metadata::metadata;
 use super::overall::{Overall, overall};
-use super::plan::{Planned, plan};
+use super::plan::{Override, Planned, plan};
 use super::status::{Outcome, status};
 use crate::checker;
 use crate::domain::{Limit, Match, Rule, Unit};
@@ -45,12 +45,20 @@ impl RateLimitService {
         validate(&request, &active)?;
         let planned = plan(&active, &request)?;
         let hits_addend = u64::from(request.hits_addend.max(1));
+        let can_give_back = active.domains.has_negative_hits(&request.domain);
         let steps = planned.iter().map(|planned| self.step(&active, planned));
         let steps: Vec<_> = steps.collect::<Result<_, _>>()?;
         let is_overruled = steps.iter().any(Step::is_blocked);
         let finish = |(step, descriptor): (_, &RateLimitDescriptor)| {
             let count = descriptor.hits_addend.map_or(hits_addend, |hits| hits.value);
-            let hits = Hits { count, gives_back: descriptor.is_negative_hits };
+            let hits = match (descriptor.is_negative_hits, can_give_back) {
+                (false, _) => Hits { count, gives_back: false },
+                (true, true) => Hits { count, gives_back: true },
+                (true, false) => {
+                    refused_negative(&request, &active, count);
+                    Hits { count: 0, gives_back: false }
+                }
+            };
             self.finish(&active, step, hits, is_overruled)
         };
         let mut steps = steps.into_iter().zip(&request.descriptors);
@@ -106,6 +114,8 @@ struct Check<'a> {
     key: &'a Key,
     /// As gateways know it.
     limit: Option<(u32, Unit)>,
+    /// Whether hits that are denied are counted, too, if the configuration says so.
+    count_denied: Option<bool>,
 }
 
 impl Step<'_> {
@@ -118,6 +128,15 @@ impl Step<'_> {
 struct Hits {
     count: u64,
     gives_back: bool,
+}
+
+impl Hits {
+    /// A single hit is a request, and not what one has used.
+    fn are_uncounted(self, reason: &'static str) {
+        if self.count > 1 {
+            telemetry::uncounted(reason, self.count);
+        }
+    }
 }
 
 impl RateLimitService {
@@ -135,8 +154,10 @@ impl RateLimitService {
                 }));
             }
             Planned::Never(permits, unit) => return Ok(never(None, *permits, *unit)),
-            Planned::Override(policy, limiter, key, permits, unit) => {
-                Check { rule: None, policy, limiter, key, limit: Some((*permits, *unit)) }
+            Planned::Override(planned) => {
+                let Override { policy, limiter, key, limit, count_denied } = &**planned;
+                let (limit, count_denied) = (Some(*limit), *count_denied);
+                Check { rule: None, policy, limiter, key, limit, count_denied }
             }
             Planned::Rule(Match { rule, key, .. }) => match &rule.limit {
                 Limit::Unlimited => {
@@ -148,7 +169,8 @@ impl RateLimitService {
                     let policy = active.policy(policy);
                     let policy = policy.ok_or_else(|| Status::internal("a policy is missing"))?;
                     let (limiter, limit) = (&policy.limiter, policy.per_unit());
-                    Check { rule: Some(rule), policy, limiter, key, limit }
+                    let count_denied = rule.count_denied;
+                    Check { rule: Some(rule), policy, limiter, key, limit, count_denied }
                 }
             },
         };
@@ -182,18 +204,40 @@ impl RateLimitService {
             true => None,
             false => Some(self.decide(&check, hits).await),
         };
-        let is_denied = match &decided {
-            Some(Ok(decision)) => decision.would_be_denied(),
-            Some(Err(_)) => false,
-            None => true,
-        };
-        if is_denied && !hits.gives_back && rule.is_some_and(|rule| rule.count_denied) {
-            // If it fails, which is logged, the request is denied all the same.
-            let _ = Box::pin(check.limiter.charge(check.key, hits.count)).await;
+        if !hits.gives_back {
+            match &decided {
+                Some(Ok(decision)) if !decision.would_be_denied() => {}
+                Some(Err(_)) => hits.are_uncounted("failed"),
+                _ => Box::pin(self.denied(active, &check, hits)).await,
+            }
         }
         match decided {
             Some(Ok(decision)) => Outcome::Decided { rule, limit: check.limit, decision },
             failed => Outcome::Undecided { rule, has_failed: failed.is_some() },
+        }
+    }
+
+    /// Charges hits that are denied, if they may be reports of what has been used: those of a request with a limit of
+    /// its own, which gateways send with the tokens of a response. A single hit is none, and once it is denied, nothing
+    /// is left that it could take.
+    async fn denied(&self, active: &Active, check: &Check<'_>, hits: Hits) {
+        let is_report = check.rule.is_none() && hits.count > 1;
+        if !check.count_denied.unwrap_or(is_report) {
+            hits.are_uncounted("denied");
+            if hits.count > 1
+                && check.count_denied.is_none()
+                && active.warnings.denied_hits.is_first()
+            {
+                tracing::warn!(
+                    policy = check.policy.name(),
+                    hits = hits.count,
+                    "a request of several hits is denied, and they are not counted: set `count_denied` of its \
+                     descriptor or domain to true if gateways report hits after the response, and otherwise to false"
+                );
+            }
+        // The error is logged. The request is denied all the same.
+        } else if check.limiter.charge(check.key, hits.count).await.is_err() {
+            hits.are_uncounted("failed");
         }
     }
 
@@ -215,6 +259,16 @@ fn never<'a>(rule: Option<&'a Rule>, permits: u32, unit: Unit) -> Step<'a> {
         telemetry::overruled("zero");
     }
     Step::Settled(Outcome::Never { rule, limit: (permits, unit) })
+}
+
+fn refused_negative(request: &RateLimitRequest, active: &Active, hits: u64) {
+    telemetry::uncounted("negative", hits);
+    if active.warnings.negative_hits.is_first() {
+        tracing::warn!(
+            domain = ?request.domain, hits,
+            "a request with `is_negative_hits` gives nothing back: set `negative_hits` of its domain to true if it may"
+        );
+    }
 }
 
 /// Whether the check of a policy is allowed if the store fails. Then a failed credit does not matter either.

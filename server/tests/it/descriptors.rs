@@ -160,7 +160,8 @@ descriptors:
 #[tokio::test]
 async fn a_request_can_cost_several_hits_or_none_or_give_them_back() {
     let server = Server::with_domain(
-        "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: year, requests_per_unit: 20 } }]",
+        "domain: d\nnegative_hits: true\n\
+         descriptors: [{ key: k, rate_limit: { unit: year, requests_per_unit: 20 } }]",
         "",
     );
     let mut client = server.client().await;
@@ -530,6 +531,102 @@ async fn hits_that_are_reported_afterwards_count_and_nothing_is_admitted_once_no
     }
 }
 
+/// Gateways of language models check 0 tokens against a limit of the request, and report those of the response.
+#[tokio::test]
+async fn reports_of_what_was_used_count_against_a_limit_of_the_request_also_beyond_it() {
+    let server = Server::with_domain("domain: d\ndescriptors: []", "");
+    let mut client = server.client().await;
+    let mut hits = async |key: &str, value: u64| {
+        let mut request = request("d", &[&[("tokens", key)]]);
+        request.descriptors[0].hits_addend = Some(UInt64Value { value });
+        // A year, because an hour may end during a test.
+        let limit = RateLimitOverride { requests_per_unit: 100_000, unit: Unit::Year as i32 };
+        request.descriptors[0].limit = Some(limit);
+        let response = client.send(request).await.unwrap();
+        (code(&response), response.statuses[0].limit_remaining)
+    };
+    assert_eq!(hits("two", 0).await, (Code::Ok, 100_000));
+    assert_eq!(hits("two", 60_000).await, (Code::Ok, 40_000));
+    assert_eq!(hits("two", 60_000).await, (Code::OverLimit, 0));
+    assert_eq!(hits("two", 0).await, (Code::OverLimit, 0));
+    assert_eq!(hits("one", 150_000).await, (Code::OverLimit, 0));
+    assert_eq!(hits("one", 0).await, (Code::OverLimit, 0));
+    assert_eq!(hits("one", 1).await, (Code::OverLimit, 0));
+    assert_eq!(hits("other", 1).await, (Code::Ok, 99_999));
+}
+
+#[tokio::test]
+async fn a_domain_says_whether_denied_hits_are_counted_unless_a_descriptor_does() {
+    let domain = |count_denied: bool| {
+        format!(
+            "domain: d\ncount_denied: {count_denied}\ndescriptors:\n\
+             - {{ key: default, rate_limit: {{ unit: year, requests_per_unit: 9 }} }}\n\
+             - {{ key: own, count_denied: {}, rate_limit: {{ unit: year, requests_per_unit: 9 }} }}",
+            !count_denied,
+        )
+    };
+    for count_denied in [true, false] {
+        let server = Server::with_domain(&domain(count_denied), "");
+        let mut client = server.client().await;
+        let mut is_full_after_denied_hits = async |key: &str, limit: Option<u32>| {
+            let mut codes = Vec::new();
+            for hits in [10, 1] {
+                let mut request = request("d", &[&[(key, "ada")]]);
+                request.hits_addend = hits;
+                request.descriptors[0].limit = limit.map(|requests_per_unit| RateLimitOverride {
+                    requests_per_unit,
+                    unit: Unit::Year as i32,
+                });
+                codes.push(code(&client.send(request).await.unwrap()));
+            }
+            assert_eq!(codes[0], Code::OverLimit);
+            codes[1] == Code::OverLimit
+        };
+        assert_eq!(is_full_after_denied_hits("default", None).await, count_denied);
+        assert_eq!(is_full_after_denied_hits("own", None).await, !count_denied);
+        assert_eq!(is_full_after_denied_hits("any", Some(9)).await, count_denied);
+    }
+}
+
+#[tokio::test]
+async fn hits_that_are_not_counted_are_seen_by_operators() {
+    let server = Server::with_domain(
+        "domain: d\ndescriptors:\n\
+         - { key: user, rate_limit: { unit: year, requests_per_unit: 9 } }\n\
+         - { key: none, count_denied: false, rate_limit: { unit: year, requests_per_unit: 9 } }",
+        "",
+    );
+    let mut client = server.client().await;
+    let mut send = async |key: &str, hits: u32, gives_back: bool| {
+        let mut request = request("d", &[&[(key, "ada")]]);
+        request.hits_addend = hits;
+        request.descriptors[0].is_negative_hits = gives_back;
+        code(&client.send(request).await.unwrap())
+    };
+    assert_eq!(send("none", 10, false).await, Code::OverLimit);
+    for _ in 0..2 {
+        assert_eq!(send("user", 20, false).await, Code::OverLimit);
+    }
+    for _ in 0..9 {
+        assert_eq!(send("user", 1, false).await, Code::Ok);
+    }
+    assert_eq!(send("user", 1, false).await, Code::OverLimit);
+    assert_eq!(send("user", 7, true).await, Code::OverLimit, "nothing is given back");
+    assert_eq!(send("user", 1, false).await, Code::OverLimit);
+    let metrics = reqwest::get(server.admin("/metrics")).await.unwrap().text().await.unwrap();
+    let uncounted = |reason| {
+        let labels = format!("fleetlimit_server_uncounted_total{{reason=\"{reason}\"}} ");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&labels));
+        line.map(|value| value.parse::<u64>().unwrap())
+    };
+    assert_eq!([uncounted("denied"), uncounted("negative")], [Some(50), Some(7)], "{metrics}");
+    server.signal("HUP");
+    let log = server.lines_until("configuration reloaded");
+    // Each once, and not if the configuration says it.
+    let logged = |text| log.iter().filter(|line| line.contains(text)).count();
+    assert_eq!([logged("`count_denied`"), logged("`negative_hits`")], [1, 1], "{log:?}");
+}
+
 #[tokio::test]
 async fn clients_that_share_a_policy_cannot_use_up_the_permits_of_others() {
     let server = Server::with_domain(
@@ -581,6 +678,7 @@ async fn clients_that_an_operator_denies_use_up_nothing_that_they_share_with_oth
     let server = Server::with_domain(
         "
 domain: d
+negative_hits: true
 descriptors:
   - { key: all, rate_limit: { unit: year, requests_per_unit: 10 } }
   - { key: remote_address, rate_limit: { unit: year, requests_per_unit: 10 } }

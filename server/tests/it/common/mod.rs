@@ -193,12 +193,16 @@ impl Server {
 
     /// Waits for a line of the log after that with the addresses.
     pub(crate) fn wait_for_line(&self, text: &str) -> String {
-        loop {
-            let line = self.later_log.recv_timeout(PATIENCE).expect(text);
-            if line.contains(text) {
-                return line;
-            }
+        self.lines_until(text).pop().unwrap_or_default()
+    }
+
+    /// The lines of the log since the last one that was waited for.
+    pub(crate) fn lines_until(&self, text: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        while !lines.last().is_some_and(|line: &String| line.contains(text)) {
+            lines.push(self.later_log.recv_timeout(PATIENCE).expect(text));
         }
+        lines
     }
 
     pub(crate) async fn client(&self) -> Client {

@@ -12,6 +12,7 @@ mod deploy;
 mod descriptors;
 mod environment;
 mod gateways;
+mod hostile_redis;
 mod http;
 mod http2;
 mod nginx;

@@ -37,7 +37,9 @@ use crate::ConfigError;
 ///   one that your proxies pass on unchanged, because then the client wrote it.
 /// - The proxies must **append** the address that they see, or overwrite the header.
 /// - Trust only addresses of proxies. Anyone who connects from a trusted address can claim any
-///   address, so do not trust a private network that has clients in it.
+///   address, so do not trust a private network that has clients in it. If the nearest proxy can have
+///   any address of such a network, and others cannot connect, name the network in
+///   [`peers`](Self::peers) instead.
 /// - Trust every proxy on the way, including the ranges of a CDN. A proxy that is missing is taken
 ///   for the client, and everyone behind it shares a bucket.
 ///
@@ -64,6 +66,8 @@ use crate::ConfigError;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientIp {
+    /// The peers whose header is used, if `proxies` does not say it.
+    peers: Option<Trusted>,
     proxies: Proxies,
     header: ForwardingHeader,
     prefixes: Prefixes,
@@ -108,8 +112,8 @@ impl ClientIp {
     ///
     /// # Security
     ///
-    /// Every peer is trusted. Make sure that only the proxies can connect, for example by a firewall:
-    /// anyone else can claim any address. And every request has to pass the same number of proxies. If
+    /// Every peer is trusted, unless you name them with [`peers`](Self::peers). Make sure that only the
+    /// proxies can connect, for example by a firewall: anyone else can claim any address. And every request has to pass the same number of proxies. If
     /// some pass fewer, their clients can claim any address too.
     ///
     /// # Errors
@@ -144,7 +148,43 @@ impl ClientIp {
 
     fn with_proxies(proxies: Proxies) -> Self {
         let (header, prefixes) = (ForwardingHeader::XForwardedFor, Prefixes::default());
-        Self { proxies, header, prefixes, log: ProxyLog::default() }
+        Self { peers: None, proxies, header, prefixes, log: ProxyLog::default() }
+    }
+
+    /// Uses the header of these peers only, written as for [`new`](Self::new). Without this, they are the
+    /// trusted proxies and, with [`hops`](Self::hops), all peers.
+    ///
+    /// A peer is not skipped in the header. So a network of peers may have clients in it: one that does
+    /// not connect directly cannot claim another address.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    ///
+    /// ```
+    /// use std::net::SocketAddr;
+    /// use fleetlimit::resolve::ClientIp;
+    /// use fleetlimit::{KeyResolver, Resolution};
+    ///
+    /// // A gateway anywhere in the private network, behind a load balancer.
+    /// let client_ip = ClientIp::new(["192.0.2.10"])?.peers(["10.0.0.0/8"])?;
+    ///
+    /// for (forwarded, client) in
+    ///     [("203.0.113.7, 192.0.2.10", "203.0.113.7"), ("203.0.113.7, 10.1.2.3", "10.1.2.3")]
+    /// {
+    ///     let request = http::Request::get("/").header("x-forwarded-for", forwarded);
+    ///     let (mut parts, ()) = request.body(())?.into_parts();
+    ///     parts.extensions.insert("10.0.0.1:4711".parse::<SocketAddr>()?);
+    ///     assert_eq!(client_ip.resolve(&parts), Resolution::Key(client.into()));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn peers<I>(self, peers: I) -> Result<Self, ConfigError>
+    where
+        I: IntoIterator,
+        I::Item: Display,
+    {
+        Ok(Self { peers: Some(Trusted::parse(peers)?), ..self })
     }
 
     /// Reads `Forwarded` instead of `X-Forwarded-For`.
@@ -196,9 +236,11 @@ impl ClientIp {
     }
 
     fn client(&self, peer: Peer, headers: &HeaderMap) -> Peer {
-        if let Proxies::Trusted(trusted) = &self.proxies
-            && !trusted.contains(peer)
-        {
+        let reports_clients = match (&self.peers, &self.proxies) {
+            (Some(peers), _) | (None, Proxies::Trusted(peers)) => peers.contains(peer),
+            (None, Proxies::Hops(_)) => true,
+        };
+        if !reports_clients {
             return peer;
         }
         let mut client = None;
@@ -277,6 +319,24 @@ mod tests {
             let nobody = ClientIp::new(Vec::<String>::new()).unwrap();
             assert_eq!(resolve(nobody, CLIENT, &lines), key(CLIENT));
         }
+    }
+
+    #[test]
+    fn a_client_in_the_network_of_the_peers_cannot_claim_another_address() {
+        let resolve = |resolver: ClientIp, peer: &str, line: &str| {
+            let resolver = resolver.peers(["10.0.0.0/8"]).unwrap();
+            self::resolve(resolver, peer, &[("x-forwarded-for", line.as_bytes())])
+        };
+        let behind = |proxies: &[&str]| ClientIp::new(proxies).unwrap();
+        assert_eq!(resolve(behind(&[]), "10.0.0.1", "192.0.2.66, 10.1.2.3"), key("10.1.2.3"));
+        let line = "192.0.2.66, 10.1.2.3, 198.51.100.9";
+        assert_eq!(resolve(behind(&["198.51.100.9"]), "10.0.0.1", line), key("10.1.2.3"));
+        assert_eq!(resolve(behind(&[]), "10.0.0.1", line), key("198.51.100.9"));
+        // A proxy that is no peer cannot connect, whether entries are skipped or counted.
+        assert_eq!(resolve(behind(&["198.51.100.9"]), "198.51.100.9", FORGED), key("198.51.100.9"));
+        let hops = || ClientIp::hops(1).unwrap();
+        assert_eq!(resolve(hops(), CLIENT, FORGED), key(CLIENT));
+        assert_eq!(resolve(hops(), "10.0.0.1", "192.0.2.66, 10.1.2.3"), key("10.1.2.3"));
     }
 
     #[test]

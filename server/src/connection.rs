@@ -6,7 +6,6 @@ use std::future::{Future, pending};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -23,6 +22,8 @@ use tower::{Layer as _, Service, ServiceExt as _};
 use tower_http::timeout::TimeoutLayer;
 
 use crate::body_bytes::BodyBytes;
+use crate::header_timeout::HeaderTimeout;
+use crate::requests::Requests;
 use crate::serve::Protocol;
 use crate::settings::Limits;
 
@@ -61,8 +62,8 @@ pub(crate) struct Connection<H> {
 }
 
 impl<H: Handler> Connection<H> {
-    /// Serves requests until `shutdown`, or until none has begun by `first_request_by`, or for
-    /// `limits.idle_timeout`. Requests that have begun may then finish.
+    /// Serves requests until `shutdown`, or until none has begun by `first_request_by`, or until there was
+    /// none for `limits.idle_timeout`. Requests that have begun may then finish.
     ///
     /// # Errors
     ///
@@ -73,12 +74,10 @@ impl<H: Handler> Connection<H> {
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let Self { peer, handler, builder, protocol, limits, first_request_by } = self;
-        let begun = Arc::new(AtomicU64::new(0));
-        let counted = begun.clone();
+        let requests = Arc::new(Requests::default());
         let most = limits.request_bytes.saturating_mul(INCOMPLETE_REQUESTS);
         let bytes = BodyBytes::new(most.max(MIN_INCOMPLETE_BYTES));
         let service = handler.map_request(move |mut request: Request<_>| {
-            counted.fetch_add(1, Ordering::Relaxed);
             request.extensions_mut().insert(ConnectInfo(peer));
             request.map(|body| Body::new(bytes.count(body)))
         });
@@ -88,19 +87,28 @@ impl<H: Handler> Connection<H> {
             Protocol::Http1 => response,
             Protocol::Http2 => with_grpc_status(response),
         });
+        let counted = requests.clone();
+        let service = service.map_future(move |response| {
+            let in_flight = counted.begin();
+            async move {
+                let _in_flight = in_flight;
+                response.await
+            }
+        });
         let service = TowerToHyperService::new(service);
+        let stream = HeaderTimeout::new(stream, protocol, &limits, requests.clone());
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             biased;
             result = connection.as_mut() => return result,
             () = shutdown => {}
-            () = without_request(&begun, first_request_by) => {}
-            () = idle(&begun, limits.idle_timeout) => {}
+            () = without_request(&requests, first_request_by) => {}
+            () = idle(&requests, limits.idle_timeout) => {}
         }
         connection.as_mut().graceful_shutdown();
         let end = async {
             sleep(END_MARGIN).await;
-            if begun.load(Ordering::Relaxed) > 0 {
+            if requests.begun() > 0 {
                 sleep(limits.request_timeout).await;
             }
         };
@@ -122,20 +130,20 @@ fn with_grpc_status(response: Response) -> Response {
 }
 
 /// Returns at this time if no request has begun, and otherwise never.
-async fn without_request(begun: &AtomicU64, first_request_by: Instant) {
+async fn without_request(requests: &Requests, first_request_by: Instant) {
     sleep_until(first_request_by).await;
-    if begun.load(Ordering::Relaxed) > 0 {
+    if requests.begun() > 0 {
         pending().await
     }
 }
 
-/// Returns once no request has begun for this time, which it notices at most as much later.
-async fn idle(begun: &AtomicU64, time: Duration) {
+/// Returns once there was no request for this time, which it notices at most as much later.
+async fn idle(requests: &Requests, time: Duration) {
     let mut before = 0;
     loop {
         sleep(time).await;
-        let now = begun.load(Ordering::Relaxed);
-        if now == before {
+        let now = requests.begun_and_ended();
+        if now == before && !requests.are_in_flight() {
             return;
         }
         before = now;

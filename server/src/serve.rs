@@ -114,8 +114,8 @@ fn builder(protocol: Protocol, limits: &Limits) -> auto::Builder<TokioExecutor> 
     };
     builder
         .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.handshake_timeout)
+        // `HeaderTimeout` has one that leaves idle connections open.
+        .header_read_timeout(None)
         .max_buf_size((limits.header_bytes as usize).max(MIN_BUFFER));
     // A request fits into a window.
     let window =

@@ -326,11 +326,12 @@ pub(crate) struct Limits {
     /// The longest time from a request's header to its response.
     #[serde(with = "humantime_serde")]
     pub(crate) request_timeout: Duration,
-    /// The longest time from the start of a connection to the headers of its first request. Over HTTP/1 also for the
-    /// headers of each later one.
+    /// The longest time from the start of a connection to the headers of its first request. Over HTTP/1 also from the
+    /// first byte of each later one to the end of its headers.
     #[serde(with = "humantime_serde")]
     pub(crate) handshake_timeout: Duration,
-    /// The time after which a connection is closed if no request begins, which takes up to twice as long.
+    /// The time after which a connection without requests is closed, which takes up to twice as long. Longer than
+    /// load balancers keep a connection, or they would send requests on connections that are being closed.
     #[serde(with = "humantime_serde")]
     pub(crate) idle_timeout: Duration,
 }
@@ -353,7 +354,7 @@ impl Default for Limits {
             descriptors: 64,
             request_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(75),
         }
     }
 }

@@ -180,7 +180,7 @@ descriptors:
             "limits": {
                 "connections": 4096, "streams": 1024, "header_bytes": 65536,
                 "request_bytes": 262144, "descriptors": 3, "request_timeout": "5s",
-                "idle_timeout": "1m", "handshake_timeout": "10s", "connections_per_address": null,
+                "idle_timeout": "1m 15s", "handshake_timeout": "10s", "connections_per_address": null,
             },
             "shutdown": { "delay": "1s", "timeout": "10s" },
             "tls": null,

@@ -1,6 +1,7 @@
 //! How many connections clients may have, and for how long.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use reqwest::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -92,12 +93,7 @@ limits: { connections: 16, handshake_timeout: 2s, idle_timeout: 1h, request_time
     );
     let half_headers = [PREFACE, HALF_HEADERS].concat();
     let half_requests: [&[u8]; 4] = [b"", &PREFACE[..7], PREFACE, &half_headers];
-    let half_lines: [&[u8]; 4] = [
-        b"",
-        b"GET / HT",
-        b"GET / HTTP/1.1\r\nhos",
-        b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET",
-    ];
+    let half_lines: [&[u8]; 4] = [b"", b"GET", b"GET / HT", b"GET / HTTP/1.1\r\nhos"];
     let mut held = Vec::new();
     for (address, parts) in
         [(server.grpc, half_requests), (server.http, half_lines), (server.admin, half_lines)]
@@ -114,8 +110,24 @@ limits: { connections: 16, handshake_timeout: 2s, idle_timeout: 1h, request_time
     }
 }
 
+/// Sends a request over HTTP/1, and waits for the response.
+async fn get(stream: &mut TcpStream) -> std::io::Result<()> {
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await?;
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        response.push(stream.read_u8().await?);
+    }
+    let response = String::from_utf8(response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    let (_, length) = response.split_once("content-length: ").unwrap();
+    let length: usize = length.split("\r\n").next().unwrap().parse().unwrap();
+    stream.read_exact(&mut vec![0; length]).await?;
+    Ok(())
+}
+
+/// Load balancers send requests on idle connections, and lose those that meet the end of one.
 #[tokio::test]
-async fn a_connection_that_has_had_a_request_lasts_until_the_idle_timeout() {
+async fn an_idle_connection_that_has_had_a_request_outlasts_one_that_had_none() {
     let server = Server::with_settings(
         "{ policies: { a: { q: 9/s } }, limits: { handshake_timeout: 1s, idle_timeout: 1h } }",
     );
@@ -127,8 +139,67 @@ async fn a_connection_that_has_had_a_request_lasts_until_the_idle_timeout() {
         response.await
     };
     ask(client.clone()).await.unwrap();
-    read_to_end(&mut connect(server.grpc).await).await;
+    let mut kept = [connect(server.http).await, connect(server.admin).await];
+    for stream in &mut kept {
+        get(stream).await.unwrap();
+    }
+    for address in [server.grpc, server.http, server.admin] {
+        read_to_end(&mut connect(address).await).await;
+    }
     ask(client).await.expect("the connection is closed");
+    for stream in &mut kept {
+        get(stream).await.expect("the connection is closed");
+    }
+}
+
+#[tokio::test]
+async fn no_request_of_a_connection_may_have_headers_that_never_end() {
+    let server = Server::with_settings(
+        "{ policies: { a: { q: 9/s } }, limits: { handshake_timeout: 1s, idle_timeout: 1h } }",
+    );
+    for address in [server.http, server.admin] {
+        let mut stream = connect(address).await;
+        for _ in 0..2 {
+            get(&mut stream).await.unwrap();
+        }
+        stream.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
+        let (mut reads, mut writes) = stream.into_split();
+        let trickle = async {
+            while writes.write_all(b"x").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::select! {
+            end = tokio::time::timeout(PATIENCE, reads.read_u8()) => {
+                assert!(end.expect("the connection is not closed").is_err());
+            }
+            () = trickle => {}
+        }
+    }
+}
+
+/// The time of a request is none in which the connection is idle, or its response would come with the end of it.
+#[tokio::test]
+async fn a_request_that_takes_longer_than_the_idle_timeout_ends_no_connection() {
+    let server = Server::with_settings(
+        "{ policies: { a: { q: 9/s } }, limits: { idle_timeout: 1s, request_timeout: 1h } }",
+    );
+    let mut slow = connect(server.http).await;
+    let head = b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+                 content-length: 29\r\n\r\n{";
+    slow.write_all(head).await.unwrap();
+    for _ in 0..2 {
+        let mut idle = connect(server.http).await;
+        get(&mut idle).await.unwrap();
+        read_to_end(&mut idle).await;
+    }
+    slow.write_all(br#""policy": "a", "key": "ada"}"#).await.unwrap();
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        response.push(slow.read_u8().await.unwrap());
+    }
+    let response = String::from_utf8(response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 200") && !response.contains("close"), "{response}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use fleetlimit::resolve::ClientIp;
@@ -12,6 +13,7 @@ use futures_util::future;
 use crate::config::{Config, Read, Service, Source};
 use crate::denied::Denied;
 use crate::domain::{Domains, Unit};
+use crate::http::Cause;
 use crate::lists::Lists;
 use crate::settings::{Checks, FailureMode, Settings};
 use crate::telemetry;
@@ -19,6 +21,7 @@ use crate::tls::Certificate;
 
 /// Enough to reach most nodes of a cluster.
 const KEYS_OF_A_CLUSTER: usize = 16;
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What all requests share.
 pub(crate) struct Live {
@@ -54,10 +57,11 @@ pub(crate) struct Active {
     pub(crate) warnings: Warnings,
 }
 
-/// What is logged once for each configuration, because anyone may send such requests.
+/// What is logged once for each configuration, or at intervals, because anyone may send such requests.
 #[derive(Default)]
 pub(crate) struct Warnings {
-    pub(crate) gateway: Once,
+    /// The causes for which `/auth` cannot check requests.
+    pub(crate) unchecked: [Occasionally; Cause::COUNT],
     pub(crate) domain: Once,
     pub(crate) descriptors: Once,
     pub(crate) denied_hits: Once,
@@ -70,6 +74,29 @@ pub(crate) struct Once(AtomicBool);
 impl Once {
     pub(crate) fn is_first(&self) -> bool {
         !self.0.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// A warning that is logged at most once a minute.
+#[derive(Default)]
+pub(crate) struct Occasionally(Mutex<Unlogged>);
+
+#[derive(Default)]
+struct Unlogged {
+    count: u64,
+    next_line: Option<Instant>,
+}
+
+impl Occasionally {
+    /// Adds an occurrence. Returns how many there were since the last line, if it is time for another.
+    pub(crate) fn add(&self, now: Instant) -> Option<u64> {
+        let mut unlogged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        unlogged.count += 1;
+        if unlogged.next_line.is_some_and(|next_line| now < next_line) {
+            return None;
+        }
+        unlogged.next_line = Some(now + WARNING_INTERVAL);
+        Some(std::mem::take(&mut unlogged.count))
     }
 }
 
@@ -225,6 +252,13 @@ impl Active {
         restart_needed: Vec<&'static str>,
     ) -> Result<Self, ConfigError> {
         let Config { settings, policies, shadow, domains, lists, client_ip } = config;
+        for range in settings.auth.trusted_proxies.iter().filter(|range| range.is_large()) {
+            tracing::warn!(
+                %range,
+                "a network in `auth.trusted_proxies` is large: a client with an address in it can claim any other. \
+                 List only the proxies before the gateways, and the gateways in `auth.gateways`"
+            );
+        }
         let overrides = domains.override_names().map(|name| {
             // Its numbers are those of the requests.
             Policy::new(name.to_owned()).quota("limit", Quota::per_second(1).calendar())
@@ -291,4 +325,17 @@ fn per_unit(policy: &Policy) -> Option<(u32, Unit)> {
     let ((_, quota), None) = (quotas.next()?, quotas.next()) else { return None };
     let permits = u32::try_from(quota.permits()).ok()?;
     (quota.capacity() == quota.permits()).then_some((permits, Unit::of(quota)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_cannot_be_checked_do_not_fill_the_log() {
+        let (warning, start) = (Occasionally::default(), Instant::now());
+        let add = |seconds| warning.add(start + Duration::from_secs(seconds));
+        assert_eq!([0, 0, 1, 59, 60, 61].map(add), [Some(1), None, None, None, Some(4), None]);
+        assert_eq!(add(1_000), Some(2));
+    }
 }

@@ -26,6 +26,14 @@ impl Range {
         self.contains(canonical(address).into())
     }
 
+    /// Returns true if the network has more addresses than that of a site, which is a /16 of IPv4, and a /48 of IPv6.
+    pub(crate) fn is_large(self) -> bool {
+        match self.0 {
+            IpNet::V4(network) => network.prefix_len() < 16,
+            IpNet::V6(network) => network.prefix_len() < 48,
+        }
+    }
+
     /// An address or a network. IPv4 in IPv6 notation counts as IPv4, as it does in keys. `None` if it is neither,
     /// or all of NAT64, whose addresses are those of the whole IPv4 internet.
     pub(crate) fn network(text: &str) -> Option<IpNet> {

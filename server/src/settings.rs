@@ -62,7 +62,7 @@ impl Settings {
     /// Returns what is wrong with the settings, apart from the policies: their names, and messages. In an
     /// incomplete section, nothing counts as missing.
     pub(crate) fn errors(&self, incomplete: &HashSet<String>) -> Vec<(&'static str, String)> {
-        let Self { store, checks, admin, listen, limits, .. } = self;
+        let Self { store, checks, admin, listen, limits, auth, .. } = self;
         let mut errors = Vec::new();
         let mut add = |setting, message: &str| errors.push((setting, message.to_owned()));
         let servers = [store.redis.is_some(), !store.cluster.is_empty(), store.sentinel.is_some()];
@@ -124,6 +124,11 @@ impl Settings {
         if limits.handshake_timeout.is_zero() || limits.handshake_timeout > MAX_HANDSHAKE_TIMEOUT {
             let setting = "limits.handshake_timeout";
             add(setting, &format!("{setting}: must be more than 0s, and at most 1h"));
+        }
+        if auth.policy.is_some() && auth.policy_header.is_some() {
+            let message = "auth.policy: with auth.policy_header, requests without the header are rejected. If they \
+                           are to have this policy, name both in the URL of /auth";
+            add("auth.policy", message);
         }
         errors
     }
@@ -397,11 +402,13 @@ pub(crate) struct Admin {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Auth {
     pub(crate) policy: Option<Spanned<String>>,
-    /// The header with the name of the policy. Requests without it have `policy`.
+    /// The header with the name of the policy, instead of `policy`. Requests without it are rejected.
     pub(crate) policy_header: Option<HeaderOption>,
     /// The header with the key. The client's IP address if there is none.
     pub(crate) key_header: Option<HeaderOption>,
-    /// The addresses of the gateways, and of proxies before them, whose `X-Forwarded-For` counts.
+    /// The addresses that may call `/auth`.
+    pub(crate) gateways: Vec<Range>,
+    /// The addresses of proxies before the gateways, which are skipped in `X-Forwarded-For`.
     pub(crate) trusted_proxies: Vec<Range>,
 }
 
@@ -428,7 +435,12 @@ impl From<HeaderOption> for String {
 impl Default for Auth {
     fn default() -> Self {
         let loopback = ["127.0.0.0/8", "::1"].iter().filter_map(|range| range.parse().ok());
-        let trusted_proxies = loopback.collect();
-        Self { policy: None, policy_header: None, key_header: None, trusted_proxies }
+        Self {
+            policy: None,
+            policy_header: None,
+            key_header: None,
+            gateways: loopback.collect(),
+            trusted_proxies: Vec::new(),
+        }
     }
 }

@@ -18,7 +18,7 @@ use super::source::{Origin, Source};
 use super::{Config, Errors, Read};
 use crate::domain::{DomainFile, Domains, Known};
 use crate::lists::Lists;
-use crate::settings::{Settings, StoreSettings, StoreTls, Tls};
+use crate::settings::{Auth, Settings, StoreSettings, StoreTls, Tls};
 use crate::store;
 use crate::tls::{self, Certificate};
 
@@ -196,16 +196,23 @@ impl Reader {
                 self.errors.add(&self.name, policy.referenced, message);
             }
         }
-        let client_ip = ClientIp::new(&settings.auth.trusted_proxies);
-        let client_ip = client_ip.map_err(|error| {
-            self.add_error("auth.trusted_proxies", format!("auth.trusted_proxies: {error}"));
-        });
+        let client_ip = self.client_ip(&settings.auth);
         let shadow = domains.rules().filter(|rule| rule.shadow_mode);
         let shadow = shadow.filter_map(|rule| rule.policy_name());
         let named = settings.shadow.iter().map(|policy| policy.value.as_str());
         let shadow = shadow.chain(named).map(str::to_owned).collect();
         let lists = Lists::new(&settings.allow, &settings.deny);
-        Some(Config { settings, policies, shadow, domains, lists, client_ip: client_ip.ok()? })
+        Some(Config { settings, policies, shadow, domains, lists, client_ip: client_ip? })
+    }
+
+    fn client_ip(&mut self, auth: &Auth) -> Option<ClientIp> {
+        let gateways = ClientIp::new(&auth.gateways);
+        let _ = gateways
+            .map_err(|error| self.add_error("auth.gateways", format!("auth.gateways: {error}")));
+        let proxies = ClientIp::new(&auth.trusted_proxies).map_err(|error| {
+            self.add_error("auth.trusted_proxies", format!("auth.trusted_proxies: {error}"));
+        });
+        proxies.ok()?.peers(&auth.gateways).ok()
     }
 
     fn policies(&mut self, settings: &Settings) -> PolicySet {

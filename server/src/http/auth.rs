@@ -15,23 +15,26 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
 
-use super::{problem, unknown_policy};
+use super::problem;
+use super::unchecked::{Cause, Unchecked};
 use crate::checker::{self, Answer};
 use crate::lists::Listed;
 use crate::live::{Active, Live};
-use crate::range::is_address;
-use crate::settings::HeaderOption;
+use crate::range::{Range, is_address};
+use crate::settings::{Auth, HeaderOption};
 use crate::telemetry;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 const X_FORWARDED_URI: &str = "x-forwarded-uri";
+/// For clients, who are not to know whether a list or a block denies them.
+const DENIED: &str = "This request is denied.";
 
 /// What the gateway's configuration chooses.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AuthQuery {
     policy: Option<String>,
-    /// The header with the name of the policy. Requests without it have `policy`.
+    /// The header with the name of the policy. Requests without it have the `policy` of the query, if there is one.
     policy_header: Option<HeaderOption>,
     /// The header with the key, instead of the client's IP address.
     key_header: Option<HeaderOption>,
@@ -52,7 +55,9 @@ pub(super) async fn auth(
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let response = response(&live, query, &parts).await;
+    let active = live.active();
+    let response = response(&live, &active, query, &parts).await;
+    let response = response.unwrap_or_else(|unchecked| unchecked.into_response(&active));
     // Not all gateways leave the body of the request out, and one that is still sending it would lose the
     // response.
     Drain::default().read(&parts, body).await;
@@ -61,55 +66,49 @@ pub(super) async fn auth(
 
 async fn response(
     live: &Live,
+    active: &Active,
     query: Result<Query<AuthQuery>, QueryRejection>,
     parts: &Parts,
-) -> Response {
+) -> Result<Response, Unchecked> {
+    check_caller(&active.settings.auth, parts)?;
     if has_query_of_client(parts) {
-        return problem(
-            StatusCode::BAD_REQUEST,
+        return Err(Unchecked::new(
+            Cause::ClientQuery,
             "the gateway passes the client's query on, so the client could choose its own limit: end \
              the URL of /auth in the gateway's configuration with `?`",
-        );
+        ));
     }
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
-    };
-    let denied = match StatusCode::from_u16(query.denied) {
-        Ok(status) if status.is_client_error() => status,
-        _ => return problem(StatusCode::BAD_REQUEST, "`denied` is not a status of 400 to 499"),
-    };
-    let active = live.active();
-    let name = match policy_name(&active, &query, parts) {
-        Ok(name) => name,
-        Err(response) => return *response,
-    };
-    let Some(policy) = active.policy(&name) else {
-        return unknown_policy(&name);
-    };
-    let (key, listed) = match key(&active, &query, parts) {
-        Ok(KeyOf::Header(name, value)) => {
+    let Query(query) =
+        query.map_err(|rejection| Unchecked::new(Cause::Parameters, rejection.body_text()))?;
+    let denied = StatusCode::from_u16(query.denied).ok().filter(StatusCode::is_client_error);
+    let denied = denied.ok_or_else(|| {
+        Unchecked::new(Cause::Parameters, "`denied` is not a status of 400 to 499")
+    })?;
+    let name = policy_name(&active.settings.auth, &query, parts)?;
+    let unknown = || Unchecked::new(Cause::UnknownPolicy, format!("there is no policy `{name}`"));
+    let policy = active.policy(&name).ok_or_else(unknown)?;
+    let (key, listed) = match key(active, &query, parts)? {
+        KeyOf::Header(name, value) => {
             let listed = active.lists.of_key(&value);
             (Key::join(&[Key::from(name.as_str()), value]), listed)
         }
-        Ok(KeyOf::Address(key)) => {
+        KeyOf::Address(key) => {
             let listed = active.lists.of_address(&key);
             (key, listed)
         }
-        Err(response) => return *response,
     };
     if let Some(listed) = listed {
         telemetry::overruled(listed.list());
     }
     match listed {
-        Some(Listed::Allowed) => return StatusCode::OK.into_response(),
-        Some(Listed::Denied) => return problem(denied, "this key is on the deny list"),
+        Some(Listed::Allowed) => return Ok(StatusCode::OK.into_response()),
+        Some(Listed::Denied) => return Ok(problem(denied, DENIED)),
         None => {}
     }
     let costs = Costs::new(query.cost);
-    match checker::check(live, policy, &policy.limiter, &key, costs).await {
+    Ok(match checker::check(live, policy, &policy.limiter, &key, costs).await {
         Ok(Answer::Blocked(remaining)) => {
-            let mut response = problem(denied, "this key is blocked");
+            let mut response = problem(denied, DENIED);
             let seconds = checker::seconds(remaining).into();
             response.headers_mut().insert(RETRY_AFTER, seconds);
             response
@@ -123,7 +122,25 @@ async fn response(
             response
         }
         Err(error) => error.response().map(Into::into),
+    })
+}
+
+/// Anyone else could use up the permits of any client, and claim any address.
+fn check_caller(auth: &Auth, parts: &Parts) -> Result<(), Unchecked> {
+    let Some(ConnectInfo(peer)) = parts.extensions.get::<ConnectInfo<SocketAddr>>() else {
+        return Err(Unchecked::new(Cause::Caller, "the caller has no address"));
+    };
+    let (peer, has) = (peer.ip(), |range: &Range| range.contains_address(peer.ip()));
+    if auth.gateways.iter().any(has) {
+        return Ok(());
     }
+    let advice = if auth.trusted_proxies.iter().any(has) {
+        ", but `auth.trusted_proxies` does: move the gateway from there, and leave only proxies before it"
+    } else {
+        ""
+    };
+    let reason = format!("`auth.gateways` does not have {peer}{advice}");
+    Err(Unchecked::new(Cause::Caller, reason))
 }
 
 /// Caddy keeps the client's query if the URL in its configuration has none.
@@ -142,22 +159,31 @@ fn split(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     Some((&text[..position], &text[position + 1..]))
 }
 
-/// What the URL says has precedence over the settings.
+/// What the URL says has precedence over the settings. Only the URL may have both a header and a policy for
+/// requests without it: that policy is a second limit for whoever can make the gateway drop the header.
 fn policy_name<'a>(
-    active: &'a Active,
+    auth: &'a Auth,
     query: &'a AuthQuery,
     parts: &'a Parts,
-) -> Result<Cow<'a, str>, Box<Response>> {
-    let (auth, policy) = (&active.settings.auth, query.policy.as_ref());
-    let of_settings = || auth.policy_header.as_ref().filter(|_| policy.is_none());
-    if let Some(HeaderOption(name)) = query.policy_header.as_ref().or_else(of_settings)
-        && let Some(value) = only_value(parts, name)?
-    {
-        return Ok(String::from_utf8_lossy(value.as_bytes()));
+) -> Result<Cow<'a, str>, Unchecked> {
+    let (policy, header) = match (query.policy.as_deref(), query.policy_header.as_ref()) {
+        (None, None) => {
+            (auth.policy.as_ref().map(|policy| policy.value.as_str()), auth.policy_header.as_ref())
+        }
+        of_url => of_url,
+    };
+    if let Some(HeaderOption(name)) = header {
+        match only_value(parts, name, Cause::PolicyHeader) {
+            Ok(value) => return Ok(String::from_utf8_lossy(value.as_bytes())),
+            Err(unchecked) if policy.is_none() || parts.headers.contains_key(name) => {
+                return Err(unchecked);
+            }
+            Err(_) => {}
+        }
     }
-    let policy = policy.or(auth.policy.as_ref().map(|policy| &policy.value));
     policy.map(Cow::from).ok_or_else(|| {
-        bad_request("no policy: add `?policy=NAME` to the URL, or `auth.policy` to the settings")
+        let reason = "no policy: add `?policy=NAME` to the URL, or `auth.policy` to the settings";
+        Unchecked::new(Cause::NoPolicy, reason)
     })
 }
 
@@ -168,64 +194,46 @@ enum KeyOf<'a> {
     Address(Key),
 }
 
-/// The key, or the response to a request without one.
 fn key<'a>(
     active: &'a Active,
     query: &'a AuthQuery,
     parts: &Parts,
-) -> Result<KeyOf<'a>, Box<Response>> {
+) -> Result<KeyOf<'a>, Unchecked> {
     if let Some(HeaderOption(name)) =
         query.key_header.as_ref().or(active.settings.auth.key_header.as_ref())
     {
-        let missing = || bad_request(&format!("the header `{name}` is missing"));
-        let value = only_value(parts, name)?.ok_or_else(missing)?;
+        let value = only_value(parts, name, Cause::KeyHeader)?;
         return Ok(KeyOf::Header(name, Key::from(value.as_bytes())));
     }
     // Otherwise all clients of that gateway would be one.
-    if let Some(ConnectInfo(peer)) = parts.extensions.get::<ConnectInfo<SocketAddr>>()
-        && !active
-            .settings
-            .auth
-            .trusted_proxies
-            .iter()
-            .any(|range| range.contains_address(peer.ip()))
-    {
-        let peer = peer.ip();
-        if active.warnings.gateway.is_first() {
-            tracing::warn!(%peer, "a gateway is not in `auth.trusted_proxies`: its requests are rejected");
-        }
-        return Err(bad_request(&format!("`auth.trusted_proxies` does not have {peer}")));
-    }
     let forwarded = parts.headers.get_all(X_FORWARDED_FOR).iter().next_back();
     let forwarded = forwarded.and_then(|value| value.to_str().ok());
     let last = forwarded.and_then(|value| value.rsplit(',').next()).map(str::trim);
     if !last.is_some_and(is_address) {
-        return Err(bad_request("the gateway has to send X-Forwarded-For, ending with an address"));
+        let reason = "the gateway has to send X-Forwarded-For, ending with an address";
+        return Err(Unchecked::new(Cause::Address, reason));
     }
     match active.client_ip.resolve(parts) {
         Resolution::Key(key) => Ok(KeyOf::Address(key)),
         Resolution::Missing(rejection) | Resolution::Reject(rejection) => {
-            Err(Box::new(problem(rejection.status(), rejection.message())))
+            Err(Unchecked::new(Cause::Address, rejection.message()))
         }
-        _ => Err(bad_request("the client has no address")),
+        _ => Err(Unchecked::new(Cause::Address, "the client has no address")),
     }
 }
 
-/// The value of a header, if there is one.
+/// The value of a header.
 fn only_value<'a>(
     parts: &'a Parts,
     name: &HeaderName,
-) -> Result<Option<&'a HeaderValue>, Box<Response>> {
+    cause: Cause,
+) -> Result<&'a HeaderValue, Unchecked> {
     let mut values = parts.headers.get_all(name).into_iter();
-    match (values.next(), values.next()) {
-        (_, Some(_)) => Err(bad_request(&format!("the header `{name}` occurs twice"))),
-        (Some(value), _) if value.is_empty() => {
-            Err(bad_request(&format!("the header `{name}` is empty")))
-        }
-        (value, None) => Ok(value),
-    }
-}
-
-fn bad_request(detail: &str) -> Box<Response> {
-    Box::new(problem(StatusCode::BAD_REQUEST, detail))
+    let problem = match (values.next(), values.next()) {
+        (None, _) => "is missing",
+        (Some(_), Some(_)) => "occurs twice",
+        (Some(value), None) if value.is_empty() => "is empty",
+        (Some(value), None) => return Ok(value),
+    };
+    Err(Unchecked::new(cause, format!("the header `{name}` {problem}")))
 }

@@ -6,6 +6,7 @@ mod check;
 mod costs;
 mod decision_json;
 mod problem;
+mod unchecked;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ pub(crate) use body::Body;
 pub(crate) use costs::costs;
 pub(crate) use decision_json::DecisionJson;
 pub(crate) use problem::{problem, unknown_policy};
+pub(crate) use unchecked::Cause;
 
 pub(crate) fn router(live: Arc<Live>) -> Router {
     Router::new()

@@ -186,7 +186,8 @@ descriptors:
             "tls": null,
             "admin": { "token": "(hidden)" },
             "auth": {
-                "policy": "search", "policy_header": null, "key_header": "x-api-key", "trusted_proxies": ["10.0.0.0/8"],
+                "policy": "search", "policy_header": null, "key_header": "x-api-key",
+                "gateways": ["127.0.0.0/8", "::1/128"], "trusted_proxies": ["10.0.0.0/8"],
             },
             "policies": { "search": { "hour": "5/h" } },
             "shadow": [],

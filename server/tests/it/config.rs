@@ -86,7 +86,7 @@ limits: { streams: 0, request_bytes: 0, descriptor: 1 }
 shutdown: { delay: soon, timeout: x }
 tls: { certificate: none.pem, key: none.key }
 admin: { token: '' }
-auth: { key_header: a b, policy: search, trusted_proxies: [10.0.0.0/40, 0.0.0.0/0] }
+auth: { key_header: a b, policy: search, trusted_proxies: [10.0.0.0/40, 0.0.0.0/0], gateways: ['::/0'] }
 policies:
   search:
     second: 10/s brst 20
@@ -119,6 +119,7 @@ domains: [a.yaml, none.yaml, empty]
             "settings.yaml:13:21: `a b` is not the name of a header",
             "settings.yaml:13:42: auth.trusted_proxies: the trusted proxy `0.0.0.0/0`",
             "settings.yaml:13:60: `10.0.0.0/40` is neither",
+            "settings.yaml:13:85: auth.gateways: the trusted proxy `::/0`",
             "settings.yaml:16:13: invalid quota \"10/s brst 20\"",
             "settings.yaml:17:10: expected string scalar",
             "settings.yaml:19:10: expected a mapping: quotas are given by name",
@@ -544,6 +545,7 @@ store: { redis: 'redis://a', cluster: ['redis://b'] }
 checks: { timeout: 0s }
 listen: { admin: '0.0.0.0:6070' }
 limits: { descriptors: 0, handshake_timeout: 2h, header_bytes: 0, connections: 9223372036854775807 }
+auth: { policy: a, policy_header: x-plan }
 ",
         &[],
         &[
@@ -555,6 +557,8 @@ limits: { descriptors: 0, handshake_timeout: 2h, header_bytes: 0, connections: 9
             "settings.yaml:5:27: limits.handshake_timeout",
             "settings.yaml:5:50: limits.header_bytes: must be more than 0",
             "settings.yaml:5:67: limits.connections: must be at most",
+            "settings.yaml:6:9: auth.policy: with auth.policy_header, requests without the header are rejected",
+            "settings.yaml:6:17: auth.policy: there is no policy `a`",
         ],
     );
 }

@@ -50,11 +50,34 @@ async fn the_deployment_files_limit_what_gateways_ask() {
         for quota in [";q=100;", "\"second\";", "\"day\";"] {
             assert!(policies.value.contains(quota), "{policies:?}");
         }
-        // With a key of its own, because this client is none of the trusted proxies.
-        let auth = Client::new().get(server.http("/auth?key_header=x-api-key"));
-        let response = auth.header("x-api-key", "anna").send().await.unwrap();
-        let policies = response.headers()["ratelimit-policy"].to_str().unwrap();
-        assert!(policies.contains("\"second\"") && policies.contains("\"day\""), "{policies}");
+    }
+}
+
+/// Other machines than gateways have addresses in these networks.
+#[tokio::test]
+async fn a_client_in_the_networks_of_the_deployment_files_has_a_limit() {
+    for [settings, app] in [files_of_compose(), files_of_kubernetes()] {
+        let mut changed: Value = serde_saphyr::from_str(&settings.1).unwrap();
+        let gateways = std::mem::replace(&mut changed["auth"]["gateways"], json!(["127.0.0.1"]));
+        let changed = changed.to_string();
+        let server = Server::with_files(&[("settings.yaml", &changed), (app.0, &app.1)]);
+        assert!(server.log.iter().all(|line| !line.contains("WARN")), "{:?}", server.log);
+        for network in gateways.as_array().unwrap() {
+            let (network, _) = network.as_str().unwrap().rsplit_once(".0").unwrap();
+            let client = format!("{network}.9");
+            let mut statuses = BTreeMap::new();
+            for n in 0..100 {
+                let request = Client::new().get(server.http("/auth"));
+                let request = request.header("x-forwarded-for", format!("{network}.{n}, {client}"));
+                let response = request.send().await.unwrap();
+                if let Some(policies) = response.headers().get("ratelimit-policy") {
+                    let policies = policies.to_str().unwrap();
+                    assert!(policies.contains("\"second\"") && policies.contains("\"day\""));
+                }
+                *statuses.entry(response.status().as_u16()).or_insert(0) += 1;
+            }
+            assert!(statuses.contains_key(&429) && statuses[&200] >= 20, "{client} {statuses:?}");
+        }
     }
 }
 

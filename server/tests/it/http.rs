@@ -94,18 +94,14 @@ async fn a_gateway_chooses_the_policy_the_key_and_the_cost() {
 #[tokio::test]
 async fn a_header_of_the_gateway_chooses_the_policy() {
     let policies = "policies: { free: { day: 1/day }, paid: { day: 2/day } }";
-    let auth_settings = "auth: { policy: free, policy_header: x-plan, key_header: x-user }";
+    let auth_settings = "auth: { policy_header: x-plan, key_header: x-user }";
     let server = Server::with_settings(&format!("{policies}\n{auth_settings}"));
     let limit = async |query: &str, user: &str, plan: Option<&str>| {
         let plan = plan.map(|plan| ("x-plan", plan));
         let headers: Vec<_> = [("x-user", user)].into_iter().chain(plan).collect();
-        let response = auth(&server, query, &headers).await;
-        let policy = header(&response, "ratelimit-policy").map(str::to_owned);
-        (response.status().as_u16(), policy)
+        limit(&server, query, &headers).await
     };
-    let of = |permits: u32| (200, Some(format!(r#""day";q={permits};w=86400"#)));
     assert_eq!(limit("", "ada", Some("paid")).await, of(2));
-    assert_eq!(limit("", "ada", None).await, of(1));
     // The URL has precedence over the settings.
     assert_eq!(limit("?policy=free", "bob", Some("paid")).await, of(1));
     assert_eq!(limit("?policy=paid&policy_header=x-other", "bob", Some("free")).await, of(2));
@@ -113,6 +109,37 @@ async fn a_header_of_the_gateway_chooses_the_policy() {
     assert_eq!(limit("", "ada", Some("")).await, (400, None));
     let twice = [("x-user", "ada"), ("x-plan", "free"), ("x-plan", "paid")];
     assert_eq!(auth(&server, "", &twice).await.status(), StatusCode::BAD_REQUEST);
+}
+
+async fn limit(server: &Server, query: &str, headers: &[(&str, &str)]) -> (u16, Option<String>) {
+    let response = auth(server, query, headers).await;
+    let policy = header(&response, "ratelimit-policy").map(str::to_owned);
+    (response.status().as_u16(), policy)
+}
+
+fn of(permits: u32) -> (u16, Option<String>) {
+    (200, Some(format!(r#""day";q={permits};w=86400"#)))
+}
+
+#[tokio::test]
+async fn a_client_that_makes_the_gateway_drop_the_header_of_its_policy_has_no_second_limit() {
+    let policies = "policies: { free: { day: 1/day }, paid: { day: 2/day } }";
+    for (settings, query) in [
+        ("policy_header: x-plan, key_header: x-user", ""),
+        ("policy: free, key_header: x-user", "?policy_header=x-plan"),
+        ("policy_header: x-other, key_header: x-user", "?policy_header=x-plan"),
+    ] {
+        let server = Server::with_settings(&format!("{policies}\nauth: {{ {settings} }}"));
+        let ada = ("x-user", "ada");
+        assert_eq!(limit(&server, query, &[ada, ("x-plan", "paid")]).await, of(2), "{settings}");
+        assert_eq!(limit(&server, query, &[ada]).await, (400, None), "{settings}");
+        let line = server.wait_for_line("the header `x-plan` is missing");
+        assert!(line.contains("WARN"), "{line}");
+        // A gateway may ask for it.
+        let query = "?policy=free&policy_header=x-plan";
+        assert_eq!(limit(&server, query, &[ada]).await, of(1), "{settings}");
+        assert_eq!(limit(&server, query, &[ada, ("x-plan", "")]).await, (400, None), "{settings}");
+    }
 }
 
 #[tokio::test]
@@ -177,21 +204,91 @@ async fn a_gateway_that_passes_the_body_on_gets_the_decision_and_keeps_its_conne
     }
 }
 
-#[tokio::test]
-async fn a_gateway_that_hides_its_clients_is_told_so() {
-    let server = Server::with_settings(SETTINGS);
-    let response = auth(&server, "", &[]).await;
-    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
-    assert!(response.text().await.unwrap().contains("has to send X-Forwarded-For"));
-    let unknown = auth(&server, "", &[("x-forwarded-for", "192.0.2.1, unknown")]).await;
-    assert_eq!(unknown.status(), StatusCode::BAD_REQUEST);
+/// What operators need to know is not for clients, who get this from Caddy and Traefik.
+async fn is_unchecked(response: Response, status: u16) {
+    assert_eq!(response.status().as_u16(), status);
+    let title = response.status().canonical_reason().unwrap();
+    let body: Value = response.json().await.unwrap();
+    let detail = "This request cannot be checked.";
+    assert_eq!(body, json!({ "title": title, "status": status, "detail": detail }));
+}
 
-    let elsewhere =
-        "{ policies: { a: { q: 1/s } }, auth: { policy: a, trusted_proxies: [10.0.0.1] } }";
-    let server = Server::with_settings(elsewhere);
-    let response = auth(&server, "", &[("x-forwarded-for", "192.0.2.1")]).await;
-    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
-    assert!(response.text().await.unwrap().contains("`auth.trusted_proxies` does not"));
+#[tokio::test]
+async fn a_gateway_that_hides_its_clients_is_logged() {
+    let server = Server::with_settings(SETTINGS);
+    is_unchecked(auth(&server, "", &[]).await, 400).await;
+    server.wait_for_line("has to send X-Forwarded-For");
+    is_unchecked(auth(&server, "", &[("x-forwarded-for", "192.0.2.1, unknown")]).await, 400).await;
+}
+
+/// Whoever reaches the port could use up the permits of any key.
+#[tokio::test]
+async fn only_a_gateway_may_ask_about_any_kind_of_key() {
+    for (settings, advice) in [
+        ("gateways: [10.0.0.1]", ""),
+        ("gateways: []", ""),
+        ("gateways: [10.0.0.1], key_header: x-user", ""),
+        ("gateways: [10.0.0.1], trusted_proxies: [127.0.0.1]", "`auth.trusted_proxies` does: move"),
+    ] {
+        let server = Server::with_settings(&format!(
+            "{{ policies: {{ a: {{ q: 1/s }} }}, auth: {{ policy: a, {settings} }} }}"
+        ));
+        let headers = [("x-forwarded-for", "192.0.2.1"), ("x-user", "ada")];
+        for query in ["", "?policy=a", "?policy=b", "?key_header=x-user", "?nonsense=1"] {
+            is_unchecked(auth(&server, query, &headers).await, 400).await;
+        }
+        let line = server.wait_for_line("`auth.gateways` does not have 127.0.0.1");
+        assert!(line.contains(advice), "{line}");
+    }
+}
+
+/// Gateways append, and their networks have other machines in them.
+#[tokio::test]
+async fn a_client_in_the_network_of_the_gateways_cannot_claim_another_address() {
+    let server = Server::with_settings(
+        "
+policies: { search: { hour: 3/h } }
+auth: { policy: search, gateways: [127.0.0.0/8, 10.0.0.0/8], trusted_proxies: [192.0.2.10] }
+allow: [10.9.0.0/16]
+",
+    );
+    let ask = async |forwarded: &str| auth(&server, "", &[("x-forwarded-for", forwarded)]).await;
+    for (forged, before) in [("10.9.0.1", ""), ("10.0.0.7", ""), ("10.9.0.2", ", 192.0.2.10")] {
+        let response = ask(&format!("{forged}, 10.1.2.3{before}")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(header(&response, "ratelimit").is_some(), "it is on the allow list by {forged}");
+    }
+    for forwarded in ["10.1.2.3", "10.9.0.3, 10.1.2.3", "203.0.113.1, 10.1.2.3, 192.0.2.10"] {
+        assert_eq!(ask(forwarded).await.status(), StatusCode::TOO_MANY_REQUESTS, "{forwarded}");
+    }
+    // Nor can one behind it, whom a list knows by its own address.
+    for forwarded in ["10.9.0.3", "203.0.113.1, 10.9.0.3, 192.0.2.10"] {
+        let response = ask(forwarded).await;
+        assert_eq!((response.status(), header(&response, "ratelimit")), (StatusCode::OK, None));
+    }
+}
+
+#[tokio::test]
+async fn proxies_whose_network_has_clients_in_it_are_logged() {
+    let settings = |proxies: &str| {
+        format!(
+            "{{ policies: {{ a: {{ q: 1/s }} }}, auth: {{ policy: a, trusted_proxies: [{proxies}] }} }}"
+        )
+    };
+    let is_logged = |server: &Server| server.log.iter().any(|line| line.contains("is large"));
+    for (proxies, expected) in [
+        ("10.0.0.0/15", true),
+        ("'::ffff:10.0.0.0/111'", true),
+        ("'2001:db8::/47'", true),
+        ("10.1.0.0/16, 192.0.2.1, '2001:db8::/48', '::ffff:10.0.0.0/112'", false),
+    ] {
+        let server = Server::with_settings(&settings(proxies));
+        assert_eq!(is_logged(&server), expected, "{proxies}");
+        if !expected {
+            server.files().write("settings.yaml", &settings("10.0.0.0/8"));
+            server.wait_for_line("10.0.0.0/8");
+        }
+    }
 }
 
 /// As Caddy sends them if its configuration has `uri /auth`.
@@ -204,19 +301,17 @@ async fn a_client_does_not_choose_the_parameters_of_auth_with_its_own_query() {
     };
     for query in ["?cost=0", "?key_header=user-agent", "?q=1"] {
         let response = ask(query, &format!("/path{query}")).await;
-        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{query}");
-        assert!(response.text().await.unwrap().contains("end the URL"), "{query}");
-        let response = ask(query, &format!("/path{query}#fragment?")).await;
-        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{query} with a fragment");
+        is_unchecked(response, 400).await;
+        is_unchecked(ask(query, &format!("/path{query}#fragment?")).await, 400).await;
     }
+    server.wait_for_line("end the URL");
     assert_eq!(ask("?", "/path?cost=0").await.status(), StatusCode::OK);
     let other_query = ask("?policy=a", "/path?cost=0").await;
     assert_eq!(other_query.status(), StatusCode::TOO_MANY_REQUESTS, "the first was charged");
 }
 
 #[tokio::test]
-async fn a_wrong_configuration_of_a_gateway_is_explained() {
-    let server = Server::with_settings("policies: { a: { q: 1/s } }");
+async fn what_is_wrong_with_a_gateway_is_in_the_log_and_not_in_the_response() {
     for (query, status, says) in [
         ("", 400, "add `?policy=NAME`"),
         ("?policy=b", 404, "there is no policy `b`"),
@@ -224,11 +319,29 @@ async fn a_wrong_configuration_of_a_gateway_is_explained() {
         ("?policy=a&polcy=a", 400, "polcy"),
         ("?policy=a&key_header=a%20b", 400, "`a b` is not the name of a header"),
         ("?policy=a&key_header=missing", 400, "the header `missing` is missing"),
+        ("?policy_header=missing", 400, "the header `missing` is missing"),
+        // A line break in it begins no line.
+        ("?%0aERROR=1", 400, "unknown field ` ERROR`"),
     ] {
+        let server = Server::with_settings("policies: { a: { q: 1/s } }");
         let response = auth(&server, query, &[("x-forwarded-for", "192.0.2.1")]).await;
-        assert_eq!(response.status().as_u16(), status, "{query}");
-        let text = response.text().await.unwrap();
-        assert!(text.contains(says), "{query}: {text}");
+        is_unchecked(response, status).await;
+        let line = server.wait_for_line(says);
+        assert!(line.contains("WARN") && line.contains("/auth cannot check"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_does_not_get_to_know_which_list_denies_it() {
+    let server = Server::with_settings(SETTINGS);
+    let block = json!({ "policy": "search", "key": "192.0.2.1", "seconds": 100 });
+    let blocked = Client::new().post(server.admin("/api/block")).json(&block).send().await;
+    assert!(blocked.unwrap().status().is_success());
+    for client in ["203.0.113.66", "192.0.2.1"] {
+        let response = auth(&server, "", &[("x-forwarded-for", client)]).await;
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        let body: Value = response.json().await.unwrap();
+        assert_eq!(body["detail"], "This request is denied.");
     }
 }
 

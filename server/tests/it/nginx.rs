@@ -84,7 +84,7 @@ async fn no_client_can_avoid_the_check() {
 async fn nginx_denies_all_requests_if_its_configuration_is_wrong() {
     for settings in [
         "policies: { other: { requests: 3/h } }",
-        "{ policies: { search: { requests: 3/h } }, auth: { trusted_proxies: [10.0.0.1] } }",
+        "{ policies: { search: { requests: 3/h } }, auth: { gateways: [10.0.0.1] } }",
     ] {
         let server = Server::with_settings(settings);
         let nginx = Gateway::nginx(&server);

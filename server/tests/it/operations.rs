@@ -215,7 +215,7 @@ async fn a_reload_changes_lists_and_what_gateways_may_send() {
         ("policies: { a: { q: 9/day } }\nauth: { policy: a }\ndeny: [192.0.2.1]", 429),
         ("policies: { a: { q: 9/day } }\nauth: { policy: a }\ndeny: [192.0.2.2]", 200),
         ("policies: { a: { q: 9/day } }\nauth: { policy: a, key_header: x-key }\ndeny: [ada]", 429),
-        ("policies: { a: { q: 9/day } }\nauth: { policy: a, trusted_proxies: [192.0.2.9] }", 400),
+        ("policies: { a: { q: 9/day } }\nauth: { policy: a, gateways: [192.0.2.9] }", 400),
         ("policies: { a: { q: 9/day } }", 400),
         (settings, 200),
     ] {

@@ -1,0 +1,57 @@
+//! Why `/auth` cannot check a request. Gateways pass its response on to their clients, so only the log says why.
+
+use std::fmt::Display;
+use std::time::Instant;
+
+use axum::response::Response;
+use http::StatusCode;
+
+use super::problem;
+use crate::live::Active;
+
+/// A line of the log has at most this many characters of a reason, which may be text of a client.
+const MAX_REASON: usize = 300;
+
+/// The causes, each of which is logged at intervals, so that none hides another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cause {
+    Caller,
+    ClientQuery,
+    Parameters,
+    NoPolicy,
+    PolicyHeader,
+    UnknownPolicy,
+    KeyHeader,
+    Address,
+}
+
+impl Cause {
+    pub(crate) const COUNT: usize = Self::Address as usize + 1;
+}
+
+#[derive(Debug)]
+pub(super) struct Unchecked {
+    cause: Cause,
+    reason: String,
+}
+
+impl Unchecked {
+    pub(super) fn new(cause: Cause, reason: impl Display) -> Self {
+        Self { cause, reason: reason.to_string() }
+    }
+
+    pub(super) fn into_response(self, active: &Active) -> Response {
+        let Self { cause, reason } = self;
+        let shown = |c: char| if c.is_control() { ' ' } else { c };
+        let reason: String = reason.chars().take(MAX_REASON).map(shown).collect();
+        match active.warnings.unchecked[cause as usize].add(Instant::now()) {
+            Some(count) => tracing::warn!(count, "/auth cannot check requests: {reason}"),
+            None => tracing::debug!("/auth cannot check a request: {reason}"),
+        }
+        let status = match cause {
+            Cause::UnknownPolicy => StatusCode::NOT_FOUND,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        problem(status, "This request cannot be checked.")
+    }
+}

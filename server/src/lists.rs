@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::range::{Range, is_address};
+use crate::settings::Auth;
 
 /// Descriptors with these keys have the client's address as value.
 const ADDRESS_KEYS: [&str; 2] = ["remote_address", "masked_remote_address"];
@@ -53,10 +54,13 @@ impl TryFrom<String> for Entry {
     }
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Lists {
     allow: List,
     deny: List,
+    /// The prefix lengths of the networks that are one client.
+    ipv4_prefix: u8,
+    ipv6_prefix: u8,
 }
 
 /// Addresses match only what is known to be an address. Otherwise a client that chooses its key could
@@ -68,8 +72,9 @@ struct List {
 }
 
 impl Lists {
-    pub(crate) fn new(allow: &[Entry], deny: &[Entry]) -> Self {
-        Self { allow: List::new(allow), deny: List::new(deny) }
+    pub(crate) fn new(allow: &[Entry], deny: &[Entry], auth: &Auth) -> Self {
+        let &Auth { ipv4_prefix, ipv6_prefix, .. } = auth;
+        Self { allow: List::new(allow), deny: List::new(deny), ipv4_prefix, ipv6_prefix }
     }
 
     /// Of a key that is not an address.
@@ -78,11 +83,14 @@ impl Lists {
         allowed.max(self.deny.keys.contains(key).then_some(Listed::Denied))
     }
 
-    /// Of the key of a client's address: the address itself, or its network. If a part of a client's IPv6
-    /// network is denied, all of it is, because the key does not say which address the client has.
+    /// Of the key of a client's address: the address itself, or its network. If a part of a client's network
+    /// is denied, all of it is, because the key does not say which address the client has.
     pub(crate) fn of_address(&self, key: &Key) -> Option<Listed> {
         let network = str::from_utf8(key.as_bytes()).ok().and_then(Range::network)?;
-        let is_of_a_client = matches!(network, IpNet::V6(network) if network.prefix_len() >= 64);
+        let is_of_a_client = match network {
+            IpNet::V4(network) => network.prefix_len() >= self.ipv4_prefix,
+            IpNet::V6(network) => network.prefix_len() >= self.ipv6_prefix,
+        };
         if self.deny.has(network) || is_of_a_client && self.deny.has_part_of(network) {
             return Some(Listed::Denied);
         }
@@ -157,6 +165,7 @@ mod tests {
                 "::ffff:192.0.2.0/120",
                 "foe",
             ]),
+            &Auth::default(),
         );
         use Listed::{Allowed, Denied};
         for (address, expected) in [
@@ -192,6 +201,29 @@ mod tests {
         ] {
             let parts: Vec<_> = parts.iter().map(|&part| Key::from(part)).collect();
             assert_eq!(lists.of_parts(&parts), expected, "{parts:?}");
+        }
+    }
+
+    /// Otherwise the entry of a single address would not match the key of its network, and deny nobody.
+    #[test]
+    fn an_entry_in_the_network_of_a_client_denies_it() {
+        let deny = ["2001:db8:1:2::7", "203.0.113.66", "64:ff9b::192.0.2.7"];
+        let deny = deny.map(|entry| Entry(entry.into()));
+        for (ipv4_prefix, ipv6_prefix, key, is_denied) in [
+            (32, 64, "2001:db8:1:2::/64", true),
+            (32, 64, "2001:db8:1::/56", false),
+            (32, 56, "2001:db8:1::/56", true),
+            (32, 128, "2001:db8:1:2::7", true),
+            (32, 128, "2001:db8:1:2::8", false),
+            (32, 64, "203.0.113.66", true),
+            (32, 64, "203.0.113.0/24", false),
+            (24, 64, "203.0.113.0/24", true),
+            (24, 64, "192.0.2.0/24", true),
+            (24, 64, "198.51.100.0/24", false),
+        ] {
+            let auth = Auth { ipv4_prefix, ipv6_prefix, ..Auth::default() };
+            let listed = Lists::new(&[], &deny, &auth).of_address(&key.into());
+            assert_eq!(listed.is_some(), is_denied, "{ipv4_prefix} {ipv6_prefix} {key}");
         }
     }
 

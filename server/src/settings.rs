@@ -125,6 +125,14 @@ impl Settings {
             let setting = "limits.handshake_timeout";
             add(setting, &format!("{setting}: must be more than 0s, and at most 1h"));
         }
+        for (setting, prefix, most) in [
+            ("auth.ipv4_prefix", auth.ipv4_prefix, 32),
+            ("auth.ipv6_prefix", auth.ipv6_prefix, 128),
+        ] {
+            if !(1..=most).contains(&prefix) {
+                add(setting, &format!("{setting}: must be 1 to {most}"));
+            }
+        }
         if auth.policy.is_some() && auth.policy_header.is_some() {
             let message = "auth.policy: with auth.policy_header, requests without the header are rejected. If they \
                            are to have this policy, name both in the URL of /auth";
@@ -410,6 +418,9 @@ pub(crate) struct Auth {
     pub(crate) gateways: Vec<Range>,
     /// The addresses of proxies before the gateways, which are skipped in `X-Forwarded-For`.
     pub(crate) trusted_proxies: Vec<Range>,
+    /// The prefix lengths of networks that are one client.
+    pub(crate) ipv4_prefix: u8,
+    pub(crate) ipv6_prefix: u8,
 }
 
 /// The name of a header that gateways set.
@@ -441,6 +452,8 @@ impl Default for Auth {
             key_header: None,
             gateways: loopback.collect(),
             trusted_proxies: Vec::new(),
+            ipv4_prefix: 32,
+            ipv6_prefix: 64,
         }
     }
 }

@@ -201,7 +201,7 @@ impl Reader {
         let shadow = shadow.filter_map(|rule| rule.policy_name());
         let named = settings.shadow.iter().map(|policy| policy.value.as_str());
         let shadow = shadow.chain(named).map(str::to_owned).collect();
-        let lists = Lists::new(&settings.allow, &settings.deny);
+        let lists = Lists::new(&settings.allow, &settings.deny, &settings.auth);
         Some(Config { settings, policies, shadow, domains, lists, client_ip: client_ip? })
     }
 
@@ -212,7 +212,8 @@ impl Reader {
         let proxies = ClientIp::new(&auth.trusted_proxies).map_err(|error| {
             self.add_error("auth.trusted_proxies", format!("auth.trusted_proxies: {error}"));
         });
-        proxies.ok()?.peers(&auth.gateways).ok()
+        let client_ip = proxies.ok()?.peers(&auth.gateways).ok()?;
+        Some(client_ip.ipv4_prefix(auth.ipv4_prefix).ipv6_prefix(auth.ipv6_prefix))
     }
 
     fn policies(&mut self, settings: &Settings) -> PolicySet {

@@ -188,6 +188,7 @@ descriptors:
             "auth": {
                 "policy": "search", "policy_header": null, "key_header": "x-api-key",
                 "gateways": ["127.0.0.0/8", "::1/128"], "trusted_proxies": ["10.0.0.0/8"],
+                "ipv4_prefix": 32, "ipv6_prefix": 64,
             },
             "policies": { "search": { "hour": "5/h" } },
             "shadow": [],

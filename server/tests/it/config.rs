@@ -545,7 +545,7 @@ store: { redis: 'redis://a', cluster: ['redis://b'] }
 checks: { timeout: 0s }
 listen: { admin: '0.0.0.0:6070' }
 limits: { descriptors: 0, handshake_timeout: 2h, header_bytes: 0, connections: 9223372036854775807 }
-auth: { policy: a, policy_header: x-plan }
+auth: { ipv4_prefix: 0, ipv6_prefix: 129, policy: a, policy_header: x-plan }
 ",
         &[],
         &[
@@ -557,8 +557,10 @@ auth: { policy: a, policy_header: x-plan }
             "settings.yaml:5:27: limits.handshake_timeout",
             "settings.yaml:5:50: limits.header_bytes: must be more than 0",
             "settings.yaml:5:67: limits.connections: must be at most",
-            "settings.yaml:6:9: auth.policy: with auth.policy_header, requests without the header are rejected",
-            "settings.yaml:6:17: auth.policy: there is no policy `a`",
+            "settings.yaml:6:9: auth.ipv4_prefix: must be 1 to 32",
+            "settings.yaml:6:25: auth.ipv6_prefix: must be 1 to 128",
+            "settings.yaml:6:43: auth.policy: with auth.policy_header, requests without the header are rejected",
+            "settings.yaml:6:51: auth.policy: there is no policy `a`",
         ],
     );
 }

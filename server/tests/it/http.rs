@@ -291,6 +291,28 @@ async fn proxies_whose_network_has_clients_in_it_are_logged() {
     }
 }
 
+#[tokio::test]
+async fn clients_of_one_network_share_a_limit_as_configured() {
+    for (settings, clients, other) in [
+        ("", ["2001:db8:1:2::1", "2001:db8:1:2:3::1"], "2001:db8:1:3::1"),
+        ("ipv6_prefix: 56", ["2001:db8:1:2::1", "2001:db8:1:ff::1"], "2001:db8:1:100::1"),
+        ("ipv6_prefix: 128", ["2001:db8::1", "2001:db8::0:1"], "2001:db8::2"),
+        ("ipv6_prefix: 128", ["64:ff9b::192.0.2.1", "192.0.2.1"], "64:ff9b::192.0.2.2"),
+        ("", ["64:ff9b::192.0.2.1", "::ffff:192.0.2.1"], "64:ff9b::192.0.2.2"),
+        ("ipv4_prefix: 24", ["64:ff9b::192.0.2.1", "192.0.2.200"], "192.0.3.1"),
+        ("", ["64:ff9b:1::192.0.2.1", "64:ff9b:1::192.0.2.2"], "64:ff9b:1:1::192.0.2.1"),
+    ] {
+        let server = Server::with_settings(&format!(
+            "policies: {{ a: {{ q: 1/day }} }}\nauth: {{ policy: a, {settings} }}"
+        ));
+        let ask = async |client: &str| {
+            auth(&server, "", &[("x-forwarded-for", client)]).await.status().as_u16()
+        };
+        let statuses = [ask(clients[0]).await, ask(clients[1]).await, ask(other).await];
+        assert_eq!(statuses, [200, 429, 200], "{settings} {clients:?} {other}");
+    }
+}
+
 /// As Caddy sends them if its configuration has `uri /auth`.
 #[tokio::test]
 async fn a_client_does_not_choose_the_parameters_of_auth_with_its_own_query() {

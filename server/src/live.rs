@@ -10,7 +10,7 @@ use fleetlimit::resolve::ClientIp;
 use fleetlimit::{AnyStore, BlockList, ConfigError, Error, Limiter, Policy, Quota};
 use futures_util::future;
 
-use crate::config::{Config, Read, Service, Source};
+use crate::config::{Config, Errors, Read, Service, Source};
 use crate::denied::Denied;
 use crate::domain::{Domains, Unit};
 use crate::http::Cause;
@@ -42,6 +42,8 @@ struct Reloads {
     policies: HashMap<String, ActivePolicy>,
     /// The files that were read last, also if they were invalid.
     read: Read,
+    /// What has been read since then, but may be half written.
+    unsettled: Option<Read>,
 }
 
 /// A configuration with its limiters.
@@ -141,6 +143,9 @@ impl ActivePolicy {
     }
 }
 
+/// The outcome of a reload.
+pub(crate) type Reloaded = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
 impl Live {
     /// # Errors
     ///
@@ -162,7 +167,7 @@ impl Live {
             source,
             certificate: tls,
             started_with,
-            reloads: Mutex::new(Reloads { policies, read }),
+            reloads: Mutex::new(Reloads { policies, read, unsettled: None }),
         })
     }
 
@@ -191,30 +196,54 @@ impl Live {
         future::select_ok((0..keys).map(peek)).await.map(|_| ())
     }
 
-    /// Whether the files are not those that were read last.
-    pub(crate) fn has_changed(&self) -> bool {
-        self.reloads().read.has_changed()
-    }
-
     /// Reads the files again. Consumed permits stay consumed.
     ///
     /// # Errors
     ///
     /// If a file is invalid. The current configuration stays in effect then.
-    pub(crate) fn reload(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    pub(crate) fn reload(&self) -> Reloaded {
         // Of two reloads, the one that read the files last applies.
         let mut reloads = self.reloads();
-        let result = self.try_reload(&mut reloads);
+        let (read, service) = self.source.load();
+        self.apply(&mut reloads, read, service)
+    }
+
+    /// Reloads files that have changed, if two reads in a row are the same: programs write a file in several
+    /// steps, and the first part of a YAML file is often valid, with fewer limits. `None` if there is nothing
+    /// to reload yet.
+    ///
+    /// # Errors
+    ///
+    /// If a file is invalid. The current configuration stays in effect then.
+    pub(crate) fn reload_if_settled(&self) -> Option<Reloaded> {
+        let mut reloads = self.reloads();
+        let before = reloads.unsettled.take();
+        if !reloads.read.has_changed() {
+            return None;
+        }
+        // Also reads files that the old ones do not name.
+        let (read, service) = self.source.load();
+        if before.is_none_or(|before| !before.is_same(&read)) {
+            reloads.unsettled = Some(read);
+            return None;
+        }
+        Some(self.apply(&mut reloads, read, service))
+    }
+
+    fn apply(
+        &self,
+        reloads: &mut Reloads,
+        read: Read,
+        service: Result<Service, Errors>,
+    ) -> Reloaded {
+        reloads.read = read;
+        reloads.unsettled = None;
+        let result = self.try_apply(reloads, service);
         telemetry::reloaded(result.is_ok());
         result
     }
 
-    fn try_reload(
-        &self,
-        reloads: &mut Reloads,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let (read, service) = self.source.load();
-        reloads.read = read;
+    fn try_apply(&self, reloads: &mut Reloads, service: Result<Service, Errors>) -> Reloaded {
         let Service { mut config, tls, .. } = service?;
         let restart_needed = config.settings.restore(&self.started_with);
         if !config.settings.failure_mode_answers() {
@@ -329,7 +358,10 @@ fn per_unit(policy: &Policy) -> Option<(u32, Unit)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::config::Origin;
 
     #[test]
     fn requests_that_cannot_be_checked_do_not_fill_the_log() {
@@ -337,5 +369,50 @@ mod tests {
         let add = |seconds| warning.add(start + Duration::from_secs(seconds));
         assert_eq!([0, 0, 1, 59, 60, 61].map(add), [Some(1), None, None, None, Some(4), None]);
         assert_eq!(add(1_000), Some(2));
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_written_in_steps_applies_only_when_it_is_complete() {
+        let directory = tempfile::tempdir().unwrap();
+        let [settings, domain] =
+            ["settings.yaml", "d.yaml"].map(|name| directory.path().join(name));
+        fs::write(&settings, "policies: { old: { q: 1/s } }").unwrap();
+        let source = Source { origin: Origin::File(settings.clone()), ..Source::default() };
+        let (read, service) = source.load();
+        let live = Live::new(service.unwrap(), read, source).unwrap();
+        let limits = || {
+            let active = live.active();
+            let names = active.policies().map(|(name, _)| name.to_owned());
+            let mut names: Vec<_> =
+                names.filter(|name| !active.domains.is_override(name)).collect();
+            names.sort();
+            names
+        };
+        let complete = "domain: d\ndescriptors:\n- { key: a, rate_limit: { unit: day, requests_per_unit: 1 } }\n\
+                        - { key: b, rate_limit: { unit: day, requests_per_unit: 1 } }\n";
+        // All of it is valid, and some of it has fewer limits. The settings do not name the other file at first.
+        let lines: Vec<_> = complete.split_inclusive('\n').collect();
+        fs::write(&settings, "policies: { new: { q: 1/s } }\n").unwrap();
+        assert!(live.reload_if_settled().is_none());
+        fs::write(&settings, "policies: { new: { q: 1/s } }\ndomains: [d.yaml]").unwrap();
+        for written in 0..=lines.len() {
+            fs::write(&domain, lines[..written].concat()).unwrap();
+            assert!(live.reload_if_settled().is_none(), "after {written} lines");
+            assert_eq!(limits(), ["old"], "after {written} lines");
+        }
+        assert!(live.reload_if_settled().unwrap().is_ok());
+        assert_eq!(limits(), ["d.a", "d.b", "new"]);
+        assert!(live.reload_if_settled().is_none(), "nothing has changed");
+
+        // Changed and changed back.
+        fs::write(&domain, lines[..3].concat()).unwrap();
+        assert!(live.reload_if_settled().is_none());
+        fs::write(&domain, complete).unwrap();
+        assert!(live.reload_if_settled().is_none());
+        fs::write(&domain, lines[..3].concat()).unwrap();
+        assert!(live.reload_if_settled().is_none());
+        // A request means the files as they are.
+        assert!(live.reload().is_ok());
+        assert_eq!(limits(), ["d.a", "new"]);
     }
 }

@@ -11,10 +11,9 @@ use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use super::Limiters;
 use crate::{ConfigError, PolicySet};
 
-/// A file is read when nothing has changed for this time. Programs write files in several steps.
-const QUIET: Duration = Duration::from_millis(200);
-/// But not later than this, if other files in the directory change all the time.
-const LATEST: Duration = Duration::from_secs(1);
+/// The time between two reads, which have to be the same. Programs write files in several steps, and the first part
+/// of a file may be valid, with fewer limits.
+const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Watches a file until it is dropped: see [`Limiters::watch`].
 #[must_use = "the file is watched until this is dropped"]
@@ -27,8 +26,8 @@ pub struct FileWatch {
 
 impl Limiters {
     /// Reads a file again whenever it changes, and [reloads](Self::reload) what `parse` makes of
-    /// it: when nothing in its directory has changed for 200 ms, at the latest after about a
-    /// second. It also reads the file at first, in the background, and reloads it if its policies
+    /// it: when two reads with 200 ms between them find the same text, so a file that a program
+    /// is writing does not apply half. It also reads the file at first, in the background, and reloads it if its policies
     /// differ from the current set, so a change between your own reading and this call applies too.
     ///
     /// The outcome is logged, under the target `fleetlimit`: an `info` event after a reload, an
@@ -87,27 +86,44 @@ impl File {
         events: &Receiver<()>,
         parse: &dyn Fn(&str) -> Result<PolicySet, E>,
     ) {
-        // What has changed since the caller has read it.
-        self.reload_if_changed(parse);
-        while events.recv().is_ok() {
-            let latest = Instant::now() + LATEST;
-            while Instant::now() < latest {
-                match events.recv_timeout(QUIET) {
-                    Ok(()) => {}
-                    Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => return,
+        loop {
+            // At first, this is what has changed since the caller has read it.
+            let mut text = Some(read(&self.path));
+            while let Some(before) = text {
+                if !pause(events) {
+                    return;
                 }
+                text = self.reload_if_settled(&before, parse);
             }
-            self.reload_if_changed(parse);
+            if events.recv().is_err() {
+                return;
+            }
         }
     }
 
-    fn reload_if_changed<E: Display>(&mut self, parse: &dyn Fn(&str) -> Result<PolicySet, E>) {
-        let _reading = self.limiters.start_reading();
+    /// Reloads the file if it still has this text. Returns the text that it has otherwise.
+    fn reload_if_settled<E: Display>(
+        &mut self,
+        before: &Result<String, String>,
+        parse: &dyn Fn(&str) -> Result<PolicySet, E>,
+    ) -> Option<Result<String, String>> {
+        let limiters = self.limiters.clone();
+        let _reading = limiters.start_reading();
         let text = read(&self.path);
-        if self.last.as_ref() == Some(&text) {
-            return;
+        if text != *before {
+            return Some(text);
         }
+        if self.last.as_ref() != Some(&text) {
+            self.reload(text, parse);
+        }
+        None
+    }
+
+    fn reload<E: Display>(
+        &mut self,
+        text: Result<String, String>,
+        parse: &dyn Fn(&str) -> Result<PolicySet, E>,
+    ) {
         let set = match &text {
             Ok(text) => parse(text).map_err(|error| error.to_string()),
             Err(error) => Err(error.clone()),
@@ -129,6 +145,19 @@ impl File {
     }
 }
 
+/// Drops the events of an interval. Returns false if the watcher has ended.
+fn pause(events: &Receiver<()>) -> bool {
+    let end = Instant::now() + INTERVAL;
+    loop {
+        let rest = end.saturating_duration_since(Instant::now());
+        match events.recv_timeout(rest) {
+            Err(RecvTimeoutError::Disconnected) => return false,
+            _ if rest.is_zero() => return true,
+            _ => {}
+        }
+    }
+}
+
 fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| error.to_string())
 }
@@ -136,5 +165,43 @@ fn read(path: &Path) -> Result<String, String> {
 impl fmt::Debug for FileWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileWatch").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryStore, Policy, Quota};
+
+    /// The policies of a file with a name on each line.
+    fn parse(text: &str) -> Result<PolicySet, String> {
+        let names = text.lines().map(|name| Policy::new(name.to_owned()));
+        Ok(names.fold(PolicySet::new(), |set, policy| {
+            set.policy(policy.quota("second", Quota::per_second(1)))
+        }))
+    }
+
+    #[test]
+    fn a_file_that_is_written_in_steps_applies_only_when_it_is_complete() {
+        let name = format!("fleetlimit-watch-{}.txt", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let limiters = Limiters::new(MemoryStore::new(), parse("old").unwrap()).unwrap();
+        let mut file = File { path: path.clone(), limiters: limiters.clone(), last: None };
+        let mut before = read(&path);
+        for text in ["", "a\n", "a\nb\n"] {
+            std::fs::write(&path, text).unwrap();
+            before = file.reload_if_settled(&before, &parse).expect("it is not complete yet");
+            assert!(limiters.is_set(&parse("old").unwrap()), "{text:?}");
+        }
+        assert!(file.reload_if_settled(&before, &parse).is_none());
+        assert!(limiters.is_set(&parse("a\nb").unwrap()));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_pause_ends_although_other_files_change_all_the_time() {
+        let (events, received) = mpsc::channel();
+        thread::spawn(move || while events.send(()).is_ok() {});
+        assert!(pause(&received));
     }
 }

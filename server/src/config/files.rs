@@ -13,6 +13,11 @@ pub(crate) struct Read {
 }
 
 impl Read {
+    /// Returns true if both have read the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+
     pub(crate) fn has_changed(&self) -> bool {
         let mut files = Files::default();
         for file in self.paths.iter().flat_map(|path| files_at(path).unwrap_or_default()) {

@@ -122,6 +122,7 @@ msrv: ## Check the library with the oldest Rust that Cargo.toml supports
 
 deny: ## Check licenses, advisories and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --locked check
+	$(CARGO) deny --locked --manifest-path bench/Cargo.toml check advisories sources
 
 bench: redis ## Compare with the baseline and other crates
 	$(BENCH) table $(ARGS)

@@ -51,5 +51,6 @@ if [ "${#packages[@]}" -gt 0 ]; then
 fi
 if ! has_lua; then
     python3 -m venv --clear "$python"
-    "$python/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: lupa==2.8
+    "$python/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
+        --requirement scripts/lupa.txt
 fi

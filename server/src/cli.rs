@@ -1,12 +1,13 @@
 //! The command line and the environment.
 
 use std::collections::HashSet;
-use std::env;
 use std::fmt::Display;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::{env, io, iter};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde_saphyr::Location;
 
 use crate::config::{Errors, Origin, Places, Source};
@@ -16,6 +17,10 @@ use crate::simulate::Simulate;
 
 const CONFIG: &str = "FLEETLIMIT_CONFIG";
 const SETTINGS: &str = "FLEETLIMIT_SETTINGS";
+/// The start of the names of all variables that are only for this program.
+const PREFIX: &str = "FLEETLIMIT_";
+/// The most letters that differ in a misspelled name.
+const MOST_TYPOS: usize = 3;
 
 /// Rate limiting as a service, for Envoy, nginx, Caddy, Traefik and other gateways
 ///
@@ -38,17 +43,32 @@ pub(crate) enum Command {
 /// The other options override the settings.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
-    /// The settings file (YAML) [default: a built-in sample]
+    /// The settings file (YAML)
     #[arg(long, env = CONFIG, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Start with a built-in sample of settings, as on a terminal without any
+    #[arg(long, conflicts_with_all = ["config", "settings"])]
+    sample: bool,
     #[command(flatten)]
     others: OtherOptions,
 }
 
 impl Serve {
     pub(crate) fn source(self) -> Source {
-        self.others.source(self.config)
+        let is_given = self.config.is_some() || self.others.settings.is_some();
+        let mut source = self.others.source(self.config);
+        // A service manager that has no settings has probably lost them.
+        if !is_given && (self.sample || is_on_terminal()) {
+            source.origin = Origin::Sample;
+        }
+        source
     }
+}
+
+/// Returns true if someone is there to read the sample's requests. A container or a boot script may have a
+/// terminal for one of both.
+fn is_on_terminal() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
 /// Validate the configuration, and print all errors
@@ -79,7 +99,7 @@ impl Check {
         };
         let mut source = self.others.source(file);
         if let (Origin::File(file), Some(other)) = (&source.origin, config) {
-            source.origin = Origin::Several {
+            source.origin = Origin::Unclear {
                 name: file.clone(),
                 error: format!(
                     "there is also the settings file {}: give only one",
@@ -89,6 +109,41 @@ impl Check {
         }
         source
     }
+}
+
+/// Adds an error for each variable that looks like one of this program, but is none.
+pub(crate) fn check_variables(errors: &mut Errors) {
+    let command = Cli::command();
+    let commands = iter::once(&command).chain(command.get_subcommands());
+    let known =
+        commands.flat_map(|command| command.get_arguments()).filter_map(|arg| arg.get_env());
+    let known: Vec<_> = known.filter_map(|name| name.to_str()).collect();
+    for (name, value) in env::vars_os() {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        if !name.starts_with(PREFIX) || known.contains(&&*name) || is_of_service(&name, &value) {
+            continue;
+        }
+        let distances =
+            known.iter().map(|known| (strsim::damerau_levenshtein(known, &name), known));
+        let advice = match distances.min().filter(|(distance, _)| *distance <= MOST_TYPOS) {
+            Some((_, nearest)) => format!("did you mean {nearest}?"),
+            None => "fleetlimit-server --help lists them".to_owned(),
+        };
+        let message = format!("there is no such variable: {advice}");
+        errors.add(Path::new(&*name), Location::UNKNOWN, message);
+    }
+}
+
+/// Returns true for a variable that Kubernetes sets in all pods of a namespace: a Service `fleetlimit-server`
+/// becomes `FLEETLIMIT_SERVER_SERVICE_HOST=10.0.0.1`, `FLEETLIMIT_SERVER_PORT=tcp://10.0.0.1:8080`,
+/// `FLEETLIMIT_SERVER_PORT_8080_TCP_ADDR=10.0.0.1` and so on.
+fn is_of_service(name: &str, value: &str) -> bool {
+    let mut after_port = name.split("_PORT_").skip(1);
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || name.ends_with("_PORT") && value.contains("://")
+        || after_port.any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// What is not in a settings file.
@@ -104,7 +159,7 @@ struct OtherOptions {
 impl OtherOptions {
     fn source(self, config: Option<PathBuf>) -> Source {
         let origin = match (config, self.settings) {
-            (Some(file), Some(_)) => Origin::Several {
+            (Some(file), Some(_)) => Origin::Unclear {
                 name: SETTINGS.into(),
                 error: format!(
                     "there is also the settings file {}: give either the file (--config or {CONFIG}) or the \
@@ -114,7 +169,13 @@ impl OtherOptions {
             },
             (Some(file), None) => Origin::File(file),
             (None, Some(text)) => Origin::Variable(text),
-            (None, None) => Origin::Sample,
+            (None, None) => Origin::Unclear {
+                name: CONFIG.into(),
+                error: format!(
+                    "there are no settings: give a file (--config or {CONFIG}) or text (--settings or {SETTINGS}), \
+                     or start the built-in sample (--sample)"
+                ),
+            },
         };
         Source { origin, overrides: self.overrides }
     }

@@ -102,9 +102,7 @@ pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
         "listening"
     );
     if is_sample {
-        tracing::warn!(
-            "no settings given (--config or FLEETLIMIT_SETTINGS): the limits are those of a sample"
-        );
+        tracing::warn!("no settings given: the limits are those of the built-in sample");
         print_sample(http_address, admin_address);
     }
 

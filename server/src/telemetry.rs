@@ -47,7 +47,7 @@ pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
     );
     metrics::describe_counter!(
         UNMATCHED,
-        "Descriptors to which no limit applies, by what the configuration does not have"
+        "What no limit applies to: requests of a domain and descriptors that the configuration does not have, by reason"
     );
     metrics::describe_counter!(
         UNCOUNTED,
@@ -82,7 +82,7 @@ pub(crate) fn reloaded(has_worked: bool) {
     metrics::gauge!(RELOAD_FAILED).set(if has_worked { 0.0 } else { 1.0 });
 }
 
-/// A descriptor to which no limit applies.
+/// A request of a `domain`, or a `descriptor`, to which no limit applies.
 pub(crate) fn unmatched(reason: &'static str) {
     metrics::counter!(UNMATCHED, "reason" => reason).increment(1);
 }

@@ -16,6 +16,7 @@ use super::files::{Files, files_at};
 use super::places::Places;
 use super::source::{Origin, Source};
 use super::{Config, Errors, Read};
+use crate::cli;
 use crate::domain::{DomainFile, Domains, Known};
 use crate::lists::Lists;
 use crate::settings::{Auth, Settings, StoreSettings, StoreTls, Tls};
@@ -52,6 +53,11 @@ impl Reader {
         (self.files.into_read(), valid.ok_or(self.errors))
     }
 
+    /// What is wrong with the environment, apart from the values.
+    pub(super) fn variables(&mut self) {
+        cli::check_variables(&mut self.errors);
+    }
+
     pub(super) fn settings(&mut self, source: &Source) -> Option<Settings> {
         let document = match &source.origin {
             Origin::Sample => Document::parse(SAMPLE),
@@ -62,7 +68,7 @@ impl Reader {
                 let text = text.map_err(|error| self.errors.add(file, Location::UNKNOWN, error));
                 Document::parse(&text.ok()?)
             }
-            Origin::Several { error, .. } => {
+            Origin::Unclear { error, .. } => {
                 self.errors.add(&self.name, Location::UNKNOWN, error);
                 return None;
             }

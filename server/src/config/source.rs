@@ -21,7 +21,7 @@ pub(crate) enum Origin {
     /// The value of the environment variable `FLEETLIMIT_SETTINGS`, in the format of the file.
     Variable(String),
     /// It is not clear which settings are meant.
-    Several {
+    Unclear {
         /// As in the error.
         name: PathBuf,
         error: String,
@@ -33,7 +33,7 @@ impl Origin {
     pub(super) fn name(&self) -> &Path {
         match self {
             Self::Sample => Path::new("sample.yaml"),
-            Self::File(name) | Self::Several { name, .. } => name,
+            Self::File(name) | Self::Unclear { name, .. } => name,
             Self::Variable(_) => Path::new("FLEETLIMIT_SETTINGS"),
         }
     }
@@ -47,6 +47,7 @@ impl Source {
     /// Everything that is wrong with any of them, as far as that can be found without connecting.
     pub(crate) fn load(&self) -> (Read, Result<Service, Errors>) {
         let mut reader = Reader::new(self.origin.name());
+        reader.variables();
         let service = reader.settings(self).and_then(|mut settings| {
             reader.check(&settings);
             // All of them, so that the errors of one do not hide those of another.

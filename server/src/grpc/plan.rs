@@ -45,9 +45,15 @@ pub(super) fn plan<'a>(
     active: &'a Active,
     request: &'a RateLimitRequest,
 ) -> Result<Vec<Planned<'a>>, Status> {
-    if !active.domains.has(&request.domain) && active.warnings.domain.is_first() {
-        let domain = &request.domain;
-        tracing::warn!(?domain, "the configuration does not have this domain: nothing is limited");
+    if !active.domains.has(&request.domain) {
+        telemetry::unmatched("domain");
+        if active.warnings.domain.is_first() {
+            let domain = &request.domain;
+            tracing::warn!(
+                ?domain,
+                "the configuration does not have this domain: nothing is limited"
+            );
+        }
     }
     let descriptors = request.descriptors.iter();
     // Gateways may let a request pass that makes no sense.
@@ -83,8 +89,9 @@ fn plan_one<'a>(
         (Some(listed), Planned::Rule(found)) => Planned::Listed(listed, Some(found.rule)),
         (Some(listed), _) => Planned::Listed(listed, None),
         (None, Planned::Nothing) => {
-            let has_domain = active.domains.has(domain);
-            telemetry::unmatched(if has_domain { "descriptor" } else { "domain" });
+            if active.domains.has(domain) {
+                telemetry::unmatched("descriptor");
+            }
             Planned::Nothing
         }
         (None, planned) => planned,

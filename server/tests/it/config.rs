@@ -1,8 +1,8 @@
 //! What is wrong with a configuration is listed as a whole, with the place.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
-use crate::common::{Files, check, check_env};
+use crate::common::{Files, check, check_env, program};
 
 #[track_caller]
 fn assert_errors(settings: &str, domains: &[(&str, &str)], expected: &[&str]) {
@@ -321,9 +321,7 @@ fn settings_come_from_either_a_file_or_the_environment() {
 }
 
 fn check_with(args: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fleetlimit-server"));
-    command.arg("check").args(args).env_remove("REDIS_URL").envs(env.iter().copied());
-    command.output().unwrap()
+    program(env).arg("check").args(args).output().unwrap()
 }
 
 #[test]

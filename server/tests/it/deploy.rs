@@ -8,8 +8,9 @@ use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
+use tokio::time::timeout;
 
-use crate::common::{FREE_PORTS, Files, Redis, Server, request, until};
+use crate::common::{FREE_PORTS, Files, PATIENCE, Redis, Server, program, request, until};
 
 /// The document of this kind among the manifests for Kubernetes.
 fn manifest(kind: &str) -> Value {
@@ -125,8 +126,8 @@ async fn the_probes_of_kubernetes_pass_until_the_pod_ends() {
 }
 
 #[tokio::test]
-async fn without_settings_the_limits_are_those_of_the_sample() {
-    let server = Server::with_env(&FREE_PORTS);
+async fn the_sample_has_limits() {
+    let server = Server::with_sample();
     assert!(server.log.iter().all(|line| !line.contains("ERROR")), "{:?}", server.log);
     let mut statuses = BTreeMap::new();
     for _ in 0..12 {
@@ -140,9 +141,9 @@ async fn without_settings_the_limits_are_those_of_the_sample() {
 }
 
 #[tokio::test]
-async fn without_settings_the_program_prints_requests_that_work() {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_fleetlimit-server"))
-        .envs(FREE_PORTS)
+async fn the_sample_prints_requests_that_work() {
+    let mut process = Command::from(program(&FREE_PORTS))
+        .arg("--sample")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .kill_on_drop(true)
@@ -163,4 +164,31 @@ async fn without_settings_the_program_prints_requests_that_work() {
     ] {
         assert_eq!(request.send().await.unwrap().status(), StatusCode::OK, "{printed}");
     }
+}
+
+/// All domains of a gateway would be unlimited.
+#[tokio::test]
+async fn settings_that_are_lost_do_not_start_the_sample() {
+    for (env, expected) in [
+        (None, "FLEETLIMIT_CONFIG: there are no settings: give a file"),
+        (
+            Some("FLEETLIMIT_CONFG"),
+            "FLEETLIMIT_CONFG: there is no such variable: did you mean FLEETLIMIT_CONFIG?",
+        ),
+    ] {
+        let env = env.map(|name| (name, "/etc/fleetlimit/settings.yaml"));
+        let env: Vec<_> = env.into_iter().chain(FREE_PORTS).collect();
+        let mut process = Command::from(program(&env));
+        let output = process.stdin(Stdio::null()).kill_on_drop(true).output();
+        let output = timeout(PATIENCE, output).await.expect("it has started").unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && errors.contains(expected), "{errors}");
+    }
+}
+
+#[test]
+fn a_pod_has_no_access_to_the_cluster() {
+    let pod = &manifest("Deployment")["spec"]["template"]["spec"];
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    assert_eq!(pod["enableServiceLinks"], false);
 }

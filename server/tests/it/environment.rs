@@ -160,3 +160,38 @@ async fn the_name_of_the_primary_in_the_environment_replaces_that_of_the_setting
     let errors = String::from_utf8(check_env(&env).stderr).unwrap();
     assert!(errors.contains("REDIS_SENTINEL: REDIS_SENTINEL_SERVICE is missing"), "{errors}");
 }
+
+#[test]
+fn a_variable_that_does_not_exist_is_an_error_unless_a_service_of_kubernetes_sets_it() {
+    let settings = ("FLEETLIMIT_SETTINGS", "policies: { p: { day: 1/day } }");
+    let services = [
+        ("FLEETLIMIT_SERVICE_HOST", "10.0.0.1"),
+        ("FLEETLIMIT_PORT", "tcp://10.0.0.1:8080"),
+        ("FLEETLIMIT_SERVER_HTTP_SERVICE_PORT", "8080"),
+        ("FLEETLIMIT_SERVER_HTTP_SERVICE_PORT_HTTP", "8080"),
+        ("FLEETLIMIT_SERVER_HTTP_PORT", "tcp://10.0.0.1:8080"),
+        ("FLEETLIMIT_SERVER_HTTP_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+        ("FLEETLIMIT_SERVER_HTTP_PORT_8080_TCP_PROTO", "tcp"),
+        ("FLEETLIMIT_SERVER_HTTP_PORT_8080_TCP_PORT", "8080"),
+        ("FLEETLIMIT_SERVER_HTTP_PORT_8080_TCP_ADDR", "10.0.0.1"),
+    ];
+    let output = check_env(&[&[settings], &services[..]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = check_env(&[
+        settings,
+        ("FLEETLIMIT_FAILURE_MOD", "closed"),
+        ("FLEETLIMIT_ADMIN_TOKENS", "s3cret"),
+        ("FLEETLIMIT_PORT", "8080"),
+        ("FLEETLIMIT_LOG_LEVEL", "debug"),
+    ]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    for expected in [
+        "FLEETLIMIT_FAILURE_MOD: there is no such variable: did you mean FLEETLIMIT_FAILURE_MODE?",
+        "FLEETLIMIT_ADMIN_TOKENS: there is no such variable: did you mean FLEETLIMIT_ADMIN_TOKEN?",
+        "FLEETLIMIT_PORT: there is no such variable: fleetlimit-server --help lists them",
+        "FLEETLIMIT_LOG_LEVEL: there is no such variable: fleetlimit-server --help lists them",
+    ] {
+        assert!(errors.lines().any(|line| line == expected), "{expected}: {errors}");
+    }
+    assert!(errors.lines().count() == 4 && !errors.contains("s3cret"), "{errors}");
+}

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use reqwest::{Client, StatusCode};
 use tonic_health::pb::HealthCheckRequest;
@@ -159,14 +160,20 @@ async fn a_reload_that_a_certificate_prevents_is_tried_again_when_that_changes()
 }
 
 #[tokio::test]
-async fn descriptors_without_a_limit_are_visible() {
-    let server = Server::with_domain(&domain(10), "");
+async fn descriptors_and_domains_without_a_limit_are_visible() {
+    let server = Server::with_domain(&domain(10), "allow: [friend]");
     let mut client = server.client().await;
     client.ask("d", &[("usr", "ada")]).await;
-    client.ask("e", &[("user", "ada")]).await;
+    // Also if a list or the request itself decides.
+    let (listed, unknown) = ([("user", "friend")], [("user", "ada")]);
+    client.send(request("e", &[&unknown, &unknown])).await.unwrap();
+    client.send(request("e", &[&listed])).await.unwrap();
+    let mut with_limit = request("e", &[&unknown]);
+    with_limit.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 1 });
+    client.send(with_limit).await.unwrap();
     let (_, metrics) = get(server.admin("/metrics")).await;
-    for reason in ["descriptor", "domain"] {
-        let line = format!("fleetlimit_server_unmatched_total{{reason=\"{reason}\"}} 1");
+    for (reason, count) in [("descriptor", 1), ("domain", 3)] {
+        let line = format!("fleetlimit_server_unmatched_total{{reason=\"{reason}\"}} {count}");
         assert!(metrics.contains(&line), "{metrics}");
     }
 }

@@ -78,8 +78,14 @@ pub(crate) fn check_env(env: &[(&str, &str)]) -> Output {
     program(env).arg("check").output().unwrap()
 }
 
-fn program(env: &[(&str, &str)]) -> Command {
+/// The program with this environment, and no other settings: variables of these tests are none of its own.
+pub(crate) fn program(env: &[(&str, &str)]) -> Command {
     let mut program = Command::new(PROGRAM);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("FLEETLIMIT_") {
+            program.env_remove(name);
+        }
+    }
     for name in ["REDIS_URL", "REDIS_CLUSTER", "REDIS_SENTINEL", "REDIS_SENTINEL_SERVICE"] {
         program.env_remove(name);
     }
@@ -156,6 +162,13 @@ impl Server {
     /// Without options: only with an environment.
     pub(crate) fn with_env(env: &[(&str, &str)]) -> Self {
         Self::spawn(program(env))
+    }
+
+    /// With the built-in sample.
+    pub(crate) fn with_sample() -> Self {
+        let mut program = program(&FREE_PORTS);
+        program.arg("--sample");
+        Self::spawn(program)
     }
 
     fn with_options(mut program: Command, settings: &Path) -> Self {

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::{fs, io};
 
 use fleetlimit::{
-    AnyStore, MemoryStore, RedisCredentials, RedisServer, RedisStore, SentinelService,
+    AnyStore, Limiter, MemoryStore, Quota, RedisCredentials, RedisServer, RedisStore,
+    SentinelService,
 };
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisError, TlsCertificates};
 use tokio::task::spawn_blocking;
@@ -64,6 +65,18 @@ pub(crate) fn open(
         Some(keys) => store.local_keys(*keys).into(),
         None => store.into(),
     })
+}
+
+/// Only a limiter checks the prefix of its keys. This one has a store of its own: during a reload, a limiter on the
+/// new store would make it the second one of this process for the same keys, which is logged.
+///
+/// # Errors
+///
+/// If keys cannot start with it.
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), Box<dyn Error>> {
+    let store = RedisStore::open("redis://localhost")?.key_prefix(prefix);
+    Limiter::new(store, Quota::per_second(1))?;
+    Ok(())
 }
 
 /// Store name for logs and status.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fleetlimit::resolve::ClientIp;
-use fleetlimit::{AnyStore, Limiter, Policy, PolicySet, Quota};
+use fleetlimit::{AnyStore, Policy, PolicySet, Quota};
 use redis::{ClientTlsConfig, TlsCertificates};
 use serde_saphyr::Location;
 use sha2::{Digest, Sha256};
@@ -112,14 +112,9 @@ impl Reader {
         }
         let store = store::open(settings, tls.flatten().as_ref());
         let store = store.map_err(|error| self.add_error(settings.servers(), error)).ok()?;
-        // Only a limiter checks the prefix of its keys.
-        match Limiter::new(store.clone(), Quota::per_second(1)) {
-            Ok(_) => Some(store).filter(|_| is_tls_valid),
-            Err(error) => {
-                self.add_error("store.key_prefix", error);
-                None
-            }
-        }
+        let prefix = settings.key_prefix.as_deref().map_or(Ok(()), store::check_prefix);
+        let prefix = prefix.map_err(|error| self.add_error("store.key_prefix", error));
+        Some(store).filter(|_| is_tls_valid && prefix.is_ok())
     }
 
     fn store_tls(&mut self, files: &mut StoreTls) -> Option<TlsCertificates> {

@@ -45,6 +45,17 @@ async fn instances_share_limits_on_a_cluster() {
     }
 }
 
+#[tokio::test]
+async fn a_reload_opens_no_second_store() {
+    let redis = Redis::start().await;
+    let [server, _] = instances(&format!("{{ redis: '{}' }}", redis.url()));
+    let mut client = server.client().await;
+    assert_eq!(client.ask("d", &[("user", "ada")]).await.overall_code(), Code::Ok);
+    server.signal("HUP");
+    let log = server.lines_until("configuration reloaded");
+    assert!(!log.iter().any(|line| line.contains("several stores")), "{log:?}");
+}
+
 /// For a proxy that does not refuse calls with several keys, as a cluster does.
 #[tokio::test]
 async fn with_one_key_per_call_no_call_is_for_keys_of_several_servers() {

@@ -59,11 +59,13 @@ async fn the_deployment_files_limit_what_gateways_ask() {
 async fn a_client_in_the_networks_of_the_deployment_files_has_a_limit() {
     for [settings, app] in [files_of_compose(), files_of_kubernetes()] {
         let mut changed: Value = serde_saphyr::from_str(&settings.1).unwrap();
-        let gateways = std::mem::replace(&mut changed["auth"]["gateways"], json!(["127.0.0.1"]));
+        let gateways = changed["auth"]["gateways"].as_array_mut().unwrap();
+        let networks = gateways.clone();
+        gateways.push(json!("127.0.0.1"));
         let changed = changed.to_string();
         let server = Server::with_files(&[("settings.yaml", &changed), (app.0, &app.1)]);
         assert!(server.log.iter().all(|line| !line.contains("WARN")), "{:?}", server.log);
-        for network in gateways.as_array().unwrap() {
+        for network in &networks {
             let (network, _) = network.as_str().unwrap().rsplit_once(".0").unwrap();
             let client = format!("{network}.9");
             let mut statuses = BTreeMap::new();

@@ -713,9 +713,11 @@ fn the_documented_settings_are_valid() {
         page.split("```yaml\n").nth(n).unwrap().split("```").next().unwrap()
     };
     let settings = block(include_str!("../../../docs/server.md"), 1);
-    // After the configuration of Envoy.
-    let domain = block(include_str!("../../../docs/gateways/envoy.md"), 2);
-    let files = Files::new(&[("settings.yaml", settings), ("limits/app.yaml", domain)]);
+    let with_domain = settings.replace("# domains: [limits/]", "domains: [limits/]");
+    assert_ne!(settings, with_domain);
+    // After two blocks of Envoy's configuration.
+    let domain = block(include_str!("../../../docs/gateways/envoy.md"), 3);
+    let files = Files::new(&[("settings.yaml", &with_domain), ("limits/app.yaml", domain)]);
     let output = check(&files.path("settings.yaml"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,6 +1,9 @@
 //! Envoy, Caddy and Traefik in front of the server, with the documented configurations. `make test-gateways`
 //! installs and runs them.
 
+mod flood;
+mod hostile;
+
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +13,7 @@ use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::common::{Gateway, PATIENCE, Redis, Server};
+use crate::common::{Gateway, PATIENCE, PATIENT, Redis, Server};
 
 const CLIENTS: usize = 64;
 
@@ -75,7 +78,7 @@ async fn a_header_that_is_not_text_does_not_pass_the_limits_of_envoy() {
 async fn large_headers_of_many_requests_at_once_do_not_pass_the_limits_of_envoy() {
     let limits = "  - { key: api_key, rate_limit: { unit: year, requests_per_unit: 1 } }\n";
     let server = Server::with_domain(&domain(limits), "");
-    let envoy = Gateway::patient_envoy(&server);
+    let envoy = Gateway::envoy_with(&server, &[PATIENT]);
     let key = "x".repeat(50_000);
     let responses = join_all((0..200).map(|_| get(&envoy, Some(&key)))).await;
     let count = |status| responses.iter().filter(|response| response.status() == status).count();
@@ -85,6 +88,15 @@ async fn large_headers_of_many_requests_at_once_do_not_pass_the_limits_of_envoy(
     let counts = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].map(count);
     assert_eq!((counts, errors), ([1, 199], vec![]));
 }
+
+/// The domain file of the page, with windows that do not end during a test.
+fn documented_domain() -> String {
+    let page = include_str!("../../../docs/gateways/envoy.md");
+    let file = page.split("```yaml\ndomain: app\n").nth(1).unwrap().split("```").next().unwrap();
+    format!("domain: app\n{}", file.replace("unit: minute", "unit: year"))
+}
+
+const SEARCH: &str = "policies: { search: { second: 1000/s } }";
 
 #[tokio::test]
 #[ignore = "needs Envoy, Caddy and Traefik: make test-gateways"]
@@ -153,7 +165,7 @@ async fn many_clients_of_envoy_are_admitted_exactly_as_often_as_a_token_bucket_a
         let settings = format!("policies: {{ fifty: {{ requests: 50/s }} }}\n{store}");
         let limits = "  - { key: remote_address, policy: fifty }\n";
         let server = Server::with_domain(&domain(limits), &settings);
-        let envoy = [Gateway::patient_envoy(&server)];
+        let envoy = [Gateway::envoy_with(&server, &[PATIENT])];
         let post = async |path: &str, cost: Value| {
             let key = ["remote_address", "127.0.0.1"];
             let mut body = json!({ "policy": "fifty", "key": key });
@@ -200,14 +212,15 @@ async fn two_copies_behind_envoy_share_the_limit_and_a_killed_one_loses_nothing(
 #[tokio::test]
 #[ignore = "needs Caddy: make test-gateways"]
 async fn a_query_does_not_choose_the_limit_behind_caddy() {
+    const DOCUMENTED: &str = "uri /auth?policy=search";
     let server = Server::with_settings("policies: { a: { q: 1/h } }\nauth: { policy: a }");
     let client = Client::new();
     let get = async |caddy: &Gateway, query: &str| {
         client.get(format!("{}{query}", caddy.url())).send().await.unwrap().status()
     };
-    let keeps_query = Gateway::caddy_with(&server, "uri /auth");
+    let keeps_query = Gateway::caddy_with(&server, &[(DOCUMENTED, "uri /auth")]);
     assert_eq!(get(&keeps_query, "?cost=0").await, StatusCode::BAD_REQUEST);
-    let drops_query = Gateway::caddy_with(&server, "uri /auth?");
+    let drops_query = Gateway::caddy_with(&server, &[(DOCUMENTED, "uri /auth?")]);
     assert_eq!(get(&drops_query, "?cost=0").await, StatusCode::OK);
     assert_eq!(get(&drops_query, "?cost=0").await, StatusCode::TOO_MANY_REQUESTS);
 }

@@ -1,6 +1,6 @@
 //! Real gateways in front of the server, with the configurations of the documentation.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -22,19 +22,28 @@ const TLS: [(&str, &str, bool); 4] = [
     ("envoy", "- name: fleetlimit\n", false),
 ];
 
-const ENVOY_TIMEOUT: &str = "timeout: 0.2s";
-const CADDY_URI: &str = "uri /auth?policy=search";
+/// For Envoy: the documented timeout, and one that is longer than a slow machine takes.
+pub(crate) const PATIENT: Change = ("  timeout: 2s", "  timeout: 25s");
+
+/// A documented text, and what replaces it.
+pub(crate) type Change<'a> = (&'a str, &'a str);
 
 /// A running gateway. It is killed at the end.
 pub(crate) struct Gateway {
     process: Child,
     address: SocketAddr,
-    _directory: TempDir,
+    admin: SocketAddr,
+    directory: TempDir,
 }
 
 impl Gateway {
     pub(crate) fn nginx(server: &Server) -> Self {
-        Self::start("nginx", server, |_, directory, config| {
+        Self::nginx_with(server, &[])
+    }
+
+    pub(crate) fn nginx_with(server: &Server, changes: &[Change]) -> Self {
+        let log: &[Change] = &[("error_log stderr", "error_log error.log")];
+        Self::start("nginx", server, &[log, changes].concat(), |_, directory, config| {
             // Debian has it where not all users look for programs.
             let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
             let mut command = Command::new("nginx");
@@ -50,15 +59,11 @@ impl Gateway {
     }
 
     pub(crate) fn caddy(server: &Server) -> Self {
-        Self::caddy_with(server, CADDY_URI)
+        Self::caddy_with(server, &[])
     }
 
-    /// With another line instead of [`CADDY_URI`].
-    pub(crate) fn caddy_with(server: &Server, uri: &str) -> Self {
-        Self::start("caddy", server, |_, directory, config| {
-            let text = std::fs::read_to_string(config).unwrap();
-            assert_eq!(text.matches(CADDY_URI).count(), 1, "{text}");
-            std::fs::write(config, text.replace(CADDY_URI, uri)).unwrap();
+    pub(crate) fn caddy_with(server: &Server, changes: &[Change]) -> Self {
+        Self::start("caddy", server, changes, |_, directory, config| {
             let mut command = Command::new("caddy");
             command.env("HOME", directory).args(["run", "--adapter", "caddyfile", "--config"]);
             command.arg(config);
@@ -67,19 +72,11 @@ impl Gateway {
     }
 
     pub(crate) fn envoy(server: &Server) -> Self {
-        Self::envoy_with(server, ENVOY_TIMEOUT)
+        Self::envoy_with(server, &[])
     }
 
-    /// It waits for a check for longer than a slow machine takes.
-    pub(crate) fn patient_envoy(server: &Server) -> Self {
-        Self::envoy_with(server, "timeout: 20s")
-    }
-
-    fn envoy_with(server: &Server, timeout: &str) -> Self {
-        Self::start("envoy", server, |_, _, config| {
-            let text = std::fs::read_to_string(config).unwrap();
-            assert_eq!(text.matches(ENVOY_TIMEOUT).count(), 1, "{text}");
-            std::fs::write(config, text.replace(ENVOY_TIMEOUT, timeout)).unwrap();
+    pub(crate) fn envoy_with(server: &Server, changes: &[Change]) -> Self {
+        Self::start("envoy", server, changes, |_, _, config| {
             let mut command = Command::new(root().join("target/gateways/envoy"));
             command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]);
             command.arg("-c").arg(config);
@@ -88,7 +85,7 @@ impl Gateway {
     }
 
     pub(crate) fn traefik(server: &Server) -> Self {
-        Self::start("traefik", server, |address, _, config| {
+        Self::start("traefik", server, &[], |address, _, config| {
             let mut command = Command::new(root().join("target/gateways/traefik"));
             command.arg(format!("--entryPoints.web.address={address}"));
             command.arg("--global.checkNewVersion=false").arg("--providers.file.filename");
@@ -98,10 +95,11 @@ impl Gateway {
     }
 
     /// With the configuration of its page in `docs/gateways`, which is the first block there that is not for a
-    /// shell, and other ports. With TLS if the server has a certificate.
+    /// shell, and these changes and other ports. With TLS if the server has a certificate.
     fn start(
         name: &str,
         server: &Server,
+        changes: &[Change],
         command: impl FnOnce(SocketAddr, &Path, &Path) -> Command,
     ) -> Self {
         let page = root().join("docs/gateways").join(name).with_extension("md");
@@ -124,12 +122,25 @@ impl Gateway {
             None => text.to_owned(),
         };
         let directory = tempfile::tempdir().unwrap();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [address, admin] = free.map(|listener| listener.local_addr().unwrap());
         let mut replaced = text;
+        for (documented, actual) in changes {
+            assert!(replaced.contains(documented), "{documented} is not in {replaced}");
+            replaced = replaced.replace(documented, actual);
+        }
         for (documented, actual) in [
-            ("0.0.0.0, port_value: 10000", format!("127.0.0.1, port_value: {}", free.port())),
-            ("listen 10000", format!("listen {free}")),
-            (":10000 {", format!("{{\n\tadmin off\n\tauto_https off\n}}\n:{} {{", free.port())),
+            (
+                "static_resources:\n",
+                format!(
+                    "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }}\n\
+                     static_resources:\n",
+                    admin.port()
+                ),
+            ),
+            ("0.0.0.0, port_value: 10000", format!("127.0.0.1, port_value: {}", address.port())),
+            ("listen 10000", format!("listen {address}")),
+            (":10000 {", format!("{{\n\tadmin off\n\tauto_https off\n}}\n:{} {{", address.port())),
             (
                 "127.0.0.1, port_value: 8081",
                 format!("127.0.0.1, port_value: {}", server.grpc.port()),
@@ -144,11 +155,10 @@ impl Gateway {
         let file = directory.path().join("config").with_extension(language);
         std::fs::write(&file, replaced).unwrap();
         let process =
-            command(free, directory.path(), &file).stdout(Stdio::null()).spawn().unwrap_or_else(
+            command(address, directory.path(), &file).stdout(Stdio::null()).spawn().unwrap_or_else(
                 |error| panic!("{name}: {error}: run `make redis`, or `make test-gateways`"),
             );
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free.port()));
-        let gateway = Self { process, address, _directory: directory };
+        let gateway = Self { process, address, admin, directory };
         let start = Instant::now();
         while TcpStream::connect(address).is_err() {
             assert!(start.elapsed() < PATIENCE, "the gateway does not start");
@@ -164,9 +174,23 @@ impl Gateway {
     pub(crate) fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
+
+    /// A counter or gauge of Envoy.
+    pub(crate) async fn metric(&self, name: &str) -> u64 {
+        let url = format!("http://{}/stats?filter=^{name}$", self.admin);
+        let text = reqwest::get(url).await.unwrap().text().await.unwrap();
+        // It does not exist before the first request.
+        text.split_once(": ").map_or(0, |(_, value)| value.trim().parse().unwrap())
+    }
+
+    /// The lines of nginx's log that contain a text.
+    pub(crate) fn logged(&self, text: &str) -> usize {
+        let log = std::fs::read_to_string(self.directory.path().join("error.log")).unwrap();
+        log.lines().filter(|line| line.contains(text)).count()
+    }
 }
 
-/// The service that the gateways protect. It says hello, and which `RateLimit` it has received.
+/// The service that the gateways protect. It says hello, and which `RateLimit` and keys it has received.
 fn service() -> SocketAddr {
     static ADDRESS: OnceLock<SocketAddr> = OnceLock::new();
     *ADDRESS.get_or_init(|| {
@@ -178,9 +202,14 @@ fn service() -> SocketAddr {
                 listener.set_nonblocking(true).unwrap();
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let app = Router::new().fallback(async |headers: HeaderMap| {
-                    let received = headers.get("ratelimit").cloned();
-                    let received = received.unwrap_or(HeaderValue::from_static("none"));
-                    ([("received-ratelimit", received)], "hello\n")
+                    let none = HeaderValue::from_static("none");
+                    let received = headers.get("ratelimit").cloned().unwrap_or(none);
+                    let mut response = HeaderMap::new();
+                    response.insert("received-ratelimit", received);
+                    for key in headers.get_all("x-api-key") {
+                        response.append("received-key", key.clone());
+                    }
+                    (response, "hello\n")
                 });
                 axum::serve(listener, app).await.unwrap();
             });

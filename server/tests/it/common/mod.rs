@@ -19,7 +19,7 @@ use tonic::transport::Channel;
 use tonic_health::pb::health_client::HealthClient;
 
 pub(crate) use crate::redis_servers::Server as Redis;
-pub(crate) use gateway::Gateway;
+pub(crate) use gateway::{Gateway, PATIENT};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fleetlimit-server");
 

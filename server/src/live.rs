@@ -12,6 +12,7 @@ use futures_util::future;
 
 use crate::config::{Config, Errors, Read, Service, Source};
 use crate::denied::Denied;
+use crate::details::Details;
 use crate::domain::{Domains, Unit};
 use crate::http::Cause;
 use crate::lists::Lists;
@@ -28,6 +29,7 @@ pub(crate) struct Live {
     active: ArcSwap<Active>,
     pub(crate) store: AnyStore,
     pub(crate) denied: Arc<Denied>,
+    pub(crate) details: Details,
     pub(crate) blocked: BlockList,
     source: Source,
     certificate: Option<Arc<Certificate>>,
@@ -163,6 +165,7 @@ impl Live {
             active: ArcSwap::from_pointee(active),
             store,
             denied: Arc::default(),
+            details: Details::default(),
             blocked,
             source,
             certificate: tls,

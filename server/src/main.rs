@@ -7,6 +7,7 @@ mod cli;
 mod config;
 mod connection;
 mod denied;
+mod details;
 mod domain;
 mod grpc;
 mod header_timeout;

@@ -1,4 +1,4 @@
-//! The bearer token of the admin API.
+//! The bearer token of the admin API, and what is allowed without it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,53 +14,74 @@ use sha2::{Digest, Sha256};
 use crate::http::problem;
 use crate::secret::Secret;
 
-/// `None`: no token is required, on a loopback address.
+/// Decides which requests may use the API, and which may read metrics.
 #[derive(Clone)]
-pub(super) struct Token(Option<Arc<[u8]>>);
+pub(super) struct Guard {
+    /// Only its hash. Without a token, the port is on a loopback address.
+    token: Option<Arc<[u8]>>,
+    is_loopback: bool,
+}
 
-impl Token {
-    pub(super) fn new(token: Option<&Secret>) -> Self {
-        Self(token.map(|token| Sha256::digest(token.expose()).as_slice().into()))
+impl Guard {
+    pub(super) fn new(token: Option<&Secret>, is_loopback: bool) -> Self {
+        let token = token.map(|token| Sha256::digest(token.expose()).as_slice().into());
+        Self { token, is_loopback }
     }
 
     /// Compares hashes, so timing reveals nothing about the token.
-    fn accepts(&self, request: &Request) -> bool {
-        let Some(expected) = &self.0 else { return true };
+    fn has_token(&self, request: &Request) -> bool {
         let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let given = header.and_then(|value| value.strip_prefix("Bearer "));
-        given.is_some_and(|given| Sha256::digest(given).as_slice() == &**expected)
+        self.token
+            .as_deref()
+            .zip(given)
+            .is_some_and(|(expected, given)| Sha256::digest(given).as_slice() == expected)
+    }
+
+    /// Returns false if a page of another site may have made a browser send the request, or may read the response
+    /// by a name that points here. On an address that others can reach, scrapers may use any name.
+    fn is_same_site(&self, request: &Request) -> bool {
+        let text = |name| {
+            request
+                .headers()
+                .get(name)
+                .map(|value: &HeaderValue| value.to_str().unwrap_or_default())
+        };
+        let host = text(HOST).unwrap_or_default();
+        let authority = host.parse::<Authority>().ok();
+        let name = authority.as_ref().map_or("", Authority::host);
+        let name = name.trim_start_matches('[').trim_end_matches(']');
+        let is_loopback = name == "localhost"
+            || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        let is_of_host = |origin: &str| {
+            origin.strip_prefix("http://").or(origin.strip_prefix("https://")) == Some(host)
+        };
+        (is_loopback || !self.is_loopback) && text(ORIGIN).is_none_or(is_of_host)
     }
 }
 
-pub(super) async fn require(State(token): State<Token>, request: Request, next: Next) -> Response {
-    if token.accepts(&request) {
+pub(super) async fn require_token(
+    State(guard): State<Guard>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if guard.has_token(&request) {
         next.run(request).await
     } else {
         problem(StatusCode::UNAUTHORIZED, "the bearer token is missing or wrong")
     }
 }
 
-/// Without a token, a page of another site could make a browser on this machine send requests, or read
-/// the answers by a name that points here.
-pub(super) async fn require_same_site(request: Request, next: Next) -> Response {
-    if is_same_site(&request) {
+pub(super) async fn require_same_site(
+    State(guard): State<Guard>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if guard.is_same_site(&request) || guard.has_token(&request) {
         next.run(request).await
     } else {
-        let advice = "without an admin token, only requests to localhost or a loopback address, and \
-                      not from other sites, are answered";
+        let advice = "without the admin token, only requests that do not come from other sites are answered, \
+                      on a loopback address only those to localhost or a loopback address";
         problem(StatusCode::FORBIDDEN, advice)
     }
-}
-
-fn is_same_site(request: &Request) -> bool {
-    let text = |name| {
-        request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default())
-    };
-    let host = text(HOST).unwrap_or_default();
-    let authority = host.parse::<Authority>().ok();
-    let name = authority.as_ref().map_or("", Authority::host);
-    let name = name.trim_start_matches('[').trim_end_matches(']');
-    let is_loopback =
-        name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    is_loopback && text(ORIGIN).is_none_or(|origin| origin == format!("http://{host}"))
 }

@@ -17,7 +17,7 @@ use crate::secret::Secret;
 
 pub(crate) use health::{Readiness, router as health_router};
 
-/// Health checks and metrics need no token: probes and scrapers rarely have one.
+/// Health checks and metrics need no token: probes and scrapers rarely have one. The page has no data.
 pub(crate) fn router(
     live: Arc<Live>,
     token: Option<&Secret>,
@@ -34,14 +34,18 @@ pub(crate) fn router(
         .route("/api/credit", post(api::credit))
         .route("/api/block", post(api::block))
         .route("/api/unblock", post(api::unblock))
-        .with_state(live)
-        .layer(middleware::from_fn_with_state(auth::Token::new(token), auth::require));
-    let metrics = get(async move || prometheus.render());
-    let open = Router::new().route("/metrics", metrics).merge(page::router());
-    let router = open.merge(api);
+        .with_state(live.clone());
+    let is_loopback = live.active().settings.listen.admin.ip().is_loopback();
+    let guard = auth::Guard::new(token, is_loopback);
+    let same_site = middleware::from_fn_with_state(guard.clone(), auth::require_same_site);
+    let render = async move || prometheus.render() + &live.details.render();
+    let metrics = Router::new().route("/metrics", get(render));
     let router = match token {
-        Some(_) => router,
-        None => router.layer(middleware::from_fn(auth::require_same_site)),
+        Some(_) => api
+            .layer(middleware::from_fn_with_state(guard, auth::require_token))
+            .merge(metrics.layer(same_site))
+            .merge(page::router()),
+        None => api.merge(metrics).merge(page::router()).layer(same_site),
     };
     router.merge(health_router(readiness))
 }

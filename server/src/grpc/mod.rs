@@ -1,7 +1,6 @@
 //! Checks over gRPC.
 
 mod codec;
-mod details;
 mod headers;
 mod health;
 mod metadata;

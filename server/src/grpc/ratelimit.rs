@@ -9,7 +9,6 @@ use fleetlimit::{Costs, Decision, Error, Key, Limiter};
 use futures_util::future::join_all;
 use tonic::Status;
 
-use super::details::Details;
 use super::headers::headers;
 use super::metadata::metadata;
 use super::overall::{Overall, overall};
@@ -24,12 +23,11 @@ use crate::telemetry;
 
 pub(crate) struct RateLimitService {
     live: Arc<Live>,
-    details: Details,
 }
 
 impl RateLimitService {
     pub(super) fn new(live: Arc<Live>) -> Self {
-        Self { live, details: Details::default() }
+        Self { live }
     }
 
     /// Each descriptor is decided on its own, all of them at the same time. So one that is allowed is
@@ -72,7 +70,7 @@ impl RateLimitService {
             if let Planned::Rule(Match { rule, label: Some(label), .. }) = planned
                 && outcome.is_decided()
             {
-                self.details.count(rule.label(), label, !outcome.would_be_denied());
+                self.live.details.count(rule.label(), label, !outcome.would_be_denied());
             }
         }
         Ok(response(&request, &outcomes, overall))

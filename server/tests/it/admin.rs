@@ -4,7 +4,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::common::{Files, Server, until};
+use crate::common::{FREE_PORTS, Files, Server, until};
 
 const SETTINGS: &str = "policies: { search: { hour: 5/h } }";
 
@@ -136,7 +136,7 @@ async fn in_shadow_mode_the_status_counts_what_would_have_been_denied() {
 }
 
 async fn config(server: &Server) -> Value {
-    let request = Client::new().get(server.admin("/api/config")).bearer_auth("t0p");
+    let request = Client::new().get(server.admin("/api/config")).bearer_auth("t0p-0123456789ab");
     request.send().await.unwrap().json().await.unwrap()
 }
 
@@ -162,7 +162,7 @@ descriptors:
       - { key: user, rate_limit: { unit: day, requests_per_unit: 7, name: users } }
   - { key: api_key, policy: search, count_denied: true }
 ";
-    let env = [("FLEETLIMIT_ADMIN_TOKEN", "t0p"), ("FLEETLIMIT_TIMEOUT", "30ms")];
+    let env = [("FLEETLIMIT_ADMIN_TOKEN", "t0p-0123456789ab"), ("FLEETLIMIT_TIMEOUT", "30ms")];
     let files = Files::new(&[("settings.yaml", settings), ("d.yaml", domain)]);
     let server = Server::start(&files.path("settings.yaml"), &env);
     let shown = config(&server).await;
@@ -212,13 +212,21 @@ descriptors:
 
     // What is shown is what is in effect, not what a restart would apply.
     let restart_needed = async || {
-        let status = Client::new().get(server.admin("/api/status")).bearer_auth("t0p").send().await;
+        let status = Client::new()
+            .get(server.admin("/api/status"))
+            .bearer_auth("t0p-0123456789ab")
+            .send()
+            .await;
         status.unwrap().json::<Value>().await.unwrap()["restart_needed"].clone()
     };
     assert_eq!(restart_needed().await, json!([]));
     let changed = settings.replace("descriptors: 3", "descriptors: 4, streams: 7");
     files.write("settings.yaml", &changed.replace("max_keys: 1000", "max_keys: 5"));
-    let reloaded = Client::new().post(server.admin("/api/reload")).bearer_auth("t0p").send().await;
+    let reloaded = Client::new()
+        .post(server.admin("/api/reload"))
+        .bearer_auth("t0p-0123456789ab")
+        .send()
+        .await;
     assert_eq!(reloaded.unwrap().status(), StatusCode::NO_CONTENT);
     let shown = &config(&server).await["settings"];
     assert_eq!(shown["limits"]["descriptors"], 4);
@@ -253,13 +261,13 @@ async fn no_secret_is_in_what_the_api_shows() {
         let files = Files::new(&[("server.pem", &issued.cert.pem()), ("server.key", &key)]);
         let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
         let settings = format!(
-            "{SETTINGS}\nstore: {{ {store} }}\nadmin: {{ token: t0p }}\n\
+            "{SETTINGS}\nstore: {{ {store} }}\nadmin: {{ token: t0p-0123456789ab }}\n\
              tls: {{ certificate: {certificate:?}, key: {key:?} }}"
         );
         files.write("settings.yaml", &settings);
         let server = Server::start(&files.path("settings.yaml"), &[]);
         for path in ["/api/config", "/api/status", "/metrics", "/"] {
-            let request = Client::new().get(server.admin(path)).bearer_auth("t0p");
+            let request = Client::new().get(server.admin(path)).bearer_auth("t0p-0123456789ab");
             let text = request.send().await.unwrap().text().await.unwrap();
             for secret in ["s3cret", "ada", "t0p", "PRIVATE KEY"] {
                 assert!(!text.contains(secret), "{path} shows {secret}: {text}");
@@ -269,7 +277,8 @@ async fn no_secret_is_in_what_the_api_shows() {
         assert!(shown["store"].to_string().contains("redis://127.0.0.1:1"), "{shown}");
         assert_eq!(shown["tls"]["key"], json!(key));
     }
-    let server = Server::with_settings(&format!("{{ {SETTINGS}, admin: {{ token: t0p }} }}"));
+    let server =
+        Server::with_settings(&format!("{{ {SETTINGS}, admin: {{ token: t0p-0123456789ab }} }}"));
     let status = Client::new().get(server.admin("/api/config")).send().await.unwrap().status();
     assert_eq!(status, StatusCode::UNAUTHORIZED);
 }
@@ -373,7 +382,7 @@ async fn any_key_can_be_named_as_it_is_shown_or_by_its_parts() {
 
 #[tokio::test]
 async fn the_api_needs_the_token_and_probes_do_not() {
-    let settings = format!("{{ {SETTINGS}, admin: {{ token: s3cret }} }}");
+    let settings = format!("{{ {SETTINGS}, admin: {{ token: s3cret-0123456789 }} }}");
     let server = Server::with_settings(&settings);
     let get = async |path: &str, token: Option<&str>| {
         let mut request = Client::new().get(server.admin(path));
@@ -383,8 +392,8 @@ async fn the_api_needs_the_token_and_probes_do_not() {
         request.send().await.unwrap().status()
     };
     assert_eq!(get("/api/status", None).await, StatusCode::UNAUTHORIZED);
-    assert_eq!(get("/api/status", Some("s3cre")).await, StatusCode::UNAUTHORIZED);
-    assert_eq!(get("/api/status", Some("s3cret")).await, StatusCode::OK);
+    assert_eq!(get("/api/status", Some("s3cret-012345678")).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(get("/api/status", Some("s3cret-0123456789")).await, StatusCode::OK);
     for path in ["/healthz", "/readyz", "/metrics", "/", "/page.js"] {
         assert_eq!(get(path, None).await, StatusCode::OK);
     }
@@ -406,4 +415,29 @@ async fn a_page_of_another_site_cannot_use_the_api_through_a_browser() {
     assert_eq!(get("host", "[::1]").await, StatusCode::OK);
     assert_eq!(get("host", "localhost:6070").await, StatusCode::OK);
     assert_eq!(get("origin", &format!("http://{}", server.admin)).await, StatusCode::OK);
+}
+
+/// Values of descriptors are in the metrics.
+#[tokio::test]
+async fn a_page_of_another_site_cannot_read_metrics_although_they_need_no_token() {
+    let token = "s3cret-0123456789";
+    let settings = format!("{{ {SETTINGS}, admin: {{ token: {token} }} }}");
+    let local = Server::with_settings(&settings);
+    let env = [("FLEETLIMIT_SETTINGS", settings.as_str()), ("FLEETLIMIT_ADMIN", "0.0.0.0:0")];
+    let open = Server::with_env(&[&FREE_PORTS[..2], &env].concat());
+    let get = async |server: &Server, name: &str, value: &str| {
+        let url = format!("http://127.0.0.1:{}/metrics", server.admin.port());
+        Client::new().get(url).header(name, value).send().await.unwrap().status()
+    };
+    for server in [&local, &open] {
+        assert_eq!(get(server, "origin", "http://evil.example").await, StatusCode::FORBIDDEN);
+        assert_eq!(get(server, "origin", "null").await, StatusCode::FORBIDDEN);
+        assert_eq!(get(server, "host", "localhost:6070").await, StatusCode::OK);
+    }
+    assert_eq!(get(&local, "host", "evil.example:6070").await, StatusCode::FORBIDDEN);
+    // Prometheus asks by the address of the pod, and may have the token.
+    assert_eq!(get(&open, "host", "10.1.2.3:6070").await, StatusCode::OK);
+    let with_token = Client::new().get(local.admin("/metrics")).header("host", "proxy.internal");
+    let with_token = with_token.bearer_auth(token).send().await.unwrap();
+    assert_eq!(with_token.status(), StatusCode::OK);
 }

@@ -12,12 +12,14 @@ use super::connector::to_config_error;
 use super::credentials::{CredentialsProvider, RedisCredentials};
 use super::endpoint::Endpoint;
 use super::tls;
+use super::url::check_encoding;
 use crate::ConfigError;
 
 /// A Redis server, as [`RedisStore::open`](crate::RedisStore::open) and its siblings accept it: a URL,
 /// or the `ConnectionInfo` of `redis`.
 ///
-/// A URL is `redis://user:secret@host:6379/0`, or `unix:///run/redis.sock?db=0&user=...&pass=...` for a
+/// A URL is `redis://user:secret@host:6379/0`, with the characters `@`, `/`, `?` and `#` of the user and the password
+/// as `%40`, `%2F`, `%3F` and `%23`, or `unix:///run/redis.sock?db=0&user=...&pass=...` for a
 /// Unix socket. `rediss://` is the same with TLS. A query may name the protocol:
 /// `redis://host/?protocol=resp2`. Without it, the store speaks RESP3, which needs Redis 6 or a proxy
 /// that knows `HELLO`. A `ConnectionInfo` is used with its own protocol, which is RESP2 unless it is set.
@@ -154,6 +156,7 @@ impl RedisServer {
 /// Parses a URL. Without a protocol it means RESP3, because only that tells when the server closes a
 /// connection.
 fn parse(url: &str) -> Result<ConnectionInfo, ConfigError> {
+    check_encoding(url)?;
     let info = url.into_connection_info().map_err(to_config_error)?;
     if names_protocol(url) {
         return Ok(info);
@@ -202,7 +205,7 @@ impl fmt::Debug for RedisServer {
     /// Shows no password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = match &self.address {
-            Address::Url(url) => url.as_str().into_connection_info().ok(),
+            Address::Url(url) => parse(url).ok(),
             Address::Info(info) => Some((**info).clone()),
         };
         let address = address.map(|info| info.addr().to_string());

@@ -26,6 +26,7 @@ impl RedisStore {
     /// If the URL is invalid, or a feature is missing. The text does not contain the URL, which may have a
     /// password.
     pub(crate) fn from_url(url: &str) -> Result<Self, ConfigError> {
+        check_encoding(url)?;
         let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
         let (protocol, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
         let opened = match (protocol, kind) {
@@ -105,6 +106,20 @@ impl<'a> Servers<'a> {
     }
 }
 
+/// Returns an error if a user or password has a character that ends it: the server would be another one, with a
+/// part of the password as its name, which logs and metrics show.
+pub(super) fn check_encoding(url: &str) -> Result<(), ConfigError> {
+    let (before, _) = url.rsplit_once('@').unwrap_or_default();
+    let (_, user) = before.split_once("://").unwrap_or(("", before));
+    if user.contains(['@', '/', '?', '#']) {
+        return Err(ConfigError::new(
+            "invalid Redis URL: percent-encode these characters in the user and the password: `@` is %40, `/` is \
+             %2F, `?` is %3F, and `#` is %23",
+        ));
+    }
+    Ok(())
+}
+
 /// The text before the first of these characters, and the rest.
 fn split_before<'a>(text: &'a str, characters: &[char]) -> (&'a str, &'a str) {
     text.split_at(text.find(characters).unwrap_or(text.len()))
@@ -113,6 +128,7 @@ fn split_before<'a>(text: &'a str, characters: &[char]) -> (&'a str, &'a str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::RedisServer;
 
     #[test]
     fn the_nodes_of_a_cluster_have_the_same_user_and_settings() {
@@ -152,10 +168,24 @@ mod tests {
             "redis+sentinel://:hunter2@host",
             "redis+sentinel://:hunter2@host/",
             "redis+sentinel://:hunter2@/mymaster",
+            "redis://user:123?hunter2@host",
+            "redis://user:123#hunter2@host",
+            "redis://hunter2:123/0@host",
+            "redis://:a@hunter2@host",
+            "unix:///socket?pass=hunter2@x",
+            "redis+cluster://:1/hunter2@a,b",
+            "redis+sentinel://:1/hunter2@a/mymaster",
         ] {
             let error = RedisStore::from_url(url).unwrap_err().to_string();
             assert!(!error.is_empty() && !error.contains("hunter2"), "{url}: {error}");
         }
+        // An application may also name the servers itself.
+        let url = "redis://hunter2:123?x@host";
+        let error = RedisStore::open(url).unwrap_err().to_string();
+        assert!(error.contains("percent-encode") && !error.contains("hunter2"), "{error}");
+        let shown = format!("{:?}", RedisServer::from(url));
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(RedisStore::open("redis://user:%40%2F%3F%23@host/0?protocol=resp2").is_ok());
     }
 
     /// `make test` runs it with the feature `redis` alone.

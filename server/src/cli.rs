@@ -11,7 +11,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde_saphyr::Location;
 
 use crate::config::{Errors, Origin, Places, Source};
-use crate::secret::{RedisUrl, Secret};
+use crate::secret::{RedisUrl, Secret, excerpt, excerpt_of_path};
 use crate::settings::{FailureMode, Sentinel, Settings, StoreSettings};
 use crate::simulate::Simulate;
 
@@ -103,7 +103,7 @@ impl Check {
                 name: file.clone(),
                 error: format!(
                     "there is also the settings file {}: give only one",
-                    other.display()
+                    excerpt_of_path(&other)
                 ),
             };
         }
@@ -130,7 +130,7 @@ pub(crate) fn check_variables(errors: &mut Errors) {
             None => "fleetlimit-server --help lists them".to_owned(),
         };
         let message = format!("there is no such variable: {advice}");
-        errors.add(Path::new(&*name), Location::UNKNOWN, message);
+        errors.add(Path::new(&*excerpt(&name)), Location::UNKNOWN, message);
     }
 }
 
@@ -164,7 +164,7 @@ impl OtherOptions {
                 error: format!(
                     "there is also the settings file {}: give either the file (--config or {CONFIG}) or the \
                      text (--settings or {SETTINGS})",
-                    file.display()
+                    excerpt_of_path(&file)
                 ),
             },
             (Some(file), None) => Origin::File(file),
@@ -292,10 +292,8 @@ impl Overrides {
             store.redis = set.urls(self.redis_url.as_slice(), "store.redis", "REDIS_URL").pop();
             store.cluster = set.urls(&self.redis_cluster, "store.cluster", "REDIS_CLUSTER");
             let urls = set.urls(&self.redis_sentinel, "store.sentinel", "REDIS_SENTINEL");
-            let sentinel = store.sentinel.take();
-            let (service, primary) = sentinel
-                .map_or_else(Default::default, |sentinel| (sentinel.service, sentinel.primary));
-            store.sentinel = (!urls.is_empty()).then_some(Sentinel { urls, service, primary });
+            let sentinel = store.sentinel.take().unwrap_or_default();
+            store.sentinel = (!urls.is_empty()).then_some(Sentinel { urls, ..sentinel });
         }
         let service = self.redis_sentinel_service.as_ref().filter(|service| !service.is_empty());
         match (&mut store.sentinel, service) {
@@ -341,7 +339,7 @@ impl Override<'_> {
     ) -> Option<T> {
         let text = text.as_deref()?;
         let value = parse(text);
-        value.map_err(|error| self.error(variable, format!("`{text}`: {error}"))).ok()
+        value.map_err(|error| self.error(variable, format!("`{}`: {error}", excerpt(text)))).ok()
     }
 
     fn urls(

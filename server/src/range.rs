@@ -8,6 +8,8 @@ use fleetlimit::resolve::canonical;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::secret::excerpt;
+
 /// A network such as `10.0.0.0/8`, or a single address.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(try_from = "String", into = "String")]
@@ -67,6 +69,7 @@ impl FromStr for Range {
 
     fn from_str(text: &str) -> Result<Self, String> {
         Self::network(text).map(Self).ok_or_else(|| {
+            let text = excerpt(text);
             format!("`{text}` is neither an IP address nor a range such as 10.0.0.0/8")
         })
     }

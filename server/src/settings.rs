@@ -15,10 +15,13 @@ use tokio::sync::Semaphore;
 
 use crate::lists::Entry;
 use crate::range::Range;
-use crate::secret::{RedisUrl, Secret};
+use crate::secret::{RedisUrl, Secret, excerpt};
 
 /// Bounded, so that the end of the timeout is a point in time.
 const MAX_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3_600);
+
+/// The fewest bytes of the admin token. A shorter one could be guessed.
+const MIN_TOKEN: usize = 16;
 
 /// Everything in the file. A setting that is left out has the value of `Default`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -93,7 +96,12 @@ impl Settings {
                 );
                 add("listen.admin", &message);
             }
-            Some(token) if token.expose().is_empty() => add("admin.token", "admin.token is empty"),
+            Some(token) if token.expose().len() < MIN_TOKEN => add(
+                "admin.token",
+                &format!(
+                    "admin.token must have at least {MIN_TOKEN} bytes: `openssl rand -hex 32` prints a good one"
+                ),
+            ),
             Some(token) if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) => add(
                 "admin.token",
                 "admin.token has a character that a header cannot carry, such as a line break: use \
@@ -200,7 +208,7 @@ pub(crate) struct StoreSettings {
     pub(crate) cluster: Vec<RedisUrl>,
     pub(crate) sentinel: Option<Sentinel>,
     pub(crate) tls: Option<StoreTls>,
-    /// A file with the password, which is read for each connection.
+    /// A file with the password of the servers with buckets, which is read for each connection.
     pub(crate) password_file: Option<PathBuf>,
     /// The age before which a connection is replaced.
     #[serde(with = "humantime_serde")]
@@ -247,7 +255,7 @@ impl StoreSettings {
     }
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sentinel {
     /// The URLs of the sentinels.
@@ -256,6 +264,8 @@ pub(crate) struct Sentinel {
     pub(crate) service: String,
     /// A URL with the user, password and database of the primary, if they differ from the sentinels'.
     pub(crate) primary: Option<RedisUrl>,
+    /// A file with the password of the sentinels, which is read for each connection.
+    pub(crate) password_file: Option<PathBuf>,
 }
 
 /// PEM files for `rediss://`.
@@ -432,7 +442,7 @@ impl TryFrom<String> for HeaderOption {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        let invalid = |_| format!("`{name}` is not the name of a header");
+        let invalid = |_| format!("`{}` is not the name of a header", excerpt(&name));
         HeaderName::try_from(&name).map(Self).map_err(invalid)
     }
 }

@@ -23,10 +23,11 @@ pub(crate) fn open(
 ) -> Result<AnyStore, Box<dyn Error>> {
     let StoreSettings { redis, cluster, sentinel, max_keys, .. } = settings;
     let server = |url: &RedisUrl| server(url, settings, tls);
-    let store = if let Some(Sentinel { urls, service, primary }) = sentinel {
+    let store = if let Some(Sentinel { urls, service, primary, password_file }) = sentinel {
         let service = SentinelService::new(service.as_str());
+        let sentinel = |url| sentinel_server(url, password_file.as_deref(), tls);
         RedisStore::open_sentinel(
-            urls.iter().map(|url| sentinel_server(url, tls)).collect::<Result<Vec<_>, _>>()?,
+            urls.iter().map(sentinel).collect::<Result<Vec<_>, _>>()?,
             match primary.as_ref().or(urls.first()) {
                 Some(url) => service.primary(server(url)?),
                 None => service,
@@ -90,9 +91,8 @@ fn server(
     settings: &StoreSettings,
     tls: Option<&TlsCertificates>,
 ) -> Result<RedisServer, Box<dyn Error>> {
-    let is_of_sentinels =
-        settings.sentinel.as_ref().is_some_and(|sentinel| sentinel.primary.is_none());
-    if is_of_sentinels && tls.is_some() && !is_encrypted(url)? {
+    let sentinels = settings.sentinel.as_ref().filter(|sentinel| sentinel.primary.is_none());
+    if sentinels.is_some() && tls.is_some() && !is_encrypted(url)? {
         return Err(format!(
             "store.tls: set `store.sentinel.primary` to a rediss:// URL, because the sentinel {url} is not \
              encrypted, and the primary is like it"
@@ -103,19 +103,46 @@ fn server(
     if let Some(name) = settings.tls.as_ref().and_then(|tls| tls.name.as_deref()) {
         server = server.tls_name(name);
     }
-    let Some(file) = &settings.password_file else { return Ok(server) };
+    match &settings.password_file {
+        Some(file) => {
+            let advice = match sentinels.is_some() {
+                true => {
+                    "set `store.sentinel.primary`, whose password is in the file, because the sentinels have one of their own:"
+                }
+                false => "remove the password from",
+            };
+            with_password(server, url, file, &format!("store.password_file: {advice}"))
+        }
+        // The primary is like the first sentinel.
+        None => match sentinels.and_then(|sentinels| sentinels.password_file.as_deref()) {
+            Some(file) => with_password_of_sentinels(server, url, file),
+            None => Ok(server),
+        },
+    }
+}
+
+fn with_password_of_sentinels(
+    server: RedisServer,
+    url: &RedisUrl,
+    file: &Path,
+) -> Result<RedisServer, Box<dyn Error>> {
+    with_password(server, url, file, "store.sentinel.password_file: remove the password from")
+}
+
+/// The server of this URL with the password of a file. `conflict` precedes the URL in the error if that has a
+/// password, too.
+fn with_password(
+    server: RedisServer,
+    url: &RedisUrl,
+    file: &Path,
+    conflict: &str,
+) -> Result<RedisServer, Box<dyn Error>> {
     let info = url.expose().into_connection_info()?;
     if info.redis_settings().password().is_some() {
-        let advice = match is_of_sentinels {
-            true => {
-                "set `store.sentinel.primary`, whose password is in the file, because the sentinels have one of their own:"
-            }
-            false => "remove the password from",
-        };
-        return Err(format!("store.password_file: {advice} {url}").into());
+        return Err(format!("{conflict} {url}").into());
     }
     let user = info.redis_settings().username().map(str::to_owned);
-    let file = file.clone();
+    let file = file.to_owned();
     Ok(server.credentials(move || {
         let (user, file) = (user.clone(), file.clone());
         async move {
@@ -128,7 +155,7 @@ fn server(
     }))
 }
 
-/// Reads the password of `store.password_file`.
+/// Reads the password of `store.password_file` or `store.sentinel.password_file`.
 pub(crate) fn password(file: &Path) -> io::Result<String> {
     let mut text = fs::read_to_string(file)?;
     text.truncate(text.trim_end_matches(['\r', '\n']).len());
@@ -141,9 +168,14 @@ pub(crate) fn password(file: &Path) -> io::Result<String> {
 /// A sentinel, which need not be encrypted as the servers with buckets are.
 fn sentinel_server(
     url: &RedisUrl,
+    password_file: Option<&Path>,
     tls: Option<&TlsCertificates>,
 ) -> Result<RedisServer, Box<dyn Error>> {
-    encrypted(url, tls.filter(|_| is_encrypted(url).unwrap_or(true)))
+    let server = encrypted(url, tls.filter(|_| is_encrypted(url).unwrap_or(true)))?;
+    match password_file {
+        Some(file) => with_password_of_sentinels(server, url, file),
+        None => Ok(server),
+    }
 }
 
 fn is_encrypted(url: &RedisUrl) -> Result<bool, RedisError> {

@@ -18,7 +18,8 @@ use crate::serve::Protocol;
 /// If the PEM file is invalid or has no certificate.
 pub(crate) fn certificates(file: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(file).collect();
-    let certificates = certificates.map_err(|error| error.to_string())?;
+    // Its text would have what is in the file, which may be a key.
+    let certificates = certificates.map_err(|_| "it is not a PEM file".to_owned())?;
     if certificates.is_empty() {
         Err("there is no certificate".to_owned())
     } else {
@@ -43,7 +44,8 @@ pub(crate) fn check_authorities(file: &[u8]) -> Result<(), String> {
 pub(crate) fn key(file: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_slice(file).map_err(|error| match error {
         pem::Error::NoItemsFound => "there is no private key".to_owned(),
-        error => error.to_string(),
+        // Its text would have some of the file.
+        _ => "it is not a PEM file".to_owned(),
     })
 }
 

@@ -7,6 +7,8 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{DefaultMessageFormatter, Error, Location, MessageFormatter, Options};
 
 use super::lenient::{Lenient, Names, Pass};
+use super::secrets;
+use crate::secret::{excerpt, excerpt_of_field};
 
 /// Each error costs a pass, so a large document with very many errors is not looked at to the end.
 const MAX_BYTES_READ: usize = 1 << 28;
@@ -92,14 +94,55 @@ fn place(error: &Error, names: &Names) -> Location {
 }
 
 fn message(error: &Error, names: &Names) -> String {
-    let mut message = DefaultMessageFormatter.format_message(error).into_owned();
+    let mut message = text(error, names);
     let is_policy = matches!(&names[..], [Some(section), None] if section.value == "policies");
     if is_policy && message == "expected mapping start" {
         message = "expected a mapping: quotas are given by name, such as `{ second: 10/s }`".into();
     } else if message.ends_with("expected a duration") {
         message += ", such as 50ms";
     }
-    // It may quote anything that is in the document.
     let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     message.chars().map(printable).collect()
+}
+
+/// The message with excerpts of what the document has there, and without the values of secrets.
+fn text(error: &Error, names: &Names) -> String {
+    match error {
+        Error::AliasError { error, .. } | Error::WithSnippet { error, .. } => text(error, names),
+        Error::SerdeUnknownField { field, expected, .. } => {
+            let expected = expected.join(", ");
+            format!("unknown field `{}`, expected one of {expected}", excerpt_of_field(field))
+        }
+        Error::SerdeUnknownVariant { variant, expected, .. } => {
+            let expected = expected.join(", ");
+            format!("unknown variant `{}`, expected one of {expected}", excerpt(variant))
+        }
+        Error::SerdeInvalidType { unexpected, expected, .. } => {
+            format!("invalid type: {}expected {expected}", found(unexpected, names))
+        }
+        Error::SerdeInvalidValue { unexpected, expected, .. } => {
+            format!("invalid value: {}expected {expected}", found(unexpected, names))
+        }
+        Error::DuplicateMappingKey { .. } => "duplicate key".to_owned(),
+        Error::UnsupportedTag { .. }
+        | Error::TaggedEnumMismatch { .. }
+        | Error::TaggedStructFieldName { .. } => {
+            "tags are not supported: quote a value that starts with `!`".to_owned()
+        }
+        Error::NonFiniteFloat { .. } => "the number is not finite".to_owned(),
+        Error::QuotingRequired { .. } => "the value must be quoted".to_owned(),
+        error => DefaultMessageFormatter.format_message(error).into_owned(),
+    }
+}
+
+/// What is in the place of the expected value, with a comma after it.
+fn found(unexpected: &str, names: &Names) -> String {
+    if secrets::may_hold(names) {
+        return String::new();
+    }
+    let text = unexpected.strip_prefix("string \"").and_then(|text| text.strip_suffix('"'));
+    match text {
+        Some(text) => format!("string \"{}\", ", excerpt(text)),
+        None => format!("{}, ", excerpt(unexpected)),
+    }
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use indexmap::IndexMap;
 use serde_saphyr::Location;
 
+use crate::secret::{HIDDEN, excerpt_of_path};
+
 /// One error per line: by file or variable, and by place in it.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(IndexMap<PathBuf, Vec<(Location, String)>>);
@@ -21,17 +23,27 @@ impl Errors {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// Hides these texts in all messages.
+    pub(super) fn hide(&mut self, secrets: &[String]) {
+        for (_, message) in self.0.values_mut().flatten() {
+            for secret in secrets {
+                *message = message.replace(secret, HIDDEN);
+            }
+        }
+    }
 }
 
 impl Display for Errors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
         for (file, errors) in &self.0 {
+            let file = excerpt_of_path(file);
             let mut errors: Vec<_> = errors.iter().collect();
             errors.sort_by_key(|(at, _)| (at.line(), at.column()));
             lines.extend(errors.into_iter().map(|(at, message)| match *at {
-                Location::UNKNOWN => format!("{}: {message}", file.display()),
-                at => format!("{}:{}:{}: {message}", file.display(), at.line(), at.column()),
+                Location::UNKNOWN => format!("{file}: {message}"),
+                at => format!("{file}:{}:{}: {message}", at.line(), at.column()),
             }));
         }
         f.write_str(&lines.join("\n"))

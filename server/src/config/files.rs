@@ -5,6 +5,8 @@ use std::{fs, io};
 
 use sha2::{Digest, Sha256};
 
+use crate::secret::excerpt_of_path;
+
 /// The files that were read, and what was in them.
 #[derive(Debug)]
 pub(crate) struct Read {
@@ -74,14 +76,14 @@ pub(super) fn files_at(path: &Path) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     add_files(path, &mut files)?;
     if files.is_empty() {
-        return Err(format!("{}: no file ends with .yaml or .yml", path.display()));
+        return Err(format!("{}: no file ends with .yaml or .yml", excerpt_of_path(path)));
     }
     files.sort();
     Ok(files)
 }
 
 fn add_files(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
-    let error = |error: io::Error| format!("{}: {error}", directory.display());
+    let error = |error: io::Error| format!("{}: {error}", excerpt_of_path(directory));
     for entry in fs::read_dir(directory).map_err(error)? {
         let entry = entry.map_err(error)?;
         let (path, name) = (entry.path(), entry.file_name());
@@ -97,7 +99,7 @@ fn add_files(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
         } else {
             return Err(format!(
                 "{}: only files that end with .yaml or .yml are read: rename it, or move it elsewhere",
-                path.display()
+                excerpt_of_path(&path)
             ));
         }
     }

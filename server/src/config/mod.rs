@@ -6,6 +6,7 @@ mod files;
 mod lenient;
 mod places;
 mod reader;
+mod secrets;
 mod source;
 
 use std::collections::BTreeSet;

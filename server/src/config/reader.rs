@@ -14,11 +14,13 @@ use sha2::{Digest, Sha256};
 use super::document::Document;
 use super::files::{Files, files_at};
 use super::places::Places;
+use super::secrets;
 use super::source::{Origin, Source};
 use super::{Config, Errors, Read};
 use crate::cli;
 use crate::domain::{DomainFile, Domains, Known};
 use crate::lists::Lists;
+use crate::secret::{excerpt, excerpt_of_path};
 use crate::settings::{Auth, Settings, StoreSettings, StoreTls, Tls};
 use crate::store;
 use crate::tls::{self, Certificate};
@@ -30,6 +32,8 @@ const FRACTION_HINT: &str = "; numbers are whole: 3/2s is 1.5 per second";
 pub(super) struct Reader {
     /// The file or variable with the settings, as errors name it.
     name: PathBuf,
+    /// The text of the settings.
+    text: String,
     files: Files,
     errors: Errors,
     places: Places,
@@ -41,6 +45,7 @@ impl Reader {
     pub(super) fn new(name: &Path) -> Self {
         Self {
             name: name.to_owned(),
+            text: String::new(),
             files: Files::default(),
             errors: Errors::default(),
             places: Places::new(name),
@@ -48,8 +53,11 @@ impl Reader {
         }
     }
 
-    pub(super) fn finish<T>(self, valid: Option<T>) -> (Read, Result<T, Errors>) {
+    pub(super) fn finish<T>(mut self, valid: Option<T>) -> (Read, Result<T, Errors>) {
         let valid = valid.filter(|_| self.errors.is_empty());
+        if !self.errors.is_empty() {
+            self.errors.hide(&secrets::secrets_in(&self.text));
+        }
         (self.files.into_read(), valid.ok_or(self.errors))
     }
 
@@ -59,21 +67,20 @@ impl Reader {
     }
 
     pub(super) fn settings(&mut self, source: &Source) -> Option<Settings> {
-        let document = match &source.origin {
-            Origin::Sample => Document::parse(SAMPLE),
-            Origin::Variable(text) => Document::parse(text),
+        self.text = match &source.origin {
+            Origin::Sample => SAMPLE.to_owned(),
+            Origin::Variable(text) => text.clone(),
             Origin::File(file) => {
                 self.files.watch(file.clone());
                 let text = self.files.read_text(file);
-                let text = text.map_err(|error| self.errors.add(file, Location::UNKNOWN, error));
-                Document::parse(&text.ok()?)
+                text.map_err(|error| self.errors.add(file, Location::UNKNOWN, error)).ok()?
             }
             Origin::Unclear { error, .. } => {
                 self.errors.add(&self.name, Location::UNKNOWN, error);
                 return None;
             }
         };
-        let Document { value, errors, fields, incomplete } = document;
+        let Document { value, errors, fields, incomplete } = Document::parse(&self.text);
         for (at, error) in errors {
             self.errors.add(&self.name, at, error);
         }
@@ -104,17 +111,26 @@ impl Reader {
         let tls = settings.tls.as_mut().map(|files| self.store_tls(files));
         let is_tls_valid = tls.as_ref().is_none_or(Option::is_some);
         if let Some(file) = &settings.password_file {
-            // Otherwise the first check would find out.
-            let password = store::password(file);
-            password
-                .map_err(|error| self.add_error("store.password_file", in_file(file, error)))
-                .ok()?;
+            self.password("store.password_file", file)?;
+        }
+        if let Some(file) = settings.sentinel.as_ref().and_then(|it| it.password_file.as_ref()) {
+            self.password("store.sentinel.password_file", file)?;
         }
         let store = store::open(settings, tls.flatten().as_ref());
         let store = store.map_err(|error| self.add_error(settings.servers(), error)).ok()?;
-        let prefix = settings.key_prefix.as_deref().map_or(Ok(()), store::check_prefix);
-        let prefix = prefix.map_err(|error| self.add_error("store.key_prefix", error));
-        Some(store).filter(|_| is_tls_valid && prefix.is_ok())
+        if let Some(prefix) = &settings.key_prefix
+            && let Err(error) = store::check_prefix(prefix)
+        {
+            self.add_error("store.key_prefix", quoting(error, prefix));
+            return None;
+        }
+        Some(store).filter(|_| is_tls_valid)
+    }
+
+    /// Reads a password, because otherwise the first check would find out.
+    fn password(&mut self, setting: &str, file: &Path) -> Option<String> {
+        let password = store::password(file);
+        password.map_err(|error| self.add_error(setting, of_path(setting, file, error))).ok()
     }
 
     fn store_tls(&mut self, files: &mut StoreTls) -> Option<TlsCertificates> {
@@ -169,7 +185,7 @@ impl Reader {
         self.files.watch(file.to_owned());
         let content = self.files.read(file).map_err(|error| error.to_string());
         let parsed = content.and_then(|content| Ok((parse(&content)?, content)));
-        parsed.map_err(|error| self.add_error(setting, in_file(file, error))).ok()
+        parsed.map_err(|error| self.add_error(setting, of_path(setting, file, error))).ok()
     }
 
     pub(super) fn limits(&mut self, settings: Settings) -> Option<Config> {
@@ -193,7 +209,8 @@ impl Reader {
         let is_complete = !self.is_incomplete("policies") && !self.is_incomplete("domains");
         for (setting, policy) in named.filter(|_| is_complete) {
             if policies.get(&policy.value).is_none() {
-                let message = format!("{setting}: there is no policy `{}`", policy.value);
+                let name = excerpt(&policy.value);
+                let message = format!("{setting}: there is no policy `{name}`");
                 self.errors.add(&self.name, policy.referenced, message);
             }
         }
@@ -221,7 +238,7 @@ impl Reader {
         let mut set = PolicySet::new();
         for (name, quotas) in &settings.policies {
             if set.get(&name.value).is_some() {
-                let message = format!("there is another policy `{}`", name.value);
+                let message = format!("there is another policy `{}`", excerpt(&name.value));
                 self.errors.add(&self.name, name.referenced, message);
             }
             let mut policy = Policy::new(name.value.clone());
@@ -231,7 +248,8 @@ impl Reader {
                     Err(error) => {
                         let is_fraction = text.value.contains('.');
                         let hint = if is_fraction { FRACTION_HINT } else { "" };
-                        self.errors.add(&self.name, text.referenced, format!("{error}{hint}"));
+                        let message = quoting(error, &text.value) + hint;
+                        self.errors.add(&self.name, text.referenced, message);
                     }
                 }
             }
@@ -240,7 +258,9 @@ impl Reader {
                 && (!quotas.is_empty() || self.is_incomplete("policies"));
             if !has_lost_all && let Err(error) = PolicySet::new().policy(policy.clone()).validate()
             {
-                self.errors.add(&self.name, name.referenced, error);
+                let names = quotas.keys().map(|quota| &quota.value).chain([&name.value]);
+                let message = names.fold(error.to_string(), |text, name| quoting(text, name));
+                self.errors.add(&self.name, name.referenced, message);
             }
             set = set.policy(policy);
         }
@@ -296,5 +316,22 @@ impl Reader {
 }
 
 fn in_file(file: &Path, error: impl Display) -> String {
-    format!("{}: {error}", file.display())
+    format!("{}: {error}", excerpt_of_path(file))
+}
+
+/// An error in the file of a setting. Its name stands for a path that may be a secret.
+fn of_path(setting: &str, file: &Path, error: impl Display) -> String {
+    match secrets::is_path_hidden(setting) {
+        true => format!("{setting}: {error} (it is the path of a file)"),
+        false => in_file(file, error),
+    }
+}
+
+/// An error of the library that quotes this text.
+fn quoting(error: impl Display, text: &str) -> String {
+    // An empty text is everywhere.
+    match text {
+        "" => error.to_string(),
+        text => error.to_string().replace(text, &excerpt(text)),
+    }
 }

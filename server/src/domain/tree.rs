@@ -10,6 +10,7 @@ use super::pattern::Pattern;
 use super::policy_name::{Path, policy_name};
 use super::{Known, Limit, Match, Rule, Unit};
 use crate::config::Errors;
+use crate::secret::excerpt;
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -205,7 +206,8 @@ fn rule(path: &Path<'_>, descriptor: &Descriptor, context: &mut Context<'_>) -> 
         }
         (None, Some(policy)) => {
             if known.policies.is_some_and(|policies| policies.get(&policy.value).is_none()) {
-                let message = format!("there is no policy `{}` in the settings", policy.value);
+                let name = excerpt(&policy.value);
+                let message = format!("there is no policy `{name}` in the settings");
                 error(policy.referenced, &message);
             }
             if shadow_mode {
@@ -233,7 +235,7 @@ fn rule(path: &Path<'_>, descriptor: &Descriptor, context: &mut Context<'_>) -> 
                     if parsed.is_none() {
                         let message = format!(
                             "invalid unit `{}`: write second, minute, hour, day, week, month or year",
-                            unit.value
+                            excerpt(&unit.value)
                         );
                         error(unit.referenced, &message);
                     }

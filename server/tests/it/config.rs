@@ -114,8 +114,8 @@ domains: [a.yaml, none.yaml, empty]
             "settings.yaml:10:13: invalid value: string \"soon\"",
             "settings.yaml:10:26: invalid value: string \"x\"",
             "settings.yaml:11:8: none.pem: No such file",
-            "settings.yaml:11:31: none.key: No such file",
-            "settings.yaml:12:10: admin.token is empty",
+            "settings.yaml:11:31: tls.key: No such file",
+            "settings.yaml:12:10: admin.token must have at least 16 bytes",
             "settings.yaml:13:21: `a b` is not the name of a header",
             "settings.yaml:13:42: auth.trusted_proxies: the trusted proxy `0.0.0.0/0`",
             "settings.yaml:13:60: `10.0.0.0/40` is neither",
@@ -528,11 +528,107 @@ fn a_directory_is_read_as_a_whole() {
 
 #[test]
 fn a_token_that_no_client_can_send_is_rejected() {
-    for token in ["s3cret\\n", "s3 cret", "t\u{f6}ken"] {
+    for token in ["s3cret-0123456789\\n", "s3cret 0123456789", "t\u{f6}ken-0123456789"] {
         let settings = format!("policies: {{ p: {{ q: 1/s }} }}\nadmin: {{ token: \"{token}\" }}");
         let expected = "settings.yaml:2:10: admin.token has a character that a header cannot carry";
         assert_errors(&settings, &[], &[expected]);
     }
+}
+
+/// In whatever way it is written, and wherever an alias repeats it. A reload shows and logs the same text.
+#[test]
+fn a_secret_in_the_wrong_form_or_place_is_not_in_any_error() {
+    let policies = "policies: { p: { q: 1/s } }";
+    let pem = "-----BEGIN PRIVATE KEY-----\n    s3cret-0123456789\n    -----END PRIVATE KEY-----";
+    for settings in [
+        "admin: { token:s3cret-0123456789 }",
+        "admin: { token=s3cret-0123456789 }",
+        "admin: { token s3cret-0123456789 }",
+        "admin: { token: [s3cret-0123456789] }",
+        "admin: { token: { s3cret-0123456789: x } }",
+        "admin: { token: !s3cret-0123456789 }",
+        "admin: { token: !s3cret-0123456789 x }",
+        "admin: { token: *s3cret-0123456789 }",
+        "admin: { token: &s3cret-0123456789 }",
+        "admin: { token: s3cret }",
+        "admin: s3cret-0123456789",
+        "admin: [s3cret-0123456789]",
+        "admin: token s3cret-0123456789",
+        "token:s3cret-0123456789",
+        "token:s3cret-0123456789: 1",
+        "policies: { token:s3cret-0123456789 }",
+        "policies: { token:s3cret-0123456789: { q: 1/s } }",
+        "policies: { p: { q: 'token:s3cret-0123456789' } }",
+        "policies: { p: { token:s3cret-0123456789: 1/s } }",
+        "auth: { policy: 'token:s3cret-0123456789' }",
+        "auth: { key_header: 'token:s3cret-0123456789' }",
+        "auth: { trusted_proxies: ['token:s3cret-0123456789'] }",
+        "checks: { failure_mode: token:s3cret-0123456789 }",
+        "checks: { timeout: token:s3cret-0123456789 }",
+        "checks: { timeout: s3cret-0123456789, timeout: 1s }\nadmin: { token: s3cret-0123456789 }",
+        "admin: { token: &t s3cret-0123456789 }\nauth: { policy: *t }",
+        "admin: { token: &t s3cret-0123456789 }\nauth: { key_header: *t, policy_header: *t }\nshadow: [*t]",
+        "admin: { token: &t s3cret-0123456789 }\nchecks: { timeout: *t, failure_mode: *t }",
+        "admin: { token: &t s3cret-0123456789 }\npolicies: { *t : 5, p: { q: *t } }",
+        "admin: { token: &t s3cret-0123456789 }\n*t : 5",
+        "admin: { token: &t s3cret-0123456789 }\ndomains: [*t]",
+        "admin: &a { token: s3cret-0123456789 }\nlimits: *a\nauth: *a",
+        "admin: &a { token: s3cret-0123456789, x: 1 }\nchecks: { <<: *a }",
+        "admin: { token: &t [s3cret-0123456789] }\nshadow: *t",
+        "store: s3cret-0123456789",
+        "store: { redis: s3cret-0123456789 }",
+        "store: { redis: [s3cret-0123456789] }",
+        "store: { redis: { s3cret-0123456789: x } }",
+        "store: { redis: 'redis://user:123?s3cret-0123456789@host' }",
+        "store: { redis:redis://:s3cret-0123456789@host }",
+        "store: { cluster: s3cret-0123456789 }",
+        "store: { cluster: { s3cret-0123456789: x } }",
+        "store: { cluster: [[s3cret-0123456789]] }",
+        "store: { cluster: ['redis://s3cret-0123456789:1/@host'] }",
+        "store: { redis: &u 'redis://:s3cret-0123456789@h' }\ndomains: [*u]\nshadow: [*u]",
+        "store: { sentinel: s3cret-0123456789 }",
+        "store: { sentinel: { urls: [s3cret-0123456789], primary: s3cret-0123456789, service: s } }",
+        "store: { sentinel: { urls: ['redis://a'], service: s, password_file: s3cret-0123456789 } }",
+        "store: { redis: 'redis://a', password_file: s3cret-0123456789 }",
+        "store: { redis: 'redis://a', password_file: [s3cret-0123456789] }",
+        "store: { redis: 'rediss://a', tls: { client: { certificate: Cargo.toml, key: s3cret-0123456789 } } }",
+        "store: { redis: 'redis://a', key_prefix: 'token: s3cret-0123456789' }",
+        "store: { redis: 'rediss://a', tls: { name: 'token: s3cret-0123456789' } }",
+        "store: { sentinel: { urls: ['redis://a'], service: 'token: s3cret-0123456789', x: 1 } }",
+        "store: { redis: 'redis://a', instances: 'token: s3cret-0123456789' }",
+        "listen: { grpc: 'token: s3cret-0123456789' }",
+        "domains: ['token: s3cret-0123456789', 'redis://:s3cret-0123456789@a']",
+        "allow: ['10.0.0.0/token: s3cret-0123456789', { s3cret-0123456789: x }]",
+        "tls: { certificate: Cargo.toml, key: s3cret-0123456789 }",
+        &format!("tls:\n  certificate: |\n    {pem}\n  key: |\n    {pem}"),
+        &format!("tls:\n  certificate: \"{pem}\"\n  key: \"{pem}\""),
+        &format!("store:\n  redis: rediss://a\n  tls:\n    ca: |\n     {pem}"),
+    ] {
+        let file = format!("{settings}\nfoo: 1\n");
+        let with_policies = [&file, policies].concat();
+        for text in [&file, &with_policies] {
+            let files = Files::new(&[("settings.yaml", text)]);
+            for output in [
+                check(&files.path("settings.yaml")),
+                check_env(&[("FLEETLIMIT_SETTINGS", text)]),
+                // Mistaken for the other variable.
+                check_env(&[("FLEETLIMIT_CONFIG", text)]),
+            ] {
+                let errors = String::from_utf8(output.stderr).unwrap();
+                assert!(!output.status.success() && !errors.is_empty(), "{text}");
+                assert!(!errors.contains("s3cret"), "{text}\n{errors}");
+            }
+        }
+    }
+    let errors = check_env(&[
+        ("FLEETLIMIT_SETTINGS", policies),
+        ("FLEETLIMIT_ADMIN_TOKEN", "s3cret"),
+        ("FLEETLIMIT_ADMIN_TOKEN:s3cret", "x"),
+        ("FLEETLIMIT_TIMEOUT", "token:s3cret"),
+        ("REDIS_URL", "redis://user:123?s3cret@host"),
+    ]);
+    let errors = String::from_utf8(errors.stderr).unwrap();
+    assert!(errors.lines().count() == 4 && !errors.contains("s3cret"), "{errors}");
 }
 
 #[test]
@@ -605,7 +701,7 @@ store:
         &[
             "settings.yaml:4:10: Cargo.toml: there is no certificate",
             "settings.yaml:4:36: none.pem: No such file",
-            "settings.yaml:4:59: none.key: No such file",
+            "settings.yaml:4:59: store.tls.client.key: No such file",
         ],
     );
     let files = Files::new(&[]);
@@ -649,13 +745,24 @@ store: {{ redis: 'rediss://a', key_prefix: 'a b', tls: {{ {client} }} }}"
 #[test]
 fn a_password_file_that_cannot_be_used_is_found_before_the_start() {
     for (store, error) in [
-        ("redis: 'redis://a', password_file: none", "30: none: No such file"),
-        ("redis: 'redis://a', password_file: /dev/null", "30: /dev/null: the file is empty"),
+        ("redis: 'redis://a', password_file: none", "30: store.password_file: No such file"),
+        (
+            "redis: 'redis://a', password_file: /dev/null",
+            "30: store.password_file: the file is empty",
+        ),
         (
             "redis: 'redis://:x@a', password_file: Cargo.toml",
             "10: store.password_file: remove the password from redis://a",
         ),
         ("password_file: Cargo.toml", "10: store.password_file: without Redis"),
+        (
+            "sentinel: { urls: ['redis://a'], service: s, password_file: none }",
+            "55: store.sentinel.password_file: No such file",
+        ),
+        (
+            "sentinel: { urls: ['redis://:x@a'], service: s, password_file: Cargo.toml }",
+            "10: store.sentinel.password_file: remove the password from redis://a",
+        ),
     ] {
         assert_errors(
             &format!("policies: {{ p: {{ q: 1/s }} }}\nstore: {{ {store} }}"),

@@ -91,7 +91,7 @@ async fn how_the_process_runs_can_be_set_by_environment() {
     let mut server = server(&format!(
         "policies: {{ p: {{ day: 1/day }} }}
 tls: {{ certificate: {certificate:?}, key: {key:?} }}
-admin: {{ token: s3cret }}
+admin: {{ token: s3cret-0123456789 }}
 shutdown: {{ delay: 1h }}"
     ));
     assert_eq!(status(server.admin("/api/status")).await, StatusCode::UNAUTHORIZED);
@@ -112,11 +112,18 @@ shutdown: {{ delay: 1h }}"
 
 #[tokio::test]
 async fn a_single_variable_overrides_the_settings() {
-    let settings = format!("{LISTEN}\nadmin: {{ token: a }}\npolicies: {{ p: {{ day: 1/day }} }}");
-    let env = [("FLEETLIMIT_SETTINGS", settings.as_str()), ("FLEETLIMIT_ADMIN_TOKEN", "b")];
+    let settings = format!(
+        "{LISTEN}\nadmin: {{ token: a-0123456789abcd }}\npolicies: {{ p: {{ day: 1/day }} }}"
+    );
+    let env = [
+        ("FLEETLIMIT_SETTINGS", settings.as_str()),
+        ("FLEETLIMIT_ADMIN_TOKEN", "b-0123456789abcd"),
+    ];
     let server = Server::with_env(&env);
     for (token, expected) in [("a", StatusCode::UNAUTHORIZED), ("b", StatusCode::OK)] {
-        let request = Client::new().get(server.admin("/api/status")).bearer_auth(token);
+        let request = Client::new()
+            .get(server.admin("/api/status"))
+            .bearer_auth(format!("{token}-0123456789abcd"));
         assert_eq!(request.send().await.unwrap().status(), expected);
     }
 }

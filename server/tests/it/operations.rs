@@ -128,7 +128,7 @@ async fn a_reload_lists_all_errors_also_those_of_what_needs_a_restart() {
     for expected in [
         "settings.yaml:2:17: invalid Redis URL",
         "settings.yaml:3:8: none.pem",
-        "settings.yaml:3:31: none.key",
+        "settings.yaml:3:31: tls.key: No such file",
         "settings.yaml:4:11: unknown field `foo`",
         "domain.yaml:2:28: unknown field `polcy`",
     ] {

@@ -14,7 +14,7 @@ use crate::common::{Redis, Server, request, until};
 
 const SETTINGS: &str = "
 policies: { search: { second: 5/s burst 10 }, login: { failures: 5/15min fixed } }
-admin: { token: s3cret }
+admin: { token: s3cret-0123456789 }
 deny: [foe]
 ";
 /// The names of keys, in WebDriver (W3C).
@@ -182,7 +182,7 @@ async fn the_page_shows_what_the_api_says() {
     until(async || browser.text("#state").await == "A token is needed.").await;
     let clear = "document.querySelector('#token').value = ''";
     browser.run(clear).await;
-    browser.press("#token", &format!("s3cret{ENTER}")).await;
+    browser.press("#token", &format!("s3cret-0123456789{ENTER}")).await;
     until(async || browser.text("#policies").await.starts_with("login")).await;
 
     // A key from a client, which must not become part of the page.
@@ -195,7 +195,8 @@ async fn the_page_shows_what_the_api_says() {
     assert_eq!(browser.run("return document.images.length").await, 0);
 
     let api = async || -> Value {
-        let request = Client::new().get(server.admin("/api/status")).bearer_auth("s3cret");
+        let request =
+            Client::new().get(server.admin("/api/status")).bearer_auth("s3cret-0123456789");
         request.send().await.unwrap().json().await.unwrap()
     };
     let status = api().await;
@@ -215,7 +216,7 @@ async fn the_page_shows_what_the_api_says() {
     .await;
 
     // All values are those of the API.
-    let block = Client::new().post(server.admin("/api/block")).bearer_auth("s3cret");
+    let block = Client::new().post(server.admin("/api/block")).bearer_auth("s3cret-0123456789");
     let body = json!({ "policy": "search", "key": "<b>eve", "seconds": 3_600 });
     assert!(block.json(&body).send().await.unwrap().status().is_success());
     until(async || {

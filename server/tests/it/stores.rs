@@ -483,3 +483,71 @@ async fn the_primary_of_sentinels_may_have_its_own_login() {
     ));
     until(async || is_decided(&server).await).await;
 }
+
+/// Others may do what the test itself does, but not what the store does.
+async fn admit_only_users_with_a_password(sentinel: &Sentinel) {
+    for n in 0..sentinel.urls().len() {
+        sentinel.sentinel(n).query::<()>(&["ACL", "SETUSER", "default", "-sentinel"]).await;
+    }
+    sentinel.primary().query::<()>(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]).await;
+}
+
+#[tokio::test]
+async fn passwords_of_sentinels_and_of_the_primary_rotate_in_files_of_their_own() {
+    let sentinel = Sentinel::start().await;
+    let set_password = async |server: &Redis, password: &str| {
+        let user = ["ACL", "SETUSER", "app", "on", "resetpass", password, "~*", "&*", "+@all"];
+        server.query::<()>(&user).await;
+    };
+    let set_passwords = async |of_sentinels: &str, of_primary: &str| {
+        for n in 0..sentinel.urls().len() {
+            set_password(sentinel.sentinel(n), of_sentinels).await;
+        }
+        set_password(sentinel.primary(), of_primary).await;
+    };
+    set_passwords(">sentinels-1", ">primary-1").await;
+    admit_only_users_with_a_password(&sentinel).await;
+    let files = Files::new(&[("sentinels", "sentinels-1\n"), ("primary", "primary-1\n")]);
+    let urls: Vec<_> =
+        sentinel.urls().iter().map(|url| url.replace("redis://", "redis://app@")).collect();
+    let server = Server::with_settings(&format!(
+        "store: {{ sentinel: {{ urls: {}, service: {}, password_file: {:?} }}, password_file: {:?} }}\n\
+         checks: {{ timeout: 4s, failure_mode: closed }}\npolicies: {{ a: {{ q: 900/s }} }}",
+        list(&urls),
+        sentinel.service_name(),
+        files.path("sentinels"),
+        files.path("primary"),
+    ));
+    until(async || is_decided(&server).await).await;
+    files.write("sentinels", "sentinels-2");
+    files.write("primary", "primary-2");
+    set_passwords(">sentinels-2", ">primary-2").await;
+    for n in 0..sentinel.urls().len() {
+        sentinel.sentinel(n).query::<()>(&["CLIENT", "KILL", "USER", "app"]).await;
+    }
+    sentinel.primary().query::<()>(&["CLIENT", "KILL", "USER", "app"]).await;
+    until(async || is_decided(&server).await).await;
+}
+
+/// As they do if there is one password for everything.
+#[tokio::test]
+async fn the_password_file_of_sentinels_is_that_of_the_primary_too_unless_that_has_another() {
+    let sentinel = Sentinel::start().await;
+    let user = ["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all"];
+    for n in 0..sentinel.urls().len() {
+        sentinel.sentinel(n).query::<()>(&user).await;
+    }
+    sentinel.primary().query::<()>(&user).await;
+    admit_only_users_with_a_password(&sentinel).await;
+    let files = Files::new(&[("password", "secret")]);
+    let urls: Vec<_> =
+        sentinel.urls().iter().map(|url| url.replace("redis://", "redis://app@")).collect();
+    let server = Server::with_settings(&format!(
+        "store: {{ sentinel: {{ urls: {}, service: {}, password_file: {:?} }} }}\n\
+         checks: {{ timeout: 4s, failure_mode: closed }}\npolicies: {{ a: {{ q: 900/s }} }}",
+        list(&urls),
+        sentinel.service_name(),
+        files.path("password"),
+    ));
+    until(async || is_decided(&server).await).await;
+}

@@ -93,7 +93,7 @@ async fn an_admin_port_that_others_can_reach_is_encrypted_too() {
     let trusted = files.issue_certificate("localhost");
     let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
     let settings = format!(
-        "policies: {{ day: {{ requests: 1/day }} }}\nadmin: {{ token: t0p }}\n\
+        "policies: {{ day: {{ requests: 1/day }} }}\nadmin: {{ token: t0p-0123456789ab }}\n\
          tls: {{ certificate: {certificate:?}, key: {key:?} }}"
     );
     for (address, is_encrypted) in [("0.0.0.0:0", true), ("127.0.0.1:0", false)] {

@@ -59,8 +59,9 @@ async fn a_flood_is_limited_by_envoy_even_if_all_checks_are_in_flight_at_once() 
         .await;
         server.signal("CONT");
         let statuses = flood.await.unwrap();
-        let counts = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].map(|s| count(&statuses, s));
-        assert_eq!(counts, [100, FLOOD - 100], "{settings}, stopped: {is_redis_stopped}");
+        // Others may get an error if the service accepts connections too slowly.
+        let denied = count(&statuses, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(denied, FLOOD - 100, "{settings}, stopped: {is_redis_stopped}");
     }
 }
 
@@ -114,6 +115,7 @@ limits: { connections_per_address: 200 }";
         let responses = join_all((0..600).map(|_| get(&gateway, None))).await;
         let statuses: Vec<_> = responses.iter().map(reqwest::Response::status).collect();
         let denied = count(&statuses, StatusCode::TOO_MANY_REQUESTS) + count(&statuses, failed);
-        assert_eq!((count(&statuses, StatusCode::OK), denied), (99, 501));
+        let admitted = count(&statuses, StatusCode::OK);
+        assert!(admitted <= 99 && admitted + denied == 600, "{admitted} and {denied}");
     }
 }

@@ -12,30 +12,28 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
 use axum::response::Response;
 use http::StatusCode;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, sleep_until};
 use tonic::Status;
 use tower::{Layer as _, Service, ServiceExt as _};
 use tower_http::timeout::TimeoutLayer;
 
-use crate::body_bytes::BodyBytes;
 use crate::header_timeout::HeaderTimeout;
+use crate::held_bytes::HeldBytes;
 use crate::requests::Requests;
 use crate::serve::Protocol;
 use crate::settings::Limits;
 
 /// How long a client may take to end the connection, in addition to the time for its requests.
 const END_MARGIN: Duration = Duration::from_secs(2);
-/// The bytes of incomplete bodies are at most those of this many requests of full size. Few are ever
-/// incomplete, because clients send a request at once.
-const INCOMPLETE_REQUESTS: usize = 4;
-/// Some clients send the end of a request on its own.
-const MIN_INCOMPLETE_BYTES: usize = 64 * 1_024;
+/// A connection may hold the bytes of this many requests of full size, or of this size if that is larger.
+const HELD_REQUESTS: usize = 64;
+const MIN_REQUEST_BYTES: usize = 64 * 1_024;
 
-/// What answers the requests of a connection.
+/// What answers the requests of a connection. It is always ready.
 pub(crate) trait Handler:
     Service<Request, Response = Response, Error = Infallible, Future: Send + 'static>
     + Clone
@@ -75,27 +73,26 @@ impl<H: Handler> Connection<H> {
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let Self { peer, handler, builder, protocol, limits, first_request_by } = self;
         let requests = Arc::new(Requests::default());
-        let most = limits.request_bytes.saturating_mul(INCOMPLETE_REQUESTS);
-        let bytes = BodyBytes::new(most.max(MIN_INCOMPLETE_BYTES));
-        let service = handler.map_request(move |mut request: Request<_>| {
-            request.extensions_mut().insert(ConnectInfo(peer));
-            request.map(|body| Body::new(bytes.count(body)))
-        });
+        let held = limits.request_bytes.max(MIN_REQUEST_BYTES).saturating_mul(HELD_REQUESTS);
+        let held = HeldBytes::new(held);
         let timeouts =
             TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, limits.request_timeout);
-        let service = timeouts.layer(service).map_response(move |response| match protocol {
+        let service = timeouts.layer(handler).map_response(move |response| match protocol {
             Protocol::Http1 => response,
             Protocol::Http2 => with_grpc_status(response),
         });
         let counted = requests.clone();
-        let service = service.map_future(move |response| {
+        // The handler gets a request as soon as its headers are read, so that it can drop what it does not need.
+        let service = service_fn(move |mut request: Request<_>| {
             let in_flight = counted.begin();
+            request.extensions_mut().insert(ConnectInfo(peer));
+            request.extensions_mut().insert(held.clone());
+            let response = service.clone().call(request.map(Body::new));
             async move {
                 let _in_flight = in_flight;
                 response.await
             }
         });
-        let service = TowerToHyperService::new(service);
         let stream = HeaderTimeout::new(stream, protocol, &limits, requests.clone());
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         tokio::select! {

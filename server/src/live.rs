@@ -67,7 +67,8 @@ pub(crate) struct Warnings {
     /// The causes for which `/auth` cannot check requests.
     pub(crate) unchecked: [Occasionally; Cause::COUNT],
     pub(crate) domain: Once,
-    pub(crate) descriptors: Once,
+    /// Too many descriptors, or entries of one.
+    pub(crate) parts: Once,
     pub(crate) denied_hits: Once,
     pub(crate) negative_hits: Once,
 }

@@ -25,6 +25,8 @@ const MIN_BUFFER: usize = 8 * 1_024;
 /// Of HTTP/2 (RFC 9113): the initial size, and the largest.
 const MIN_WINDOW: u32 = 65_535;
 const MAX_WINDOW: u32 = (1 << 31) - 1;
+/// Of a request over gRPC. What a gateway checks is in its body.
+const MAX_GRPC_HEADER_BYTES: u32 = 16 * 1_024;
 /// Delay after a failed `accept`, for example with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -124,7 +126,7 @@ fn builder(protocol: Protocol, limits: &Limits) -> auto::Builder<TokioExecutor> 
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams.get())
-        .max_header_list_size(limits.header_bytes)
+        .max_header_list_size(limits.header_bytes.min(MAX_GRPC_HEADER_BYTES))
         .initial_stream_window_size(window)
         .initial_connection_window_size(window.saturating_mul(4).min(MAX_WINDOW))
         .keep_alive_interval(PING_INTERVAL)

@@ -162,8 +162,9 @@ impl Settings {
             setting.clone_from(started_with);
             differs
         }
-        let descriptors = self.limits.descriptors;
+        let Limits { descriptors, entries, .. } = self.limits;
         self.limits.descriptors = started_with.limits.descriptors;
+        self.limits.entries = started_with.limits.entries;
         let restored = [
             ("listen", set(&mut self.listen, &started_with.listen)),
             ("store", set(&mut self.store, &started_with.store)),
@@ -173,6 +174,7 @@ impl Settings {
             ("admin", set(&mut self.admin, &started_with.admin)),
         ];
         self.limits.descriptors = descriptors;
+        self.limits.entries = entries;
         restored.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 }
@@ -346,6 +348,8 @@ pub(crate) struct Limits {
     pub(crate) request_bytes: usize,
     /// Descriptors in a request.
     pub(crate) descriptors: usize,
+    /// Entries in a descriptor.
+    pub(crate) entries: usize,
     /// The longest time from a request's header to its response.
     #[serde(with = "humantime_serde")]
     pub(crate) request_timeout: Duration,
@@ -375,6 +379,7 @@ impl Default for Limits {
             header_bytes: 64 * 1_024,
             request_bytes: 256 * 1_024,
             descriptors: 64,
+            entries: 64,
             request_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),

@@ -2,51 +2,27 @@
 //! passes all limits, so decoding must not fail because of them.
 
 use std::ascii;
+use std::borrow::Cow;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::google::protobuf::UInt64Value;
 use prost::Message;
 use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder};
-use tonic_prost::{ProstCodec, ProstEncoder};
 
-/// Decodes requests whatever the bytes of their texts.
-#[derive(Clone, Copy, Default)]
-pub(super) struct RateLimitCodec;
-
-pub(super) struct RequestDecoder;
-
-impl Codec for RateLimitCodec {
-    type Encode = RateLimitResponse;
-    type Decode = RateLimitRequest;
-    type Encoder = ProstEncoder<RateLimitResponse>;
-    type Decoder = RequestDecoder;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        ProstCodec::<RateLimitResponse, RateLimitRequest>::default().encoder()
-    }
-
-    fn decoder(&mut self) -> RequestDecoder {
-        RequestDecoder
-    }
-}
-
-impl Decoder for RequestDecoder {
-    type Item = RateLimitRequest;
-    type Error = Status;
-
-    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<RateLimitRequest>, Status> {
-        let message = source.copy_to_bytes(source.remaining());
-        RateLimitRequest::decode(message.clone())
-            .or_else(|_| OfBytes::decode(message).map(RateLimitRequest::from))
-            .map(Some)
-            .map_err(|error| Status::internal(error.to_string()))
-    }
+/// Decodes a request whatever the bytes of its texts.
+///
+/// # Errors
+///
+/// If it is not a request.
+pub(super) fn decode(message: Bytes) -> Result<RateLimitRequest, Status> {
+    RateLimitRequest::decode(message.clone())
+        .or_else(|_| OfBytes::decode(message).map(RateLimitRequest::from))
+        .map_err(|error| Status::internal(error.to_string()))
 }
 
 /// A request whose texts can be any bytes. On the wire there is no difference.
@@ -84,25 +60,32 @@ impl From<OfBytes> for RateLimitRequest {
     fn from(request: OfBytes) -> Self {
         let OfBytes { domain, descriptors, hits_addend } = request;
         let descriptors = descriptors.into_iter().map(Into::into).collect();
-        Self { domain: text(&domain), descriptors, hits_addend }
+        Self { domain: text(&domain).into(), descriptors, hits_addend }
     }
 }
 
 impl From<DescriptorOfBytes> for RateLimitDescriptor {
     fn from(descriptor: DescriptorOfBytes) -> Self {
         let DescriptorOfBytes { entries, limit, hits_addend, is_negative_hits } = descriptor;
-        let entry = |EntryOfBytes { key, value }| Entry { key: text(&key), value: text(&value) };
+        let entry = |EntryOfBytes { key, value }| Entry {
+            key: text(&key).into(),
+            value: text(&value).into(),
+        };
         let entries = entries.into_iter().map(entry).collect();
         Self { entries, limit, hits_addend, is_negative_hits }
     }
 }
 
 /// With `\xe9` for a byte that is not UTF-8. A value that has this text already is taken for the same.
-fn text(bytes: &[u8]) -> String {
-    bytes.utf8_chunks().fold(String::new(), |mut text, chunk| {
+pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = str::from_utf8(bytes) {
+        return text.into();
+    }
+    let escaped = bytes.utf8_chunks().fold(String::new(), |mut text, chunk| {
         text.push_str(chunk.valid());
         let invalid = chunk.invalid().iter();
         text.extend(invalid.flat_map(|byte| ascii::escape_default(*byte)).map(char::from));
         text
-    })
+    });
+    escaped.into()
 }

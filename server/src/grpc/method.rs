@@ -1,18 +1,33 @@
-//! The rate limit service's only method. Not tonic's generated server, because that has a codec of its own.
+//! The rate limit service's only method. Not tonic's generated server, because what a client can make the process
+//! hold is counted from the first bytes of a request to the last ones of its response.
 
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use tonic::server::Grpc;
+use bytes::{Bytes, BytesMut};
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code as OverallCode;
+use futures_util::stream;
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use prost::Message as _;
+use tonic::metadata::GRPC_CONTENT_TYPE;
 use tonic::{Code, Status};
-use tower::service_fn;
 
-use super::codec::RateLimitCodec;
+use super::codec::decode;
 use super::ratelimit::RateLimitService;
+use super::wire::{Counts, has_entry};
+use crate::held_bytes::{Charge, HeldBytes};
+use crate::lists::Listed;
+use crate::live::Active;
 use crate::telemetry;
+
+/// Before a message: a flag for compression, and its length.
+const PREFIX: usize = 5;
 
 #[derive(Clone)]
 pub(super) struct ShouldRateLimit {
@@ -40,17 +55,134 @@ impl ShouldRateLimit {
         Self { service: Arc::new(service), most_bytes }
     }
 
-    pub(super) async fn call(self, request: Request) -> Response {
-        let method = service_fn(|request: tonic::Request<RateLimitRequest>| async {
-            let response = self.service.should_rate_limit(request.into_inner()).await;
-            response.map(tonic::Response::new)
-        });
-        let grpc = Grpc::new(RateLimitCodec);
-        let mut grpc = grpc.apply_max_message_size_config(Some(self.most_bytes), None);
-        let mut code = CountedCode(Code::Cancelled);
-        let response = grpc.unary(method, request).await;
-        let status = Status::from_header_map(response.headers());
-        code.0 = status.map_or(Code::Ok, |status| status.code());
-        response.map(Body::new)
+    /// The rest of the request, such as its headers, is dropped before this is polled.
+    pub(super) fn call(
+        &self,
+        request: Request,
+        held: &HeldBytes,
+    ) -> impl Future<Output = Response> + use<> {
+        let (this, body, charge) = (self.clone(), request.into_body(), held.charge());
+        async move {
+            let mut code = CountedCode(Code::Cancelled);
+            match this.answer(body, charge).await {
+                Ok(message) => {
+                    code.0 = Code::Ok;
+                    response(message)
+                }
+                Err(status) => {
+                    code.0 = status.code();
+                    status.into_http()
+                }
+            }
+        }
     }
+
+    /// Returns the response with its prefix.
+    async fn answer(&self, body: Body, mut charge: Charge) -> Result<Bytes, Status> {
+        let message = read(body, self.most_bytes, &mut charge).await?;
+        let active = self.service.active();
+        let counts = Counts::of(&message);
+        let request = is_within(counts, &active)
+            .and_then(|()| charge.set(message.len() + counts.bytes()))
+            .and_then(|()| decode(message.clone()));
+        let response = match request {
+            Ok(request) => {
+                drop(message);
+                self.service.should_rate_limit(&active, &request).await?
+            }
+            Err(status) => denied(&active, &message).ok_or(status)?,
+        };
+        let message = with_prefix(&response)?;
+        charge.set(message.len())?;
+        Ok(charge.keep(message))
+    }
+}
+
+/// Reads the only message.
+async fn read(mut body: Body, most: usize, charge: &mut Charge) -> Result<Bytes, Status> {
+    let mut bytes = BytesMut::new();
+    let mut whole = None;
+    while let Some(frame) = body.frame().await.transpose().map_err(cancelled)? {
+        let Ok(data) = frame.into_data() else { continue };
+        bytes.extend_from_slice(&data);
+        if whole.is_none()
+            && let Some(&[flag, a, b, c, d]) = bytes.first_chunk::<PREFIX>()
+        {
+            if flag != 0 {
+                return Err(Status::unimplemented("compression is not supported"));
+            }
+            let length = u32::from_be_bytes([a, b, c, d]) as usize;
+            if length > most {
+                let message = format!("a request of {length} bytes, of at most {most}");
+                return Err(Status::out_of_range(message));
+            }
+            charge.set(length)?;
+            bytes.reserve((PREFIX + length).saturating_sub(bytes.len()));
+            whole = Some(PREFIX + length);
+        }
+        if whole.is_some_and(|whole| bytes.len() > whole) {
+            return Err(Status::internal("more than one message"));
+        }
+    }
+    if whole != Some(bytes.len()) {
+        return Err(Status::internal("the message is not complete"));
+    }
+    Ok(bytes.freeze().slice(PREFIX..))
+}
+
+/// The body of a request ends with an error if the client takes it back.
+fn cancelled(error: axum::Error) -> Status {
+    Status::cancelled(error.to_string())
+}
+
+/// Returns an error if the request has too many parts.
+fn is_within(counts: Counts, active: &Active) -> Result<(), Status> {
+    let limits = &active.settings.limits;
+    let numbers = [
+        ("descriptors", counts.descriptors, limits.descriptors),
+        ("entries", counts.most_entries, limits.entries),
+    ];
+    let Some((parts, many, most)) = numbers.into_iter().find(|(_, many, most)| many > most) else {
+        return Ok(());
+    };
+    if active.warnings.parts.is_first() {
+        tracing::warn!(
+            "a request has {many} {parts}, more than `limits.{parts}`, so it is not checked: raise the limit"
+        );
+    }
+    Err(Status::invalid_argument(format!("{many} {parts}, of at most {most}")))
+}
+
+/// A response for a request that is refused, and has an entry on the deny list. Gateways may let it pass otherwise.
+/// It has no statuses, because there may be very many descriptors.
+fn denied(active: &Active, message: &[u8]) -> Option<RateLimitResponse> {
+    let is_denied =
+        |key: &str, value: &str| active.lists.of_entry(key, value) == Some(Listed::Denied);
+    if !has_entry(message, is_denied) {
+        return None;
+    }
+    telemetry::overruled(Listed::Denied.list());
+    let overall_code = OverallCode::OverLimit.into();
+    Some(RateLimitResponse { overall_code, ..RateLimitResponse::default() })
+}
+
+fn with_prefix(response: &RateLimitResponse) -> Result<Bytes, Status> {
+    let length = response.encoded_len();
+    let prefix =
+        u32::try_from(length).map_err(|_| Status::internal("the response is too large"))?;
+    let mut bytes = Vec::with_capacity(PREFIX + length);
+    bytes.push(0);
+    bytes.extend(prefix.to_be_bytes());
+    response.encode(&mut bytes).map_err(|error| Status::internal(error.to_string()))?;
+    Ok(bytes.into())
+}
+
+fn response(message: Bytes) -> Response {
+    let trailers =
+        http::HeaderMap::from_iter([(Status::GRPC_STATUS, HeaderValue::from_static("0"))]);
+    let frames =
+        [Ok::<_, std::convert::Infallible>(Frame::data(message)), Ok(Frame::trailers(trailers))];
+    let mut response = Response::new(Body::new(StreamBody::new(stream::iter(frames))));
+    response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+    response
 }

@@ -11,6 +11,7 @@ mod ratelimit;
 mod reflection;
 mod services;
 mod status;
+mod wire;
 
 use std::sync::Arc;
 
@@ -24,14 +25,17 @@ use crate::settings::Limits;
 pub(crate) use health::Health;
 pub(crate) use services::Services;
 
+/// A request to the other services contains a name.
+const OTHER_MESSAGE_BYTES: usize = 4 * 1_024;
+
 /// Builds the rate limit, health and reflection services.
 pub(crate) async fn services(
     live: Arc<Live>,
     limits: &Limits,
 ) -> Result<(Services, Health), tonic_reflection::server::Error> {
-    // Each service has a limit of its own, of 4 MiB by default.
-    let most = limits.request_bytes;
-    let check = ShouldRateLimit::new(RateLimitService::new(live), most);
+    let check = ShouldRateLimit::new(RateLimitService::new(live), limits.request_bytes);
+    // Each service has a limit of its own, of 4 MiB by default, and reserves the memory for a message when it starts.
+    let most = limits.request_bytes.min(OTHER_MESSAGE_BYTES);
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let health_service = health_service.max_decoding_message_size(most);
     let reflection = reflection::builder().build_v1()?.max_decoding_message_size(most);

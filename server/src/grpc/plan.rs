@@ -36,15 +36,12 @@ pub(super) struct Override<'a> {
     pub(super) count_denied: Option<bool>,
 }
 
-/// For each descriptor of a request.
-///
-/// # Errors
-///
-/// If a limit of the request makes no sense.
+/// For each descriptor of a request. With the error of the first one whose limit makes no sense, to which then
+/// nothing applies.
 pub(super) fn plan<'a>(
     active: &'a Active,
     request: &'a RateLimitRequest,
-) -> Result<Vec<Planned<'a>>, Status> {
+) -> (Vec<Planned<'a>>, Option<Status>) {
     if !active.domains.has(&request.domain) {
         telemetry::unmatched("domain");
         if active.warnings.domain.is_first() {
@@ -55,19 +52,16 @@ pub(super) fn plan<'a>(
             );
         }
     }
-    let descriptors = request.descriptors.iter();
-    // Gateways may let a request pass that makes no sense.
-    let is_denied = || {
-        let mut listed = request.descriptors.iter().map(|descriptor| listed(active, descriptor));
-        listed.any(|listed| listed == Some(Listed::Denied))
+    let mut first_error = None;
+    let plan = |descriptor| {
+        plan_one(active, &request.domain, descriptor).unwrap_or_else(|error| {
+            first_error.get_or_insert(error);
+            Planned::Nothing
+        })
     };
-    let plan = |descriptor| match plan_one(active, &request.domain, descriptor) {
-        Err(_) if is_denied() => Ok(Planned::Nothing),
-        planned => planned,
-    };
-    let mut planned: Vec<_> = descriptors.map(plan).collect::<Result<_, _>>()?;
+    let mut planned: Vec<_> = request.descriptors.iter().map(plan).collect();
     drop_replaced(&mut planned);
-    Ok(planned)
+    (planned, first_error)
 }
 
 fn plan_one<'a>(

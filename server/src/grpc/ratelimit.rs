@@ -30,34 +30,42 @@ impl RateLimitService {
         Self { live }
     }
 
+    pub(super) fn active(&self) -> Arc<Active> {
+        self.live.active()
+    }
+
     /// Each descriptor is decided on its own, all of them at the same time. So one that is allowed is
     /// counted even if another one denies the request.
     ///
     /// If one is blocked, the others are not checked: a client that an operator denies must not use up limits
-    /// that it shares with others.
+    /// that it shares with others. Then it does not matter either whether the request makes sense, because gateways
+    /// may let one pass that does not.
     pub(super) async fn should_rate_limit(
         &self,
-        request: RateLimitRequest,
+        active: &Active,
+        request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, Status> {
-        let active = self.live.active();
-        validate(&request, &active)?;
-        let planned = plan(&active, &request)?;
+        let (planned, invalid) = plan(active, request);
+        let refusal = validate(request).err().or(invalid);
         let hits_addend = u64::from(request.hits_addend.max(1));
         let can_give_back = active.domains.has_negative_hits(&request.domain);
-        let steps = planned.iter().map(|planned| self.step(&active, planned));
+        let steps = planned.iter().map(|planned| self.step(active, planned));
         let steps: Vec<_> = steps.collect::<Result<_, _>>()?;
         let is_overruled = steps.iter().any(Step::is_blocked);
+        if !is_overruled && let Some(status) = refusal {
+            return Err(status);
+        }
         let finish = |(step, descriptor): (_, &RateLimitDescriptor)| {
             let count = descriptor.hits_addend.map_or(hits_addend, |hits| hits.value);
             let hits = match (descriptor.is_negative_hits, can_give_back) {
                 (false, _) => Hits { count, gives_back: false },
                 (true, true) => Hits { count, gives_back: true },
                 (true, false) => {
-                    refused_negative(&request, &active, count);
+                    refused_negative(request, active, count);
                     Hits { count: 0, gives_back: false }
                 }
             };
-            self.finish(&active, step, hits, is_overruled)
+            self.finish(active, step, hits, is_overruled)
         };
         let mut steps = steps.into_iter().zip(&request.descriptors);
         let outcomes = match (steps.len(), steps.next()) {
@@ -73,29 +81,18 @@ impl RateLimitService {
                 self.live.details.count(rule.label(), label, !outcome.would_be_denied());
             }
         }
-        Ok(response(&request, &outcomes, overall))
+        Ok(response(request, &outcomes, overall))
     }
 }
 
-fn validate(request: &RateLimitRequest, active: &Active) -> Result<(), Status> {
-    let max_descriptors = active.settings.limits.descriptors;
+fn validate(request: &RateLimitRequest) -> Result<(), Status> {
     if request.domain.is_empty() {
         return Err(Status::invalid_argument("the domain is empty"));
     }
-    match request.descriptors.len() {
-        0 => Err(Status::invalid_argument("there is no descriptor")),
-        many if many > max_descriptors => {
-            let message = format!("{many} descriptors, of at most {max_descriptors}");
-            if active.warnings.descriptors.is_first() {
-                tracing::warn!(
-                    domain = ?request.domain, descriptors = many,
-                    "a request has more descriptors than `limits.descriptors`, so it is not checked: raise the limit"
-                );
-            }
-            Err(Status::invalid_argument(message))
-        }
-        _ => Ok(()),
+    if request.descriptors.is_empty() {
+        return Err(Status::invalid_argument("there is no descriptor"));
     }
+    Ok(())
 }
 
 /// What is left to do for a descriptor.

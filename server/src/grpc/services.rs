@@ -6,12 +6,16 @@ use std::task::{Context, Poll};
 use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
-use axum::routing::future::RouteFuture;
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, Either};
+use futures_util::future::{BoxFuture, ready};
+use futures_util::{FutureExt as _, TryFutureExt as _};
+use tonic::Status;
 use tower::Service;
 
 use super::method::ShouldRateLimit;
+use crate::held_bytes::HeldBytes;
+
+/// The bytes that a request to another service holds: its headers, the buffers of its streams, and responses.
+const OTHER_BYTES: usize = 128 * 1_024;
 
 /// Checks do not pass through the router, to save a few percent of the processor time.
 #[derive(Clone)]
@@ -23,7 +27,7 @@ pub(crate) struct Services {
 impl Service<Request> for Services {
     type Response = Response;
     type Error = Infallible;
-    type Future = Either<BoxFuture<'static, Result<Response, Infallible>>, RouteFuture<Infallible>>;
+    type Future = BoxFuture<'static, Result<Response, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         // A router is always ready.
@@ -31,9 +35,20 @@ impl Service<Request> for Services {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        match request.uri().path() {
-            ShouldRateLimit::PATH => Either::Left(self.check.clone().call(request).map(Ok).boxed()),
-            _ => Either::Right(self.others.call(request)),
+        let Some(held) = request.extensions().get::<HeldBytes>().cloned() else {
+            return ready(Ok(Status::internal("not a connection").into_http())).boxed();
+        };
+        if request.uri().path() == ShouldRateLimit::PATH {
+            return self.check.call(request, &held).map(Ok).boxed();
+        }
+        let mut charge = held.charge();
+        match charge.set(OTHER_BYTES) {
+            Ok(()) => self
+                .others
+                .call(request)
+                .map_ok(|response| response.map(|body| charge.keep_body(body)))
+                .boxed(),
+            Err(status) => ready(Ok(status.into_http())).boxed(),
         }
     }
 }

@@ -718,12 +718,59 @@ descriptors:
     assert_eq!(overruled, expected);
 }
 
+/// Envoy lets a request pass that gets an error.
+#[tokio::test]
+async fn a_request_that_makes_no_sense_does_not_pass_the_deny_list_and_blocks() {
+    let settings = "deny: [foe, caf\u{e9}]\nlimits: { descriptors: 64, entries: 16 }";
+    let server = Server::with_domain(
+        "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 10 } }]",
+        settings,
+    );
+    let body = json!({ "policy": "d.user", "key": "blocked", "seconds": 3_600 });
+    let block = reqwest::Client::new().post(server.admin("/api/block")).json(&body);
+    assert!(block.send().await.unwrap().status().is_success());
+    let mut client = server.client().await;
+    for (denied, is_listed) in [("foe", true), ("caf\u{e9}", true), ("blocked", false)] {
+        let (friend, foe): (&[_], &[_]) = (&[("user", "friend")], &[("user", denied)]);
+        let mut no_unit = request("d", &[friend, foe]);
+        no_unit.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 99 });
+        let mut requests = vec![no_unit];
+        if is_listed {
+            requests.push(request("", &[friend, foe]));
+            requests.push(request("d", &[&vec![friend; 64][..], &[foe]].concat()));
+            requests.push(request("d", &[&[foe], &vec![friend; 64][..]].concat()));
+            requests.push(request("d", &[&[("a", "b"); 17], foe]));
+            requests.push(request("d", &[friend, &[&[("a", "b"); 16], foe].concat()]));
+        }
+        for request in requests {
+            let response = client.send(request.clone()).await.unwrap();
+            assert_eq!(code(&response), Code::OverLimit, "{denied} {request:?}");
+            // The same without the one that is denied.
+            let mut others = request;
+            for entry in others.descriptors.iter_mut().flat_map(|d| &mut d.entries) {
+                if entry.value == denied {
+                    entry.value = "friend".to_owned();
+                }
+            }
+            let status = client.send(others).await.unwrap_err();
+            assert_eq!(status.code(), GrpcCode::InvalidArgument);
+        }
+    }
+}
+
 #[tokio::test]
 async fn requests_that_make_no_sense_or_too_much_work_are_rejected() {
-    let server = Server::with_domain(BASIC, "limits: { descriptors: 3, request_bytes: 4096 }");
+    let server =
+        Server::with_domain(BASIC, "limits: { descriptors: 3, entries: 2, request_bytes: 4096 }");
     let mut client = server.client().await;
     let one: &[(&str, &str)] = &[("key2", "x")];
-    for invalid in [request("", &[one]), request("d", &[]), request("d", &[one; 4])] {
+    let three = &[one, one, one].concat()[..];
+    for invalid in [
+        request("", &[one]),
+        request("d", &[]),
+        request("d", &[one; 4]),
+        request("d", &[one, three]),
+    ] {
         let status = client.send(invalid).await.unwrap_err();
         assert_eq!(status.code(), GrpcCode::InvalidArgument);
     }

@@ -27,6 +27,9 @@ const MIN_WINDOW: u32 = 65_535;
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 /// Of a request over gRPC. What a gateway checks is in its body.
 const MAX_GRPC_HEADER_BYTES: u32 = 16 * 1_024;
+/// A gateway can cancel this many times all requests of a connection while the process does not run, and the
+/// connection is closed if there are more. Their headers are all in memory until the first one is accepted.
+const CANCELLED: u32 = 4;
 /// Delay after a failed `accept`, for example with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -122,10 +125,12 @@ fn builder(protocol: Protocol, limits: &Limits) -> auto::Builder<TokioExecutor> 
     // A request fits into a window.
     let window =
         u32::try_from(limits.request_bytes).unwrap_or(u32::MAX).clamp(MIN_WINDOW, MAX_WINDOW);
+    let cancelled = limits.streams.get().saturating_mul(CANCELLED);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams.get())
+        .max_pending_accept_reset_streams(cancelled as usize)
         .max_header_list_size(limits.header_bytes.min(MAX_GRPC_HEADER_BYTES))
         .initial_stream_window_size(window)
         .initial_connection_window_size(window.saturating_mul(4).min(MAX_WINDOW))

@@ -6,6 +6,7 @@ use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use prost::Message;
 use prost::bytes::{BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -57,6 +58,83 @@ async fn grpc_status(response: ResponseFuture) -> String {
         body.flow_control().release_capacity(data.unwrap().len()).unwrap();
     }
     status(&body.trailers().await.unwrap().unwrap()).unwrap()
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+
+/// The kind of the next frame, its stream, and its payload.
+async fn read_frame(stream: &mut TcpStream) -> (u8, u32, Vec<u8>) {
+    let read = async {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.expect("the connection stays open");
+        let [a, b, c, kind, _, id @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        stream.read_exact(&mut payload).await.expect("the connection stays open");
+        (kind, u32::from_be_bytes(id), payload)
+    };
+    timeout(PATIENCE, read).await.expect("no frame")
+}
+
+/// The frames of a check, with headers that are not compressed.
+fn check(stream: u32) -> Vec<u8> {
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    // POST over http, and the indices of :path, :authority and content-type.
+    let mut headers = vec![0x83, 0x86];
+    for (index, value) in [(&[4][..], path), (&[1], "server"), (&[15, 16], "application/grpc")] {
+        headers.extend(index);
+        headers.push(value.len() as u8);
+        headers.extend(value.bytes());
+    }
+    let message = request("d", &[&[("user", "ada")]]).encode_to_vec();
+    let body = [&[0, 0, 0, 0, message.len() as u8], &*message].concat();
+    [frame(HEADERS, 4, stream, &headers), frame(0, 1, stream, &body)].concat()
+}
+
+/// A gateway cancels its checks when they take too long, and sends others.
+#[tokio::test]
+async fn a_gateway_that_cancels_all_its_checks_keeps_its_connection() {
+    let server = Server::with_settings("policies: { a: { q: 9/s } }");
+    let mut stream = TcpStream::connect(server.grpc).await.unwrap();
+    let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    sent.extend(frame(SETTINGS, 0, 0, &[]));
+    stream.write_all(&sent).await.unwrap();
+    while read_frame(&mut stream).await.0 != WINDOW_UPDATE {}
+    let mut id = 1;
+    // The process does not run for a while, so it reads all of it at once.
+    server.signal("STOP");
+    for _ in 0..3 {
+        let ids: Vec<_> = (0..1_024).map(|n| id + 2 * n).collect();
+        for id in &ids {
+            stream.write_all(&check(*id)).await.unwrap();
+        }
+        for id in &ids {
+            let cancel = 8_u32.to_be_bytes();
+            stream.write_all(&frame(RST_STREAM, 0, *id, &cancel)).await.unwrap();
+        }
+        id += 2 * 1_024;
+    }
+    stream.write_all(&check(id)).await.unwrap();
+    server.signal("CONT");
+    let mut last = 0;
+    while last < id {
+        let (kind, id, payload) = read_frame(&mut stream).await;
+        assert_ne!(kind, GOAWAY, "{}", payload.escape_ascii());
+        if kind == HEADERS {
+            last = last.max(id);
+        }
+    }
 }
 
 /// Sends a request that does not end, and waits until the server gives up.

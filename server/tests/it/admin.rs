@@ -179,7 +179,7 @@ descriptors:
             "checks": { "timeout": "30ms", "failure_mode": "open", "cache_denials": "1s" },
             "limits": {
                 "connections": 4096, "streams": 1024, "header_bytes": 65536,
-                "request_bytes": 262144, "descriptors": 3, "request_timeout": "5s",
+                "request_bytes": 262144, "descriptors": 3, "entries": 64, "request_timeout": "5s",
                 "idle_timeout": "1m 15s", "handshake_timeout": "10s", "connections_per_address": null,
             },
             "shutdown": { "delay": "1s", "timeout": "10s" },

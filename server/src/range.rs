@@ -61,7 +61,11 @@ pub(crate) fn is_address(text: &str) -> bool {
             address.parse::<Ipv6Addr>().is_ok() && port.parse::<u16>().is_ok()
         })
     };
-    text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok() || is_unbracketed()
+    // `SocketAddr` has zones (`[fe80::1%1]:80`), and numbers can have a sign. `ClientIp` has neither.
+    !text.contains(['%', '+'])
+        && (text.parse::<IpAddr>().is_ok()
+            || text.parse::<SocketAddr>().is_ok()
+            || is_unbracketed())
 }
 
 impl FromStr for Range {
@@ -92,5 +96,61 @@ impl From<Range> for String {
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fleetlimit::resolve::ClientIp;
+    use fleetlimit::{KeyResolver, Resolution};
+
+    use super::*;
+
+    /// `/auth` accepts what counts as an address. If `ClientIp` did not, the client would be the gateway, and share a
+    /// limit with all others.
+    #[test]
+    fn what_counts_as_an_address_is_one_for_the_resolver() {
+        let gateway: SocketAddr = "192.0.2.1:80".parse().unwrap();
+        let client_ip = ClientIp::new(Vec::<String>::new()).unwrap().peers(["192.0.2.1"]).unwrap();
+        let addresses = [
+            "203.0.113.7",
+            "203.0.113.07",
+            "2001:db8::7",
+            "::",
+            "fe80::1",
+            "fe80::1%1",
+            "fe80::1%eth0",
+            "fe80::1%0",
+            "::ffff:203.0.113.7",
+            "64:ff9b::cb00:7107",
+            "2001:db8:1:2:3:4:5:6",
+            "+1.2.3.4",
+            "unknown",
+            "",
+        ];
+        let ports = [
+            "", ":", ":80", ":+80", ":-80", ":0", ":65535", ":65536", ":00080", "%1:80", ": 80",
+            ":8\t",
+        ];
+        let mut accepted = 0;
+        for address in addresses {
+            for host in [
+                address.to_owned(),
+                format!("[{address}]"),
+                format!("[{address}"),
+                format!("{address}]"),
+            ] {
+                for text in ports.map(|port| format!("{host}{port}")) {
+                    let (mut parts, ()) = http::Request::new(()).into_parts();
+                    parts.extensions.insert(gateway);
+                    parts.headers.insert("x-forwarded-for", text.parse().unwrap());
+                    let is_gateway =
+                        client_ip.resolve(&parts) == Resolution::Key("192.0.2.1".into());
+                    assert!(!is_address(&text) || !is_gateway, "{text}");
+                    accepted += usize::from(is_address(&text));
+                }
+            }
+        }
+        assert!(accepted > 40, "{accepted}");
     }
 }

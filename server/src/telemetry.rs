@@ -90,6 +90,8 @@ pub(crate) fn unmatched(reason: &'static str) {
 /// Hits that are not counted, because they are `denied` or the check has `failed`, or not given back, because they are
 /// `negative`.
 pub(crate) fn uncounted(reason: &'static str, hits: u64) {
+    // Otherwise a few requests would bring the counter back to 0.
+    let hits = hits.min(u32::MAX.into());
     metrics::counter!(UNCOUNTED, "reason" => reason).increment(hits);
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use fleetlimit::{Costs, Decision, Error, Key, Limiter};
+use fleetlimit::{Costs, Decision, Error, Key, Limiter, Source};
 use futures_util::future::join_all;
 use tonic::Status;
 
@@ -201,9 +201,13 @@ impl RateLimitService {
         };
         if !hits.gives_back {
             match &decided {
-                Some(Ok(decision)) if !decision.would_be_denied() => {}
                 Some(Err(_)) => hits.are_uncounted("failed"),
-                _ => Box::pin(self.denied(active, &check, hits)).await,
+                Some(Ok(decision)) if !decision.would_be_denied() => {
+                    if decision.source() == Source::FailureMode {
+                        hits.are_uncounted("failed");
+                    }
+                }
+                _ => Box::pin(self.denied(active, &check, hits, is_overruled)).await,
             }
         }
         match decided {
@@ -214,9 +218,10 @@ impl RateLimitService {
 
     /// Charges hits that are denied, if they may be reports of what has been used: those of a request with a limit of
     /// its own, which gateways send with the tokens of a response. A single hit is none, and once it is denied, nothing
-    /// is left that it could take.
-    async fn denied(&self, active: &Active, check: &Check<'_>, hits: Hits) {
-        let is_report = check.rule.is_none() && hits.count > 1;
+    /// is left that it could take. Nor is a request that is overruled, unless the configuration says so: the client
+    /// that an operator denies could use up what others share.
+    async fn denied(&self, active: &Active, check: &Check<'_>, hits: Hits, is_overruled: bool) {
+        let is_report = !is_overruled && check.rule.is_none() && hits.count > 1;
         if !check.count_denied.unwrap_or(is_report) {
             hits.are_uncounted("denied");
             if hits.count > 1

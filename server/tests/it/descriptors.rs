@@ -627,6 +627,51 @@ async fn hits_that_are_not_counted_are_seen_by_operators() {
     assert_eq!([logged("`count_denied`"), logged("`negative_hits`")], [1, 1], "{log:?}");
 }
 
+/// Otherwise whoever waits for `uncounted` would take an outage for a time in which everything was counted.
+#[tokio::test]
+async fn hits_that_pass_because_the_store_has_failed_are_uncounted() {
+    for failure_mode in ["open", "closed"] {
+        let server = Server::with_domain(
+            "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 9 } }]",
+            // Nothing listens there.
+            &format!(
+                "store: {{ redis: 'redis://127.0.0.1:1' }}\nchecks: {{ failure_mode: {failure_mode} }}"
+            ),
+        );
+        let mut client = server.client().await;
+        for hits in [1, 5] {
+            let mut request = request("d", &[&[("user", "ada")]]);
+            request.hits_addend = hits;
+            let allowed = client.send(request).await.map(|response| code(&response) == Code::Ok);
+            assert_eq!(allowed.unwrap_or_default(), failure_mode == "open");
+        }
+        let metrics = reqwest::get(server.admin("/metrics")).await.unwrap().text().await.unwrap();
+        let expected = "fleetlimit_server_uncounted_total{reason=\"failed\"} 5\n";
+        assert!(metrics.contains(expected), "{failure_mode}: {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn hostile_numbers_of_hits_do_not_make_a_metric_start_again() {
+    let server = Server::with_domain(
+        "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 9 } }]",
+        "",
+    );
+    let mut client = server.client().await;
+    let mut uncounted = Vec::new();
+    for value in [7, u64::MAX] {
+        let mut request = request("d", &[&[("user", "ada")]]);
+        request.descriptors[0].hits_addend = Some(UInt64Value { value });
+        request.descriptors[0].is_negative_hits = true;
+        client.send(request).await.unwrap();
+        let metrics = reqwest::get(server.admin("/metrics")).await.unwrap().text().await.unwrap();
+        let labels = "fleetlimit_server_uncounted_total{reason=\"negative\"} ";
+        let value = metrics.lines().find_map(|line| line.strip_prefix(labels)).unwrap();
+        uncounted.push(value.parse::<u64>().unwrap());
+    }
+    assert!(uncounted[0] == 7 && uncounted[1] > 7, "{uncounted:?}");
+}
+
 #[tokio::test]
 async fn clients_that_share_a_policy_cannot_use_up_the_permits_of_others() {
     let server = Server::with_domain(
@@ -709,12 +754,20 @@ descriptors:
     let (all, none): (&[_], &[_]) = (&[("all", "x")], &[("none", "x")]);
     let denied = client.send(request("d", &[all, none])).await.unwrap();
     assert_eq!((code(&denied), denied.statuses[0].limit_remaining), (Code::OverLimit, 9));
+    // Several hits against a limit of the request, which are a report if nobody is denied by an operator.
+    let limit = Some(RateLimitOverride { requests_per_unit: 10, unit: Unit::Year as i32 });
+    let mut shared = request("d", &[&[("shared", "x")], &[("remote_address", "203.0.113.66")]]);
+    shared.hits_addend = 5;
+    shared.descriptors[0].limit = limit;
+    assert_eq!(code(&client.send(shared.clone()).await.unwrap()), Code::OverLimit);
+    shared.descriptors.pop();
+    assert_eq!(client.send(shared).await.unwrap().statuses[0].limit_remaining, 5);
     // A limit of the request that makes no sense.
     let mut invalid = request("d", &[all, &[("remote_address", "203.0.113.66")]]);
     invalid.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 99 });
     assert_eq!(code(&client.send(invalid).await.unwrap()), Code::OverLimit);
     let overruled = server.overruled().await;
-    let expected = [("block", 2), ("deny", 2), ("zero", 1)].map(|(by, n)| (by.to_owned(), n));
+    let expected = [("block", 2), ("deny", 3), ("zero", 1)].map(|(by, n)| (by.to_owned(), n));
     assert_eq!(overruled, expected);
 }
 

@@ -14,6 +14,9 @@ use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy};
 use crate::telemetry;
 
+/// A line of the log has at most this many characters of a domain, which may be as long as a request.
+const MAX_LOGGED: usize = 100;
+
 /// What applies to a descriptor.
 pub(super) enum Planned<'a> {
     /// No limit of the configuration.
@@ -45,7 +48,7 @@ pub(super) fn plan<'a>(
     if !active.domains.has(&request.domain) {
         telemetry::unmatched("domain");
         if active.warnings.domain.is_first() {
-            let domain = &request.domain;
+            let domain = start_of(&request.domain);
             tracing::warn!(
                 ?domain,
                 "the configuration does not have this domain: nothing is limited"
@@ -62,6 +65,11 @@ pub(super) fn plan<'a>(
     let mut planned: Vec<_> = request.descriptors.iter().map(plan).collect();
     drop_replaced(&mut planned);
     (planned, first_error)
+}
+
+/// The start of a domain, for the log.
+pub(super) fn start_of(domain: &str) -> &str {
+    domain.char_indices().nth(MAX_LOGGED).map_or(domain, |(end, _)| &domain[..end])
 }
 
 fn plan_one<'a>(

@@ -12,7 +12,7 @@ use tonic::Status;
 use super::headers::headers;
 use super::metadata::metadata;
 use super::overall::{Overall, overall};
-use super::plan::{Override, Planned, plan};
+use super::plan::{Override, Planned, plan, start_of};
 use super::status::{Outcome, status};
 use crate::checker;
 use crate::domain::{Limit, Match, Rule, Unit};
@@ -265,7 +265,7 @@ fn refused_negative(request: &RateLimitRequest, active: &Active, hits: u64) {
     telemetry::uncounted("negative", hits);
     if active.warnings.negative_hits.is_first() {
         tracing::warn!(
-            domain = ?request.domain, hits,
+            domain = ?start_of(&request.domain), hits,
             "a request with `is_negative_hits` gives nothing back: set `negative_hits` of its domain to true if it may"
         );
     }

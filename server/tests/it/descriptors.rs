@@ -672,6 +672,23 @@ async fn hostile_numbers_of_hits_do_not_make_a_metric_start_again() {
     assert!(uncounted[0] == 7 && uncounted[1] > 7, "{uncounted:?}");
 }
 
+/// Each of these warnings is logged once, but a domain can have as many bytes as a request.
+#[tokio::test]
+async fn the_domain_of_a_request_does_not_fill_the_log() {
+    let server = Server::with_domain("domain: d\ndescriptors: []", "");
+    let mut client = server.client().await;
+    let domain = "\u{1b}".repeat(100_000);
+    let mut negative = request(&domain, &[&[("user", "ada")]]);
+    negative.descriptors[0].is_negative_hits = true;
+    client.send(negative).await.unwrap();
+    let entries: &[_] = &[("user", "ada")];
+    client.send(request(&domain, &[entries; 65])).await.unwrap_err();
+    server.signal("HUP");
+    let log = server.lines_until("configuration reloaded");
+    assert_eq!(log.iter().filter(|line| line.contains(" WARN ")).count(), 3, "{log:?}");
+    assert!(log.iter().all(|line| line.len() < 2_000), "{:?}", log.iter().map(String::len));
+}
+
 #[tokio::test]
 async fn clients_that_share_a_policy_cannot_use_up_the_permits_of_others() {
     let server = Server::with_domain(

@@ -1,9 +1,8 @@
 //! The configuration in use, and its limiters. A reload replaces it as a whole.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use fleetlimit::resolve::ClientIp;
@@ -14,15 +13,14 @@ use crate::config::{Config, Errors, Read, Service, Source};
 use crate::denied::Denied;
 use crate::details::Details;
 use crate::domain::{Domains, Unit};
-use crate::http::Cause;
 use crate::lists::Lists;
 use crate::settings::{Checks, FailureMode, Settings};
 use crate::telemetry;
 use crate::tls::Certificate;
+use crate::warnings::Warnings;
 
 /// Enough to reach most nodes of a cluster.
 const KEYS_OF_A_CLUSTER: usize = 16;
-const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What all requests share.
 pub(crate) struct Live {
@@ -59,50 +57,6 @@ pub(crate) struct Active {
     pub(crate) restart_needed: Vec<&'static str>,
     pub(crate) client_ip: ClientIp,
     pub(crate) warnings: Warnings,
-}
-
-/// What is logged once for each configuration, or at intervals, because anyone may send such requests.
-#[derive(Default)]
-pub(crate) struct Warnings {
-    /// The causes for which `/auth` cannot check requests.
-    pub(crate) unchecked: [Occasionally; Cause::COUNT],
-    pub(crate) domain: Once,
-    /// Too many descriptors, or entries of one.
-    pub(crate) parts: Once,
-    pub(crate) denied_hits: Once,
-    pub(crate) negative_hits: Once,
-}
-
-#[derive(Default)]
-pub(crate) struct Once(AtomicBool);
-
-impl Once {
-    pub(crate) fn is_first(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
-    }
-}
-
-/// A warning that is logged at most once a minute.
-#[derive(Default)]
-pub(crate) struct Occasionally(Mutex<Unlogged>);
-
-#[derive(Default)]
-struct Unlogged {
-    count: u64,
-    next_line: Option<Instant>,
-}
-
-impl Occasionally {
-    /// Adds an occurrence. Returns how many there were since the last line, if it is time for another.
-    pub(crate) fn add(&self, now: Instant) -> Option<u64> {
-        let mut unlogged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        unlogged.count += 1;
-        if unlogged.next_line.is_some_and(|next_line| now < next_line) {
-            return None;
-        }
-        unlogged.next_line = Some(now + WARNING_INTERVAL);
-        Some(std::mem::take(&mut unlogged.count))
-    }
 }
 
 #[derive(Clone)]
@@ -366,14 +320,6 @@ mod tests {
 
     use super::*;
     use crate::config::Origin;
-
-    #[test]
-    fn requests_that_cannot_be_checked_do_not_fill_the_log() {
-        let (warning, start) = (Occasionally::default(), Instant::now());
-        let add = |seconds| warning.add(start + Duration::from_secs(seconds));
-        assert_eq!([0, 0, 1, 59, 60, 61].map(add), [Some(1), None, None, None, Some(4), None]);
-        assert_eq!(add(1_000), Some(2));
-    }
 
     #[tokio::test]
     async fn a_file_that_is_written_in_steps_applies_only_when_it_is_complete() {

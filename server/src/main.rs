@@ -27,6 +27,7 @@ mod simulate;
 mod store;
 mod telemetry;
 mod tls;
+mod warnings;
 
 use std::fmt::Display;
 use std::process::ExitCode;

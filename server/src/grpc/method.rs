@@ -25,6 +25,7 @@ use crate::held_bytes::{Charge, HeldBytes};
 use crate::lists::Listed;
 use crate::live::Active;
 use crate::telemetry;
+use crate::warnings::Cause;
 
 /// Before a message: a flag for compression, and its length.
 const PREFIX: usize = 5;
@@ -145,8 +146,9 @@ fn is_within(counts: Counts, active: &Active) -> Result<(), Status> {
     let Some((parts, many, most)) = numbers.into_iter().find(|(_, many, most)| many > most) else {
         return Ok(());
     };
-    if active.warnings.parts.is_first() {
+    if let Some(count) = active.warnings.add(Cause::TooManyParts) {
         tracing::warn!(
+            count,
             "a request has {many} {parts}, more than `limits.{parts}`, so it is not checked: raise the limit"
         );
     }

@@ -13,6 +13,7 @@ use crate::domain::{Match, Rule, Unit};
 use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy};
 use crate::telemetry;
+use crate::warnings::Cause;
 
 /// A line of the log has at most this many characters of a domain, which may be as long as a request.
 const MAX_LOGGED: usize = 100;
@@ -47,10 +48,11 @@ pub(super) fn plan<'a>(
 ) -> (Vec<Planned<'a>>, Option<Status>) {
     if !active.domains.has(&request.domain) {
         telemetry::unmatched("domain");
-        if active.warnings.domain.is_first() {
+        if let Some(count) = active.warnings.add(Cause::UnknownDomain) {
             let domain = start_of(&request.domain);
             tracing::warn!(
                 ?domain,
+                count,
                 "the configuration does not have this domain: nothing is limited"
             );
         }

@@ -20,6 +20,7 @@ use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy, Live};
 use crate::settings::FailureMode;
 use crate::telemetry;
+use crate::warnings::Cause;
 
 pub(crate) struct RateLimitService {
     live: Arc<Live>,
@@ -226,9 +227,10 @@ impl RateLimitService {
             hits.are_uncounted("denied");
             if hits.count > 1
                 && check.count_denied.is_none()
-                && active.warnings.denied_hits.is_first()
+                && let Some(count) = active.warnings.add(Cause::DeniedHits)
             {
                 tracing::warn!(
+                    count,
                     policy = check.policy.name(),
                     hits = hits.count,
                     "a request of several hits is denied, and they are not counted: set `count_denied` of its \
@@ -263,9 +265,9 @@ fn never<'a>(rule: Option<&'a Rule>, permits: u32, unit: Unit) -> Step<'a> {
 
 fn refused_negative(request: &RateLimitRequest, active: &Active, hits: u64) {
     telemetry::uncounted("negative", hits);
-    if active.warnings.negative_hits.is_first() {
+    if let Some(count) = active.warnings.add(Cause::NegativeHits) {
         tracing::warn!(
-            domain = ?start_of(&request.domain), hits,
+            count, domain = ?start_of(&request.domain), hits,
             "a request with `is_negative_hits` gives nothing back: set `negative_hits` of its domain to true if it may"
         );
     }

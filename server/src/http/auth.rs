@@ -16,13 +16,14 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Deserialize;
 
 use super::problem;
-use super::unchecked::{Cause, Unchecked};
+use super::unchecked::Unchecked;
 use crate::checker::{self, Answer};
 use crate::lists::Listed;
 use crate::live::{Active, Live};
 use crate::range::{Range, is_address};
 use crate::settings::{Auth, HeaderOption};
 use crate::telemetry;
+use crate::warnings::Cause;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 const X_FORWARDED_URI: &str = "x-forwarded-uri";

@@ -19,7 +19,6 @@ pub(crate) use body::Body;
 pub(crate) use costs::costs;
 pub(crate) use decision_json::DecisionJson;
 pub(crate) use problem::{problem, unknown_policy};
-pub(crate) use unchecked::Cause;
 
 pub(crate) fn router(live: Arc<Live>) -> Router {
     Router::new()

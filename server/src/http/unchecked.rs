@@ -1,33 +1,16 @@
 //! Why `/auth` cannot check a request. Gateways pass its response on to their clients, so only the log says why.
 
 use std::fmt::Display;
-use std::time::Instant;
 
 use axum::response::Response;
 use http::StatusCode;
 
 use super::problem;
 use crate::live::Active;
+use crate::warnings::Cause;
 
 /// A line of the log has at most this many characters of a reason, which may be text of a client.
 const MAX_REASON: usize = 300;
-
-/// The causes, each of which is logged at intervals, so that none hides another.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Cause {
-    Caller,
-    ClientQuery,
-    Parameters,
-    NoPolicy,
-    PolicyHeader,
-    UnknownPolicy,
-    KeyHeader,
-    Address,
-}
-
-impl Cause {
-    pub(crate) const COUNT: usize = Self::Address as usize + 1;
-}
 
 #[derive(Debug)]
 pub(super) struct Unchecked {
@@ -44,7 +27,7 @@ impl Unchecked {
         let Self { cause, reason } = self;
         let shown = |c: char| if c.is_control() { ' ' } else { c };
         let reason: String = reason.chars().take(MAX_REASON).map(shown).collect();
-        match active.warnings.unchecked[cause as usize].add(Instant::now()) {
+        match active.warnings.add(cause) {
             Some(count) => tracing::warn!(count, "/auth cannot check requests: {reason}"),
             None => tracing::debug!("/auth cannot check a request: {reason}"),
         }

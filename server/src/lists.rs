@@ -89,7 +89,8 @@ impl Lists {
         let network = str::from_utf8(key.as_bytes()).ok().and_then(Range::network)?;
         let is_of_a_client = match network {
             IpNet::V4(network) => network.prefix_len() >= self.ipv4_prefix,
-            IpNet::V6(network) => network.prefix_len() >= self.ipv6_prefix,
+            // Also the /64 of a descriptor, if `/auth` tells smaller networks apart.
+            IpNet::V6(network) => network.prefix_len() >= self.ipv6_prefix.min(64),
         };
         if self.deny.has(network) || is_of_a_client && self.deny.has_part_of(network) {
             return Some(Listed::Denied);
@@ -214,6 +215,8 @@ mod tests {
             (32, 64, "2001:db8:1::/56", false),
             (32, 56, "2001:db8:1::/56", true),
             (32, 128, "2001:db8:1:2::7", true),
+            (32, 128, "2001:db8:1:2::/64", true),
+            (32, 128, "2001:db8:1::/56", false),
             (32, 128, "2001:db8:1:2::8", false),
             (32, 64, "203.0.113.66", true),
             (32, 64, "203.0.113.0/24", false),

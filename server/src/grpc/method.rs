@@ -15,6 +15,7 @@ use http::header::CONTENT_TYPE;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use prost::Message as _;
+use tokio::sync::Semaphore;
 use tonic::metadata::GRPC_CONTENT_TYPE;
 use tonic::{Code, Status};
 
@@ -29,12 +30,16 @@ use crate::warnings::Cause;
 
 /// Before a message: a flag for compression, and its length.
 const PREFIX: usize = 5;
+/// The bytes of a message that takes long to decode, compared with a check.
+const LARGE: usize = 16 * 1_024;
 
 #[derive(Clone)]
 pub(super) struct ShouldRateLimit {
     service: Arc<RateLimitService>,
     /// Of a request.
     most_bytes: usize,
+    /// Large messages are decoded one at a time, so that other requests do not wait for all of them.
+    large: Arc<Semaphore>,
 }
 
 /// How a request ends. Gateways often let requests pass whose checks fail, so operators have to see that, also
@@ -53,7 +58,7 @@ impl ShouldRateLimit {
     pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
     pub(super) fn new(service: RateLimitService, most_bytes: usize) -> Self {
-        Self { service: Arc::new(service), most_bytes }
+        Self { service: Arc::new(service), most_bytes, large: Arc::new(Semaphore::new(1)) }
     }
 
     /// The rest of the request, such as its headers, is dropped before this is polled.
@@ -81,6 +86,10 @@ impl ShouldRateLimit {
     /// Returns the response with its prefix.
     async fn answer(&self, body: Body, mut charge: Charge) -> Result<Bytes, Status> {
         let message = read(body, self.most_bytes, &mut charge).await?;
+        let turn = match message.len() {
+            LARGE.. => self.large.acquire().await.ok(),
+            _ => None,
+        };
         let active = self.service.active();
         let counts = Counts::of(&message);
         let request = is_within(counts, &active)
@@ -88,7 +97,7 @@ impl ShouldRateLimit {
             .and_then(|()| decode(message.clone()));
         let response = match request {
             Ok(request) => {
-                drop(message);
+                drop((message, turn));
                 self.service.should_rate_limit(&active, &request).await?
             }
             Err(status) => denied(&active, &message).ok_or(status)?,

@@ -15,6 +15,7 @@ mod gateways;
 mod hostile_redis;
 mod http;
 mod http2;
+mod large_messages;
 mod memory;
 mod nginx;
 mod operations;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -43,8 +44,15 @@ pub(crate) fn check(source: &Source) -> Result<usize, Errors> {
 /// # Errors
 ///
 /// If the configuration is invalid, or a port is in use.
-#[tokio::main]
-pub(crate) async fn run(source: Source) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(source: Source) -> Result<(), Box<dyn Error>> {
+    let runtime = Runtime::new()?;
+    let result = runtime.block_on(serve(source));
+    // A reload may be reading a file from a volume that does not answer.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     // Before the first limiter, which looks for the recorder.
     let prometheus = telemetry::init_metrics()?;
     let is_sample = matches!(source.origin, Origin::Sample);

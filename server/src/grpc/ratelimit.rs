@@ -185,7 +185,12 @@ impl RateLimitService {
         is_overruled: bool,
     ) -> Outcome<'a> {
         let check = match step {
-            Step::Settled(outcome) => return outcome,
+            Step::Settled(outcome) => {
+                if matches!(outcome, Outcome::Blocked(_)) && !hits.gives_back {
+                    hits.are_uncounted("denied");
+                }
+                return outcome;
+            }
             Step::Check(check) => check,
         };
         let rule = check.rule;

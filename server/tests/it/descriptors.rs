@@ -594,7 +594,7 @@ async fn hits_that_are_not_counted_are_seen_by_operators() {
         "domain: d\ndescriptors:\n\
          - { key: user, rate_limit: { unit: year, requests_per_unit: 9 } }\n\
          - { key: none, count_denied: false, rate_limit: { unit: year, requests_per_unit: 9 } }",
-        "",
+        "deny: [203.0.113.66]",
     );
     let mut client = server.client().await;
     let mut send = async |key: &str, hits: u32, gives_back: bool| {
@@ -604,6 +604,9 @@ async fn hits_that_are_not_counted_are_seen_by_operators() {
         code(&client.send(request).await.unwrap())
     };
     assert_eq!(send("none", 10, false).await, Code::OverLimit);
+    let mut listed = request("d", &[&[("remote_address", "203.0.113.66")]]);
+    listed.hits_addend = 3;
+    assert_eq!(code(&server.client().await.send(listed).await.unwrap()), Code::OverLimit);
     for _ in 0..2 {
         assert_eq!(send("user", 20, false).await, Code::OverLimit);
     }
@@ -619,7 +622,7 @@ async fn hits_that_are_not_counted_are_seen_by_operators() {
         let line = metrics.lines().find_map(|line| line.strip_prefix(&labels));
         line.map(|value| value.parse::<u64>().unwrap())
     };
-    assert_eq!([uncounted("denied"), uncounted("negative")], [Some(50), Some(7)], "{metrics}");
+    assert_eq!([uncounted("denied"), uncounted("negative")], [Some(53), Some(7)], "{metrics}");
     server.signal("HUP");
     let log = server.lines_until("configuration reloaded");
     // Each once, and not if the configuration says it.

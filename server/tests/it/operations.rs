@@ -1,7 +1,9 @@
 //! Reloads, hostile clients, and the end of the process.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
@@ -474,4 +476,24 @@ descriptors:
     let end = server.memory();
     // Without a bound it is 11 MB more.
     assert!(end < after_a_quarter + 4_000_000, "from {after_a_quarter} to {end} bytes");
+}
+
+/// As on a volume that does not answer.
+#[tokio::test]
+async fn a_file_that_blocks_its_reader_does_not_keep_the_process_from_ending() {
+    let mut server = Server::with_settings("policies: { p: { q: 1/s } }");
+    let settings = server.files().path("settings.yaml");
+    std::fs::remove_file(&settings).unwrap();
+    assert!(Command::new("mkfifo").arg(&settings).status().unwrap().success());
+    // Someone could still write to it.
+    let _writer = File::options().read(true).write(true).open(&settings).unwrap();
+    server.signal("HUP");
+    let files = format!("/proc/{}/fd", server.pid());
+    until(async || {
+        let mut open = std::fs::read_dir(&files).unwrap().flatten();
+        open.any(|file| std::fs::read_link(file.path()).is_ok_and(|path| path == settings))
+    })
+    .await;
+    server.signal("TERM");
+    assert!(server.ends().await);
 }

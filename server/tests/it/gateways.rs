@@ -3,6 +3,7 @@
 
 mod flood;
 mod hostile;
+mod stall;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

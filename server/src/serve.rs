@@ -25,8 +25,6 @@ const MIN_BUFFER: usize = 8 * 1_024;
 /// Of HTTP/2 (RFC 9113): the initial size, and the largest.
 const MIN_WINDOW: u32 = 65_535;
 const MAX_WINDOW: u32 = (1 << 31) - 1;
-/// Of a request over gRPC. What a gateway checks is in its body.
-const MAX_GRPC_HEADER_BYTES: u32 = 16 * 1_024;
 /// A gateway can cancel this many times all requests of a connection while the process does not run, and the
 /// connection is closed if there are more. Their headers are all in memory until the first one is accepted.
 const CANCELLED: u32 = 4;
@@ -131,7 +129,7 @@ fn builder(protocol: Protocol, limits: &Limits) -> auto::Builder<TokioExecutor> 
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams.get())
         .max_pending_accept_reset_streams(cancelled as usize)
-        .max_header_list_size(limits.header_bytes.min(MAX_GRPC_HEADER_BYTES))
+        .max_header_list_size(limits.header_bytes)
         .initial_stream_window_size(window)
         .initial_connection_window_size(window.saturating_mul(4).min(MAX_WINDOW))
         .keep_alive_interval(PING_INTERVAL)

@@ -1,5 +1,6 @@
 //! Requests over HTTP/2 that are begun and not finished.
 
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use h2::client::{ResponseFuture, SendRequest};
@@ -233,4 +234,20 @@ shutdown: { timeout: 60s }
     assert_eq!(grpc_status(half).await, "0");
     drop(requests);
     assert!(server.ends().await);
+}
+
+/// With tracing, Envoy sends the `tracestate` of a client along, and lets its requests pass whose checks fail.
+#[tokio::test]
+async fn a_client_cannot_make_its_check_fail_by_large_headers() {
+    let server = Server::with_domain(
+        "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 1 } }]",
+        "",
+    );
+    let mut client = server.client().await;
+    client.ask("d", &[("user", "ada")]).await;
+    let mut check = tonic::Request::new(request("d", &[&[("user", "ada")]]));
+    // Envoy accepts 60 KiB of headers.
+    check.metadata_mut().insert("tracestate", "x".repeat(60 * 1_024).parse().unwrap());
+    let response = client.0.should_rate_limit(check).await.unwrap();
+    assert_eq!(response.into_inner().overall_code(), Code::OverLimit);
 }

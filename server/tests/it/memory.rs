@@ -179,12 +179,9 @@ async fn responses_that_are_not_read_do_not_fill_the_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_do_not_fill_the_memory() {
     let body = Bytes::from_static(&[0, 0, 0]);
-    // As many as are allowed, and more. Each is a byte on the wire.
-    for headers in [450, 1_900] {
-        let hostile = Hostile { is_ended: false, headers, ..Hostile::new(body.clone()) };
-        // A connection of which no request is accepted would end while a busy machine sends the others.
-        assert_bounded(&server("limits: { handshake_timeout: 5m }"), &hostile).await;
-    }
+    // About as many as are allowed. Each is a byte on the wire.
+    let hostile = Hostile { is_ended: false, headers: 1_900, ..Hostile::new(body) };
+    assert_bounded(&server(""), &hostile).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

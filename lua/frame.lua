@@ -15,14 +15,14 @@
 -- Returns for each key what its checks found: the value; "" if there was none; "-" if it was corrupt,
 --         that is a value that no revision could have left, or a key without an expiry of which no
 --         check is charged (the checks find that all quotas are used up, which is written back); or
---         "!" and the text of an error, which affects only that key. If it holds another type, that is
---         replaced by a corrupt value. They are one string, because a
---         table takes the client longer: the time as "seconds microseconds ", and then what was
---         found, separated by commas. If a value is binary or a key failed, the reply is a table
---         instead, of what was found and then the time. From the value and the time the client
---         computes the decisions. For a single key the reply is never a table. In the short form it is
---         an integer, which takes both sides less time, if the level that the checks found is enough:
---         if the value has the rate of the quota, or is missing, and no run starts with a mark.
+--         "!" and the text of an error, which affects only that key. If the key holds another type, a
+--         corrupt value replaces it. They are one string, because a table takes the client longer: the
+--         time as "seconds microseconds ", and then what was found, separated by commas. If a
+--         value is binary or a key failed, the reply is a table instead, of what was found and then the
+--         time. From the value and the time the client computes the decisions. For a single key the
+--         reply is never a table. In the short form it is an integer, which takes both sides less time,
+--         if the level that the checks found is enough: if the value has the rate of the quota, or is
+--         missing, and no run starts with a mark.
 --
 -- At the time of the call each quota is a level between 0 and its capacity. It exceeds the capacity
 -- if a revision with a larger one wrote it. The form of the value (short.lua, packed.lua) reads and

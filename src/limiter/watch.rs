@@ -26,8 +26,8 @@ pub struct FileWatch {
 
 impl Limiters {
     /// Reads a file again whenever it changes, and [reloads](Self::reload) what `parse` makes of
-    /// it: when two reads with 200 ms between them find the same text, so a file that a program
-    /// is writing does not apply half. It also reads the file at first, in the background, and reloads it if its policies
+    /// it: when two reads with 200 ms between them find the same text, so no half of a file applies while
+    /// a program writes it. It also reads the file at first, in the background, and reloads it if its policies
     /// differ from the current set, so a change between your own reading and this call applies too.
     ///
     /// The outcome is logged, under the target `fleetlimit`: an `info` event after a reload, an

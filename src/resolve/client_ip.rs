@@ -113,8 +113,9 @@ impl ClientIp {
     /// # Security
     ///
     /// Every peer is trusted, unless you name them with [`peers`](Self::peers). Make sure that only the
-    /// proxies can connect, for example by a firewall: anyone else can claim any address. And every request has to pass the same number of proxies. If
-    /// some pass fewer, their clients can claim any address too.
+    /// proxies can connect, for example by a firewall: anyone else can claim any address. And every
+    /// request has to pass the same number of proxies. If some pass fewer, their clients can claim any
+    /// address too.
     ///
     /// # Errors
     ///

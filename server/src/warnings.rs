@@ -22,6 +22,7 @@ pub(crate) enum Cause {
     PolicyHeader,
     UnknownPolicy,
     KeyHeader,
+    /// The last one.
     Address,
 }
 

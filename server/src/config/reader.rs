@@ -8,6 +8,7 @@ use std::sync::Arc;
 use fleetlimit::resolve::ClientIp;
 use fleetlimit::{AnyStore, Policy, PolicySet, Quota};
 use redis::{ClientTlsConfig, TlsCertificates};
+use serde_json::Value;
 use serde_saphyr::Location;
 use sha2::{Digest, Sha256};
 
@@ -56,7 +57,8 @@ impl Reader {
     pub(super) fn finish<T>(mut self, valid: Option<T>) -> (Read, Result<T, Errors>) {
         let valid = valid.filter(|_| self.errors.is_empty());
         if !self.errors.is_empty() {
-            self.errors.hide(&secrets::secrets_in(&self.text));
+            let document = Document::<Value>::parse(&self.text).value.unwrap_or_default();
+            self.errors.hide(&secrets::secrets_in(&document));
         }
         (self.files.into_read(), valid.ok_or(self.errors))
     }

@@ -1,7 +1,6 @@
 //! Which fields of the settings hold secrets, and what is in them.
 
 use serde_json::Value;
-use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::lenient::Names;
 use crate::secret::RedisUrl;
@@ -35,15 +34,11 @@ pub(super) fn is_path_hidden(setting: &str) -> bool {
     SECRETS.contains(&setting) || KEYS.contains(&setting)
 }
 
-/// Returns the secrets in the text of settings, in whatever form they are given there. An alias can repeat them in
-/// any other field.
-pub(super) fn secrets_in(text: &str) -> Vec<String> {
-    let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
-    let document = serde_saphyr::from_str_with_options::<Value>(text, options);
-    let document = document.unwrap_or_default();
+/// Returns the secrets in settings, as texts or in other forms. An alias can repeat them in any other field.
+pub(super) fn secrets_in(document: &Value) -> Vec<String> {
     let mut secrets = Vec::new();
     for setting in SECRETS {
-        let value = setting.split('.').try_fold(&document, |value, name| value.get(name));
+        let value = setting.split('.').try_fold(document, |value, name| value.get(name));
         value.into_iter().for_each(|value| add_texts(value, &mut secrets));
     }
     // Those that contain others first.

@@ -94,7 +94,11 @@ impl ShouldRateLimit {
         let counts = Counts::of(&message);
         let request = is_within(counts, &active)
             .and_then(|()| charge.set(message.len() + counts.bytes()))
-            .and_then(|()| decode(message.clone()));
+            .and_then(|()| decode(message.clone()))
+            // Bytes that are not UTF-8 have become longer.
+            .and_then(|request| {
+                charge.set(request.encoded_len() + counts.bytes()).map(|()| request)
+            });
         let response = match request {
             Ok(request) => {
                 drop((message, turn));
@@ -103,8 +107,12 @@ impl ShouldRateLimit {
             Err(status) => denied(&active, &message).ok_or(status)?,
         };
         let message = with_prefix(&response)?;
-        charge.set(message.len())?;
-        Ok(charge.keep(message))
+        if charge.set(message.len()).is_ok() {
+            return Ok(charge.keep(message));
+        }
+        // An error instead of a denial would let the request pass.
+        let overall_code = response.overall_code;
+        with_prefix(&RateLimitResponse { overall_code, ..RateLimitResponse::default() })
     }
 }
 

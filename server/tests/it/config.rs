@@ -567,6 +567,7 @@ fn a_secret_in_the_wrong_form_or_place_is_not_in_any_error() {
         "checks: { timeout: token:s3cret-0123456789 }",
         "checks: { timeout: s3cret-0123456789, timeout: 1s }\nadmin: { token: s3cret-0123456789 }",
         "admin: { token: &t s3cret-0123456789 }\nauth: { policy: *t }",
+        "admin: { token: &t s3cret-0123456789 }\nauth: { policy: *t }\nlimits: { streams: !!int x }",
         "admin: { token: &t s3cret-0123456789 }\nauth: { key_header: *t, policy_header: *t }\nshadow: [*t]",
         "admin: { token: &t s3cret-0123456789 }\nchecks: { timeout: *t, failure_mode: *t }",
         "admin: { token: &t s3cret-0123456789 }\npolicies: { *t : 5, p: { q: *t } }",

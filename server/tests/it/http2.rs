@@ -113,20 +113,17 @@ async fn a_gateway_that_cancels_all_its_checks_keeps_its_connection() {
     stream.write_all(&sent).await.unwrap();
     while read_frame(&mut stream).await.0 != WINDOW_UPDATE {}
     let mut id = 1;
+    let mut burst = Vec::new();
     // The process does not run for a while, so it reads all of it at once.
     server.signal("STOP");
     for _ in 0..3 {
         let ids: Vec<_> = (0..1_024).map(|n| id + 2 * n).collect();
-        for id in &ids {
-            stream.write_all(&check(*id)).await.unwrap();
-        }
-        for id in &ids {
-            let cancel = 8_u32.to_be_bytes();
-            stream.write_all(&frame(RST_STREAM, 0, *id, &cancel)).await.unwrap();
-        }
+        ids.iter().for_each(|id| burst.extend(check(*id)));
+        ids.iter().for_each(|id| burst.extend(frame(RST_STREAM, 0, *id, &8_u32.to_be_bytes())));
         id += 2 * 1_024;
     }
-    stream.write_all(&check(id)).await.unwrap();
+    burst.extend(check(id));
+    timeout(PATIENCE, stream.write_all(&burst)).await.expect("no room for it").unwrap();
     server.signal("CONT");
     let mut last = 0;
     while last < id {

@@ -24,7 +24,7 @@ async fn large_messages_do_not_push_the_checks_of_other_gateways_into_local_mode
     let redis = Redis::start().await;
     let server = Server::with_domain(
         "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 1000000 } }]",
-        &format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 200ms }}", redis.url()),
+        &format!("store: {{ redis: '{}' }}\nchecks: {{ timeout: 1s }}", redis.url()),
     );
     let value = "x".repeat(50);
     // Entries of two bytes, descriptors of two bytes, and as many of both as are allowed.
@@ -56,6 +56,6 @@ async fn large_messages_do_not_push_the_checks_of_other_gateways_into_local_mode
         tokio::join!(flood, checks);
         let local = decided_locally(&server).await - before;
         println!("{local} of {CHECKS} were decided locally");
-        assert!(local <= 6, "{local} of {CHECKS} were decided locally");
+        assert_eq!(local, 0, "of {CHECKS}");
     }
 }

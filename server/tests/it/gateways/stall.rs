@@ -43,5 +43,5 @@ async fn a_stall_does_not_close_the_connections_of_envoy() {
     .await;
     server.signal("CONT");
     assert!(get().await.headers().contains_key("ratelimit"));
-    assert_eq!(connections(server.grpc.port()), before);
+    assert!(connections(server.grpc.port()).is_superset(&before));
 }

@@ -156,7 +156,6 @@ async fn a_call_with_many_policies_decides_each_by_its_own_numbers() {
         };
         oracles.into_iter().enumerate().map(limiter).collect::<Vec<_>>()
     });
-    server.query::<()>(&["RPUSH", "fleetlimit:{list}:policy-2:t2", "x"]).await;
     let cost = prop_oneof![3 => Just(1u64), 1 => 0..20u64];
     let bursts = prop::collection::vec((0..4usize, 0..3usize, cost), 1..200);
     let mut used = [[0; 3]; 4];
@@ -166,6 +165,10 @@ async fn a_call_with_many_policies_decides_each_by_its_own_numbers() {
         }
         let (limiters, oracles) = (&processes[round % 2], &revisions[round % 2]);
         let key = |key: usize| format!("{}-{key}", round / 6);
+        // The check replaces it.
+        let list = "fleetlimit:{list}:policy-2:t2";
+        server.command(&["DEL", list]).await;
+        server.command(&["RPUSH", list, "x"]).await;
         let list = start(limiters[2].check("list"));
         let check = |&(policy, n, cost): &(usize, usize, u64)| {
             start(limiters[policy].check_cost(key(n), cost))

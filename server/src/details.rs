@@ -48,10 +48,13 @@ impl Details {
 
     fn count_at(&self, now: Instant, policy: &str, descriptor: &str, is_allowed: bool) {
         let descriptor: String = descriptor.chars().take(MAX_LEN).collect();
+        // Not under the lock, for which all requests with such descriptors wait.
+        let own = Some(labels(policy, &descriptor)).filter(|_| descriptor != OTHER);
+        let others = labels(policy, OTHER);
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.uses += 1;
         let used = table.uses;
-        let series = table.series(policy, &descriptor, now);
+        let series = table.series(own, others, now);
         series.used = used;
         *(if is_allowed { &mut series.allowed } else { &mut series.denied }) += 1;
     }
@@ -76,12 +79,11 @@ impl Details {
 }
 
 impl Table {
-    fn series(&mut self, policy: &str, descriptor: &str, now: Instant) -> &mut Series {
-        let labels = labels(policy, descriptor);
-        if descriptor != OTHER && self.has_series_for(&labels, now) {
-            self.series.entry(labels).or_default()
-        } else {
-            self.others.entry(self::labels(policy, OTHER)).or_default()
+    /// The series of a value, or that of the values without one.
+    fn series(&mut self, own: Option<String>, others: String, now: Instant) -> &mut Series {
+        match own.filter(|labels| self.has_series_for(labels, now)) {
+            Some(labels) => self.series.entry(labels).or_default(),
+            None => self.others.entry(others).or_default(),
         }
     }
 

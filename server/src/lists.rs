@@ -7,7 +7,6 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::range::{Range, is_address};
-use crate::settings::Auth;
 
 /// Descriptors with these keys have the client's address as value.
 const ADDRESS_KEYS: [&str; 2] = ["remote_address", "masked_remote_address"];
@@ -72,8 +71,7 @@ struct List {
 }
 
 impl Lists {
-    pub(crate) fn new(allow: &[Entry], deny: &[Entry], auth: &Auth) -> Self {
-        let &Auth { ipv4_prefix, ipv6_prefix, .. } = auth;
+    pub(crate) fn new(allow: &[Entry], deny: &[Entry], ipv4_prefix: u8, ipv6_prefix: u8) -> Self {
         Self { allow: List::new(allow), deny: List::new(deny), ipv4_prefix, ipv6_prefix }
     }
 
@@ -166,7 +164,8 @@ mod tests {
                 "::ffff:192.0.2.0/120",
                 "foe",
             ]),
-            &Auth::default(),
+            32,
+            64,
         );
         use Listed::{Allowed, Denied};
         for (address, expected) in [
@@ -224,8 +223,8 @@ mod tests {
             (24, 64, "192.0.2.0/24", true),
             (24, 64, "198.51.100.0/24", false),
         ] {
-            let auth = Auth { ipv4_prefix, ipv6_prefix, ..Auth::default() };
-            let listed = Lists::new(&[], &deny, &auth).of_address(&key.into());
+            let lists = Lists::new(&[], &deny, ipv4_prefix, ipv6_prefix);
+            let listed = lists.of_address(&key.into());
             assert_eq!(listed.is_some(), is_denied, "{ipv4_prefix} {ipv6_prefix} {key}");
         }
     }

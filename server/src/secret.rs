@@ -36,7 +36,8 @@ pub(crate) fn excerpt_of_path(path: &Path) -> String {
     start(&text, end, MOST_CHARS_OF_PATH).into_owned()
 }
 
-fn start(text: &str, end: Option<usize>, most_chars: usize) -> Cow<'_, str> {
+/// Returns a text up to this position, and with at most so many characters.
+pub(crate) fn start(text: &str, end: Option<usize>, most_chars: usize) -> Cow<'_, str> {
     let kept = &text[..end.unwrap_or(text.len())];
     let kept = kept.char_indices().nth(most_chars).map_or(kept, |(end, _)| &kept[..end]);
     if kept.len() == text.len() { text.into() } else { format!("{kept}…").into() }

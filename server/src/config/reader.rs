@@ -221,7 +221,8 @@ impl Reader {
         let shadow = shadow.filter_map(|rule| rule.policy_name());
         let named = settings.shadow.iter().map(|policy| policy.value.as_str());
         let shadow = shadow.chain(named).map(str::to_owned).collect();
-        let lists = Lists::new(&settings.allow, &settings.deny, &settings.auth);
+        let Auth { ipv4_prefix, ipv6_prefix, .. } = settings.auth;
+        let lists = Lists::new(&settings.allow, &settings.deny, ipv4_prefix, ipv6_prefix);
         Some(Config { settings, policies, shadow, domains, lists, client_ip: client_ip? })
     }
 

@@ -1,6 +1,7 @@
 //! What applies to each descriptor of a request: a list, a limit of the configuration or of the request, or
 //! nothing.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -12,6 +13,7 @@ use tonic::Status;
 use crate::domain::{Match, Rule, Unit};
 use crate::lists::Listed;
 use crate::live::{Active, ActivePolicy};
+use crate::secret::start;
 use crate::telemetry;
 use crate::warnings::Cause;
 
@@ -25,7 +27,7 @@ pub(super) enum Planned<'a> {
     /// A value is on a list.
     Listed(Listed, Option<&'a Rule>),
     Rule(Match<'a>),
-    Override(Box<Override<'a>>),
+    Override(Override<'a>),
     /// A limit of the request, of 0 requests.
     Never(u32, Unit),
 }
@@ -70,8 +72,8 @@ pub(super) fn plan<'a>(
 }
 
 /// The start of a domain, for the log.
-pub(super) fn start_of(domain: &str) -> &str {
-    domain.char_indices().nth(MAX_LOGGED).map_or(domain, |(end, _)| &domain[..end])
+pub(super) fn start_of(domain: &str) -> Cow<'_, str> {
+    start(domain, None, MAX_LOGGED)
 }
 
 fn plan_one<'a>(
@@ -132,7 +134,7 @@ fn plan_override<'a>(
     let parts = entries.flat_map(|entry| [entry.key.as_str(), entry.value.as_str()]);
     let parts: Vec<_> = std::iter::once(unit.name()).chain(parts).map(Key::from).collect();
     let (key, limit) = (Key::join(&parts), (permits, unit));
-    Ok(Planned::Override(Box::new(Override { policy, limiter, key, limit, count_denied })))
+    Ok(Planned::Override(Override { policy, limiter, key, limit, count_denied }))
 }
 
 /// Limits can replace others of the same request, by name.

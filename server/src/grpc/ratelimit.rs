@@ -49,7 +49,6 @@ impl RateLimitService {
         let (planned, invalid) = plan(active, request);
         let refusal = validate(request).err().or(invalid);
         let hits_addend = u64::from(request.hits_addend.max(1));
-        let can_give_back = active.domains.has_negative_hits(&request.domain);
         let steps = planned.iter().map(|planned| self.step(active, planned));
         let steps: Vec<_> = steps.collect::<Result<_, _>>()?;
         let is_overruled = steps.iter().any(Step::is_blocked);
@@ -58,10 +57,12 @@ impl RateLimitService {
         }
         let finish = |(step, descriptor): (_, &RateLimitDescriptor)| {
             let count = descriptor.hits_addend.map_or(hits_addend, |hits| hits.value);
-            let hits = match (descriptor.is_negative_hits, can_give_back) {
-                (false, _) => Hits { count, gives_back: false },
-                (true, true) => Hits { count, gives_back: true },
-                (true, false) => {
+            let hits = match descriptor.is_negative_hits {
+                false => Hits { count, gives_back: false },
+                true if active.domains.has_negative_hits(&request.domain) => {
+                    Hits { count, gives_back: true }
+                }
+                true => {
                     refused_negative(request, active, count);
                     Hits { count: 0, gives_back: false }
                 }
@@ -151,7 +152,7 @@ impl RateLimitService {
             }
             Planned::Never(permits, unit) => return Ok(never(None, *permits, *unit)),
             Planned::Override(planned) => {
-                let Override { policy, limiter, key, limit, count_denied } = &**planned;
+                let Override { policy, limiter, key, limit, count_denied } = planned;
                 let (limit, count_denied) = (Some(*limit), *count_denied);
                 Check { rule: None, policy, limiter, key, limit, count_denied }
             }

@@ -7,6 +7,7 @@ use http::StatusCode;
 
 use super::problem;
 use crate::live::Active;
+use crate::secret::start;
 use crate::warnings::Cause;
 
 /// A line of the log has at most this many characters of a reason, which may be text of a client.
@@ -25,8 +26,7 @@ impl Unchecked {
 
     pub(super) fn into_response(self, active: &Active) -> Response {
         let Self { cause, reason } = self;
-        let shown = |c: char| if c.is_control() { ' ' } else { c };
-        let reason: String = reason.chars().take(MAX_REASON).map(shown).collect();
+        let reason = start(&reason, None, MAX_REASON).replace(char::is_control, " ");
         match active.warnings.add(cause) {
             Some(count) => tracing::warn!(count, "/auth cannot check requests: {reason}"),
             None => tracing::debug!("/auth cannot check a request: {reason}"),

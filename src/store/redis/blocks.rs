@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use super::slot_map::SLOTS;
+use super::key_encoder::SLOTS;
 use super::sole_task::{Role, SoleTask};
 use super::topology::{Failure, Topology};
 use crate::error::with_causes;

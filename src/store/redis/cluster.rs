@@ -21,12 +21,13 @@ use super::cluster_view::View;
 use super::connection_settings::ConnectionSettings;
 use super::connector::Connector;
 use super::endpoint::Endpoint;
+use super::key_encoder::SLOTS;
 use super::node::Node;
 use super::refresh::{self, Refresh, SlotSource};
 use super::routes::Routes;
 use super::server::RedisServer;
 use super::shared_connection::ConnectionSet;
-use super::slot_map::{SLOTS, SlotMap};
+use super::slot_map::SlotMap;
 use crate::{ConfigError, timer};
 
 /// Redis recommends at most 1,000. So redirections to ever more addresses cannot fill the memory.

@@ -16,11 +16,11 @@ use indexmap::IndexSet;
 use super::cluster_view::{Claim, Endpoint, View};
 use super::connection_settings::ConnectionSettings;
 use super::connector::Connector;
+use super::key_encoder::SLOTS;
 use super::node::Node;
 use super::refresh::{self, Refresh, SlotSource};
 use super::routes::Routes;
 use super::shared_connection::ConnectionSet;
-use super::slot_map::SLOTS;
 use crate::timer;
 
 /// Each connection of the pool opens sockets to all nodes, so one set per primary would be too many on a

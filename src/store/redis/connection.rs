@@ -7,20 +7,18 @@
 use std::future::{Future, pending, poll_fn};
 use std::pin::pin;
 use std::slice;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Instant;
 
 use futures_util::future::{Either, select};
-use futures_util::task::AtomicWaker;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 
 use super::connection_settings::ConnectionSettings;
-use super::connector::{Multiplexed, to_error};
 use super::health::{Health, WAKE_INTERVAL};
-use super::server_error::{self, ServerError};
+use super::multiplexed::{Disconnection, Multiplexed};
+use super::server_error::{self, ServerError, to_error};
 use crate::timer::{self, Timer};
 use crate::{Error, ErrorKind};
 
@@ -45,20 +43,6 @@ struct State {
     /// The scripts that the server knows.
     scripts: Vec<String>,
     is_timer_armed: bool,
-}
-
-/// Notifies the connection's task that the server has closed the connection.
-#[derive(Debug, Default)]
-pub(super) struct Disconnection {
-    has_happened: AtomicBool,
-    keeper: AtomicWaker,
-}
-
-impl Disconnection {
-    pub(super) fn happened(&self) {
-        self.has_happened.store(true, Ordering::Release);
-        self.keeper.wake();
-    }
 }
 
 impl Connection {
@@ -129,10 +113,7 @@ impl Connection {
     /// Why it was closed, if it was.
     pub(super) fn closed(&self) -> Option<Error> {
         let closed = self.state().closed.clone();
-        closed.or_else(|| {
-            let has_happened = self.disconnection.has_happened.load(Ordering::Acquire);
-            has_happened.then(disconnected)
-        })
+        closed.or_else(|| self.disconnection.has_happened().then(disconnected))
     }
 
     /// Ends the calls in flight with this error. The first error stays.
@@ -143,7 +124,7 @@ impl Connection {
         }
         drop(state);
         self.closing.notify_waiters();
-        self.disconnection.keeper.wake();
+        self.disconnection.wake();
     }
 
     pub(super) fn knows_script(&self, sha: &str) -> bool {
@@ -177,7 +158,7 @@ impl Connection {
     async fn watch(self: &Arc<Self>) {
         let mut asking = None;
         poll_fn(|cx| {
-            self.disconnection.keeper.register(cx.waker());
+            self.disconnection.notify(cx.waker());
             if let Some(error) = self.closed() {
                 self.close(error);
                 return Poll::Ready(());
@@ -267,7 +248,7 @@ impl Timer for Connection {
         state.is_timer_armed = silence.is_some();
         drop(state);
         if silence? >= WAKE_INTERVAL {
-            self.disconnection.keeper.wake();
+            self.disconnection.wake();
         }
         Some(now + WAKE_INTERVAL)
     }

@@ -5,14 +5,8 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{
-    AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError,
-    RedisResult, Value,
-};
-
-use super::connection::Disconnection;
-use super::endpoint::Endpoint;
+use super::endpoint::{CONNECT_TIMEOUT, Endpoint, config};
+use super::multiplexed::{Disconnection, Multiplexed};
 #[cfg(feature = "sentinel")]
 use super::primary_report::Report;
 #[cfg(feature = "sentinel")]
@@ -20,12 +14,10 @@ use super::sentinel::Sentinels;
 #[cfg(feature = "sentinel")]
 use super::sentinel_service::SentinelService;
 use super::server::RedisServer;
-use super::server_error::ServerError;
-use crate::{ConfigError, Error, ErrorKind};
-
-/// An attempt to connect that takes longer has failed, as far as checks are concerned. Short enough
-/// that one which began during an outage leaves time for the next within a second of its end.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+use super::server_error::to_error;
+#[cfg(feature = "deadpool")]
+use crate::ErrorKind;
+use crate::{ConfigError, Error};
 
 /// The longest wait for the application: for a pool, whose slots may be in use, or a provider of
 /// credentials, which may have to fetch them.
@@ -57,14 +49,6 @@ pub(super) enum Origin {
     /// The primary that a sentinel reported.
     #[cfg(feature = "sentinel")]
     Primary(Arc<Sentinels>, Report),
-}
-
-/// A connection that pipelines the calls of everyone who holds a clone of it.
-#[derive(Clone)]
-pub(super) enum Multiplexed {
-    Server(MultiplexedConnection),
-    #[cfg(feature = "deadpool-cluster")]
-    Cluster(redis::cluster_async::ClusterConnection),
 }
 
 impl Connector {
@@ -214,62 +198,6 @@ impl fmt::Debug for Connector {
     }
 }
 
-impl Multiplexed {
-    /// Whether all calls go to the same server.
-    pub(super) fn is_one_server(&self) -> bool {
-        matches!(self, Self::Server(_))
-    }
-
-    pub(super) async fn call(self, command: &Cmd) -> RedisResult<Value> {
-        match self {
-            Self::Server(mut connection) => command.query_async(&mut connection).await,
-            #[cfg(feature = "deadpool-cluster")]
-            Self::Cluster(mut connection) => command.query_async(&mut connection).await,
-        }
-    }
-
-    pub(super) async fn call_all(self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
-        let count = commands.len();
-        match self {
-            Self::Server(mut connection) => {
-                connection.req_packed_commands(commands, 0, count).await
-            }
-            #[cfg(feature = "deadpool-cluster")]
-            Self::Cluster(mut connection) => {
-                connection.req_packed_commands(commands, 0, count).await
-            }
-        }
-    }
-
-    /// Calls a node that is importing a slot. Both commands go out together: on a shared connection
-    /// a command of another check could come between them.
-    pub(super) async fn call_asking(self, command: &Cmd) -> RedisResult<Value> {
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("ASKING").ignore().add_command(command.clone());
-        let (reply,) = match self {
-            Self::Server(mut connection) => pipeline.query_async(&mut connection).await?,
-            #[cfg(feature = "deadpool-cluster")]
-            Self::Cluster(mut connection) => pipeline.query_async(&mut connection).await?,
-        };
-        Ok(reply)
-    }
-}
-
-impl fmt::Debug for Multiplexed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Multiplexed")
-    }
-}
-
-/// What a failed call means to its caller.
-pub(super) fn to_error(error: RedisError) -> Error {
-    match ServerError::of_call(&error) {
-        Some(class) => Error::caused_by(ErrorKind::Server, "Redis replied with an error", error)
-            .with_transience(class.is_transient()),
-        None => Error::caused_by(ErrorKind::Unavailable, "Redis unreachable", error),
-    }
-}
-
 /// The longest path of a Unix socket is shorter, and so is the longest name of a host.
 #[cfg(feature = "deadpool")]
 const LONGEST_ADDRESS: usize = 255;
@@ -311,36 +239,6 @@ fn pool_to_error(error: deadpool_redis::PoolError) -> Error {
         deadpool_redis::PoolError::Backend(error) => to_error(error),
         error => Error::caused_by(ErrorKind::Unavailable, "no connection from the pool", error),
     }
-}
-
-pub(super) fn to_config_error(error: RedisError) -> ConfigError {
-    let tls = if cfg!(any(feature = "tls-rustls", feature = "tls-native-tls")) {
-        ""
-    } else {
-        "; rediss:// needs the feature `tls-rustls` or `tls-native-tls`"
-    };
-    ConfigError::new(format!(
-        "invalid Redis URL: {error} (expected something like redis://user:secret@host:6379/0{tls})"
-    ))
-}
-
-/// No timeouts: the store has its own, which need no timer of Tokio.
-pub(super) fn plain_config() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
-}
-
-fn config(protocol: ProtocolVersion, disconnection: &Arc<Disconnection>) -> AsyncConnectionConfig {
-    let config = plain_config();
-    if protocol == ProtocolVersion::RESP2 {
-        return config;
-    }
-    let disconnection = disconnection.clone();
-    config.set_push_sender(move |push: PushInfo| -> Result<(), redis::aio::SendError> {
-        if push.kind == PushKind::Disconnection {
-            disconnection.happened();
-        }
-        Ok(())
-    })
 }
 
 #[cfg(all(test, feature = "deadpool"))]

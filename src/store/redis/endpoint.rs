@@ -2,20 +2,26 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::AsyncDNSResolver;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind,
-    ProtocolVersion, RedisError, RedisFuture,
+    ProtocolVersion, PushInfo, PushKind, RedisError, RedisFuture,
 };
 use tokio::net::lookup_host;
 
-use super::connector::to_error;
 use super::credentials::CredentialsProvider;
+use super::multiplexed::Disconnection;
 use super::node::Node;
+use super::server_error::to_error;
 use super::tls;
 use crate::{Error, ErrorKind};
+
+/// An attempt to connect that takes longer has failed, as far as checks are concerned. Short enough
+/// that one which began during an outage leaves time for the next within a second of its end.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
 pub(super) struct Endpoint {
@@ -128,4 +134,27 @@ fn refuses_hello(error: &RedisError) -> bool {
     error.kind() == RedisErrorKind::RESP3NotSupported
         || error.code() == Some("NOPROTO")
         || error.detail().is_some_and(|detail| detail.contains("unknown command"))
+}
+
+/// A configuration without timeouts: the store has its own, which need no timer of Tokio.
+pub(super) fn plain_config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
+}
+
+/// The configuration of a connection whose end `disconnection` learns, unless it speaks RESP2.
+pub(super) fn config(
+    protocol: ProtocolVersion,
+    disconnection: &Arc<Disconnection>,
+) -> AsyncConnectionConfig {
+    let config = plain_config();
+    if protocol == ProtocolVersion::RESP2 {
+        return config;
+    }
+    let disconnection = disconnection.clone();
+    config.set_push_sender(move |push: PushInfo| -> Result<(), redis::aio::SendError> {
+        if push.kind == PushKind::Disconnection {
+            disconnection.happens();
+        }
+        Ok(())
+    })
 }

@@ -10,9 +10,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::batch::{Batch, Group, Wakers};
 use super::call::Call;
+use super::calls::calls_of;
 use super::connection::Connection;
-use super::node_queue::{NodeQueue, shut_down};
-use super::queue::too_late;
+use super::no_reply::{shut_down, too_late};
+use super::node_queue::NodeQueue;
 use super::reply::{self, Found};
 use super::server_error;
 use super::topology::Failure;
@@ -60,7 +61,7 @@ impl Flight {
             |groups| {
                 keys = groups.len();
                 checks = groups.iter().map(Group::checks).sum();
-                Call::of_batch(groups, topology.has_one_key_per_call(&self.queue.connections))
+                calls_of(groups, topology.has_one_key_per_call(&self.queue.connections))
             },
         );
         if calls.is_empty() {
@@ -119,7 +120,7 @@ impl Flight {
         let (split, mut all): (Vec<_>, Vec<_>) =
             calls.into_iter().zip(replies).partition(spans_slots);
         let groups: Vec<_> = split.into_iter().flat_map(|(call, _)| call.groups).collect();
-        let mut calls = self.batch.freeze_again(&groups, |groups| Call::of_batch(groups, true));
+        let mut calls = self.batch.freeze_again(&groups, |groups| calls_of(groups, true));
         if !calls.is_empty() {
             let topology = &self.queue.topology;
             let replies = topology.send(&mut calls, &self.queue.connections, connection).await;
@@ -211,7 +212,8 @@ mod tests {
         let topology = Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
         let (timeout, waker) = (Duration::from_secs(9), Waker::noop());
         let (connections, runtime) = (topology.connections(0), tokio::runtime::Handle::current());
-        let queue = NodeQueue::new(topology.clone(), connections, timeout, &runtime);
+        let queue =
+            NodeQueue::new(topology.clone(), connections, Arc::default(), timeout, &runtime);
         let (policy, op) = (RedisPolicy::for_tests(timeout), Op::acquire(1));
         let mut state = QueueState::new(timeout);
         let (batch, index) =

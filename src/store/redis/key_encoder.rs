@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use redis::{RedisWrite, ToRedisArgs};
 
-use super::slot_map::SLOTS;
 use crate::{ConfigError, Key};
+
+/// The number of slots of a cluster.
+pub(super) const SLOTS: u16 = 16_384;
 
 /// The format of the value: token bucket, version 2. Another algorithm or version has another name,
 /// so that none reads a value of another.

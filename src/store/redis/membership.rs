@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
+use super::key_encoder::SLOTS;
 use super::presence::{Moment, Presence};
-use super::slot_map::SLOTS;
 use super::sole_task::{Role, SoleTask};
 use super::topology::Topology;
 use crate::error::with_causes;

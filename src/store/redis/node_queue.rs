@@ -7,22 +7,24 @@
 //! check nor on a single flusher: the timer of the queue fails what is late, on another thread, and
 //! starts another flusher if one is stuck on a blocked worker.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::mem;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::batch::{Abandoned, Batch};
+use super::batch::{Abandoned, Batch, CheckIndex};
 use super::breaker::{Breaker, Fault, Probed};
+use super::breaker_log::BreakerLog;
 use super::connection::Connection;
 use super::flight::{End, Flight};
+use super::no_reply::{shut_down, too_late};
+use super::overload::Overload;
 use super::policy::RedisPolicy;
 use super::probe::{Prober, Target};
-use super::queue::{LoneCall, Place, too_late};
 use super::queue_state::{Next, QueueState};
 use super::runtime_end::EndWatch;
 use super::shared_connection::{ConnectionSet, RuntimeConnections};
@@ -32,10 +34,33 @@ use crate::store::Op;
 use crate::timer::{self, Timer};
 use crate::{Error, ErrorKind, Key, random};
 
+/// The state of a server that its queues share, those of all runtimes and timeouts.
+#[derive(Debug, Default)]
+pub(super) struct ServerState {
+    breaker_log: BreakerLog,
+    overload: Overload,
+}
+
+/// A check that has joined a queue.
+pub(super) struct Enqueued {
+    pub(super) batch: Arc<Batch>,
+    /// The index of the check in its batch.
+    pub(super) index: CheckIndex,
+    /// The call of a check that is sent alone.
+    pub(super) call: Option<LoneCall>,
+}
+
+/// The call of a batch of one check. The check runs it itself, and nobody else depends on it. If
+/// the check is dropped, a task takes over, because the reply shows whether the connection works.
+///
+/// Never locked: the mutex makes the check `Sync`.
+pub(super) type LoneCall = Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>;
+
 #[derive(Debug)]
 pub(super) struct NodeQueue {
     pub(super) topology: Topology,
     pub(super) connections: Arc<ConnectionSet>,
+    server_state: Arc<ServerState>,
     /// Those of the runtime.
     own: Arc<RuntimeConnections>,
     /// Where its tasks run.
@@ -56,13 +81,14 @@ impl NodeQueue {
     pub(super) fn new(
         topology: Topology,
         connections: Arc<ConnectionSet>,
+        server_state: Arc<ServerState>,
         timeout: Duration,
         runtime: &Handle,
     ) -> Self {
         let state = State { queue: QueueState::new(timeout), breaker: Breaker::new(timeout) };
         let (own, runtime) = (connections.of(runtime), runtime.clone());
         let (end, state) = (OnceLock::new(), Mutex::new(state));
-        Self { topology, connections, own, runtime, end, state }
+        Self { topology, connections, server_state, own, runtime, end, state }
     }
 
     /// Whether a batch is in flight, or anything but this many queues uses the connections: not if the
@@ -118,7 +144,7 @@ impl NodeQueue {
         slot: u16,
         op: &Op,
         waker: &Waker,
-    ) -> Result<Place, Error> {
+    ) -> Result<Enqueued, Error> {
         let now = Instant::now();
         let mut state = self.state();
         if let Some(error) = state.breaker.refusal(now) {
@@ -128,7 +154,7 @@ impl NodeQueue {
         let (batch, index) = joined.ok_or_else(|| self.unsent(&state.queue, now))?;
         let at = state.queue.arm(now);
         self.unlock_and_arm(state, at);
-        Ok(Place::shared(self, op, batch, index))
+        Ok(Enqueued { batch, index, call: None })
     }
 
     /// Sends the checks that wait, if a batch may start.
@@ -143,7 +169,7 @@ impl NodeQueue {
         slot: u16,
         op: &Op,
         waker: &Waker,
-    ) -> Result<Place, Error> {
+    ) -> Result<Enqueued, Error> {
         let now = Instant::now();
         let mut state = self.state();
         // A peek is no trial: a server whose memory is full still replies to it.
@@ -168,7 +194,7 @@ impl NodeQueue {
                 let _ = flight.run(connection).await;
             };
             let call = LoneCall::new(Box::pin(call));
-            return Ok(Place::alone(self.clone(), batch, index, call));
+            return Ok(Enqueued { batch, index, call: Some(call) });
         }
         let Some((batch, index)) = state.queue.join(policy, key, slot, op, now, waker) else {
             return Err(self.unsent(&state.queue, now));
@@ -182,7 +208,7 @@ impl NodeQueue {
         if starts {
             self.spawn_flusher();
         }
-        Ok(Place::shared(self, op, batch, index))
+        Ok(Enqueued { batch, index, call: None })
     }
 
     /// Gives the permits of a check back that would have waited.
@@ -191,8 +217,10 @@ impl NodeQueue {
         // Others may proceed earlier than a cached denial says.
         policy.denials.reset(&key);
         let leave = Op::Leave(Box::new(place));
-        if let Ok(place) = self.enqueue(&policy, &key, slot, &leave, Waker::noop()) {
-            place.detach();
+        if let Ok(Enqueued { call: Some(call), .. }) =
+            self.enqueue(&policy, &key, slot, &leave, Waker::noop())
+        {
+            self.spawn_call(call);
         }
     }
 
@@ -251,7 +279,7 @@ impl NodeQueue {
             End::Replied { sent, at, is_good } => {
                 let is_late = state.queue.replied(sent, at);
                 if let Some(round_trip) = state.queue.busy_round_trip() {
-                    self.connections.overload.replied(round_trip, at);
+                    self.server_state.overload.replied(round_trip, at);
                 }
                 match is_late {
                     true => Fault::Late,
@@ -343,7 +371,7 @@ impl NodeQueue {
     }
 
     fn log(&self, probed: &Probed, error: Option<&Error>) {
-        let ConnectionSet { breaker_log, metrics, .. } = &*self.connections;
+        let (breaker_log, metrics) = (&self.server_state.breaker_log, &self.connections.metrics);
         breaker_log.probed(self.connections.server(), probed, error, Instant::now());
         match probed {
             Probed::Opens { .. } => metrics.breaker_opened(),
@@ -355,7 +383,7 @@ impl NodeQueue {
     /// No check needs the server any more, as far as a prober knows.
     pub(super) fn end_breaker(&self) {
         if self.state().breaker.end() {
-            self.connections.breaker_log.ended(self.connections.server(), Instant::now());
+            self.server_state.breaker_log.ended(self.connections.server(), Instant::now());
             self.connections.metrics.breaker_closed();
         }
     }
@@ -391,10 +419,15 @@ impl NodeQueue {
 
     /// Whether calls are late because this process makes too many.
     fn is_overloaded(&self, queue: &QueueState, now: Instant) -> bool {
-        self.connections.overload.explains_delay(queue.timeout(), now)
+        self.server_state.overload.explains_delay(queue.timeout(), now)
     }
 
     /// Runs a task that outlives the check that starts it.
+    /// Runs the call of a check that does not wait for it any more.
+    pub(super) fn spawn_call(&self, call: LoneCall) {
+        self.spawn(call.into_inner().unwrap_or_else(PoisonError::into_inner));
+    }
+
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
     }
@@ -560,10 +593,6 @@ impl Drop for Flusher {
             self.give_up(&shut_down());
         }
     }
-}
-
-pub(super) fn shut_down() -> Error {
-    Error::new(ErrorKind::Unavailable, "the Tokio runtime that ran the check has shut down")
 }
 
 /// Goes to the end of the thread's run queue. Tokio's `yield_now` also waits until the worker polls

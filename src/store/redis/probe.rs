@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use super::batch::Batch;
-use super::call::Call;
+use super::calls::calls_of;
 use super::connection::Connection;
 use super::health::WAKE_INTERVAL;
-use super::node_queue::{NodeQueue, shut_down};
+use super::no_reply::{shut_down, timed_out};
+use super::node_queue::NodeQueue;
 use super::policy::RedisPolicy;
-use super::queue::timed_out;
 use super::reply;
 use super::topology::Failure;
 use crate::store::Op;
@@ -152,7 +152,7 @@ async fn call(
 ) -> Result<(), Error> {
     let (batch, op, now) = (Batch::default(), Op::acquire(1), Instant::now());
     batch.push(&target.policy, &target.key, target.slot, &op, now, Waker::noop());
-    let mut calls = batch.freeze(|_| false, shut_down, |groups| Call::of_batch(groups, true));
+    let mut calls = batch.freeze(|_| false, shut_down, |groups| calls_of(groups, true));
     let replies = queue.topology.send(&mut calls, &queue.connections, &connection).await;
     let replies = replies.into_iter().map(|reply| match reply {
         Ok(reply) => reply::parse(reply, 1)?.into_iter().try_for_each(|found| found.map(|_| ())),

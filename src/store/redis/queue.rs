@@ -1,9 +1,7 @@
 //! Where checks wait: each server has its own queues, in each runtime.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -12,13 +10,15 @@ use foldhash::fast::RandomState;
 use tokio::runtime::{Handle, Id};
 
 use super::batch::{Batch, CheckIndex};
-use super::node_queue::{NodeQueue, shut_down};
+use super::no_reply::{no_runtime, shut_down, timed_out};
+use super::node_queue::{Enqueued, LoneCall, NodeQueue, ServerState};
 use super::policy::RedisPolicy;
 use super::runtime_end;
+use super::shared_connection::ConnectionSet;
 use super::topology::{Destination, Topology};
 use crate::store::{Observation, Observed, Op};
 use crate::verdict::Verdict;
-use crate::{Error, ErrorKind, Key, timer};
+use crate::{Error, Key, timer};
 
 /// The queues of a store: one for each runtime, server and timeout. Policies with the same timeout share
 /// them, and so share batches too.
@@ -32,11 +32,16 @@ pub(super) struct Queues {
 struct Table {
     /// Read without a lock, and copied when it changes.
     queues: ArcSwap<QueueMap>,
-    changing: Mutex<()>,
+    /// Locked to change the queues.
+    servers: Mutex<ServerStates>,
 }
 
 /// A queue is removed when its runtime ends.
 type QueueMap = HashMap<(Id, Destination, Duration), Arc<NodeQueue>, RandomState>;
+
+/// The state of a server lives as long as the set of its connections, because an open breaker may outlive the
+/// last queue.
+type ServerStates = HashMap<Destination, (Weak<ConnectionSet>, Arc<ServerState>), RandomState>;
 
 /// A check that has not been answered yet. It joins a queue at its first poll.
 pub struct QueuedCheck(Progress);
@@ -98,7 +103,7 @@ impl Default for QueuedCheck {
 }
 
 /// The place of a check in a batch. Small, because it moves with the check.
-pub(super) struct Place {
+struct Place {
     batch: Arc<Batch>,
     /// Of a check with a call of its own, that may reserve a place in a queue of the policy, or that is
     /// observed.
@@ -112,12 +117,6 @@ struct Special {
     call: Option<LoneCall>,
     observation: Observation,
 }
-
-/// The call of a batch of one check. The check runs it itself, and nobody else depends on it. If
-/// the check is dropped, a task takes over, because the reply shows whether the connection works.
-///
-/// Never locked: the mutex makes the check `Sync`.
-pub(super) type LoneCall = Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 impl Queues {
     pub(super) fn new(topology: Topology) -> Self {
@@ -159,7 +158,8 @@ impl Queues {
     ) -> Result<(Arc<NodeQueue>, QueuedCheck), Error> {
         let slot = self.slot(policy, key);
         let queue = self.queue(slot, timeout)?;
-        let place = queue.add(policy, key, slot, op, waker)?;
+        let enqueued = queue.add(policy, key, slot, op, waker)?;
+        let place = Place::new(&queue, op, enqueued);
         Ok((queue, QueuedCheck(Progress::Queued(place))))
     }
 
@@ -181,7 +181,7 @@ impl Queues {
                 &added
             }
         };
-        let mut place = queue.enqueue(policy, key, slot, op, waker)?;
+        let mut place = Place::new(queue, op, queue.enqueue(policy, key, slot, op, waker)?);
         if observation.is_some() {
             place.observe(queue, observation.take());
         }
@@ -230,7 +230,7 @@ impl Queues {
     /// The queue of a slot's destination in this runtime, which is added unless there is one.
     fn queue(&self, slot: u16, timeout: Duration) -> Result<Arc<NodeQueue>, Error> {
         let runtime = Handle::try_current().map_err(|_| no_runtime())?;
-        let changing = self.table.change();
+        let mut servers = self.table.change();
         let connections = self.topology.connections(slot);
         let id = (runtime.id(), self.topology.destination_of(&connections), timeout);
         let queues = self.table.queues.load();
@@ -241,11 +241,15 @@ impl Queues {
         let all = queues.iter().map(|(&id, queue)| (id, queue.clone()));
         let (mut used, unused): (QueueMap, QueueMap) =
             all.partition(|((_, node, _), queue)| queue.is_used(of_node(*node)));
-        let queue = NodeQueue::new(self.topology.clone(), connections, timeout, &runtime);
+        servers.retain(|_, (connections, _)| connections.strong_count() > 0);
+        let known = (Arc::downgrade(&connections), Arc::default());
+        let server_state = servers.entry(id.1).or_insert(known).1.clone();
+        let topology = self.topology.clone();
+        let queue = NodeQueue::new(topology, connections, server_state, timeout, &runtime);
         let queue = Arc::new(queue);
         used.insert(id, queue.clone());
         self.table.queues.store(used.into());
-        drop((changing, queues));
+        drop((servers, queues));
         let table = Arc::downgrade(&self.table);
         let watch = runtime_end::watch(&runtime, move || {
             if let Some(table) = table.upgrade() {
@@ -279,45 +283,29 @@ impl Queues {
 }
 
 impl Table {
-    fn change(&self) -> MutexGuard<'_, ()> {
+    fn change(&self) -> MutexGuard<'_, ServerStates> {
         // Nothing runs under the lock that could panic.
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the queues of a runtime that has ended.
     fn remove(&self, ended: Id) {
-        let changing = self.change();
+        let servers = self.change();
         let queues = self.queues.load();
         let of_others = queues.iter().filter(|((runtime, ..), _)| *runtime != ended);
         let of_others: QueueMap = of_others.map(|(&id, queue)| (id, queue.clone())).collect();
         let all = self.queues.swap(of_others.into());
-        drop((changing, queues));
+        drop((servers, queues));
         // Without the lock, because a queue may log when it ends.
         drop(all);
     }
 }
 
 impl Place {
-    /// Of a check that is sent with others.
-    pub(super) fn shared(
-        queue: &Arc<NodeQueue>,
-        op: &Op,
-        batch: Arc<Batch>,
-        index: CheckIndex,
-    ) -> Self {
+    fn new(queue: &Arc<NodeQueue>, op: &Op, Enqueued { batch, index, call }: Enqueued) -> Self {
         let may_reserve = matches!(op, Op::Queue(_));
-        let special = may_reserve.then(|| Special::new(queue.clone(), None));
-        Self { batch, special, index, is_done: false }
-    }
-
-    /// Of a check that runs its own call.
-    pub(super) fn alone(
-        queue: Arc<NodeQueue>,
-        batch: Arc<Batch>,
-        index: CheckIndex,
-        call: LoneCall,
-    ) -> Self {
-        let special = Some(Special::new(queue, Some(call)));
+        let is_special = may_reserve || call.is_some();
+        let special = is_special.then(|| Special::new(queue.clone(), call));
         Self { batch, special, index, is_done: false }
     }
 
@@ -341,11 +329,6 @@ impl Place {
             }
         }
     }
-
-    /// Nobody waits for the result, but it is not cancelled.
-    pub(super) fn detach(mut self) {
-        self.is_done = true;
-    }
 }
 
 impl Special {
@@ -359,7 +342,7 @@ impl Drop for Place {
         let abandoned = if self.is_done { None } else { self.batch.cancel(self.index) };
         let Some(Special { queue, call, .. }) = self.special.as_deref_mut() else { return };
         if let Some(call) = call.take() {
-            queue.spawn(call.into_inner().unwrap_or_else(PoisonError::into_inner));
+            queue.spawn_call(call);
         }
         if let Some(abandoned) = abandoned {
             queue.give_back(abandoned);
@@ -373,23 +356,6 @@ impl std::fmt::Debug for QueuedCheck {
     }
 }
 
-pub(super) fn timed_out(server: &Arc<str>) -> Error {
-    Error::new(ErrorKind::Timeout, "Redis did not reply in time").with_server(server)
-}
-
-/// The error of a check that has no result in time.
-pub(super) fn too_late(server: &Arc<str>, is_overloaded: bool) -> Error {
-    if !is_overloaded {
-        return timed_out(server);
-    }
-    let text = "too many checks are waiting for Redis to decide all of them in time";
-    Error::new(ErrorKind::Overloaded, text).with_server(server)
-}
-
-pub(super) fn no_runtime() -> Error {
-    Error::new(ErrorKind::Unavailable, "a check on Redis needs a Tokio runtime")
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -399,6 +365,7 @@ mod tests {
     use super::super::connector::Connector;
     use super::super::flight::End;
     use super::*;
+    use crate::ErrorKind;
 
     /// The runtime of the last prober may have ended, or stand still. Without checks, only charges notice.
     #[tokio::test]
@@ -455,7 +422,8 @@ mod tests {
         let topology = || Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
         let (queues, timeout) = (Queues::new(topology()), Duration::from_secs(1));
         let (runtime, connections) = (Handle::current(), topology().connections(0));
-        let gone = Arc::new(NodeQueue::new(topology(), connections, timeout, &runtime));
+        let gone =
+            Arc::new(NodeQueue::new(topology(), connections, Arc::default(), timeout, &runtime));
         gone.returned(End::Lost(gone.sent(1, Instant::now())), &Batch::default());
         gone.probed(Err(no_runtime()));
         let id = (runtime.id(), Destination::Node(1), timeout);
@@ -485,7 +453,7 @@ mod tests {
         let timeouts = [1, 2].map(Duration::from_secs);
         let of_gone = timeouts.map(|timeout| {
             let (topology, runtime) = (queues.topology.clone(), Handle::current());
-            let queue = NodeQueue::new(topology, gone.clone(), timeout, &runtime);
+            let queue = NodeQueue::new(topology, gone.clone(), Arc::default(), timeout, &runtime);
             ((runtime.id(), Destination::Node(1), timeout), Arc::new(queue))
         });
         queues.table.queues.store(Arc::new(of_gone.into_iter().collect()));

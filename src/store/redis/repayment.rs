@@ -501,7 +501,7 @@ mod tests {
 
     use super::super::connector::Connector;
     use super::super::flight::End as FlightEnd;
-    use super::super::queue::no_runtime;
+    use super::super::no_reply::no_runtime;
     use super::super::topology::Topology;
     use super::*;
     use crate::algorithm::Limits;

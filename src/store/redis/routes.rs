@@ -3,8 +3,8 @@
 use std::ptr;
 use std::sync::Arc;
 
+use super::key_encoder::SLOTS;
 use super::shared_connection::ConnectionSet;
-use super::slot_map::SLOTS;
 
 #[derive(Clone)]
 pub(super) struct Routes {

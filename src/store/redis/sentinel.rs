@@ -16,12 +16,12 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Pipeline, ProtocolVersion, PushInfo, Role};
 use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 
-use super::connector::{CONNECT_TIMEOUT, plain_config, to_error};
-use super::endpoint::Endpoint;
+use super::endpoint::{CONNECT_TIMEOUT, Endpoint, plain_config};
 use super::node::Node;
 use super::primary_report::{Report, is_majority, newest};
 use super::sentinel_service::SentinelService;
 use super::server::RedisServer;
+use super::server_error::to_error;
 use crate::{ConfigError, Error, ErrorKind, timer};
 
 /// How long a sentinel may take to reply.

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use redis::TlsCertificates;
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
-use super::connector::to_config_error;
 use super::credentials::{CredentialsProvider, RedisCredentials};
 use super::endpoint::Endpoint;
 use super::tls;
-use super::url::check_encoding;
+use super::url::{check_encoding, to_config_error};
 use crate::ConfigError;
 
 /// A Redis server, as [`RedisStore::open`](crate::RedisStore::open) and its siblings accept it: a URL,

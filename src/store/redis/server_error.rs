@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use redis::{RedisError, Value};
 
-use super::connector::to_error;
 use crate::{Error, ErrorKind};
 
 /// What resolves an error of the server.
@@ -61,6 +60,15 @@ impl ServerError {
     /// Whether another node of a cluster may serve the slot by now.
     pub(super) fn may_move_slot(self) -> bool {
         matches!(self, Self::NotPrimary | Self::ClusterUnstable | Self::Redirection)
+    }
+}
+
+/// What a failed call means to its caller.
+pub(super) fn to_error(error: RedisError) -> Error {
+    match ServerError::of_call(&error) {
+        Some(class) => Error::caused_by(ErrorKind::Server, "Redis replied with an error", error)
+            .with_transience(class.is_transient()),
+        None => Error::caused_by(ErrorKind::Unavailable, "Redis unreachable", error),
     }
 }
 

@@ -13,13 +13,13 @@ use futures_util::future::select;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
 
-use super::breaker_log::BreakerLog;
-use super::connection::{Connection, Disconnection};
+use super::connection::Connection;
 use super::connection_settings::ConnectionSettings;
-use super::connector::{CONNECT_TIMEOUT, Connector, Origin};
+use super::connector::{Connector, Origin};
+use super::endpoint::CONNECT_TIMEOUT;
 use super::lifecycle::{Established, Lifecycle, Step};
-use super::overload::Overload;
-use super::queue::no_runtime;
+use super::multiplexed::Disconnection;
+use super::no_reply::no_runtime;
 use super::runtime_end::{self, EndWatch};
 use crate::error::with_causes;
 use crate::metrics::ServerMetrics;
@@ -52,8 +52,6 @@ pub(super) struct ConnectionSet {
     settings: ConnectionSettings,
     runtimes: Arc<Mutex<Runtimes>>,
     one_key_per_call: AtomicBool,
-    pub(super) breaker_log: BreakerLog,
-    pub(super) overload: Overload,
     pub(super) metrics: Arc<ServerMetrics>,
 }
 
@@ -71,8 +69,8 @@ impl ConnectionSet {
     pub(super) fn new(connector: Arc<Connector>, settings: ConnectionSettings) -> Self {
         let metrics = Arc::new(ServerMetrics::new(connector.server()));
         let one_key_per_call = AtomicBool::new(settings.one_key_per_call);
-        let (runtimes, breaker_log, overload) = Default::default();
-        Self { connector, settings, runtimes, one_key_per_call, breaker_log, overload, metrics }
+        let runtimes = Arc::default();
+        Self { connector, settings, runtimes, one_key_per_call, metrics }
     }
 
     /// True if each call has to have a single key: several keys may be on different servers.

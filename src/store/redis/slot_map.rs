@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 use indexmap::IndexSet;
 
 use super::cluster_view::{Endpoint, View};
+use super::key_encoder::SLOTS;
 use super::node::Node;
-
-pub(super) const SLOTS: u16 = 16_384;
 
 /// How many nodes are asked in a round. One would be believed whatever it says.
 const ASKED_PER_ROUND: usize = 3;

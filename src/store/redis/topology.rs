@@ -15,10 +15,10 @@ use super::cluster::Cluster;
 use super::cluster_pool::ClusterPool;
 use super::connection::Connection;
 use super::connection_settings::ConnectionSettings;
-use super::connector::{Connector, to_error};
+use super::connector::Connector;
 use super::refresh;
 use super::script::Script;
-use super::server_error::ServerError;
+use super::server_error::{ServerError, to_error};
 use super::shared_connection::ConnectionSet;
 use crate::{Error, ErrorKind};
 

@@ -2,16 +2,17 @@
 
 use super::fragment::Fragment;
 use super::packed;
+use super::section::{MARKER, section};
 use crate::algorithm::MAX_TICKS;
 
 const FRAME: &str = include_str!("../../../lua/frame.lua");
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
 const OTHER: &str = include_str!("../../../lua/other.lua");
-/// Starts a line that names a section. A section whose name ends with `@` is there once for each
-/// quota.
-const MARKER: &str = "--@ ";
 /// The number of arguments per policy.
-pub(super) const PARAMS: usize = 2;
+const PARAMS: usize = 2;
+
+/// What a script needs to know about a policy, as arguments.
+pub(super) type Params = [Vec<u8>; PARAMS];
 
 /// `files` have sections besides those of all scripts.
 pub(super) fn assemble(files: &[&str], quotas: &[&'static Fragment]) -> String {
@@ -165,14 +166,4 @@ fn of_quota(line: &str, quotas: &[&Fragment], quota: usize) -> String {
         .replace("IDENTITY", &packed::identity_position(numbers, quota).to_string())
         .replace("TAG", &fragment.tag.to_string())
         .replace('@', &(quota + 1).to_string())
-}
-
-/// The lines after the marker of this name, until the next one that is not indented.
-pub(super) fn section<'a, 'b>(
-    file: &'a str,
-    name: &'b str,
-) -> Option<impl Iterator<Item = &'a str> + use<'a, 'b>> {
-    let mut lines = file.lines();
-    lines.find(|line| line.strip_prefix(MARKER) == Some(name))?;
-    Some(lines.take_while(|line| !line.starts_with(MARKER)))
 }

@@ -3,7 +3,8 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{assembly, packed};
+use super::double::{Numbers, doubles, integer};
+use super::section::section;
 use crate::algorithm::{
     Algorithm, BlocksState, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS,
     Patience, QuotaState, Rate, Refills, Span, WindowState, Windows,
@@ -19,9 +20,6 @@ pub(super) struct Fragment {
     /// A section is that of the first file that has it.
     pub(super) files: &'static [&'static str],
 }
-
-/// Integers from -2^53 to 2^53.
-pub(super) type Numbers = SmallVec<[f64; 4]>;
 
 /// Of a token bucket, also if it is the only quota of a key in the short form.
 pub(super) const BUCKET_TAG: u8 = 1;
@@ -99,7 +97,7 @@ impl Fragment {
         name: &'a str,
     ) -> Option<impl Iterator<Item = &'static str> + use<'a>> {
         let files = self.files.iter();
-        files.copied().find_map(|file| assembly::section(file, name))
+        files.copied().find_map(|file| section(file, name))
     }
 }
 
@@ -156,7 +154,7 @@ pub(super) fn state(tag: u8, numbers: &[f64], cells: &[u8]) -> Option<QuotaState
     if tag == SLIDING_BLOCKS.tag {
         return blocks_state(numbers, cells).map(QuotaState::SlidingBlocks);
     }
-    match (tag, numbers, &*packed::doubles(cells)?) {
+    match (tag, numbers, &*doubles(cells)?) {
         (BUCKET_TAG, &[permit, scale], &[micros, ref ticks @ ..]) => {
             let ticks = match ticks {
                 [] => 0.0,
@@ -194,7 +192,7 @@ pub(super) fn state(tag: u8, numbers: &[f64], cells: &[u8]) -> Option<QuotaState
 
 fn blocks_state(numbers: &[f64], cells: &[u8]) -> Option<BlocksState> {
     let (start, ring) = cells.split_first_chunk::<32>()?;
-    let (&[width, blocks], &[_, newest, sum, head]) = (numbers, &*packed::doubles(start)?) else {
+    let (&[width, blocks], &[_, newest, sum, head]) = (numbers, &*doubles(start)?) else {
         return None;
     };
     let (ring, rest) = ring.as_chunks::<4>();
@@ -208,12 +206,7 @@ fn blocks_state(numbers: &[f64], cells: &[u8]) -> Option<BlocksState> {
 
 /// What the cells of an entry of [`EMPTY_TAG`] say. `None` if no script has written it.
 pub(super) fn empty_at(cells: &[u8], now: u64) -> Option<FullAt> {
-    let &[_, micros, ticks] = &*packed::doubles(cells)? else { return None };
+    let &[_, micros, ticks] = &*doubles(cells)? else { return None };
     let at = FullAt { micros: integer(micros)?, ticks: integer(ticks)? };
     (at.micros.saturating_sub(now) <= MAX_TICKS).then_some(at)
-}
-
-pub(super) fn integer(number: f64) -> Option<u64> {
-    let is_exact = number >= 0.0 && number <= (2 * MAX_TICKS) as f64 && number % 1.0 == 0.0;
-    is_exact.then_some(number as u64)
 }

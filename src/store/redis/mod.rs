@@ -17,6 +17,7 @@ mod connection_settings;
 mod connector;
 mod credentials;
 mod digits;
+mod double;
 mod endpoint;
 mod flight;
 mod fragment;
@@ -45,6 +46,7 @@ mod round_trip;
 mod routes;
 mod runtime_end;
 mod script;
+mod section;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 #[cfg(feature = "sentinel")]

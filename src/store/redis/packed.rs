@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::fragment::{self, Fragment, Numbers};
+use super::double::{Numbers, doubles, pack};
+use super::fragment::{self, Fragment};
 use crate::algorithm::{Limits, QuotaId};
 
 const FORM: u8 = 1;
@@ -76,14 +77,4 @@ fn granule_exponent(limits: &Limits) -> u8 {
     let slowest = limits.iter().map(|(_, limit)| limit.longest()).max();
     let granules = slowest.unwrap_or(0) / 16_000_000;
     granules.checked_ilog2().unwrap_or(0) as u8
-}
-
-pub(super) fn pack(numbers: &[f64]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
-}
-
-/// `None` if there is a part of one.
-pub(super) fn doubles(bytes: &[u8]) -> Option<Numbers> {
-    let (doubles, rest) = bytes.as_chunks::<8>();
-    rest.is_empty().then(|| doubles.iter().map(|bytes| f64::from_be_bytes(*bytes)).collect())
 }

@@ -5,8 +5,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::assembly::Params;
 use super::key_encoder::KeyEncoder;
-use super::script::{Params, Scripts};
+use super::script::Scripts;
 use crate::ConfigError;
 use crate::algorithm::{Limits, TokenBucket};
 use crate::metrics::PolicyMetrics;

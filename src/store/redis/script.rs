@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use super::assembly::{PARAMS, assemble};
+use super::assembly::{Params, assemble};
 use super::fragment::Fragment;
 use super::{packed, short};
 use crate::algorithm::Limits;
@@ -27,9 +27,6 @@ pub(super) struct Script {
     pub(super) source: String,
     pub(super) sha: String,
 }
-
-/// What a script needs to know about a policy, as arguments.
-pub(super) type Params = [Vec<u8>; PARAMS];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Shape {

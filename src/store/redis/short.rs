@@ -1,7 +1,7 @@
 //! The short form of values, for a single token bucket: see `lua/short.lua`.
 
+use super::assembly::Params;
 use super::digits::number;
-use super::script::Params;
 use crate::algorithm::{BucketState, FullAt, Limit, Limits, MAX_TICKS, Rate};
 
 /// How much later than the bucket is full the time in a value is, in microseconds. A key that

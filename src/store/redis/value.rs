@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::double::integer;
 use super::fragment::{self, Fragment};
 use super::{packed, short};
 use crate::algorithm::{Entry, FullAt, Limits, QuotaId, QuotaState, Standing, State};
@@ -41,7 +42,7 @@ fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<Parsed> {
         return is_possible.then_some(Parsed { state, empty_at, is_from_the_future: false });
     }
     let (written, packed) = packed::entries(value)?;
-    let back = fragment::integer(written)?.saturating_sub(now);
+    let back = integer(written)?.saturating_sub(now);
     let (mut entries, mut empty_at) = (SmallVec::<[Entry; 4]>::new(), SmallVec::new());
     for packed::Entry { quota, tag, numbers, cells } in packed {
         if tag == fragment::EMPTY_TAG {
@@ -78,6 +79,7 @@ fn is_read(limits: &Limits, quota: QuotaId, tag: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::double::pack;
     use crate::{Policy, Quota};
 
     fn limits(names: &[&'static str]) -> Limits {
@@ -89,8 +91,8 @@ mod tests {
     /// A value of buckets that are full at this time.
     fn packed(names: &[&'static str], full_at: f64) -> Vec<u8> {
         let mut value = packed::header(&limits(names));
-        value.extend(packed::pack(&[0.0]));
-        names.iter().for_each(|_| value.extend(packed::pack(&[full_at])));
+        value.extend(pack(&[0.0]));
+        names.iter().for_each(|_| value.extend(pack(&[full_at])));
         value
     }
 

@@ -7,6 +7,7 @@ use foldhash::fast::RandomState;
 use super::plan::{Micros, Plan, SECOND, SLOTS};
 use crate::Quota;
 use crate::algorithm::{BucketState, FullAt, Limit, Limits, State};
+use crate::store::redis::double::pack;
 use crate::store::redis::packed;
 use crate::store::redis::reply::{Found, Stored};
 use crate::verdict::Verdict;
@@ -156,9 +157,9 @@ impl Servers {
                 Stored::Level(bucket.debt(CLOCK + now).ticks)
             }
             State::Lone(BucketState { full_at: FullAt { micros, ticks }, .. }) => {
-                let mut cells = packed::pack(&[*micros as f64, *ticks as f64]);
+                let mut cells = pack(&[*micros as f64, *ticks as f64]);
                 cells.truncate(if spec.rate().scale() == 1 { 8 } else { 16 });
-                let written = packed::pack(&[CLOCK as f64]);
+                let written = pack(&[CLOCK as f64]);
                 Stored::Value([packed::header(limits), written, cells].concat().into())
             }
             State::Several(_) => Stored::Nothing,

@@ -61,3 +61,38 @@ fn the_algorithms_do_no_io_and_read_no_clock() {
     let impure = &["tokio", "std::time::Instant", "Instant::", "SystemTime", "async ", "store::"];
     assert_absent("algorithm", &[REDIS, HTTP, MIDDLEWARE, impure], |_| false);
 }
+
+/// The folders of the Redis store, each with those that it must not name: itself and those before it.
+#[test]
+fn the_folders_of_the_redis_store_depend_downwards_only() {
+    let above: [(&str, &[&str]); 5] = [
+        ("fleet", &[]),
+        ("queue", &["fleet"]),
+        ("cluster", &["fleet", "queue"]),
+        ("connection", &["fleet", "queue", "cluster", "script"]),
+        ("script", &["fleet", "queue", "cluster", "connection"]),
+    ];
+    let all: Vec<_> = above.iter().map(|(folder, _)| *folder).collect();
+    for (folder, above) in above {
+        for (path, code) in code(&format!("store/redis/{folder}")) {
+            for name in redis_modules(&code) {
+                assert!(!above.contains(&name), "{} depends on {name}", path.display());
+                assert!(name != "RedisStore", "{} depends on the store", path.display());
+            }
+        }
+    }
+    for (path, code) in code("store/redis") {
+        let is_beside = path.parent().is_some_and(|parent| parent.ends_with("store/redis"));
+        let is_top = path.ends_with("mod.rs") || path.ends_with("store_url.rs");
+        if is_beside && !is_top {
+            let folders = redis_modules(&code).filter(|name| all.contains(name)).count();
+            assert_eq!(folders, 0, "{} depends on a folder", path.display());
+        }
+    }
+}
+
+/// Returns the names that code uses from the Redis store.
+fn redis_modules(code: &str) -> impl Iterator<Item = &str> {
+    let names = code.split("store::redis::").skip(1);
+    names.map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap())
+}

@@ -1,71 +1,23 @@
-//! Buckets in Redis. A check passes through queue, batch, call, topology, connection and connector,
-//! and its reply comes back through reply and batch.
+//! Buckets in Redis.
+//!
+//! A check waits in a `queue` and is decided in a batch: by a `script`, on the server that the `cluster` names,
+//! through a `connection`. The `fleet` divides limits among the instances while Redis fails.
+//!
+//! Each folder depends only on those after it: fleet, queue, cluster, then connection and script, which do not
+//! depend on each other. All may use what is beside them here: `server_error` (what an error of the server means),
+//! `no_reply` (the errors of calls without a reply), `runtime_end` (notices the end of a runtime), and `sole_task`
+//! (keeps a task going in whatever runtimes there are). A folder's `mod.rs` lists what the others may use of it.
 
-mod assembly;
-mod backoff;
-mod batch;
-mod blocks;
-mod breaker;
-mod breaker_log;
-mod call;
-mod calls;
 mod cluster;
-mod cluster_pool;
-mod cluster_view;
 mod connection;
-mod connection_settings;
-mod connector;
-mod credentials;
-mod digits;
-mod double;
-mod endpoint;
-mod flight;
-mod fragment;
-mod health;
-mod key_encoder;
-mod lifecycle;
-mod membership;
-mod multiplexed;
+mod fleet;
 mod no_reply;
-mod node;
-mod node_queue;
-mod opened;
-mod overload;
-mod packed;
-mod policy;
-mod presence;
-#[cfg(feature = "sentinel")]
-mod primary_report;
-mod probe;
 mod queue;
-mod queue_state;
-mod refresh;
-mod repayment;
-mod reply;
-mod round_trip;
-mod routes;
 mod runtime_end;
 mod script;
-mod section;
-#[cfg(feature = "sentinel")]
-mod sentinel;
-#[cfg(feature = "sentinel")]
-mod sentinel_service;
-mod server;
 mod server_error;
-mod shared_connection;
-mod short;
-mod silence;
-#[cfg(test)]
-mod sim;
-mod slot_map;
 mod sole_task;
 mod store_url;
-mod tls;
-mod topology;
-mod url;
-mod value;
-mod window;
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -74,22 +26,15 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use self::blocks::RedisBlocks;
-use self::cluster::Cluster;
-use self::connection_settings::ConnectionSettings;
-use self::connector::Connector;
-pub use self::credentials::RedisCredentials;
-use self::endpoint::Endpoint;
-use self::membership::Membership;
-use self::opened::Opened;
-use self::policy::RedisPolicy;
+use self::cluster::{Cluster, Topology};
+#[cfg(feature = "sentinel")]
+pub use self::connection::SentinelService;
+use self::connection::{ConnectionSettings, Connector, Endpoint};
+pub use self::connection::{RedisCredentials, RedisServer};
+use self::fleet::{Membership, Opened, RedisBlocks, Repayment};
 pub(crate) use self::queue::QueuedCheck;
 use self::queue::Queues;
-use self::repayment::Repayment;
-#[cfg(feature = "sentinel")]
-pub use self::sentinel_service::SentinelService;
-pub use self::server::RedisServer;
-use self::topology::Topology;
+use self::script::RedisPolicy;
 use super::blocks::Blocks;
 use super::local::Local;
 use super::sealed::Open;
@@ -391,7 +336,7 @@ impl RedisStore {
     /// # Ok(()) }
     /// ```
     pub fn from_client(client: redis::Client) -> Self {
-        tls::warn_if_insecure(client.get_connection_info());
+        connection::warn_if_insecure(client.get_connection_info());
         Self::on(Connector::endpoint(Endpoint::new(client.get_connection_info().clone())))
     }
 

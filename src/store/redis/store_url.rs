@@ -1,8 +1,8 @@
 //! The store of a URL, which may name the nodes of a cluster or sentinels.
 
 use super::RedisStore;
-use super::url::check_encoding;
 use crate::ConfigError;
+use crate::store::redis::connection::check_encoding;
 
 /// The port of a sentinel whose URL has none.
 #[cfg(feature = "sentinel")]

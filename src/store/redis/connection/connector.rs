@@ -1,0 +1,318 @@
+//! How connections are made, and a connection that many checks share.
+
+use std::fmt;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::endpoint::{CONNECT_TIMEOUT, Endpoint, config};
+use super::multiplexed::{Disconnection, Multiplexed};
+#[cfg(feature = "sentinel")]
+use super::primary_report::Report;
+#[cfg(feature = "sentinel")]
+use super::sentinel::Sentinels;
+#[cfg(feature = "sentinel")]
+use super::sentinel_service::SentinelService;
+use super::server::RedisServer;
+#[cfg(feature = "deadpool")]
+use crate::ErrorKind;
+use crate::store::redis::server_error::to_error;
+use crate::{ConfigError, Error};
+
+/// The longest wait for the application: for a pool, whose slots may be in use, or a provider of
+/// credentials, which may have to fetch them.
+const PROVIDER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where connections come from.
+pub(crate) struct Connector {
+    source: Source,
+    /// For logs and errors.
+    server: Arc<str>,
+}
+
+#[derive(Clone)]
+enum Source {
+    Server(Box<Endpoint>),
+    #[cfg(feature = "deadpool")]
+    Pool(deadpool_redis::Pool),
+    #[cfg(feature = "deadpool-cluster")]
+    ClusterPool(deadpool_redis::cluster::Pool),
+    #[cfg(feature = "sentinel")]
+    Sentinels(Arc<Sentinels>),
+    #[cfg(all(feature = "sentinel", feature = "deadpool"))]
+    SentinelPool(deadpool_redis::sentinel::Pool),
+}
+
+/// Whether a connection that works may lead to the wrong server after a while.
+pub(super) enum Origin {
+    Fixed,
+    /// The primary that a sentinel reported.
+    #[cfg(feature = "sentinel")]
+    Primary(Arc<Sentinels>, Report),
+}
+
+impl Connector {
+    pub(crate) fn endpoint(endpoint: Endpoint) -> Self {
+        let server = endpoint.address().to_string().into();
+        Self { source: Source::Server(endpoint.into()), server }
+    }
+
+    pub(crate) fn url(server: impl Into<RedisServer>) -> Result<Self, ConfigError> {
+        server.into().endpoint().map(Self::endpoint)
+    }
+
+    #[cfg(feature = "deadpool")]
+    pub(crate) fn pool(pool: deadpool_redis::Pool) -> Self {
+        let server = address_of(&pool).unwrap_or_else(|| "deadpool pool".into());
+        Self { source: Source::Pool(pool), server }
+    }
+
+    #[cfg(feature = "deadpool-cluster")]
+    pub(crate) fn cluster_pool(pool: deadpool_redis::cluster::Pool) -> Self {
+        Self { source: Source::ClusterPool(pool), server: "deadpool cluster pool".into() }
+    }
+
+    #[cfg(all(feature = "sentinel", feature = "deadpool"))]
+    pub(crate) fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> Self {
+        Self { source: Source::SentinelPool(pool), server: "deadpool sentinel pool".into() }
+    }
+
+    #[cfg(feature = "sentinel")]
+    pub(crate) fn sentinel(
+        sentinels: impl IntoIterator<Item = impl Into<RedisServer>>,
+        service: SentinelService,
+    ) -> Result<Self, ConfigError> {
+        let sentinels = Sentinels::new(sentinels, service)?;
+        let server = format!("sentinel service {}", sentinels.service()).into();
+        Ok(Self { source: Source::Sentinels(sentinels.into()), server })
+    }
+
+    /// The same source under the name of one server.
+    pub(crate) fn named(&self, server: &str) -> Self {
+        Self { source: self.source.clone(), server: server.into() }
+    }
+
+    /// Whether its connections reach a whole cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        match &self.source {
+            #[cfg(feature = "deadpool-cluster")]
+            Source::ClusterPool(_) => true,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn server(&self) -> &Arc<str> {
+        &self.server
+    }
+
+    /// What two connectors to the same servers have in common. Pools do not reveal theirs, so the same pool is
+    /// recognized by its manager.
+    pub(crate) fn identity(&self) -> String {
+        match &self.source {
+            Source::Server(endpoint) => endpoint.identity(),
+            #[cfg(feature = "deadpool")]
+            Source::Pool(pool) => format!("pool {:p}", pool.manager()),
+            #[cfg(feature = "deadpool-cluster")]
+            Source::ClusterPool(pool) => format!("pool {:p}", pool.manager()),
+            #[cfg(feature = "sentinel")]
+            Source::Sentinels(sentinels) => sentinels.identity(),
+            #[cfg(all(feature = "sentinel", feature = "deadpool"))]
+            Source::SentinelPool(pool) => format!("pool {:p}", pool.manager()),
+        }
+    }
+
+    /// The longest that [`connect`](Self::connect) may take.
+    pub(super) fn patience(&self) -> Duration {
+        match &self.source {
+            Source::Server(endpoint) if endpoint.has_provider() => PROVIDER_TIMEOUT,
+            Source::Server(_) => CONNECT_TIMEOUT,
+            #[cfg(feature = "sentinel")]
+            Source::Sentinels(sentinels) if sentinels.primary().has_provider() => PROVIDER_TIMEOUT,
+            // The sentinels are asked first.
+            #[cfg(feature = "sentinel")]
+            Source::Sentinels(_) => 2 * CONNECT_TIMEOUT,
+            #[cfg(feature = "deadpool")]
+            _ => PROVIDER_TIMEOUT,
+        }
+    }
+
+    /// Makes a connection. The origin tells when to replace it. `disconnection` learns when the
+    /// server closes it, except for connections that speak RESP2 or come from a pool.
+    pub(super) async fn connect(
+        &self,
+        disconnection: &Arc<Disconnection>,
+    ) -> Result<(Multiplexed, Origin), Error> {
+        let connection = match &self.source {
+            Source::Server(endpoint) => {
+                let config = config(endpoint.protocol(), disconnection);
+                endpoint.connect(&config).await.map(Multiplexed::Server)
+            }
+            #[cfg(feature = "deadpool")]
+            Source::Pool(pool) => pool
+                .get()
+                .await
+                .map(|connection| Multiplexed::Server(deadpool_redis::Connection::take(connection)))
+                .map_err(pool_to_error),
+            #[cfg(feature = "deadpool-cluster")]
+            Source::ClusterPool(pool) => pool
+                .get()
+                .await
+                .map(|connection| {
+                    Multiplexed::Cluster(deadpool_redis::cluster::Connection::take(connection))
+                })
+                .map_err(pool_to_error),
+            #[cfg(feature = "sentinel")]
+            Source::Sentinels(sentinels) => {
+                let config = config(sentinels.primary().protocol(), disconnection);
+                let (connection, report) = sentinels.connect(&config).await?;
+                let origin = Origin::Primary(sentinels.clone(), report);
+                return Ok((Multiplexed::Server(connection), origin));
+            }
+            #[cfg(all(feature = "sentinel", feature = "deadpool"))]
+            Source::SentinelPool(pool) => pool
+                .get()
+                .await
+                .map(|connection| {
+                    Multiplexed::Server(deadpool_redis::sentinel::Connection::take(connection))
+                })
+                .map_err(pool_to_error),
+        };
+        connection.map(|connection| (connection, Origin::Fixed))
+    }
+}
+
+impl Origin {
+    /// Waits until another server takes the place of the one that the connection leads to.
+    pub(super) async fn replaced(self) {
+        match self {
+            Self::Fixed => pending().await,
+            #[cfg(feature = "sentinel")]
+            Self::Primary(sentinels, report) => sentinels.replaced(&report).await,
+        }
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.server)
+    }
+}
+
+/// The longest path of a Unix socket is shorter, and so is the longest name of a host.
+#[cfg(feature = "deadpool")]
+const LONGEST_ADDRESS: usize = 255;
+
+/// The address of a pool's server. A pool shows it in its debug output alone, which hides the password.
+#[cfg(feature = "deadpool")]
+fn address_of(pool: &deadpool_redis::Pool) -> Option<Arc<str>> {
+    address_in(&format!("{:?}", pool.manager()))
+}
+
+/// The address in the debug output of a pool's manager. `None` if that has another form, or the address has
+/// characters that are escaped there or an address does not have.
+#[cfg(feature = "deadpool")]
+fn address_in(manager: &str) -> Option<Arc<str>> {
+    fn quoted(text: &str) -> Option<(&str, &str)> {
+        let (address, rest) = text.strip_prefix('"')?.split_once('"')?;
+        let is_plain = |c: char| c.is_ascii_graphic() && c != '\\';
+        let is_address =
+            (1..=LONGEST_ADDRESS).contains(&address.len()) && address.chars().all(is_plain);
+        is_address.then_some((address, rest))
+    }
+    let start = "Manager { client: Client { connection_info: ConnectionInfo { addr: ";
+    let address = manager.strip_prefix(start)?;
+    if let Some(path) = address.strip_prefix("Unix(") {
+        return Some(quoted(path)?.0.into());
+    }
+    let is_tls = address.strip_prefix("TcpTls { host: ");
+    let (host, rest) = quoted(is_tls.or_else(|| address.strip_prefix("Tcp("))?)?;
+    let port = rest.strip_prefix(", ")?;
+    let port = port.strip_prefix("port: ").unwrap_or(port);
+    let digits = port.find(|c: char| !c.is_ascii_digit())?;
+    let port: u16 = port[..digits].parse().ok()?;
+    Some(format!("{host}:{port}").into())
+}
+
+#[cfg(feature = "deadpool")]
+fn pool_to_error(error: deadpool_redis::PoolError) -> Error {
+    match error {
+        deadpool_redis::PoolError::Backend(error) => to_error(error),
+        error => Error::caused_by(ErrorKind::Unavailable, "no connection from the pool", error),
+    }
+}
+
+#[cfg(all(test, feature = "deadpool"))]
+mod tests {
+    use deadpool_redis::{Config, Manager, Runtime};
+    use redis::{ConnectionAddr, IntoConnectionInfo};
+
+    use super::*;
+
+    fn pool(info: impl IntoConnectionInfo) -> Connector {
+        let manager = Manager::new(info).unwrap();
+        Connector::pool(deadpool_redis::Pool::builder(manager).build().unwrap())
+    }
+
+    /// Or all pools of a process would be one line of the dashboard.
+    #[test]
+    fn a_pool_has_the_address_of_its_server_and_not_its_password() {
+        for (url, address) in [
+            ("redis://127.0.0.1:6380", "127.0.0.1:6380"),
+            ("redis://user:addr:%20secret@redis.internal/7", "redis.internal:6379"),
+            ("redis://[::1]:6380", "::1:6380"),
+        ] {
+            let pool = Config::from_url(url).create_pool(Some(Runtime::Tokio1)).unwrap();
+            assert_eq!(&**Connector::pool(pool).server(), address);
+            assert_eq!(&**Connector::url(url).unwrap().server(), address, "as without a pool");
+        }
+        #[cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+        assert_eq!(
+            &**pool("rediss://redis.internal:6390/#insecure").server(),
+            "redis.internal:6390"
+        );
+        let socket = ConnectionAddr::Unix("/run/redis.sock".into());
+        let socket = "redis://x".into_connection_info().unwrap().set_addr(socket);
+        assert_eq!(&**pool(socket).server(), "/run/redis.sock");
+    }
+
+    #[test]
+    fn a_pool_whose_debug_output_has_another_form_is_not_given_a_wrong_address() {
+        let of = |text: &str| {
+            address_in(&format!(
+                "Manager {{ client: Client {{ connection_info: ConnectionInfo {{ {text}"
+            ))
+        };
+        assert_eq!(of("addr: Tcp(\"redis\", 6379), tcp").as_deref(), Some("redis:6379"));
+        let long = format!("addr: Tcp(\"{}\", 6379)", "x".repeat(256));
+        for text in [
+            "redis: RedisConnectionInfo { username: Some(\"addr: Tcp(\\\"redis\\\", 1)\") }, addr: Tcp(\"redis\", 2)",
+            "addr: Tcp(\"a\\\"b\", 6379)",
+            "addr: Tcp(\"a b\", 6379)",
+            "addr: Tcp(\"\", 6379)",
+            "addr: Tcp(\"redis\", 65536)",
+            "addr: Tcp(\"redis\", -1)",
+            "addr: Tcp(\"redis\", 6379",
+            "addr: Tcp(\"redis\"",
+            "addr: Unix(\"/tmp/a\\nb\")",
+            &long,
+        ] {
+            assert_eq!(of(text), None, "{text}");
+        }
+        assert_eq!(address_in("Manager { other: 1, addr: Tcp(\"redis\", 6379) }"), None);
+    }
+
+    #[test]
+    fn only_connectors_to_the_same_servers_have_the_same_identity() {
+        let url = |url| Connector::url(url).unwrap().identity();
+        assert_eq!(url("redis://redis:6379"), url("redis://user:secret@redis/0"));
+        assert_ne!(url("redis://redis"), url("redis://redis/1"), "another database");
+        assert_ne!(url("redis://redis"), url("redis://redis:6380"));
+        let pool = Config::from_url("redis://redis").create_pool(None).unwrap();
+        let identity = |pool: &deadpool_redis::Pool| Connector::pool(pool.clone()).identity();
+        assert_eq!(identity(&pool), identity(&pool.clone()));
+        assert_ne!(
+            identity(&pool),
+            identity(&Config::from_url("redis://redis").create_pool(None).unwrap())
+        );
+    }
+}

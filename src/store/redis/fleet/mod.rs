@@ -1,0 +1,16 @@
+//! What the instances of a fleet tell each other through Redis.
+//!
+//! `membership` registers this instance, and `presence` notices that it was suspended. `repayment` charges what was
+//! taken locally while Redis failed. `blocks` reads and changes the list of blocked keys. `opened` warns of a second
+//! store in the process, which would count as another instance.
+
+mod blocks;
+mod membership;
+mod opened;
+mod presence;
+mod repayment;
+
+pub(super) use self::blocks::RedisBlocks;
+pub(super) use self::membership::Membership;
+pub(super) use self::opened::Opened;
+pub(super) use self::repayment::Repayment;

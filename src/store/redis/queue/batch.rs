@@ -1,0 +1,713 @@
+//! Checks that go out together, grouped by policy and key, and in order of arrival for each key.
+//!
+//! A batch also holds the verdicts until their checks have read them: one allocation for all.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::hash::Hash;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use foldhash::fast::RandomState;
+use indexmap::{Equivalent, IndexMap};
+use redis::Cmd;
+use smallvec::SmallVec;
+
+use crate::algorithm::{self, Charge, Cost, Limits, MAX_TICKS, Standing};
+use crate::store::redis::script::{Found, RedisPolicy};
+use crate::store::{Op, SentAt};
+use crate::verdict::Verdict;
+use crate::{Error, Key};
+
+#[derive(Debug)]
+pub(crate) struct Batch(Mutex<State>);
+
+/// Of a check in its batch.
+pub(crate) type CheckIndex = u32;
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many keys it may have.
+    room: usize,
+    policies: Vec<BatchPolicy>,
+    /// The buckets in order of their first check, and the slot of each on a cluster.
+    groups: IndexMap<Bucket, u16, RandomState>,
+    /// The index of the group that got the last check. With one hot key, the next check belongs to
+    /// it too.
+    last: usize,
+    /// In order of arrival, which is that of their deadlines.
+    checks: Vec<Check>,
+    /// What the checks do, with a single one for checks in a row that do the same.
+    ops: Vec<Op>,
+    /// How many checks at the front are not pending any more.
+    completed: usize,
+    /// If denials are cached.
+    sent_at: Option<SentAt>,
+}
+
+#[derive(Debug)]
+struct BatchPolicy {
+    policy: Arc<RedisPolicy>,
+    /// The index of the first policy with the same name. Others have other numbers.
+    name: usize,
+}
+
+/// What a group's checks decide about. The policy is an index.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Bucket {
+    policy: usize,
+    key: Key,
+}
+
+/// Hashes like a [`Bucket`].
+#[derive(Hash)]
+struct BucketRef<'a> {
+    policy: usize,
+    key: &'a Key,
+}
+
+/// A group that has checks to send.
+#[derive(Debug)]
+pub(super) struct Group<'a> {
+    /// Its index in the batch.
+    pub(super) index: usize,
+    pub(super) policy: &'a Arc<RedisPolicy>,
+    /// Separates groups that name the same bucket. They must not share a call.
+    pub(super) number: usize,
+    pub(super) key: &'a Key,
+    pub(super) slot: u16,
+    pub(super) costs: Runs<'a>,
+}
+
+impl Group<'_> {
+    /// The sort order that puts groups that may share a call next to each other.
+    fn order(&self) -> impl Ord + use<> {
+        (self.number, ptr::from_ref(self.policy.scripts), Arc::as_ptr(self.policy))
+    }
+
+    /// How many checks it has.
+    pub(super) fn checks(&self) -> usize {
+        self.costs.len()
+    }
+
+    /// Writes the checks as an argument of the script.
+    pub(super) fn write_costs(&self, call: &mut Cmd) {
+        self.costs.write(call, &self.policy.limits);
+    }
+}
+
+/// The checks of a key, as runs of equal ones and their lengths.
+#[derive(Debug, Default)]
+pub(super) struct Runs<'a>(SmallVec<[(u32, &'a Op); 1]>);
+
+#[derive(Debug)]
+struct Check {
+    /// Indices, like the next.
+    group: u32,
+    op: u32,
+    deadline: Instant,
+    /// Whether it is part of the call, and charged even if it is cancelled by now.
+    is_sent: bool,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+enum Progress {
+    Pending(Waker),
+    Done(Result<Verdict, Error>),
+    /// Its verdict was read, or it was cancelled.
+    Gone,
+}
+
+/// What a key has used matters if it is more than this part of a limit.
+const MATTERS: u64 = 8;
+
+/// The tasks of checks that are completed, to wake once no lock is held.
+#[derive(Debug, Default)]
+#[must_use = "the tasks would never be polled again"]
+pub(super) struct Wakers(SmallVec<[Waker; 1]>);
+
+impl<'a> Runs<'a> {
+    fn push(&mut self, op: &'a Op) {
+        match self.0.last_mut() {
+            Some((count, last)) if ptr::eq(*last, op) || *last == op => *count += 1,
+            _ => self.0.push((1, op)),
+        }
+    }
+
+    /// The number of checks.
+    fn len(&self) -> usize {
+        self.0.iter().map(|(count, _)| *count as usize).sum()
+    }
+
+    /// Whether this is a single check of cost 1, like nearly all.
+    pub(super) fn is_one(&self) -> bool {
+        matches!(*self.0, [(1, Op::Acquire(Charge::Same(1)))])
+    }
+
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
+        let costs = self.0.iter().map(|(count, op)| match op {
+            Op::Acquire(charge) => (charge.of(0), *count as usize),
+            _ => (0, *count as usize),
+        });
+        costs.flat_map(|(cost, count)| std::iter::repeat_n(cost, count))
+    }
+
+    fn write(&self, call: &mut Cmd, limits: &Limits) {
+        match self.0.as_slice() {
+            [(1, Op::Acquire(Charge::Same(cost)))] => {
+                call.arg(cost);
+            }
+            [(1, Op::Peek)] => {
+                call.arg(0);
+            }
+            runs => {
+                let mut text = String::with_capacity(8 * runs.len());
+                for (count, op) in runs {
+                    write_run(&mut text, *count, op, limits);
+                }
+                call.arg(text);
+            }
+        }
+    }
+}
+
+/// Writes a run as `lua/frame.lua` describes it.
+fn write_run(text: &mut String, count: u32, op: &Op, limits: &Limits) {
+    let mut write = |kind: &str, numbers: &dyn Fn(usize) -> i128, end: std::fmt::Arguments<'_>| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{kind}{count}");
+        for quota in 0..limits.len() {
+            let _ = write!(text, ":{}", numbers(quota));
+        }
+        let _ = write!(text, "{end},");
+    };
+    let nothing = format_args!("");
+    match op {
+        Op::Acquire(charge) => {
+            let kind = if charge.is_later() { "!" } else { "" };
+            write(kind, &|quota| charge.of(quota).into(), nothing);
+        }
+        Op::Peek => write("", &|_| 0, nothing),
+        Op::Adjust(adjustment) => {
+            if adjustment.is_charge() {
+                let most: SmallVec<[u64; 1]> = limits.most_charged().collect();
+                write("*", &|quota| most.get(quota).copied().unwrap_or(0).into(), nothing);
+            }
+            // More is not in use, and sums of larger numbers would not be exact.
+            let most = MAX_TICKS as i64;
+            write("+", &|quota| adjustment.of(quota).clamp(-most, most).into(), nothing);
+        }
+        Op::Queue(queued) if !queued.may_wait => {
+            let kind = if queued.charge.is_later() { "!" } else { "" };
+            write(kind, &|quota| queued.of(quota).into(), nothing);
+        }
+        Op::Queue(queued) => {
+            let kind = if queued.charge.is_later() { "~!" } else { "~" };
+            let patience = queued.patience.0;
+            write(kind, &|quota| queued.of(quota).into(), format_args!(";{patience}"));
+        }
+        Op::Leave(place) => {
+            let end = |quota: usize| place.ends.get(quota).copied().unwrap_or(0).into();
+            write("=", &end, nothing);
+            write("-", &|quota| place.credit.of(quota).into(), nothing);
+        }
+    }
+}
+
+impl Batch {
+    pub(super) const MAX_KEYS: usize = 128;
+    pub(super) const MAX_CHECKS: usize = 1_024;
+
+    /// An empty batch for so many keys.
+    pub(super) fn new(room: usize) -> Self {
+        Self(Mutex::new(State { room, ..State::default() }))
+    }
+
+    /// Makes an empty batch of one that nobody uses any more, which keeps its memory. `None` if
+    /// somebody does.
+    pub(super) fn recycle(mut this: Arc<Self>, room: usize) -> Option<Arc<Self>> {
+        let batch = Arc::get_mut(&mut this)?;
+        let state = batch.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.policies.clear();
+        state.groups.clear();
+        state.checks.clear();
+        state.ops.clear();
+        (state.room, state.last, state.completed, state.sent_at) = (room, 0, 0, None);
+        Some(this)
+    }
+
+    /// Adds a check of a key whose bucket is in this slot. Returns its index, or `None` if there is
+    /// no room.
+    pub(super) fn push(
+        &self,
+        policy: &Arc<RedisPolicy>,
+        key: &Key,
+        slot: u16,
+        op: &Op,
+        deadline: Instant,
+        waker: &Waker,
+    ) -> Option<CheckIndex> {
+        let mut state = self.state();
+        if state.checks.len() >= Self::MAX_CHECKS {
+            return None;
+        }
+        let group = state.group(policy, key, slot)?;
+        state.last = group;
+        if state.ops.last() != Some(op) {
+            state.ops.push(op.clone());
+        }
+        // All of them are at most `MAX_CHECKS`.
+        let (group, op, index) =
+            (group as u32, state.ops.len() as u32 - 1, state.checks.len() as CheckIndex);
+        let progress = Progress::Pending(waker.clone());
+        state.checks.push(Check { group, op, deadline, is_sent: false, progress });
+        Some(index)
+    }
+
+    /// The number of its keys.
+    pub(super) fn keys(&self) -> usize {
+        self.state().groups.len()
+    }
+
+    /// Whether the server may have received a check.
+    pub(super) fn was_sent(&self, index: CheckIndex) -> bool {
+        self.state().checks.get(index as usize).is_some_and(|check| check.is_sent)
+    }
+
+    /// The verdict on a check, once.
+    pub(super) fn poll(
+        &self,
+        index: CheckIndex,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Verdict, Error>> {
+        let mut state = self.state();
+        let Some(check) = state.checks.get_mut(index as usize) else { return Poll::Pending };
+        let progress = match &check.progress {
+            Progress::Pending(waker) if waker.will_wake(cx.waker()) => return Poll::Pending,
+            Progress::Pending(_) => Progress::Pending(cx.waker().clone()),
+            Progress::Done(_) | Progress::Gone => Progress::Gone,
+        };
+        let progress = mem::replace(&mut check.progress, progress);
+        // Dropping a waker may run code of another crate.
+        drop(state);
+        match progress {
+            Progress::Done(verdict) => Poll::Ready(verdict),
+            Progress::Pending(_) | Progress::Gone => Poll::Pending,
+        }
+    }
+
+    /// The result of a check that nobody has read yet, and whether the server may have received the check.
+    pub(crate) fn unread(&self, index: CheckIndex) -> Option<(Result<Verdict, Error>, bool)> {
+        let state = self.state();
+        let check = state.checks.get(index as usize)?;
+        match &check.progress {
+            Progress::Done(result) => Some((result.clone(), check.is_sent)),
+            Progress::Pending(_) | Progress::Gone => None,
+        }
+    }
+
+    /// Nobody waits for this check any more. Returns what it has reserved, if it is decided already.
+    pub(super) fn cancel(&self, index: CheckIndex) -> Option<Abandoned> {
+        let mut state = self.state();
+        let State { policies, groups, checks, .. } = &mut *state;
+        let check = checks.get_mut(index as usize)?;
+        let progress = mem::replace(&mut check.progress, Progress::Gone);
+        let waiting = match &progress {
+            Progress::Done(Ok(verdict)) => verdict.waiting(),
+            _ => None,
+        };
+        let bucket = groups.get_index(check.group as usize);
+        let abandoned = waiting.zip(bucket).map(|(waiting, (bucket, slot))| {
+            let (policy, key) = (policies[bucket.policy].policy.clone(), bucket.key.clone());
+            Abandoned { policy, key, slot: *slot, place: waiting.place.clone() }
+        });
+        drop(state);
+        // Dropping a waker may run code of another crate.
+        drop(progress);
+        abandoned
+    }
+
+    /// Fails the checks that would be answered too late, sums up the costs of the others, and
+    /// returns what `encode` makes of the groups that have any. Those that may share a call are
+    /// next to each other. A check that is cancelled from now on may be charged.
+    pub(super) fn freeze<T>(
+        &self,
+        is_too_late: impl Fn(Instant) -> bool,
+        error: impl Fn() -> Error,
+        encode: impl FnOnce(&[Group<'_>]) -> T,
+    ) -> T {
+        let mut wakers = Wakers::default();
+        let mut state = self.state();
+        let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
+        *sent_at = policies.iter().find_map(|policy| policy.policy.denials.sent_now());
+        let mut costs: SmallVec<[Runs<'_>; 1]> = SmallVec::new();
+        costs.resize_with(groups.len(), Runs::default);
+        for check in checks.iter_mut().filter(|check| check.is_pending()) {
+            if is_too_late(check.deadline) {
+                check.complete(Err(error()), &mut wakers);
+            } else {
+                check.is_sent = true;
+                costs[check.group as usize].push(&ops[check.op as usize]);
+            }
+        }
+        let encoded = encode(&to_send(policies, groups, costs));
+        drop(state);
+        wakers.wake();
+        encoded
+    }
+
+    /// Encodes these groups again, whose calls have not run. Checks that nobody waits for any more are left out,
+    /// and count as not sent.
+    pub(super) fn freeze_again<T>(
+        &self,
+        again: &[usize],
+        encode: impl FnOnce(&[Group<'_>]) -> T,
+    ) -> T {
+        let mut state = self.state();
+        let State { policies, groups, checks, ops, .. } = &mut *state;
+        let mut costs: SmallVec<[Runs<'_>; 1]> = SmallVec::new();
+        costs.resize_with(groups.len(), Runs::default);
+        let of_these = |check: &&mut Check| again.contains(&(check.group as usize));
+        for check in checks.iter_mut().filter(|check| check.is_sent).filter(of_these) {
+            check.is_sent = check.is_pending();
+            if check.is_sent {
+                costs[check.group as usize].push(&ops[check.op as usize]);
+            }
+        }
+        encode(&to_send(policies, groups, costs))
+    }
+
+    /// The bucket of one of the checks, with its slot.
+    pub(super) fn any_bucket(&self) -> Option<(Arc<RedisPolicy>, Key, u16)> {
+        let state = self.state();
+        let (bucket, slot) = state.groups.first()?;
+        let policy = state.policies.get(bucket.policy)?;
+        Some((policy.policy.clone(), bucket.key.clone(), *slot))
+    }
+
+    /// Whether a check of these groups is still pending.
+    pub(super) fn any_pending(&self, groups: &[usize]) -> bool {
+        let state = self.state();
+        let is_of = |check: &Check| groups.contains(&(check.group as usize));
+        state.checks.iter().any(|check| check.is_pending() && is_of(check))
+    }
+
+    /// Replays the checks of the groups whose state is known, and completes those that are pending
+    /// with the verdict that the script reached. Each group is completed once. Denials are reported
+    /// once for each group.
+    ///
+    /// Returns what checks have reserved whose callers are gone by now.
+    pub(super) fn complete(
+        &self,
+        found: impl IntoIterator<Item = (usize, Result<Found, Error>)>,
+    ) -> (Wakers, Vec<Abandoned>) {
+        let mut wakers = Wakers::default();
+        let mut state = self.state();
+        let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
+        let mut replays: SmallVec<[_; 1]> = SmallVec::new();
+        replays.resize_with(groups.len(), || None);
+        for (group, found) in found {
+            if let (Some(replay), Some((bucket, slot))) =
+                (replays.get_mut(group), groups.get_index(group))
+            {
+                let policy = &policies[bucket.policy].policy;
+                *replay = Some(found.map(|found| Replay::new(policy, &bucket.key, *slot, found)));
+            }
+        }
+        wakers.0.reserve(checks.len());
+        let (mut abandoned, mut decided) = (Vec::new(), 0);
+        for check in checks.iter_mut().filter(|check| check.is_sent) {
+            // One that was cancelled since has been charged, so it counts for those after it.
+            let verdict = match &mut replays[check.group as usize] {
+                Some(Ok(replay)) => {
+                    let verdict = replay.decide(&ops[check.op as usize]);
+                    if let Some(waiting) = verdict.waiting()
+                        && !check.is_pending()
+                    {
+                        let (policy, key) = (replay.policy.clone(), replay.key.clone());
+                        let (slot, place) = (replay.slot, waiting.place.clone());
+                        abandoned.push(Abandoned { policy, key, slot, place });
+                    }
+                    Ok(verdict)
+                }
+                Some(Err(error)) => Err(error.clone()),
+                None => continue,
+            };
+            // Others have been decided locally.
+            decided += usize::from(check.is_pending() && verdict.is_ok());
+            check.complete(verdict, &mut wakers);
+        }
+        if let Some(local) = policies.first().and_then(|policy| policy.policy.local.as_ref()) {
+            local.local().add_demand(decided);
+        }
+        let sent_at = *sent_at;
+        let mut denials = Vec::new();
+        for replay in replays.iter().flatten().flatten() {
+            replay.report();
+            if let Some(sent_at) = sent_at
+                && replay.is_denial(sent_at)
+            {
+                denials.push(replay.denial(sent_at));
+            }
+        }
+        drop(replays);
+        drop(state);
+        // Before the callers are woken, so that their next checks find them.
+        for Denied { policy, key, state, now, sent_at } in denials {
+            policy.denials.report(&key, state, now, sent_at);
+        }
+        (wakers, abandoned)
+    }
+
+    /// Fails the checks whose deadline has passed, with the error for their slots and for whether they were
+    /// sent. Returns the deadline of the next, if any is pending.
+    pub(super) fn expire(
+        &self,
+        now: Instant,
+        error: impl Fn(u16, bool) -> Error,
+    ) -> Option<Instant> {
+        let mut wakers = Wakers::default();
+        let mut state = self.state();
+        let State { groups, checks, completed, .. } = &mut *state;
+        let mut next = None;
+        while let Some(check) = checks.get_mut(*completed) {
+            if check.is_pending() {
+                if check.deadline > now {
+                    next = Some(check.deadline);
+                    break;
+                }
+                let error = error(groups[check.group as usize], check.is_sent);
+                check.complete(Err(error), &mut wakers);
+            }
+            *completed += 1;
+        }
+        drop(state);
+        wakers.wake();
+        next
+    }
+
+    /// Fails the checks that are pending.
+    pub(crate) fn fail(&self, error: impl Fn() -> Error) {
+        let mut wakers = Wakers::default();
+        let mut state = self.state();
+        for check in state.checks.iter_mut().filter(|check| check.is_pending()) {
+            check.complete(Err(error()), &mut wakers);
+        }
+        drop(state);
+        wakers.wake();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that panics leaves it half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new(Self::MAX_KEYS)
+    }
+}
+
+impl State {
+    /// The index of the group of a bucket. `None` if there is no room for another.
+    fn group(&mut self, policy: &Arc<RedisPolicy>, key: &Key, slot: u16) -> Option<usize> {
+        let is_policy = |index: usize| self.policies[index].policy.is_same(policy);
+        if let Some((last, _)) = self.groups.get_index(self.last)
+            && last.key == *key
+            && is_policy(last.policy)
+        {
+            return Some(self.last);
+        }
+        let known = (0..self.policies.len()).find(|&index| is_policy(index));
+        let index = known.and_then(|policy| self.groups.get_index_of(&BucketRef { policy, key }));
+        if index.is_some() || self.groups.len() >= self.room {
+            return index;
+        }
+        let policy = known.unwrap_or_else(|| {
+            let index = self.policies.len();
+            let has_name = |other: &BatchPolicy| other.policy.encoder == policy.encoder;
+            let name = self.policies.iter().position(has_name).unwrap_or(index);
+            self.policies.push(BatchPolicy { policy: policy.clone(), name });
+            index
+        });
+        let bucket = Bucket { policy, key: key.clone() };
+        Some(self.groups.insert_full(bucket, slot).0)
+    }
+}
+
+/// A place in a queue whose check was cancelled, or failed, after it was sent, or of which nobody has read
+/// the verdict.
+#[derive(Debug)]
+pub(super) struct Abandoned {
+    pub(super) policy: Arc<RedisPolicy>,
+    pub(super) key: Key,
+    pub(super) slot: u16,
+    pub(super) place: algorithm::Place,
+}
+
+/// Returns the groups that have checks. Those that may share a call are next to each other.
+#[inline]
+fn to_send<'a>(
+    policies: &'a [BatchPolicy],
+    groups: &'a IndexMap<Bucket, u16, RandomState>,
+    costs: SmallVec<[Runs<'a>; 1]>,
+) -> SmallVec<[Group<'a>; 1]> {
+    let has_namesakes = policies.iter().enumerate().any(|(index, policy)| policy.name != index);
+    let mut before = HashMap::<(usize, &Key), usize, RandomState>::default();
+    let mut to_send = SmallVec::new();
+    for (index, ((bucket, slot), costs)) in groups.iter().zip(costs).enumerate() {
+        if costs.0.is_empty() {
+            continue;
+        }
+        let BatchPolicy { policy, name } = &policies[bucket.policy];
+        let number = match has_namesakes {
+            true => *before.entry((*name, &bucket.key)).and_modify(|n| *n += 1).or_default(),
+            false => 0,
+        };
+        to_send.push(Group { index, policy, number, key: &bucket.key, slot: *slot, costs });
+    }
+    to_send.sort_by_key(Group::order);
+    to_send
+}
+
+/// The decisions about a bucket, as the script made them.
+struct Replay<'a> {
+    policy: &'a Arc<RedisPolicy>,
+    key: &'a Key,
+    slot: u16,
+    standing: Standing,
+    /// When they were made, as in what was found.
+    now: u64,
+    has_denied: bool,
+    /// Whether a check may have given permits back.
+    is_adjusted: bool,
+}
+
+/// A key that has no permits for a check, and the state in which the checks left it.
+struct Denied {
+    policy: Arc<RedisPolicy>,
+    key: Key,
+    state: algorithm::State,
+    now: u64,
+    sent_at: SentAt,
+}
+
+impl<'a> Replay<'a> {
+    fn new(policy: &'a Arc<RedisPolicy>, key: &'a Key, slot: u16, found: Found) -> Self {
+        let standing = found.standing(&policy.limits).unwrap_or_else(|| {
+            policy.metrics.repaired();
+            policy.limits.empty(found.now)
+        });
+        Self { policy, key, slot, standing, now: found.now, has_denied: false, is_adjusted: false }
+    }
+
+    fn decide(&mut self, op: &Op) -> Verdict {
+        let verdict = op.decide(&self.policy.limits, &mut self.standing, self.now);
+        self.has_denied |= !verdict.is_allowed();
+        self.is_adjusted |= matches!(op, Op::Adjust(_));
+        verdict
+    }
+
+    /// Reports the standing of the key, for decisions while the server fails. A key that has used
+    /// little starts from nothing then.
+    fn report(&self) {
+        let Self { policy, key, standing, now, .. } = self;
+        let Some(local) = policy.local.as_ref().filter(|local| local.local().is_used()) else {
+            return;
+        };
+        let mut used = policy.limits.used(standing);
+        if used.any(|(used, limit)| used.saturating_mul(MATTERS) > limit) {
+            local.report(key, policy.limits.state(standing, None, *now), *now);
+        } else if self.is_adjusted {
+            local.forget(key);
+        }
+    }
+
+    /// Returns true if the standing is worth caching as a denial. A cached one would not know what the
+    /// checks have taken since, so it is replaced, or discarded if there are permits left.
+    fn is_denial(&self, sent_at: SentAt) -> bool {
+        let Self { policy, key, standing, .. } = self;
+        if self.has_denied || !policy.denials.contains(key) {
+            return self.has_denied;
+        }
+        let is_used_up = !policy.limits.peek(standing).is_allowed();
+        if !is_used_up {
+            policy.denials.discard(key, sent_at);
+        }
+        is_used_up
+    }
+
+    fn denial(&self, sent_at: SentAt) -> Denied {
+        let Self { policy, key, standing, now, .. } = self;
+        let (policy, key, now) = (Arc::clone(policy), Key::clone(key), *now);
+        let state = policy.limits.state(standing, None, now);
+        Denied { policy, key, state, now, sent_at }
+    }
+}
+
+impl Equivalent<Bucket> for BucketRef<'_> {
+    fn equivalent(&self, bucket: &Bucket) -> bool {
+        self.policy == bucket.policy && *self.key == bucket.key
+    }
+}
+
+impl Check {
+    fn is_pending(&self) -> bool {
+        matches!(self.progress, Progress::Pending(_))
+    }
+
+    fn complete(&mut self, verdict: Result<Verdict, Error>, wakers: &mut Wakers) {
+        if self.is_pending()
+            && let Progress::Pending(waker) =
+                mem::replace(&mut self.progress, Progress::Done(verdict))
+        {
+            wakers.0.push(waker);
+        }
+    }
+}
+
+impl Wakers {
+    pub(super) fn wake(self) {
+        for waker in self.0 {
+            // A waker of another crate may panic. The other checks must be woken all the same.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// The server has refused the call, so nothing has run.
+    #[test]
+    fn a_check_that_is_cancelled_before_its_call_is_sent_again_is_not_charged() {
+        let (batch, policy) = (Batch::new(9), RedisPolicy::for_tests(Duration::from_secs(9)));
+        let push = |key: &str, cost| {
+            let (key, op, now) = (Key::from(key), Op::acquire(cost), Instant::now());
+            batch.push(&policy, &key, 0, &op, now, Waker::noop()).unwrap()
+        };
+        let costs = |groups: &[Group<'_>]| {
+            let costs = |group: &Group<'_>| (group.index, group.costs.iter().collect::<Vec<_>>());
+            groups.iter().map(costs).collect::<Vec<_>>()
+        };
+        let [cancelled, _, gone, other] =
+            [("a", 1), ("a", 2), ("b", 3), ("c", 4)].map(|(key, cost)| push(key, cost));
+        let no_error = || Error::new(crate::ErrorKind::Timeout, "late");
+        let first = batch.freeze(|_| false, no_error, costs);
+        assert_eq!(first, [(0, vec![1, 2]), (1, vec![3]), (2, vec![4])]);
+        assert!(batch.cancel(cancelled).is_none() && batch.cancel(gone).is_none());
+        assert_eq!(batch.freeze_again(&[0, 1], costs), [(0, vec![2])]);
+        let was_sent = [cancelled, gone, other].map(|check| batch.was_sent(check));
+        assert_eq!(was_sent, [false, false, true]);
+    }
+}

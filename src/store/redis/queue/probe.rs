@@ -1,0 +1,162 @@
+//! Probes of a server: calls that no check waits for. They do what a check does, on a key of their own.
+
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+
+use super::batch::Batch;
+use super::calls::calls_of;
+use super::node_queue::NodeQueue;
+use crate::store::Op;
+use crate::store::redis::cluster::Failure;
+use crate::store::redis::connection::{Connection, WAKE_INTERVAL};
+use crate::store::redis::no_reply::{shut_down, timed_out};
+use crate::store::redis::script::{RedisPolicy, reply};
+use crate::{Error, Key, timer};
+
+/// Probes a server until it works. It ends earlier if the queue is dropped, or its node leaves the
+/// cluster.
+pub(super) struct Prober {
+    queue: Weak<NodeQueue>,
+    target: Target,
+    is_done: bool,
+}
+
+/// The key next to which a probe writes, because on a cluster its slot leads to the node.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    policy: Arc<RedisPolicy>,
+    key: Key,
+    slot: u16,
+}
+
+impl Target {
+    /// Of a check, which the probe imitates.
+    pub(super) fn new(policy: &RedisPolicy, key: &Key, slot: u16) -> Self {
+        Self { policy: policy.probe().into(), key: key.clone(), slot }
+    }
+}
+
+impl Prober {
+    pub(super) fn new(queue: &Arc<NodeQueue>, target: Target) -> Self {
+        Self { queue: Arc::downgrade(queue), target, is_done: false }
+    }
+
+    /// `patience` is how long the first probe may take, with connecting. Each later one may take a timeout
+    /// to connect, and another for its call.
+    pub(super) async fn run(mut self, patience: Duration) {
+        let mut first = Some(Instant::now() + patience);
+        let (mut connecting, mut connection) = (None, None::<Arc<Connection>>);
+        while let Some(queue) = self.queue.upgrade() {
+            let known = connection.take();
+            let result = probe(&queue, &self.target, first.take(), known, &mut connecting).await;
+            let Some(next) = queue.probed(result) else {
+                self.is_done = true;
+                return;
+            };
+            // On a cluster another node may serve the slot by now. If checks still come here, they are
+            // sent, and the next fault starts another prober.
+            if !queue.serves(self.target.slot) {
+                self.is_done = true;
+                queue.end_breaker();
+                return;
+            }
+            drop(queue);
+            connection = pause(next, &mut connecting).await;
+        }
+    }
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        if !self.is_done
+            && let Some(queue) = self.queue.upgrade()
+        {
+            queue.probe_abandoned();
+        }
+    }
+}
+
+/// An attempt to connect, which may take longer than a probe.
+type Connecting = JoinHandle<Result<Arc<Connection>, Error>>;
+
+/// `first` is when the first probe has to end. `None` for later ones.
+async fn probe(
+    queue: &Arc<NodeQueue>,
+    target: &Target,
+    first: Option<Instant>,
+    connection: Option<Arc<Connection>>,
+    connecting: &mut Option<Connecting>,
+) -> Result<(), Error> {
+    let end = || first.unwrap_or_else(|| Instant::now() + queue.timeout());
+    let late = || Err(timed_out(queue.connections.server()));
+    let connection = match connection {
+        Some(connection) => connection,
+        None => {
+            let attempt = connecting.take();
+            let mut attempt = attempt.unwrap_or_else(|| tokio::spawn(connect(queue.clone())));
+            match wait(&mut attempt, end()).await {
+                Some(connection) => connection?,
+                None => {
+                    *connecting = Some(attempt);
+                    return late();
+                }
+            }
+        }
+    };
+    // In a task of its own, because the reply shows whether the connection works.
+    let mut call = tokio::spawn(call(queue.clone(), connection, target.clone()));
+    wait(&mut call, end()).await.unwrap_or_else(late)
+}
+
+/// The pause until the next probe, which begins as soon as there is a connection. Otherwise probes of a
+/// server to which connecting takes longer than the timeout would begin long after that.
+async fn pause(until: Instant, connecting: &mut Option<Connecting>) -> Option<Arc<Connection>> {
+    if let Some(attempt) = connecting {
+        let result = timer::timeout_at(until, attempt).await?;
+        *connecting = None;
+        if let Ok(Ok(connection)) = result {
+            return Some(connection);
+        }
+    }
+    timer::sleep_until(until).await;
+    None
+}
+
+/// `None` if the task takes longer.
+async fn wait<T>(
+    task: &mut JoinHandle<Result<T, Error>>,
+    until: Instant,
+) -> Option<Result<T, Error>> {
+    let result = match timer::timeout_at(until, &mut *task).await {
+        Some(result) => result,
+        // If all workers were blocked, it is polled again to read what has arrived meanwhile.
+        None => timer::timeout_at(Instant::now() + WAKE_INTERVAL / 2, task).await?,
+    };
+    Some(result.unwrap_or_else(|_| Err(shut_down())))
+}
+
+async fn connect(queue: Arc<NodeQueue>) -> Result<Arc<Connection>, Error> {
+    let connection = queue.acquire().await;
+    connection.inspect_err(|_| queue.topology.failed(&queue.connections))
+}
+
+async fn call(
+    queue: Arc<NodeQueue>,
+    connection: Arc<Connection>,
+    target: Target,
+) -> Result<(), Error> {
+    let (batch, op, now) = (Batch::default(), Op::acquire(1), Instant::now());
+    batch.push(&target.policy, &target.key, target.slot, &op, now, Waker::noop());
+    let mut calls = batch.freeze(|_| false, shut_down, |groups| calls_of(groups, true));
+    let replies = queue.topology.send(&mut calls, &queue.connections, &connection).await;
+    let replies = replies.into_iter().map(|reply| match reply {
+        Ok(reply) => reply::parse(reply, 1)?.into_iter().try_for_each(|found| found.map(|_| ())),
+        // The server has replied.
+        Err(Failure::UnknownScript | Failure::Redirected) => Ok(()),
+        Err(failure) => Err(failure.into()),
+    });
+    replies.collect()
+}

@@ -1,0 +1,470 @@
+//! Where checks wait: each server has its own queues, in each runtime.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
+use tokio::runtime::{Handle, Id};
+
+use super::batch::{Batch, CheckIndex};
+use super::node_queue::{Enqueued, LoneCall, NodeQueue, ServerState};
+use crate::store::redis::cluster::{Destination, Topology};
+use crate::store::redis::connection::ConnectionSet;
+use crate::store::redis::no_reply::{no_runtime, shut_down, timed_out};
+use crate::store::redis::runtime_end;
+use crate::store::redis::script::RedisPolicy;
+use crate::store::{Observation, Observed, Op};
+use crate::verdict::Verdict;
+use crate::{Error, Key, timer};
+
+/// The queues of a store: one for each runtime, server and timeout. Policies with the same timeout share
+/// them, and so share batches too.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) topology: Topology,
+    table: Arc<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Read without a lock, and copied when it changes.
+    queues: ArcSwap<QueueMap>,
+    /// Locked to change the queues.
+    servers: Mutex<ServerStates>,
+}
+
+/// A queue is removed when its runtime ends.
+type QueueMap = HashMap<(Id, Destination, Duration), Arc<NodeQueue>, RandomState>;
+
+/// The state of a server lives as long as the set of its connections, because an open breaker may outlive the
+/// last queue.
+type ServerStates = HashMap<Destination, (Weak<ConnectionSet>, Arc<ServerState>), RandomState>;
+
+/// A check that has not been answered yet. It joins a queue at its first poll.
+pub struct QueuedCheck(Progress);
+
+enum Progress {
+    New(Observation),
+    Queued(Place),
+}
+
+impl QueuedCheck {
+    #[inline]
+    pub(crate) fn new(observation: Observation) -> Self {
+        Self(Progress::New(observation))
+    }
+
+    /// Whether it has not been polled.
+    pub(crate) fn is_new(&self) -> bool {
+        matches!(self.0, Progress::New(_))
+    }
+
+    /// Whether the server may have received it.
+    pub(crate) fn was_sent(&self) -> bool {
+        match &self.0 {
+            Progress::New(_) => false,
+            Progress::Queued(place) => place.batch.was_sent(place.index),
+        }
+    }
+
+    /// Where its result will be, once it has joined a queue.
+    pub(crate) fn place(&self) -> Option<(Arc<Batch>, CheckIndex)> {
+        match &self.0 {
+            Progress::New(_) => None,
+            Progress::Queued(place) => Some((place.batch.clone(), place.index)),
+        }
+    }
+
+    /// Cancels the check. Returns whether the server may have received it.
+    pub(crate) fn cancel(&mut self) -> bool {
+        if let Progress::Queued(place) = &self.0 {
+            // A charge reserves nothing that would have to be given back.
+            let _ = place.batch.cancel(place.index);
+        }
+        self.was_sent()
+    }
+
+    #[inline]
+    pub(crate) fn observed(&self) -> Option<&Observed> {
+        match &self.0 {
+            Progress::New(observation) => observation.as_ref(),
+            Progress::Queued(place) => place.special.as_ref()?.observation.as_ref(),
+        }
+    }
+}
+
+impl Default for QueuedCheck {
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
+
+/// The place of a check in a batch. Small, because it moves with the check.
+struct Place {
+    batch: Arc<Batch>,
+    /// Of a check with a call of its own, that may reserve a place in a queue of the policy, or that is
+    /// observed.
+    special: Option<Box<Special>>,
+    index: CheckIndex,
+    is_done: bool,
+}
+
+struct Special {
+    queue: Arc<NodeQueue>,
+    call: Option<LoneCall>,
+    observation: Observation,
+}
+
+impl Queues {
+    pub(crate) fn new(topology: Topology) -> Self {
+        Self { topology, table: Arc::default() }
+    }
+
+    pub(crate) fn poll(
+        &self,
+        policy: &Arc<RedisPolicy>,
+        key: &Key,
+        op: &Op,
+        check: &mut QueuedCheck,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Verdict, Error>> {
+        if let Progress::New(observation) = &mut check.0 {
+            let place = self.enqueue(policy, key, op, observation, cx.waker())?;
+            let has_call = place.has_call();
+            check.0 = Progress::Queued(place);
+            if !has_call {
+                return Poll::Pending;
+            }
+        }
+        let Progress::Queued(place) = &mut check.0 else { return Poll::Pending };
+        place.poll_call(cx);
+        let verdict = ready!(place.batch.poll(place.index, cx));
+        place.is_done = true;
+        Poll::Ready(verdict)
+    }
+
+    /// Adds a check that is sent with the next one of the queue with this timeout, or by
+    /// [`NodeQueue::start`].
+    pub(crate) fn add(
+        &self,
+        policy: &Arc<RedisPolicy>,
+        timeout: Duration,
+        key: &Key,
+        op: &Op,
+        waker: &Waker,
+    ) -> Result<(Arc<NodeQueue>, QueuedCheck), Error> {
+        let slot = self.slot(policy, key);
+        let queue = self.queue(slot, timeout)?;
+        let enqueued = queue.add(policy, key, slot, op, waker)?;
+        let place = Place::new(&queue, op, enqueued);
+        Ok((queue, QueuedCheck(Progress::Queued(place))))
+    }
+
+    fn enqueue(
+        &self,
+        policy: &Arc<RedisPolicy>,
+        key: &Key,
+        op: &Op,
+        observation: &mut Observation,
+        waker: &Waker,
+    ) -> Result<Place, Error> {
+        let slot = self.slot(policy, key);
+        let queues = self.table.queues.load();
+        let added;
+        let queue = match self.find(&queues, slot, policy.timeout) {
+            Some(queue) => queue,
+            None => {
+                added = self.queue(slot, policy.timeout)?;
+                &added
+            }
+        };
+        let mut place = Place::new(queue, op, queue.enqueue(policy, key, slot, op, waker)?);
+        if observation.is_some() {
+            place.observe(queue, observation.take());
+        }
+        Ok(place)
+    }
+
+    fn slot(&self, policy: &RedisPolicy, key: &Key) -> u16 {
+        if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 }
+    }
+
+    /// Whether a check may be sent: see [`NodeQueue::admit`].
+    pub(crate) fn admit(&self, policy: &RedisPolicy, key: &Key) -> Result<(), Error> {
+        let slot = self.slot(policy, key);
+        let queues = self.table.queues.load();
+        let queue = self.find(&queues, slot, policy.timeout);
+        queue.map_or(Ok(()), |queue| queue.admit(policy, key, slot))
+    }
+
+    /// Whether the server of a key is available: see [`NodeQueue::is_available`].
+    pub(crate) fn is_available(&self, policy: &RedisPolicy, key: &Key) -> bool {
+        let slot = self.slot(policy, key);
+        let queues = self.table.queues.load();
+        let queue = self.find(&queues, slot, policy.timeout);
+        queue.is_none_or(|queue| queue.is_available(policy, key, slot))
+    }
+
+    /// The queue of a slot's destination in this runtime. Outside of a runtime, that of any runtime.
+    fn find<'a>(
+        &self,
+        queues: &'a QueueMap,
+        slot: u16,
+        timeout: Duration,
+    ) -> Option<&'a Arc<NodeQueue>> {
+        let destination = self.topology.destination(slot);
+        match Handle::try_current() {
+            Ok(runtime) => queues.get(&(runtime.id(), destination, timeout)),
+            Err(_) => {
+                let leads_there =
+                    |&&(_, other, its): &&(_, _, _)| (other, its) == (destination, timeout);
+                let id = queues.keys().find(leads_there)?;
+                queues.get(id)
+            }
+        }
+    }
+
+    /// The queue of a slot's destination in this runtime, which is added unless there is one.
+    fn queue(&self, slot: u16, timeout: Duration) -> Result<Arc<NodeQueue>, Error> {
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
+        let mut servers = self.table.change();
+        let connections = self.topology.connections(slot);
+        let id = (runtime.id(), self.topology.destination_of(&connections), timeout);
+        let queues = self.table.queues.load();
+        if let Some(queue) = queues.get(&id) {
+            return Ok(queue.clone());
+        }
+        let of_node = |node| queues.keys().filter(|(_, other, _)| *other == node).count();
+        let all = queues.iter().map(|(&id, queue)| (id, queue.clone()));
+        let (mut used, unused): (QueueMap, QueueMap) =
+            all.partition(|((_, node, _), queue)| queue.is_used(of_node(*node)));
+        servers.retain(|_, (connections, _)| connections.strong_count() > 0);
+        let known = (Arc::downgrade(&connections), Arc::default());
+        let server_state = servers.entry(id.1).or_insert(known).1.clone();
+        let topology = self.topology.clone();
+        let queue = NodeQueue::new(topology, connections, server_state, timeout, &runtime);
+        let queue = Arc::new(queue);
+        used.insert(id, queue.clone());
+        self.table.queues.store(used.into());
+        drop((servers, queues));
+        let table = Arc::downgrade(&self.table);
+        let watch = runtime_end::watch(&runtime, move || {
+            if let Some(table) = table.upgrade() {
+                table.remove(id.0);
+            }
+        });
+        let _ = queue.end.set(watch);
+        // This may log, and the code of a subscriber must not run under a lock of the caller.
+        runtime.spawn(async move { unused.values().for_each(|queue| queue.end_breaker()) });
+        Ok(queue)
+    }
+
+    /// Deletes a bucket.
+    pub(crate) async fn reset(&self, policy: Arc<RedisPolicy>, key: &Key) -> Result<(), Error> {
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
+        let topology = self.topology.clone();
+        let slot = if topology.is_cluster() { policy.encoder.slot(key) } else { 0 };
+        let mut command = redis::cmd("DEL");
+        command.arg(policy.encoder.name(key));
+        let deadline = Instant::now() + policy.timeout;
+        // In a task of its own, because the reply shows whether the connection works.
+        let reply = runtime.spawn(async move { topology.follow_redirects(slot, &command).await });
+        let server = || self.topology.server(slot);
+        timer::timeout_at(deadline, reply)
+            .await
+            .ok_or_else(|| timed_out(&server()))?
+            .map_err(|_| shut_down())?
+            .map_err(|failure| Error::from(failure).with_server(&server()))?;
+        Ok(())
+    }
+}
+
+impl Table {
+    fn change(&self) -> MutexGuard<'_, ServerStates> {
+        // Nothing runs under the lock that could panic.
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the queues of a runtime that has ended.
+    fn remove(&self, ended: Id) {
+        let servers = self.change();
+        let queues = self.queues.load();
+        let of_others = queues.iter().filter(|((runtime, ..), _)| *runtime != ended);
+        let of_others: QueueMap = of_others.map(|(&id, queue)| (id, queue.clone())).collect();
+        let all = self.queues.swap(of_others.into());
+        drop((servers, queues));
+        // Without the lock, because a queue may log when it ends.
+        drop(all);
+    }
+}
+
+impl Place {
+    fn new(queue: &Arc<NodeQueue>, op: &Op, Enqueued { batch, index, call }: Enqueued) -> Self {
+        let may_reserve = matches!(op, Op::Queue(_));
+        let is_special = may_reserve || call.is_some();
+        let special = is_special.then(|| Special::new(queue.clone(), call));
+        Self { batch, special, index, is_done: false }
+    }
+
+    #[cold]
+    fn observe(&mut self, queue: &Arc<NodeQueue>, observation: Observation) {
+        let special = self.special.get_or_insert_with(|| Special::new(queue.clone(), None));
+        special.observation = observation;
+    }
+
+    fn has_call(&self) -> bool {
+        self.special.as_ref().is_some_and(|special| special.call.is_some())
+    }
+
+    fn poll_call(&mut self, cx: &mut Context<'_>) {
+        if let Some(special) = &mut self.special
+            && let Some(call) = &mut special.call
+        {
+            let call = call.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if call.as_mut().poll(cx).is_ready() {
+                special.call = None;
+            }
+        }
+    }
+}
+
+impl Special {
+    fn new(queue: Arc<NodeQueue>, call: Option<LoneCall>) -> Box<Self> {
+        Box::new(Self { queue, call, observation: None })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let abandoned = if self.is_done { None } else { self.batch.cancel(self.index) };
+        let Some(Special { queue, call, .. }) = self.special.as_deref_mut() else { return };
+        if let Some(call) = call.take() {
+            queue.spawn_call(call);
+        }
+        if let Some(abandoned) = abandoned {
+            queue.give_back(abandoned);
+        }
+    }
+}
+
+impl std::fmt::Debug for QueuedCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueuedCheck").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::net::TcpListener;
+
+    use super::super::flight::End;
+    use super::*;
+    use crate::ErrorKind;
+    use crate::store::redis::connection::Connector;
+
+    /// The runtime of the last prober may have ended, or stand still. Without checks, only charges notice.
+    #[tokio::test]
+    async fn a_server_that_is_not_available_is_probed() {
+        for (timeout, is_abandoned) in [(1, false), (1_000, true)] {
+            let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("redis://{}", server.local_addr().unwrap());
+            let queues = Queues::new(Topology::new(Connector::url(url).unwrap()));
+            let policy = RedisPolicy::for_tests(Duration::from_millis(timeout));
+            let queue = queues.queue(0, policy.timeout).unwrap();
+            queue.returned(End::Lost(queue.sent(1, Instant::now())), &Batch::default());
+            queue.probed(Err(no_runtime()));
+            if is_abandoned {
+                queue.probe_abandoned();
+            }
+            let probed = async {
+                let accept = || {
+                    assert!(!queues.is_available(&policy, &Key::from("key")));
+                    tokio::time::timeout(Duration::from_millis(1), server.accept())
+                };
+                while accept().await.is_err() {}
+            };
+            let probed = tokio::time::timeout(Duration::from_secs(10), probed).await;
+            assert!(probed.is_ok(), "nobody connects");
+        }
+    }
+
+    /// Each timeout has a queue and a breaker of its own. Otherwise those whose breaker overload opens would
+    /// be without a limit in the failure mode `Open`.
+    #[tokio::test]
+    async fn a_probe_that_is_late_shows_overload_if_any_queue_keeps_the_server_busy() {
+        let queues = Queues::new(Topology::new(Connector::url("redis://127.0.0.1:1").unwrap()));
+        let policies = [1, 2].map(|seconds| RedisPolicy::for_tests(Duration::from_secs(seconds)));
+        let queue = |policy: &Arc<RedisPolicy>| queues.queue(0, policy.timeout).unwrap();
+        let [busy, other] = policies.each_ref().map(queue);
+        let key = Key::from("key");
+        let after_probe = |queue: &Arc<NodeQueue>, policy| {
+            queue.returned(End::Lost(queue.sent(1, Instant::now())), &Batch::default());
+            queue.probed(Err(timed_out(queue.connections.server())));
+            queue.admit(policy, &key, 0).unwrap_err().kind()
+        };
+        assert_eq!(after_probe(&other, &policies[1]), ErrorKind::Timeout, "an outage");
+        let _waits = busy.add(&policies[0], &key, 0, &Op::Peek, Waker::noop()).unwrap();
+        let (sent, at) = (busy.sent(1, Instant::now()), Instant::now());
+        busy.returned(End::Replied { sent, at, is_good: true }, &Batch::default());
+        for (queue, policy) in [&busy, &other].into_iter().zip(&policies) {
+            assert_eq!(after_probe(queue, policy), ErrorKind::Overloaded, "{:?}", policy.timeout);
+        }
+    }
+
+    /// A subscriber may check with the same limiter.
+    #[tokio::test]
+    async fn what_a_queue_logs_when_it_ends_is_logged_without_locks() {
+        let topology = || Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
+        let (queues, timeout) = (Queues::new(topology()), Duration::from_secs(1));
+        let (runtime, connections) = (Handle::current(), topology().connections(0));
+        let gone =
+            Arc::new(NodeQueue::new(topology(), connections, Arc::default(), timeout, &runtime));
+        gone.returned(End::Lost(gone.sent(1, Instant::now())), &Batch::default());
+        gone.probed(Err(no_runtime()));
+        let id = (runtime.id(), Destination::Node(1), timeout);
+        queues.table.queues.store(Arc::new(QueueMap::from_iter([(id, gone)])));
+        let [has_returned, has_logged] = [false; 2].map(|flag| Arc::new(AtomicBool::new(flag)));
+        let writer = {
+            let (has_returned, has_logged) = (has_returned.clone(), has_logged.clone());
+            move || {
+                assert!(has_returned.load(Ordering::Relaxed), "the caller may hold a lock");
+                has_logged.store(true, Ordering::Relaxed);
+                std::io::sink()
+            }
+        };
+        let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        queues.queue(0, timeout).unwrap();
+        has_returned.store(true, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        assert!(has_logged.load(Ordering::Relaxed));
+    }
+
+    /// Or each failover of a cluster would leave connections behind.
+    #[tokio::test]
+    async fn queues_of_a_node_that_has_left_do_not_keep_each_other() {
+        let topology = || Topology::new(Connector::url("redis://127.0.0.1:1").unwrap());
+        let (queues, gone) = (Queues::new(topology()), topology().connections(0));
+        let timeouts = [1, 2].map(Duration::from_secs);
+        let of_gone = timeouts.map(|timeout| {
+            let (topology, runtime) = (queues.topology.clone(), Handle::current());
+            let queue = NodeQueue::new(topology, gone.clone(), Arc::default(), timeout, &runtime);
+            ((runtime.id(), Destination::Node(1), timeout), Arc::new(queue))
+        });
+        queues.table.queues.store(Arc::new(of_gone.into_iter().collect()));
+        let is_known = || {
+            let queues = queues.table.queues.load();
+            queues.keys().any(|(_, node, _)| *node == Destination::Node(1))
+        };
+        queues.queue(0, timeouts[0]).unwrap();
+        assert!(is_known(), "the node may still be in use");
+        drop(gone);
+        queues.queue(0, timeouts[1]).unwrap();
+        assert!(!is_known());
+    }
+}

@@ -1,0 +1,27 @@
+//! The Lua scripts: their text, what they are called with, and what they reply.
+//!
+//! `scripts` has one for each combination of algorithms. `assembly` puts it together, from `section`s of the files in
+//! `lua/`, and `fragment` is what a script knows of an algorithm. `policy` is what is computed once for a policy:
+//! its script, its parameters, and the names of its buckets (`key_encoder`). `reply` reads what a script found, and
+//! `value` what is in a bucket, which has one of two forms: `short` and `packed`. `digits` and `double` are how
+//! numbers are written there.
+
+mod assembly;
+mod digits;
+mod double;
+mod fragment;
+mod key_encoder;
+pub(super) mod packed;
+mod policy;
+pub(super) mod reply;
+mod scripts;
+mod section;
+mod short;
+mod value;
+
+pub(super) use self::key_encoder::SLOTS;
+pub(super) use self::policy::RedisPolicy;
+pub(super) use self::reply::Found;
+pub(super) use self::scripts::Script;
+#[cfg(test)]
+pub(super) use self::{double::pack, reply::Stored};

@@ -1,0 +1,107 @@
+//! What the Redis store computes once for a policy.
+
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::assembly::Params;
+use super::key_encoder::KeyEncoder;
+use super::scripts::Scripts;
+use crate::ConfigError;
+use crate::algorithm::{Limits, TokenBucket};
+use crate::metrics::PolicyMetrics;
+use crate::store::local::{Local, LocalPolicy};
+use crate::store::{PolicySpec, RevisionDenials};
+
+#[derive(Debug)]
+pub(crate) struct RedisPolicy {
+    pub(crate) limits: Limits,
+    /// The longest that a check may take.
+    pub(crate) timeout: Duration,
+    pub(crate) encoder: KeyEncoder,
+    pub(crate) scripts: &'static Scripts,
+    pub(crate) params: Params,
+    /// Makes comparisons short.
+    hash: u64,
+    pub(crate) denials: Arc<RevisionDenials>,
+    pub(crate) metrics: PolicyMetrics,
+    /// Not of probes.
+    pub(crate) local: Option<LocalPolicy>,
+}
+
+impl RedisPolicy {
+    pub(crate) fn new(
+        spec: &PolicySpec,
+        key_prefix: &str,
+        local: &Arc<Local>,
+    ) -> Result<Self, ConfigError> {
+        let (scripts, params) = Scripts::of(&spec.limits);
+        Ok(Self {
+            limits: spec.limits.clone(),
+            timeout: spec.timeout,
+            encoder: KeyEncoder::new(key_prefix, &spec.name)?,
+            scripts,
+            hash: BuildHasherDefault::<DefaultHasher>::default().hash_one(&params),
+            params,
+            denials: spec.denials.clone(),
+            metrics: spec.metrics.clone(),
+            local: Some(local.policy(&spec.name, &spec.limits)),
+        })
+    }
+
+    /// The policy of probes that imitate its checks. It allows all of them, and its buckets live for
+    /// about a second.
+    pub(crate) fn probe(&self) -> Self {
+        let limits = Limits::of_bucket(TokenBucket::of_probes());
+        let (scripts, params) = Scripts::of(&limits);
+        Self {
+            limits,
+            timeout: self.timeout,
+            encoder: self.encoder.probe(),
+            scripts,
+            hash: 0,
+            params,
+            denials: self.denials.clone(),
+            metrics: self.metrics.clone(),
+            local: None,
+        }
+    }
+
+    /// Whether checks under both policies have the same bucket and the same numbers.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        ptr::eq(self, other)
+            || self.hash == other.hash
+                && self.encoder == other.encoder
+                && ptr::eq(self.scripts, other.scripts)
+                && self.params == other.params
+    }
+}
+
+#[cfg(test)]
+use crate::store::RevisionId;
+
+#[cfg(test)]
+impl RedisPolicy {
+    pub(crate) fn for_tests(timeout: Duration) -> Arc<Self> {
+        let limits = Limits::new(&crate::Quota::per_second(1).into(), 0).unwrap();
+        Self::of_limits("policy", limits, timeout)
+    }
+
+    pub(crate) fn of_limits(name: &str, limits: Limits, timeout: Duration) -> Arc<Self> {
+        let denials = RevisionDenials::new(Arc::default(), RevisionId(0)).into();
+        let metrics = PolicyMetrics::new(name);
+        let spec = PolicySpec { name: name.into(), limits, timeout, denials, metrics };
+        let local = Local::new(std::num::NonZeroUsize::MIN, 1).into();
+        Self::new(&spec, "tests", &local).unwrap().into()
+    }
+
+    /// Of another limiter, which shares the buckets.
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Arc<Self> {
+        let Self { limits, denials, metrics, .. } = self;
+        let (limits, denials, metrics) = (limits.clone(), denials.clone(), metrics.clone());
+        let spec = PolicySpec { name: "policy".into(), limits, timeout, denials, metrics };
+        let local = self.local.as_ref().unwrap().local();
+        Self::new(&spec, "tests", local).unwrap().into()
+    }
+}

@@ -675,7 +675,7 @@ impl Backend for RedisBackend {
         let (queues, policy, key) = (self.queues.clone(), self.policy.clone(), key.clone());
         let repayment = self.repayment.clone();
         Box::pin(async move {
-            let result = queues.reset(policy.clone(), &key).await;
+            let result = queues.reset(&policy, &key).await;
             if let Some(local) = &policy.local {
                 local.forget(&key);
                 if result.is_ok() {

@@ -1,9 +1,13 @@
 //! Tasks that exist once for a store, whatever runtimes it is used in.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
+
+use crate::random;
 use crate::timer::{self, Timer};
 
 /// A busy runtime polls its tasks late.
@@ -24,6 +28,8 @@ struct State {
     /// When another task may begin, unless the latest one goes on before.
     overdue: Option<Instant>,
     is_timer_armed: bool,
+    /// When the next round of [`repeat`](SoleTask::repeat) begins. The runtime of the task may end before.
+    due: Option<Instant>,
 }
 
 /// Held by the task.
@@ -39,8 +45,40 @@ impl SoleTask {
         self.is_running.load(Ordering::Relaxed)
     }
 
-    /// Begins a task, unless one is running. It takes so long, or [goes on](Role::go_on).
-    pub(super) fn begin(self: &Arc<Self>, time: Duration) -> Option<Role> {
+    /// Spawns the task in the runtime of the caller, unless one is running. Does nothing outside of a runtime.
+    /// It takes so long, or [goes on](Role::go_on).
+    #[inline]
+    pub(super) fn spawn<F>(self: &Arc<Self>, time: Duration, task: impl FnOnce(Role) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        if self.is_running() {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        if let Some(role) = self.begin(time) {
+            runtime.spawn(task(role));
+        }
+    }
+
+    /// Spawns a task that repeats a round for as long as its owner exists, each within `longest`. A round
+    /// returns the pause until the next one, or, if the task ends, until another task may have one.
+    ///
+    /// Pauses between rounds vary by a quarter, so that the instances of a fleet do not all come at the same
+    /// times.
+    pub(super) fn repeat<T, F>(
+        self: &Arc<Self>,
+        owner: &Weak<T>,
+        longest: Duration,
+        round: impl Fn(Arc<T>) -> F + Send + 'static,
+    ) where
+        T: Send + Sync + 'static,
+        F: Future<Output = ControlFlow<Duration, Duration>> + Send + 'static,
+    {
+        self.spawn(longest, |role| role.repeat(owner.clone(), longest, round));
+    }
+
+    fn begin(self: &Arc<Self>, time: Duration) -> Option<Role> {
         let mut state = self.state();
         if self.is_running.swap(true, Ordering::Relaxed) {
             return None;
@@ -90,6 +128,32 @@ impl Role {
             self.task.unlock_and_watch(state, time);
         }
         is_latest
+    }
+}
+
+impl Role {
+    async fn repeat<T, F>(self, owner: Weak<T>, longest: Duration, round: impl Fn(Arc<T>) -> F)
+    where
+        F: Future<Output = ControlFlow<Duration, Duration>>,
+    {
+        while owner.strong_count() > 0 {
+            let now = Instant::now();
+            let due = self.task.state().due.unwrap_or(now);
+            if !self.go_on(due.saturating_duration_since(now) + longest) {
+                return;
+            }
+            timer::sleep_until(due).await;
+            let Some(owner) = owner.upgrade() else { return };
+            let next = round(owner).await;
+            let pause = match next {
+                ControlFlow::Continue(pause) => pause.mul_f64(0.75 + 0.25 * random::unit()),
+                ControlFlow::Break(pause) => pause,
+            };
+            self.task.state().due = Some(Instant::now() + pause);
+            if next.is_break() {
+                return;
+            }
+        }
     }
 }
 

@@ -13,11 +13,12 @@ use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use indexmap::IndexSet;
 
-use super::refresh::{self, Refresh, SlotSource};
+use super::refresh::{self, SlotSource};
 use super::routes::Routes;
 use super::view::{Claim, Endpoint, View};
 use crate::store::redis::connection::{ConnectionSet, ConnectionSettings, Connector, Node};
 use crate::store::redis::script::SLOTS;
+use crate::store::redis::sole_task::SoleTask;
 use crate::timer;
 
 /// Each connection of the pool opens sockets to all nodes, so one set per primary would be too many on a
@@ -31,7 +32,7 @@ pub(crate) struct ClusterPool {
     first: Arc<ConnectionSet>,
     /// What checks read, without a lock.
     routes: ArcSwap<Routes>,
-    refresh: Refresh,
+    refresh: Arc<SoleTask>,
 }
 
 impl fmt::Debug for ClusterPool {
@@ -50,7 +51,7 @@ impl ClusterPool {
             settings,
             first,
             routes: ArcSwap::from_pointee(routes),
-            refresh: Refresh::default(),
+            refresh: Arc::default(),
         }
     }
 
@@ -92,7 +93,7 @@ impl SlotSource for ClusterPool {
         &self.routes
     }
 
-    fn refresh(&self) -> &Refresh {
+    fn refresh(&self) -> &Arc<SoleTask> {
         &self.refresh
     }
 

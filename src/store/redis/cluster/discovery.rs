@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::{ErrorKind as RedisErrorKind, Pipeline, ServerErrorKind, Value};
 
-use super::refresh::{self, Refresh, SlotSource};
+use super::refresh::{self, SlotSource};
 use super::routes::Routes;
 use super::slot_map::SlotMap;
 use super::view::View;
@@ -25,6 +25,7 @@ use crate::store::redis::connection::{
     ConnectionSet, ConnectionSettings, Connector, Endpoint, Node, RedisServer,
 };
 use crate::store::redis::script::SLOTS;
+use crate::store::redis::sole_task::SoleTask;
 use crate::{ConfigError, timer};
 
 /// Redis recommends at most 1,000. So redirections to ever more addresses cannot fill the memory.
@@ -40,7 +41,7 @@ pub(crate) struct Cluster {
     state: Mutex<State>,
     /// What checks read, without a lock.
     routes: ArcSwap<Routes>,
-    refresh: Refresh,
+    refresh: Arc<SoleTask>,
     /// The user may not call `CLUSTER NODES`.
     lacks_epochs: AtomicBool,
 }
@@ -102,7 +103,7 @@ impl Cluster {
             settings,
             state: state.into(),
             routes: ArcSwap::from_pointee(routes),
-            refresh: Refresh::default(),
+            refresh: Arc::default(),
             lacks_epochs: AtomicBool::new(false),
         }
     }
@@ -281,7 +282,7 @@ impl SlotSource for Cluster {
         &self.routes
     }
 
-    fn refresh(&self) -> &Refresh {
+    fn refresh(&self) -> &Arc<SoleTask> {
         &self.refresh
     }
 

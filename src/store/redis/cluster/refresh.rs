@@ -2,16 +2,15 @@
 //! them.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::runtime::Handle;
 
 use super::routes::Routes;
 use crate::store::redis::connection::ConnectionSet;
-use crate::store::redis::sole_task::{Role, SoleTask};
-use crate::timer;
+use crate::store::redis::sole_task::SoleTask;
 
 /// The pause between two refreshes.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -19,17 +18,11 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// How long a node may take to send the slots.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(500);
 
-#[derive(Debug, Default)]
-pub(super) struct Refresh {
-    task: Arc<SoleTask>,
-    ended: Mutex<Option<Instant>>,
-}
-
 /// A cluster whose slots are refreshed.
 pub(super) trait SlotSource: Send + Sync + 'static {
     fn routes(&self) -> &ArcSwap<Routes>;
 
-    fn refresh(&self) -> &Refresh;
+    fn refresh(&self) -> &Arc<SoleTask>;
 
     fn refresh_slots(&self) -> impl Future<Output = ()> + Send;
 }
@@ -53,30 +46,12 @@ pub(super) fn route<S: SlotSource, T>(
 
 /// Spawns a task that refreshes the slots, unless one is running. Does nothing outside a runtime.
 pub(super) fn schedule<T: SlotSource>(source: &Arc<T>) {
-    let task = &source.refresh().task;
-    if task.is_running() {
-        return;
+    let task = source.refresh();
+    if !task.is_running() {
+        // A pool connects in addition.
+        task.repeat(&Arc::downgrade(source), 2 * TIMEOUT, |source| async move {
+            source.refresh_slots().await;
+            ControlFlow::Break(INTERVAL)
+        });
     }
-    let Ok(runtime) = Handle::try_current() else { return };
-    // A pool connects in addition.
-    if let Some(role) = task.begin(INTERVAL + 2 * TIMEOUT) {
-        runtime.spawn(run(Arc::downgrade(source), role));
-    }
-}
-
-impl Refresh {
-    fn ended(&self) -> MutexGuard<'_, Option<Instant>> {
-        // Nothing that panics runs under the lock.
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-async fn run<T: SlotSource>(source: Weak<T>, _role: Role) {
-    let ended = source.upgrade().and_then(|source| *source.refresh().ended());
-    if let Some(ended) = ended {
-        timer::sleep_until(ended + INTERVAL).await;
-    }
-    let Some(source) = source.upgrade() else { return };
-    source.refresh_slots().await;
-    *source.refresh().ended() = Some(Instant::now());
 }

@@ -1,6 +1,7 @@
 //! Where a call goes: to one server, or to the node of a cluster that serves its slot.
 
 use std::sync::Arc;
+use std::time::Instant;
 use std::{fmt, mem, ptr};
 
 use futures_util::future::join_all;
@@ -9,15 +10,17 @@ use redis::{
 };
 
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 
 use super::call::Call;
 use super::cluster_pool::ClusterPool;
 use super::discovery::Cluster;
 use super::refresh;
 use crate::store::redis::connection::{Connection, ConnectionSet, ConnectionSettings, Connector};
+use crate::store::redis::no_reply::{no_runtime, shut_down, timed_out};
 use crate::store::redis::script::Script;
 use crate::store::redis::server_error::{ServerError, to_error};
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, timer};
 
 /// How many nodes a call visits at most. A migrating slot takes two. More come from nodes that
 /// disagree.
@@ -210,6 +213,30 @@ impl Topology {
             }
         }
         Err(Failure::Redirected)
+    }
+
+    /// Sends a command that no check waits for, and [follows redirections](Self::follow_redirects). The call runs in
+    /// a task of its own, because its reply shows whether the connection works, even if it comes too late.
+    ///
+    /// # Errors
+    ///
+    /// The true reason: no runtime, no reply before the deadline, a runtime that has shut down, or a failure of the
+    /// call.
+    pub(crate) async fn call(
+        &self,
+        slot: u16,
+        command: Cmd,
+        deadline: Instant,
+    ) -> Result<Value, Error> {
+        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
+        let topology = self.clone();
+        let reply = runtime.spawn(async move { topology.follow_redirects(slot, &command).await });
+        let server = || self.server(slot);
+        timer::timeout_at(deadline, reply)
+            .await
+            .ok_or_else(|| timed_out(&server()))?
+            .map_err(|_| shut_down())?
+            .map_err(|failure| Error::from(failure).with_server(&server()))
     }
 
     /// What a reply means, and where the call goes next if it was redirected.

@@ -1,18 +1,18 @@
 //! The block list in Redis, which each process reads from time to time.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
-use tokio::runtime::Handle;
 
 use crate::error::with_causes;
 use crate::store::blocks::{BlockChange, Blocks, Done, KnownBlocks, MAX_BLOCKED, Member, full};
-use crate::store::redis::cluster::{Failure, Topology};
+use crate::store::redis::cluster::Topology;
 use crate::store::redis::script::SLOTS;
-use crate::store::redis::sole_task::{Role, SoleTask};
-use crate::{Error, ErrorKind, random, timer};
+use crate::store::redis::sole_task::SoleTask;
+use crate::{Error, ErrorKind};
 
 const SCRIPT: &str = include_str!("../../../../lua/block_list.lua");
 
@@ -32,8 +32,6 @@ pub(crate) struct RedisBlocks {
     /// How many replies have replaced it.
     version: Mutex<u64>,
     following: Arc<SoleTask>,
-    /// When to read it next. The runtime of the task that does may end before.
-    due: Mutex<Instant>,
     has_warned: AtomicBool,
     this: Weak<Self>,
 }
@@ -47,7 +45,6 @@ impl RedisBlocks {
             known: KnownBlocks::default(),
             version: Mutex::default(),
             following: Arc::default(),
-            due: Mutex::new(Instant::now()),
             has_warned: AtomicBool::new(false),
             this: this.clone(),
         })
@@ -62,27 +59,18 @@ impl RedisBlocks {
         for arg in args {
             command.arg(arg);
         }
-        let (topology, slot) = (self.topology.clone(), self.slot);
-        // In a task of its own, because the reply shows whether the connection works.
-        let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });
-        let unanswered = || Error::new(ErrorKind::Timeout, "Redis did not reply in time");
-        let reply = timer::timeout_at(Instant::now() + TIMEOUT, call).await;
-        match reply.ok_or_else(unanswered)?.map_err(|_| unanswered())? {
-            Ok(reply) => {
-                let blocked = parse(&reply).ok_or_else(|| {
-                    Error::new(ErrorKind::Server, "the reply is not a block list")
-                })?;
-                let mut version = self.version();
-                let is_latest = *version == before;
-                if is_latest {
-                    *version += 1;
-                    self.known.replace(blocked);
-                }
-                Ok(is_latest)
-            }
-            Err(Failure::Refused(error)) if is_full(&error) => Err(full()),
-            Err(failure) => Err(failure.into()),
+        let deadline = Instant::now() + TIMEOUT;
+        let reply = self.topology.call(self.slot, command, deadline).await;
+        let reply = reply.map_err(|error| if is_full(&error) { full() } else { error })?;
+        let blocked = parse(&reply)
+            .ok_or_else(|| Error::new(ErrorKind::Server, "the reply is not a block list"))?;
+        let mut version = self.version();
+        let is_latest = *version == before;
+        if is_latest {
+            *version += 1;
+            self.known.replace(blocked);
         }
+        Ok(is_latest)
     }
 
     async fn read(&self) -> Result<(), Error> {
@@ -92,10 +80,6 @@ impl RedisBlocks {
 
     fn version(&self) -> MutexGuard<'_, u64> {
         lock(&self.version)
-    }
-
-    fn due(&self) -> Instant {
-        *lock(&self.due)
     }
 
     /// Once, because it does not change unless someone changes the permissions.
@@ -132,35 +116,18 @@ impl Blocks for RedisBlocks {
     }
 
     fn follow(&self) {
-        if self.following.is_running() {
-            return;
-        }
-        let Ok(runtime) = Handle::try_current() else { return };
-        if let Some(role) = self.following.begin(TIMEOUT) {
-            runtime.spawn(follow(self.this.clone(), role));
-        }
+        self.following.repeat(&self.this, TIMEOUT, |blocks| async move {
+            // While Redis fails, the blocks that are known go on.
+            if let Err(error) = blocks.read().await {
+                blocks.warn(&error);
+            }
+            ControlFlow::Continue(INTERVAL)
+        });
     }
 }
 
 fn is_full(error: &Error) -> bool {
     with_causes(error).contains("FLEETLIMIT_FULL")
-}
-
-async fn follow(blocks: Weak<RedisBlocks>, role: Role) {
-    loop {
-        let Some(due) = blocks.upgrade().map(|blocks| blocks.due()) else { return };
-        if !role.go_on(due.saturating_duration_since(Instant::now()) + TIMEOUT) {
-            return;
-        }
-        timer::sleep_until(due).await;
-        let Some(blocks) = blocks.upgrade() else { return };
-        // While Redis fails, the blocks that are known go on.
-        if let Err(error) = blocks.refresh().await {
-            blocks.warn(&error);
-        }
-        // With jitter, so that the instances do not all come at the same times.
-        *lock(&blocks.due) = Instant::now() + INTERVAL.mul_f64(0.75 + 0.25 * random::unit());
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,12 +1,12 @@
 //! Which instances share the limits: each registers in Redis from time to time, and remembers who was
 //! there last.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
-use tokio::runtime::Handle;
 
 use super::presence::{Moment, Presence};
 use crate::error::with_causes;
@@ -15,8 +15,8 @@ use crate::store::fleet::{FIRST_UNKNOWN, InstanceId, MAX_INSTANCES, Plan, Share}
 use crate::store::local::{Local, random_id};
 use crate::store::redis::cluster::Topology;
 use crate::store::redis::script::SLOTS;
-use crate::store::redis::sole_task::{Role, SoleTask};
-use crate::{Error, ErrorKind, random, timer};
+use crate::store::redis::sole_task::SoleTask;
+use crate::{Error, ErrorKind};
 
 const SCRIPT: &str = include_str!("../../../../lua/fleet.lua");
 
@@ -63,8 +63,6 @@ pub(crate) struct Membership {
     me: InstanceId,
     local: Arc<Local>,
     registration: Arc<SoleTask>,
-    /// When to register next. The runtime of the task that does may end before.
-    due: Mutex<Instant>,
     has_left: AtomicBool,
     /// The number of instances in the latest plan. The others forget this one by it.
     instances: AtomicUsize,
@@ -107,7 +105,6 @@ impl Membership {
             me: random_id(),
             local,
             registration: Arc::default(),
-            due: Mutex::new(Instant::now()),
             has_left: AtomicBool::new(false),
             instances: AtomicUsize::new(0),
             missed: AtomicU32::new(0),
@@ -131,13 +128,25 @@ impl Membership {
 
     #[cold]
     fn spawn(self: &Arc<Self>) {
-        let Ok(runtime) = Handle::try_current() else { return };
+        if !self.has_left.load(Ordering::Relaxed) {
+            let this = Arc::downgrade(self);
+            self.registration.repeat(&this, TIMEOUT, |this| async move { this.round().await });
+        }
+    }
+
+    async fn round(&self) -> ControlFlow<Duration, Duration> {
         if self.has_left.load(Ordering::Relaxed) {
-            return;
+            return ControlFlow::Break(Duration::ZERO);
         }
-        if let Some(role) = self.registration.begin(TIMEOUT) {
-            runtime.spawn(register(Arc::downgrade(self), role));
+        let pause = self.register().await;
+        if self.has_left.load(Ordering::Relaxed) {
+            // The registration may have come after the sign-off.
+            let _ = self.call(SIGN_OFF).await;
+            return ControlFlow::Break(Duration::ZERO);
         }
+        let share = self.local.share();
+        self.metrics.divided(share.instances(), share.fraction());
+        ControlFlow::Continue(pause)
     }
 
     /// Signs off, so that the others divide what was this instance's share.
@@ -192,18 +201,8 @@ impl Membership {
         command.arg("EVAL").arg(SCRIPT).arg(1).arg(&self.key);
         command.arg(self.me).arg(weight).arg(self.known.load(Ordering::Relaxed));
         command.arg(gone_after(0).as_millis() as u64);
-        let (topology, slot) = (self.topology.clone(), self.slot);
-        // In a task of its own, because the reply shows whether the connection works.
-        let call = tokio::spawn(async move { topology.follow_redirects(slot, &command).await });
-        match timer::timeout_at(Instant::now() + TIMEOUT, call).await {
-            None => {
-                let why = format!("there was no reply within {TIMEOUT:?}");
-                Err(Error::new(ErrorKind::Timeout, why))
-            }
-            Some(Err(_)) => Err(Error::new(ErrorKind::Unavailable, "the call was cancelled")),
-            Some(Ok(Ok(reply))) => parse(&reply),
-            Some(Ok(Err(failure))) => Err(failure.into()),
-        }
+        let deadline = Instant::now() + TIMEOUT;
+        parse(&self.topology.call(self.slot, command, deadline).await?)
     }
 
     /// Logs a failure, once until it registers again. Transient errors are reported after `MISSED` in a row.
@@ -271,10 +270,6 @@ impl Membership {
         }
     }
 
-    fn due(&self) -> Instant {
-        *lock(&self.due)
-    }
-
     fn weight(&self) -> u32 {
         let mut demand = lock(&self.demand);
         let (now, checks) = (Instant::now(), self.local.take_demand());
@@ -304,31 +299,6 @@ fn interval(instances: usize) -> Duration {
 /// How long after its last registration an instance of so many counts as gone.
 fn gone_after(instances: usize) -> Duration {
     interval(instances).saturating_mul(MISSED)
-}
-
-async fn register(membership: Weak<Membership>, role: Role) {
-    loop {
-        let Some(due) = membership.upgrade().map(|membership| membership.due()) else { return };
-        if !role.go_on(due.saturating_duration_since(Instant::now()) + TIMEOUT) {
-            return;
-        }
-        timer::sleep_until(due).await;
-        let Some(membership) = membership.upgrade() else { return };
-        if membership.has_left.load(Ordering::Relaxed) {
-            return;
-        }
-        let pause = membership.register().await;
-        if membership.has_left.load(Ordering::Relaxed) {
-            // The registration may have come after the sign-off.
-            let _ = membership.call(SIGN_OFF).await;
-            return;
-        }
-        let share = membership.local.share();
-        membership.metrics.divided(share.instances(), share.fraction());
-        // With jitter, so that the instances do not all come at the same times.
-        let pause = pause.mul_f64(0.75 + 0.25 * random::unit());
-        *lock(&membership.due) = Instant::now() + pause;
-    }
 }
 
 /// Parses a reply, which is not trusted.

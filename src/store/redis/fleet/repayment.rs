@@ -178,13 +178,7 @@ impl Repayment {
 
     /// Charges what is owed from now on, until nothing is.
     pub(crate) fn start(self: &Arc<Self>, queues: &Arc<Queues>) {
-        if self.run.is_running() {
-            return;
-        }
-        let Ok(runtime) = Handle::try_current() else { return };
-        if let Some(role) = self.run.begin(LONGEST_ROUND) {
-            runtime.spawn(run(self.clone(), Arc::downgrade(queues), role));
-        }
+        self.run.spawn(LONGEST_ROUND, |role| run(self.clone(), Arc::downgrade(queues), role));
     }
 
     /// Charges what a key owes before its next check, so that the server does not decide without it.

@@ -13,12 +13,12 @@ use super::batch::{Batch, CheckIndex};
 use super::node_queue::{Enqueued, LoneCall, NodeQueue, ServerState};
 use crate::store::redis::cluster::{Destination, Topology};
 use crate::store::redis::connection::ConnectionSet;
-use crate::store::redis::no_reply::{no_runtime, shut_down, timed_out};
+use crate::store::redis::no_reply::no_runtime;
 use crate::store::redis::runtime_end;
 use crate::store::redis::script::RedisPolicy;
 use crate::store::{Observation, Observed, Op};
 use crate::verdict::Verdict;
-use crate::{Error, Key, timer};
+use crate::{Error, Key};
 
 /// The queues of a store: one for each runtime, server and timeout. Policies with the same timeout share
 /// them, and so share batches too.
@@ -263,21 +263,11 @@ impl Queues {
     }
 
     /// Deletes a bucket.
-    pub(crate) async fn reset(&self, policy: Arc<RedisPolicy>, key: &Key) -> Result<(), Error> {
-        let runtime = Handle::try_current().map_err(|_| no_runtime())?;
-        let topology = self.topology.clone();
-        let slot = if topology.is_cluster() { policy.encoder.slot(key) } else { 0 };
+    pub(crate) async fn reset(&self, policy: &RedisPolicy, key: &Key) -> Result<(), Error> {
         let mut command = redis::cmd("DEL");
         command.arg(policy.encoder.name(key));
         let deadline = Instant::now() + policy.timeout;
-        // In a task of its own, because the reply shows whether the connection works.
-        let reply = runtime.spawn(async move { topology.follow_redirects(slot, &command).await });
-        let server = || self.topology.server(slot);
-        timer::timeout_at(deadline, reply)
-            .await
-            .ok_or_else(|| timed_out(&server()))?
-            .map_err(|_| shut_down())?
-            .map_err(|failure| Error::from(failure).with_server(&server()))?;
+        self.topology.call(self.slot(policy, key), command, deadline).await?;
         Ok(())
     }
 }
@@ -366,6 +356,7 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
     use crate::store::redis::connection::Connector;
+    use crate::store::redis::no_reply::timed_out;
 
     /// The runtime of the last prober may have ended, or stand still. Without checks, only charges notice.
     #[tokio::test]

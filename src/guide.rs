@@ -367,7 +367,7 @@
 //! debt is repaid. A bucket keeps the debt whole: with 10,000 tokens per minute, a response of 50,000 is
 //! followed by four minutes of denials, and a hundred concurrent responses hold to the limit as well, on
 //! average. [`Quota::debt_up_to`] limits the debt, and so the wait. A window forgets a debt when it
-//! ends, a sliding window at the end of the next period: see [`Limiter::charge`]. Outside of a layer, use
+//! ends, an approximate sliding window at the end of the next period: see [`Limiter::charge`]. Outside of a layer, use
 //! [`Limiter::charge`] and [`Limiter::credit`].
 //!
 //! # Algorithms
@@ -385,8 +385,8 @@
 //! | [interval refill](crate::Quota::interval_refill) | burst + `n` for each refill in the span | permits that arrive all at once: 10 a minute, counted from the first check |
 //! | [fixed window](crate::Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
 //! | [calendar](crate::Quota::calendar) | `n` for each window that the span touches | contracts and invoices: 1,000 per day or month, in UTC or another time zone |
-//! | [sliding window](crate::Quota::sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | a window that is not used up again at its edge, in little memory |
-//! | [sliding blocks](crate::Quota::sliding_blocks) | `n` in any span of one period | a hard limit for any period; a permit comes back up to a block late |
+//! | [sliding window](crate::Quota::sliding_window) | `n` in any span of one period | a hard limit for any period; a permit comes back up to a segment late |
+//! | [approximate sliding window](crate::Quota::approximate_sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | a window that is not used up again at its edge, in little memory |
 //!
 //! What each admits of the same requests, with 10 permits per 5 seconds (`make plots` draws it):
 //!
@@ -426,7 +426,7 @@
 //!
 //! Around the end of a window, a client can use the permits of that window and then those of the
 //! next: up to 2 × `n` in a moment with `calendar`, and one less with `fixed_window`, whose window
-//! starts with its first permit. If that is too much, use a token bucket or sliding blocks.
+//! starts with its first permit. If that is too much, use a token bucket or a sliding window.
 //!
 //! # Several quotas
 //!

@@ -14,7 +14,7 @@ use crate::{ConfigError, Quota};
 /// a name if there is more than one on a store.
 ///
 /// Names have 1 to 64 characters out of `A-Z a-z 0-9 . _ -`. The names of quotas are unique in a
-/// policy. A policy has 1 to 16 quotas. At most 8 of them can be sliding windows (with or without blocks)
+/// policy. A policy has 1 to 16 quotas. At most 8 of them can be sliding windows (exact or approximate)
 /// or calendar windows. Anything else is a [`ConfigError`](crate::ConfigError) from
 /// [`Limiter::new`](crate::Limiter::new).
 ///
@@ -34,7 +34,7 @@ use crate::{ConfigError, Quota};
 ///
 /// An [update](crate::Limiter::update) can add and remove quotas. A quota keeps what was consumed
 /// as long as its name and its algorithm stay the same: you can change the permits, the period, the
-/// burst, the number of blocks and what may be borrowed, and switch between
+/// burst, the number of segments and what may be borrowed, and switch between
 /// [`fixed_window`](crate::Quota::fixed_window) and [`calendar`](crate::Quota::calendar). If the
 /// algorithm changes, the quota starts full, and during a rolling deployment old and new instances
 /// count separately.

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn too_many_quotas_do_not_hide_the_invalid_one_among_them() {
-        let quota = |n: u64| Quota::per_day(n).sliding_window();
+        let quota = |n: u64| Quota::per_day(n).approximate_sliding_window();
         let add = |policy: Policy, n: u64| policy.quota(n.to_string(), quota(n));
         let policy = (0..17).fold(Policy::new("p"), add);
         assert_errors(

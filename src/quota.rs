@@ -31,7 +31,7 @@ use crate::calendar::Zone;
 /// quota  = number, "/", period, [ space, "burst", space, number ], [ space, "borrow", space, number ],
 ///          [ space, "debt", space, number ], [ space, kind ] ;
 /// kind   = "queue", space, time | "interval" | "fixed" | "calendar", [ space, zone ]
-///        | "sliding", [ space, number ] ;
+///        | "sliding", space, ( number | "approximate" ) ;
 /// period = time | "month" ; (* "month" only with "calendar" *)
 /// time   = [ number ], unit ;
 /// unit   = "week" | "day" | "h" | "hour" | "min" | "minute" | "s" | "second" | "ms" | "us" | "ns" ;
@@ -46,9 +46,10 @@ use crate::calendar::Zone;
 /// [`borrow_up_to`](Self::borrow_up_to), [`debt_up_to`](Self::debt_up_to), [`queue`](Self::queue),
 /// [`interval_refill`](Self::interval_refill), [`fixed_window`](Self::fixed_window),
 /// [`calendar`](Self::calendar) (with a time zone or a month: feature `jiff`),
-/// [`sliding_window`](Self::sliding_window) and [`sliding_blocks`](Self::sliding_blocks). The error
+/// [`sliding_window`](Self::sliding_window) with the number of segments, and
+/// [`approximate_sliding_window`](Self::approximate_sliding_window). The error
 /// for any other text is a [`ConfigError`](crate::ConfigError) that says what was expected, and at
-/// which character. Permits are at most 2^64 - 1, blocks 2^32 - 1. Invalid numbers and
+/// which character. Permits are at most 2^64 - 1, segments 2^32 - 1. Invalid numbers and
 /// combinations are an error from [`Limiter::new`](crate::Limiter::new), as above.
 ///
 /// ```
@@ -90,9 +91,9 @@ pub(crate) enum Kind {
     Queue(Duration),
     IntervalRefill,
     FixedWindow(WindowStart),
-    SlidingCounters,
-    /// In so many blocks.
-    SlidingBlocks(u32),
+    /// The number of segments.
+    SlidingWindow(u32),
+    ApproximateSlidingWindow,
 }
 
 /// When a fixed window starts.
@@ -239,15 +240,40 @@ impl Quota {
         Self { kind: Kind::IntervalRefill, ..self }
     }
 
-    /// Counts permits in a sliding window, approximated with two counters: the permits taken in the
-    /// current period, and a share of those taken in the previous one. The share is the part of the
-    /// previous period that the window still covers, as if its permits had been taken evenly, rounded
-    /// down to whole permits.
+    /// Counts permits in a sliding window: no span of one period admits more than the permits.
     ///
-    /// Because it is an estimate, a window can admit up to twice the permits: all at the end of one
-    /// period, and nearly all again during the next. With few permits the rounding matters:
-    /// `per_minute(1)` can admit two requests around the end of a period. For a hard limit use
-    /// [`sliding_blocks`](Self::sliding_blocks).
+    /// The period is divided into equal segments, and the permits of each are counted. A permit becomes
+    /// available again when the whole segment in which it was taken is older than the period, so up to one
+    /// segment late. More segments are more precise and take more memory: 4 bytes each per key in Redis.
+    /// There are 1 to 60 segments, and each is a whole number of microseconds, at least 1 ms. A period is at
+    /// most 71 years long, and has at most 390,451,572 permits.
+    ///
+    /// This has the plain name because it does what the name promises. The algorithm that is known as
+    /// "sliding window counter" does not: see
+    /// [`approximate_sliding_window`](Self::approximate_sliding_window).
+    ///
+    /// ```
+    /// use fleetlimit::Quota;
+    ///
+    /// let quota = Quota::per_minute(100).sliding_window(12);
+    /// assert_eq!(quota.to_string(), "100/min sliding 12");
+    /// ```
+    #[must_use]
+    pub const fn sliding_window(self, segments: u32) -> Self {
+        Self { kind: Kind::SlidingWindow(segments), ..self }
+    }
+
+    /// Estimates the permits in a sliding window from two counters, in less memory than
+    /// [`sliding_window`](Self::sliding_window) takes. It can admit up to twice the permits.
+    ///
+    /// The estimate is the permits taken in the current period, and a share of those taken in the previous
+    /// one. The share is the part of the previous period that the window still covers, as if its permits had
+    /// been taken evenly, rounded down to whole permits. So a window can admit twice the permits: all at the
+    /// end of one period, and nearly all again during the next. With few permits the rounding matters:
+    /// `per_minute(1)` can admit two requests around the end of a period.
+    ///
+    /// The algorithm is known as "sliding window counter". Its name says here that it is approximate, because
+    /// that is easily overlooked.
     ///
     /// Periods start at multiples of the period since 1970. A period is a whole number of microseconds,
     /// 1 ms to 71 years, and has at most 780,903,144 permits.
@@ -255,32 +281,12 @@ impl Quota {
     /// ```
     /// use fleetlimit::Quota;
     ///
-    /// let quota = Quota::per_minute(100).sliding_window();
-    /// assert_eq!(quota.to_string(), "100/min sliding");
+    /// let quota = Quota::per_minute(100).approximate_sliding_window();
+    /// assert_eq!(quota.to_string(), "100/min sliding approximate");
     /// ```
     #[must_use]
-    pub const fn sliding_window(self) -> Self {
-        Self { kind: Kind::SlidingCounters, ..self }
-    }
-
-    /// Like [`sliding_window`](Self::sliding_window), but a hard limit: no span of one period
-    /// admits more than the permits.
-    ///
-    /// The period is divided into equal blocks. A permit becomes available again when the whole
-    /// block in which it was taken is older than the period, so up to one block late. More blocks
-    /// are more precise and take more memory: 4 bytes each per key in Redis. There are 1 to 60
-    /// blocks, and each is a whole number of microseconds, at least 1 ms. A period has at most 390,451,572
-    /// permits, and its length is in the range of [`sliding_window`](Self::sliding_window).
-    ///
-    /// ```
-    /// use fleetlimit::Quota;
-    ///
-    /// let quota = Quota::per_minute(100).sliding_blocks(12);
-    /// assert_eq!(quota.to_string(), "100/min sliding 12");
-    /// ```
-    #[must_use]
-    pub const fn sliding_blocks(self, blocks: u32) -> Self {
-        Self { kind: Kind::SlidingBlocks(blocks), ..self }
+    pub const fn approximate_sliding_window(self) -> Self {
+        Self { kind: Kind::ApproximateSlidingWindow, ..self }
     }
 
     /// Lets layers wait for permits, in the order of arrival, and sets the longest wait for them and for
@@ -429,7 +435,7 @@ impl Quota {
     }
 
     pub(crate) const fn is_sliding(&self) -> bool {
-        matches!(self.kind, Kind::SlidingCounters | Kind::SlidingBlocks(_))
+        matches!(self.kind, Kind::SlidingWindow(_) | Kind::ApproximateSlidingWindow)
     }
 
     pub(crate) const fn is_calendar(&self) -> bool {

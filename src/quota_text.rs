@@ -29,7 +29,7 @@ const KINDS: [(&str, Kind); 4] = [
     ("interval", Kind::IntervalRefill),
     ("fixed", Kind::FixedWindow(WindowStart::FirstCheck)),
     ("calendar", Kind::FixedWindow(WindowStart::Clock)),
-    ("sliding", Kind::SlidingCounters),
+    ("sliding approximate", Kind::ApproximateSlidingWindow),
 ];
 
 impl FromStr for Quota {
@@ -96,7 +96,7 @@ impl fmt::Display for Quota {
             Kind::FixedWindow(WindowStart::Month(Zone(zone)) | WindowStart::Zone(Zone(zone))) => {
                 write!(f, " calendar {zone}")
             }
-            Kind::SlidingBlocks(blocks) => write!(f, " sliding {blocks}"),
+            Kind::SlidingWindow(segments) => write!(f, " sliding {segments}"),
             Kind::Queue(wait) => {
                 let (count, unit) = in_units(wait);
                 write!(f, " queue {count}{unit}")
@@ -180,6 +180,10 @@ impl<'a> Parser<'a> {
             self.space()?;
             return self.period().map(Kind::Queue).map(Some);
         }
+        if word == "sliding" {
+            self.rest = rest;
+            return self.sliding().map(Some);
+        }
         let Some((_, kind)) = KINDS.into_iter().find(|(name, _)| *name == word) else {
             return Err(self.error(
                 "`burst`, `borrow`, `debt`, `queue`, `interval`, `fixed`, `calendar` or `sliding`",
@@ -197,11 +201,22 @@ impl<'a> Parser<'a> {
             self.rest = rest;
             return Ok(Some(Kind::FixedWindow(WindowStart::Zone(zone))));
         }
-        if kind == Kind::SlidingCounters && !self.rest.is_empty() {
-            self.space()?;
-            return self.number("the number of blocks").map(Kind::SlidingBlocks).map(Some);
-        }
         Ok(Some(kind))
+    }
+
+    /// The rest of a sliding window: the number of its segments, or that it is approximate.
+    fn sliding(&mut self) -> Result<Kind, ConfigError> {
+        const SEGMENTS: &str = "the number of segments, or `approximate`";
+        if self.rest.is_empty() {
+            return Err(self.error(&format!("` `, and {SEGMENTS}")));
+        }
+        self.space()?;
+        let (word, rest) = self.split(|c| c.is_ascii_alphabetic());
+        if word == "approximate" {
+            self.rest = rest;
+            return Ok(Kind::ApproximateSlidingWindow);
+        }
+        self.number(SEGMENTS).map(Kind::SlidingWindow)
     }
 
     fn space(&mut self) -> Result<(), ConfigError> {
@@ -271,8 +286,8 @@ mod tests {
                 "9/7day calendar Etc/GMT+5",
                 Quota::new(9, Duration::from_secs(604_800)).in_zone(Zone("Etc/GMT+5")),
             ),
-            ("100/min sliding", Quota::per_minute(100).sliding_window()),
-            ("100/min sliding 12", Quota::per_minute(100).sliding_blocks(12)),
+            ("100/min sliding approximate", Quota::per_minute(100).approximate_sliding_window()),
+            ("100/min sliding 12", Quota::per_minute(100).sliding_window(12)),
         ] {
             assert_eq!(text.parse::<Quota>().unwrap(), quota, "{text}");
         }
@@ -312,7 +327,10 @@ mod tests {
             ("10/s borrow 1 burst 2", "`burst`, `borrow`, `debt`, `queue`", 15),
             ("10/s debt 1 borrow 2", "`burst`, `borrow`, `debt`, `queue`", 13),
             ("10/s debt", "a space", 10),
-            ("10/s sliding x", "the number of blocks", 14),
+            ("10/s sliding", "` `, and the number of segments, or `approximate`", 13),
+            ("10/s sliding approx", "the number of segments, or `approximate`", 14),
+            ("10/s sliding approximate 5", "the end", 25),
+            ("10/s sliding x", "the number of segments, or `approximate`", 14),
             ("10/month", "` calendar`, because months have different lengths,", 9),
             ("10/month fixed", "` calendar`, because months have different lengths,", 9),
             ("10/2month calendar", "one of the units", 5),
@@ -339,7 +357,7 @@ mod tests {
         #[test]
         fn every_quota_is_read_back_from_its_text(
             permits: u64, seconds: u64, nanos in 0..1_000_000_000u32, burst: u64,
-            borrow in prop_oneof![Just(0), any::<u64>()], debt: Option<u64>, kind in 0..9, blocks: u32,
+            borrow in prop_oneof![Just(0), any::<u64>()], debt: Option<u64>, kind in 0..9, segments: u32,
             wait: Duration, zone in prop::sample::select(vec!["Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5"]),
         ) {
             let quota = Quota::new(permits, Duration::new(seconds, nanos));
@@ -349,15 +367,15 @@ mod tests {
                 1 => quota.interval_refill(),
                 2 => quota.fixed_window(),
                 3 => quota.calendar(),
-                4 => quota.sliding_window(),
+                4 => quota.approximate_sliding_window(),
                 5 => quota.queue(wait),
                 6 => quota.in_zone(Zone::named(zone).unwrap()),
                 7 => {
                     let month = Quota::new(permits, Quota::MONTH).burst(burst).borrow_up_to(borrow);
                     let month = month.in_month();
-                    if blocks % 2 == 0 { month } else { month.in_zone(Zone::named(zone).unwrap()) }
+                    if segments % 2 == 0 { month } else { month.in_zone(Zone::named(zone).unwrap()) }
                 }
-                _ => quota.sliding_blocks(blocks),
+                _ => quota.sliding_window(segments),
             };
             let quota = debt.map_or(quota, |debt| quota.debt_up_to(debt));
             prop_assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);

@@ -34,8 +34,8 @@ pub(crate) fn run() -> Result<ExitCode, BoxError> {
         ("interval refill", quota.interval_refill()),
         ("fixed window", quota.fixed_window()),
         ("calendar window", quota.calendar()),
-        ("sliding window, two counters", quota.sliding_window()),
-        ("sliding window, 10 blocks", quota.sliding_blocks(10)),
+        ("approximate sliding window", quota.approximate_sliding_window()),
+        ("sliding window, 10 segments", quota.sliding_window(10)),
     ];
     let rows = algorithms.len().div_ceil(2) as f64;
     let (width, height) = (2.0 * SIZE.0, HEADER + rows * SIZE.1);

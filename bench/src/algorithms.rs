@@ -29,9 +29,9 @@ const SUBJECTS: [(&str, &[&str], f64); 12] = [
     ("fixed window", &["60000/min fixed"], 1.3),
     ("calendar", &["60000/min calendar"], 1.3),
     ("calendar month", &["60000/month calendar"], 1.3),
-    ("sliding window", &["60000/min sliding"], 1.3),
-    ("sliding window, 12 blocks", &["60000/min sliding 12"], 1.5),
-    ("sliding window, 60 blocks", &["60000/min sliding 60"], 2.0),
+    ("approximate sliding window", &["60000/min sliding approximate"], 1.3),
+    ("sliding window, 12 segments", &["60000/min sliding 12"], 1.5),
+    ("sliding window, 60 segments", &["60000/min sliding 60"], 2.0),
 ];
 
 struct Subject {

@@ -23,11 +23,11 @@ fn limits(quotas: &[(&'static str, Quota)]) -> Limits {
 
 fn counters(current: u64, previous: u64, starts_at: u64) -> QuotaState {
     let span = Span::new(1_000).unwrap();
-    QuotaState::SlidingCounters(CountersState { current, previous, starts_at, span })
+    QuotaState::ApproximateSlidingWindow(CountersState { current, previous, starts_at, span })
 }
 
-fn blocks(newest: u64, used: &[u32]) -> QuotaState {
-    QuotaState::SlidingBlocks(BlocksState { width: 1_000, newest, used: used.into() })
+fn segments(newest: u64, used: &[u32]) -> QuotaState {
+    QuotaState::SlidingWindow(SegmentsState { width: 1_000, newest, used: used.into() })
 }
 
 fn interval(missing: u64, refills_at: u64, permits: u64) -> QuotaState {
@@ -58,10 +58,10 @@ fn a_state_lasts_until_it_means_nothing_any_more() {
         (counters(0, 5, 7_000), 8_000),
         (counters(3, 0, 7_000), 9_000),
         (counters(3, 5, 7_000), 9_000),
-        (blocks(7, &[0, 0, 0]), 0),
-        (blocks(7, &[1, 0, 0]), 10_000),
-        (blocks(7, &[0, 9, 0]), 9_000),
-        (blocks(7, &[0, 2, 5]), 9_000),
+        (segments(7, &[0, 0, 0]), 0),
+        (segments(7, &[1, 0, 0]), 10_000),
+        (segments(7, &[0, 9, 0]), 9_000),
+        (segments(7, &[0, 2, 5]), 9_000),
     ] {
         assert_eq!(state.until(), until, "{state:?}");
         let quota = QuotaId::of("q");
@@ -77,7 +77,7 @@ fn a_debt_of_ten_capacities_fits_into_any_quota() {
     let most = MAX_TICKS / ROOM;
     let micro = |permits| Quota::new(permits, Duration::from_micros(1));
     let queue = micro(1).burst(most / 2).queue(Duration::from_micros(most / 2));
-    let (blocks, counters) = (u64::from(u32::MAX) / ROOM, COUNT / ROOM);
+    let (segments, counters) = (u64::from(u32::MAX) / ROOM, COUNT / ROOM);
     let thirds = Quota::new(3_000_001, Duration::from_secs(1)).burst(most / 1_000_000);
     for (quota, larger) in [
         (micro(1).burst(most), micro(1).burst(most + 1)),
@@ -92,10 +92,13 @@ fn a_debt_of_ten_capacities_fits_into_any_quota() {
         (Quota::per_hour(most).fixed_window(), Quota::per_hour(most + 1).fixed_window()),
         (Quota::per_hour(most).calendar(), Quota::per_hour(most + 1).calendar()),
         (
-            Quota::per_hour(counters).sliding_window(),
-            Quota::per_hour(counters + 1).sliding_window(),
+            Quota::per_hour(counters).approximate_sliding_window(),
+            Quota::per_hour(counters + 1).approximate_sliding_window(),
         ),
-        (Quota::per_hour(blocks).sliding_blocks(6), Quota::per_hour(blocks + 1).sliding_blocks(6)),
+        (
+            Quota::per_hour(segments).sliding_window(6),
+            Quota::per_hour(segments + 1).sliding_window(6),
+        ),
     ] {
         let limits = limits(&[("q", quota)]);
         let mut standing = limits.standing(None, NOW);
@@ -123,7 +126,7 @@ fn only_what_no_revision_can_have_left_is_too_far() {
         (counters(COUNT, 0, NOW), counters(COUNT + 1, 0, NOW)),
         (counters(0, COUNT, NOW), counters(0, COUNT + 1, NOW)),
         (counters(1, 1, NOW + MAX_TICKS), counters(1, 1, NOW + MAX_TICKS + 1)),
-        (blocks((NOW + MAX_TICKS) / 1_000, &[1]), blocks((NOW + MAX_TICKS) / 1_000 + 1, &[1])),
+        (segments((NOW + MAX_TICKS) / 1_000, &[1]), segments((NOW + MAX_TICKS) / 1_000 + 1, &[1])),
         (bucket(NOW + MAX_TICKS / 10, 0), bucket(NOW + MAX_TICKS / 10 + 1, 0)),
     ] {
         assert!(!possible.is_too_far(NOW), "{possible:?}");
@@ -142,8 +145,8 @@ fn the_longest_time_is_that_of_an_exhausted_quota() {
     assert_eq!(seconds(Quota::per_second(10).burst(25).interval_refill()), 3.0);
     assert_eq!(seconds(Quota::per_minute(10).fixed_window()), 60.0);
     assert_eq!(seconds(Quota::per_minute(10).calendar()), 60.0);
-    assert_eq!(seconds(Quota::per_minute(10).sliding_window()), 120.0);
-    assert_eq!(seconds(Quota::per_minute(10).sliding_blocks(6)), 70.0);
+    assert_eq!(seconds(Quota::per_minute(10).approximate_sliding_window()), 120.0);
+    assert_eq!(seconds(Quota::per_minute(10).sliding_window(6)), 70.0);
 }
 
 #[test]
@@ -154,8 +157,8 @@ fn responses_name_the_window_of_each_quota() {
     assert_eq!(seconds(Quota::per_second(10).burst(25).interval_refill()), 3);
     assert_eq!(seconds(Quota::per_minute(10).fixed_window()), 60);
     assert_eq!(seconds(Quota::per_minute(10).calendar()), 60);
-    assert_eq!(seconds(Quota::per_minute(10).sliding_window()), 60);
-    assert_eq!(seconds(Quota::per_minute(10).sliding_blocks(6)), 60);
+    assert_eq!(seconds(Quota::per_minute(10).approximate_sliding_window()), 60);
+    assert_eq!(seconds(Quota::per_minute(10).sliding_window(6)), 60);
 }
 
 /// As [`Algorithm::is_own`], of a level that the first quota has charged.
@@ -175,17 +178,17 @@ fn a_level_is_own_if_it_falls_as_one_of_the_same_numbers() {
     for kind in [
         |quota: Quota| quota,
         |quota: Quota| quota.interval_refill(),
-        |quota: Quota| quota.sliding_window(),
-        |quota: Quota| quota.sliding_blocks(5),
+        |quota: Quota| quota.approximate_sliding_window(),
+        |quota: Quota| quota.sliding_window(5),
     ] {
         assert!(is_own(kind(second), kind(second)));
         assert!(!is_own(kind(second), kind(minute)), "{:?}", kind(second));
     }
-    assert!(!is_own(second.sliding_blocks(5), second.sliding_blocks(4)));
+    assert!(!is_own(second.sliding_window(5), second.sliding_window(4)));
     // The same width, and another number.
     assert!(!is_own(
-        second.sliding_blocks(5),
-        Quota::new(10, Duration::from_secs(2)).sliding_blocks(10)
+        second.sliding_window(5),
+        Quota::new(10, Duration::from_secs(2)).sliding_window(10)
     ));
     assert!(is_own(second.fixed_window(), minute.fixed_window()), "a window ends when it ends");
     let two = limits(&[("a", second), ("b", second)]);
@@ -249,7 +252,7 @@ fn a_check_that_charges_nothing_takes_no_place_in_a_queue() {
 #[test]
 fn a_check_that_leaves_late_gets_back_what_is_not_available_again() {
     let queue = Quota::per_second(1).queue(Duration::from_secs(9));
-    let limits = limits(&[("a", queue), ("b", Quota::per_minute(10).sliding_blocks(6))]);
+    let limits = limits(&[("a", queue), ("b", Quota::per_minute(10).sliding_window(6))]);
     let credit = limits.credit(&Charge::Same(3));
     let place = Place { credit, ends: [NOW, 0].into() };
     let left = |reset_after| move |_| Left { used: 3, reset_after, counts_for: 0 };
@@ -258,7 +261,7 @@ fn a_check_that_leaves_late_gets_back_what_is_not_available_again() {
         (place.credit.of(0), place.credit.of(1))
     };
     assert_eq!(leave(65 * SECOND), (-3 * SECOND as i64, -3));
-    assert_eq!(leave(61 * SECOND), (-3 * SECOND as i64, 0), "the block has ended");
+    assert_eq!(leave(61 * SECOND), (-3 * SECOND as i64, 0), "the segment has ended");
     assert_eq!(leave(0), (0, 0), "all permits are there again");
     // In units of the algorithm.
     let two = [("a", queue), ("b", Quota::per_second(5).burst(10))];
@@ -341,8 +344,8 @@ fn an_instance_without_permits_has_no_part() {
         quota.interval_refill(),
         quota.fixed_window(),
         quota.calendar(),
-        quota.sliding_window(),
-        quota.sliding_blocks(4),
+        quota.approximate_sliding_window(),
+        quota.sliding_window(4),
     ] {
         assert!(limit(quota).divided(&|_| 0).is_none(), "{quota:?}");
         let part = limit(quota.burst(quota.capacity())).divided(&|permits| permits.div_ceil(3));
@@ -428,9 +431,11 @@ fn numbers_outside_of_their_ranges_are_errors() {
     assert!(!queue(Duration::ZERO) && !queue(Duration::from_nanos(1_500)));
     assert!(!queue(Duration::from_micros(MAX_TICKS + 1)) && !queue(Duration::MAX));
     assert!(!is_valid(Quota::per_second(1).borrow_up_to(1).fixed_window()));
-    let permits = |permits| is_valid(Quota::per_second(permits).sliding_window());
+    let permits = |permits| is_valid(Quota::per_second(permits).approximate_sliding_window());
     assert!(permits(COUNT / ROOM) && !permits(COUNT / ROOM + 1) && !permits(0) && permits(1));
-    let micros = |micros| is_valid(Quota::new(1, Duration::from_micros(micros)).sliding_window());
+    let micros = |micros| {
+        is_valid(Quota::new(1, Duration::from_micros(micros)).approximate_sliding_window())
+    };
     assert!(micros(1_000) && micros(MAX_TICKS / 2));
     assert!(!micros(999) && !micros(MAX_TICKS / 2 + 1));
 }
@@ -556,9 +561,12 @@ fn limits_are_valid_while_all_calendars_are() {
 #[test]
 fn the_numbers_of_the_scripts_are_those_of_the_quota() {
     let quota = Quota::per_minute(10);
-    let Limit::SlidingBlocks(blocks) = limit(quota.sliding_blocks(6)) else { panic!() };
-    assert_eq!((blocks.width(), blocks.blocks()), (10 * SECOND, 6));
-    let Limit::SlidingCounters(counters) = limit(quota.sliding_window()) else { panic!() };
+    let Limit::SlidingWindow(segments) = limit(quota.sliding_window(6)) else { panic!() };
+    assert_eq!((segments.width(), segments.segments()), (10 * SECOND, 6));
+    let Limit::ApproximateSlidingWindow(counters) = limit(quota.approximate_sliding_window())
+    else {
+        panic!()
+    };
     assert_eq!(counters.span().micros(), 60 * SECOND);
     assert_eq!(counters.span().unit(), 58, "about 1/2^20 of the window");
     assert_eq!(counters.span().units(), 1_034_483);
@@ -579,9 +587,9 @@ fn what_is_not_used_any_more_is_as_if_it_had_never_been_used() {
     assert!(unused(quota.interval_refill(), interval(3, NOW, 3)));
     assert!(!unused(quota.interval_refill(), interval(3, NOW + 1, 3)));
     let newest = NOW / 1_000;
-    assert!(unused(quota.sliding_blocks(3), blocks(newest - 4, &[5, 5, 5, 5])));
-    assert!(!unused(quota.sliding_blocks(3), blocks(newest - 3, &[5, 0, 0, 0])));
-    // Of another number of blocks, without any permits.
-    assert!(unused(quota.sliding_blocks(3), blocks(newest, &[0])));
-    assert!(unused(quota.sliding_window(), counters(0, 0, NOW)));
+    assert!(unused(quota.sliding_window(3), segments(newest - 4, &[5, 5, 5, 5])));
+    assert!(!unused(quota.sliding_window(3), segments(newest - 3, &[5, 0, 0, 0])));
+    // Of another number of segments, without any permits.
+    assert!(unused(quota.sliding_window(3), segments(newest, &[0])));
+    assert!(unused(quota.approximate_sliding_window(), counters(0, 0, NOW)));
 }

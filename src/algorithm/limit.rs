@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use super::Algorithm;
+use super::approximate_sliding_window::{ApproximateSlidingWindow, CountersLevel, CountersState};
 use super::charge::{Cost, Left, Patience};
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
 use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
 use super::rate::{BucketState, Debt, Rate};
-use super::sliding_blocks::{BlocksLevel, BlocksState, SlidingBlocks};
-use super::sliding_counters::{CountersLevel, CountersState, SlidingCounters};
+use super::sliding_window::{SegmentsLevel, SegmentsState, SlidingWindow};
 use super::token_bucket::TokenBucket;
 use crate::quota::Kind;
 use crate::verdict::{Numbers, Outcome, QuotaInfo, Verdict};
@@ -171,8 +171,8 @@ algorithms! {
     TokenBucket: Debt, BucketState;
     IntervalRefill: IntervalLevel, IntervalState;
     FixedWindow: WindowLevel, WindowState;
-    SlidingCounters: CountersLevel, CountersState;
-    SlidingBlocks: BlocksLevel, BlocksState;
+    ApproximateSlidingWindow: CountersLevel, CountersState;
+    SlidingWindow: SegmentsLevel, SegmentsState;
 }
 
 impl Limit {
@@ -182,9 +182,11 @@ impl Limit {
             Kind::TokenBucket | Kind::Queue(_) => TokenBucket::new(quota).map(Self::TokenBucket),
             Kind::IntervalRefill => IntervalRefill::new(quota).map(Self::IntervalRefill),
             Kind::FixedWindow(start) => FixedWindow::new(quota, start, now).map(Self::FixedWindow),
-            Kind::SlidingCounters => SlidingCounters::new(quota).map(Self::SlidingCounters),
-            Kind::SlidingBlocks(blocks) => {
-                SlidingBlocks::new(quota, blocks).map(Self::SlidingBlocks)
+            Kind::ApproximateSlidingWindow => {
+                ApproximateSlidingWindow::new(quota).map(Self::ApproximateSlidingWindow)
+            }
+            Kind::SlidingWindow(segments) => {
+                SlidingWindow::new(quota, segments).map(Self::SlidingWindow)
             }
         };
         limit.map_err(|text| ConfigError::new(format!("quota `{name}`: {text}")))

@@ -1,6 +1,7 @@
 //! The algorithms as pure integer functions of a state, a time and a cost. They are the executable
 //! specification: the memory store runs them, and the Lua fragments must agree with them.
 
+mod approximate_sliding_window;
 mod charge;
 #[cfg(all(test, feature = "redis"))]
 mod contract;
@@ -9,12 +10,13 @@ mod interval_refill;
 mod limit;
 mod limits;
 mod rate;
-mod sliding_blocks;
-mod sliding_counters;
+mod sliding_window;
 mod state;
 mod token_bucket;
 mod window;
 
+#[cfg(feature = "redis")]
+pub(crate) use approximate_sliding_window::{CountersState, Span};
 pub(crate) use charge::{Adjustment, Charge, Cost, Left, Patience, Place, Queued};
 #[cfg(feature = "redis")]
 pub(crate) use fixed_window::{WindowState, Windows};
@@ -27,9 +29,7 @@ pub(crate) use limits::{Limits, Standing};
 #[cfg(feature = "redis")]
 pub(crate) use rate::{BucketState, FullAt, MAX_TICKS, Rate};
 #[cfg(feature = "redis")]
-pub(crate) use sliding_blocks::BlocksState;
-#[cfg(feature = "redis")]
-pub(crate) use sliding_counters::{CountersState, Span};
+pub(crate) use sliding_window::SegmentsState;
 pub(crate) use state::State;
 #[cfg(feature = "redis")]
 pub(crate) use state::{Entry, QuotaId};

@@ -159,9 +159,9 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
     /// stands: see [`costs_without_response`](Self::costs_without_response). If the client
     /// disconnects later, the closure is called with the bytes sent by then. Permits that are
     /// available again by then, because the window has ended or the bucket has refilled, are not
-    /// given back. Those of a sliding window are given back only until the block (of the two counters: the
-    /// window) in which they were taken ends, and not in its last moments, as long as the limiter's
-    /// [timeout](crate::LimiterBuilder::timeout). So with blocks that are not longer than the timeout
+    /// given back. Those of a sliding window are given back only until the segment (of an approximate
+    /// one: the period) in which they were taken ends, and not in its last moments, as long as the limiter's
+    /// [timeout](crate::LimiterBuilder::timeout). So with segments that are not longer than the timeout
     /// nothing is given back. If the store failed and the failure
     /// mode [`Open`](crate::FailureMode::Open) allowed the request, nothing was taken, so its whole cost is
     /// charged afterwards. If Redis charged the check although its reply was late, the request is

@@ -22,9 +22,10 @@ impl Limiter {
     /// [`acquire`](Self::acquire) waits are part of the debt.
     ///
     /// A window forgets a debt: a [fixed](crate::Quota::fixed_window) or
-    /// [calendar](crate::Quota::calendar) window when it ends, a window in
-    /// [blocks](crate::Quota::sliding_blocks) when the permits are older than the window, and a [sliding
-    /// window](crate::Quota::sliding_window) at the end of the next period, so two periods later at most.
+    /// [calendar](crate::Quota::calendar) window when it ends, a [sliding
+    /// window](crate::Quota::sliding_window) when the permits are older than the window, and an [approximate
+    /// one](crate::Quota::approximate_sliding_window) at the end of the next period, so two periods later at
+    /// most.
     /// Permits that are charged count there for as long as those of checks. Use a bucket if a debt has to
     /// be repaid.
     ///

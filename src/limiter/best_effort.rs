@@ -20,7 +20,7 @@ use crate::{Costs, Decision, Error, Key, Source, cooperation};
 /// - If the reply to a check or the return of its permits is lost, its cost stays taken. The log
 ///   says so. In the failure mode [`Local`](crate::FailureMode::Local), permits that Redis has charged and
 ///   that are given back while it fails stay taken there, and the log says only that Redis fails.
-/// - Permits of a [sliding window](crate::Quota::sliding_blocks) are given back only in the block in which
+/// - Permits of a [sliding window](crate::Quota::sliding_window) are given back only in the segment in which
 ///   they were taken, and not in the last [`timeout`](crate::LimiterBuilder::timeout) of it. The same holds
 ///   for a [fixed window](crate::Quota::fixed_window). What has been refilled by then is not given back
 ///   again.

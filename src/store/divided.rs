@@ -239,7 +239,7 @@ mod tests {
         for quota in [
             Quota::per_hour(10),
             Quota::per_hour(10).fixed_window(),
-            Quota::per_hour(10).sliding_blocks(6),
+            Quota::per_hour(10).sliding_window(6),
             Quota::per_hour(2),
         ] {
             let limiters = [0, 1, 2].map(|instance| {
@@ -302,8 +302,8 @@ mod tests {
             Quota::per_day(1_000_000_000),
             Quota::per_hour(1_000).interval_refill(),
             Quota::per_hour(1_000).fixed_window(),
-            Quota::per_hour(1_000).sliding_window(),
-            Quota::per_hour(1_000).sliding_blocks(6),
+            Quota::per_hour(1_000).approximate_sliding_window(),
+            Quota::per_hour(1_000).sliding_window(6),
         ] {
             let store = DividedStore::new(0, instances(5)).unwrap();
             let limiter = Limiter::new(store, quota).unwrap();

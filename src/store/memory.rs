@@ -388,8 +388,8 @@ mod tests {
             Quota::per_hour(1),
             Quota::per_hour(3).fixed_window(),
             Quota::per_hour(3).calendar(),
-            Quota::per_hour(3).sliding_window(),
-            Quota::per_hour(12).sliding_blocks(4),
+            Quota::per_hour(3).approximate_sliding_window(),
+            Quota::per_hour(12).sliding_window(4),
             Quota::per_hour(3).interval_refill(),
         ] {
             let store = MemoryStore::with_max_keys(NonZeroUsize::new(1_000).unwrap());

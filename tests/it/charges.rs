@@ -122,8 +122,8 @@ async fn a_debt_expires_when_it_is_repaid_and_a_credit_creates_no_key() {
         Quota::per_minute(7).interval_refill(),
         Quota::per_minute(10).fixed_window(),
         Quota::per_minute(10).calendar(),
-        Quota::per_minute(10).sliding_window(),
-        Quota::per_minute(10).sliding_blocks(12),
+        Quota::per_minute(10).approximate_sliding_window(),
+        Quota::per_minute(10).sliding_window(12),
     ] {
         let store = RedisStore::open(server.url()).unwrap();
         let prefix = quota.to_string().replace([' ', '/'], "-");
@@ -248,8 +248,8 @@ async fn a_second_key_that_denies_gives_all_of_the_first_back_whatever_its_algor
         quota.interval_refill(),
         quota.fixed_window(),
         quota.calendar(),
-        quota.sliding_window(),
-        quota.sliding_blocks(6),
+        quota.approximate_sliding_window(),
+        quota.sliding_window(6),
     ] {
         let start = UNIX_EPOCH + Duration::from_secs(600);
         let store = MemoryStore::starting_at(start);

@@ -27,10 +27,10 @@ async fn a_key_expires_earlier_by_the_step_of_a_clock_that_steps_back() {
         Quota::per_second(10).burst(20).interval_refill(),
         window.fixed_window(),
         window.calendar(),
-        window.sliding_window(),
-        window.sliding_blocks(4),
-        // All of the window is a block.
-        window.sliding_blocks(1),
+        window.approximate_sliding_window(),
+        window.sliding_window(4),
+        // The window is a single segment.
+        window.sliding_window(1),
     ];
     for (number, quota) in quotas.into_iter().enumerate() {
         let alone = Policy::new("test").quota("q", quota);
@@ -43,7 +43,7 @@ async fn a_key_expires_earlier_by_the_step_of_a_clock_that_steps_back() {
             clock.step_back(STEP).await;
             assert!(limiter.check("key").await.unwrap().is_denied(), "{quota}: {prefix}");
             let after = ttl(&server, &prefix).await;
-            // At most a block later, and a granule.
+            // At most a segment later, and a granule.
             assert!(after <= before - STEP + 3 * SECOND, "{quota}: {before:?}, {after:?}");
             clock.advance(STEP).await;
         }

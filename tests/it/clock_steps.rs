@@ -25,8 +25,8 @@ fn quotas() -> [(Quota, Duration); 10] {
         (window.fixed_window(), 2 * SECOND),
         (window.calendar(), 2 * SECOND),
         (Quota::new(20, 60 * SECOND).calendar_in("Europe/Berlin"), 60 * SECOND),
-        (window.sliding_window(), 4 * SECOND),
-        (window.sliding_blocks(4), 2 * SECOND + SECOND / 2),
+        (window.approximate_sliding_window(), 4 * SECOND),
+        (window.sliding_window(4), 2 * SECOND + SECOND / 2),
     ]
 }
 
@@ -191,7 +191,7 @@ fn revisions() -> [Policy; 11] {
         // These keep the buckets of the others.
         alone(window.fixed_window()),
         alone(bucket.interval_refill()),
-        Policy::new("test").quota("w", window.sliding_blocks(4)),
+        Policy::new("test").quota("w", window.sliding_window(4)),
     ]
 }
 
@@ -328,7 +328,8 @@ async fn a_clock_that_steps_back_beyond_the_start_of_a_window_or_to_1970_locks_n
     // 1970 is in the window, or in the one before.
     let year = Duration::from_secs(365 * 86_400);
     let [calendar, sliding] = [97, 70].map(|years| Quota::new(20, years * year));
-    let windows = [calendar.fixed_window(), calendar.calendar(), sliding.sliding_window()];
+    let windows =
+        [calendar.fixed_window(), calendar.calendar(), sliding.approximate_sliding_window()];
     let windows = windows
         .map(|quota| uncached(clock.store(&quota.to_string().replace([' ', '/'], "-")), quota));
     used(&bucket, Used::Drained).await;

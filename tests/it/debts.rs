@@ -142,8 +142,8 @@ async fn a_debt_is_as_large_as_the_quota_allows_and_what_is_forgiven_is_counted_
         Quota::per_day(100).borrow_up_to(50),
         Quota::per_day(100).interval_refill(),
         Quota::per_day(100).fixed_window(),
-        Quota::per_day(100).sliding_window(),
-        Quota::per_day(100).sliding_blocks(6),
+        Quota::per_day(100).approximate_sliding_window(),
+        Quota::per_day(100).sliding_window(6),
     ]
     .into_iter()
     .enumerate()

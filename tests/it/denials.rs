@@ -114,7 +114,7 @@ async fn a_cached_denial_of_any_quota_says_what_the_store_says() {
         "3/day fixed",
         "3/day calendar",
         "3/month calendar Europe/Berlin",
-        "3/day sliding",
+        "3/day sliding approximate",
         "3/day sliding 12",
     ];
     let named =

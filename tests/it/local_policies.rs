@@ -26,7 +26,7 @@ const POLICIES: [&[&str]; 9] = [
     &["60/h interval"],
     &["60/h fixed"],
     &["60/month calendar Europe/Berlin"],
-    &["60/30day sliding"],
+    &["60/30day sliding approximate"],
     &["60/30day sliding 12"],
     &["60/h sliding 12", "40/day fixed", "1000/month calendar"],
 ];
@@ -155,8 +155,9 @@ async fn what_was_taken_in_a_window_that_has_ended_is_not_charged() {
     let of_policy = |name: &'static str, quota: &str| {
         Limiter::new(store.clone(), policy(name, &[quota])).unwrap()
     };
-    let short = ["10/s fixed", "10/s sliding", "10/s sliding 10", "10/s interval", "10/s"];
-    let names = ["fixed", "counters", "blocks", "interval", "bucket"];
+    let short =
+        ["10/s fixed", "10/s sliding approximate", "10/s sliding 10", "10/s interval", "10/s"];
+    let names = ["fixed", "approximate", "sliding", "interval", "bucket"];
     let short: Vec<_> =
         names.iter().zip(short).map(|(name, quota)| of_policy(name, quota)).collect();
     wait_until_agreed(&server, 1).await;

@@ -90,14 +90,14 @@ pub(crate) fn quotas() -> Vec<BoxedStrategy<Quota>> {
     });
     let limit = prop_oneof![1..=20u64, 1..=780_903_144u64];
     let micros = prop_oneof![1_000..=100_000u64, Just(86_400_000_000), 1_000..=1u64 << 51];
-    let sliding = (limit, micros).prop_map(|(limit, micros)| {
-        Quota::new(limit, Duration::from_micros(micros)).sliding_window()
+    let approximate = (limit, micros).prop_map(|(limit, micros)| {
+        Quota::new(limit, Duration::from_micros(micros)).approximate_sliding_window()
     });
     let width = prop_oneof![1_000..=20_000u64, Just(3_600_000_000)];
-    let blocks = (1..=20u64, width, prop_oneof![Just(1u32), 2..=5u32, Just(60)]);
-    let blocks = blocks.prop_map(|(limit, width, blocks)| {
-        let micros = width * u64::from(blocks);
-        Quota::new(limit, Duration::from_micros(micros)).sliding_blocks(blocks)
+    let sliding = (1..=20u64, width, prop_oneof![Just(1u32), 2..=5u32, Just(60)]);
+    let sliding = sliding.prop_map(|(limit, width, segments)| {
+        let micros = width * u64::from(segments);
+        Quota::new(limit, Duration::from_micros(micros)).sliding_window(segments)
     });
     let quotas = [
         bucket().boxed(),
@@ -106,8 +106,8 @@ pub(crate) fn quotas() -> Vec<BoxedStrategy<Quota>> {
         interval.boxed(),
         window.boxed(),
         calendar.boxed(),
+        approximate.boxed(),
         sliding.boxed(),
-        blocks.boxed(),
     ];
     quotas.map(|quota| quota.prop_filter("too large", is_possible).boxed()).into()
 }
@@ -128,8 +128,8 @@ fn algorithm(quota: &Quota) -> usize {
         () if is("interval") => 3,
         () if has_time_zone(quota) => 5,
         () if is("fixed") || is("calendar") => 4,
-        () if is("sliding ") => 7,
-        () if is("sliding") => 6,
+        () if is("sliding approximate") => 6,
+        () if is("sliding") => 7,
         () => 0,
     }
 }

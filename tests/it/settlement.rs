@@ -344,9 +344,9 @@ async fn an_estimate_of_a_window_that_has_ended_is_not_given_back() {
         (Quota::per_minute(3), 20),
         (Quota::per_minute(3).fixed_window(), 60),
         (Quota::per_minute(3).interval_refill(), 60),
-        // Others may have used the next block, or the next window.
-        (Quota::per_minute(3).sliding_blocks(6), 11),
-        (Quota::per_minute(3).sliding_window(), 61),
+        // Others may have used the next segment, or the next window.
+        (Quota::per_minute(3).sliding_window(6), 11),
+        (Quota::per_minute(3).approximate_sliding_window(), 61),
     ] {
         let held_for = Duration::from_secs(seconds);
         assert_eq!(remaining_after_held(&limiter(quota), 1, held_for, 3).await, 0, "{quota}");

@@ -20,8 +20,8 @@ const QUOTAS: [Quota; 7] = [
     DAILY.interval_refill(),
     Quota::new(10, WEEKS).fixed_window(),
     Quota::new(10, WEEKS).calendar(),
-    Quota::new(10, WEEKS).sliding_window(),
-    Quota::new(10, WEEKS).sliding_blocks(60),
+    Quota::new(10, WEEKS).approximate_sliding_window(),
+    Quota::new(10, WEEKS).sliding_window(60),
 ];
 const WEEKS: Duration = Duration::from_secs(60 * 86_400);
 
@@ -95,7 +95,7 @@ async fn a_key_of_any_algorithm_expires_after_all_its_quotas_are_unused_and_soon
             let resets = decision.quotas().map(|quota| quota.reset_after().as_micros() as u64);
             let expires = server.expires_at(REDIS_KEY).await as u64;
             let needed = before + resets.max().unwrap();
-            // A sliding window of counters keeps what it used for two windows.
+            // An approximate sliding window keeps what it used for two windows.
             let latest = needed + 62 * 86_400_000_000;
             assert!((needed..latest).contains(&(expires * 1_000)), "{policy:?}");
         }
@@ -114,8 +114,8 @@ async fn what_is_stored_longer_than_it_counts_counts_for_nothing() {
         SHORT.interval_refill(),
         SHORT.fixed_window(),
         SHORT.calendar(),
-        SHORT.sliding_window(),
-        SHORT.sliding_blocks(10),
+        SHORT.approximate_sliding_window(),
+        SHORT.sliding_window(10),
     ] {
         let (limiter, most) = (limiter(&server, quota), quota.capacity());
         limiter.reset("key").await.unwrap();
@@ -436,8 +436,8 @@ async fn a_client_that_returns_after_the_wait_is_allowed_and_charged_by_any_algo
         quota.interval_refill(),
         quota.fixed_window(),
         quota.calendar(),
-        quota.sliding_window(),
-        quota.sliding_blocks(3),
+        quota.approximate_sliding_window(),
+        quota.sliding_window(3),
     ];
     let server = Server::start().await;
     for quota in quotas {
@@ -458,11 +458,11 @@ async fn a_client_that_returns_after_the_wait_is_allowed_and_charged_by_any_algo
     }
 }
 
-/// In the first block in which none counts any more.
+/// Checks in the first segment in which no permit counts any more.
 #[tokio::test]
-async fn blocks_that_have_just_ended_are_not_read() {
+async fn segments_that_have_just_ended_are_not_read() {
     let server = Server::start().await;
-    let quota = Quota::new(10, Duration::from_millis(60)).sliding_blocks(3);
+    let quota = Quota::new(10, Duration::from_millis(60)).sliding_window(3);
     let limiter = limiter(&server, quota);
     for _ in 0..10 {
         limiter.check_cost("key", 9).await.unwrap().ensure_allowed().unwrap();
@@ -561,7 +561,8 @@ async fn the_script_of_the_largest_policies_runs() {
 pub(crate) async fn run_the_largest_policies(server: &Server) {
     let store = RedisStore::open(server.url()).unwrap();
     let window = Quota::new(10, WEEKS);
-    let large = [window.sliding_window(), window.sliding_blocks(60), Quota::per_month(10)];
+    let large =
+        [window.approximate_sliding_window(), window.sliding_window(60), Quota::per_month(10)];
     let others = [
         QUOTAS[1],
         DAILY.borrow_up_to(1),

@@ -235,7 +235,7 @@ async fn run(proxy: &ClockProxy, prefix: &str, case: &Case) {
     let mut is_comparable = !quotas.any(|(_, quota)| has_time_zone(quota));
     let (mut reserved, mut in_memory) = (Vec::new(), Vec::new());
     let longest = case.revisions.iter().map(longest).max().unwrap();
-    // A sliding window keeps its counters, or blocks, for longer than they count.
+    // A sliding window keeps its counters for longer than they count.
     let is_sliding = |(_, quota): (&str, &Quota)| quota.to_string().contains("sliding");
     let is_sliding = case.revisions.iter().any(|policy| policy.quotas().any(is_sliding));
     let granule = if is_sliding { longest } else { longest / 16 };

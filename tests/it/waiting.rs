@@ -416,7 +416,7 @@ async fn a_cancelled_wait_gives_back_what_it_took_from_each_quota() {
     let policy = Policy::new("test")
         .quota("queue", QUEUE)
         .quota("window", Quota::per_day(9).fixed_window())
-        .quota("counters", Quota::per_day(9).sliding_window())
+        .quota("sliding", Quota::per_day(9).approximate_sliding_window())
         .quota("interval", Quota::per_day(9).interval_refill())
         .quota("lent", Quota::per_day(9).borrow_up_to(3));
     let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();

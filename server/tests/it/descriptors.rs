@@ -309,12 +309,12 @@ policies:
   queue: { q: 2/day burst 2 queue 1h }
   fixed: { q: 2/day fixed }
   calendar: { q: 2/month calendar Europe/Berlin }
-  sliding: { q: 2/day sliding }
-  blocks: { q: 2/day sliding 12 }
+  approximate: { q: 2/day sliding approximate }
+  sliding: { q: 2/day sliding 12 }
   several: { a: 2/day, b: 9/s }
 ";
     let kinds =
-        ["bucket", "interval", "queue", "fixed", "calendar", "sliding", "blocks", "several"];
+        ["bucket", "interval", "queue", "fixed", "calendar", "approximate", "sliding", "several"];
     let descriptors: String =
         kinds.iter().map(|kind| format!("  - {{ key: {kind}, policy: {kind} }}\n")).collect();
     let server = Server::with_domain(&format!("domain: d\ndescriptors:\n{descriptors}"), settings);

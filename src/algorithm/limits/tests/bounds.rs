@@ -57,8 +57,8 @@ pub(super) fn most(quota: &Quota, first: u64, span: u64) -> u128 {
             let start = if period.is_multiple_of(604_800_000_000) { 345_600_000_000 } else { 0 };
             n * ((first + span - start) / period - (first - start) / period + 1)
         }
-        Kind::SlidingCounters => 2 * n * (span / period + 1),
-        Kind::SlidingBlocks(_) => n * (span / period + 1),
+        Kind::ApproximateSlidingWindow => 2 * n * (span / period + 1),
+        Kind::SlidingWindow(_) => n * (span / period + 1),
     }
 }
 
@@ -103,8 +103,8 @@ proptest! {
                 2 => quota.interval_refill(),
                 3 => quota.fixed_window(),
                 4 => quota.calendar(),
-                5 => quota.sliding_window(),
-                _ => quota.sliding_blocks(seconds as u32),
+                5 => quota.approximate_sliding_window(),
+                _ => quota.sliding_window(seconds as u32),
             }
         };
         let quotas: Vec<_> = numbers.iter().map(quota).collect();

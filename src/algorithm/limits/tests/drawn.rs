@@ -77,7 +77,7 @@ impl Drawn {
             2 => quota.burst(burst).interval_refill(),
             3 => quota.fixed_window(),
             4 => quota.calendar(),
-            5 => quota.sliding_window(),
+            5 => quota.approximate_sliding_window(),
             6 => quota.burst(burst).queue(Duration::from_micros(borrow * micros / 7 + 1)),
             #[cfg(feature = "jiff")]
             7 => Quota::per_day(permits).calendar_in("Europe/Berlin"),
@@ -87,7 +87,7 @@ impl Drawn {
             9 => Quota::per_month(permits).calendar_in("Europe/Berlin"),
             _ => {
                 let period = Duration::from_micros(micros * burst);
-                Quota::new(permits, period).sliding_blocks(burst as u32)
+                Quota::new(permits, period).sliding_window(burst as u32)
             }
         }
     }
@@ -106,7 +106,7 @@ impl Drawn {
             }
             Kind::IntervalRefill => Self { permits: most, burst: most, ..few }.quota(kind),
             Kind::FixedWindow(_) => Self { permits: most, ..few }.quota(kind),
-            Kind::SlidingCounters | Kind::SlidingBlocks(_) => {
+            Kind::ApproximateSlidingWindow | Kind::SlidingWindow(_) => {
                 let permits = u64::from(u32::MAX) / ROOM - below_most;
                 Self { permits, ..few }.quota(kind)
             }

@@ -38,7 +38,7 @@ proptest! {
             }
             let most = match quota.kind() {
                 // Each part rounds its estimate down.
-                Kind::SlidingCounters => admitted + rounded,
+                Kind::ApproximateSlidingWindow => admitted + rounded,
                 // The whole starts a new interval when it is full. A part that is not full goes on, so
                 // its refill may come earlier.
                 Kind::IntervalRefill => admitted + quota.permits(),

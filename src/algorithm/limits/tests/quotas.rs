@@ -219,8 +219,8 @@ fn a_quota_whose_number_changes_keeps_what_was_consumed() {
         Quota::interval_refill,
         Quota::fixed_window,
         Quota::calendar,
-        Quota::sliding_window,
-        |quota| quota.sliding_blocks(6),
+        Quota::approximate_sliding_window,
+        |quota| quota.sliding_window(6),
     ];
     for kind in kinds {
         let quota = |permits| kind(Quota::per_hour(permits));
@@ -249,8 +249,8 @@ fn a_quota_whose_algorithm_changes_starts_full() {
         hour,
         hour.interval_refill(),
         hour.fixed_window(),
-        hour.sliding_window(),
-        hour.sliding_blocks(6),
+        hour.approximate_sliding_window(),
+        hour.sliding_window(6),
     ];
     let other = Quota::per_day(10);
     let both = |quota| of_names(&[("a", quota), ("b", other)]);
@@ -360,7 +360,7 @@ fn a_level_in_ticks_is_that_of_a_lone_bucket_whose_ticks_are_microseconds() {
     for others in [
         of_names(&[("a", Quota::per_second(7))]),
         of_names(&[("a", Quota::per_second(5)), ("b", Quota::per_second(5))]),
-        of_names(&[("a", Quota::per_second(5).sliding_window())]),
+        of_names(&[("a", Quota::per_second(5).approximate_sliding_window())]),
     ] {
         assert_eq!(others.lone_standing(400_000), None);
     }

@@ -8,15 +8,15 @@ use super::drawn::*;
 use crate::Quota;
 use crate::algorithm::rate::ROOM;
 
-/// The most permits of a window in blocks.
+/// The most permits of a sliding window.
 const MOST: u64 = u32::MAX as u64 / ROOM;
 
-/// Of a sliding window.
+/// The limit of a sliding window.
 fn limit_of_window() -> impl Strategy<Value = u64> {
     prop_oneof![8 => 1..=20u64, 1 => Just(MOST - 1), 1 => Just(MOST)]
 }
 
-/// Checks near the edges of windows or blocks: tenths of a length that pass, the microseconds since the
+/// Checks near the edges of windows or segments: tenths of a length that pass, the microseconds since the
 /// one before that tenth, and the cost.
 fn checks_at_edges(most: u64) -> impl Strategy<Value = Vec<(u64, u64, u64)>> {
     let cost = prop_oneof![3 => 1..=3u64, 1 => cost()];
@@ -26,12 +26,12 @@ fn checks_at_edges(most: u64) -> impl Strategy<Value = Vec<(u64, u64, u64)>> {
 proptest! {
     /// Compared with a log of what was admitted.
     #[test]
-    fn sliding_blocks_forget_no_permit_early_and_none_more_than_a_block_late(
-        limit in limit_of_window(), width in 1_000..=1_000_000u64, blocks in 1..=12u32,
+    fn sliding_window_forget_no_permit_early_and_none_more_than_a_segment_late(
+        limit in limit_of_window(), width in 1_000..=1_000_000u64, segments in 1..=12u32,
         checks in checks_at_edges(30),
     ) {
-        let period = width * u64::from(blocks);
-        let quota = Quota::new(limit, Duration::from_micros(period)).sliding_blocks(blocks);
+        let period = width * u64::from(segments);
+        let quota = Quota::new(limit, Duration::from_micros(period)).sliding_window(segments);
         let limits = limits(&[quota]);
         let (mut used, mut log) = (Used::new(&limits), Vec::<(u64, u64)>::new());
         let (start, mut tenths) = (NOW.next_multiple_of(width), 0);
@@ -60,7 +60,7 @@ proptest! {
         period in prop_oneof![1_000..=1u64 << 20, 1_000..=100_000_000u64],
         checks in checks_at_edges(6),
     ) {
-        let limits = limits(&[Quota::new(limit, Duration::from_micros(period)).sliding_window()]);
+        let limits = limits(&[Quota::new(limit, Duration::from_micros(period)).approximate_sliding_window()]);
         let (mut used, mut log) = (Used::new(&limits), Vec::<(u64, u64)>::new());
         let (start, mut tenths) = (NOW.next_multiple_of(period), 0);
         for (pause, micros, cost) in checks {

@@ -6,8 +6,8 @@ use smallvec::{SmallVec, smallvec};
 use super::double::{Numbers, doubles, integer};
 use super::section::section;
 use crate::algorithm::{
-    Algorithm, BlocksState, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS,
-    Patience, QuotaState, Rate, Refills, Span, WindowState, Windows,
+    Algorithm, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS, Patience,
+    QuotaState, Rate, Refills, SegmentsState, Span, WindowState, Windows,
 };
 
 /// The part of a script for one algorithm.
@@ -54,8 +54,8 @@ static QUEUE_MICROS: Fragment =
 static FIXED_WINDOW: Fragment = fragment!(2, 0, "fixed_window");
 static CALENDAR_WINDOW: Fragment = fragment!(2, 0, "calendar_window", "fixed_window");
 static INTERVAL_REFILL: Fragment = fragment!(3, 2, "interval_refill");
-static SLIDING_COUNTERS: Fragment = fragment!(4, 1, "sliding_counters");
-static SLIDING_BLOCKS: Fragment = fragment!(5, 2, "sliding_blocks");
+static APPROXIMATE_SLIDING_WINDOW: Fragment = fragment!(4, 1, "approximate_sliding_window");
+static SLIDING_WINDOW: Fragment = fragment!(5, 2, "sliding_window");
 
 impl Fragment {
     pub(super) fn of(limit: &Limit) -> &'static Self {
@@ -72,8 +72,8 @@ impl Fragment {
                 }
             }
             Limit::IntervalRefill(_) => &INTERVAL_REFILL,
-            Limit::SlidingCounters(_) => &SLIDING_COUNTERS,
-            Limit::SlidingBlocks(_) => &SLIDING_BLOCKS,
+            Limit::ApproximateSlidingWindow(_) => &APPROXIMATE_SLIDING_WINDOW,
+            Limit::SlidingWindow(_) => &SLIDING_WINDOW,
             Limit::FixedWindow(window) => match window.windows() {
                 Windows::Calendar(_) => &CALENDAR_WINDOW,
                 Windows::FirstCheck(_) | Windows::Every { .. } => &FIXED_WINDOW,
@@ -128,12 +128,12 @@ pub(super) fn numbers(limit: &Limit) -> Numbers {
                 }
             };
         }
-        Limit::SlidingCounters(window) => {
+        Limit::ApproximateSlidingWindow(window) => {
             let span = window.span();
             smallvec![span.micros(), span.unit(), span.units(), window.limit()]
         }
-        Limit::SlidingBlocks(window) => {
-            smallvec![window.width(), window.blocks() as u64, window.limit()]
+        Limit::SlidingWindow(window) => {
+            smallvec![window.width(), window.segments() as u64, window.limit()]
         }
     };
     integers.into_iter().map(|number| number as f64).collect()
@@ -143,7 +143,7 @@ pub(super) fn numbers(limit: &Limit) -> Numbers {
 pub(super) fn cell_bytes(limit: &Limit) -> usize {
     let cells = 8 * Fragment::of(limit).names("cells@").count();
     match limit {
-        Limit::SlidingBlocks(window) => cells + 4 * window.blocks(),
+        Limit::SlidingWindow(window) => cells + 4 * window.segments(),
         _ => cells,
     }
 }
@@ -151,8 +151,8 @@ pub(super) fn cell_bytes(limit: &Limit) -> usize {
 /// The state of a quota in a value. `None` if no revision can have written it, or if the algorithm is
 /// not known.
 pub(super) fn state(tag: u8, numbers: &[f64], cells: &[u8]) -> Option<QuotaState> {
-    if tag == SLIDING_BLOCKS.tag {
-        return blocks_state(numbers, cells).map(QuotaState::SlidingBlocks);
+    if tag == SLIDING_WINDOW.tag {
+        return segments_state(numbers, cells).map(QuotaState::SlidingWindow);
     }
     match (tag, numbers, &*doubles(cells)?) {
         (BUCKET_TAG, &[permit, scale], &[micros, ref ticks @ ..]) => {
@@ -184,24 +184,28 @@ pub(super) fn state(tag: u8, numbers: &[f64], cells: &[u8]) -> Option<QuotaState
             let (current, previous) = (integer(current)?, integer(previous)?);
             let starts_at = integer(starts_at)?;
             let state = CountersState { current, previous, starts_at, span };
-            Some(QuotaState::SlidingCounters(state))
+            Some(QuotaState::ApproximateSlidingWindow(state))
         }
         _ => None,
     }
 }
 
-fn blocks_state(numbers: &[f64], cells: &[u8]) -> Option<BlocksState> {
+fn segments_state(numbers: &[f64], cells: &[u8]) -> Option<SegmentsState> {
     let (start, ring) = cells.split_first_chunk::<32>()?;
-    let (&[width, blocks], &[_, newest, sum, head]) = (numbers, &*doubles(start)?) else {
+    let (&[width, segments], &[_, newest, sum, head]) = (numbers, &*doubles(start)?) else {
         return None;
     };
     let (ring, rest) = ring.as_chunks::<4>();
     let ring = ring.iter().map(|bytes| u32::from_be_bytes(*bytes));
     let used: Box<[u32]> = [integer(head)?.try_into().ok()?].into_iter().chain(ring).collect();
-    let (width, newest, blocks) = (integer(width)?, integer(newest)?, integer(blocks)?);
-    let is_whole = rest.is_empty() && used.len() as u64 == blocks + 1;
+    let (width, newest, segments) = (integer(width)?, integer(newest)?, integer(segments)?);
+    let is_whole = rest.is_empty() && used.len() as u64 == segments + 1;
     let is_sum = used.iter().copied().map(u64::from).sum::<u64>() == integer(sum)?;
-    (width > 0 && blocks > 0 && is_whole && is_sum).then_some(BlocksState { width, newest, used })
+    (width > 0 && segments > 0 && is_whole && is_sum).then_some(SegmentsState {
+        width,
+        newest,
+        used,
+    })
 }
 
 /// What the cells of an entry of [`EMPTY_TAG`] say. `None` if no script has written it.

@@ -1,5 +1,5 @@
-//! A sliding window of two counters: the permits used in the current window, and a share of those used
-//! in the one before. The share is the part of the window before that is still in the span of a window
+//! A sliding window that is estimated from two counters: the permits used in the current window, and a
+//! share of those used in the one before. The share is the part of the window before that is still in the span of a window
 //! that ends now, as if its permits had been used evenly.
 //!
 //! The part is counted in units of about 1/2^20 of a window and rounded up to a unit, so that all
@@ -12,7 +12,7 @@ use super::window::window;
 use crate::Quota;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SlidingCounters {
+pub(crate) struct ApproximateSlidingWindow {
     limit: u64,
     span: Span,
 }
@@ -78,7 +78,7 @@ impl Span {
     }
 }
 
-impl SlidingCounters {
+impl ApproximateSlidingWindow {
     /// A counter times the units of a window is exact.
     const MAX: u64 = 1 << 33;
 
@@ -101,7 +101,7 @@ impl SlidingCounters {
     }
 }
 
-impl Algorithm for SlidingCounters {
+impl Algorithm for ApproximateSlidingWindow {
     type Level = CountersLevel;
     type State = CountersState;
 

@@ -1,5 +1,5 @@
--- A sliding window of two counters. Its level is the number of permits used in the current window, and
--- the share of those used in the one before that still counts.
+-- A sliding window that is estimated from two counters. Its level is the number of permits used in the
+-- current window, and the share of those used in the one before that still counts.
 --
 -- Numbers  the length of a window in microseconds; a unit of the share in microseconds, and the units
 --          in a window; and the permits per window.

@@ -1,20 +1,21 @@
--- A sliding window that is counted in blocks. Its level is the number of permits used in the blocks of
--- a window and in the one before.
+-- A sliding window whose permits are counted in segments. Its level is the number of permits used in
+-- the segments of a window and in the one before.
 --
--- Numbers  the length of a block in microseconds, the blocks in a window, and the permits per window.
+-- Numbers  the length of a segment in microseconds, the segments in a window, and the permits per
+--          window.
 -- Entry    the first two of the numbers; in the cells the time at which nothing counts any more, the
---          number of the newest block, counted from 1970, the permits used in all blocks, and those
+--          number of the newest segment, counted from 1970, the permits used in all segments, and those
 --          used in the newest; and then those used in each of the others, the newest first (4 bytes
 --          each).
 
 --@ numbers@
-width@, blocks@, capacity@
+width@, segments@, capacity@
 --@ cells@
 last@, newest@, used@, head@
 --@ ring@
 ring@
 --@ ring_bytes@
-4 * blocks@
+4 * segments@
 --@ valid@
 level@ % 1 == 0 and level@ <= 2^34 and head@ >= 0 and head@ <= used@ and newest@ >= 0 and newest@ % 1 == 0 and newest@ * width@ - now <= MAX_TICKS
 --@ above@
@@ -25,15 +26,15 @@ level@ > capacity@
   --@ store@
 do
   local left = math.min(-count * cost@, used@)
-  local of_block = math.min(left, head@)
-  used@, head@, left = used@ - left, head@ - of_block, left - of_block
+  local of_segment = math.min(left, head@)
+  used@, head@, left = used@ - left, head@ - of_segment, left - of_segment
   if left > 0 then
     --@ read_ring@
     local ring = {}
-    for n = 1, blocks@ do
+    for n = 1, segments@ do
       local used = read('>I4', ring@, 4 * n - 3)
-      of_block = math.min(left, used)
-      ring[n], left = pack('>I4', used - of_block), left - of_block
+      of_segment = math.min(left, used)
+      ring[n], left = pack('>I4', used - of_segment), left - of_segment
     end
     ring@ = table.concat(ring)
   end
@@ -44,22 +45,22 @@ do
 end
 --@ fresh@
 level@, last@, newest@, used@, head@ = 0, now, math.floor(now / width@), 0, 0
-ring@ = string.rep('\0', 4 * blocks@)
+ring@ = string.rep('\0', 4 * segments@)
 --@ empty@
   --@ fresh@
 level@ = capacity@
 --@ level@
 do
-  local width, blocks = width@, blocks@
+  local width, segments = width@, segments@
   --@ turn@
 end
 --@ turn@
 local turns = math.floor(now / width - newest@)
-if turns > blocks then
+if turns > segments then
   used@ = 0
 elseif turns > 0 then
   --@ read_ring@
-  for n = blocks + 1 - turns, blocks do
+  for n = segments + 1 - turns, segments do
     used@ = used@ - read('>I4', ring@, 4 * n - 3)
   end
   ring@ = string.rep('\0', 4 * turns - 4) .. pack('>I4', head@) .. sub(ring@, 1, -4 * turns - 1)
@@ -71,7 +72,7 @@ if used@ == 0 then
 end
 --@ read_ring@
 -- If nothing follows it, it is read only when it is needed.
-ring@ = ring@ or sub(value, -4 * blocks@)
+ring@ = ring@ or sub(value, -4 * segments@)
 --@ back@
 do
   local turns = math.floor((now + back) / width@) - math.floor(now / width@)
@@ -79,19 +80,19 @@ do
 end
 --@ store@
 if level@ > used@ then
-  last@ = (newest@ + blocks@ + 1) * width@
+  last@ = (newest@ + segments@ + 1) * width@
   head@, used@ = head@ + level@ - used@, level@
 end
 --@ adopt@
-local width, blocks = 0, 0
+local width, segments = 0, 0
 if #numbers == 16 and #cells >= 32 then
-  width, blocks = read('>dd', numbers)
+  width, segments = read('>dd', numbers)
   last@, newest@, used@, head@ = read('>dddd', cells)
   ring@ = sub(cells, 33)
 end
-if width >= 1 and blocks >= 1 and #ring@ == 4 * blocks then
+if width >= 1 and segments >= 1 and #ring@ == 4 * segments then
   --@ turn@
-  if level@ > 0 and (width ~= width@ or blocks ~= blocks@) then
+  if level@ > 0 and (width ~= width@ or segments ~= segments@) then
     local used = level@
     --@ fresh@
     level@ = used

@@ -899,7 +899,7 @@
 //! | `fleetlimit.redis.breaker.open` | gauge | {breaker} | `fleetlimit.server` | Circuit breakers that are open. There is one for each timeout. |
 //! | `fleetlimit.redis.breaker.openings` | counter | {opening} | `fleetlimit.server` | How often they have opened. |
 //! | `fleetlimit.redis.noscript` | counter | {reply} | `fleetlimit.server` | `NOSCRIPT` replies, after which a script is sent again as a whole. |
-//! | `fleetlimit.redis.redirections` | counter | {reply} | `fleetlimit.server` | `MOVED` and `ASK` replies. Those that a pool follows are not counted. |
+//! | `fleetlimit.redis.redirections` | counter | {reply} | `fleetlimit.server` | `MOVED` and `ASK` replies. |
 //! | `fleetlimit.redis.connections` | gauge | {connection} | `fleetlimit.server` | Established connections. |
 //! | `fleetlimit.redis.connection.failures` | counter | {attempt} | `fleetlimit.server` | Failed attempts to connect. |
 //! | `fleetlimit.fleet.instances` | gauge | {instance} | `fleetlimit.key_prefix`, `fleetlimit.server` | Instances that share the limits, as this one knows them. |

@@ -6,13 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use deadpool_redis::Runtime;
 use fleetlimit::{FailureMode, Key, Limiter, Quota, RedisStore};
-use futures_util::future::join_all;
 
 use crate::common::{BOUND, Cluster, Server, start, wait_until};
 use crate::exact::test_limiter;
-use crate::metrics::{recorder, value};
 
 const HOURLY: Quota = Quota::per_hour(1).burst(50_000);
 
@@ -213,80 +210,6 @@ async fn the_store_reconnects_to_a_restarted_shard() {
     cluster.node(1).restart().await;
     cluster.wait_until_consistent().await;
     wait_until("the shard replies again", BOUND, async || limiter.check(dead).await.is_ok()).await;
-}
-
-fn pool_store(cluster: &Cluster) -> RedisStore {
-    let config = deadpool_redis::cluster::Config::from_urls(cluster.urls());
-    RedisStore::from_pool(config.create_pool(Some(Runtime::Tokio1)).unwrap())
-}
-
-#[tokio::test]
-async fn a_pool_of_cluster_connections_can_be_used() {
-    let cluster = Cluster::start().await;
-    let limiter = test_limiter(pool_store(&cluster), HOURLY);
-    for key in 0..50u32 {
-        assert_eq!(limiter.check(key).await.unwrap().remaining(), 49_999);
-    }
-}
-
-/// A pipeline of the pool's connection could touch only one of the slots.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn checks_of_many_slots_may_share_a_batch_behind_a_pool() {
-    let cluster = Cluster::start().await;
-    let limiter = test_limiter(pool_store(&cluster), Quota::per_day(1).burst(3));
-    for round in 0..3 {
-        let checks = (0..2_000).map(|n| (round, n % 200)).map(|key| {
-            let check = limiter.check(format!("{key:?}"));
-            async move { (key, check.await.unwrap().is_allowed()) }
-        });
-        let mut admitted = BTreeMap::new();
-        for (key, is_allowed) in join_all(checks).await {
-            *admitted.entry(key).or_insert(0) += u32::from(is_allowed);
-        }
-        assert!(
-            admitted.len() == 200 && admitted.values().all(|&count| count == 3),
-            "{admitted:?}"
-        );
-        for n in 0..3 {
-            cluster.node(n).command(&["SCRIPT", "FLUSH"]).await;
-        }
-    }
-}
-
-/// The pool's connection would wait for the old primary forever.
-#[tokio::test]
-async fn a_primary_that_hangs_is_replaced_behind_a_pool() {
-    let (prometheus, _guard) = recorder();
-    let cluster = Cluster::with_replica().await;
-    cluster.serve_without_all_nodes().await;
-    let limiter = Limiter::builder(pool_store(&cluster), HOURLY)
-        .failure_mode(FailureMode::Closed)
-        .timeout(Duration::from_millis(300))
-        .build()
-        .unwrap();
-    let keys = decided_key_of_each_node(&cluster, &limiter).await;
-    wait_until("there is a connection for each primary", BOUND, async || {
-        let text = prometheus.render();
-        (0..3).all(|node| {
-            let server = format!("127.0.0.1:{}", cluster.node(node).port());
-            let labels = [("fleetlimit_server", server.as_str())];
-            value(&text, "fleetlimit_redis_connections", &labels) >= Some(1.0)
-        })
-    })
-    .await;
-    cluster.node(0).pause();
-    wait_until("the replica is promoted", BOUND, async || {
-        let _ = limiter.check(keys[0]).await;
-        let _ = limiter.check(keys[1]).await.expect("the other shards reply");
-        cluster.replica().info("replication").await["role"] == "master"
-    })
-    .await;
-    let promoted = Instant::now();
-    wait_until("the promoted replica decides", BOUND, async || {
-        limiter.check(keys[0]).await.is_ok()
-    })
-    .await;
-    assert!(promoted.elapsed() < Duration::from_secs(2), "{:?}", promoted.elapsed());
 }
 
 #[tokio::test]

@@ -112,11 +112,7 @@ async fn cluster(begin: impl Fn(&Server), end: impl AsyncFn(&Server)) {
     let cluster = Cluster::start().await;
     let owner = cluster.slot_owner(cluster.slot_of("{key}").await).await;
     let node = cluster.node(owner);
-    let stores = || {
-        let config = deadpool_redis::cluster::Config::from_urls(cluster.urls());
-        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
-        vec![RedisStore::open_cluster(cluster.urls()).unwrap(), RedisStore::from_pool(pool)]
-    };
+    let stores = || vec![RedisStore::open_cluster(cluster.urls()).unwrap()];
     let end = async || {
         end(node).await;
         cluster.wait_until_consistent().await;

@@ -206,10 +206,11 @@ struct Fleet {
     opened: Arc<Opened>,
 }
 
-/// A pool of `deadpool-redis`: of connections to one server, to a cluster, or through Sentinel.
+/// A pool of `deadpool-redis`: of connections to one server, or through Sentinel.
 ///
-/// A pool of connections to one server has the address of that server in logs, metrics and errors. Cluster and
-/// Sentinel pools do not reveal their addresses: [`named`](Self::named) sets a name for them.
+/// A pool of connections to one server has the address of that server in logs, metrics and errors. Sentinel
+/// pools do not reveal their addresses: [`named`](Self::named) sets a name for them. For a cluster use
+/// [`RedisStore::open_cluster`].
 #[cfg(feature = "deadpool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "deadpool")))]
 #[derive(Debug)]
@@ -217,20 +218,21 @@ pub struct RedisPool(Connector);
 
 #[cfg(feature = "deadpool")]
 impl RedisPool {
-    /// Sets the name of the pool's server in logs, metrics and errors. The primaries of a cluster have their
-    /// addresses as soon as the store knows them.
+    /// Sets the name of the pool's server in logs, metrics and errors.
     ///
     /// ```
-    /// # #[cfg(feature = "deadpool-cluster")]
+    /// # #[cfg(feature = "sentinel")]
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use deadpool_redis::{Runtime, cluster::Config};
+    /// use deadpool_redis::Runtime;
+    /// use deadpool_redis::sentinel::{Config, SentinelServerType};
     /// use fleetlimit::{RedisPool, RedisStore};
     ///
-    /// let config = Config::from_urls(vec!["redis://redis.internal:7000".to_owned()]);
+    /// let sentinels = vec!["redis://sentinel.internal:26379".to_owned()];
+    /// let config = Config::from_urls(sentinels, "main".to_owned(), SentinelServerType::Master);
     /// let pool = RedisPool::from(config.create_pool(Some(Runtime::Tokio1))?);
-    /// let store = RedisStore::from_pool(pool.named("redis.internal:7000"));
+    /// let store = RedisStore::from_pool(pool.named("main"));
     /// # Ok(()) }
-    /// # #[cfg(not(feature = "deadpool-cluster"))]
+    /// # #[cfg(not(feature = "sentinel"))]
     /// # fn main() {}
     /// ```
     #[must_use]
@@ -243,14 +245,6 @@ impl RedisPool {
 impl From<deadpool_redis::Pool> for RedisPool {
     fn from(pool: deadpool_redis::Pool) -> Self {
         Self(Connector::pool(pool))
-    }
-}
-
-#[cfg(feature = "deadpool-cluster")]
-#[cfg_attr(docsrs, doc(cfg(feature = "deadpool-cluster")))]
-impl From<deadpool_redis::cluster::Pool> for RedisPool {
-    fn from(pool: deadpool_redis::cluster::Pool) -> Self {
-        Self(Connector::cluster_pool(pool))
     }
 }
 
@@ -277,6 +271,10 @@ impl RedisStore {
     /// A store on a cluster. The given nodes are used to find the others. All [settings](RedisServer) of
     /// the first one apply to the nodes that are found. At least one of the given nodes must be up when the
     /// first check arrives.
+    ///
+    /// There is no store on a cluster pool of `deadpool-redis`: its connections resend a call after a timeout
+    /// or a broken connection, up to 16 times, whether or not it has run. So a check could be charged more
+    /// than once. A store sends a call again only if Redis has said that it did not run.
     ///
     /// # Errors
     ///
@@ -345,21 +343,13 @@ impl RedisStore {
     ///
     /// The connections are as the pool makes them:
     ///
-    /// - `TCP_NODELAY` is off in `redis` 1.x, and the cluster and Sentinel pools of
-    ///   `deadpool-redis` cannot turn it on.
+    /// - `TCP_NODELAY` is off in `redis` 1.x, and the Sentinel pools of `deadpool-redis` cannot turn it on.
     /// - A Sentinel pool does not watch the sentinels. After a planned failover the store stays on
     ///   the old primary until that rejects a write or closes the connection, about ten seconds
     ///   later.
-    /// - A cluster pool resends a call after a timeout or a broken connection, up to 16 times,
-    ///   whether or not it has run, so a check can be charged more than once.
-    /// - A connection of a cluster pool leads to all nodes, and one failing node can block all its calls. So
-    ///   the store uses a separate connection for each primary, and one more to read the slots. With more
-    ///   than eight primaries there are eight such connections, and primaries that share one fail together.
-    ///   After a replica is promoted, checks of its keys reach Redis again within about two seconds. A slot
-    ///   that moves without a failure keeps using the old connection until a call fails.
     ///
-    /// [`open`](Self::open), [`open_cluster`](Self::open_cluster) and `open_sentinel` have none of
-    /// these problems.
+    /// [`open`](Self::open) and `open_sentinel` have none of these problems. For a cluster use
+    /// [`open_cluster`](Self::open_cluster), which says why there is no store on a cluster pool.
     ///
     /// ```
     /// use deadpool_redis::{Config, Runtime};
@@ -385,8 +375,7 @@ impl RedisStore {
         Self { key_prefix: prefix.into(), fleet: Arc::default(), ..self }
     }
 
-    /// Sets the number of connections of each runtime to each server (with a cluster pool, for each primary):
-    /// 1 by default. Calls are spread over the connections in turn, and each connection pipelines its calls. More can
+    /// Sets the number of connections of each runtime to each server: 1 by default. Calls are spread over the connections in turn, and each connection pipelines its calls. More can
     /// help where the connection itself is the bottleneck, as with TLS.
     #[must_use]
     pub fn connections(self, connections: NonZeroUsize) -> Self {
@@ -400,8 +389,7 @@ impl RedisStore {
     /// connection is replaced before a check needs it. A connection in use costs no `PING`.
     ///
     /// The time should be shorter than the idle timeout of all that is on the way. Less than 10 ms count as
-    /// 10 ms. `Duration::MAX` means never. It has no effect on a cluster pool, whose connections would send
-    /// the `PING` to all nodes.
+    /// 10 ms. `Duration::MAX` means never.
     #[must_use]
     pub fn keepalive(self, idle: Duration) -> Self {
         let settings = self.connection_settings.with_keepalive(idle);

@@ -283,15 +283,3 @@ async fn a_stopped_node_of_a_cluster_affects_only_its_own_keys() {
     let (stop, resume) = (|| swallow(true), || swallow(false));
     assert_that_a_stopped_node_affects_only_its_own_keys(store, 1_000, stop, resume).await;
 }
-
-#[cfg(feature = "deadpool-cluster")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_node_affects_only_its_own_keys_with_a_pool() {
-    let cluster = Cluster::start().await;
-    cluster.serve_without_all_nodes().await;
-    let config = deadpool_redis::cluster::Config::from_urls(cluster.urls());
-    let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1)).unwrap();
-    let store = RedisStore::from_pool(pool);
-    let (stop, resume) = (|| cluster.node(1).pause(), || cluster.node(1).resume());
-    assert_that_a_stopped_node_affects_only_its_own_keys(store, 1_000, stop, resume).await;
-}

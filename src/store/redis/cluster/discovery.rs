@@ -7,9 +7,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{fmt, iter};
 
 use arc_swap::ArcSwap;
@@ -17,7 +18,6 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::{ErrorKind as RedisErrorKind, Pipeline, ServerErrorKind, Value};
 
-use super::refresh::{self, SlotSource};
 use super::routes::Routes;
 use super::slot_map::SlotMap;
 use super::view::View;
@@ -27,6 +27,12 @@ use crate::store::redis::connection::{
 use crate::store::redis::script::SLOTS;
 use crate::store::redis::sole_task::SoleTask;
 use crate::{ConfigError, timer};
+
+/// The pause between two refreshes of the slots.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a node may take to send the slots.
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Redis recommends at most 1,000. So redirections to ever more addresses cannot fill the memory.
 const MAX_NODES: usize = 2_000;
@@ -118,6 +124,43 @@ impl Cluster {
         self.first_connections.server()
     }
 
+    /// Passes the connections of a slot to `read`, without a reference count that all checks would share. If
+    /// the node of the slot is not known, they lead to another one, which will redirect.
+    pub(super) fn route<T>(
+        self: &Arc<Self>,
+        slot: u16,
+        read: impl FnOnce(&Arc<ConnectionSet>) -> T,
+    ) -> T {
+        let routes = self.routes.load();
+        match routes.owner(slot) {
+            Some(connections) => read(connections),
+            None => {
+                self.schedule_refresh();
+                read(routes.any())
+            }
+        }
+    }
+
+    /// Spawns a task that refreshes the slots, unless one is running. Does nothing outside of a runtime.
+    fn schedule_refresh(self: &Arc<Self>) {
+        if !self.refresh.is_running() {
+            self.refresh.repeat(&Arc::downgrade(self), TIMEOUT, |cluster| async move {
+                cluster.refresh_slots().await;
+                ControlFlow::Break(INTERVAL)
+            });
+        }
+    }
+
+    async fn refresh_slots(&self) {
+        let nodes = self.begin_round().into_iter();
+        let mut views: FuturesUnordered<_> =
+            nodes.map(|(node, connections)| self.ask_node(node, connections)).collect();
+        while let Some((node, view)) = views.next().await {
+            self.learn(&node, view);
+        }
+        self.end_round();
+    }
+
     /// Where a call goes whose slot has moved to another node.
     pub(super) fn moved(
         self: &Arc<Self>,
@@ -125,7 +168,7 @@ impl Cluster {
         address: &str,
         answered: &ConnectionSet,
     ) -> Arc<ConnectionSet> {
-        refresh::schedule(self);
+        self.schedule_refresh();
         let from = node_of(answered);
         if let (Some(from), Some(to)) = (&from, Node::parse(address, from.as_ref())) {
             let mut state = self.state();
@@ -160,7 +203,7 @@ impl Cluster {
         if let Some(node) = node_of(answered) {
             self.state().map.failed(&node, Instant::now());
         }
-        refresh::schedule(self);
+        self.schedule_refresh();
     }
 
     fn connections_to(
@@ -212,7 +255,7 @@ impl Cluster {
         // In a task of its own, because the reply shows whether the connection works.
         let replies =
             tokio::spawn(async move { connections.acquire().await?.call_all(&questions).await });
-        let replies = timer::timeout_at(Instant::now() + refresh::TIMEOUT, replies).await;
+        let replies = timer::timeout_at(Instant::now() + TIMEOUT, replies).await;
         let Some(Ok(Ok(Ok(replies)))) = replies else { return (node, None) };
         let nodes = match replies.get(1).cloned().map(Value::extract_error) {
             Some(Ok(nodes)) => redis::from_redis_value::<String>(nodes).ok(),
@@ -274,26 +317,6 @@ impl Cluster {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing that panics leaves it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl SlotSource for Cluster {
-    fn routes(&self) -> &ArcSwap<Routes> {
-        &self.routes
-    }
-
-    fn refresh(&self) -> &Arc<SoleTask> {
-        &self.refresh
-    }
-
-    async fn refresh_slots(&self) {
-        let nodes = self.begin_round().into_iter();
-        let mut views: FuturesUnordered<_> =
-            nodes.map(|(node, connections)| self.ask_node(node, connections)).collect();
-        while let Some((node, view)) = views.next().await {
-            self.learn(&node, view);
-        }
-        self.end_round();
     }
 }
 

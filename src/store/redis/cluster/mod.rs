@@ -1,13 +1,10 @@
 //! Where a call goes: to the only server, or to the node of a cluster that serves its slot.
 //!
 //! `topology` sends a `call` and follows redirections. `discovery` connects to the nodes of a cluster and asks them
-//! for the slots, `view` parses what they say, `slot_map` decides whom to believe, and `routes` is the result.
-//! `refresh` finds the route of a slot, and schedules these requests.
+//! for the slots from time to time, `view` parses what they say, `slot_map` decides whom to believe, and `routes` is the result.
 
 mod call;
-mod cluster_pool;
 mod discovery;
-mod refresh;
 mod routes;
 mod slot_map;
 mod topology;

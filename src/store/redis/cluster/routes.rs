@@ -28,11 +28,6 @@ impl Routes {
         self.nodes.get(usize::from(*owner))
     }
 
-    /// The connections to the server with this name.
-    pub(super) fn named(&self, server: &str) -> Option<&Arc<ConnectionSet>> {
-        self.nodes.iter().find(|node| **node.server() == *server)
-    }
-
     /// The connections to a node that redirects a call if it does not serve its slot.
     pub(super) fn any(&self) -> &Arc<ConnectionSet> {
         let connected = self.others.iter().find(|node| node.any_connected());

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{fmt, mem, ptr};
 
-use futures_util::future::join_all;
 use redis::{
     Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
 };
@@ -13,9 +12,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::call::Call;
-use super::cluster_pool::ClusterPool;
 use super::discovery::Cluster;
-use super::refresh;
 use crate::store::redis::connection::{Connection, ConnectionSet, ConnectionSettings, Connector};
 use crate::store::redis::no_reply::{no_runtime, shut_down, timed_out};
 use crate::store::redis::script::Script;
@@ -30,7 +27,6 @@ const MAX_REDIRECTIONS: usize = 8;
 pub(crate) enum Topology {
     Server { connections: Arc<ConnectionSet>, connector: Arc<Connector> },
     Cluster(Arc<Cluster>),
-    ClusterPool(Arc<ClusterPool>),
 }
 
 /// Checks with the same destination share a queue.
@@ -69,7 +65,6 @@ impl fmt::Debug for Topology {
         match self {
             Self::Server { connector, .. } => connector.fmt(f),
             Self::Cluster(cluster) => cluster.fmt(f),
-            Self::ClusterPool(pool) => pool.fmt(f),
         }
     }
 }
@@ -77,9 +72,6 @@ impl fmt::Debug for Topology {
 impl Topology {
     pub(crate) fn new(connector: Connector) -> Self {
         let (connector, settings) = (Arc::new(connector), ConnectionSettings::default());
-        if connector.is_cluster() {
-            return Self::ClusterPool(Arc::new(ClusterPool::new(connector, settings)));
-        }
         let connections = Arc::new(ConnectionSet::new(connector.clone(), settings));
         Self::Server { connections, connector }
     }
@@ -92,7 +84,6 @@ impl Topology {
                 connector: connector.clone(),
             },
             Self::Cluster(cluster) => Self::Cluster(Arc::new(cluster.with_settings(settings))),
-            Self::ClusterPool(pool) => Self::ClusterPool(Arc::new(pool.with_settings(settings))),
         }
     }
 
@@ -106,7 +97,6 @@ impl Topology {
         match self {
             Self::Server { connector, .. } => connector.server(),
             Self::Cluster(cluster) => cluster.first_server(),
-            Self::ClusterPool(pool) => pool.server(),
         }
     }
 
@@ -115,7 +105,6 @@ impl Topology {
         match self {
             Self::Server { connector, .. } => connector.identity(),
             Self::Cluster(cluster) => cluster.identity(),
-            Self::ClusterPool(pool) => pool.identity(),
         }
     }
 
@@ -149,8 +138,7 @@ impl Topology {
     fn route<T>(&self, slot: u16, read: impl FnOnce(&Arc<ConnectionSet>) -> T) -> T {
         match self {
             Self::Server { connections, .. } => read(connections),
-            Self::Cluster(cluster) => refresh::route(cluster, slot, read),
-            Self::ClusterPool(pool) => refresh::route(pool, slot, read),
+            Self::Cluster(cluster) => cluster.route(slot, read),
         }
     }
 
@@ -166,10 +154,6 @@ impl Topology {
         let replies = match (&mut *calls, loading.as_slice()) {
             ([call], []) => vec![connection.call(&call.command, false).await],
             ([_], [(_, eval)]) => vec![connection.call(&eval.command, false).await],
-            // A pipeline of `redis` can touch only one slot.
-            _ if matches!(self, Self::ClusterPool(_)) => {
-                call_each(calls, &loading, connection).await
-            }
             _ => call_all(calls, &loading, connection).await,
         };
         if replies.len() != calls.len() {
@@ -282,7 +266,7 @@ impl Topology {
 
     fn redirect(&self, slot: u16, error: &RedisError, answered: &ConnectionSet) -> Option<Target> {
         match self {
-            Self::Server { .. } | Self::ClusterPool(_) => None,
+            Self::Server { .. } => None,
             Self::Cluster(cluster) => {
                 let (address, _) = error.redirect_node()?;
                 let moved = error.kind() == RedisErrorKind::Server(ServerErrorKind::Moved);
@@ -301,7 +285,6 @@ impl Topology {
         match self {
             Self::Server { .. } => {}
             Self::Cluster(cluster) => cluster.failed(answered),
-            Self::ClusterPool(pool) => refresh::schedule(pool),
         }
     }
 }
@@ -348,19 +331,6 @@ async fn call_all(
         }
     }
     replies
-}
-
-/// Sends several calls separately, and waits for all replies.
-async fn call_each(
-    calls: &[Call],
-    loading: &[(usize, Call)],
-    connection: &Arc<Connection>,
-) -> Vec<Result<RedisResult<Value>, Error>> {
-    let replies = calls.iter().enumerate().map(|(index, call)| {
-        let eval = loading.iter().find(|(loads, _)| *loads == index);
-        connection.call(&eval.map_or(call, |(_, eval)| eval).command, false)
-    });
-    join_all(replies).await
 }
 
 impl From<Failure> for Error {

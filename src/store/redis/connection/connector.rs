@@ -35,8 +35,6 @@ enum Source {
     Server(Box<Endpoint>),
     #[cfg(feature = "deadpool")]
     Pool(deadpool_redis::Pool),
-    #[cfg(feature = "deadpool-cluster")]
-    ClusterPool(deadpool_redis::cluster::Pool),
     #[cfg(feature = "sentinel")]
     Sentinels(Arc<Sentinels>),
     #[cfg(all(feature = "sentinel", feature = "deadpool"))]
@@ -67,11 +65,6 @@ impl Connector {
         Self { source: Source::Pool(pool), server }
     }
 
-    #[cfg(feature = "deadpool-cluster")]
-    pub(crate) fn cluster_pool(pool: deadpool_redis::cluster::Pool) -> Self {
-        Self { source: Source::ClusterPool(pool), server: "deadpool cluster pool".into() }
-    }
-
     #[cfg(all(feature = "sentinel", feature = "deadpool"))]
     pub(crate) fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> Self {
         Self { source: Source::SentinelPool(pool), server: "deadpool sentinel pool".into() }
@@ -92,15 +85,6 @@ impl Connector {
         Self { source: self.source.clone(), server: server.into() }
     }
 
-    /// Whether its connections reach a whole cluster.
-    pub(crate) fn is_cluster(&self) -> bool {
-        match &self.source {
-            #[cfg(feature = "deadpool-cluster")]
-            Source::ClusterPool(_) => true,
-            _ => false,
-        }
-    }
-
     pub(crate) fn server(&self) -> &Arc<str> {
         &self.server
     }
@@ -112,8 +96,6 @@ impl Connector {
             Source::Server(endpoint) => endpoint.identity(),
             #[cfg(feature = "deadpool")]
             Source::Pool(pool) => format!("pool {:p}", pool.manager()),
-            #[cfg(feature = "deadpool-cluster")]
-            Source::ClusterPool(pool) => format!("pool {:p}", pool.manager()),
             #[cfg(feature = "sentinel")]
             Source::Sentinels(sentinels) => sentinels.identity(),
             #[cfg(all(feature = "sentinel", feature = "deadpool"))]
@@ -145,35 +127,27 @@ impl Connector {
         let connection = match &self.source {
             Source::Server(endpoint) => {
                 let config = config(endpoint.protocol(), disconnection);
-                endpoint.connect(&config).await.map(Multiplexed::Server)
+                endpoint.connect(&config).await.map(Multiplexed)
             }
             #[cfg(feature = "deadpool")]
             Source::Pool(pool) => pool
                 .get()
                 .await
-                .map(|connection| Multiplexed::Server(deadpool_redis::Connection::take(connection)))
-                .map_err(pool_to_error),
-            #[cfg(feature = "deadpool-cluster")]
-            Source::ClusterPool(pool) => pool
-                .get()
-                .await
-                .map(|connection| {
-                    Multiplexed::Cluster(deadpool_redis::cluster::Connection::take(connection))
-                })
+                .map(|connection| Multiplexed(deadpool_redis::Connection::take(connection)))
                 .map_err(pool_to_error),
             #[cfg(feature = "sentinel")]
             Source::Sentinels(sentinels) => {
                 let config = config(sentinels.primary().protocol(), disconnection);
                 let (connection, report) = sentinels.connect(&config).await?;
                 let origin = Origin::Primary(sentinels.clone(), report);
-                return Ok((Multiplexed::Server(connection), origin));
+                return Ok((Multiplexed(connection), origin));
             }
             #[cfg(all(feature = "sentinel", feature = "deadpool"))]
             Source::SentinelPool(pool) => pool
                 .get()
                 .await
                 .map(|connection| {
-                    Multiplexed::Server(deadpool_redis::sentinel::Connection::take(connection))
+                    Multiplexed(deadpool_redis::sentinel::Connection::take(connection))
                 })
                 .map_err(pool_to_error),
         };

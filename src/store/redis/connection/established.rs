@@ -153,8 +153,7 @@ impl Connection {
     /// Returns when the connection is closed, and closes it if it is silent.
     ///
     /// A check that nobody polls does not read its reply. So a server that seems to be silent gets a
-    /// call whose reply is read here. An error is a sign of life too, so it needs no permission. The
-    /// connection of a cluster pool would send a `PING` to all nodes, and wait for one that hangs.
+    /// call whose reply is read here. An error is a sign of life too, so it needs no permission.
     async fn watch(self: &Arc<Self>) {
         let mut asking = None;
         poll_fn(|cx| {
@@ -174,7 +173,7 @@ impl Connection {
                 ));
                 return Poll::Ready(());
             }
-            if is_doubtful && asking.is_none() && self.multiplexed.is_one_server() {
+            if is_doubtful && asking.is_none() {
                 asking = Some(Box::pin(self.ask()));
             }
             if let Some(call) = &mut asking
@@ -190,7 +189,7 @@ impl Connection {
     /// Keeps those on the way from dropping an idle connection, and finds out if they have: without a
     /// word, so that only a call that gets no reply shows it. That must not be a check.
     async fn ping_while_idle(self: &Arc<Self>, settings: ConnectionSettings) {
-        while self.multiplexed.is_one_server() && self.closed().is_none() {
+        while self.closed().is_none() {
             let idle_since = self.state().health.heard().unwrap_or(self.opened);
             match settings.ping_at(idle_since) {
                 None => break,
@@ -214,9 +213,6 @@ impl Connection {
     /// Finds out whether a new connection can take the place of one that works. A replica cannot: it replies to
     /// a `PING`, but not to a write.
     pub(super) async fn try_out(self: &Arc<Self>) -> Result<(), Error> {
-        if !self.multiplexed.is_one_server() {
-            return Ok(());
-        }
         match self.call(&redis::cmd("PING"), false).await? {
             // The user may not call it, or a proxy does not know it.
             Err(error) if !matches!(error.code(), Some("NOPERM" | "ERR")) => {

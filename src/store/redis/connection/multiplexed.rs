@@ -10,11 +10,7 @@ use redis::{Cmd, Pipeline, RedisResult, Value};
 
 /// A connection that pipelines the calls of everyone who holds a clone of it.
 #[derive(Clone)]
-pub(super) enum Multiplexed {
-    Server(MultiplexedConnection),
-    #[cfg(feature = "deadpool-cluster")]
-    Cluster(redis::cluster_async::ClusterConnection),
-}
+pub(super) struct Multiplexed(pub(super) MultiplexedConnection);
 
 /// Notifies the connection's task that the server has closed the connection.
 #[derive(Debug, Default)]
@@ -45,42 +41,20 @@ impl Disconnection {
 }
 
 impl Multiplexed {
-    /// Whether all calls go to the same server.
-    pub(super) fn is_one_server(&self) -> bool {
-        matches!(self, Self::Server(_))
+    pub(super) async fn call(mut self, command: &Cmd) -> RedisResult<Value> {
+        command.query_async(&mut self.0).await
     }
 
-    pub(super) async fn call(self, command: &Cmd) -> RedisResult<Value> {
-        match self {
-            Self::Server(mut connection) => command.query_async(&mut connection).await,
-            #[cfg(feature = "deadpool-cluster")]
-            Self::Cluster(mut connection) => command.query_async(&mut connection).await,
-        }
-    }
-
-    pub(super) async fn call_all(self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
-        let count = commands.len();
-        match self {
-            Self::Server(mut connection) => {
-                connection.req_packed_commands(commands, 0, count).await
-            }
-            #[cfg(feature = "deadpool-cluster")]
-            Self::Cluster(mut connection) => {
-                connection.req_packed_commands(commands, 0, count).await
-            }
-        }
+    pub(super) async fn call_all(mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        self.0.req_packed_commands(commands, 0, commands.len()).await
     }
 
     /// Calls a node that is importing a slot. Both commands go out together: on a shared connection
     /// a command of another check could come between them.
-    pub(super) async fn call_asking(self, command: &Cmd) -> RedisResult<Value> {
+    pub(super) async fn call_asking(mut self, command: &Cmd) -> RedisResult<Value> {
         let mut pipeline = Pipeline::with_capacity(2);
         pipeline.cmd("ASKING").ignore().add_command(command.clone());
-        let (reply,) = match self {
-            Self::Server(mut connection) => pipeline.query_async(&mut connection).await?,
-            #[cfg(feature = "deadpool-cluster")]
-            Self::Cluster(mut connection) => pipeline.query_async(&mut connection).await?,
-        };
+        let (reply,) = pipeline.query_async(&mut self.0).await?;
         Ok(reply)
     }
 }

@@ -2,7 +2,7 @@ use std::fmt;
 use std::slice;
 use std::time::Duration;
 
-use crate::algorithm::Left;
+use crate::charge::Left;
 use crate::verdict::{Numbers, Outcome, QuotaInfo, Several, Verdict};
 use crate::{Error, Quota};
 

@@ -37,6 +37,7 @@ mod any_store;
 mod block_list;
 mod calendar;
 mod canonical;
+mod charge;
 mod cooperation;
 mod costs;
 mod decision;

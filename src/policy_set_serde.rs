@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use crate::policy_set::policy_errors;
+use crate::algorithm::policy_errors;
 use crate::{ConfigError, Policy, PolicySet, Quota};
 
 /// A map from the names of policies to maps from the names of quotas to their text.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::algorithm::Place;
+use crate::charge::Place;
 
 /// The result of a check, as the algorithms return it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@
 //! numbers are exact. The share is rounded down to whole permits.
 
 use super::Algorithm;
-use super::charge::Left;
 use super::rate::{MAX_TICKS, ROOM};
 use super::window::window;
 use crate::Quota;
+use crate::charge::Left;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ApproximateSlidingWindow {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::charge::AtMostOne;
 use super::rate::{FullAt, ROOM};
 use super::*;
+use crate::charge::AtMostOne;
 use crate::{Costs, Policy, Quota};
 
 const NOW: u64 = 1 << 50;

@@ -5,9 +5,9 @@
 //! missing.
 
 use super::Algorithm;
-use super::charge::Left;
 use super::rate::{MAX_TICKS, ROOM};
 use crate::Quota;
+use crate::charge::Left;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IntervalRefill {

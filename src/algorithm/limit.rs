@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use super::Algorithm;
 use super::approximate_sliding_window::{ApproximateSlidingWindow, CountersLevel, CountersState};
-use super::charge::{Cost, Left, Patience};
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
 use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
 use super::rate::{BucketState, Debt, Rate};
 use super::sliding_window::{SegmentsLevel, SegmentsState, SlidingWindow};
 use super::token_bucket::TokenBucket;
+use crate::charge::{Cost, Left, Patience};
 use crate::quota::Kind;
 use crate::verdict::{Numbers, Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Quota};

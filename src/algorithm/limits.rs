@@ -10,7 +10,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Algorithm;
-use super::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued};
 use super::limit::{Level, Limit};
 #[cfg(test)]
 use super::rate::Debt;
@@ -19,6 +18,7 @@ use super::rate::FullAt;
 use super::rate::Rate;
 use super::state::{Entry, QuotaId, State};
 use super::token_bucket::TokenBucket;
+use crate::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued};
 use crate::costs::Special;
 use crate::verdict::{Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Costs, Policy};

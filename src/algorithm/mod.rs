@@ -2,7 +2,6 @@
 //! specification: the memory store runs them, and the Lua fragments must agree with them.
 
 mod approximate_sliding_window;
-mod charge;
 #[cfg(all(test, feature = "redis"))]
 mod contract;
 mod fixed_window;
@@ -13,11 +12,12 @@ mod rate;
 mod sliding_window;
 mod state;
 mod token_bucket;
+mod validation;
 mod window;
 
+pub(crate) use crate::charge::{Adjustment, Charge, Cost, Left, Patience, Place, Queued};
 #[cfg(feature = "redis")]
 pub(crate) use approximate_sliding_window::{CountersState, Span};
-pub(crate) use charge::{Adjustment, Charge, Cost, Left, Patience, Place, Queued};
 #[cfg(feature = "redis")]
 pub(crate) use fixed_window::{WindowState, Windows};
 #[cfg(feature = "redis")]
@@ -35,6 +35,8 @@ pub(crate) use state::State;
 pub(crate) use state::{Entry, QuotaId};
 #[cfg(any(feature = "redis", test))]
 pub(crate) use token_bucket::TokenBucket;
+#[cfg(feature = "serde")]
+pub(crate) use validation::policy_errors;
 
 use crate::verdict::{Numbers, Outcome, Verdict};
 

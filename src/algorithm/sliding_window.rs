@@ -4,10 +4,10 @@
 //! but takes memory in proportion to the limit.
 
 use super::Algorithm;
-use super::charge::Left;
 use super::rate::{MAX_TICKS, ROOM};
 use super::window::window;
 use crate::Quota;
+use crate::charge::Left;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlidingWindow {

@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 use super::Algorithm;
-use super::charge::{Left, Patience};
 #[cfg(feature = "redis")]
 use super::rate::FullAt;
 use super::rate::{BucketState, Debt, MAX_TICKS, ROOM, Rate};
 use crate::Quota;
+use crate::charge::{Left, Patience};
 use crate::quota::Kind;
 
 #[derive(Clone, Copy, Debug)]

@@ -18,15 +18,20 @@ fn code(directory: &str) -> Vec<(PathBuf, String)> {
             if path.is_dir() {
                 directories.push(path);
             } else {
-                let text = fs::read_to_string(&path).unwrap();
-                let code = text.split("#[cfg(test)]").next().unwrap().lines();
-                let code = code.filter(|line| !line.trim_start().starts_with("//"));
-                files.push((path, code.collect::<Vec<_>>().join("\n")));
+                let code = code_of(&path);
+                files.push((path, code));
             }
         }
     }
     assert!(!files.is_empty());
     files
+}
+
+fn code_of(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap();
+    let code = text.split("#[cfg(test)]").next().unwrap().lines();
+    let code = code.filter(|line| !line.trim_start().starts_with("//"));
+    code.collect::<Vec<_>>().join("\n")
 }
 
 fn assert_absent(directory: &str, names: &[&[&str]], except: impl Fn(&Path) -> bool) {
@@ -95,4 +100,33 @@ fn the_folders_of_the_redis_store_depend_downwards_only() {
 fn redis_modules(code: &str) -> impl Iterator<Item = &str> {
     let names = code.split("store::redis::").skip(1);
     names.map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap())
+}
+#[test]
+fn the_value_types_name_nothing_that_uses_them() {
+    let above: &[&str] =
+        &["algorithm::", "store::", "limiter::", "Limiter", "MemoryStore", "tokio"];
+    let files = [
+        "address",
+        "calendar",
+        "canonical",
+        "charge",
+        "costs",
+        "decision",
+        "error",
+        "key",
+        "policy",
+        "policy_set",
+        "quota",
+        "quota_serde",
+        "quota_text",
+        "verdict",
+    ];
+    for file in files {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file).with_extension("rs");
+        let code = code_of(&path);
+        for name in [above, HTTP, MIDDLEWARE].into_iter().flatten() {
+            assert!(!code.contains(name), "{file} contains `{name}`");
+        }
+    }
 }

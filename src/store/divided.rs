@@ -1,20 +1,16 @@
 use std::fmt;
-use std::future::Future;
 use std::num::NonZeroUsize;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 
-use super::blocks::Blocks;
 use super::fleet::{Plan, Share};
 use super::sealed::Open;
 use super::shards::PolicyIndex;
-use super::{Backend, MemoryStore, Op, PendingVerdict, PolicySpec, Registry, Store};
+use super::{MemoryStore, Op, Store};
 use crate::algorithm::{Limits, Place, Queued, State};
 use crate::verdict::Verdict;
-use crate::{ConfigError, Error, Key};
+use crate::{ConfigError, Key};
 
 /// A [`Store`] in the memory of one instance of a fleet, which enforces its share of the limits. The
 /// shares of all instances add up to the limits.
@@ -46,8 +42,8 @@ use crate::{ConfigError, Error, Key};
 /// ```
 #[derive(Clone)]
 pub struct DividedStore {
-    memory: MemoryStore,
-    share: Arc<ArcSwap<Share>>,
+    pub(super) memory: MemoryStore,
+    pub(super) share: Arc<ArcSwap<Share>>,
 }
 
 impl DividedStore {
@@ -156,68 +152,6 @@ pub(super) fn decide(
 }
 
 impl Store for DividedStore {}
-
-impl Open for DividedStore {
-    fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
-        let buckets = self.memory.buckets(&spec.name);
-        Ok(Arc::new(DividedBackend { store: self.clone(), buckets, limits: spec.limits }))
-    }
-
-    fn clock(&self) -> u64 {
-        self.memory.clock()
-    }
-
-    fn registry(&self) -> (&Registry, &str) {
-        self.memory.registry()
-    }
-
-    fn blocks(&self) -> Arc<dyn Blocks> {
-        self.memory.blocks()
-    }
-}
-
-#[derive(Debug)]
-struct DividedBackend {
-    store: DividedStore,
-    buckets: PolicyIndex,
-    limits: Limits,
-}
-
-impl DividedBackend {
-    fn verdict(&self, key: &Key, op: &Op) -> Verdict {
-        let Self { store: DividedStore { memory, share }, buckets, limits } = self;
-        decide(memory, *buckets, limits, &share.load(), (key, op), |_, _| None)
-    }
-}
-
-impl Backend for DividedBackend {
-    fn decide(&self, key: &Key, op: &Op) -> Option<Result<Verdict, Error>> {
-        Some(Ok(self.verdict(key, op)))
-    }
-
-    fn poll_check(
-        &self,
-        key: &Key,
-        op: &Op,
-        _: &mut PendingVerdict,
-        _: &mut Context<'_>,
-    ) -> Poll<Result<Verdict, Error>> {
-        Poll::Ready(Ok(self.verdict(key, op)))
-    }
-
-    fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
-        self.store.memory.fill(self.buckets, key);
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn is_remote(&self) -> bool {
-        false
-    }
-
-    fn part(&self, key: &Key) -> Option<Limits> {
-        part(&self.limits, &self.store.share.load(), key)
-    }
-}
 
 impl fmt::Debug for DividedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,23 +1,19 @@
 use std::fmt;
-use std::future::Future;
 use std::num::NonZeroUsize;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use super::blocks::{Blocks, KnownBlocks};
+use super::blocks::KnownBlocks;
 use super::manual_clock::ManualClock;
-use super::sealed::Open;
 use super::shards::{Bucket, PolicyIndex, Shards};
-use super::{Backend, Op, PendingVerdict, PolicySpec, Registry, Store};
+use super::{Op, Registry, Store};
+use crate::Key;
 use crate::algorithm::{Limits, State};
 use crate::metrics::{Counter, EVICTIONS};
 use crate::verdict::Verdict;
-use crate::{ConfigError, Error, Key};
 
 /// A [`Store`] that keeps buckets in the memory of this process. The decisions are the same as on
 /// Redis, for one process.
@@ -44,16 +40,16 @@ use crate::{ConfigError, Error, Key};
 /// ```
 #[derive(Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     clock: Clock,
     shards: Shards,
     max_keys: usize,
     policies: Mutex<Vec<Arc<str>>>,
-    registry: Registry,
-    blocks: Arc<KnownBlocks>,
+    pub(super) registry: Registry,
+    pub(super) blocks: Arc<KnownBlocks>,
     evictions: AtomicU64,
     evictions_metric: Counter,
 }
@@ -159,31 +155,6 @@ impl fmt::Debug for MemoryStore {
 
 impl Store for MemoryStore {}
 
-impl Open for MemoryStore {
-    fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
-        let policy = self.buckets(&spec.name);
-        Ok(Arc::new(MemoryBackend { store: self.clone(), policy, spec }))
-    }
-
-    fn clock(&self) -> u64 {
-        self.shared.now()
-    }
-
-    fn registry(&self) -> (&Registry, &str) {
-        (&self.shared.registry, "")
-    }
-
-    fn blocks(&self) -> Arc<dyn Blocks> {
-        self.shared.blocks.clone()
-    }
-}
-
-struct MemoryBackend {
-    store: MemoryStore,
-    policy: PolicyIndex,
-    spec: PolicySpec,
-}
-
 /// What is only for this crate.
 impl MemoryStore {
     /// The buckets of the policy with this name.
@@ -268,50 +239,6 @@ impl MemoryStore {
     }
 }
 
-impl MemoryBackend {
-    #[inline]
-    fn verdict(&self, key: &Key, op: &Op) -> Verdict {
-        self.store.verdict(
-            self.policy,
-            &self.spec.limits,
-            key,
-            op,
-            None::<fn(u64) -> Option<State>>,
-        )
-    }
-}
-
-impl Backend for MemoryBackend {
-    fn decide(&self, key: &Key, op: &Op) -> Option<Result<Verdict, Error>> {
-        Some(Ok(self.verdict(key, op)))
-    }
-
-    fn poll_check(
-        &self,
-        key: &Key,
-        op: &Op,
-        _: &mut PendingVerdict,
-        _: &mut Context<'_>,
-    ) -> Poll<Result<Verdict, Error>> {
-        Poll::Ready(Ok(self.verdict(key, op)))
-    }
-
-    fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> {
-        self.store.fill(self.policy, key);
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn is_remote(&self) -> bool {
-        false
-    }
-}
-
-impl fmt::Debug for MemoryBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryBackend").field("spec", &self.spec).finish_non_exhaustive()
-    }
-}
-
 impl Clock {
     fn tokio(time: SystemTime) -> Self {
         let since_1970 = time.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -320,8 +247,8 @@ impl Clock {
 }
 
 impl Shared {
-    /// In microseconds since 1970.
-    fn now(&self) -> u64 {
+    /// Returns the time in microseconds since 1970.
+    pub(super) fn now(&self) -> u64 {
         match &self.clock {
             Clock::Tokio { start, started_at } => {
                 started_at.saturating_add(start.elapsed().as_micros() as u64)

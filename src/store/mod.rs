@@ -12,6 +12,7 @@ mod key_hasher;
 mod local;
 mod manual_clock;
 mod memory;
+mod memory_backend;
 #[cfg_attr(not(any(feature = "metrics", feature = "tracing")), path = "no_observation.rs")]
 mod observation;
 #[cfg(feature = "redis")]

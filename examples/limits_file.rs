@@ -2,7 +2,7 @@
 //! and on SIGHUP.
 //!
 //! ```sh
-//! cargo run --example limits_file --features serde,watch
+//! cargo run --example limits_file --features serde
 //! ```
 //!
 //! `LIMITS` is the file (by default one in the directory for temporary files, which each start

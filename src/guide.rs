@@ -498,10 +498,10 @@
 //! keeps what was consumed. An invalid file changes nothing, and all errors in it are listed. A valid
 //! file is rejected too if a policy that is in use is neither in the file nor in the code.
 //! This needs `cargo add toml --features preserve_order` (without that feature the quotas of a policy are
-//! sorted by name) and the features `serde` and `watch`.
+//! sorted by name) and the feature `serde`.
 //!
 //! ```
-//! # #[cfg(all(feature = "serde", feature = "watch"))]
+//! # #[cfg(feature = "serde")]
 //! # fn app() -> Result<(), Box<dyn std::error::Error>> {
 //! use axum::Router;
 //! use axum::routing::get;
@@ -535,7 +535,7 @@
 //! # std::fs::remove_file(path)?;
 //! # drop((app, watch));
 //! # Ok(()) }
-//! # #[cfg(all(feature = "serde", feature = "watch"))]
+//! # #[cfg(feature = "serde")]
 //! # app().unwrap();
 //! ```
 //!

@@ -44,6 +44,7 @@ mod decision;
 #[cfg(feature = "denied-keys")]
 mod denied_keys;
 mod error;
+mod file_watch;
 pub mod guide;
 mod key;
 pub mod layer;
@@ -71,10 +72,9 @@ pub use decision::{Decision, QuotaStatus, Source};
 #[cfg(feature = "denied-keys")]
 pub use denied_keys::DeniedKeys;
 pub use error::{ConfigError, Error, ErrorKind};
+pub use file_watch::FileWatch;
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
-#[cfg(feature = "watch")]
-pub use limiter::FileWatch;
 pub use limiter::{
     BestEffortChecks, Check, FailureMode, Limiter, LimiterBuilder, Limiters, Reservation,
 };
@@ -89,3 +89,9 @@ pub use store::redis::RedisPool;
 pub use store::{DividedStore, ManualClock, MemoryStore, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisCredentials, RedisServer, RedisStore};
+
+/// Parts of this crate that `fleetlimit-server` uses too. They are not part of the stable API.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::file_watch::{Settling, Watched};
+}

@@ -40,10 +40,8 @@ pub(crate) struct Live {
 struct Reloads {
     /// All policies since the start, because a request may still use one that is gone.
     policies: HashMap<String, ActivePolicy>,
-    /// The files that were read last, also if they were invalid.
+    /// The files that were reloaded last, also if they were invalid.
     read: Read,
-    /// What has been read since then, but may be half written.
-    unsettled: Option<Read>,
 }
 
 /// A configuration with its limiters.
@@ -125,7 +123,7 @@ impl Live {
             source,
             certificate: tls,
             started_with,
-            reloads: Mutex::new(Reloads { policies, read, unsettled: None }),
+            reloads: Mutex::new(Reloads { policies, read }),
         })
     }
 
@@ -166,26 +164,24 @@ impl Live {
         self.apply(&mut reloads, read, service)
     }
 
-    /// Reloads files that have changed, if two reads in a row are the same: programs write a file in several
-    /// steps, and the first part of a YAML file is often valid, with fewer limits. `None` if there is nothing
-    /// to reload yet.
+    /// Reads the files again, also those that the last ones did not name. Returns `None` if they are as they were at
+    /// the last reload.
+    pub(crate) fn changed(&self) -> Option<Read> {
+        let reloads = self.reloads();
+        reloads.read.has_changed().then(|| self.source.load().0)
+    }
+
+    /// Reloads files that have changed, and are still as they were read. Returns `None` if they are not, or if somebody
+    /// has reloaded them meanwhile.
     ///
     /// # Errors
     ///
     /// If a file is invalid. The current configuration stays in effect then.
-    pub(crate) fn reload_if_settled(&self) -> Option<Reloaded> {
+    pub(crate) fn reload_settled(&self, settled: &Read) -> Option<Reloaded> {
         let mut reloads = self.reloads();
-        let before = reloads.unsettled.take();
-        if !reloads.read.has_changed() {
-            return None;
-        }
-        // Also reads files that the old ones do not name.
         let (read, service) = self.source.load();
-        if before.is_none_or(|before| !before.is_same(&read)) {
-            reloads.unsettled = Some(read);
-            return None;
-        }
-        Some(self.apply(&mut reloads, read, service))
+        let is_due = read == *settled && read != reloads.read;
+        is_due.then(|| self.apply(&mut reloads, read, service))
     }
 
     fn apply(
@@ -195,7 +191,6 @@ impl Live {
         service: Result<Service, Errors>,
     ) -> Reloaded {
         reloads.read = read;
-        reloads.unsettled = None;
         let result = self.try_apply(reloads, service);
         telemetry::reloaded(result.is_ok());
         result
@@ -317,9 +312,28 @@ fn per_unit(policy: &Policy) -> Option<(u32, Unit)> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use fleetlimit::internal::Settling;
 
     use super::*;
     use crate::config::Origin;
+
+    fn live(settings: &Path) -> Live {
+        let source = Source { origin: Origin::File(settings.to_owned()), ..Source::default() };
+        let (read, service) = source.load();
+        Live::new(service.unwrap(), read, source).unwrap()
+    }
+
+    /// The names of the limits, sorted.
+    fn limits(live: &Live) -> Vec<String> {
+        let active = live.active();
+        let names = active.policies().map(|(name, _)| name.to_owned());
+        let mut names: Vec<_> = names.filter(|name| !active.domains.is_override(name)).collect();
+        names.sort();
+        names
+    }
 
     #[tokio::test]
     async fn a_file_that_is_written_in_steps_applies_only_when_it_is_complete() {
@@ -327,42 +341,67 @@ mod tests {
         let [settings, domain] =
             ["settings.yaml", "d.yaml"].map(|name| directory.path().join(name));
         fs::write(&settings, "policies: { old: { q: 1/s } }").unwrap();
-        let source = Source { origin: Origin::File(settings.clone()), ..Source::default() };
-        let (read, service) = source.load();
-        let live = Live::new(service.unwrap(), read, source).unwrap();
-        let limits = || {
-            let active = live.active();
-            let names = active.policies().map(|(name, _)| name.to_owned());
-            let mut names: Vec<_> =
-                names.filter(|name| !active.domains.is_override(name)).collect();
-            names.sort();
-            names
-        };
+        let live = live(&settings);
+        let mut settling = Settling::default();
+        let mut poll = || settling.read(live.changed()).and_then(|read| live.reload_settled(&read));
+        let limits = || limits(&live);
         let complete = "domain: d\ndescriptors:\n- { key: a, rate_limit: { unit: day, requests_per_unit: 1 } }\n\
                         - { key: b, rate_limit: { unit: day, requests_per_unit: 1 } }\n";
         // All of it is valid, and some of it has fewer limits. The settings do not name the other file at first.
         let lines: Vec<_> = complete.split_inclusive('\n').collect();
         fs::write(&settings, "policies: { new: { q: 1/s } }\n").unwrap();
-        assert!(live.reload_if_settled().is_none());
+        assert!(poll().is_none());
         fs::write(&settings, "policies: { new: { q: 1/s } }\ndomains: [d.yaml]").unwrap();
         for written in 0..=lines.len() {
             fs::write(&domain, lines[..written].concat()).unwrap();
-            assert!(live.reload_if_settled().is_none(), "after {written} lines");
+            assert!(poll().is_none(), "after {written} lines");
             assert_eq!(limits(), ["old"], "after {written} lines");
         }
-        assert!(live.reload_if_settled().unwrap().is_ok());
+        assert!(poll().unwrap().is_ok());
         assert_eq!(limits(), ["d.a", "d.b", "new"]);
-        assert!(live.reload_if_settled().is_none(), "nothing has changed");
+        assert!(poll().is_none(), "nothing has changed");
 
         // Changed and changed back.
         fs::write(&domain, lines[..3].concat()).unwrap();
-        assert!(live.reload_if_settled().is_none());
+        assert!(poll().is_none());
         fs::write(&domain, complete).unwrap();
-        assert!(live.reload_if_settled().is_none());
+        assert!(poll().is_none());
         fs::write(&domain, lines[..3].concat()).unwrap();
-        assert!(live.reload_if_settled().is_none());
+        assert!(poll().is_none());
         // A request means the files as they are.
         assert!(live.reload().is_ok());
         assert_eq!(limits(), ["d.a", "new"]);
+    }
+    #[tokio::test]
+    async fn a_config_map_that_kubernetes_swaps_applies_once_and_as_a_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path();
+        let write = |version: &str, policy: &str| {
+            fs::create_dir_all(volume.join(version)).unwrap();
+            let settings = format!("policies: {{ {policy}: {{ q: 1/s }} }}\ndomains: [d.yaml]");
+            fs::write(volume.join(version).join("settings.yaml"), settings).unwrap();
+            let domain = format!(
+                "domain: d\ndescriptors:\n- {{ key: {policy}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}"
+            );
+            fs::write(volume.join(version).join("d.yaml"), domain).unwrap();
+        };
+        write("..2024_1", "old");
+        symlink("..2024_1", volume.join("..data")).unwrap();
+        for file in ["settings.yaml", "d.yaml"] {
+            symlink(Path::new("..data").join(file), volume.join(file)).unwrap();
+        }
+        let live = live(&volume.join("settings.yaml"));
+        let mut settling = Settling::default();
+        let mut poll = || settling.read(live.changed()).and_then(|read| live.reload_settled(&read));
+        write("..2024_2", "new");
+        assert!(poll().is_none() && poll().is_none(), "the other version is not in use yet");
+        symlink("..2024_2", volume.join("..data_tmp")).unwrap();
+        fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
+        fs::remove_dir_all(volume.join("..2024_1")).unwrap();
+        assert!(poll().is_none());
+        assert_eq!(limits(&live), ["d.old", "old"]);
+        assert!(poll().unwrap().is_ok());
+        assert_eq!(limits(&live), ["d.new", "new"]);
+        assert!(poll().is_none() && poll().is_none(), "it has been applied");
     }
 }

@@ -1,17 +1,16 @@
 //! Reloads on SIGHUP, when a file changes, and on request.
 
+use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
+use fleetlimit::FileWatch;
+use fleetlimit::internal::Watched;
+use tokio::runtime::Handle;
 use tokio::signal::unix::Signal;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 
+use crate::config::Read;
 use crate::live::{Live, Reloaded};
-
-/// How often files are read to see whether they have changed. This also works for mounted volumes and
-/// swapped symlinks, which file watchers miss. A change applies when two reads in a row have found the same.
-const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Reloads the files as they are now, also if they are half written: whoever requests it has written them.
 ///
@@ -33,14 +32,33 @@ pub(crate) async fn on_hangup(live: Arc<Live>, mut hangups: Signal) {
     }
 }
 
-/// Runs until the process exits.
-pub(crate) async fn on_change(live: Arc<Live>) {
-    loop {
-        sleep(INTERVAL).await;
-        let watched = live.clone();
-        let reloaded = spawn_blocking(move || watched.reload_if_settled()).await;
-        if let Ok(Some(result)) = &reloaded {
-            log(result);
+/// Reloads until this is dropped.
+///
+/// # Errors
+///
+/// If no thread can be started.
+pub(crate) fn on_change(live: Arc<Live>) -> io::Result<FileWatch> {
+    FileWatch::start("configuration", WatchedFiles { live, runtime: Handle::current() })
+}
+
+/// The files of the configuration.
+struct WatchedFiles {
+    live: Arc<Live>,
+    /// New limiters start their tasks in it.
+    runtime: Handle,
+}
+
+impl Watched for WatchedFiles {
+    type Content = Read;
+
+    fn changed(&mut self) -> Option<Read> {
+        self.live.changed()
+    }
+
+    fn apply(&mut self, read: Read) {
+        let _entered = self.runtime.enter();
+        if let Some(result) = self.live.reload_settled(&read) {
+            log(&result);
         }
     }
 }

@@ -117,7 +117,7 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     tokio::spawn(report_store(live.clone()));
     tokio::spawn(Denied::count(live.denied.clone()));
     tokio::spawn(reload::on_hangup(live.clone(), hangups));
-    tokio::spawn(reload::on_change(live.clone()));
+    let _watch = reload::on_change(live.clone())?;
     let stop = watch::Sender::new(false);
     tokio::spawn(grpc.serve(limits.clone(), stop.subscribe()));
     tokio::spawn(http.serve(limits.clone(), stop.subscribe()));

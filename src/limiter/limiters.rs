@@ -41,10 +41,10 @@ use crate::{ConfigError, Policy, PolicySet};
 /// # Ok::<(), fleetlimit::ConfigError>(())
 /// ```
 ///
-/// With the features `serde` and `watch`, and a crate for the format:
+/// With the feature `serde`, and a crate for the format:
 ///
 /// ```
-/// # #[cfg(all(feature = "serde", feature = "watch"))]
+/// # #[cfg(feature = "serde")]
 /// # fn start() -> Result<(), Box<dyn std::error::Error>> {
 /// use fleetlimit::{Limiters, PolicySet, RedisStore};
 ///
@@ -202,7 +202,6 @@ impl Limiters {
         names.filter(|name| !state.used.contains_key(name)).collect()
     }
 
-    #[cfg(feature = "watch")]
     pub(super) fn is_set(&self, set: &PolicySet) -> bool {
         self.state().set == *set
     }

@@ -17,7 +17,6 @@ mod revision;
 mod taken;
 mod waiters;
 mod waiting;
-#[cfg(feature = "watch")]
 mod watch;
 
 use std::fmt;
@@ -44,8 +43,6 @@ pub(crate) use revision::{HeldRevision, Revision, RevisionRef};
 pub(crate) use taken::{Permits, Taken};
 pub(crate) use waiters::Waiter;
 pub(crate) use waiting::Wait;
-#[cfg(feature = "watch")]
-pub use watch::FileWatch;
 
 /// Checks keys against a quota. The buckets are in a store.
 ///

@@ -1,131 +1,78 @@
-//! Reloads a file when it changes.
+//! Reloads the policies of a file when it changes.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::Limiters;
+use crate::file_watch::{FileWatch, Watched};
 use crate::{ConfigError, PolicySet};
 
-/// The time between two reads, which have to be the same. Programs write files in several steps, and the first part
-/// of a file may be valid, with fewer limits.
-const INTERVAL: Duration = Duration::from_millis(200);
-
-/// Watches a file until it is dropped: see [`Limiters::watch`].
-#[must_use = "the file is watched until this is dropped"]
-#[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
-pub struct FileWatch {
-    path: PathBuf,
-    // Its end closes the channel, which ends the thread.
-    _watcher: RecommendedWatcher,
-}
-
 impl Limiters {
-    /// Reads a file again whenever it changes, and [reloads](Self::reload) what `parse` makes of
-    /// it: when two reads with 200 ms between them find the same text, so no half of a file applies while
-    /// a program writes it. It also reads the file at first, in the background, and reloads it if its policies
-    /// differ from the current set, so a change between your own reading and this call applies too.
+    /// Reads a file again once a second, and [reloads](Self::reload) what `parse` makes of it when it has changed:
+    /// when two reads in a row find the same text, so no half of a file applies while a program writes it. A file that
+    /// is different each time it is read is logged as a warning.
+    ///
+    /// It also reads the file at first, in the background, and reloads it if its policies differ from the current
+    /// set, so a change between your own reading and this call applies too.
     ///
     /// The outcome is logged, under the target `fleetlimit`: an `info` event after a reload, an
     /// `error` with the errors of a file that is invalid or cannot be read. The old limits stay then.
     /// The errors are those of [`reload_file`](Self::reload_file).
     ///
-    /// The directory of the file is watched, so the file may be replaced, also by a symbolic link
-    /// in that directory, as in a Kubernetes ConfigMap. Changes on network file systems, and of a
-    /// link's target in another directory, may go unnoticed. If `parse` panics, watching ends.
+    /// The file may be replaced, also by a symbolic link or by one on its path, as in a Kubernetes ConfigMap, and it
+    /// may be on a network file system. But a file that is itself mounted into a container (a `subPath` in
+    /// Kubernetes, a file as a bind mount in Docker) remains the old one when another takes its place: mount its
+    /// directory. If `parse` panics, watching ends, which is logged.
     ///
     /// # Errors
     ///
-    /// If the directory cannot be watched, or no thread started.
-    #[cfg_attr(docsrs, doc(cfg(feature = "watch")))]
+    /// If no thread can be started.
     pub fn watch<E: Display>(
         &self,
         path: impl AsRef<Path>,
         parse: impl Fn(&str) -> Result<PolicySet, E> + Send + 'static,
     ) -> Result<FileWatch, ConfigError> {
         let path = path.as_ref().to_owned();
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let error = |error: &dyn Display| {
-            ConfigError::new(format!("cannot watch {}: {error}", directory.display()))
-        };
-        let (events, received) = mpsc::channel();
-        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            // Reading is an event too.
-            let is_read = event.is_ok_and(|event| event.kind.is_access());
-            if !is_read {
-                // The thread ends only after the watcher.
-                let _ = events.send(());
-            }
-        })
-        .map_err(|watch| error(&watch))?;
-        watcher.watch(directory, RecursiveMode::NonRecursive).map_err(|watch| error(&watch))?;
-        let file = File { path: path.clone(), limiters: self.clone(), last: None };
-        let thread = thread::Builder::new().name("fleetlimit-watch".into());
-        thread.spawn(move || file.follow(&received, &parse)).map_err(|spawn| error(&spawn))?;
-        Ok(FileWatch { path, _watcher: watcher })
+        let name = path.display().to_string();
+        let file = PolicyFile { path, limiters: self.clone(), parse, last: None };
+        FileWatch::start(name.clone(), file)
+            .map_err(|error| ConfigError::new(format!("cannot watch {name}: {error}")))
     }
 }
 
-struct File {
+/// A file with policies.
+struct PolicyFile<P> {
     path: PathBuf,
     limiters: Limiters,
-    /// The text as it was, because most events are about other files or nothing new.
-    last: Option<Result<String, String>>,
+    parse: P,
+    /// The text that was reloaded or rejected last.
+    last: Option<Text>,
 }
 
-impl File {
-    fn follow<E: Display>(
-        mut self,
-        events: &Receiver<()>,
-        parse: &dyn Fn(&str) -> Result<PolicySet, E>,
-    ) {
-        loop {
-            // At first, this is what has changed since the caller has read it.
-            let mut text = Some(read(&self.path));
-            while let Some(before) = text {
-                if !pause(events) {
-                    return;
-                }
-                text = self.reload_if_settled(&before, parse);
-            }
-            if events.recv().is_err() {
-                return;
-            }
-        }
+/// The text of a file, or the reason why it cannot be read.
+type Text = Result<String, String>;
+
+impl<E: Display, P: Fn(&str) -> Result<PolicySet, E> + Send + 'static> Watched for PolicyFile<P> {
+    type Content = Text;
+
+    fn changed(&mut self) -> Option<Text> {
+        Some(read(&self.path)).filter(|text| self.last.as_ref() != Some(text))
     }
 
-    /// Reloads the file if it still has this text. Returns the text that it has otherwise.
-    fn reload_if_settled<E: Display>(
-        &mut self,
-        before: &Result<String, String>,
-        parse: &dyn Fn(&str) -> Result<PolicySet, E>,
-    ) -> Option<Result<String, String>> {
+    fn apply(&mut self, settled: Text) {
         let limiters = self.limiters.clone();
         let _reading = limiters.start_reading();
-        let text = read(&self.path);
-        if text != *before {
-            return Some(text);
+        // `reload_file` may have read a later text since.
+        if read(&self.path) == settled {
+            self.reload(settled);
         }
-        if self.last.as_ref() != Some(&text) {
-            self.reload(text, parse);
-        }
-        None
     }
+}
 
-    fn reload<E: Display>(
-        &mut self,
-        text: Result<String, String>,
-        parse: &dyn Fn(&str) -> Result<PolicySet, E>,
-    ) {
+impl<E: Display, P: Fn(&str) -> Result<PolicySet, E>> PolicyFile<P> {
+    fn reload(&mut self, text: Text) {
         let set = match &text {
-            Ok(text) => parse(text).map_err(|error| error.to_string()),
+            Ok(text) => (self.parse)(text).map_err(|error| error.to_string()),
             Err(error) => Err(error.clone()),
         };
         let is_first = self.last.replace(text).is_none();
@@ -145,32 +92,14 @@ impl File {
     }
 }
 
-/// Drops the events of an interval. Returns false if the watcher has ended.
-fn pause(events: &Receiver<()>) -> bool {
-    let end = Instant::now() + INTERVAL;
-    loop {
-        let rest = end.saturating_duration_since(Instant::now());
-        match events.recv_timeout(rest) {
-            Err(RecvTimeoutError::Disconnected) => return false,
-            _ if rest.is_zero() => return true,
-            _ => {}
-        }
-    }
-}
-
-fn read(path: &Path) -> Result<String, String> {
+fn read(path: &Path) -> Text {
     std::fs::read_to_string(path).map_err(|error| error.to_string())
-}
-
-impl fmt::Debug for FileWatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileWatch").field("path", &self.path).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file_watch::Settling;
     use crate::{MemoryStore, Policy, Quota};
 
     /// The policies of a file with a name on each line.
@@ -186,22 +115,21 @@ mod tests {
         let name = format!("fleetlimit-watch-{}.txt", std::process::id());
         let path = std::env::temp_dir().join(name);
         let limiters = Limiters::new(MemoryStore::new(), parse("old").unwrap()).unwrap();
-        let mut file = File { path: path.clone(), limiters: limiters.clone(), last: None };
-        let mut before = read(&path);
+        let mut file =
+            PolicyFile { path: path.clone(), limiters: limiters.clone(), parse, last: None };
+        let mut settling = Settling::default();
+        let mut read = || {
+            if let Some(text) = settling.read(file.changed()) {
+                file.apply(text);
+            }
+        };
         for text in ["", "a\n", "a\nb\n"] {
             std::fs::write(&path, text).unwrap();
-            before = file.reload_if_settled(&before, &parse).expect("it is not complete yet");
+            read();
             assert!(limiters.is_set(&parse("old").unwrap()), "{text:?}");
         }
-        assert!(file.reload_if_settled(&before, &parse).is_none());
+        read();
         assert!(limiters.is_set(&parse("a\nb").unwrap()));
         std::fs::remove_file(&path).unwrap();
-    }
-
-    #[test]
-    fn a_pause_ends_although_other_files_change_all_the_time() {
-        let (events, received) = mpsc::channel();
-        thread::spawn(move || while events.send(()).is_ok() {});
-        assert!(pause(&received));
     }
 }

@@ -19,6 +19,7 @@ mod dependency_rules;
 mod exact;
 mod examples;
 mod faults;
+mod file_watch;
 mod grpc;
 mod harness;
 mod hooks;

@@ -8,18 +8,13 @@ use sha2::{Digest, Sha256};
 use crate::secret::excerpt_of_path;
 
 /// The files that were read, and what was in them.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Read {
     paths: Vec<PathBuf>,
     digest: Vec<u8>,
 }
 
 impl Read {
-    /// Returns true if both have read the same.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.digest == other.digest
-    }
-
     pub(crate) fn has_changed(&self) -> bool {
         let mut files = Files::default();
         for file in self.paths.iter().flat_map(|path| files_at(path).unwrap_or_default()) {

@@ -1,0 +1,159 @@
+//! Watches files by reading them once a second.
+//!
+//! Notifications of the kernel come sooner, but not always: of a network file system a machine hears only its own
+//! changes, of a volume of a container or virtual machine often none, and a watched directory does not have the
+//! files that its symbolic links lead to. Reading finds each of these changes, and a few kilobytes once a second cost
+//! nothing that can be measured.
+
+use std::fmt;
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+/// The time between two reads, which have to be the same. Programs write files in several steps, and the first part
+/// of a file may be valid, with fewer limits.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The number of reads in a row, all different, before the first warning.
+const READS_BEFORE_WARNING: u32 = 10;
+
+/// The number of reads from one warning to the next.
+const READS_PER_WARNING: u32 = 60;
+
+/// Watches a file until it is dropped: see [`Limiters::watch`](crate::Limiters::watch).
+#[must_use = "the file is watched until this is dropped"]
+pub struct FileWatch {
+    name: String,
+    // Its end closes the channel, which ends the thread.
+    _end: Sender<()>,
+}
+
+/// Tells a change that is complete from one that is still being written: two reads in a row find the same.
+#[derive(Debug)]
+pub struct Settling<T> {
+    before: Option<T>,
+    /// The number of reads in a row that found something else than the one before.
+    unsettled: u32,
+}
+
+/// What a [`FileWatch`] watches.
+pub trait Watched: Send + 'static {
+    /// What is in the files. If this is large, a digest of it.
+    type Content: PartialEq;
+
+    /// Reads the files. Returns `None` if what they have is in effect already, or has been rejected.
+    fn changed(&mut self) -> Option<Self::Content>;
+
+    /// Puts into effect what two reads in a row have found.
+    fn apply(&mut self, content: Self::Content);
+}
+
+impl FileWatch {
+    /// Watches files in a thread. The name is for the log.
+    ///
+    /// # Errors
+    ///
+    /// If no thread can be started.
+    #[doc(hidden)]
+    pub fn start(name: impl Into<String>, mut watched: impl Watched) -> io::Result<Self> {
+        let name = name.into();
+        let (end, ended) = mpsc::channel();
+        let reported = Reported(name.clone());
+        let follow = move || {
+            let mut settling = Settling::default();
+            loop {
+                if let Some(content) = settling.read(watched.changed()) {
+                    watched.apply(content);
+                }
+                if settling.has_to_warn() {
+                    reported.warn();
+                }
+                if ended.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().name("fleetlimit-watch".into()).spawn(follow)?;
+        Ok(Self { name, _end: end })
+    }
+}
+
+impl<T: PartialEq> Settling<T> {
+    /// Takes what a read has found, or `None` if that is in effect. Returns it if the read before has found the same.
+    pub fn read(&mut self, found: Option<T>) -> Option<T> {
+        let is_settled = self.before == found;
+        self.unsettled = if is_settled || found.is_none() { 0 } else { self.unsettled + 1 };
+        match is_settled {
+            true => self.before.take(),
+            false => {
+                self.before = found;
+                None
+            }
+        }
+    }
+
+    fn has_to_warn(&self) -> bool {
+        self.unsettled % READS_PER_WARNING == READS_BEFORE_WARNING
+    }
+}
+
+impl<T> Default for Settling<T> {
+    fn default() -> Self {
+        Self { before: None, unsettled: 0 }
+    }
+}
+
+/// The name of what is watched, for the log.
+struct Reported(String);
+
+impl Reported {
+    fn warn(&self) {
+        tracing::warn!(
+            target: "fleetlimit", file = self.0,
+            "a watched file is different each time it is read, so its changes do not apply: replace it as a whole, \
+             by renaming another one"
+        );
+    }
+}
+
+impl Drop for Reported {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!(target: "fleetlimit", file = self.0, "a panic has ended the watch of a file");
+        }
+    }
+}
+
+impl fmt::Debug for FileWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileWatch").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_once_does_not_apply_and_what_applies_does_so_once() {
+        let mut settling = Settling::default();
+        let reads =
+            [Some(1), Some(2), Some(2), None, Some(3), None, Some(3), Some(1), Some(1), Some(1)];
+        let applied = reads.map(|found| settling.read(found));
+        let expected = [None, None, Some(2), None, None, None, None, None, Some(1), None];
+        assert_eq!(applied, expected);
+    }
+
+    #[test]
+    fn a_file_that_never_settles_is_reported_now_and_then() {
+        let mut settling = Settling::default();
+        let warnings = (0..600).filter(|read| {
+            assert_eq!(settling.read(Some(*read)), None);
+            settling.has_to_warn()
+        });
+        assert_eq!(warnings.count(), 10);
+        settling.read(Some(599));
+        assert!(!settling.has_to_warn());
+    }
+}

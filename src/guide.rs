@@ -194,7 +194,7 @@
 //!
 //! Serve the app with `into_make_service_with_connect_info::<SocketAddr>()`, or the peer address is
 //! unknown. Do not trust networks that contain clients. If the proxy does not set the header,
-//! everyone behind it shares the bucket of the proxy, and the log says so once. See [`ClientIp`] for
+//! everyone behind it shares the bucket of the proxy, and the log says so. See [`ClientIp`] for
 //! the exact rules, and [`UnixSocket`] for servers without peer addresses.
 //!
 //! ## Uploads

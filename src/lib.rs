@@ -49,6 +49,7 @@ pub mod guide;
 mod key;
 pub mod layer;
 mod limiter;
+mod log_throttle;
 mod metrics;
 mod policy;
 mod policy_set;
@@ -94,4 +95,5 @@ pub use store::{RedisCredentials, RedisServer, RedisStore};
 #[doc(hidden)]
 pub mod internal {
     pub use crate::file_watch::{Settling, Watched};
+    pub use crate::log_throttle::LogThrottle;
 }

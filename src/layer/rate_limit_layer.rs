@@ -346,8 +346,8 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     /// several quotas, use [`limiter_for`](Self::limiter_for) and [`Limiter::with_policy`].
     ///
     /// If the quota is invalid, or the policy has several, the policy's own numbers apply, and the
-    /// log says what to change, with the [digest](Key::digest) of the key. A layer logs this once for each
-    /// key, and for at most 16 keys.
+    /// log says what to change, with the [digest](Key::digest) of the key. A layer logs this at most
+    /// once in ten minutes for each key, and for at most 16 keys.
     ///
     /// The closure is not async. Load the numbers in a middleware outside of this layer.
     ///
@@ -416,30 +416,28 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         Self { on_decision: Some(Arc::new(observer)), ..self }
     }
 
-    /// Logs once what the operator has to change, if that is why a request was rejected.
+    /// Logs now and then what the operator has to change, if that is why a request was rejected.
     pub(super) fn log_misconfiguration(&self, rejection: &Rejection) {
         let Some(advice) = rejection.advice() else { return };
-        if !self.logged_advice.is_new(advice) {
-            return;
-        }
+        let Some(count) = self.logged_advice.occurred(advice) else { return };
         let (policy, status) = (self.limiter.policy(), rejection.status());
         let (policy, code) = (policy.name(), status.as_u16());
         let message = "rejecting requests that have no rate limit key";
         // Unknown paths, for example, may be normal.
         if status.is_server_error() {
-            tracing::error!(target: "fleetlimit", policy, status = code, advice, "{message}");
+            tracing::error!(target: "fleetlimit", policy, status = code, count, advice, "{message}");
         } else {
-            tracing::info!(target: "fleetlimit", policy, status = code, advice, "{message}");
+            tracing::info!(target: "fleetlimit", policy, status = code, count, advice, "{message}");
         }
     }
 }
 
 impl<K, R, M> RateLimitLayer<K, R, M> {
     fn log_invalid_quota(&self, limiter: &Limiter, key: &Key, error: &ConfigError) {
-        if self.logged_keys.is_new(key) {
+        if let Some(count) = self.logged_keys.occurred(key) {
             let (policy, advice, key) = (limiter.policy(), error.to_string(), key.digest());
             let (policy, message) = (policy.name(), "using the quota of the policy instead");
-            tracing::error!(target: "fleetlimit", policy, key, advice, "{message}");
+            tracing::error!(target: "fleetlimit", policy, key, count, advice, "{message}");
         }
     }
 }

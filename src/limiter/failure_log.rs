@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::FailureMode;
 use crate::error::with_causes;
+use crate::log_throttle::LogThrottle;
 use crate::{Error, ErrorKind};
 
 /// What a failure means.
@@ -45,10 +46,8 @@ struct Reason {
     kind: ErrorKind,
     server: String,
     text: String,
-    /// Since the last line.
-    count: u64,
+    throttle: LogThrottle,
     latest: Instant,
-    next_line: Instant,
 }
 
 /// A line to be logged. Not under the lock, because a subscriber may use the same limiter.
@@ -87,7 +86,7 @@ impl FailureLog {
                     reasons.retain(|reason| !reason.is_over(now));
                 }
                 let named = reasons.iter().filter(|reason| !reason.is_of_others()).count();
-                let (kind, count, latest, next_line) = (error.kind(), 0, now, now);
+                let (kind, throttle) = (error.kind(), LogThrottle::new(INTERVAL));
                 let (server, text) = match named < MAX_REASONS {
                     true => (server.to_owned(), text),
                     false => (String::new(), OTHERS.to_owned()),
@@ -96,13 +95,13 @@ impl FailureLog {
                     |reason: &Reason| reason.is_of_others() && reason.effect == effect;
                 let others = reasons.iter().position(is_of_others);
                 others.filter(|_| text == OTHERS).unwrap_or_else(|| {
-                    reasons.push(Reason { effect, kind, server, text, count, latest, next_line });
+                    reasons.push(Reason { effect, kind, server, text, throttle, latest: now });
                     reasons.len() - 1
                 })
             });
-            reasons[index].count += 1;
+            reasons[index].throttle.add();
             reasons[index].latest = now;
-            let lines = reasons.iter_mut().filter_map(|reason| reason.line(now)).collect();
+            let lines = reasons.iter().filter_map(|reason| reason.line(now)).collect();
             self.schedule(&reasons);
             lines
         };
@@ -122,8 +121,8 @@ impl FailureLog {
     pub(super) fn report_all(&self, policy: &str) {
         let now = Instant::now();
         let lines = {
-            let mut reasons = self.reasons();
-            let lines = reasons.iter_mut().filter_map(|reason| reason.next(now)).collect();
+            let reasons = self.reasons();
+            let lines = reasons.iter().filter_map(|reason| reason.next(now)).collect();
             self.schedule(&reasons);
             lines
         };
@@ -137,7 +136,7 @@ impl FailureLog {
             let mut reasons = self.reasons();
             let had_checks = reasons.iter().any(|reason| reason.effect.is_of_checks());
             reasons.retain(|reason| !reason.is_over(now));
-            let lines = reasons.iter_mut().filter_map(|reason| reason.line(now)).collect();
+            let lines = reasons.iter().filter_map(|reason| reason.line(now)).collect();
             self.schedule(&reasons);
             (lines, reasons.is_empty() && had_checks)
         };
@@ -148,8 +147,8 @@ impl FailureLog {
     }
 
     fn schedule(&self, reasons: &[Reason]) {
-        let next_line = reasons.iter().map(|reason| reason.next_line).min();
-        let next_report = next_line.map_or(NEVER, |next_line| self.micros(next_line));
+        let next_line = reasons.iter().filter_map(|reason| reason.throttle.next_line()).min();
+        let next_report = next_line.map_or(NEVER, |next_line| self.micros(next_line.into()));
         self.next_report.store(next_report, Ordering::Relaxed);
     }
 
@@ -170,24 +169,23 @@ impl Reason {
 
     /// Whether it has been reported, and has not occurred since for an interval.
     fn is_over(&self, now: Instant) -> bool {
-        self.count == 0 && now >= self.next_line
+        self.throttle.left_out() == 0 && self.throttle.is_due(now.into_std())
     }
 
     /// The next line, if it is time for one and there is something to report.
-    fn line(&mut self, now: Instant) -> Option<Line> {
-        if now < self.next_line { None } else { self.next(now) }
+    fn line(&self, now: Instant) -> Option<Line> {
+        Some(self.log(self.throttle.line(now.into_std())?, now))
     }
 
     /// The next line, if there is something to report.
-    fn next(&mut self, now: Instant) -> Option<Line> {
-        if self.count == 0 {
-            return None;
-        }
-        self.next_line = now + INTERVAL;
-        let count = std::mem::take(&mut self.count);
+    fn next(&self, now: Instant) -> Option<Line> {
+        Some(self.log(self.throttle.line_now(now.into_std())?, now))
+    }
+
+    fn log(&self, count: u64, now: Instant) -> Line {
         let is_late = now > self.latest + LATE_AFTER;
         let (effect, server, reason) = (self.effect, self.server.clone(), self.text.clone());
-        Some(Line { effect, server, reason, count, is_late })
+        Line { effect, server, reason, count, is_late }
     }
 }
 
@@ -246,7 +244,7 @@ mod tests {
             let reasons = log.reasons();
             let of_effect = reasons.iter().filter(|reason| reason.effect == effect);
             // The first of each is in a line already.
-            of_effect.map(|reason| reason.count).collect::<Vec<_>>()
+            of_effect.map(|reason| reason.throttle.left_out()).collect::<Vec<_>>()
         };
         assert_eq!((counts(Effect::FailsClosed), counts(Effect::FailsOpen)), (vec![1], vec![0]));
     }
@@ -255,7 +253,7 @@ mod tests {
     async fn what_is_reported_early_is_reported_once() {
         let log = FailureLog::default();
         let fail = || log.failed("policy", FailureMode::Open, &Error::new(ErrorKind::Timeout, "t"));
-        let count = || log.reasons()[0].count;
+        let count = || log.reasons()[0].throttle.left_out();
         (0..5).for_each(|_| fail());
         assert_eq!(count(), 4, "the first is in a line");
         log.report_all("policy");

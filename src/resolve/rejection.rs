@@ -65,7 +65,7 @@ impl Rejection {
     }
 
     /// A rejection because the server is misconfigured. The client gets status 500 and no message.
-    /// The layer logs the advice once, under the target `fleetlimit`.
+    /// The layer logs the advice at most once in ten minutes, under the target `fleetlimit`.
     pub fn misconfigured(advice: impl Into<Cow<'static, str>>) -> Self {
         Self::with_status(StatusCode::INTERNAL_SERVER_ERROR, "").with_advice(advice)
     }

@@ -10,6 +10,7 @@ use redis::{Cmd, Value};
 
 use super::presence::{Moment, Presence};
 use crate::error::with_causes;
+use crate::log_throttle::LogThrottle;
 use crate::metrics::FleetMetrics;
 use crate::store::fleet::{FIRST_UNKNOWN, InstanceId, MAX_INSTANCES, Plan, Share};
 use crate::store::local::{Local, random_id};
@@ -70,7 +71,7 @@ pub(crate) struct Membership {
     missed: AtomicU32,
     presence: Mutex<Presence>,
     has_warned: AtomicBool,
-    next_warning: Mutex<Option<Instant>>,
+    warnings: LogThrottle,
     has_reported_assumption: AtomicBool,
     /// The number of the latest plan.
     known: AtomicU64,
@@ -110,7 +111,7 @@ impl Membership {
             missed: AtomicU32::new(0),
             presence: Mutex::new(Presence::new(Moment::now())),
             has_warned: AtomicBool::new(false),
-            next_warning: Mutex::default(),
+            warnings: LogThrottle::new(WARNING_INTERVAL),
             has_reported_assumption: AtomicBool::new(false),
             known: AtomicU64::new(0),
             demand: Mutex::new(Demand { since: Instant::now(), per_second: 0.0 }),
@@ -209,7 +210,10 @@ impl Membership {
     fn report_failure(&self, error: &Error) {
         let missed = self.missed.fetch_add(1, Ordering::Relaxed) + 1;
         let is_lasting = !error.is_transient() || missed >= MISSED;
-        if is_lasting && !self.has_warned.load(Ordering::Relaxed) && self.may_warn(Instant::now()) {
+        if is_lasting
+            && !self.has_warned.load(Ordering::Relaxed)
+            && self.warnings.occurred(Instant::now()).is_some()
+        {
             self.has_warned.store(true, Ordering::Relaxed);
             tracing::warn!(
                 target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key, missed,
@@ -218,15 +222,6 @@ impl Membership {
                  fails, its share of the limits is out of date or unknown"
             );
         }
-    }
-
-    fn may_warn(&self, now: Instant) -> bool {
-        let mut next = self.next_warning.lock().unwrap_or_else(PoisonError::into_inner);
-        let may_warn = next.is_none_or(|next| next <= now);
-        if may_warn {
-            *next = Some(now + WARNING_INTERVAL);
-        }
-        may_warn
     }
 
     fn report_success(&self) {
@@ -423,8 +418,8 @@ mod tests {
         let local = Local::new(NonZeroUsize::MIN, 1);
         let membership = Membership::new(topology, "prefix", local.into());
         let start = Instant::now();
-        let warnings =
-            (0..600).filter(|n| membership.may_warn(start + *n * Duration::from_millis(500)));
+        let failures = (0..600).map(|n| start + n * Duration::from_millis(500));
+        let warnings = failures.filter_map(|now| membership.warnings.occurred(now));
         assert_eq!(warnings.count(), 5);
     }
 }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::log_throttle::LogThrottle;
+
 /// The least pause between two warnings about the same servers and key prefix. A store that is opened for each
 /// request causes few lines.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
@@ -20,10 +22,10 @@ type Id = (String, String);
 #[derive(Debug, Default)]
 struct Stores(HashMap<Id, Count>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Count {
     stores: usize,
-    next_warning: Option<Instant>,
+    throttle: LogThrottle,
 }
 
 impl Opened {
@@ -59,17 +61,12 @@ impl Stores {
     /// Returns the number of stores if it is time for a warning.
     fn open(&mut self, id: &Id, now: Instant) -> Option<usize> {
         // A count of 0 is kept for a while, for the time of its next warning.
-        self.0.retain(|_, count| {
-            count.stores > 0 || count.next_warning.is_some_and(|next| next > now)
-        });
-        let count = self.0.entry(id.clone()).or_default();
+        self.0.retain(|_, count| count.stores > 0 || !count.throttle.is_due(now));
+        let none = || Count { stores: 0, throttle: LogThrottle::new(WARNING_INTERVAL) };
+        let count = self.0.entry(id.clone()).or_insert_with(none);
         count.stores += 1;
-        let may_warn = count.next_warning.is_none_or(|next| next <= now);
-        if count.stores < 2 || !may_warn {
-            return None;
-        }
-        count.next_warning = Some(now + WARNING_INTERVAL);
-        Some(count.stores)
+        let is_line = count.stores > 1 && count.throttle.occurred(now).is_some();
+        is_line.then_some(count.stores)
     }
 
     fn close(&mut self, id: &Id) {

@@ -6,22 +6,23 @@ use std::time::{Duration, Instant};
 
 use super::breaker::{Faults, Probed};
 use crate::Error;
+use crate::log_throttle::LogThrottle;
 
-/// At least so long after one pair of lines comes the next.
+/// The least time from one pair of lines to the next.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// One for all queues of a server, each of which has a breaker.
 #[derive(Debug, Default)]
 pub(super) struct BreakerLog(Mutex<State>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    throttle: LogThrottle,
     /// How many breakers are open.
     open: usize,
     /// Whether a line says so.
     is_reported: bool,
-    next_line: Option<Instant>,
-    /// Since the last pair of lines.
+    /// The number of breakers that have opened since the last pair of lines.
     opened: u64,
     faults: Faults,
     refused: u64,
@@ -82,6 +83,20 @@ impl BreakerLog {
     }
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            throttle: LogThrottle::new(INTERVAL),
+            open: 0,
+            is_reported: false,
+            opened: 0,
+            faults: Faults::default(),
+            refused: 0,
+            since: None,
+        }
+    }
+}
+
 impl State {
     fn line(&mut self, probed: &Probed, now: Instant) -> Option<Line> {
         match probed {
@@ -99,16 +114,16 @@ impl State {
                 self.refused += refused;
             }
         }
-        let may_report = self.next_line.is_none_or(|next| next <= now);
         match (self.open > 0, self.is_reported) {
-            (true, false) if may_report => {
+            (true, false) if self.throttle.occurred(now).is_some() => {
                 self.is_reported = true;
                 let (opened, faults) = (self.opened, self.faults);
                 Some(Line::Opened { opened, faults })
             }
             (false, true) => {
                 let (since, refused) = (self.since.unwrap_or(now), self.refused);
-                *self = Self { next_line: Some(now + INTERVAL), ..Self::default() };
+                (self.is_reported, self.opened, self.refused) = (false, 0, 0);
+                (self.faults, self.since) = (Faults::default(), None);
                 Some(Line::Closed { since, refused })
             }
             (false, false) => {

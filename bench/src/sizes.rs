@@ -1,4 +1,4 @@
-//! The memory that a key takes, by its length: in Redis, in a `MemoryStore`, and as a cached denial.
+//! The memory that a key takes, by its length: in Redis, in a `MemoryStore`, and as a cached state.
 
 use std::process::ExitCode;
 
@@ -12,14 +12,14 @@ use crate::subjects::{BoxError, fleetlimit};
 const LENGTHS: [usize; 5] = [8, 16, 32, 64, 100];
 /// As many as a `MemoryStore` holds by default.
 const KEYS: usize = 1_000_000;
-/// As many as a store caches.
-const CACHED: usize = 65_536;
+/// As many as a store caches by default.
+const CACHED: usize = 100_000;
 /// How many checks are in flight.
 const TASKS: usize = 512;
 
 pub(crate) async fn run() -> Result<ExitCode, BoxError> {
     println!(
-        "| bytes of the key | `MEMORY USAGE` | Redis, in all | `MemoryStore` | cached denial |\n\
+        "| bytes of the key | `MEMORY USAGE` | Redis, in all | `MemoryStore` | cached state |\n\
          |--:|--:|--:|--:|--:|"
     );
     for length in LENGTHS {
@@ -65,7 +65,7 @@ async fn in_memory(length: usize) -> Result<f64, BoxError> {
     Ok((allocations::live_bytes() - before) as f64 / store.len() as f64)
 }
 
-/// By the bytes that are allocated, after many more denials than the store caches.
+/// By the bytes that are allocated, after denials of many more keys than the store caches.
 async fn of_denial(length: usize) -> Result<f64, BoxError> {
     let server = Server::start().await;
     let limiter = fleetlimit::limiter(fleetlimit::redis_store(&server)?, one_per_day())?;

@@ -97,9 +97,10 @@ impl LimiterBuilder {
     /// The process denies the same check again, without asking the store, until
     /// [`retry_after`](crate::Decision::retry_after) has passed, but for at most `max_ttl`. A
     /// [`reset`](Limiter::reset) or a larger quota in this process takes effect at once; one in
-    /// another process can go unnoticed for up to `max_ttl`. The cache holds at most 65,536 keys, for
-    /// all limiters on the store and its clones together, which is about 19 MB, or 27 MB with the
-    /// longest keys. A [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
+    /// another process can go unnoticed for up to `max_ttl`. Denials are part of the states that the store
+    /// caches, for all limiters on it and its clones together:
+    /// [`local_keys`](crate::RedisStore::local_keys) has their number and size. A
+    /// [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
     pub fn cache_denials(self, max_ttl: Duration) -> Self {
         Self { cache_denials: max_ttl, ..self }
     }
@@ -169,9 +170,9 @@ impl LimiterBuilder {
         let metrics = PolicyMetrics::new(policy.name());
         let settings = Settings { store: store.clone(), timeout, cache_denials, metrics };
         let (registry, part) = store.registry();
-        let make = |denials| {
+        let make = |states| {
             Ok(Arc::new(Inner {
-                revisions: Revisions::new(Revision::new(&settings, &policy, denials)?),
+                revisions: Revisions::new(Revision::new(&settings, &policy, states)?),
                 settings,
                 failure_mode,
                 enforcement,

@@ -6,7 +6,6 @@ mod adjust;
 mod best_effort;
 mod builder;
 mod check;
-mod denial_cache;
 mod enforcement;
 mod failure_log;
 mod failure_mode;
@@ -29,7 +28,7 @@ use self::failure_log::FailureLog;
 use self::other_numbers::OtherNumbers;
 use self::revision::{Revisions, Settings};
 use self::waiters::Waiters;
-use crate::store::{Op, PendingVerdict, Registry, RevisionDenials, Store, Subscriber};
+use crate::store::{Op, PendingVerdict, Registry, RevisionStates, Store, Subscriber};
 use crate::{ConfigError, Costs, Decision, Error, Key, Policy, Source, cooperation};
 
 pub use acquire::Reservation;
@@ -265,8 +264,8 @@ impl Limiter {
         }
         let Inner { settings, .. } = &*self.inner;
         // Only to see whether the policy is valid.
-        let denials = self.revision().denials.clone();
-        Revision::new(settings, &policy, denials)?;
+        let states = self.revision().states.clone();
+        Revision::new(settings, &policy, states)?;
         let (registry, part) = settings.store.registry();
         registry.update(part, &policy);
         Ok(())
@@ -342,14 +341,14 @@ struct InvalidateOnDrop<'a> {
 impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
         // Under all numbers of the policy.
-        self.limiter.inner.revisions.current().denials.reset(&self.key);
+        self.limiter.inner.revisions.current().states.end_denials(&self.key);
     }
 }
 
 impl Subscriber for Inner {
-    fn policy_changed(&self, policy: &Policy, denials: Arc<RevisionDenials>) {
+    fn policy_changed(&self, policy: &Policy, states: Arc<RevisionStates>) {
         // `update` has rejected what is invalid.
-        if let Ok(revision) = Revision::new(&self.settings, policy, denials) {
+        if let Ok(revision) = Revision::new(&self.settings, policy, states) {
             self.revisions.replace(revision);
         }
     }

@@ -105,8 +105,8 @@ impl Limiter {
         }
         let other = others.get_or_make(policy, |policy| {
             let (registry, part) = settings.store.registry();
-            let denials = registry.other_revision(part, policy);
-            Revision::new(settings, policy, denials)
+            let states = registry.other_revision(part, policy);
+            Revision::new(settings, policy, states)
         })?;
         Ok(Self { inner: self.inner.clone(), other: Some(other) })
     }

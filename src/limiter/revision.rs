@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 
-use super::denial_cache::DenialCache;
 use crate::algorithm::{Cost, Limits};
 use crate::metrics::PolicyMetrics;
-use crate::store::{Backend, PolicySpec, RevisionDenials, Store};
+use crate::store::{Backend, PolicySpec, RevisionStates, Store};
 use crate::verdict::{QuotaInfo, Verdict};
 use crate::{ConfigError, Key, Policy, Source};
 
@@ -20,9 +19,10 @@ pub(crate) struct Revision {
     /// When its windows are those near the present, if they are of a calendar.
     valid_during: Option<Range<u64>>,
     pub(super) backend: Arc<dyn Backend>,
-    /// Of this revision, because a denial by other numbers says nothing about these.
-    pub(super) denials: Arc<RevisionDenials>,
-    pub(super) denial_cache: Option<DenialCache>,
+    /// What the store has reported of keys under this revision.
+    pub(super) states: Arc<RevisionStates>,
+    /// How long a denial is cached, in nanoseconds. `None` if none is.
+    denial_ttl: Option<u64>,
     precomputed: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -38,7 +38,7 @@ impl Revision {
     pub(super) fn new(
         settings: &Settings,
         policy: &Policy,
-        denials: Arc<RevisionDenials>,
+        states: Arc<RevisionStates>,
     ) -> Result<Self, ConfigError> {
         let Settings { store, timeout, cache_denials, metrics } = settings;
         policy.validate()?;
@@ -47,18 +47,21 @@ impl Revision {
             name,
             limits: limits.clone(),
             timeout: *timeout,
-            denials: denials.clone(),
+            states: states.clone(),
             metrics: metrics.clone(),
         };
         let backend = store.open(spec)?;
-        let use_cache = backend.is_remote() && !cache_denials.is_zero();
+        let is_cached = backend.is_remote() && !cache_denials.is_zero();
+        let denial_ttl =
+            is_cached.then(|| u64::try_from(cache_denials.as_nanos()).unwrap_or(u64::MAX));
+        denial_ttl.iter().for_each(|ttl| states.cache_denials_for(*ttl));
         Ok(Self {
             policy: Arc::new(policy.clone()),
             valid_during: limits.valid_during(),
             limits,
             backend,
-            denial_cache: use_cache.then(|| DenialCache::new(denials.clone(), *cache_denials)),
-            denials,
+            states,
+            denial_ttl,
             precomputed: OnceLock::new(),
         })
     }
@@ -77,7 +80,7 @@ impl Revision {
     #[cold]
     fn renew(&self, settings: &Settings) -> Option<Self> {
         // It was valid before.
-        let renewed = Self::new(settings, &self.policy, self.denials.clone()).ok()?;
+        let renewed = Self::new(settings, &self.policy, self.states.clone()).ok()?;
         (renewed.valid_during != self.valid_during).then_some(renewed)
     }
 
@@ -108,7 +111,7 @@ impl Revision {
         if let Some(verdict) = self.limits.exceeding_capacity(cost) {
             return Some((verdict, Source::Quota));
         }
-        let verdict = self.denial_cache.as_ref()?.get(key, cost, &self.limits)?;
+        let verdict = self.states.denial(key, cost, &self.limits, self.denial_ttl?)?;
         Some((verdict, Source::Cached))
     }
 

@@ -1,21 +1,17 @@
 //! Decisions while the server fails: each instance enforces its share of the limits in memory. It starts
-//! from what the server said last about a key.
+//! from the last known state of a key, in which the server has left it.
 
 use std::fmt;
 use std::hash::BuildHasher;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use foldhash::quality::RandomState;
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{Equivalent, UnitWeighter};
 
 use super::fleet::{InstanceId, Plan, Share};
 use super::shards::PolicyIndex;
-use super::{MemoryStore, Op, divided};
+use super::{MemoryStore, Op, RevisionStates, divided};
 use crate::Key;
 use crate::algorithm::{Adjustment, Limits, State};
 use crate::verdict::Verdict;
@@ -24,8 +20,6 @@ use crate::verdict::Verdict;
 pub(crate) struct Local {
     memory: MemoryStore,
     share: ArcSwap<Share>,
-    /// What the server said last. Allocated by the first standing.
-    standings: OnceLock<Cache<Id, Reported, UnitWeighter, RandomState>>,
     max_keys: usize,
     known: Mutex<Known>,
     /// Whether a limiter decides locally if the server fails.
@@ -51,27 +45,7 @@ pub(crate) struct LocalPolicy {
     local: Arc<Local>,
     buckets: PolicyIndex,
     limits: Limits,
-}
-
-#[derive(PartialEq, Eq, Hash)]
-struct Id {
-    buckets: PolicyIndex,
-    key: Key,
-}
-
-/// Hashes like an [`Id`].
-#[derive(Hash)]
-struct IdRef<'a> {
-    buckets: PolicyIndex,
-    key: &'a Key,
-}
-
-/// The state of a key at a time in microseconds of the clock to which it refers.
-#[derive(Clone)]
-struct Reported {
-    state: State,
-    decided: u64,
-    received: Instant,
+    states: Arc<RevisionStates>,
 }
 
 impl Local {
@@ -82,7 +56,6 @@ impl Local {
             memory: MemoryStore::with_max_keys(max_keys),
             share: ArcSwap::from_pointee(known.share()),
             known: Mutex::new(known),
-            standings: OnceLock::new(),
             max_keys: max_keys.get(),
             is_used: AtomicBool::new(false),
             demand: AtomicU64::new(0),
@@ -154,31 +127,18 @@ impl Local {
         self.demand.swap(0, Ordering::Relaxed)
     }
 
-    pub(crate) fn policy(self: &Arc<Self>, name: &Arc<str>, limits: &Limits) -> LocalPolicy {
+    pub(crate) fn policy(
+        self: &Arc<Self>,
+        name: &Arc<str>,
+        limits: &Limits,
+        states: Arc<RevisionStates>,
+    ) -> LocalPolicy {
         let buckets = self.memory.buckets(name);
-        LocalPolicy { local: self.clone(), buckets, limits: limits.clone() }
+        LocalPolicy { local: self.clone(), buckets, limits: limits.clone(), states }
     }
 }
 
 impl LocalPolicy {
-    /// The server has left a key in this state.
-    pub(crate) fn report(&self, key: &Key, state: State, decided: u64) {
-        let standings = self.local.standings.get_or_init(|| {
-            let max_keys = self.local.max_keys;
-            let lifecycle = DefaultLifecycle::default();
-            Cache::with(max_keys, max_keys as u64, UnitWeighter, RandomState::default(), lifecycle)
-        });
-        let reported = Reported { state, decided, received: Instant::now() };
-        standings.insert(Id { buckets: self.buckets, key: key.clone() }, reported);
-    }
-
-    /// The server has reset a key, or given permits back.
-    pub(crate) fn forget(&self, key: &Key) {
-        if let Some(standings) = self.local.standings.get() {
-            standings.remove(&IdRef { buckets: self.buckets, key });
-        }
-    }
-
     pub(crate) fn local(&self) -> &Arc<Local> {
         &self.local
     }
@@ -218,15 +178,13 @@ impl LocalPolicy {
         self.local.memory.fill(self.buckets, key);
     }
 
-    /// The state of a key without a local bucket: this instance has its share of what the server said
-    /// remains.
+    /// The state of a key without a local bucket: this instance has its share of what remains by the last
+    /// known state.
     fn initial(&self, divided: &Limits, key: &Key, share: &Share, now: u64) -> Option<State> {
         let hash = key.stable_hash();
         let part = |permits| share.part(hash, permits);
-        let id = IdRef { buckets: self.buckets, key };
-        let Reported { state, decided, received } = self.local.standings.get()?.get(&id)?;
-        let elapsed = u64::try_from(received.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let whole = self.limits.standing(Some(&state), decided.saturating_add(elapsed));
+        let (state, earliest) = self.states.last(key)?;
+        let whole = self.limits.standing(Some(&state), earliest);
         let used = self.limits.used(&whole).map(|(used, limit)| {
             let remaining = part(limit.saturating_sub(used));
             let debt = part(used.saturating_sub(limit));
@@ -261,12 +219,6 @@ pub(crate) fn random_id() -> InstanceId {
     // Unlike the hasher of the cache, it is seeded by the operating system. The result is below 2^53,
     // as all numbers in Lua are.
     std::hash::RandomState::new().hash_one(0) >> 12
-}
-
-impl Equivalent<Id> for IdRef<'_> {
-    fn equivalent(&self, id: &Id) -> bool {
-        self.buckets == id.buckets && *self.key == id.key
-    }
 }
 
 impl fmt::Debug for Local {

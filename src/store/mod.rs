@@ -4,7 +4,6 @@
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]
 
 pub(crate) mod blocks;
-mod denials;
 mod divided;
 mod fleet;
 mod key_hasher;
@@ -18,8 +17,9 @@ mod observation;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod registry;
-mod revision_denials;
+mod revision_states;
 mod shards;
+mod state_cache;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -36,7 +36,6 @@ use crate::metrics::PolicyMetrics;
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
-pub(crate) use denials::{Denial, Denials, SentAt};
 pub use divided::DividedStore;
 pub use manual_clock::ManualClock;
 pub use memory::MemoryStore;
@@ -46,7 +45,8 @@ pub use redis::SentinelService;
 #[cfg(feature = "redis")]
 pub use redis::{RedisCredentials, RedisServer, RedisStore};
 pub(crate) use registry::{Leaving, Registry, RevisionId, Subscriber};
-pub(crate) use revision_denials::RevisionDenials;
+pub(crate) use revision_states::RevisionStates;
+pub(crate) use state_cache::{CachedState, SentAt, StateCache};
 
 /// Where buckets are kept: a [`MemoryStore`] or a `RedisStore`, or an [`AnyStore`](crate::AnyStore) if
 /// configuration decides which. An `Arc<dyn Store>` is a store, too.
@@ -64,8 +64,8 @@ pub struct PolicySpec {
     pub(crate) limits: Limits,
     /// The longest that a check may take.
     pub(crate) timeout: Duration,
-    /// Where the store reports its denials.
-    pub(crate) denials: Arc<RevisionDenials>,
+    /// Where the store reports the states in which it has left keys.
+    pub(crate) states: Arc<RevisionStates>,
     pub(crate) metrics: PolicyMetrics,
 }
 

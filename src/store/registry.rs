@@ -1,5 +1,5 @@
 //! What the limiters on a store share: the policies in use, so that two limiters cannot give one
-//! name two meanings, and the cached denials.
+//! name two meanings, and the cache of the states of keys.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::watch;
 
-use super::{Denials, RevisionDenials};
+use super::{RevisionStates, StateCache};
 use crate::{ConfigError, Policy};
 
 /// Shared by the clones of a store.
 #[derive(Default)]
 pub struct Registry {
     policies: Mutex<Policies>,
-    denials: Arc<Denials>,
+    states: Arc<StateCache>,
     /// How many tasks give places in queues back.
     leaving: watch::Sender<usize>,
 }
@@ -23,18 +23,14 @@ pub struct Registry {
 /// A task that gives places in queues back, until it is dropped.
 pub(crate) struct Leaving(watch::Sender<usize>);
 
-/// Identifies a revision on a store, and its policy in the upper bits. The limiters of a policy have
-/// the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RevisionId(pub(crate) u64);
-
-impl RevisionId {
-    const NUMBER_BITS: u32 = 40;
-
-    /// Two policies seldom have the same.
-    pub(super) fn policy(self) -> u64 {
-        self.0 >> Self::NUMBER_BITS
-    }
+/// The identity of a revision on a store. The limiters of a policy have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RevisionId {
+    /// A hash of the name of the policy, and of the part of the store. The names are not those of
+    /// clients, and 64 bits do not collide by chance.
+    pub(crate) policy: u64,
+    /// The number of the revision, of all policies on the store. It is never used again.
+    pub(crate) number: u64,
 }
 
 #[derive(Default)]
@@ -49,14 +45,14 @@ type Id = (String, String);
 
 struct Entry {
     policy: Policy,
-    denials: Arc<RevisionDenials>,
+    states: Arc<RevisionStates>,
     subscribers: Vec<Weak<dyn Subscriber>>,
 }
 
 /// Enforces a policy, and follows its changes.
 pub(crate) trait Subscriber: Send + Sync {
     /// `policy` is valid and has the same name as before.
-    fn policy_changed(&self, policy: &Policy, denials: Arc<RevisionDenials>);
+    fn policy_changed(&self, policy: &Policy, states: Arc<RevisionStates>);
 
     /// Writes what it has counted, and not reported yet, to logs and metrics.
     fn report(&self);
@@ -69,7 +65,7 @@ impl Registry {
         &self,
         part: &str,
         policy: &Policy,
-        make: impl FnOnce(Arc<RevisionDenials>) -> Result<Arc<S>, ConfigError>,
+        make: impl FnOnce(Arc<RevisionStates>) -> Result<Arc<S>, ConfigError>,
         conflict: impl FnOnce(&Policy) -> ConfigError,
     ) -> Result<Arc<S>, ConfigError> {
         let mut policies = self.policies();
@@ -82,13 +78,13 @@ impl Registry {
         {
             return Err(conflict(&entry.policy));
         }
-        let denials = existing.as_ref().map_or(next, |entry| entry.denials.clone());
-        let subscriber = make(denials.clone())?;
+        let states = existing.as_ref().map_or(next, |entry| entry.states.clone());
+        let subscriber = make(states.clone())?;
         let weak: Weak<S> = Arc::downgrade(&subscriber);
         match existing {
             Some(entry) => entry.subscribers.push(weak),
             None => {
-                let entry = Entry { policy: policy.clone(), denials, subscribers: vec![weak] };
+                let entry = Entry { policy: policy.clone(), states, subscribers: vec![weak] };
                 policies.entries.insert(id, entry);
             }
         }
@@ -101,13 +97,18 @@ impl Registry {
         let subscribers: Vec<_>;
         let mut policies = self.policies();
         let id = id(part, policy);
-        let denials = self.next_revision(&mut policies, &id);
+        let states = self.next_revision(&mut policies, &id);
         let Some(entry) = policies.entries.get_mut(&id) else { return };
-        (entry.policy, entry.denials) = (policy.clone(), denials.clone());
+        (entry.policy, entry.states) = (policy.clone(), states.clone());
         subscribers = entry.subscribers.iter().filter_map(Weak::upgrade).collect();
         for subscriber in &subscribers {
-            subscriber.policy_changed(policy, denials.clone());
+            subscriber.policy_changed(policy, states.clone());
         }
+    }
+
+    /// The cache of the states of keys, under all policies.
+    pub(crate) fn states(&self) -> &StateCache {
+        &self.states
     }
 
     /// Makes all subscribers report what they have counted.
@@ -134,15 +135,15 @@ impl Registry {
     }
 
     /// For numbers that only some checks of a policy have.
-    pub(crate) fn other_revision(&self, part: &str, policy: &Policy) -> Arc<RevisionDenials> {
+    pub(crate) fn other_revision(&self, part: &str, policy: &Policy) -> Arc<RevisionStates> {
         self.next_revision(&mut self.policies(), &id(part, policy))
     }
 
-    fn next_revision(&self, policies: &mut Policies, id: &Id) -> Arc<RevisionDenials> {
+    fn next_revision(&self, policies: &mut Policies, id: &Id) -> Arc<RevisionStates> {
         policies.revisions += 1;
         let policy = BuildHasherDefault::<DefaultHasher>::default().hash_one(id);
-        let id = RevisionId(policy << RevisionId::NUMBER_BITS | policies.revisions);
-        RevisionDenials::new(self.denials.clone(), id).into()
+        let id = RevisionId { policy, number: policies.revisions };
+        RevisionStates::new(self.states.clone(), id).into()
     }
 
     fn policies(&self) -> MutexGuard<'_, Policies> {

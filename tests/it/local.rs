@@ -707,7 +707,7 @@ async fn what_was_taken_in_an_outage_is_charged_before_the_process_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_was_repaid_starts_from_its_standing_in_the_next_outage() {
+async fn a_key_that_was_repaid_starts_from_its_last_state_in_the_next_outage() {
     let server = Server::start().await;
     let fleet = fleet(&server, Quota::per_hour(300), 1).await;
     let limiter = &fleet[0].1;

@@ -508,9 +508,17 @@ impl RedisStore {
         self.fleet().local.set_instances(instances.get());
     }
 
-    /// Sets how many keys can have a local bucket while Redis fails: 100,000 by default, which take about
-    /// 38 MB. With more keys, some are evicted, as in a full [`MemoryStore`](crate::MemoryStore), and what
-    /// further keys take is not charged in Redis afterwards. See [`FailureMode::Local`](crate::FailureMode::Local).
+    /// Sets the number of keys that this process knows something about: 100,000 by default.
+    ///
+    /// - While Redis works, the store caches the last known state of so many keys, but of at least 65,536:
+    ///   those that were [denied](crate::LimiterBuilder::cache_denials), and those that would not start from
+    ///   nothing if Redis failed. 100,000 states take 21 MB, or 36 MB with the longest keys. The bound is
+    ///   for all clones of the store together.
+    /// - While Redis fails, so many keys have a local bucket. 100,000 take another 21 MB, or 34 MB. With more
+    ///   keys, some are evicted, as in a full [`MemoryStore`](crate::MemoryStore), and what further keys take
+    ///   is not charged in Redis afterwards.
+    ///
+    /// See [`FailureMode::Local`](crate::FailureMode::Local).
     #[must_use]
     pub fn local_keys(self, keys: NonZeroUsize) -> Self {
         Self { local_keys: keys, fleet: Arc::default(), ..self }
@@ -547,6 +555,7 @@ impl RedisStore {
 
     fn fleet(&self) -> &Fleet {
         self.fleet.get_or_init(|| {
+            self.registry.states().reserve(self.local_keys.get());
             let local = Arc::new(Local::new(self.local_keys, self.instances));
             let topology = self.queues.topology.clone();
             let membership = Membership::new(topology, &self.key_prefix, local.clone());
@@ -664,12 +673,11 @@ impl Backend for RedisBackend {
         let repayment = self.repayment.clone();
         Box::pin(async move {
             let result = queues.reset(&policy, &key).await;
-            if let Some(local) = &policy.local {
-                local.forget(&key);
-                if result.is_ok() {
-                    repayment.forget(&policy, &key);
-                    local.settled(&key);
-                }
+            // Also after an error, because the server may have done it.
+            policy.states.remove(&key, policy.states.sent_now());
+            if result.is_ok() {
+                repayment.forget(&policy, &key);
+                policy.local.iter().for_each(|local| local.settled(&key));
             }
             result
         })

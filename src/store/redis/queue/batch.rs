@@ -45,7 +45,7 @@ struct State {
     ops: Vec<Op>,
     /// How many checks at the front are not pending any more.
     completed: usize,
-    /// If denials are cached.
+    /// When the calls of the batch were sent, if they were.
     sent_at: Option<SentAt>,
 }
 
@@ -123,8 +123,8 @@ enum Progress {
     Gone,
 }
 
-/// What a key has used matters if it is more than this part of a limit.
-const MATTERS: u64 = 8;
+/// A key has used much if it has used more than this fraction of a limit: an eighth.
+const MUCH_USED: u64 = 8;
 
 /// The tasks of checks that are completed, to wake once no lock is held.
 #[derive(Debug, Default)]
@@ -345,7 +345,7 @@ impl Batch {
         let mut wakers = Wakers::default();
         let mut state = self.state();
         let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
-        *sent_at = policies.iter().find_map(|policy| policy.policy.denials.sent_now());
+        *sent_at = policies.first().map(|policy| policy.policy.states.sent_now());
         let mut costs: SmallVec<[Runs<'_>; 1]> = SmallVec::new();
         costs.resize_with(groups.len(), Runs::default);
         for check in checks.iter_mut().filter(|check| check.is_pending()) {
@@ -399,8 +399,7 @@ impl Batch {
     }
 
     /// Replays the checks of the groups whose state is known, and completes those that are pending
-    /// with the verdict that the script reached. Each group is completed once. Denials are reported
-    /// once for each group.
+    /// with the verdict that the script reached. Each group is completed once, and its state reported once.
     ///
     /// Returns what checks have reserved whose callers are gone by now.
     pub(super) fn complete(
@@ -446,21 +445,9 @@ impl Batch {
         if let Some(local) = policies.first().and_then(|policy| policy.policy.local.as_ref()) {
             local.local().add_demand(decided);
         }
-        let sent_at = *sent_at;
-        let mut denials = Vec::new();
-        for replay in replays.iter().flatten().flatten() {
-            replay.report();
-            if let Some(sent_at) = sent_at
-                && replay.is_denial(sent_at)
-            {
-                denials.push(replay.denial(sent_at));
-            }
-        }
-        drop(replays);
-        drop(state);
-        // Before the callers are woken, so that their next checks find them.
-        for Denied { policy, key, state, now, sent_at } in denials {
-            policy.denials.report(&key, state, now, sent_at);
+        // Before the callers are woken, so that their next checks find the denials.
+        if let Some(sent_at) = *sent_at {
+            replays.iter().flatten().flatten().for_each(|replay| replay.report(sent_at));
         }
         (wakers, abandoned)
     }
@@ -590,15 +577,6 @@ struct Replay<'a> {
     is_adjusted: bool,
 }
 
-/// A key that has no permits for a check, and the state in which the checks left it.
-struct Denied {
-    policy: Arc<RedisPolicy>,
-    key: Key,
-    state: algorithm::State,
-    now: u64,
-    sent_at: SentAt,
-}
-
 impl<'a> Replay<'a> {
     fn new(policy: &'a Arc<RedisPolicy>, key: &'a Key, slot: u16, found: Found) -> Self {
         let standing = found.standing(&policy.limits).unwrap_or_else(|| {
@@ -615,40 +593,37 @@ impl<'a> Replay<'a> {
         verdict
     }
 
-    /// Reports the standing of the key, for decisions while the server fails. A key that has used
-    /// little starts from nothing then.
-    fn report(&self) {
+    /// Reports the state in which the checks left the key, if it may be needed without a call: a denial, or
+    /// a level above which decisions start that are made while the server fails.
+    fn report(&self, sent_at: SentAt) {
         let Self { policy, key, standing, now, .. } = self;
-        let Some(local) = policy.local.as_ref().filter(|local| local.local().is_used()) else {
+        let (limits, states) = (&policy.limits, &policy.states);
+        let denied_by = if self.has_denied { None } else { states.denied_by(key) };
+        if denied_by.is_some_and(|later| later.time > sent_at.time) {
             return;
-        };
-        let mut used = policy.limits.used(standing);
-        if used.any(|(used, limit)| used.saturating_mul(MATTERS) > limit) {
-            local.report(key, policy.limits.state(standing, None, *now), *now);
-        } else if self.is_adjusted {
-            local.forget(key);
+        }
+        // A cached denial would not know what the checks have taken since. So it is replaced, or removed if
+        // there are permits left.
+        let is_denial = self.has_denied && states.has_denial_cache()
+            || denied_by.is_some() && !limits.peek(standing).is_allowed();
+        if is_denial || self.has_used_much() {
+            states.insert(key, limits.state(standing, None, *now), *now, sent_at, is_denial);
+        } else if denied_by.is_some() || self.is_adjusted {
+            states.remove(key, sent_at);
         }
     }
 
-    /// Returns true if the standing is worth caching as a denial. A cached one would not know what the
-    /// checks have taken since, so it is replaced, or discarded if there are permits left.
-    fn is_denial(&self, sent_at: SentAt) -> bool {
-        let Self { policy, key, standing, .. } = self;
-        if self.has_denied || !policy.denials.contains(key) {
-            return self.has_denied;
-        }
-        let is_used_up = !policy.limits.peek(standing).is_allowed();
-        if !is_used_up {
-            policy.denials.discard(key, sent_at);
-        }
-        is_used_up
-    }
-
-    fn denial(&self, sent_at: SentAt) -> Denied {
-        let Self { policy, key, standing, now, .. } = self;
-        let (policy, key, now) = (Arc::clone(policy), Key::clone(key), *now);
-        let state = policy.limits.state(standing, None, now);
-        Denied { policy, key, state, now, sent_at }
+    /// Returns true if a decision that is made while the server fails has to start from what the key has
+    /// used. To keep the states of all keys would cost every check, and what others have used is within the
+    /// bound of such a failure in any case.
+    fn has_used_much(&self) -> bool {
+        let Self { policy, standing, .. } = self;
+        let is_local = policy.local.as_ref().is_some_and(|local| local.local().is_used());
+        is_local
+            && policy
+                .limits
+                .used(standing)
+                .any(|(used, limit)| used.saturating_mul(MUCH_USED) > limit)
     }
 }
 

@@ -214,7 +214,7 @@ impl NodeQueue {
     pub(super) fn give_back(self: &Arc<Self>, abandoned: Abandoned) {
         let Abandoned { policy, key, slot, place } = abandoned;
         // Others may proceed earlier than a cached denial says.
-        policy.denials.reset(&key);
+        policy.states.end_denials(&key);
         let leave = Op::Leave(Box::new(place));
         if let Ok(Enqueued { call: Some(call), .. }) =
             self.enqueue(&policy, &key, slot, &leave, Waker::noop())

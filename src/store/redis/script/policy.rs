@@ -12,7 +12,7 @@ use crate::ConfigError;
 use crate::algorithm::{Limits, TokenBucket};
 use crate::metrics::PolicyMetrics;
 use crate::store::local::{Local, LocalPolicy};
-use crate::store::{PolicySpec, RevisionDenials};
+use crate::store::{PolicySpec, RevisionStates};
 
 #[derive(Debug)]
 pub(crate) struct RedisPolicy {
@@ -24,7 +24,7 @@ pub(crate) struct RedisPolicy {
     pub(crate) params: Params,
     /// Makes comparisons short.
     hash: u64,
-    pub(crate) denials: Arc<RevisionDenials>,
+    pub(crate) states: Arc<RevisionStates>,
     pub(crate) metrics: PolicyMetrics,
     /// Not of probes.
     pub(crate) local: Option<LocalPolicy>,
@@ -44,9 +44,9 @@ impl RedisPolicy {
             scripts,
             hash: BuildHasherDefault::<DefaultHasher>::default().hash_one(&params),
             params,
-            denials: spec.denials.clone(),
+            states: spec.states.clone(),
             metrics: spec.metrics.clone(),
-            local: Some(local.policy(&spec.name, &spec.limits)),
+            local: Some(local.policy(&spec.name, &spec.limits, spec.states.clone())),
         })
     }
 
@@ -62,7 +62,7 @@ impl RedisPolicy {
             scripts,
             hash: 0,
             params,
-            denials: self.denials.clone(),
+            states: self.states.clone(),
             metrics: self.metrics.clone(),
             local: None,
         }
@@ -89,18 +89,19 @@ impl RedisPolicy {
     }
 
     pub(crate) fn of_limits(name: &str, limits: Limits, timeout: Duration) -> Arc<Self> {
-        let denials = RevisionDenials::new(Arc::default(), RevisionId(0)).into();
+        let id = RevisionId { policy: 0, number: 0 };
+        let states = RevisionStates::new(Arc::default(), id).into();
         let metrics = PolicyMetrics::new(name);
-        let spec = PolicySpec { name: name.into(), limits, timeout, denials, metrics };
+        let spec = PolicySpec { name: name.into(), limits, timeout, states, metrics };
         let local = Local::new(std::num::NonZeroUsize::MIN, 1).into();
         Self::new(&spec, "tests", &local).unwrap().into()
     }
 
     /// Of another limiter, which shares the buckets.
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Arc<Self> {
-        let Self { limits, denials, metrics, .. } = self;
-        let (limits, denials, metrics) = (limits.clone(), denials.clone(), metrics.clone());
-        let spec = PolicySpec { name: "policy".into(), limits, timeout, denials, metrics };
+        let Self { limits, states, metrics, .. } = self;
+        let (limits, states, metrics) = (limits.clone(), states.clone(), metrics.clone());
+        let spec = PolicySpec { name: "policy".into(), limits, timeout, states, metrics };
         let local = self.local.as_ref().unwrap().local();
         Self::new(&spec, "tests", local).unwrap().into()
     }

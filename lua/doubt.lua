@@ -29,7 +29,7 @@ if doubted and doubted[@] and found ~= '-' then
   local empty = now + (level@ - capacity@ - rest) / (1 SCALE)
   level@ = math.min(level@ + doubted[@], MAX_TICKS)
   local last = now + math.ceil(level@ / (1 SCALE))
-  more = more or { id = LONE, count = 0, heads = '', cells = '', till = 0 }
+  --@ more
   more.count, more.till = more.count + 1, math.max(more.till, last)
   more.heads = more.heads .. struct.pack('>I4BBI2', more.id or id@, 6, 0, 24)
   -- Early in 1970 there is no such time.

@@ -1,5 +1,10 @@
 -- Reads and writes the values of keys that revisions of the policy with other quotas use, or with
 -- other numbers. Entries of other quotas are kept until their time is over.
+--
+-- A token bucket that is the only quota of its policy is stored without its identity: in the short form,
+-- or with identity 0. It gets the identity of its owner, the first token bucket of the same rate or, if
+-- there is none, the first token bucket of the reader. If the owner has an entry already, nobody reads the
+-- other. A reader without a token bucket keeps it as it is.
 
 --@ other
 local pack, read = struct.pack, struct.unpack
@@ -47,11 +52,12 @@ for n = #entries, 1, -1 do
   entry.id = entry.id * 256 + entry.tag
   by_id[entry.id] = entry
 end
-local heir, is_like
-  --@ heir@
+local owner, has_rate
+  --@ owner@
+if owner and not by_id[owner] then by_id[owner] = by_id[1] end
   --@ entry@
 if found ~= '-' then
-  more = { count = 0, heads = '', cells = '', till = 0 }
+  --@ more
   local has_identities = false
   for _, entry in ipairs(entries) do
     local last = #entry.cells >= 8 and read('>d', entry.cells) or 0
@@ -65,7 +71,7 @@ if found ~= '-' then
       more.heads, more.cells = more.heads .. entry.head, more.cells .. entry.cells
     end
   end
-  if not has_identities and more.count == 0 then more = nil end
+  if has_identities or more.count > 0 then more.id = nil else more = nil end
 end
 --@ rewind
 -- A time that no script has written must not become that of the other keys.
@@ -74,20 +80,15 @@ if not (written >= 0 and written % 1 == 0 and written <= 2 * MAX_TICKS) then
 elseif written > now then
   back, now = written - now, written
 end
---@ heir@
--- An entry of identity 0 is a token bucket that was the only quota of its policy, which is not known by
--- name. It belongs to the first token bucket of the same rate, or to the first of all.
-if TAG == 1 and by_id[1] and not is_like then
-  is_like = QUOTAS == 1 or by_id[1].numbers == pack('>dd', permit@, scale@)
-  heir = is_like and @ or heir or @
-end
+--@ more
+-- The entries of other quotas, and the identity that is written for a token bucket if it is not its own.
+more = more or { id = UNNAMED, count = 0, heads = '', cells = '', till = 0 }
 --@ entry@
 -- Entries are found by identity and algorithm, so that a revision with another algorithm keeps its own.
 do
   --@ id@
-  local entry = by_id[id@ * 256 + TAG] or heir == @ and by_id[1]
+  local entry = by_id[id@ * 256 + TAG]
   mine[id@ * 256 + TAG] = true
-  if TAG == 1 then mine[1], mine[6], mine[id@ * 256 + 6] = true, true, true end
   if entry then
     local numbers, cells = entry.numbers, entry.cells
     --@ adopt@

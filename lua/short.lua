@@ -34,7 +34,7 @@ level = (own or not value) and level1
 local id1 = tonumber(sub(arguments[1], 1, 8), 16)
 --@ save
 if more or level1 > capacity1 then
-  more = more or { id = 0, count = 0, heads = '', cells = '', till = 0 }
+  --@ more
   local pack = struct.pack
   local header = '\1\1\0' .. pack('>I4BBI2dd', 0, 1, 16, 8, permit1, 1)
   local granule, cell_format = 1000000, CELL_FORMAT

@@ -34,6 +34,16 @@ if not (ticks@ >= 0 and ticks@ < scale@) then found = '-' end
 --@ store@
 ticks@ = level@ % scale@
 full@ = now + (level@ - ticks@) / scale@
+--@ owner@
+do
+  --@ id@
+  -- Without an identity, and when the bucket of either was empty: see doubt.lua.
+  mine[1], mine[6], mine[id@ * 256 + 6] = true, true, true
+  if by_id[1] and not has_rate then
+    has_rate = by_id[1].numbers == RATE
+    if has_rate or not owner then owner = id@ * 256 + 1 end
+  end
+end
 --@ adopt@
 -- Used permits stay used: the debt is the same number of permits at the own rate, rounded up to a
 -- tick.

@@ -64,11 +64,7 @@ fn a_state_lasts_until_it_means_nothing_any_more() {
         (segments(7, &[0, 2, 5]), 9_000),
     ] {
         assert_eq!(state.until(), until, "{state:?}");
-        let quota = QuotaId::of("q");
-        let entries = [Entry { quota, state: window(1, 5) }, Entry { quota, state }];
-        assert_eq!(State::Several(entries.into()).until(), until.max(5));
     }
-    assert_eq!(State::Lone(Rate::FASTEST.debt(9).state(NOW)).until(), NOW + 9);
 }
 
 /// Of a quota of each kind with the largest numbers.
@@ -101,14 +97,14 @@ fn a_debt_of_ten_capacities_fits_into_any_quota() {
         ),
     ] {
         let limits = limits(&[("q", quota)]);
-        let mut standing = limits.standing(None, NOW);
+        let mut standing = limits.standing(&[], NOW);
         assert!(limits.check(&mut standing, &quota.capacity()).is_allowed());
         for _ in 0..10 {
             let verdict = limits.adjust(&mut standing, &limits.debit(&quota.capacity()));
             assert_eq!(verdict.forgiven(), 0, "{quota}");
         }
-        let state = limits.state(&standing, None, NOW);
-        let used = limits.used(&limits.standing(Some(&state), NOW)).next().unwrap().0;
+        let state = limits.entries(&standing, &[], NOW);
+        let used = limits.used(&limits.standing(&state, NOW)).next().unwrap().0;
         assert_eq!(used, 11 * quota.capacity(), "{quota}");
         let error = Limit::new("q", &larger, NOW).unwrap_err().to_string();
         assert!(error.contains("use ") || error.contains("at most"), "{error}");
@@ -164,11 +160,11 @@ fn responses_name_the_window_of_each_quota() {
 /// As [`Algorithm::is_own`], of a level that the first quota has charged.
 fn is_own(charged: Quota, other: Quota) -> bool {
     let of = |quota| limits(&[("q", quota)]);
-    let mut standing = of(charged).standing(None, NOW);
+    let mut standing = of(charged).standing(&[], NOW);
     assert!(of(charged).check(&mut standing, &1).is_allowed());
-    let state = of(charged).state(&standing, None, NOW);
+    let state = of(charged).entries(&standing, &[], NOW);
     let limits = of(other);
-    limits.is_own(&limits.standing(Some(&state), NOW))
+    limits.is_own(&limits.standing(&state, NOW))
 }
 
 /// The denial cache trusts a level of its own numbers longer.
@@ -192,9 +188,9 @@ fn a_level_is_own_if_it_falls_as_one_of_the_same_numbers() {
     ));
     assert!(is_own(second.fixed_window(), minute.fixed_window()), "a window ends when it ends");
     let two = limits(&[("a", second), ("b", second)]);
-    let mut standing = two.standing(None, NOW);
+    let mut standing = two.standing(&[], NOW);
     assert!(two.is_own(&standing));
-    standing = limits(&[("a", second), ("b", minute)]).standing(None, NOW);
+    standing = limits(&[("a", second), ("b", minute)]).standing(&[], NOW);
     assert!(!two.is_own(&standing));
 }
 
@@ -218,13 +214,13 @@ fn queued(cost: u64, wait: u64) -> Queued {
 #[test]
 fn a_bucket_that_lends_has_no_queue() {
     let limits = limits(&[("q", Quota::per_second(1).burst(2).borrow_up_to(4))]);
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     assert!(limits.check(&mut standing, &5).is_allowed());
     let verdict = limits.enqueue(&mut standing.clone(), &queued(1, 60 * SECOND), NOW);
     assert!(!verdict.is_allowed());
     // Until nothing is owed, and one permit is there.
     assert_eq!(verdict.numbers.retry_after, 4 * SECOND);
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     let verdict = limits.enqueue(&mut standing, &queued(5, 60 * SECOND), NOW);
     assert!(verdict.is_allowed() && verdict.waiting().is_none(), "it proceeds at once");
 }
@@ -233,7 +229,7 @@ fn a_bucket_that_lends_has_no_queue() {
 fn a_check_that_charges_nothing_takes_no_place_in_a_queue() {
     let queue = Quota::per_second(1).queue(Duration::from_secs(9));
     let limits = limits(&[("a", queue), ("b", queue)]);
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     for _ in 0..2 {
         let _ = limits.enqueue(&mut standing, &queued(1, 0), NOW);
     }
@@ -245,7 +241,7 @@ fn a_check_that_charges_nothing_takes_no_place_in_a_queue() {
     assert!(place.ends[1] > NOW && place.credit.of(1) < 0);
     assert_eq!(verdict.waiting().unwrap().wait, 2 * SECOND);
     // At once: nobody waits.
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     assert!(limits.enqueue(&mut standing, &queued(1, 0), NOW).waiting().is_none());
 }
 
@@ -276,7 +272,7 @@ fn a_check_that_leaves_late_gets_back_what_is_not_available_again() {
 fn a_denial_says_how_long_to_wait_for_each_quota() {
     let (small, large) = (Quota::per_second(1).burst(2), Quota::per_second(1).burst(9));
     let limits = limits(&[("small", small), ("large", large)]);
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     assert!(limits.check(&mut standing, &1).is_allowed());
     let waits = |cost: &Costs| {
         let charge = limits.charge(cost).unwrap();
@@ -300,7 +296,7 @@ fn a_quota_that_did_not_deny_has_no_wait() {
     let limits = limits(&[("small", small), ("large", large)]);
     for may_wait in [true, false] {
         let waits = |charged: &Costs, cost: &Costs| {
-            let mut standing = limits.standing(None, NOW);
+            let mut standing = limits.standing(&[], NOW);
             let _ = limits.adjust(&mut standing, &limits.debit(&limits.charge(charged).unwrap()));
             let charge = limits.charge(cost).unwrap();
             let op = Queued { charge, patience: Patience(0), may_wait };
@@ -317,7 +313,7 @@ fn a_quota_that_did_not_deny_has_no_wait() {
 #[test]
 fn a_check_that_may_not_wait_is_told_when_it_could_proceed_at_once() {
     let limits = limits(&[("q", Quota::per_second(1).burst(2))]);
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     assert!(limits.check(&mut standing, &2).is_allowed());
     let denied = |cost, may_wait| {
         let op = Queued { charge: Charge::Same(cost), patience: Patience(SECOND), may_wait };
@@ -329,7 +325,7 @@ fn a_check_that_may_not_wait_is_told_when_it_could_proceed_at_once() {
     assert_eq!(denied(2, false).retry_after, 2 * SECOND);
     // It could only wait for these. The bucket being full is the first chance.
     assert_eq!(denied(3, false).retry_after, 2 * SECOND);
-    let full = limits.standing(None, NOW);
+    let full = limits.standing(&[], NOW);
     let op = Queued { charge: Charge::Same(3), patience: Patience(SECOND), may_wait: false };
     assert_eq!(limits.check(&mut full.clone(), &op).numbers.retry_after, 1);
 }
@@ -369,7 +365,7 @@ fn a_part_of_a_bucket_refills_as_slowly_as_it_is_small() {
         (Quota::new(1, Duration::from_micros(1)).burst(MAX_TICKS / ROOM), 3_000),
     ] {
         let third = limits(&[("q", quota)]).divided(&|permits| permits / 3).unwrap();
-        let mut standing = third.standing(None, NOW);
+        let mut standing = third.standing(&[], NOW);
         assert!(third.check(&mut standing, &(quota.capacity() / 3)).is_allowed());
         let verdict = third.check(&mut standing, &1);
         let nanos = 1_000 * verdict.numbers.retry_after;
@@ -382,10 +378,10 @@ fn a_part_of_a_bucket_refills_as_slowly_as_it_is_small() {
 fn a_part_of_a_bucket_repays_a_debt_with_all_permits_of_its_refill() {
     let quota = Quota::per_minute(30).burst(9).interval_refill();
     let third = limits(&[("q", quota)]).divided(&|permits| permits / 3).unwrap();
-    let mut standing = third.standing(None, NOW);
+    let mut standing = third.standing(&[], NOW);
     let _ = third.adjust(&mut standing, &third.debit(&12));
-    let state = third.state(&standing, None, NOW);
-    let after = third.peek(&third.standing(Some(&state), NOW + 60_000_000));
+    let state = third.entries(&standing, &[], NOW);
+    let after = third.peek(&third.standing(&state, NOW + 60_000_000));
     assert_eq!(after.numbers.remaining, 1);
 }
 
@@ -399,11 +395,11 @@ fn a_part_of_a_bucket_lends_a_part() {
 #[test]
 fn a_window_that_was_given_back_needs_no_key() {
     let limits = limits(&[("q", Quota::per_hour(3).fixed_window())]);
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     assert!(limits.check(&mut standing, &1).is_allowed());
-    assert!(limits.state(&standing, None, NOW).until() > NOW);
+    assert!(limits.entries(&standing, &[], NOW)[0].state.until() > NOW);
     let _ = limits.adjust(&mut standing, &limits.credit(&Charge::Same(1)));
-    assert_eq!(limits.state(&standing, None, NOW).until(), 0);
+    assert_eq!(limits.entries(&standing, &[], NOW)[0].state.until(), 0);
 }
 
 /// A tick that is a fraction of a microsecond makes times round up.
@@ -465,10 +461,10 @@ fn a_check_that_charges_nothing_leaves_the_rate() {
     let (fast, slow) = (Quota::per_second(10), Quota::per_second(1).burst(10));
     for others in [vec![], vec![("other", fast)]] {
         let with = |quota| limits(&[vec![("q", quota)], others.clone()].concat());
-        let mut standing = with(slow).standing(None, NOW);
+        let mut standing = with(slow).standing(&[], NOW);
         assert!(with(slow).check(&mut standing, &10).is_allowed());
-        let state = with(slow).state(&standing, None, NOW);
-        let mut found = with(fast).standing(Some(&state), NOW);
+        let state = with(slow).entries(&standing, &[], NOW);
+        let mut found = with(fast).standing(&state, NOW);
         let verdict = with(fast).check(&mut found, &0);
         assert!(verdict.is_allowed());
         let numbers = verdict.several.map_or(verdict.numbers, |several| several.numbers[0]);
@@ -528,7 +524,7 @@ fn at_most_one_permit_of_a_cost_is_a_cost_like_it() {
 fn limits_know_their_quotas() {
     let (bucket, window) = (Quota::per_second(1), Quota::per_second(1).fixed_window());
     let queue = bucket.queue(Duration::from_secs(1));
-    for (quotas, len, is_lone_bucket, has_queue) in [
+    for (quotas, len, is_only_bucket, has_queue) in [
         (&[("a", bucket)][..], 1, true, false),
         (&[("a", queue)], 1, true, true),
         (&[("a", window)], 1, false, false),
@@ -536,7 +532,8 @@ fn limits_know_their_quotas() {
         (&[("a", bucket), ("b", queue), ("c", window)], 3, false, true),
     ] {
         let limits = limits(quotas);
-        assert_eq!((limits.len(), limits.is_lone_bucket()), (len, is_lone_bucket), "{quotas:?}");
+        assert_eq!(limits.len(), len, "{quotas:?}");
+        assert_eq!(limits.only_bucket().is_some(), is_only_bucket, "{quotas:?}");
         assert_eq!(limits.has_queue(), has_queue, "{quotas:?}");
     }
 }

@@ -200,11 +200,7 @@ impl Limit {
         cost.saturating_sub(room)
     }
 
-    pub(crate) fn is_bucket(&self) -> bool {
-        matches!(self, Self::TokenBucket(_))
-    }
-
-    /// Of a token bucket.
+    /// The rate of a token bucket.
     pub(crate) fn rate(&self) -> Option<Rate> {
         match self {
             Self::TokenBucket(bucket) => Some(bucket.rate()),
@@ -232,16 +228,6 @@ impl Limit {
             (Self::TokenBucket(bucket), Level::TokenBucket(debt)) if !bucket.borrows() => {
                 Some((TokenBucket::time_to(debt, bucket.limit()), debt.full_at(now).micros))
             }
-            _ => None,
-        }
-    }
-}
-
-impl Level {
-    /// The state, if this is a token bucket.
-    pub(crate) fn lone(&self, now: u64) -> Option<BucketState> {
-        match self {
-            Self::TokenBucket(debt) => Some(debt.state(now)),
             _ => None,
         }
     }

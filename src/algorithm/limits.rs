@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Algorithm;
 use super::limit::{Level, Limit};
+use super::rate::BucketState;
 #[cfg(test)]
 use super::rate::Debt;
 #[cfg(feature = "redis")]
 use super::rate::FullAt;
-use super::rate::Rate;
-use super::state::{Entry, QuotaId, State};
+use super::state::{QuotaEntry, QuotaId};
 use super::token_bucket::TokenBucket;
 use crate::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued};
 use crate::costs::Special;
@@ -51,7 +50,7 @@ impl Limits {
         let mut quotas = SmallVec::<[Named; 1]>::new();
         for (name, quota) in policy.quotas() {
             let id = QuotaId::of(name);
-            if id == QuotaId::LONE || quotas.iter().any(|other| other.id == id) {
+            if quotas.iter().any(|other| other.id == id) {
                 return Err(ConfigError::new(format!(
                     "quota `{name}` of policy `{}`: another has the same name, or one with the same \
                      hash: choose another name",
@@ -76,8 +75,9 @@ impl Limits {
     /// Of a single bucket without a queue.
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
-        let (id, limit) = (QuotaId::LONE, Limit::TokenBucket(bucket));
-        Self::of([Named::new(id, limit, None)].into(), [limit.info("q")].into())
+        let limit = Limit::TokenBucket(bucket);
+        let quotas = [Named::new(QuotaId::of("q"), limit, None)].into();
+        Self::of(quotas, [limit.info("q")].into())
     }
 
     /// The parts of an instance if a fleet divides the limits. `None` if a quota has none for it.
@@ -163,22 +163,6 @@ impl Limits {
         quotas.map(of).collect()
     }
 
-    /// The permits of each quota, if those of another revision's quotas were taken. As in a state, a lone
-    /// token bucket has no name.
-    #[cfg(feature = "redis")]
-    pub(crate) fn taken_by(&self, other: &Self, permits: &[u64]) -> SmallVec<[u64; 1]> {
-        let heir = other.lone_bucket().and_then(|bucket| self.heir_of(bucket.rate()));
-        let quotas = self.quotas.iter().enumerate();
-        let of = |(index, own): (usize, &Named)| {
-            let index = match heir {
-                Some(heir) => (index == heir).then_some(0),
-                None => other.quotas.iter().position(|quota| quota.id == own.id),
-            };
-            index.and_then(|index| permits.get(index)).copied().unwrap_or(0)
-        };
-        quotas.map(of).collect()
-    }
-
     /// What a check gives back that leaves its place now: `left` and `delay` as for
     /// [`settle`](Self::settle). The end of a bucket tells whether others have taken permits since. If it
     /// is full by now, the permits are there again, and nobody queues behind the check.
@@ -208,54 +192,39 @@ impl Limits {
         self.quotas.len()
     }
 
-    /// Whether a token bucket is the only quota.
-    #[cfg(feature = "redis")]
-    pub(crate) fn is_lone_bucket(&self) -> bool {
-        matches!(&*self.quotas, [quota] if quota.limit.is_bucket())
+    /// The token bucket that is the only quota of its policy. `None` for any other policy.
+    #[inline]
+    pub(crate) fn only_bucket(&self) -> Option<&TokenBucket> {
+        match &*self.quotas {
+            [Named { limit: Limit::TokenBucket(bucket), .. }] => Some(bucket),
+            _ => None,
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (QuotaId, &Limit)> {
         self.quotas.iter().map(|quota| (quota.id, &quota.limit))
     }
 
-    /// The levels at `now` (microseconds) of a key in this state. `None` if nothing is stored.
-    pub(crate) fn standing(&self, state: Option<&State>, now: u64) -> Standing {
-        let level = |index, Named { id, limit, .. }: &Named| {
-            let is_heir = |state: &State| self.heir(state) == Some(index);
-            let state = state.and_then(|state| state.find(*id, limit, is_heir));
-            limit.level(state.map(|entry| entry.state), now)
+    /// The levels at `now` (microseconds) of a key of which a store has these entries.
+    pub(crate) fn standing(&self, entries: &[QuotaEntry], now: u64) -> Standing {
+        let level = |Named { id, limit, .. }: &Named| {
+            let is_own = |entry: &&QuotaEntry| entry.quota == *id && limit.reads(&entry.state);
+            let entry = entries.iter().find(is_own);
+            limit.level(entry.map(|entry| entry.state.clone()), now)
         };
         Standing(match &*self.quotas {
             // Without the loop, which costs more than the rest.
-            [quota] => SmallVec::from_buf([level(0, quota)]),
-            quotas => quotas.iter().enumerate().map(|(index, quota)| level(index, quota)).collect(),
+            [quota] => SmallVec::from_buf([level(quota)]),
+            quotas => quotas.iter().map(level).collect(),
         })
     }
 
-    /// The quota to which the state of a lone token bucket belongs, whose name is not known: the first
-    /// token bucket with the same rate, or the first of all.
-    #[inline]
-    fn heir(&self, state: &State) -> Option<usize> {
-        if let [quota] = &*self.quotas {
-            return quota.limit.is_bucket().then_some(0);
-        }
-        self.heir_of(state.lone_rate()?)
-    }
-
-    fn heir_of(&self, lone: Rate) -> Option<usize> {
-        let quotas = self.quotas.iter().enumerate();
-        let rates = quotas.filter_map(|(index, quota)| Some((index, quota.limit.rate()?)));
-        let same = rates.clone().find(|(_, rate)| *rate == lone);
-        same.or_else(|| rates.clone().next()).map(|(index, _)| index)
-    }
-
-    /// The same for a level in ticks. `None` if the policy is not a single token bucket whose ticks are
-    /// microseconds.
+    /// The levels of a policy whose only quota is a token bucket, from a level in ticks that are
+    /// microseconds. `None` for any other policy.
     #[cfg(feature = "redis")]
-    pub(crate) fn lone_standing(&self, ticks: u64) -> Option<Standing> {
-        let rate = self.lone_bucket().map(TokenBucket::rate).filter(|rate| rate.scale() == 1)?;
-        let level = Level::TokenBucket(rate.debt(ticks));
-        Some(Standing(SmallVec::from_buf([level])))
+    pub(crate) fn standing_of_bucket(&self, ticks: u64) -> Option<Standing> {
+        let rate = self.only_bucket().map(TokenBucket::rate).filter(|rate| rate.scale() == 1)?;
+        Some(Standing(SmallVec::from_buf([Level::TokenBucket(rate.debt(ticks))])))
     }
 
     /// The levels of a key of which all permits are taken.
@@ -263,52 +232,32 @@ impl Limits {
         Standing(self.quotas.iter().map(|quota| quota.limit.empty(now)).collect())
     }
 
-    /// What to store after a check. Quotas that only another revision of the policy has stay as they
-    /// were found, until they are full.
-    pub(crate) fn state(&self, standing: &Standing, found: Option<&State>, now: u64) -> State {
-        let is_live = |entry: &Entry| entry.until() > now;
-        let has_identity = |entry: &Entry| entry.quota != QuotaId::LONE && is_live(entry);
-        let has_identities =
-            matches!(found, Some(State::Several(entries)) if entries.iter().any(has_identity));
-        // If the state has identities, it keeps them: the other quotas may be unused at the moment.
-        if let [level] = &*standing.0
-            && !has_identities
-            && let Some(state) = level.lone(now)
-        {
-            return State::Lone(state);
-        }
-        let is_own = |entry: &Entry| {
-            self.quotas.iter().any(|quota| {
-                let is_lone = entry.quota == QuotaId::LONE && quota.limit.is_bucket();
-                (is_lone || entry.quota == quota.id) && quota.limit.reads(&entry.state)
-            })
-        };
-        let others = found.into_iter().flat_map(State::entries);
-        let others = others.filter(|entry| !is_own(entry) && is_live(entry));
+    /// The entries to store after a check. Entries of quotas that only another revision of the policy has
+    /// stay as they were found, until their time is over.
+    pub(crate) fn entries(
+        &self,
+        standing: &Standing,
+        found: &[QuotaEntry],
+        now: u64,
+    ) -> Box<[QuotaEntry]> {
         let own = self.quotas.iter().zip(&standing.0);
-        let own = own.map(|(quota, level)| Entry { quota: quota.id, state: level.state(now) });
-        State::Several(own.chain(others).collect())
+        let own = own.map(|(quota, level)| QuotaEntry { quota: quota.id, state: level.state(now) });
+        let is_own = |entry: &QuotaEntry| {
+            let mut quotas = self.quotas.iter();
+            quotas.any(|quota| quota.id == entry.quota && quota.limit.reads(&entry.state))
+        };
+        let is_kept = |entry: &&QuotaEntry| !is_own(entry) && entry.state.until() > now;
+        own.chain(found.iter().filter(is_kept).cloned()).collect()
     }
 
-    /// Lowers the levels of the buckets that read these entries of a state to what is possible if they were
-    /// empty at these times.
+    /// Lowers the level of a token bucket to what is possible if it was empty at this time, or will be.
     #[cfg(feature = "redis")]
-    pub(crate) fn cap(
-        &self,
-        standing: &mut Standing,
-        state: &State,
-        empty_at: &[(QuotaId, Option<FullAt>)],
-        now: u64,
-    ) {
-        for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
-            if let (Limit::TokenBucket(bucket), Level::TokenBucket(debt)) = (&quota.limit, level) {
-                let is_heir = |state: &State| self.heir(state) == Some(index);
-                let Some(entry) = state.find(quota.id, &quota.limit, is_heir) else { continue };
-                // The first, as in the script.
-                let mut times = empty_at.iter().filter(|(id, _)| *id == entry.quota);
-                if let Some((_, Some(empty_at))) = times.next() {
-                    bucket.cap(debt, *empty_at, now);
-                }
+    pub(crate) fn cap(&self, standing: &mut Standing, id: QuotaId, empty_at: FullAt, now: u64) {
+        for (quota, level) in self.quotas.iter().zip(&mut standing.0) {
+            if let (Limit::TokenBucket(bucket), Level::TokenBucket(debt)) = (&quota.limit, level)
+                && quota.id == id
+            {
+                bucket.cap(debt, empty_at, now);
             }
         }
     }
@@ -349,59 +298,27 @@ impl Limits {
         if cost.most() <= self.least_capacity {
             return None;
         }
-        self.exceeds_capacity(cost).then(|| self.check(&mut self.standing(None, 0), cost))
+        self.exceeds_capacity(cost).then(|| self.check(&mut self.standing(&[], 0), cost))
     }
 
-    /// Decides a check of a key of which only a lone token bucket is stored, and charges it. `None`
-    /// for any other policy or state. Nearly all checks are of this kind, and without the loops and
-    /// the moves one in memory takes a fifth fewer instructions.
-    #[inline]
-    pub(crate) fn check_lone(&self, state: &mut State, cost: u64, now: u64) -> Option<Verdict> {
-        let (bucket, State::Lone(state)) = (self.lone_bucket()?, state) else { return None };
-        let mut debt = bucket.level(Some(*state), now);
-        let verdict = bucket.decide(&mut debt, &cost);
-        if verdict.is_allowed() && cost > 0 {
-            *state = debt.state(now);
-        }
-        Some(verdict)
-    }
-
-    #[inline]
-    fn lone_bucket(&self) -> Option<&TokenBucket> {
-        match &*self.quotas {
-            [Named { limit: Limit::TokenBucket(bucket), .. }] => Some(bucket),
-            _ => None,
-        }
-    }
-
-    /// The verdict at the earliest of these times on a check of a key that a check has left in this
-    /// state, if it is denied at the latest too, whatever other checks do meanwhile.
-    #[inline]
+    /// The verdict at the earliest of these times on a check of a key that a check has left with these
+    /// entries, if it is denied at the latest too, whatever other checks do meanwhile.
     pub(crate) fn denial(
         &self,
-        state: &State,
+        entries: &[QuotaEntry],
         cost: &impl Cost,
         times: RangeInclusive<u64>,
     ) -> Option<Verdict> {
-        // A smaller check that is allowed sets a bucket to this revision's rate, which may be faster.
-        // Until there is a permit, none is.
-        if let (Some(bucket), State::Lone(state)) = (self.lone_bucket(), state) {
-            let latest = bucket.level(Some(*state), *times.end());
-            let is_allowed = match bucket.is_own(&latest) {
-                true => bucket.allows(&latest, cost),
-                false => bucket.allows(&latest, &AtMostOne(cost)),
-            };
-            return (!is_allowed)
-                .then(|| bucket.deny(&bucket.level(Some(*state), *times.start()), cost));
-        }
-        let latest = self.standing(Some(state), *times.end());
+        let latest = self.standing(entries, *times.end());
         let is_allowed = match self.is_own(&latest) {
             true => self.is_allowed(&latest, cost),
-            // Any check that is charged to another quota does so too.
+            // Any check that is charged to another quota sets a bucket to this revision's rate, which may be
+            // faster.
             false if self.len() > 1 => true,
+            // So does a smaller check that is allowed. Until there is a permit, none is.
             false => self.is_allowed(&latest, &AtMostOne(cost)),
         };
-        (!is_allowed).then(|| self.check(&mut self.standing(Some(state), *times.start()), cost))
+        (!is_allowed).then(|| self.check(&mut self.standing(entries, *times.start()), cost))
     }
 
     /// Decides a check, and charges its cost if it is allowed.
@@ -531,6 +448,16 @@ impl Limits {
     /// the policy has left.
     pub(crate) fn is_own(&self, standing: &Standing) -> bool {
         self.quotas.iter().zip(&standing.0).all(|(quota, level)| quota.limit.is_own(level))
+    }
+}
+
+impl Standing {
+    /// The state of the token bucket that is the only quota. `None` for any other policy.
+    pub(crate) fn only_bucket(&self, now: u64) -> Option<BucketState> {
+        match &*self.0 {
+            [Level::TokenBucket(debt)] => Some(debt.state(now)),
+            _ => None,
+        }
     }
 }
 

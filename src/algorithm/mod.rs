@@ -23,16 +23,14 @@ pub(crate) use fixed_window::{WindowState, Windows};
 #[cfg(feature = "redis")]
 pub(crate) use interval_refill::{IntervalState, Refills};
 pub(crate) use limit::Limit;
-#[cfg(feature = "redis")]
 pub(crate) use limit::QuotaState;
 pub(crate) use limits::{Limits, Standing};
+pub(crate) use rate::{BucketState, Rate};
 #[cfg(feature = "redis")]
-pub(crate) use rate::{BucketState, FullAt, MAX_TICKS, Rate};
+pub(crate) use rate::{FullAt, MAX_TICKS};
 #[cfg(feature = "redis")]
 pub(crate) use sliding_window::SegmentsState;
-pub(crate) use state::State;
-#[cfg(feature = "redis")]
-pub(crate) use state::{Entry, QuotaId};
+pub(crate) use state::{QuotaEntry, QuotaId};
 #[cfg(any(feature = "redis", test))]
 pub(crate) use token_bucket::TokenBucket;
 #[cfg(feature = "serde")]

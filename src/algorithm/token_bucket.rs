@@ -5,6 +5,7 @@
 //! different numbers can use a bucket at the same time: each reads how many permits are used, and
 //! writes that number at its own rate.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::Algorithm;
@@ -12,8 +13,9 @@ use super::Algorithm;
 use super::rate::FullAt;
 use super::rate::{BucketState, Debt, MAX_TICKS, ROOM, Rate};
 use crate::Quota;
-use crate::charge::{Left, Patience};
+use crate::charge::{AtMostOne, Cost, Left, Patience};
 use crate::quota::Kind;
+use crate::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
@@ -135,6 +137,38 @@ impl TokenBucket {
 
     pub(crate) fn is_queue(&self) -> bool {
         self.queue.is_some()
+    }
+
+    /// Decides a check of a policy whose only quota is this bucket, and charges its state in place. Nearly
+    /// all checks are of this kind, and without the loops and the moves of
+    /// [`Limits::check`](super::Limits::check) one in memory takes a fifth fewer instructions.
+    #[inline]
+    pub(crate) fn decide_in_place(&self, state: &mut BucketState, cost: u64, now: u64) -> Verdict {
+        let mut debt = self.level(Some(*state), now);
+        let verdict = self.decide(&mut debt, &cost);
+        if verdict.is_allowed() && cost > 0 {
+            *state = debt.state(now);
+        }
+        verdict
+    }
+
+    /// Returns the same as [`Limits::denial`](super::Limits::denial) of a policy whose only quota is this
+    /// bucket.
+    #[inline]
+    pub(crate) fn denial(
+        &self,
+        state: BucketState,
+        cost: &impl Cost,
+        times: RangeInclusive<u64>,
+    ) -> Option<Verdict> {
+        let latest = self.level(Some(state), *times.end());
+        let is_allowed = match self.is_own(&latest) {
+            true => self.allows(&latest, cost),
+            // A smaller check that is allowed sets the bucket to this revision's rate, which may be faster.
+            // Until there is a permit, none is.
+            false => self.allows(&latest, &AtMostOne(cost)),
+        };
+        (!is_allowed).then(|| self.deny(&self.level(Some(state), *times.start()), cost))
     }
 
     /// The highest debt in ticks at which a check finds its permits.

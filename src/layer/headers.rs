@@ -422,7 +422,7 @@ mod tests {
             .quota("daily", Quota::per_day(100))
             .quota("kb", Quota::per_hour(1).fixed_window());
         let limits = Limits::new(&policy, 0).unwrap();
-        let mut standing = limits.standing(None, 1 << 50);
+        let mut standing = limits.standing(&[], 1 << 50);
         let of_kb = |cost| limits.charge(&Costs::new(cost).with("kb", 0)).unwrap();
         let _ = limits.check(&mut standing, &of_kb(taken));
         let verdict = limits.check(&mut standing, &of_kb(then));

@@ -7,8 +7,8 @@ use arc_swap::ArcSwap;
 use super::fleet::{Plan, Share};
 use super::sealed::Open;
 use super::shards::PolicyIndex;
-use super::{MemoryStore, Op, Store};
-use crate::algorithm::{Limits, Place, Queued, State};
+use super::{KeyState, MemoryStore, Op, Store};
+use crate::algorithm::{Limits, Place, Queued};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Key};
 
@@ -120,7 +120,7 @@ pub(super) fn decide(
     limits: &Limits,
     share: &Share,
     (key, op): (&Key, &Op),
-    unknown: impl FnOnce(&Limits, u64) -> Option<State>,
+    unknown: impl FnOnce(&Limits, u64) -> Option<KeyState>,
 ) -> Verdict {
     let now = || memory.clock();
     let empty = |op: &Op| op.decide(limits, &mut limits.empty(now()), now());

@@ -11,9 +11,9 @@ use arc_swap::ArcSwap;
 
 use super::fleet::{InstanceId, Plan, Share};
 use super::shards::PolicyIndex;
-use super::{MemoryStore, Op, RevisionStates, divided};
+use super::{KeyState, MemoryStore, Op, RevisionStates, divided};
 use crate::Key;
-use crate::algorithm::{Adjustment, Limits, State};
+use crate::algorithm::{Adjustment, Limits};
 use crate::verdict::Verdict;
 
 /// The buckets of one process, for all limiters on a store.
@@ -164,7 +164,7 @@ impl LocalPolicy {
     pub(crate) fn owed(&self, key: &Key, taken: &[u64]) -> Adjustment {
         let used: Vec<u64> = match self.local.memory.state(self.buckets, key) {
             Some((state, now)) => {
-                let standing = self.limits.standing(Some(&state), now);
+                let standing = KeyState::standing(Some(&state), &self.limits, now);
                 self.limits.used(&standing).map(|(used, _)| used).collect()
             }
             None => Vec::new(),
@@ -180,11 +180,11 @@ impl LocalPolicy {
 
     /// The state of a key without a local bucket: this instance has its share of what remains by the last
     /// known state.
-    fn initial(&self, divided: &Limits, key: &Key, share: &Share, now: u64) -> Option<State> {
+    fn initial(&self, divided: &Limits, key: &Key, share: &Share, now: u64) -> Option<KeyState> {
         let hash = key.stable_hash();
         let part = |permits| share.part(hash, permits);
         let (state, earliest) = self.states.last(key)?;
-        let whole = self.limits.standing(Some(&state), earliest);
+        let whole = KeyState::standing(Some(&state), &self.limits, earliest);
         let used = self.limits.used(&whole).map(|(used, limit)| {
             let remaining = part(limit.saturating_sub(used));
             let debt = part(used.saturating_sub(limit));
@@ -192,9 +192,9 @@ impl LocalPolicy {
         });
         let used: Adjustment =
             used.map(|permits| i64::try_from(permits).unwrap_or(i64::MAX)).collect();
-        let mut standing = divided.standing(None, now);
+        let mut standing = divided.standing(&[], now);
         divided.adjust(&mut standing, &used);
-        Some(divided.state(&standing, None, now))
+        Some(KeyState::after(&standing, None, divided, now))
     }
 }
 

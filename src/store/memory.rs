@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::blocks::KnownBlocks;
 use super::manual_clock::ManualClock;
 use super::shards::{Bucket, PolicyIndex, Shards};
-use super::{Op, Registry, Store};
+use super::{KeyState, Op, Registry, Store};
 use crate::Key;
-use crate::algorithm::{Limits, State};
+use crate::algorithm::Limits;
 use crate::metrics::{Counter, EVICTIONS};
 use crate::verdict::Verdict;
 
@@ -177,7 +177,7 @@ impl MemoryStore {
         limits: &Limits,
         key: &Key,
         op: &Op,
-        unknown: Option<impl FnOnce(u64) -> Option<State>>,
+        unknown: Option<impl FnOnce(u64) -> Option<KeyState>>,
     ) -> Verdict {
         let shards = &self.shared.shards;
         let hash = shards.hash(policy, key);
@@ -219,7 +219,7 @@ impl MemoryStore {
 
     /// The state of a key and the time, if it has a bucket.
     #[cfg(feature = "redis")]
-    pub(super) fn state(&self, policy: PolicyIndex, key: &Key) -> Option<(State, u64)> {
+    pub(super) fn state(&self, policy: PolicyIndex, key: &Key) -> Option<(KeyState, u64)> {
         let hash = self.shared.shards.hash(policy, key);
         let mut shard = self.shared.shards.lock(hash);
         let bucket = shard.find(hash, policy, key)?;

@@ -14,8 +14,10 @@ use super::divided::{decide, part};
 use super::fleet::Share;
 use super::sealed::Open;
 use super::shards::PolicyIndex;
-use super::{Backend, DividedStore, MemoryStore, Op, PendingVerdict, PolicySpec, Registry};
-use crate::algorithm::{Limits, State};
+use super::{
+    Backend, DividedStore, KeyState, MemoryStore, Op, PendingVerdict, PolicySpec, Registry,
+};
+use crate::algorithm::Limits;
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
@@ -73,7 +75,7 @@ impl MemoryBackend {
         let Self { memory, policy, spec, share } = self;
         match share {
             None => {
-                let unknown = None::<fn(u64) -> Option<State>>;
+                let unknown = None::<fn(u64) -> Option<KeyState>>;
                 memory.verdict(*policy, &spec.limits, key, op, unknown)
             }
             Some(share) => {

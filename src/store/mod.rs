@@ -7,6 +7,7 @@ pub(crate) mod blocks;
 mod divided;
 mod fleet;
 mod key_hasher;
+mod key_state;
 #[cfg(feature = "redis")]
 mod local;
 mod manual_clock;
@@ -20,6 +21,7 @@ mod registry;
 mod revision_states;
 mod shards;
 mod state_cache;
+mod unnamed;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -31,12 +33,13 @@ use std::time::Duration;
 use self::blocks::Blocks;
 #[cfg(feature = "redis")]
 use crate::algorithm::Cost;
-use crate::algorithm::{Adjustment, Charge, Limits, Place, Queued, Standing, State};
+use crate::algorithm::{Adjustment, Charge, Limits, Place, Queued, Standing};
 use crate::metrics::PolicyMetrics;
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
 
 pub use divided::DividedStore;
+pub(crate) use key_state::KeyState;
 pub use manual_clock::ManualClock;
 pub use memory::MemoryStore;
 pub(crate) use observation::{Observation, Observed, observe};
@@ -191,11 +194,11 @@ impl Op {
 
     /// Decides on what is stored, and changes it.
     #[inline]
-    pub(crate) fn apply_to(&self, limits: &Limits, stored: &mut State, now: u64) -> Verdict {
+    pub(crate) fn apply_to(&self, limits: &Limits, stored: &mut KeyState, now: u64) -> Verdict {
         if let Self::Acquire(Charge::Same(cost)) = self
-            && let Some(verdict) = limits.check_lone(stored, *cost, now)
+            && let Some((bucket, state)) = stored.only_bucket(limits)
         {
-            return verdict;
+            return bucket.decide_in_place(state, *cost, now);
         }
         let (verdict, changed) = self.apply(limits, Some(stored), now);
         if let Some(state) = changed {
@@ -208,13 +211,13 @@ impl Op {
     pub(crate) fn apply(
         &self,
         limits: &Limits,
-        found: Option<&State>,
+        found: Option<&KeyState>,
         now: u64,
-    ) -> (Verdict, Option<State>) {
-        let mut standing = limits.standing(found, now);
+    ) -> (Verdict, Option<KeyState>) {
+        let mut standing = KeyState::standing(found, limits, now);
         let verdict = self.decide(limits, &mut standing, now);
         let changes = self.changes(found.is_some(), &verdict);
-        (verdict, changes.then(|| limits.state(&standing, found, now)))
+        (verdict, changes.then(|| KeyState::after(&standing, found, limits, now)))
     }
 
     /// The verdict, for a peek or after an adjustment that on a check of cost 1.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{CachedState, RevisionId, SentAt, StateCache};
+use super::{CachedState, KeyState, RevisionId, SentAt, StateCache};
 use crate::Key;
-use crate::algorithm::{Cost, Limits, State};
+use crate::algorithm::{Cost, Limits};
 use crate::verdict::Verdict;
 
 /// The states that a store reports for a revision of a policy. All limiters that enforce the revision
@@ -47,7 +47,7 @@ impl RevisionStates {
     pub(crate) fn insert(
         &self,
         key: &Key,
-        state: State,
+        state: KeyState,
         decided: u64,
         sent_at: SentAt,
         is_denial: bool,
@@ -81,7 +81,7 @@ impl RevisionStates {
 
     /// Returns the state in which a call has last left a key under any revision, and the earliest time that
     /// the clock of the server may show now.
-    pub(crate) fn last(&self, key: &Key) -> Option<(State, u64)> {
+    pub(crate) fn last(&self, key: &Key) -> Option<(KeyState, u64)> {
         let known = self.cache.get(self.revision, key)?;
         let earliest = *known.server_times(self.cache.now()).start();
         Some((known.state, earliest))
@@ -130,7 +130,7 @@ impl CachedState {
         if now >= self.sent_at.time.saturating_add(max_ttl) {
             return None;
         }
-        limits.denial(&self.state, cost, self.server_times(now))
+        self.state.denial(limits, cost, self.server_times(now))
     }
 }
 
@@ -179,16 +179,16 @@ mod tests {
     }
 
     /// The state of a bucket that is full this long after the decision.
-    fn full_after(quota: Quota, time: Duration) -> State {
+    fn full_after(quota: Quota, time: Duration) -> KeyState {
         let bucket = TokenBucket::new(&quota).unwrap();
-        State::Lone(bucket.rate().debt(time.as_micros() as u64).state(DECIDED))
+        KeyState::Unnamed(bucket.rate().debt(time.as_micros() as u64).state(DECIDED))
     }
 
-    fn empty() -> State {
+    fn empty() -> KeyState {
         full_after(Quota::per_second(10), Duration::from_secs(1))
     }
 
-    fn report(cache: &Cache, key: &Key, state: State, sent_at: SentAt) {
+    fn report(cache: &Cache, key: &Key, state: KeyState, sent_at: SentAt) {
         cache.states.insert(key, state, DECIDED, sent_at, true);
     }
 
@@ -259,7 +259,7 @@ mod tests {
     }
 
     /// A permit takes a second at the rate of the other revision, and 100 ms at the own one.
-    fn of_another_revision(seconds: u64) -> State {
+    fn of_another_revision(seconds: u64) -> KeyState {
         full_after(Quota::per_second(1), Duration::from_secs(seconds))
     }
 
@@ -316,8 +316,8 @@ mod tests {
                 1 => quota.burst(burst).borrow_up_to(burst),
                 2 => quota.burst(burst).interval_refill(),
                 3 => quota.fixed_window(),
-                4 => quota.sliding_window(),
-                _ => quota.sliding_blocks(4),
+                4 => quota.approximate_sliding_window(),
+                _ => quota.sliding_window(4),
             }
         })
     }
@@ -339,12 +339,12 @@ mod tests {
                 policy.quota(name.to_string(), *quota)
             });
             let limits = Limits::new(&policy, 0).unwrap();
-            let (mut state, mut decided) = (State::unused(), clock);
+            let (mut state, mut decided) = (KeyState::unused(), clock);
             for (pause, cost) in taken {
                 decided += pause;
-                let mut levels = limits.standing(Some(&state), decided);
+                let mut levels = KeyState::standing(Some(&state), &limits, decided);
                 if limits.check(&mut levels, &cost).is_allowed() {
-                    state = limits.state(&levels, Some(&state), decided);
+                    state = KeyState::after(&levels, Some(&state), &limits, decided);
                 }
             }
             let received = sent + to_server + to_process;
@@ -353,7 +353,7 @@ mod tests {
             sent_at.time = sent;
             let cached = CachedState { state: state.clone(), decided, sent_at, received };
             let denial = cached.denial(&cost, &limits, now, u64::MAX);
-            let server = |since: u64| limits.check(&mut limits.standing(Some(&state), since), &cost);
+            let server = |since: u64| limits.check(&mut KeyState::standing(Some(&state), &limits, since), &cost);
 
             // Whether the clock of the server ticked just before it decided, or just after, is unknown.
             let since_decided = now - sent - to_server;

@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
+use super::KeyState;
 use super::key_hasher::{KeyHasher, random_hasher};
 use crate::Key;
-use crate::algorithm::State;
 use crate::verdict::{Outcome, Verdict};
 
 /// Spreads keys over shards by a random hash. Each shard evicts when it is full.
@@ -44,7 +44,7 @@ pub(super) struct Bucket {
     was_denied: bool,
     is_spared: bool,
     key: Key,
-    pub(super) state: State,
+    pub(super) state: KeyState,
 }
 
 /// Of a policy in the store.
@@ -83,7 +83,7 @@ impl Shards {
 }
 
 impl Bucket {
-    pub(super) fn new(policy: PolicyIndex, key: Key, state: State) -> Self {
+    pub(super) fn new(policy: PolicyIndex, key: Key, state: KeyState) -> Self {
         Self { policy, was_denied: false, is_spared: false, key, state }
     }
 
@@ -112,7 +112,7 @@ impl Bucket {
     /// Fills it. Returns the same as [`decided`](Self::decided).
     #[must_use]
     pub(super) fn fill(&mut self) -> Option<u64> {
-        self.state = State::unused();
+        self.state = KeyState::unused();
         self.was_denied = false;
         // Otherwise the entry in the heap stays, so that the heap does not grow.
         mem::take(&mut self.is_spared).then(|| self.state.until())

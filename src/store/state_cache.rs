@@ -27,9 +27,9 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Equivalent, OptionsBuilder, UnitWeighter};
 use tokio::time::Instant;
 
+use super::KeyState;
 use super::RevisionId;
 use crate::Key;
-use crate::algorithm::State;
 
 /// The fraction of the entries that are remembered, without their states, after they were evicted: they
 /// are preferred if they are reported again. Each takes as much memory as an entry. With the default of
@@ -60,7 +60,7 @@ pub(crate) struct StateCache {
 /// start of the [`StateCache`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CachedState {
-    pub(crate) state: State,
+    pub(crate) state: KeyState,
     /// The time at which the server decided the checks, in microseconds of its clock.
     pub(crate) decided: u64,
     pub(crate) sent_at: SentAt,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn state(sent_at: SentAt) -> CachedState {
-        CachedState { sent_at, received: 0, state: State::unused(), decided: 0 }
+        CachedState { sent_at, received: 0, state: KeyState::unused(), decided: 0 }
     }
 
     #[test]

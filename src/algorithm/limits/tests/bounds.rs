@@ -140,10 +140,10 @@ proptest! {
         for (index, (pause, taken)) in checks.into_iter().enumerate() {
             used.now += pause / 8;
             if index == cached_at {
-                cached = Some(limits.state(&used.standing(), None, used.now));
+                cached = Some(limits.entries(&used.standing(), &[], used.now));
             }
             if let Some(cached) = &cached {
-                let cached = limits.standing(Some(cached), used.now);
+                let cached = limits.standing(cached, used.now);
                 prop_assert!(
                     limits.is_allowed(&cached, &cost)
                         || !limits.is_allowed(&used.standing(), &cost)

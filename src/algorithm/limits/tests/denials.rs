@@ -18,26 +18,26 @@ fn expect_denial_like_the_store<C: Cost>(
     is_own: bool,
 ) -> Result<(), TestCaseError> {
     let (limits, earliest) = (used.limits, used.now);
-    let state = used.state.clone().unwrap_or_else(State::unused);
-    let check = |state: &State, at: u64, cost: &C| {
-        let mut standing = limits.standing(Some(state), at);
+    let state = &*used.entries;
+    let check = |state: &[QuotaEntry], at: u64, cost: &C| {
+        let mut standing = limits.standing(state, at);
         (limits.check(&mut standing, cost), standing)
     };
     // There is no wait for a cost above the capacity.
-    let wait = check(&state, earliest, cost).0.numbers.retry_after.min(MAX_TICKS);
+    let wait = check(state, earliest, cost).0.numbers.retry_after.min(MAX_TICKS);
     let span = (wait * part / 1_000).saturating_sub(early);
-    let denial = limits.denial(&state, cost, earliest..=earliest + span);
+    let denial = limits.denial(state, cost, earliest..=earliest + span);
     if is_own {
-        let (at_latest, _) = check(&state, earliest + span, cost);
+        let (at_latest, _) = check(state, earliest + span, cost);
         prop_assert_eq!(denial.is_none(), at_latest.is_allowed());
     }
     let Some(denial) = denial else { return Ok(()) };
-    let mut changed = state.clone();
+    let mut changed: Box<[QuotaEntry]> = state.into();
     others.sort_by_key(|(part, _)| *part);
     for (part, other) in others {
         let passed = span * part / 1_000;
         let at = earliest + passed;
-        let (real, _) = check(&state, at, cost);
+        let (real, _) = check(state, at, cost);
         prop_assert_eq!(denial.outcome, real.outcome);
         let each = numbers(&denial).iter().zip(numbers(&real));
         for (cached, real) in each.chain([(&denial.numbers, &real.numbers)]) {
@@ -47,7 +47,7 @@ fn expect_denial_like_the_store<C: Cost>(
         }
         let (verdict, standing) = check(&changed, at, &other);
         if verdict.is_allowed() {
-            changed = limits.state(&standing, Some(&changed), at);
+            changed = limits.entries(&standing, &changed, at);
         }
         prop_assert!(!check(&changed, at, cost).0.is_allowed(), "{:?} at {}", changed, at);
     }

@@ -172,13 +172,13 @@ pub(super) fn checks() -> impl Strategy<Value = Vec<(u64, u64)>> {
 #[derive(Clone, Debug)]
 pub(super) struct Used<'a> {
     pub(super) limits: &'a Limits,
-    pub(super) state: Option<State>,
+    pub(super) entries: Box<[QuotaEntry]>,
     pub(super) now: u64,
 }
 
 impl<'a> Used<'a> {
     pub(super) fn new(limits: &'a Limits) -> Self {
-        Self { limits, state: None, now: NOW }
+        Self { limits, entries: Box::default(), now: NOW }
     }
 
     /// After pauses and checks.
@@ -192,11 +192,11 @@ impl<'a> Used<'a> {
     }
 
     pub(super) fn standing(&self) -> Standing {
-        self.limits.standing(self.state.as_ref(), self.now)
+        self.limits.standing(&self.entries, self.now)
     }
 
     pub(super) fn keep(&mut self, standing: &Standing) {
-        self.state = Some(self.limits.state(standing, self.state.as_ref(), self.now));
+        self.entries = self.limits.entries(standing, &self.entries, self.now);
     }
 
     pub(super) fn check(&mut self, cost: u64) -> Verdict {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::drawn::*;
-use crate::algorithm::Patience;
+use crate::algorithm::{Patience, QuotaState};
 use crate::{Costs, Quota};
 
 proptest! {
@@ -36,26 +36,21 @@ proptest! {
 
     /// Nearly all checks in memory take the shorter path.
     #[test]
-    fn the_shorter_path_of_a_lone_bucket_decides_and_stores_the_same(
+    fn the_shorter_path_of_an_only_bucket_decides_and_stores_the_same(
         quota in quota(), checks in checks(),
     ) {
         let limits = limits(&[quota]);
-        let (mut stored, mut now): (Option<State>, _) = (None, NOW);
+        let Some(bucket) = limits.only_bucket() else { return Ok(()) };
+        let mut used = Used::new(&limits);
         for (pause, cost) in checks {
-            now += pause;
-            let mut standing = limits.standing(stored.as_ref(), now);
-            let verdict = limits.check(&mut standing, &cost);
-            let after = match verdict.is_allowed() && cost > 0 {
-                true => Some(limits.state(&standing, stored.as_ref(), now)),
-                false => stored.clone(),
-            };
-            if let Some(state) = &mut stored {
-                let shorter = limits.check_lone(state, cost, now);
-                let is_lone = matches!(state, State::Lone(_));
-                prop_assert_eq!(&shorter, &is_lone.then_some(verdict));
-                prop_assert!(!is_lone || after.as_ref() == Some(&*state));
+            used.now += pause;
+            let found = used.entries.first().map(|entry| entry.state.clone());
+            let verdict = used.check(cost);
+            let Some(QuotaState::TokenBucket(mut state)) = found else { continue };
+            prop_assert_eq!(bucket.decide_in_place(&mut state, cost, used.now), verdict);
+            if cost > 0 {
+                prop_assert_eq!(&used.entries[0].state, &QuotaState::TokenBucket(state));
             }
-            stored = after;
         }
     }
 
@@ -106,108 +101,37 @@ proptest! {
 fn a_quota_that_is_added_or_removed_leaves_the_others_as_they_are() {
     let (slow, other) = (Quota::per_day(5), Quota::per_day(9));
     let both = of_names(&[("a", slow), ("b", other)]);
-    let mut standing = both.standing(None, NOW);
+    let mut standing = both.standing(&[], NOW);
     assert!(both.check(&mut standing, &3).is_allowed());
-    let state = both.state(&standing, None, NOW);
-    let remaining = |limits: &Limits, state: &State| {
-        let verdict = limits.peek(&limits.standing(Some(state), NOW));
+    let state = both.entries(&standing, &[], NOW);
+    let remaining = |limits: &Limits, state: &[QuotaEntry]| {
+        let verdict = limits.peek(&limits.standing(state, NOW));
         numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>()
     };
     let more = of_names(&[("b", other), ("c", slow), ("a", slow)]);
     assert_eq!(remaining(&more, &state), [6, 5, 2]);
     // Without `a`, which stays in the state for those that have it.
     let less = of_names(&[("b", other)]);
-    let mut standing = less.standing(Some(&state), NOW);
+    let mut standing = less.standing(&state, NOW);
     assert!(less.check(&mut standing, &1).is_allowed());
-    let state = less.state(&standing, Some(&state), NOW);
+    let state = less.entries(&standing, &state, NOW);
     assert_eq!(remaining(&both, &state), [2, 5]);
     // Until it is full again. What is left still belongs to `b`.
-    let mut standing = less.standing(Some(&state), NOW);
+    let mut standing = less.standing(&state, NOW);
     assert!(less.check(&mut standing, &4).is_allowed());
-    let state = less.state(&standing, Some(&state), NOW);
+    let state = less.entries(&standing, &state, NOW);
     let later = NOW + 7 * 86_400_000_000 / 10;
-    let mut standing = less.standing(Some(&state), later);
+    let mut standing = less.standing(&state, later);
     assert!(less.check(&mut standing, &1).is_allowed());
-    let state = less.state(&standing, Some(&state), later);
-    assert!(state.entries().count() == 1, "{state:?}");
-    let verdict = both.peek(&both.standing(Some(&state), later));
+    let state = less.entries(&standing, &state, later);
+    assert_eq!(state.len(), 1, "{state:?}");
+    let verdict = both.peek(&both.standing(&state, later));
     assert_eq!(numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>(), [5, 6]);
     // What has ended is as good as nothing, whether it is still stored or not.
     let end = NOW + 3 * 86_400_000_000;
-    let mut standing = less.standing(Some(&state), end);
+    let mut standing = less.standing(&state, end);
     assert!(less.check(&mut standing, &1).is_allowed());
-    assert_eq!(less.state(&standing, Some(&state), end), less.state(&standing, None, end));
-}
-
-/// Or an outage during which a quota is added would charge one quota for another.
-#[cfg(feature = "redis")]
-#[test]
-fn permits_stay_with_their_quota_in_another_revision() {
-    let (second, day, week) = (Quota::per_second(10), Quota::per_day(1_000), Quota::per_day(7_000));
-    let names = |names: &[&'static str]| {
-        let quota = |name| match name {
-            "second" => (name, second),
-            "day" => (name, day),
-            _ => (name, week.fixed_window()),
-        };
-        of_names(&names.iter().copied().map(quota).collect::<Vec<_>>())
-    };
-    let check = |old: &[_], taken: &[u64], new: &[_], expected: &[u64]| {
-        let permits = names(new).taken_by(&names(old), taken);
-        assert_eq!(permits.as_slice(), expected, "{old:?} {new:?}");
-    };
-    check(&["second", "day"], &[1, 300], &["day", "second"], &[300, 1]);
-    check(&["second", "day"], &[1, 300], &["week", "day", "second"], &[0, 300, 1]);
-    check(&["second", "day"], &[1, 300], &["week"], &[0]);
-    check(&["week"], &[300], &["second", "week"], &[0, 300]);
-    // A lone token bucket is stored without its name.
-    check(&["day"], &[300], &["second", "day"], &[0, 300]);
-    check(&["day"], &[300], &["second"], &[300]);
-    check(&["day"], &[300], &["week"], &[0]);
-}
-
-#[test]
-fn a_lone_bucket_belongs_to_the_first_of_its_rate_or_else_to_the_first() {
-    let (week, day) = (Quota::new(10, Duration::from_secs(604_800)), Quota::per_day(10));
-    let lone = of_names(&[("week", week)]);
-    let mut standing = lone.standing(None, NOW);
-    assert!(lone.check(&mut standing, &7).is_allowed());
-    let state = lone.state(&standing, None, NOW);
-    assert!(matches!(state, State::Lone(_)));
-    for (quotas, remaining) in [
-        ([day, week], [10, 3]),
-        ([week, day], [3, 10]),
-        ([day, week.burst(8)], [10, 1]),
-        ([week, week], [3, 10]),
-        ([week.fixed_window(), week], [10, 3]),
-        ([day, week.borrow_up_to(5)], [10, 3]),
-        ([day, Quota::per_hour(10)], [3, 10]),
-        ([day.fixed_window(), day], [10, 3]),
-        ([day.fixed_window(), day.interval_refill()], [10, 10]),
-    ] {
-        let both = of_names(&[("a", quotas[0]), ("b", quotas[1])]);
-        let verdict = both.peek(&both.standing(Some(&state), NOW));
-        let found: Vec<_> = numbers(&verdict).iter().map(|n| n.remaining).collect();
-        assert_eq!(found, remaining, "{quotas:?}");
-    }
-}
-
-/// Revisions without a token bucket keep the lone one, next to their own quotas.
-#[test]
-fn a_lone_bucket_is_found_among_the_quotas_of_other_revisions() {
-    let (week, day) = (Quota::new(10, Duration::from_secs(604_800)), Quota::per_day(10));
-    let used = |quotas: &[(&'static str, Quota)], cost: u64| {
-        let limits = of_names(quotas);
-        let mut standing = limits.standing(None, NOW);
-        assert!(limits.check(&mut standing, &cost).is_allowed());
-        limits.state(&standing, None, NOW)
-    };
-    let (lone, others) = (used(&[("week", week)], 7), used(&[("c", day), ("d", day)], 1));
-    let state = State::Several(others.entries().chain(lone.entries()).collect());
-    let both = of_names(&[("a", day), ("b", week)]);
-    let verdict = both.peek(&both.standing(Some(&state), NOW));
-    let found: Vec<_> = numbers(&verdict).iter().map(|n| n.remaining).collect();
-    assert_eq!(found, [10, 3]);
+    assert_eq!(less.entries(&standing, &state, end), less.entries(&standing, &[], end));
 }
 
 #[test]
@@ -224,17 +148,17 @@ fn a_quota_whose_number_changes_keeps_what_was_consumed() {
     ];
     for kind in kinds {
         let quota = |permits| kind(Quota::per_hour(permits));
-        let lone = |permits| of_names(&[("a", quota(permits))]);
+        let only = |permits| of_names(&[("a", quota(permits))]);
         let both = |permits| of_names(&[("b", Quota::per_day(9)), ("a", quota(permits))]);
         for (old, new, remaining) in
             [(6, 9, 5), (6, 5, 1), (6, 3, 0)].into_iter().flat_map(|(old, new, remaining)| {
-                [(lone(old), lone(new), remaining), (both(old), both(new), remaining)]
+                [(only(old), only(new), remaining), (both(old), both(new), remaining)]
             })
         {
-            let mut standing = old.standing(None, NOW);
+            let mut standing = old.standing(&[], NOW);
             assert!(old.check(&mut standing, &4).is_allowed());
-            let state = old.state(&standing, None, NOW);
-            let mut standing = new.standing(Some(&state), NOW);
+            let state = old.entries(&standing, &[], NOW);
+            let mut standing = new.standing(&state, NOW);
             let verdict = new.peek(&standing);
             assert_eq!(numbers(&verdict).last().unwrap().remaining, remaining, "{new:?}");
             assert_eq!(new.check(&mut standing, &1).is_allowed(), remaining > 0, "{new:?}");
@@ -256,12 +180,12 @@ fn a_quota_whose_algorithm_changes_starts_full() {
     let both = |quota| of_names(&[("a", quota), ("b", other)]);
     let pairs = algorithms.iter().flat_map(|old| algorithms.map(|new| (*old, new)));
     for (old, new) in pairs {
-        let lone = |quota| of_names(&[("a", quota)]);
-        for (old_limits, new_limits) in [(both(old), both(new)), (lone(old), lone(new))] {
-            let mut standing = old_limits.standing(None, NOW);
+        let only = |quota| of_names(&[("a", quota)]);
+        for (old_limits, new_limits) in [(both(old), both(new)), (only(old), only(new))] {
+            let mut standing = old_limits.standing(&[], NOW);
             assert!(old_limits.check(&mut standing, &7).is_allowed());
-            let state = old_limits.state(&standing, None, NOW);
-            let verdict = new_limits.peek(&new_limits.standing(Some(&state), NOW));
+            let state = old_limits.entries(&standing, &[], NOW);
+            let verdict = new_limits.peek(&new_limits.standing(&state, NOW));
             let remaining: Vec<_> = numbers(&verdict).iter().map(|n| n.remaining).collect();
             assert_eq!(remaining[0], if old == new { 3 } else { 10 }, "{old:?}, {new:?}");
             assert!(remaining[1..].iter().all(|remaining| *remaining == 3), "{remaining:?}");
@@ -273,7 +197,7 @@ fn a_quota_whose_algorithm_changes_starts_full() {
 fn a_quota_that_is_charged_later_denies_while_nothing_is_left() {
     let limits = of_names(&[("a", Quota::per_day(2)), ("b", Quota::per_day(9).borrow_up_to(9))]);
     let later = |a, b| limits.charge(&Costs::new(b).with("a", a).charged_later()).unwrap();
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     assert!(limits.check(&mut standing, &later(0, 0)).is_allowed());
     assert!(limits.check(&mut standing, &later(2, 0)).is_allowed());
     let denied = limits.check(&mut standing, &later(0, 1));
@@ -291,7 +215,7 @@ fn a_quota_that_is_charged_later_does_not_wait_either() {
         patience: Patience(30_000_000),
         may_wait: true,
     };
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     assert!(limits.check(&mut standing, &later(0)).is_allowed());
     assert!(limits.check(&mut standing, &later(1)).is_allowed());
     let denied = limits.check(&mut standing, &later(0));
@@ -303,7 +227,7 @@ fn a_quota_that_is_charged_later_does_not_wait_either() {
 #[test]
 fn a_quota_with_a_cost_of_0_neither_denies_nor_is_charged() {
     let limits = of_names(&[("a", Quota::per_day(1)), ("b", Quota::per_day(9))]);
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     let charge = |a, b| limits.charge(&Costs::new(b).with("a", a)).unwrap();
     assert!(limits.check(&mut standing, &charge(1, 0)).is_allowed());
     let verdict = limits.check(&mut standing, &charge(0, 4));
@@ -323,25 +247,9 @@ fn names_that_cannot_be_told_apart_are_an_error() {
 }
 
 #[test]
-fn a_lone_bucket_belongs_to_the_first_one() {
-    let lone = of_names(&[("any", Quota::per_day(5))]);
-    let mut standing = lone.standing(None, NOW);
-    assert!(lone.check(&mut standing, &3).is_allowed());
-    let state = lone.state(&standing, None, NOW);
-    let two = of_names(&[("a", Quota::per_day(5)), ("b", Quota::per_day(9))]);
-    let standing = two.standing(Some(&state), NOW);
-    let verdict = two.peek(&standing);
-    assert_eq!(numbers(&verdict).iter().map(|n| n.remaining).collect::<Vec<_>>(), [2, 9]);
-    let State::Several(entries) = two.state(&standing, Some(&state), NOW) else {
-        panic!("two quotas are not a lone one");
-    };
-    assert_eq!(entries.len(), 2, "the lone one is now the first: {entries:?}");
-}
-
-#[test]
 fn the_quota_with_the_longest_wait_or_the_fewest_permits_matters_most() {
     let limits = of_names(&[("a", Quota::per_second(10)), ("b", Quota::per_minute(15))]);
-    let mut standing = limits.standing(None, NOW);
+    let mut standing = limits.standing(&[], NOW);
     let tightest = |verdict: Verdict| verdict.several.unwrap().tightest;
     assert_eq!(tightest(limits.check(&mut standing, &9)), 0);
     assert_eq!(tightest(limits.check(&mut standing, &7)), 1);
@@ -351,33 +259,17 @@ fn the_quota_with_the_longest_wait_or_the_fewest_permits_matters_most() {
 
 #[cfg(feature = "redis")]
 #[test]
-fn a_level_in_ticks_is_that_of_a_lone_bucket_whose_ticks_are_microseconds() {
+fn a_level_in_ticks_is_that_of_an_only_bucket_whose_ticks_are_microseconds() {
     let bucket = of_names(&[("a", Quota::per_second(5))]);
     let mut used = Used::new(&bucket);
     used.check(2);
     // A permit refills in 200 ms.
-    assert_eq!(bucket.lone_standing(400_000), Some(used.standing()));
+    assert_eq!(bucket.standing_of_bucket(400_000), Some(used.standing()));
     for others in [
         of_names(&[("a", Quota::per_second(7))]),
         of_names(&[("a", Quota::per_second(5)), ("b", Quota::per_second(5))]),
         of_names(&[("a", Quota::per_second(5).approximate_sliding_window())]),
     ] {
-        assert_eq!(others.lone_standing(400_000), None);
+        assert_eq!(others.standing_of_bucket(400_000), None);
     }
-}
-
-#[test]
-fn a_value_that_ends_at_this_instant_has_no_identity_any_more() {
-    let two = of_names(&[("a", Quota::per_second(5)), ("b", Quota::per_second(1))]);
-    let one = of_names(&[("a", Quota::per_second(5))]);
-    let mut used = Used::new(&two);
-    used.check(1);
-    let state_at = |now: u64| {
-        let mut standing = one.standing(used.state.as_ref(), now);
-        assert!(one.check(&mut standing, &1).is_allowed());
-        one.state(&standing, used.state.as_ref(), now)
-    };
-    let end = NOW + 1_000_000;
-    assert!(matches!(state_at(end - 1), State::Several(_)));
-    assert!(!matches!(state_at(end), State::Several(_)));
 }

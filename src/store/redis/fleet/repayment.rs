@@ -14,10 +14,10 @@ use indexmap::IndexMap;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use crate::store::Op;
 use crate::store::redis::queue::{Batch, CheckIndex, NodeQueue, QueuedCheck, Queues};
 use crate::store::redis::script::RedisPolicy;
 use crate::store::redis::sole_task::{Role, SoleTask};
+use crate::store::{Op, unnamed};
 use crate::verdict::Verdict;
 use crate::{Error, Key, random, timer};
 
@@ -355,7 +355,7 @@ impl Owed {
         if !Arc::ptr_eq(&self.policy, policy) {
             let old = mem::replace(&mut self.policy, policy.clone());
             for permits in self.all_permits() {
-                *permits = policy.limits.taken_by(&old.limits, permits);
+                *permits = unnamed::permits_of_revision(&policy.limits, &old.limits, permits);
             }
         }
     }

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{self, Charge, Cost, Limits, MAX_TICKS, Standing};
 use crate::store::redis::script::{Found, RedisPolicy};
-use crate::store::{Op, SentAt};
+use crate::store::{KeyState, Op, SentAt};
 use crate::verdict::Verdict;
 use crate::{Error, Key};
 
@@ -607,7 +607,13 @@ impl<'a> Replay<'a> {
         let is_denial = self.has_denied && states.has_denial_cache()
             || denied_by.is_some() && !limits.peek(standing).is_allowed();
         if is_denial || self.has_used_much() {
-            states.insert(key, limits.state(standing, None, *now), *now, sent_at, is_denial);
+            states.insert(
+                key,
+                KeyState::after(standing, None, limits, *now),
+                *now,
+                sent_at,
+                is_denial,
+            );
         } else if denied_by.is_some() || self.is_adjusted {
             states.remove(key, sent_at);
         }

@@ -108,7 +108,7 @@ fn words(quotas: &[&'static Fragment]) -> Vec<(&'static str, String)> {
             },
         ),
         ("FIRST_NAME", packed::identity_position(number_count, 0).to_string()),
-        ("LONE", if quotas.len() == 1 { "0" } else { "nil" }.to_owned()),
+        ("UNNAMED", if quotas.len() == 1 { "0" } else { "nil" }.to_owned()),
         ("COSTS", same("cost@", ", ")),
         ("ANY_COST", same("cost@ > 0", " or ")),
         ("PATTERN", format!("([~!+*=-]*)(%d+){};?(%d*)", ":(-?%d+)".repeat(quotas.len()))),

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::double::{Numbers, doubles, pack};
 use super::fragment::{self, Fragment};
 use crate::algorithm::{Limits, QuotaId};
+use crate::store::unnamed::UNNAMED;
 
 const FORM: u8 = 1;
 /// The form, the number of entries, and the logarithm of the granule.
@@ -14,7 +15,7 @@ const HEAD: usize = 8;
 
 /// What a value keeps of a quota.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry<'a> {
+pub(super) struct PackedEntry<'a> {
     pub(super) quota: QuotaId,
     pub(super) tag: u8,
     pub(super) numbers: Numbers,
@@ -25,7 +26,7 @@ pub(super) struct Entry<'a> {
 pub(crate) fn header(limits: &Limits) -> Vec<u8> {
     let mut header = vec![FORM, limits.len() as u8, granule_exponent(limits)];
     for (id, limit) in limits.iter() {
-        let id = if limits.is_lone_bucket() { QuotaId::LONE } else { id };
+        let id = if limits.only_bucket().is_some() { UNNAMED } else { id };
         let fragment = Fragment::of(limit);
         let numbers = &fragment::numbers(limit)[..fragment.stored];
         header.extend(id.to_u32().to_be_bytes());
@@ -52,16 +53,16 @@ pub(super) fn identity_position(numbers: usize, quota: usize) -> usize {
 }
 
 /// The time at which a value in this form was written, and its entries. `None` if it is malformed.
-pub(super) fn entries(value: &[u8]) -> Option<(f64, SmallVec<[Entry<'_>; 4]>)> {
+pub(super) fn entries(value: &[u8]) -> Option<(f64, SmallVec<[PackedEntry<'_>; 4]>)> {
     let (&[FORM, count, _], mut rest) = value.split_first_chunk::<START>()? else { return None };
-    let mut entries = SmallVec::<[Entry<'_>; 4]>::new();
+    let mut entries = SmallVec::<[PackedEntry<'_>; 4]>::new();
     let mut sizes = SmallVec::<[usize; 4]>::new();
     for _ in 0..count {
         let (&[a, b, c, d, tag, size, high, low], after) = rest.split_first_chunk::<HEAD>()?;
         let (numbers, after) = after.split_at_checked(size.into())?;
         let quota = QuotaId::from_u32(u32::from_be_bytes([a, b, c, d]));
         let numbers = doubles(numbers)?;
-        entries.push(Entry { quota, tag, numbers, cells: &[] });
+        entries.push(PackedEntry { quota, tag, numbers, cells: &[] });
         sizes.push(u16::from_be_bytes([high, low]).into());
         rest = after;
     }

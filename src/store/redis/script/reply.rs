@@ -33,10 +33,10 @@ impl Found {
     /// `None` if the value is corrupt.
     pub(crate) fn standing(&self, limits: &Limits) -> Option<Standing> {
         match self.stored {
-            Stored::Nothing => Some(limits.standing(None, self.now)),
+            Stored::Nothing => Some(limits.standing(&[], self.now)),
             // A value that the script takes for valid and this does not is corrupt too.
             Stored::Value(ref value) => value::standing(value, limits, self.now),
-            Stored::Level(level) => limits.lone_standing(level),
+            Stored::Level(level) => limits.standing_of_bucket(level),
             Stored::Corrupt => None,
         }
     }

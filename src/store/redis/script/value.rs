@@ -1,79 +1,95 @@
-//! What a value in Redis says about the quotas of a policy.
+//! Decodes a value in Redis into entries with the identities of the reader's quotas.
 
 use smallvec::{SmallVec, smallvec};
 
 use super::double::integer;
 use super::fragment::{self, Fragment};
-use super::packed;
+use super::packed::{self, PackedEntry};
 use super::short;
-use crate::algorithm::{Entry, FullAt, Limits, QuotaId, QuotaState, Standing, State};
+use crate::algorithm::{FullAt, Limits, QuotaEntry, QuotaId, QuotaState, Standing};
+use crate::store::unnamed::{self, UNNAMED};
 
-/// What a value says.
-#[derive(Debug, PartialEq)]
-struct Parsed {
-    state: State,
-    /// When the buckets of these identities were empty, or will be, if the value says so in a valid form: see
-    /// `lua/doubt.lua`.
+/// A decoded value.
+#[derive(Debug, Default, PartialEq)]
+struct Decoded {
+    entries: SmallVec<[QuotaEntry; 1]>,
+    /// The times at which the buckets of these identities were empty, or will be, if the value has them: see
+    /// `lua/doubt.lua`. `None` for a time that no script has written.
     empty_at: SmallVec<[(QuotaId, Option<FullAt>); 1]>,
-    /// Whether it was written later than now: the clock has stepped back. The state is as if it had been
-    /// written now.
+    /// True if the value was written later than now: the clock has stepped back. The entries are as if it
+    /// had been written now.
     is_from_the_future: bool,
 }
 
 /// The levels of a key at `now` (microseconds). `None` if no revision can have left the value.
 pub(super) fn standing(value: &[u8], limits: &Limits, now: u64) -> Option<Standing> {
-    let Parsed { state, empty_at, is_from_the_future } = parse(value, limits, now)?;
-    let mut standing = limits.standing(Some(&state), now);
-    limits.cap(&mut standing, &state, &empty_at, now);
+    let decoded = decode(value, limits, now)?;
+    let mut standing = limits.standing(&decoded.entries, now);
+    for (index, (quota, empty_at)) in decoded.empty_at.iter().enumerate() {
+        // The first of an identity counts, as in the script.
+        let is_first = decoded.empty_at[..index].iter().all(|(other, _)| other != quota);
+        if let Some(empty_at) = empty_at.filter(|_| is_first) {
+            limits.cap(&mut standing, *quota, empty_at, now);
+        }
+    }
     // Then the script stores the levels as its own, whether or not it charges.
-    if is_from_the_future {
+    if decoded.is_from_the_future {
         limits.adopt(&mut standing);
     }
     Some(standing)
 }
 
-/// The state at `now`. `None` if no revision can have left it.
-fn parse(value: &[u8], limits: &Limits, now: u64) -> Option<Parsed> {
-    let is_possible = |state: &QuotaState| !state.is_too_far(now);
-    if let Some(bucket) = short::parse(value) {
-        let state = QuotaState::TokenBucket(bucket);
-        let matters = || is_read(limits, QuotaId::LONE, fragment::BUCKET_TAG);
-        let (state, is_possible) = (State::Lone(bucket), is_possible(&state) || !matters());
-        let empty_at = smallvec![(QuotaId::LONE, Some(FullAt { micros: now, ticks: 0 }))];
-        return is_possible.then_some(Parsed { state, empty_at, is_from_the_future: false });
+/// Decodes a value for a policy with these quotas, at `now`. `None` if no revision can have left it.
+fn decode(value: &[u8], limits: &Limits, now: u64) -> Option<Decoded> {
+    match short::parse(value) {
+        Some(bucket) => {
+            let Some((_, quota)) = unnamed::owner(limits, bucket.rate) else {
+                return Some(Decoded::default());
+            };
+            let state = QuotaState::TokenBucket(bucket);
+            let is_possible = !state.is_too_far(now);
+            is_possible.then(|| Decoded {
+                entries: smallvec![QuotaEntry { quota, state }],
+                empty_at: smallvec![(quota, Some(FullAt { micros: now, ticks: 0 }))],
+                is_from_the_future: false,
+            })
+        }
+        None => decode_packed(value, limits, now),
     }
+}
+
+fn decode_packed(value: &[u8], limits: &Limits, now: u64) -> Option<Decoded> {
     let (written, packed) = packed::entries(value)?;
     let back = integer(written)?.saturating_sub(now);
-    let (mut entries, mut empty_at) = (SmallVec::<[Entry; 4]>::new(), SmallVec::new());
-    for packed::Entry { quota, tag, numbers, cells } in packed {
+    let mut decoded = Decoded { is_from_the_future: back > 0, ..Decoded::default() };
+    for PackedEntry { quota, tag, numbers, cells } in packed {
         if tag == fragment::EMPTY_TAG {
             let at = fragment::empty_at(cells, now.saturating_add(back));
             let earlier = |at: FullAt| FullAt { micros: at.micros.saturating_sub(back), ..at };
-            empty_at.push((quota, at.map(earlier)));
+            decoded.empty_at.push((quota, at.map(earlier)));
             continue;
         }
         let state = fragment::state(tag, &numbers, cells).map(|state| state.earlier(back, now));
-        match state.filter(is_possible) {
-            Some(state) => entries.push(Entry { quota, state }),
+        match state.filter(|state| !state.is_too_far(now)) {
+            Some(state) => decoded.entries.push(QuotaEntry { quota, state }),
             None if is_read(limits, quota, tag) => return None,
             // It has another algorithm, which this version may not know.
             None => {}
         }
     }
-    let state = match entries.as_slice() {
-        &[Entry { quota: QuotaId::LONE, state: QuotaState::TokenBucket(bucket) }] => {
-            State::Lone(bucket)
-        }
-        _ => State::Several(entries.into_boxed_slice()),
-    };
-    Some(Parsed { state, empty_at, is_from_the_future: back > 0 })
+    if let Some(owner) = unnamed::identify(&mut decoded.entries, limits) {
+        decoded.empty_at.retain(|(quota, _)| *quota != owner);
+        let unnamed = decoded.empty_at.iter_mut().filter(|(quota, _)| *quota == UNNAMED);
+        unnamed.for_each(|(quota, _)| *quota = owner);
+    }
+    Some(decoded)
 }
 
-/// Whether a quota of the policy reads an entry.
+/// True if a quota of the policy reads an entry.
 fn is_read(limits: &Limits, quota: QuotaId, tag: u8) -> bool {
-    let is_lone = quota == QuotaId::LONE;
+    let is_unnamed = quota == UNNAMED;
     limits.iter().any(|(id, limit)| {
-        Fragment::of(limit).tag == tag && (id == quota || is_lone && tag == fragment::BUCKET_TAG)
+        Fragment::of(limit).tag == tag && (id == quota || is_unnamed && tag == fragment::BUCKET_TAG)
     })
 }
 
@@ -99,30 +115,27 @@ mod tests {
 
     #[test]
     fn a_packed_value_is_read_by_name() {
-        let state = parse(&packed(&["a", "b"], 9e6), &limits(&["b"]), 8_900_000).unwrap().state;
-        let State::Several(entries) = &state else { panic!("{state:?}") };
-        assert_eq!(entries.len(), 2);
-        let now = 8_900_000;
-        let of = |names| limits(names).standing(Some(&state), now);
-        let lone = parse(b"9001000015", &limits(&["b"]), now).unwrap().state;
-        assert_eq!(of(&["b"]), limits(&["b"]).standing(Some(&lone), now));
-        assert_eq!(of(&["c"]), limits(&["c"]).standing(None, now));
+        let (value, now) = (packed(&["a", "b"], 9e6), 8_900_000);
+        let read = |value: &[u8], names| standing(value, &limits(names), now).unwrap();
+        let short = b"9001000015";
+        assert_eq!(read(&value, &["b"]), read(short, &["b"]));
+        assert_eq!(read(&value, &["c"]), limits(&["c"]).standing(&[], now));
     }
 
     #[test]
     fn a_malformed_value_is_none_and_not_a_panic() {
         let value = packed(&["a", "b"], 9e6);
         let limits = limits(&["a"]);
-        assert!(parse(&value, &limits, 0).is_some());
+        assert!(decode(&value, &limits, 0).is_some());
         for end in 0..value.len() {
-            assert_eq!(parse(&value[..end], &limits, 0), None, "{end}");
+            assert_eq!(decode(&value[..end], &limits, 0), None, "{end}");
         }
-        assert_eq!(parse(&[&value[..], &[0]].concat(), &limits, 0), None);
+        assert_eq!(decode(&[&value[..], &[0]].concat(), &limits, 0), None);
         for (index, _) in value.iter().enumerate() {
             for byte in [0, 1, 127, 128, 255] {
                 let mut value = value.clone();
                 value[index] = byte;
-                let _ = parse(&value, &limits, 0);
+                let _ = decode(&value, &limits, 0);
             }
         }
     }
@@ -131,8 +144,8 @@ mod tests {
     fn an_impossible_entry_matters_only_to_the_quota_that_reads_it() {
         for full_at in [f64::NAN, -1.0, 0.5, f64::INFINITY, 1e300, (1u64 << 53) as f64] {
             let value = packed(&["a", "c"], full_at);
-            assert_eq!(parse(&value, &limits(&["a"]), 0), None, "{full_at}");
-            assert!(parse(&value, &limits(&["b"]), 0).is_some(), "{full_at}");
+            assert_eq!(decode(&value, &limits(&["a"]), 0), None, "{full_at}");
+            assert!(decode(&value, &limits(&["b"]), 0).is_some(), "{full_at}");
         }
     }
 }

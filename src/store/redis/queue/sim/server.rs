@@ -6,7 +6,8 @@ use foldhash::fast::RandomState;
 
 use super::plan::{Micros, Plan, SECOND, SLOTS};
 use crate::Quota;
-use crate::algorithm::{BucketState, FullAt, Limit, Limits, State};
+use crate::algorithm::{BucketState, FullAt, Limit, Limits};
+use crate::store::KeyState;
 use crate::store::redis::script::{Found, Stored, pack, packed};
 use crate::verdict::Verdict;
 
@@ -72,7 +73,7 @@ pub(super) struct Servers {
 
 #[derive(Debug)]
 struct Bucket {
-    state: State,
+    state: KeyState,
     /// A bucket of tokens, which is filled and emptied here without the specification.
     tokens: u128,
     changed: Micros,
@@ -142,7 +143,7 @@ impl Servers {
         let Some((_, Limit::TokenBucket(spec))) = limits.iter().next() else { unreachable!() };
         let full = u128::from(spec.refill_ticks());
         let state = self.buckets.entry(group.bucket).or_insert(Bucket {
-            state: State::unused(),
+            state: KeyState::unused(),
             tokens: full,
             changed: now,
         });
@@ -151,18 +152,18 @@ impl Servers {
         state.changed = now;
         let stored = match &state.state {
             // As for values in the short form.
-            State::Lone(bucket) if is_alone && spec.rate().scale() == 1 => {
+            KeyState::Unnamed(bucket) if is_alone && spec.rate().scale() == 1 => {
                 Stored::Level(bucket.debt(CLOCK + now).ticks)
             }
-            State::Lone(BucketState { full_at: FullAt { micros, ticks }, .. }) => {
+            KeyState::Unnamed(BucketState { full_at: FullAt { micros, ticks }, .. }) => {
                 let mut cells = pack(&[*micros as f64, *ticks as f64]);
                 cells.truncate(if spec.rate().scale() == 1 { 8 } else { 16 });
                 let written = pack(&[CLOCK as f64]);
                 Stored::Value([packed::header(limits), written, cells].concat().into())
             }
-            State::Several(_) => Stored::Nothing,
+            KeyState::Entries(_) => Stored::Nothing,
         };
-        let mut standing = limits.standing(Some(&state.state), CLOCK + now);
+        let mut standing = KeyState::standing(Some(&state.state), limits, CLOCK + now);
         for &cost in &group.costs {
             let verdict = limits.check(&mut standing, &cost);
             let price = u128::from(cost) * u128::from(spec.rate().permit());
@@ -172,7 +173,7 @@ impl Servers {
             }
             ran.push(Ran { cost, verdict, is_too_much });
         }
-        state.state = limits.state(&standing, None, CLOCK + now);
+        state.state = KeyState::after(&standing, None, limits, CLOCK + now);
         let now = if matches!(stored, Stored::Level(_)) { 0 } else { CLOCK + now };
         (group.index, Found { now, stored })
     }

@@ -31,7 +31,6 @@ pub(crate) use rate::{FullAt, MAX_TICKS};
 #[cfg(feature = "redis")]
 pub(crate) use sliding_window::SegmentsState;
 pub(crate) use state::{QuotaEntry, QuotaId};
-#[cfg(any(feature = "redis", test))]
 pub(crate) use token_bucket::TokenBucket;
 #[cfg(feature = "serde")]
 pub(crate) use validation::policy_errors;

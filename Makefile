@@ -53,7 +53,7 @@ fmt-check:
 
 lint: ## Run clippy on all targets, with warnings as errors
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
-	$(CARGO) clippy --locked --package fleetlimit-server --all-targets -- -D warnings
+	$(CARGO) clippy --locked --package fleetlimit-server --package fleetlimit-simulate --all-targets -- -D warnings
 
 doc: ## Build the documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
@@ -97,8 +97,8 @@ mutants: redis ## Change lua/ and src/algorithm in many ways, and check that tes
 	target/tools/bin/cargo-mutants mutants --file 'src/algorithm/*.rs' --no-default-features --features jiff,redis \
 	    --cargo-arg=--lib --timeout 20 -j 2 -- algorithm
 
-server: redis ## Run the tests of fleetlimit-server
-	$(CARGO) test --locked --package fleetlimit-server $(ARGS)
+server: redis ## Run the tests of fleetlimit-server and fleetlimit-simulate
+	$(CARGO) test --locked --package fleetlimit-server --package fleetlimit-simulate $(ARGS)
 
 test-gateways: redis ## Run fleetlimit-server behind Envoy, Caddy and Traefik, which this downloads (Debian)
 	scripts/install-gateways.sh

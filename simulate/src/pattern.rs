@@ -4,14 +4,15 @@ use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-use super::line::Line;
-use super::table::shortened;
+use crate::line::Line;
+use crate::text::shortened;
 
 /// An error lists at most this many fields of a line.
 const MOST_LISTED: usize = 40;
 
+/// Text with fields of a line, such as `{ip}` or `{1}|{tenant.id}`.
 #[derive(Clone, Debug)]
-pub(super) struct Pattern(Vec<Part>);
+pub struct Pattern(Vec<Part>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
@@ -19,9 +20,9 @@ enum Part {
     Ip,
     User,
     Method,
-    /// Without the query.
+    /// The path without the query.
     Path,
-    /// From 1.
+    /// A segment of the path, counted from 1.
     Segment(usize),
     Status,
     Bytes,
@@ -86,7 +87,7 @@ impl Part {
         }
     }
 
-    /// Whether the value says that there is none. If it is empty in several lines, they have nothing in
+    /// Returns true if the value says that there is none. If it is empty in several lines, they have nothing in
     /// common, except those of `/` their first segment.
     fn is_empty(&self, value: &str, line: &Line<'_>) -> bool {
         match self {
@@ -102,7 +103,7 @@ impl Part {
     }
 }
 
-/// As it is written in a pattern.
+/// Writes a part as it is written in a pattern.
 impl Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
@@ -128,7 +129,7 @@ impl Pattern {
     /// # Errors
     ///
     /// If the line does not have a field, or it is empty. All such lines would have the same text.
-    pub(super) fn write(&self, line: &Line<'_>, to: &mut String) -> Result<(), String> {
+    pub(crate) fn write(&self, line: &Line<'_>, to: &mut String) -> Result<(), String> {
         to.clear();
         for part in &self.0 {
             match part.of(line) {
@@ -142,13 +143,13 @@ impl Pattern {
         Ok(())
     }
 
-    pub(super) fn has_ip(&self) -> bool {
+    pub(crate) fn has_ip(&self) -> bool {
         self.0.contains(&Part::Ip)
     }
 }
 
 /// The fields of a line, as patterns refer to them.
-pub(super) fn fields_of(line: &Line<'_>) -> String {
+pub(crate) fn fields_of(line: &Line<'_>) -> String {
     let named = [
         Part::Ip,
         Part::User,
@@ -174,8 +175,8 @@ pub(super) fn fields_of(line: &Line<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::log_time::LogTime;
     use super::*;
+    use crate::log_time::LogTime;
 
     #[test]
     fn fields_are_replaced_and_mistakes_explained() {

@@ -1,8 +1,8 @@
 //! A plot of each policy: the requests, what was admitted of them, and below that what was denied.
 
-use super::report::{PolicyReport, Report, clock};
-use super::run::Counts;
-use super::table::{counted, grouped};
+use crate::report::{PolicyReport, Report, clock};
+use crate::run::Counts;
+use crate::text::{counted, grouped};
 
 const WIDTH: f64 = 800.0;
 const MARGIN: f64 = 40.0;
@@ -11,7 +11,7 @@ const DENIED_HEIGHT: f64 = 70.0;
 const LINE: f64 = 18.0;
 /// More minutes are added up, so that the plot of a month is no larger than that of a day.
 const MOST_STEPS: u64 = 400;
-/// Of the first and the second file.
+/// The classes of the first and the second file.
 const CLASSES: [&str; 2] = ["a", "b"];
 /// Readable on a light and on a dark page, and without telling colours apart.
 const STYLE: &str = "text{font:13px sans-serif;fill:#888}text.a{fill:#3b82c4}text.b{fill:#d9822b}\
@@ -19,7 +19,7 @@ const STYLE: &str = "text{font:13px sans-serif;fill:#888}text.a{fill:#3b82c4}tex
     path.a{stroke:#3b82c4}path.b{stroke:#d9822b;stroke-dasharray:5 2}\
     .step{fill:#888;fill-opacity:0}.step:hover{fill-opacity:.3}";
 
-pub(super) fn svg(report: &Report) -> String {
+pub(crate) fn svg(report: &Report) -> String {
     let mut plot = Plot { svg: String::new(), y: MARGIN };
     for policy in &report.policies {
         plot.policy(policy);
@@ -39,7 +39,7 @@ struct Step {
     results: Vec<Counts>,
 }
 
-/// From the first minute to the last one, and how many minutes a step has.
+/// The steps from the first minute to the last one, and the number of minutes in each.
 fn steps(policy: &PolicyReport) -> (Vec<Step>, u64) {
     let (Some(first), Some(last)) = (policy.minutes.first(), policy.minutes.last()) else {
         return (Vec::new(), 1);
@@ -64,7 +64,7 @@ fn steps(policy: &PolicyReport) -> (Vec<Step>, u64) {
 
 struct Plot {
     svg: String,
-    /// Where the next line or drawing starts.
+    /// The position of the next line or drawing.
     y: f64,
 }
 

@@ -10,42 +10,43 @@ use fleetlimit::{ConfigError, FailureMode, Limiter, ManualClock, MemoryStore, Po
 use futures_util::FutureExt;
 use serde::Serialize;
 
-use super::busy_keys::BusyKeys;
-use super::line::{Line, is_client};
-use super::log_time::LogTime;
-use super::pattern::{Pattern, fields_of};
-use super::table::shortened;
-use crate::config::Config;
+use crate::address::is_client;
+use crate::busy_keys::BusyKeys;
+use crate::line::Line;
+use crate::log_time::LogTime;
+use crate::pattern::{Pattern, fields_of};
+use crate::text::shortened;
 
 /// Maximum number of keys per policy. Beyond it, buckets are evicted.
 const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(10_000_000).unwrap();
-/// With more keys than this, the rare ones are not counted.
+/// The most keys of which all are counted. Of more, the rare ones are not.
 const MAX_COUNTED_KEYS: usize = 1 << 18;
-/// The clients of as many lines are checked: enough to find a log of another format.
+/// The number of lines whose clients are checked: enough to find a log of another format.
 const CLIENTS_CHECKED: u64 = 100;
-/// In microseconds.
-pub(super) const MINUTE: u64 = 60_000_000;
+/// A minute in microseconds.
+pub(crate) const MINUTE: u64 = 60_000_000;
 
-/// One policy of a configuration, and what it has decided.
-pub(super) struct Run {
+/// One policy of a file, and what it has decided.
+#[derive(Debug)]
+pub(crate) struct Run {
     /// The index of its file.
-    pub(super) file: usize,
-    pub(super) policy: Policy,
-    pub(super) total: Counts,
-    /// In order, with the number of the minute since 1970.
-    pub(super) minutes: Vec<(u64, Counts)>,
+    pub(crate) file: usize,
+    pub(crate) policy: Policy,
+    pub(crate) total: Counts,
+    /// The counts by minute, in order, with the number of the minute since 1970.
+    pub(crate) minutes: Vec<(u64, Counts)>,
     clock: ManualClock,
     limiter: Limiter,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Counts {
-    pub(super) admitted: u64,
-    pub(super) denied: u64,
+pub(crate) struct Counts {
+    pub(crate) admitted: u64,
+    pub(crate) denied: u64,
 }
 
 impl Counts {
-    pub(super) fn denied_percent(self) -> f64 {
+    pub(crate) fn denied_percent(self) -> f64 {
         100.0 * self.denied as f64 / (self.admitted + self.denied).max(1) as f64
     }
 
@@ -56,23 +57,10 @@ impl Counts {
 }
 
 impl Run {
-    /// The policies of a configuration with these names, or all of them if no name is given.
-    ///
     /// # Errors
     ///
-    /// If a policy cannot be replayed.
-    pub(super) fn of(
-        file: usize,
-        config: &Config,
-        names: &[String],
-    ) -> Result<Vec<Self>, ConfigError> {
-        let is_chosen =
-            |policy: &&Policy| names.is_empty() || names.iter().any(|name| name == policy.name());
-        let chosen = config.policies.iter().filter(is_chosen);
-        chosen.map(|policy| Self::new(file, policy.clone())).collect()
-    }
-
-    fn new(file: usize, policy: Policy) -> Result<Self, ConfigError> {
+    /// If the policy cannot be replayed.
+    pub(crate) fn new(file: usize, policy: Policy) -> Result<Self, ConfigError> {
         let clock = ManualClock::new(UNIX_EPOCH);
         let store = MemoryStore::with_manual_clock(MAX_KEYS, clock.clone());
         let limiter =
@@ -80,7 +68,7 @@ impl Run {
         Ok(Self { file, policy, total: Counts::default(), minutes: Vec::new(), clock, limiter })
     }
 
-    /// Whether the request is denied. Times do not go back.
+    /// Returns true if the request is denied. Times do not go back.
     fn check(&mut self, time: u64, key: &str, cost: u64) -> bool {
         self.clock.advance_to(UNIX_EPOCH + Duration::from_micros(time));
         // A memory store decides at once.
@@ -100,31 +88,31 @@ impl Run {
     }
 }
 
-/// What was in the log.
+/// The lines of a log, counted.
 #[derive(Debug)]
-pub(super) struct Lines {
-    pub(super) all: u64,
-    pub(super) used: u64,
-    /// Earlier than a line before. They count at the later time.
-    pub(super) out_of_order: u64,
-    /// In microseconds since 1970.
-    pub(super) first: Option<u64>,
-    pub(super) last: u64,
-    /// In the order of their first lines.
-    pub(super) skipped: Vec<Skipped>,
+pub(crate) struct Lines {
+    pub(crate) all: u64,
+    pub(crate) used: u64,
+    /// The lines that are earlier than a line before. They count at the later time.
+    pub(crate) out_of_order: u64,
+    /// The first time in microseconds since 1970.
+    pub(crate) first: Option<u64>,
+    pub(crate) last: u64,
+    /// The reasons for which lines could not be used, in the order of their first lines.
+    pub(crate) skipped: Vec<Skipped>,
     /// The number of the first line that lacks a field, and those that it has.
-    pub(super) lacking: Option<(u64, String)>,
-    /// That `{ip}` is not an address.
-    pub(super) warning: Option<String>,
-    pub(super) keys: BusyKeys,
+    pub(crate) lacking: Option<(u64, String)>,
+    /// A warning that `{ip}` is not an address.
+    pub(crate) warning: Option<String>,
+    pub(crate) keys: BusyKeys,
 }
 
 /// Lines that could not be used, for the same reason.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Skipped {
-    pub(super) reason: Cow<'static, str>,
-    pub(super) lines: u64,
-    pub(super) first_line: u64,
+pub(crate) struct Skipped {
+    pub(crate) reason: Cow<'static, str>,
+    pub(crate) lines: u64,
+    pub(crate) first_line: u64,
 }
 
 impl Display for Skipped {
@@ -134,13 +122,13 @@ impl Display for Skipped {
 }
 
 impl Lines {
-    /// Of the first line that could not be used.
-    pub(super) fn first_error(&self) -> Option<String> {
+    /// The error of the first line that could not be used.
+    pub(crate) fn first_error(&self) -> Option<String> {
         self.skipped.first().map(Skipped::to_string)
     }
 
-    /// Why there is nothing to report, if no line could be used.
-    pub(super) fn error(&self) -> Option<String> {
+    /// The reason for which there is nothing to report, if no line could be used.
+    pub(crate) fn error(&self) -> Option<String> {
         if self.used > 0 {
             return None;
         }
@@ -181,7 +169,7 @@ impl Lines {
 /// # Errors
 ///
 /// If the log cannot be read.
-pub(super) fn replay(
+pub(crate) fn replay(
     log: &mut impl BufRead,
     key: &Pattern,
     cost: &Pattern,

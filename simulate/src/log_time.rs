@@ -6,13 +6,13 @@ const FORMAT: &str = "%d/%b/%Y:%H:%M:%S %z";
 
 /// Parses times. Neighbours in a log often have the same one, so it remembers the last.
 #[derive(Debug, Default)]
-pub(super) struct LogTime {
+pub(crate) struct LogTime {
     last: Option<(String, u64)>,
 }
 
 impl LogTime {
-    /// In microseconds since 1970.
-    pub(super) fn parse(&mut self, text: &str) -> Option<u64> {
+    /// Returns the microseconds since 1970.
+    pub(crate) fn parse(&mut self, text: &str) -> Option<u64> {
         if let Some((last, micros)) = &self.last
             && last == text
         {

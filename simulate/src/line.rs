@@ -5,42 +5,44 @@
 //! Source: the Apache HTTP Server's documentation of `mod_log_config`.
 
 use std::borrow::Cow;
-use std::net::{Ipv6Addr, SocketAddr};
 
-use fleetlimit::resolve::PeerIp;
+use crate::address::{client, is_address};
+use crate::fields::{BYTES, Fields, METHOD, PATH, STATUS, USER};
+use crate::log_time::LogTime;
 
-use super::json_line::{self, BYTES, Fields, METHOD, PATH, STATUS, USER};
-use super::log_time::LogTime;
-use crate::range::is_address;
-
-/// What a pattern can refer to.
+/// The parts of a line that a pattern can refer to.
 #[derive(Debug, Default)]
-pub(super) struct Line<'a> {
-    /// In microseconds since 1970.
-    pub(super) time: u64,
-    pub(super) ip: Option<Cow<'a, str>>,
-    /// This field and the next four are set if and only if the line is not JSON.
+pub(crate) struct Line<'a> {
+    /// The time in microseconds since 1970.
+    pub(crate) time: u64,
+    pub(crate) ip: Option<Cow<'a, str>>,
+    /// The user. This field and the next four are set if and only if the line is not JSON.
     user: Option<&'a str>,
     method: Option<&'a str>,
     path: Option<&'a str>,
     status: Option<&'a str>,
     bytes: Option<&'a str>,
     /// The fields of a JSON line, and empty otherwise.
-    pub(super) fields: Fields<'a>,
-    /// What the combined format adds, which is only searched if a pattern refers to it.
-    pub(super) rest: &'a str,
+    pub(crate) fields: Fields<'a>,
+    /// The fields that the combined format adds, which are only searched if a pattern refers to one of them.
+    pub(crate) rest: &'a str,
 }
 
 impl<'a> Line<'a> {
     /// # Errors
     ///
-    /// Why the line cannot be used.
-    pub(super) fn parse(text: &'a str, times: &mut LogTime) -> Result<Self, &'static str> {
-        if text.starts_with('{') { json_line::parse(text) } else { Self::common(text, times) }
+    /// The reason for which the line cannot be used.
+    pub(crate) fn parse(text: &'a str, times: &mut LogTime) -> Result<Self, &'static str> {
+        if text.starts_with('{') { Self::json(text) } else { Self::common(text, times) }
     }
 
-    pub(super) fn of_object(time: u64, ip: Option<Cow<'a, str>>, fields: Fields<'a>) -> Self {
-        Self { time, ip, fields, ..Self::default() }
+    fn json(text: &'a str) -> Result<Self, &'static str> {
+        let fields = Fields::parse(text).map_err(|_| "it is not a JSON object")?;
+        let ip = fields.ip().cloned().map(|ip| match ip {
+            Cow::Borrowed(ip) => client(ip),
+            Cow::Owned(ip) => client(&ip).into_owned().into(),
+        });
+        Ok(Self { time: fields.time()?, ip, fields, ..Self::default() })
     }
 
     fn common(text: &'a str, times: &mut LogTime) -> Result<Self, &'static str> {
@@ -72,35 +74,35 @@ impl<'a> Line<'a> {
         })
     }
 
-    pub(super) fn is_json(&self) -> bool {
+    pub(crate) fn is_json(&self) -> bool {
         self.user.is_none()
     }
 
-    pub(super) fn user(&self) -> Option<&str> {
+    pub(crate) fn user(&self) -> Option<&str> {
         self.user.or_else(|| self.fields.first_of(USER))
     }
 
-    pub(super) fn method(&self) -> Option<&str> {
+    pub(crate) fn method(&self) -> Option<&str> {
         self.method.or_else(|| self.fields.first_of(METHOD))
     }
 
-    pub(super) fn path(&self) -> Option<&str> {
+    pub(crate) fn path(&self) -> Option<&str> {
         self.path.or_else(|| self.fields.first_of(PATH))
     }
 
-    pub(super) fn status(&self) -> Option<&str> {
+    pub(crate) fn status(&self) -> Option<&str> {
         self.status.or_else(|| self.fields.first_of(STATUS))
     }
 
-    pub(super) fn bytes(&self) -> Option<&str> {
+    pub(crate) fn bytes(&self) -> Option<&str> {
         self.bytes.or_else(|| self.fields.first_of(BYTES))
     }
 
-    pub(super) fn referer(&self) -> Option<&'a str> {
+    pub(crate) fn referer(&self) -> Option<&'a str> {
         self.referer_and_agent().map(|(referer, _)| referer)
     }
 
-    pub(super) fn agent(&self) -> Option<&'a str> {
+    pub(crate) fn agent(&self) -> Option<&'a str> {
         let (_, rest) = self.referer_and_agent()?;
         quoted(rest.strip_prefix('"')?).map(|(agent, _)| agent)
     }
@@ -121,35 +123,18 @@ fn without_virtual_host<'a>(first: &'a str, second: &'a str, third: &'a str) -> 
     }
 }
 
-/// Whether it is the client of an address, and not just text.
-pub(super) fn is_client(text: &str) -> bool {
-    is_address(text.strip_suffix("/64").unwrap_or(text))
-}
-
-/// The client of an address, as `/auth` counts it. Some servers write the address with its port.
-pub(super) fn client(address: &str) -> Cow<'_, str> {
-    if !address.contains(':') {
-        return address.into();
-    }
-    let with_port = || Some(address.parse::<SocketAddr>().ok()?.ip());
-    let ip = address.parse::<Ipv6Addr>().map_or_else(|_| with_port(), |ip| Some(ip.into()));
-    let Some(ip) = ip else { return address.into() };
-    let key = PeerIp::new().key(ip);
-    String::from_utf8_lossy(key.as_bytes()).into_owned().into()
-}
-
 /// Like `split_once`, which takes several times as long for the short fields of a line.
 fn split<'a, const N: usize>(text: &'a str, separator: &[u8; N]) -> Option<(&'a str, &'a str)> {
     let at = text.as_bytes().windows(N).position(|bytes| bytes == separator)?;
     Some((&text[..at], &text[at + N..]))
 }
 
-/// What is before the first space, and what is after it.
+/// The text before the first space, and the text after it.
 fn field(text: &str) -> (&str, &str) {
     split(text, b" ").unwrap_or((text, ""))
 }
 
-/// What is before the closing quote, and what is after it.
+/// The text before the closing quote, and the text after it.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let mut from = 0;
     loop {
@@ -201,22 +186,6 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_counted_as_for_gateways() {
-        for (address, key) in [
-            ("192.0.2.7", "192.0.2.7"),
-            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-            ("::ffff:192.0.2.7", "192.0.2.7"),
-            ("host.example", "host.example"),
-            ("192.0.2.7:4711", "192.0.2.7"),
-            ("[2001:db8:1:2:3:4:5:6]:4711", "2001:db8:1:2::/64"),
-            ("host.example:4711", "host.example:4711"),
-        ] {
-            assert_eq!(client(address), key);
-            assert_eq!(is_client(key), !key.starts_with("host"), "{key}");
-        }
-    }
-
-    #[test]
     fn lines_that_cannot_be_used_say_why() {
         let mut times = LogTime::default();
         for (text, why) in [
@@ -232,6 +201,45 @@ mod tests {
         ] {
             let error = Line::parse(text, &mut times).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn formats_of_several_servers_are_understood() {
+        for text in [
+            r#"{"ts":1800000000.5,"request":{"remote_ip":"192.0.2.7","uri":"/a","method":"GET"},"status":200,"size":12}"#,
+            r#"{"time":"2027-01-15T08:00:00.5Z","remote_addr":"192.0.2.7","request_uri":"/a","request_method":"GET","status":"200","bytes":12}"#,
+        ] {
+            let line = Line::json(text).unwrap();
+            assert_eq!(line.time, 1_800_000_000_500_000, "{text}");
+            let fields =
+                [line.ip.as_deref(), line.path(), line.method(), line.status(), line.bytes()];
+            let fields = fields.map(Option::unwrap);
+            assert_eq!(fields, ["192.0.2.7", "/a", "GET", "200", "12"]);
+        }
+        let envoy =
+            r#"{"start_time":"2027-01-15T08:00:00Z","downstream_remote_address":"192.0.2.7:4711"}"#;
+        assert_eq!(Line::json(envoy).unwrap().ip.as_deref(), Some("192.0.2.7"));
+        let line = Line::json(r#"{"time":1,"tenant":{"id":7}}"#).unwrap();
+        assert_eq!(line.fields.get("tenant.id").unwrap(), "7");
+        let text =
+            r#"{"time":1,"a\u0062":"c\"d","n":null,"l":[1, 2],"ab":{"":1e3,"ab":true},"time":2}"#;
+        let line = Line::json(text).unwrap();
+        let fields: Vec<_> = line.fields.iter().collect();
+        let expected = [("time", "1"), ("ab", "c\"d"), ("l", "[1, 2]"), ("ab.", "1e3")];
+        assert_eq!(fields[..4], expected);
+        assert_eq!((fields[4], fields[5]), (("ab.ab", "true"), ("time", "2")));
+        assert_eq!(line.time, 2_000_000, "the last one counts");
+        for text in ["{\"time\":1", "{\"time\":1}}", "{\"time\":01}", "[]", "{\"time\":1,\"a\":{]}"]
+        {
+            assert!(Line::json(text).is_err(), "{text}");
+        }
+        // Without the limit this would overflow the stack.
+        let deep =
+            format!("{{\"time\":1,\"a\":{}1{}}}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
+        assert_eq!(Line::json(&deep).unwrap().fields.iter().count(), 2);
+        for time in ["1800000000500", "1e300", "\"inf\"", "-1"] {
+            assert!(Line::json(&format!("{{\"time\":{time}}}")).is_err(), "{time}");
         }
     }
 }

@@ -1,24 +1,16 @@
-//! Replays recorded traffic against policies: what they would have admitted and denied.
+//! The command `simulate`: the policies of settings files, replayed by `fleetlimit-simulate`.
 
-mod busy_keys;
-mod json_line;
-mod line;
-mod log_time;
-mod pattern;
-mod plot;
-mod report;
-mod run;
-mod table;
-
+use std::collections::HashSet;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use fleetlimit::Policy;
+use fleetlimit_simulate::{Pattern, Simulation};
 
-use self::pattern::Pattern;
-use self::report::Report;
-use self::run::Run;
 use crate::config::{Config, Origin, Source};
 
 /// Replay an access log against the policies of a settings file
@@ -62,43 +54,46 @@ impl Simulate {
     ///
     /// If a file is invalid or cannot be read, or no line of the log can be used.
     pub(crate) fn run(&self) -> Result<(), String> {
-        let files: Vec<_> = std::iter::once(&self.config).chain(&self.compare).collect();
-        let mut runs = self.runs(&files)?;
-        let mut log = BufReader::with_capacity(1 << 16, open(&self.log)?);
-        let lines = run::replay(&mut log, &self.key, &self.cost, &mut runs)
-            .map_err(|error| format!("{}: {error}", self.log.display()))?;
-        if let Some(error) = lines.error() {
-            return Err(format!("{}: {error}", self.log.display()));
+        let simulation = self.simulation()?;
+        let log = BufReader::with_capacity(1 << 16, open(&self.log)?);
+        let report = simulation.run(log, self.top).map_err(|error| in_file(&self.log, error))?;
+        if let Some(warning) = report.warning() {
+            eprintln!("warning: {}", in_file(&self.log, warning));
         }
-        if let Some(warning) = &lines.warning {
-            eprintln!("warning: {}: {warning}", self.log.display());
-        }
-        let files = files.into_iter().map(|file| file.display().to_string()).collect();
-        let report = Report::new(files, &lines, &runs, self.top);
         if let Some(file) = &self.svg {
-            std::fs::write(file, plot::svg(&report))
-                .map_err(|error| format!("{}: {error}", file.display()))?;
+            std::fs::write(file, report.svg()).map_err(|error| in_file(file, error))?;
         }
         let text = match self.json {
             true => report.json() + "\n",
-            false => table::table(&report, self.minutes),
+            false => report.table(self.minutes),
         };
         print(&text).map_err(|error| format!("standard output: {error}"))
     }
 
     /// The chosen policies of all files.
-    fn runs(&self, files: &[&PathBuf]) -> Result<Vec<Run>, String> {
-        let mut runs = Vec::new();
-        for (index, file) in files.iter().enumerate() {
-            let of_file = Run::of(index, &load(file)?, &self.policies);
-            runs.extend(of_file.map_err(|error| format!("{}: {error}", file.display()))?);
+    fn simulation(&self) -> Result<Simulation, String> {
+        let mut simulation = Simulation::new(self.key.clone(), self.cost.clone());
+        let mut found = HashSet::new();
+        for file in iter::once(&self.config).chain(&self.compare) {
+            let policies = load(file)?.policies;
+            let chosen: Vec<_> =
+                policies.iter().filter(|policy| self.is_chosen(policy)).cloned().collect();
+            found.extend(chosen.iter().map(|policy| policy.name().to_owned()));
+            let added = simulation.add(file.display().to_string(), chosen);
+            added.map_err(|error| in_file(file, error))?;
         }
-        for name in &self.policies {
-            if runs.iter().all(|run| run.policy.name() != name) {
-                return Err(format!("--policy: no settings file has a policy `{name}`"));
-            }
+        if let Some(missing) = self.policies.iter().find(|name| !found.contains(*name)) {
+            return Err(format!("--policy: no settings file has a policy `{missing}`"));
         }
-        if runs.is_empty() { Err("no settings file has a policy".to_owned()) } else { Ok(runs) }
+        if found.is_empty() {
+            Err("no settings file has a policy".to_owned())
+        } else {
+            Ok(simulation)
+        }
+    }
+
+    fn is_chosen(&self, policy: &Policy) -> bool {
+        self.policies.is_empty() || self.policies.iter().any(|name| name == policy.name())
     }
 }
 
@@ -120,6 +115,10 @@ fn open(file: &Path) -> Result<Box<dyn Read>, String> {
     if file == Path::new("-") {
         return Ok(Box::new(io::stdin()));
     }
-    let file_error = |error: io::Error| format!("{}: {error}", file.display());
-    File::open(file).map(|file| Box::new(file) as Box<dyn Read>).map_err(file_error)
+    let opened = File::open(file).map_err(|error| in_file(file, error))?;
+    Ok(Box::new(opened))
+}
+
+fn in_file(file: &Path, error: impl Display) -> String {
+    format!("{}: {error}", file.display())
 }

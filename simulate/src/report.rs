@@ -1,56 +1,59 @@
-//! What a simulation has found.
+//! The result of a simulation.
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::busy_keys::KeyCounts;
-use super::run::{Counts, Lines, MINUTE, Run, Skipped};
+use crate::busy_keys::KeyCounts;
+use crate::run::{Counts, Lines, MINUTE, Run, Skipped};
 
+/// The result of a simulation.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
-    pub(super) lines: u64,
+pub struct Report {
+    #[serde(skip)]
+    warning: Option<String>,
+    pub(crate) lines: u64,
     /// Lines that could not be used.
-    pub(super) skipped: u64,
+    pub(crate) skipped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) first_error: Option<String>,
+    pub(crate) first_error: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) skipped_by_reason: Vec<Skipped>,
-    pub(super) out_of_order: u64,
-    pub(super) from: String,
-    pub(super) to: String,
-    /// Only those that were kept, if some were dropped.
-    pub(super) keys: usize,
-    /// How many requests are missing at most in the counts of any key.
-    pub(super) missed_per_key: u64,
-    pub(super) files: Vec<String>,
-    pub(super) policies: Vec<PolicyReport>,
+    pub(crate) skipped_by_reason: Vec<Skipped>,
+    pub(crate) out_of_order: u64,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    /// The number of keys that were kept: all, or the busiest if there were too many.
+    pub(crate) keys: usize,
+    /// The most requests that are missing in the counts of any key.
+    pub(crate) missed_per_key: u64,
+    pub(crate) files: Vec<String>,
+    pub(crate) policies: Vec<PolicyReport>,
 }
 
-/// All `results` are those of the files that have the policy, in the same order.
+/// A policy in all files that have it. All `results` are in the order of these files.
 #[derive(Debug, Serialize)]
-pub(super) struct PolicyReport {
-    pub(super) policy: String,
-    pub(super) results: Vec<PolicyResult>,
+pub(crate) struct PolicyReport {
+    pub(crate) policy: String,
+    pub(crate) results: Vec<PolicyResult>,
     /// The second result minus the first, if there are two.
     #[serde(skip_serializing_if = "Option::is_none")]
     difference: Option<Difference>,
-    pub(super) most_requests: Vec<KeyReport>,
-    pub(super) most_denied: Vec<KeyReport>,
-    pub(super) minutes: Vec<Minute>,
+    pub(crate) most_requests: Vec<KeyReport>,
+    pub(crate) most_denied: Vec<KeyReport>,
+    pub(crate) minutes: Vec<Minute>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct PolicyResult {
+pub(crate) struct PolicyResult {
     /// The index of its file.
     #[serde(skip)]
-    pub(super) index: usize,
-    pub(super) file: String,
-    pub(super) quotas: Vec<String>,
+    pub(crate) index: usize,
+    pub(crate) file: String,
+    pub(crate) quotas: Vec<String>,
     #[serde(flatten)]
-    pub(super) counts: Counts,
-    pub(super) denied_percent: f64,
+    pub(crate) counts: Counts,
+    pub(crate) denied_percent: f64,
     /// Keys that were denied at least once, of those that were kept.
-    pub(super) denied_keys: usize,
+    pub(crate) denied_keys: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,24 +65,24 @@ struct Difference {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct KeyReport {
-    pub(super) key: String,
-    pub(super) requests: u64,
-    pub(super) results: Vec<Counts>,
+pub(crate) struct KeyReport {
+    pub(crate) key: String,
+    pub(crate) requests: u64,
+    pub(crate) results: Vec<Counts>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Minute {
-    /// Since 1970.
+pub(crate) struct Minute {
+    /// The number of minutes since 1970.
     #[serde(rename = "start", serialize_with = "start")]
-    pub(super) number: u64,
-    pub(super) requests: u64,
-    pub(super) results: Vec<Counts>,
+    pub(crate) number: u64,
+    pub(crate) requests: u64,
+    pub(crate) results: Vec<Counts>,
 }
 
 impl Report {
-    /// With at most `top` keys in each list.
-    pub(super) fn new(files: Vec<String>, lines: &Lines, runs: &[Run], top: usize) -> Self {
+    /// Collects the result, with at most `top` keys in each list.
+    pub(crate) fn new(files: Vec<String>, lines: &Lines, runs: &[Run], top: usize) -> Self {
         let mut names: Vec<&str> = Vec::new();
         for run in runs {
             if !names.contains(&run.policy.name()) {
@@ -91,6 +94,7 @@ impl Report {
             PolicyReport::new(name, &files, lines, &of_policy.collect::<Vec<_>>(), top)
         });
         Self {
+            warning: lines.warning.clone(),
             lines: lines.all,
             skipped: lines.all - lines.used,
             first_error: lines.first_error(),
@@ -105,14 +109,20 @@ impl Report {
         }
     }
 
-    pub(super) fn json(&self) -> String {
+    /// A warning about the log, such as that `{ip}` is not an address.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+
+    /// Returns the report as a JSON document.
+    pub fn json(&self) -> String {
         // All keys are strings, so this cannot fail.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
 impl PolicyReport {
-    /// With the runs of the policy, and their indexes.
+    /// Collects the result of a policy from its runs, which have their indexes.
     fn new(
         name: &str,
         files: &[String],
@@ -177,7 +187,7 @@ impl KeyReport {
     }
 }
 
-/// All runs have the same minutes.
+/// The minutes of runs, which all have the same.
 fn minutes(runs: &[(usize, &Run)]) -> Vec<Minute> {
     let Some((_, first)) = runs.first() else { return Vec::new() };
     let minutes = first.minutes.iter().enumerate().map(|(n, &(number, counts))| Minute {
@@ -194,7 +204,7 @@ fn time(micros: u64) -> Timestamp {
 }
 
 /// The start of a minute.
-pub(super) fn clock(number: u64) -> String {
+pub(crate) fn clock(number: u64) -> String {
     time(number.saturating_mul(MINUTE)).strftime("%Y-%m-%d %H:%M").to_string()
 }
 

@@ -3,11 +3,10 @@
 use std::cmp::Reverse;
 use std::fmt::Write;
 
-use super::report::{Minute, PolicyReport, PolicyResult, Report, clock};
-use super::run::{Counts, Skipped};
+use crate::report::{Minute, PolicyReport, PolicyResult, Report, clock};
+use crate::run::{Counts, Skipped};
+use crate::text::{counted, grouped, shortened};
 
-/// What a line shows of a key.
-const KEY_CHARS: usize = 48;
 const DIFFERENCE: &str = "denied B - A";
 
 type Row = Vec<String>;
@@ -20,8 +19,8 @@ const COLUMNS: [Column; 4] = [
     ("keys denied", |result| grouped(result.denied_keys as u64)),
 ];
 
-/// With this many minutes of each policy, those with the most requests.
-pub(super) fn table(report: &Report, minutes: usize) -> String {
+/// The report as text, with this many minutes of each policy, those with the most requests.
+pub(crate) fn table(report: &Report, minutes: usize) -> String {
     let mut text = String::new();
     header(report, &mut text);
     text.push('\n');
@@ -169,32 +168,6 @@ fn difference(counts: &[Counts]) -> Option<String> {
 
 fn percent(counts: Counts) -> String {
     format!("{:.2}", counts.denied_percent())
-}
-
-pub(super) fn counted(number: u64, noun: &str) -> String {
-    format!("{} {noun}{}", grouped(number), if number == 1 { "" } else { "s" })
-}
-
-/// With a comma before each three digits.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (n, digit) in digits.chars().enumerate() {
-        if n > 0 && (digits.len() - n).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-pub(super) fn shortened(key: &str) -> String {
-    let mut chars = key.chars().flat_map(char::escape_debug);
-    let mut text: String = chars.by_ref().take(KEY_CHARS).collect();
-    if chars.next().is_some() {
-        text.push('…');
-    }
-    text
 }
 
 /// Writes columns: the first one to the left, all others to the right.

@@ -12,18 +12,19 @@ use smallvec::{SmallVec, smallvec};
 /// Up to `most` keys, all counts are exact. With more, the half with the fewest requests is dropped.
 /// A dropped key that comes back is counted from 0, so counts can then be too low, by at most `missed`.
 #[derive(Debug)]
-pub(super) struct BusyKeys {
+pub(crate) struct BusyKeys {
     counts: HashMap<CompactString, KeyCounts, RandomState>,
     most: usize,
     missed: u64,
 }
 
+/// The requests of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KeyCounts {
-    pub(super) requests: u64,
-    /// By the index of the run.
-    pub(super) denied: SmallVec<[u64; 2]>,
-    /// How many requests the key can have had before.
+pub(crate) struct KeyCounts {
+    pub(crate) requests: u64,
+    /// The denied requests by the index of the run.
+    pub(crate) denied: SmallVec<[u64; 2]>,
+    /// The most requests that the key can have had before.
     missed: u64,
 }
 
@@ -41,12 +42,12 @@ impl KeyCounts {
 }
 
 impl BusyKeys {
-    pub(super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self { counts: HashMap::default(), most, missed: 0 }
     }
 
     /// Counts a request, with the decision of each run.
-    pub(super) fn count(&mut self, key: &str, is_denied: &[bool]) {
+    pub(crate) fn count(&mut self, key: &str, is_denied: &[bool]) {
         if let Some(counts) = self.counts.get_mut(key) {
             counts.add(is_denied);
             return;
@@ -60,7 +61,7 @@ impl BusyKeys {
         self.counts.insert(key.into(), counts);
     }
 
-    /// Half of the keys at least, so that this is rare.
+    /// Drops at least half of the keys, so that this is rare.
     fn drop_rare(&mut self) {
         let mut requests: Vec<_> = self.counts.values().map(KeyCounts::at_most).collect();
         requests.sort_unstable();
@@ -68,18 +69,18 @@ impl BusyKeys {
         self.counts.retain(|_, counts| counts.at_most() > self.missed);
     }
 
-    /// How many requests are missing at most in the counts of any key.
-    pub(super) fn missed(&self) -> u64 {
+    /// The most requests that are missing in the counts of any key.
+    pub(crate) fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// How many keys have such counts.
-    pub(super) fn len(&self, has: impl Fn(&KeyCounts) -> bool) -> usize {
+    /// The number of keys that have such counts.
+    pub(crate) fn len(&self, has: impl Fn(&KeyCounts) -> bool) -> usize {
         self.counts.values().filter(|counts| has(counts)).count()
     }
 
     /// The keys with the greatest `rank`, at most `most` of them. Those with a rank of 0 are left out.
-    pub(super) fn top(
+    pub(crate) fn top(
         &self,
         most: usize,
         rank: impl Fn(&KeyCounts) -> u64,

@@ -23,8 +23,8 @@ use tower_http::timeout::TimeoutLayer;
 
 use crate::header_timeout::HeaderTimeout;
 use crate::held_bytes::HeldBytes;
+use crate::protocol::Protocol;
 use crate::requests::Requests;
-use crate::serve::Protocol;
 use crate::settings::Limits;
 
 /// How long a client may take to end the connection, in addition to the time for its requests.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const NAME: &str = "fleetlimit_server_descriptors_total";
@@ -25,15 +25,15 @@ pub(crate) struct Details(Mutex<Table>);
 /// The counts by the labels of their series.
 #[derive(Debug, Default)]
 struct Table {
-    series: HashMap<String, Series>,
-    /// Those of values without a series, one per policy.
-    others: HashMap<String, Series>,
+    series: HashMap<Arc<str>, Series>,
+    /// The series of the values without one, one per policy.
+    others: HashMap<Arc<str>, Series>,
     /// The number of counted decisions.
     uses: u64,
     replaced_at: Option<Instant>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Series {
     allowed: u64,
     denied: u64,
@@ -59,11 +59,10 @@ impl Details {
         *(if is_allowed { &mut series.allowed } else { &mut series.denied }) += 1;
     }
 
-    /// In the text format of Prometheus.
+    /// Returns the series in the text format of Prometheus.
     pub(crate) fn render(&self) -> String {
-        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
-        for (labels, series) in table.series.iter().chain(&table.others) {
+        for (labels, series) in self.all() {
             if text.is_empty() {
                 text = format!("# HELP {NAME} {HELP}\n# TYPE {NAME} counter\n");
             }
@@ -76,11 +75,18 @@ impl Details {
         }
         text
     }
+
+    /// A copy of all series, because text that is written under the lock would delay requests.
+    fn all(&self) -> Vec<(Arc<str>, Series)> {
+        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = table.series.iter().chain(&table.others);
+        all.map(|(labels, series)| (labels.clone(), *series)).collect()
+    }
 }
 
 impl Table {
     /// The series of a value, or that of the values without one.
-    fn series(&mut self, own: Option<String>, others: String, now: Instant) -> &mut Series {
+    fn series(&mut self, own: Option<Arc<str>>, others: Arc<str>, now: Instant) -> &mut Series {
         match own.filter(|labels| self.has_series_for(labels, now)) {
             Some(labels) => self.series.entry(labels).or_default(),
             None => self.others.entry(others).or_default(),
@@ -105,8 +111,8 @@ impl Table {
     }
 }
 
-fn labels(policy: &str, descriptor: &str) -> String {
-    format!("policy=\"{}\",descriptor=\"{}\"", escaped(policy), escaped(descriptor))
+fn labels(policy: &str, descriptor: &str) -> Arc<str> {
+    format!("policy=\"{}\",descriptor=\"{}\"", escaped(policy), escaped(descriptor)).into()
 }
 
 fn escaped(value: &str) -> String {

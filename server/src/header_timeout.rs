@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use crate::protocol::Protocol;
 use crate::requests::Requests;
-use crate::serve::Protocol;
 use crate::settings::Limits;
 
 /// A stream whose reads fail if the headers of a request take too long.

@@ -8,6 +8,7 @@ mod connection;
 mod denied;
 mod details;
 mod domain;
+mod errors;
 mod grpc;
 mod header_timeout;
 mod held_bytes;
@@ -16,6 +17,7 @@ mod lists;
 mod live;
 mod open_files;
 mod per_address;
+mod protocol;
 mod range;
 mod reload;
 mod requests;
@@ -34,8 +36,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::cli::{Check, Cli, Command, Serve};
-use crate::config::Errors;
+use crate::cli::{CheckArgs, Cli, Command, Serve};
+use crate::errors::Errors;
 
 /// Threads often free what others have allocated, and the system's allocator is slow at that.
 #[global_allocator]
@@ -54,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn report(check: Check) -> Result<(), Errors> {
+fn report(check: CheckArgs) -> Result<(), Errors> {
     let policies = server::check(&check.source())?;
     let noun = if policies == 1 { "policy" } else { "policies" };
     println!("{policies} {noun}, no errors");

@@ -15,6 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::connection::{Connection, Handler};
 use crate::per_address::{PerAddress, TooMany};
+use crate::protocol::Protocol;
 use crate::settings::Limits;
 use crate::telemetry;
 
@@ -30,13 +31,6 @@ const MAX_WINDOW: u32 = (1 << 31) - 1;
 const CANCELLED: u32 = 4;
 /// Delay after a failed `accept`, for example with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// What a listener speaks. Each has only one protocol, because a slow client could stall its detection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    Http1,
-    Http2,
-}
 
 /// A port, and what is served on it.
 pub(crate) struct Endpoint<H> {

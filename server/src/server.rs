@@ -1,6 +1,7 @@
 //! The process: three listeners, and an orderly end.
 
 use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +15,16 @@ use tokio::time::{sleep, timeout};
 use tower_http::limit::RequestBodyLimitLayer;
 
 use crate::admin::{self, Readiness};
-use crate::config::{Errors, Origin, Source};
+use crate::config::{Origin, Source};
 use crate::denied::Denied;
+use crate::errors::Errors;
+use crate::grpc::Health;
 use crate::live::Live;
 use crate::open_files;
-use crate::serve::{Endpoint, Protocol};
-use crate::settings::{Limits, Settings};
+use crate::protocol::Protocol;
+use crate::serve::Endpoint;
+use crate::settings::{Limits, Settings, Shutdown};
+use crate::tls::Certificate;
 use crate::{grpc, http as http_api, reload, store, telemetry, tls};
 
 /// The listeners.
@@ -59,69 +64,29 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     let (read, service) = source.load();
     let service = service?;
     let (settings, tls) = (service.config.settings.clone(), service.tls.clone());
-    let Settings { listen, limits, admin, shutdown, .. } = &settings;
-    open_files::allow(limits, PORTS);
+    open_files::allow(&settings.limits, PORTS);
     let live = Arc::new(Live::new(service, read, source)?);
     let readiness = Arc::new(Readiness::new(live.clone()));
-
-    let acceptor =
-        |protocol| tls.as_ref().map(|certificate| tls::acceptor(certificate, protocol)).transpose();
-    let (grpc_services, mut health) = grpc::services(live.clone(), limits).await?;
-    let grpc = Endpoint {
-        name: "grpc",
-        listener: bind(listen.grpc).await?,
-        // gRPC limits the size of messages itself.
-        handler: grpc_services,
-        protocol: Protocol::Http2,
-        tls: acceptor(Protocol::Http2)?,
-    };
-    let http_router = http_api::router(live.clone()).merge(admin::health_router(readiness.clone()));
-    let http = Endpoint {
-        name: "http",
-        listener: bind(listen.http).await?,
-        handler: bounded(http_router, limits),
-        protocol: Protocol::Http1,
-        tls: acceptor(Protocol::Http1)?,
-    };
-    let admin_router =
-        admin::router(live.clone(), admin.token.as_ref(), readiness.clone(), prometheus);
-    let admin = Endpoint {
-        name: "admin",
-        listener: bind(listen.admin).await?,
-        handler: bounded(admin_router, limits),
-        protocol: Protocol::Http1,
-        tls: if listen.admin.ip().is_loopback() { None } else { acceptor(Protocol::Http1)? },
-    };
+    let (grpc_services, mut health) = grpc::services(live.clone(), &settings.limits).await?;
+    let routers = [
+        http_api::router(live.clone()).merge(admin::health_router(readiness.clone())),
+        admin::router(live.clone(), settings.admin.token.as_ref(), readiness.clone(), prometheus),
+    ];
+    let endpoints = Endpoints::bind(&settings, tls.as_ref(), grpc_services, routers).await?;
     health.update(&readiness).await;
     // Without a handler, the signal ends the process.
     let hangups = signal(SignalKind::hangup())?;
     let mut end_signals = EndSignals::new()?;
     // Before the first request. Without Redis, the blocks apply within a second after it is back.
     let _ = live.blocked.refresh().await;
-    let addresses = [&grpc.listener, &http.listener, &admin.listener].map(TcpListener::local_addr);
-    let [grpc_address, http_address, admin_address] = addresses;
-    let (grpc_address, http_address, admin_address) =
-        (grpc_address?, http_address?, admin_address?);
-    tracing::info!(
-        store = store::kind(&live.store),
-        grpc = %grpc_address,
-        http = %http_address,
-        admin = %admin_address,
-        "listening"
-    );
-    if is_sample {
-        tracing::warn!("no settings given: the limits are those of the built-in sample");
-        print_sample(http_address, admin_address);
-    }
+    endpoints.announce(&live, is_sample)?;
 
     tokio::spawn(report_store(live.clone()));
     tokio::spawn(Denied::count(live.denied.clone()));
     tokio::spawn(reload::on_hangup(live.clone(), hangups));
     let _watch = reload::on_change(live.clone())?;
     let stop = watch::Sender::new(false);
-    tokio::spawn(grpc.serve(limits.clone(), stop.subscribe()));
-    tokio::spawn(http.serve(limits.clone(), stop.subscribe()));
-    tokio::spawn(admin.serve(limits.clone(), stop.subscribe()));
+    endpoints.serve(&settings.limits, &stop);
 
     tokio::select! {
         () = end_signals.next() => {}
@@ -130,21 +95,93 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     tracing::info!("shutting down");
     health.set_not_serving().await;
     readiness.end();
-    let drained = async {
-        sleep(shutdown.delay).await;
-        stop.send_replace(true);
-        health.end_watches().await;
-        // All connections have ended.
-        timeout(shutdown.timeout, stop.closed()).await
-    };
     tokio::select! {
-        drained = drained => if drained.is_err() {
-            tracing::warn!(timeout = ?shutdown.timeout, "requests were still open at the end");
-        },
+        () = drain(&settings.shutdown, &stop, &mut health) => {}
         () = end_signals.next() => tracing::warn!("a second signal: open requests are cut"),
     }
     live.store.shutdown().await;
     Ok(())
+}
+
+/// The ports with what is served on them.
+struct Endpoints {
+    grpc: Endpoint<grpc::Services>,
+    http: Endpoint<Router>,
+    admin: Endpoint<Router>,
+}
+
+impl Endpoints {
+    /// # Errors
+    ///
+    /// If a port is in use, or TLS is not possible.
+    async fn bind(
+        settings: &Settings,
+        tls: Option<&Arc<Certificate>>,
+        grpc_services: grpc::Services,
+        [http_router, admin_router]: [Router; 2],
+    ) -> Result<Self, Box<dyn Error>> {
+        let Settings { listen, limits, .. } = settings;
+        let acceptor =
+            |protocol| tls.map(|certificate| tls::acceptor(certificate, protocol)).transpose();
+        // gRPC limits the size of messages itself.
+        let bounded =
+            |router: Router| router.layer(RequestBodyLimitLayer::new(limits.request_bytes));
+        let is_admin_local = listen.admin.ip().is_loopback();
+        Ok(Self {
+            grpc: Endpoint {
+                name: "grpc",
+                listener: bind(listen.grpc).await?,
+                handler: grpc_services,
+                protocol: Protocol::Http2,
+                tls: acceptor(Protocol::Http2)?,
+            },
+            http: Endpoint {
+                name: "http",
+                listener: bind(listen.http).await?,
+                handler: bounded(http_router),
+                protocol: Protocol::Http1,
+                tls: acceptor(Protocol::Http1)?,
+            },
+            admin: Endpoint {
+                name: "admin",
+                listener: bind(listen.admin).await?,
+                handler: bounded(admin_router),
+                protocol: Protocol::Http1,
+                tls: if is_admin_local { None } else { acceptor(Protocol::Http1)? },
+            },
+        })
+    }
+
+    /// Logs the addresses, which have other ports than the settings if those are 0.
+    fn announce(&self, live: &Live, is_sample: bool) -> io::Result<()> {
+        let [grpc, http, admin] = [&self.grpc.listener, &self.http.listener, &self.admin.listener]
+            .map(TcpListener::local_addr);
+        let (grpc, http, admin) = (grpc?, http?, admin?);
+        tracing::info!(store = store::kind(&live.store), %grpc, %http, %admin, "listening");
+        if is_sample {
+            tracing::warn!("no settings given: the limits are those of the built-in sample");
+            print_sample(http, admin);
+        }
+        Ok(())
+    }
+
+    /// Serves all ports until `stop` is true.
+    fn serve(self, limits: &Limits, stop: &watch::Sender<bool>) {
+        tokio::spawn(self.grpc.serve(limits.clone(), stop.subscribe()));
+        tokio::spawn(self.http.serve(limits.clone(), stop.subscribe()));
+        tokio::spawn(self.admin.serve(limits.clone(), stop.subscribe()));
+    }
+}
+
+/// Lets the requests in flight finish, while no others are accepted.
+async fn drain(shutdown: &Shutdown, stop: &watch::Sender<bool>, health: &mut Health) {
+    sleep(shutdown.delay).await;
+    stop.send_replace(true);
+    health.end_watches().await;
+    // All connections have ended.
+    if timeout(shutdown.timeout, stop.closed()).await.is_err() {
+        tracing::warn!(timeout = ?shutdown.timeout, "requests were still open at the end");
+    }
 }
 
 /// Logs at the start if the store cannot be used, such as with a wrong password. Without this, only the
@@ -173,10 +210,6 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
     TcpListener::bind(address).await.map_err(|error| format!("cannot listen on {address}: {error}"))
 }
 
-fn bounded(router: Router, limits: &Limits) -> Router {
-    router.layer(RequestBodyLimitLayer::new(limits.request_bytes))
-}
-
 /// SIGTERM and SIGINT.
 struct EndSignals {
     terminated: Signal,
@@ -184,7 +217,7 @@ struct EndSignals {
 }
 
 impl EndSignals {
-    fn new() -> std::io::Result<Self> {
+    fn new() -> io::Result<Self> {
         let (terminated, interrupted) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         Ok(Self { terminated, interrupted })

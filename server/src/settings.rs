@@ -1,6 +1,5 @@
 //! The settings file: how the service runs, and what it limits.
 
-use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -11,17 +10,10 @@ use http::HeaderName;
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_saphyr::Spanned;
-use tokio::sync::Semaphore;
 
 use crate::lists::Entry;
 use crate::range::Range;
 use crate::secret::{RedisUrl, Secret, excerpt};
-
-/// Bounded, so that the end of the timeout is a point in time.
-const MAX_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3_600);
-
-/// The fewest bytes of the admin token. A shorter one could be guessed.
-const MIN_TOKEN: usize = 16;
 
 /// Everything in the file. A setting that is left out has the value of `Default`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -62,93 +54,6 @@ pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de
 }
 
 impl Settings {
-    /// Returns what is wrong with the settings, apart from the policies: their names, and messages. In an
-    /// incomplete section, nothing counts as missing.
-    pub(crate) fn errors(&self, incomplete: &HashSet<String>) -> Vec<(&'static str, String)> {
-        let Self { store, checks, admin, listen, limits, auth, .. } = self;
-        let mut errors = Vec::new();
-        let mut add = |setting, message: &str| errors.push((setting, message.to_owned()));
-        let servers = [store.redis.is_some(), !store.cluster.is_empty(), store.sentinel.is_some()];
-        if servers.iter().filter(|is_given| **is_given).count() > 1 {
-            add("store", "store: give only one of `redis`, `cluster` and `sentinel`");
-        }
-        if !servers.contains(&true) && !incomplete.contains("store") {
-            for setting in store.of_redis() {
-                add(setting, &format!("{setting}: without Redis it has no effect"));
-            }
-        }
-        for (setting, time) in [
-            ("store.max_connection_age", store.max_connection_age),
-            ("store.keepalive", store.keepalive),
-        ] {
-            if time.is_some_and(|time| time.is_zero()) {
-                add(setting, &format!("{setting}: must be more than 0s"));
-            }
-        }
-        if checks.timeout.is_zero() {
-            add("checks.timeout", "checks.timeout: must be more than 0s");
-        }
-        match &admin.token {
-            None if !listen.admin.ip().is_loopback() && !incomplete.contains("admin") => {
-                let address = listen.admin;
-                let message = format!(
-                    "admin.token is missing: others can reach {address}. Set it, or listen on 127.0.0.1"
-                );
-                add("listen.admin", &message);
-            }
-            Some(token) if token.expose().len() < MIN_TOKEN => add(
-                "admin.token",
-                &format!(
-                    "admin.token must have at least {MIN_TOKEN} bytes: `openssl rand -hex 32` prints a good one"
-                ),
-            ),
-            Some(token) if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) => add(
-                "admin.token",
-                "admin.token has a character that a header cannot carry, such as a line break: use \
-                 letters, digits and punctuation of ASCII",
-            ),
-            _ => {}
-        }
-        for (setting, is_zero) in [
-            ("limits.request_timeout", limits.request_timeout.is_zero()),
-            ("limits.idle_timeout", limits.idle_timeout.is_zero()),
-            ("limits.header_bytes", limits.header_bytes == 0),
-            ("limits.request_bytes", limits.request_bytes == 0),
-            ("limits.descriptors", limits.descriptors == 0),
-        ] {
-            if is_zero {
-                add(setting, &format!("{setting}: must be more than 0"));
-            }
-        }
-        if limits.connections.get() > Semaphore::MAX_PERMITS {
-            let most = Semaphore::MAX_PERMITS;
-            add("limits.connections", &format!("limits.connections: must be at most {most}"));
-        }
-        if !limits.request_timeout.is_zero() && !self.failure_mode_answers() {
-            let message = "checks.timeout: must be less than limits.request_timeout, so that the \
-                           failure mode answers";
-            add("checks.timeout", message);
-        }
-        if limits.handshake_timeout.is_zero() || limits.handshake_timeout > MAX_HANDSHAKE_TIMEOUT {
-            let setting = "limits.handshake_timeout";
-            add(setting, &format!("{setting}: must be more than 0s, and at most 1h"));
-        }
-        for (setting, prefix, most) in [
-            ("auth.ipv4_prefix", auth.ipv4_prefix, 32),
-            ("auth.ipv6_prefix", auth.ipv6_prefix, 128),
-        ] {
-            if !(1..=most).contains(&prefix) {
-                add(setting, &format!("{setting}: must be 1 to {most}"));
-            }
-        }
-        if auth.policy.is_some() && auth.policy_header.is_some() {
-            let message = "auth.policy: with auth.policy_header, requests without the header are rejected. If they \
-                           are to have this policy, name both in the URL of /auth";
-            add("auth.policy", message);
-        }
-        errors
-    }
-
     /// Returns true if a check ends before its request.
     pub(crate) fn failure_mode_answers(&self) -> bool {
         self.checks.timeout < self.limits.request_timeout
@@ -157,24 +62,21 @@ impl Settings {
     /// Puts the settings of the start in place of those that a reload does not change, and returns the
     /// names of the sections that differ.
     pub(crate) fn restore(&mut self, started_with: &Self) -> Vec<&'static str> {
-        fn set<T: Clone + PartialEq>(setting: &mut T, started_with: &T) -> bool {
-            let differs = setting != started_with;
-            setting.clone_from(started_with);
+        fn set<T: PartialEq>(setting: &mut T, started_with: T) -> bool {
+            let differs = *setting != started_with;
+            *setting = started_with;
             differs
         }
+        let Self { listen, store, limits, shutdown, tls, admin, .. } = started_with.clone();
         let Limits { descriptors, entries, .. } = self.limits;
-        self.limits.descriptors = started_with.limits.descriptors;
-        self.limits.entries = started_with.limits.entries;
         let restored = [
-            ("listen", set(&mut self.listen, &started_with.listen)),
-            ("store", set(&mut self.store, &started_with.store)),
-            ("limits", set(&mut self.limits, &started_with.limits)),
-            ("shutdown", set(&mut self.shutdown, &started_with.shutdown)),
-            ("tls", set(&mut self.tls, &started_with.tls)),
-            ("admin", set(&mut self.admin, &started_with.admin)),
+            ("listen", set(&mut self.listen, listen)),
+            ("store", set(&mut self.store, store)),
+            ("limits", set(&mut self.limits, Limits { descriptors, entries, ..limits })),
+            ("shutdown", set(&mut self.shutdown, shutdown)),
+            ("tls", set(&mut self.tls, tls)),
+            ("admin", set(&mut self.admin, admin)),
         ];
-        self.limits.descriptors = descriptors;
-        self.limits.entries = entries;
         restored.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 }
@@ -242,7 +144,7 @@ impl StoreSettings {
     }
 
     /// The settings in the file that matter only with Redis, apart from those of its servers.
-    fn of_redis(&self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn of_redis(&self) -> impl Iterator<Item = &'static str> {
         let settings = [
             ("store.tls", self.tls.is_some()),
             ("store.password_file", self.password_file.is_some()),

@@ -11,7 +11,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-use crate::serve::Protocol;
+use crate::protocol::Protocol;
 
 /// # Errors
 ///

@@ -48,8 +48,7 @@ fn parse_network(text: &str) -> Result<IpNet, ConfigError> {
     let network = canonical(network);
     if network.prefix_len() == 0 {
         return Err(ConfigError::new(format!(
-            "the trusted proxy `{text}` lets every client spoof its address: list only the networks \
-             of the proxies"
+            "`{text}` lets every client spoof its address: list only the networks of the proxies"
         )));
     }
     Ok(network)

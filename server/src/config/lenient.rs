@@ -10,19 +10,19 @@ use serde::de::{
 use serde_saphyr::{Location, Spanned};
 
 /// The path to an entry: an index per level, outermost first.
-pub(super) type Path = Vec<usize>;
+pub(super) type EntryPath = Vec<usize>;
 /// The name of the field per level of such a path. `None` for elements of lists and keys of maps.
 pub(super) type Names = Vec<Option<Spanned<String>>>;
 
 /// The position of a pass, and what it has found.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
-    path: Path,
+    path: EntryPath,
     names: Names,
     /// The innermost entry with the error, if that is within an outer one.
-    failed: Option<(Path, Names)>,
+    failed: Option<(EntryPath, Names)>,
     /// The entries to leave out.
-    pub(super) skipped: HashMap<Path, Names>,
+    pub(super) skipped: HashMap<EntryPath, Names>,
     /// The places of fields, by names such as `store.redis`. Without those in lists.
     pub(super) fields: HashMap<String, Location>,
 }
@@ -35,7 +35,7 @@ impl Pass {
     }
 
     /// The innermost entry with the error. The path is empty if it is the document as a whole.
-    pub(super) fn failed(&mut self) -> (Path, Names) {
+    pub(super) fn failed(&mut self) -> (EntryPath, Names) {
         let position = (&mut self.path, &mut self.names);
         self.failed.take().unwrap_or_else(|| (mem::take(position.0), mem::take(position.1)))
     }

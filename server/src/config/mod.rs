@@ -1,12 +1,14 @@
 //! What the files say, checked as a whole.
 
 mod document;
-mod errors;
 mod files;
 mod lenient;
+mod load;
+mod overrides;
 mod places;
 mod reader;
 mod secrets;
+mod service;
 mod source;
 
 use std::collections::BTreeSet;
@@ -20,10 +22,11 @@ use crate::lists::Lists;
 use crate::settings::Settings;
 use crate::tls::Certificate;
 
-pub(crate) use errors::Errors;
 pub(crate) use files::Read;
-pub(crate) use places::Places;
+pub(crate) use overrides::Overrides;
 pub(crate) use source::{Origin, Source};
+// The errors of a configuration are its result, too.
+pub(crate) use crate::errors::Errors;
 
 /// A valid configuration.
 #[derive(Debug)]

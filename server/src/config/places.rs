@@ -7,7 +7,7 @@ use serde_saphyr::Location;
 
 /// The places of settings, by names such as `store.redis`.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(super) struct Places {
     file: PathBuf,
     pub(super) fields: HashMap<String, Location>,
     variables: HashMap<&'static str, &'static str>,
@@ -19,7 +19,7 @@ impl Places {
     }
 
     /// An option overrides this setting. Errors in it name the environment variable of the option.
-    pub(crate) fn override_by(&mut self, setting: &'static str, variable: &'static str) {
+    pub(super) fn override_by(&mut self, setting: &'static str, variable: &'static str) {
         self.variables.insert(setting, variable);
     }
 

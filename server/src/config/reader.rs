@@ -16,9 +16,9 @@ use super::document::Document;
 use super::files::{Files, files_at};
 use super::places::Places;
 use super::secrets;
+use super::service::errors_in;
 use super::source::{Origin, Source};
 use super::{Config, Errors, Read};
-use crate::cli;
 use crate::domain::{DomainFile, Domains, Known};
 use crate::lists::Lists;
 use crate::secret::{excerpt, excerpt_of_path};
@@ -30,7 +30,8 @@ const SAMPLE: &str = include_str!("../../sample.yaml");
 const FRACTION_HINT: &str = "; numbers are whole: 3/2s is 1.5 per second";
 
 /// Its methods return what is valid, and collect an error for everything else.
-pub(super) struct Reader {
+pub(super) struct Reader<'a> {
+    source: &'a Source,
     /// The file or variable with the settings, as errors name it.
     name: PathBuf,
     /// The text of the settings.
@@ -42,13 +43,15 @@ pub(super) struct Reader {
     incomplete: HashSet<String>,
 }
 
-impl Reader {
-    pub(super) fn new(name: &Path) -> Self {
+impl<'a> Reader<'a> {
+    pub(super) fn new(source: &'a Source) -> Self {
+        let name = source.origin.name();
         Self {
+            source,
             name: name.to_owned(),
             text: String::new(),
             files: Files::default(),
-            errors: Errors::default(),
+            errors: source.environment.clone(),
             places: Places::new(name),
             incomplete: HashSet::new(),
         }
@@ -63,13 +66,8 @@ impl Reader {
         (self.files.into_read(), valid.ok_or(self.errors))
     }
 
-    /// What is wrong with the environment, apart from the values.
-    pub(super) fn variables(&mut self) {
-        cli::check_variables(&mut self.errors);
-    }
-
-    pub(super) fn settings(&mut self, source: &Source) -> Option<Settings> {
-        self.text = match &source.origin {
+    pub(super) fn settings(&mut self) -> Option<Settings> {
+        self.text = match &self.source.origin {
             Origin::Sample => SAMPLE.to_owned(),
             Origin::Variable(text) => text.clone(),
             Origin::File(file) => {
@@ -89,7 +87,7 @@ impl Reader {
         self.places.fields = fields;
         self.incomplete = incomplete;
         let mut settings: Settings = value?;
-        let Self { places, errors, incomplete, .. } = self;
+        let Self { source, places, errors, incomplete, .. } = self;
         source.overrides.apply(&mut settings, places, errors, incomplete);
         let limits_nothing = settings.policies.is_empty() && settings.domains.is_empty();
         if limits_nothing && !self.is_incomplete("policies") && !self.is_incomplete("domains") {
@@ -101,7 +99,7 @@ impl Reader {
 
     /// What is wrong with the settings of the service.
     pub(super) fn check(&mut self, settings: &Settings) {
-        for (setting, message) in settings.errors(&self.incomplete) {
+        for (setting, message) in errors_in(settings, &self.incomplete) {
             self.add_error(setting, message);
         }
     }
@@ -227,14 +225,15 @@ impl Reader {
     }
 
     fn client_ip(&mut self, auth: &Auth) -> Option<ClientIp> {
-        let gateways = ClientIp::new(&auth.gateways);
-        let _ = gateways
-            .map_err(|error| self.add_error("auth.gateways", format!("auth.gateways: {error}")));
-        let proxies = ClientIp::new(&auth.trusted_proxies).map_err(|error| {
+        let client_ip = ClientIp::new(&auth.trusted_proxies).or_else(|error| {
             self.add_error("auth.trusted_proxies", format!("auth.trusted_proxies: {error}"));
+            // Without them, the gateways are still checked.
+            ClientIp::new::<[&str; 0]>([])
         });
-        let client_ip = proxies.ok()?.peers(&auth.gateways).ok()?;
-        Some(client_ip.ipv4_prefix(auth.ipv4_prefix).ipv6_prefix(auth.ipv6_prefix))
+        let client_ip = client_ip.and_then(|client_ip| client_ip.peers(&auth.gateways));
+        let client_ip = client_ip
+            .map_err(|error| self.add_error("auth.gateways", format!("auth.gateways: {error}")));
+        Some(client_ip.ok()?.ipv4_prefix(auth.ipv4_prefix).ipv6_prefix(auth.ipv6_prefix))
     }
 
     fn policies(&mut self, settings: &Settings) -> PolicySet {

@@ -2,17 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use super::reader::Reader;
-use super::{Config, Errors, Read, Service};
-use crate::cli::Overrides;
+use super::overrides::Overrides;
+use crate::errors::Errors;
 
+/// The settings as the process was started with them.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     pub(crate) origin: Origin,
     pub(crate) overrides: Overrides,
+    /// The environment variables that are wrong, apart from their values.
+    pub(crate) environment: Errors,
 }
 
-/// Where the settings are.
+/// The place of the settings.
 #[derive(Debug, Default)]
 pub(crate) enum Origin {
     #[default]
@@ -22,7 +24,7 @@ pub(crate) enum Origin {
     Variable(String),
     /// It is not clear which settings are meant.
     Unclear {
-        /// As in the error.
+        /// The file or variable that the error names.
         name: PathBuf,
         error: String,
     },
@@ -36,38 +38,5 @@ impl Origin {
             Self::File(name) | Self::Unclear { name, .. } => name,
             Self::Variable(_) => Path::new("FLEETLIMIT_SETTINGS"),
         }
-    }
-}
-
-impl Source {
-    /// Reads the settings, and all files that they name.
-    ///
-    /// # Errors
-    ///
-    /// Everything that is wrong with any of them, as far as that can be found without connecting.
-    pub(crate) fn load(&self) -> (Read, Result<Service, Errors>) {
-        let mut reader = Reader::new(self.origin.name());
-        reader.variables();
-        let service = reader.settings(self).and_then(|mut settings| {
-            reader.check(&settings);
-            // All of them, so that the errors of one do not hide those of another.
-            let store = reader.store(&mut settings.store);
-            let tls = reader.tls(settings.tls.as_ref());
-            let config = reader.limits(settings);
-            Some(Service { config: config?, store: store?, tls: tls? })
-        });
-        reader.finish(service)
-    }
-
-    /// Reads only the limits: what else the settings say about the service may be incomplete, such as a
-    /// token that is in an environment variable.
-    ///
-    /// # Errors
-    ///
-    /// Everything that is wrong with the limits, or cannot be read.
-    pub(crate) fn load_limits(&self) -> Result<Config, Errors> {
-        let mut reader = Reader::new(self.origin.name());
-        let config = reader.settings(self).and_then(|settings| reader.limits(settings));
-        reader.finish(config).1
     }
 }

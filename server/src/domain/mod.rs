@@ -1,8 +1,10 @@
 //! Limits by descriptors, as Envoy asks for them.
 
+mod context;
 mod format;
 mod pattern;
 mod policy_name;
+mod rule;
 mod tree;
 mod unit;
 
@@ -12,15 +14,17 @@ mod tests;
 use std::collections::HashMap;
 use std::path::Path;
 
-use fleetlimit::{Key, Policy, PolicySet};
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
 
+use self::context::Context;
 use self::policy_name::override_name;
 use self::tree::Node;
-use crate::config::Errors;
+use crate::errors::Errors;
 
+pub(crate) use context::Known;
 pub(crate) use format::DomainFile;
+pub(crate) use rule::{Limit, Rule};
+pub(crate) use tree::Match;
 pub(crate) use unit::Unit;
 
 /// The limits of all domains. Shown like the files that they are from.
@@ -44,85 +48,6 @@ struct Domain {
     overrides: String,
 }
 
-/// What a descriptor of the configuration limits.
-#[derive(Debug)]
-pub(crate) struct Rule {
-    pub(crate) limit: Limit,
-    /// The name that others replace it by, or empty.
-    pub(crate) name: String,
-    pub(crate) replaces: Vec<String>,
-    pub(crate) shadow_mode: bool,
-    pub(crate) quota_mode: bool,
-    /// Whether hits that are denied are counted, too, if the configuration says so.
-    pub(crate) count_denied: Option<bool>,
-    /// Whether metrics tell all values of the descriptor apart.
-    pub(crate) detailed_metric: bool,
-    /// For responses, if the limit allows the request.
-    pub(crate) metadata: Map<String, Value>,
-}
-
-#[derive(Debug)]
-pub(crate) enum Limit {
-    Unlimited,
-    /// A fixed window.
-    PerUnit {
-        permits: u32,
-        unit: Unit,
-        policy: String,
-    },
-    /// A policy of the settings.
-    Policy(String),
-}
-
-impl Rule {
-    /// The name of the policy that decides, or `None` if no policy is needed.
-    pub(crate) fn policy_name(&self) -> Option<&str> {
-        match &self.limit {
-            Limit::Unlimited | Limit::PerUnit { permits: 0, .. } => None,
-            Limit::PerUnit { policy, .. } | Limit::Policy(policy) => Some(policy),
-        }
-    }
-
-    /// What metrics call the limit.
-    pub(crate) fn label(&self) -> &str {
-        match &self.limit {
-            Limit::Unlimited => "unlimited",
-            Limit::PerUnit { policy, .. } | Limit::Policy(policy) => policy,
-        }
-    }
-
-    /// The policy that decides, unless it is one of the settings.
-    pub(crate) fn own_policy(&self) -> Option<Policy> {
-        match &self.limit {
-            Limit::PerUnit { permits: permits @ 1.., unit, policy } => {
-                let quota = unit.quota(u64::from(*permits));
-                // With another unit it is another quota. Otherwise a change to a shorter one would wait for
-                // the end of the longer window.
-                Some(Policy::new(policy.clone()).quota(unit.name(), quota))
-            }
-            _ => None,
-        }
-    }
-}
-
-/// The limit that applies to a descriptor of a request.
-#[derive(Debug)]
-pub(crate) struct Match<'a> {
-    pub(crate) rule: &'a Rule,
-    pub(crate) key: Key,
-    /// What metrics show of the descriptor, if they tell values apart.
-    pub(crate) label: Option<String>,
-}
-
-/// What is known when a file is checked. Something that was wrong, and has been left out, is not missing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Known<'a> {
-    /// The policies of the settings, unless one of them has been left out.
-    pub(crate) policies: Option<&'a PolicySet>,
-    /// Whether no field of a descriptor has been left out.
-    pub(crate) all_fields: bool,
-}
-
 impl Domains {
     /// Adds the domain of a file.
     pub(crate) fn add(
@@ -140,7 +65,7 @@ impl Domains {
             let message = format!("another file has the domain `{name}` too");
             errors.add(path, file.domain.referenced, message);
         }
-        let root = Node::new(&mut tree::Context { file: path, domain: &file, known, errors });
+        let root = Node::new(&mut Context { file: path, domain: &file, known, errors });
         let overrides = override_name(name);
         self.domains.insert(name.clone(), Domain { file, root, overrides });
     }

@@ -11,11 +11,11 @@ const HASH_LEN: usize = 12;
 const BEFORE_HASH: &str = "...";
 
 /// The keys of descriptors from the outermost one, each with its value if it has one.
-pub(super) type Path<'a> = [(&'a str, Option<&'a str>)];
+pub(super) type DescriptorPath<'a> = [(&'a str, Option<&'a str>)];
 
 /// A readable name that no other path has, such as `api.user.anna..plan`. If not all of the path can
 /// be in a name, as much of it as there is room for, and a hash.
-pub(super) fn policy_name(domain: &str, path: &Path<'_>) -> String {
+pub(super) fn policy_name(domain: &str, path: &DescriptorPath<'_>) -> String {
     let levels: Vec<_> = path
         .iter()
         .map(|(key, value)| value.map_or((*key).to_owned(), |value| format!("{key}.{value}")))
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn different_paths_have_different_valid_names() {
         let long = "x".repeat(300);
-        let paths: &[(&str, &Path<'_>)] = &[
+        let paths: &[(&str, &DescriptorPath<'_>)] = &[
             ("a", &[("b", Some("c"))]),
             ("a", &[("b", None), ("c", None)]),
             ("a", &[("b.c", None)]),

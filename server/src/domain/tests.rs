@@ -1,5 +1,7 @@
 //! What envoyproxy/ratelimit's examples and the tests of its configuration show, in other words.
 
+use fleetlimit::PolicySet;
+
 use super::*;
 
 /// The domain `d` with these descriptors.

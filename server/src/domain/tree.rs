@@ -1,16 +1,13 @@
 //! The descriptors of a domain, by the keys and values that they match.
 
 use std::collections::HashMap;
-use std::path::Path as FilePath;
 
 use fleetlimit::Key;
 
-use super::format::{Descriptor, DomainFile};
+use super::context::Context;
+use super::format::Descriptor;
 use super::pattern::Pattern;
-use super::policy_name::{Path, policy_name};
-use super::{Known, Limit, Match, Rule, Unit};
-use crate::config::Errors;
-use crate::secret::excerpt;
+use super::rule::{Limit, Rule};
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -36,12 +33,13 @@ struct Wildcard {
     node: Node,
 }
 
-/// Where the descriptors are from, and what they may refer to.
-pub(super) struct Context<'a> {
-    pub(super) file: &'a FilePath,
-    pub(super) domain: &'a DomainFile,
-    pub(super) known: Known<'a>,
-    pub(super) errors: &'a mut Errors,
+/// The limit that applies to a descriptor of a request.
+#[derive(Debug)]
+pub(crate) struct Match<'a> {
+    pub(crate) rule: &'a Rule,
+    pub(crate) key: Key,
+    /// What metrics show of the descriptor, if they tell values apart.
+    pub(crate) label: Option<String>,
 }
 
 impl Node {
@@ -70,7 +68,7 @@ impl Node {
             } else {
                 (children.any.as_deref()?, Matched::AnyValue)
             };
-            steps.push(Step { key, value, matched, value_to_metric: next.value_to_metric });
+            steps.push(MatchedEntry { key, value, matched, value_to_metric: next.value_to_metric });
             node = next;
         }
         let rule = node.rule.as_ref()?;
@@ -87,7 +85,7 @@ impl Node {
 }
 
 /// An entry of a request, and what it matched.
-struct Step<'a> {
+struct MatchedEntry<'a> {
     key: &'a str,
     value: &'a str,
     matched: Matched<'a>,
@@ -103,8 +101,8 @@ enum Matched<'a> {
 
 /// What is counted: the values, or the wildcard that they share a limit by. Others use the policies of
 /// the settings, so for these the keys are a part, too.
-fn key(rule: &Rule, steps: &[Step<'_>]) -> Key {
-    let counted = |step: &Step<'_>| match step.matched {
+fn key(rule: &Rule, steps: &[MatchedEntry<'_>]) -> Key {
+    let counted = |step: &MatchedEntry<'_>| match step.matched {
         Matched::Wildcard { text, shares: true } => Key::from(text),
         _ => Key::from(step.value),
     };
@@ -119,11 +117,11 @@ fn key(rule: &Rule, steps: &[Step<'_>]) -> Key {
 }
 
 /// What metrics show of the descriptor, if they tell values apart.
-fn label(rule: &Rule, steps: &[Step<'_>]) -> Option<String> {
+fn label(rule: &Rule, steps: &[MatchedEntry<'_>]) -> Option<String> {
     if !rule.detailed_metric && !steps.iter().any(|step| step.value_to_metric) {
         return None;
     }
-    let level = |step: &Step<'_>| {
+    let level = |step: &MatchedEntry<'_>| {
         let shows_value = rule.detailed_metric || step.value_to_metric;
         let value = match step.matched {
             Matched::Wildcard { text, shares: true } => text,
@@ -145,16 +143,16 @@ fn children<'a>(
     for descriptor in descriptors {
         let (key, at) = (descriptor.key.value.as_str(), descriptor.key.referenced);
         if key.is_empty() {
-            context.errors.add(context.file, at, "the key is empty");
+            context.error(at, "the key is empty");
         }
         if Pattern::is_one(key) {
             let message = format!("`*` in the key `{key}`: only values can have wildcards");
-            context.errors.add(context.file, at, message);
+            context.error(at, message);
         }
         let value = descriptor.value.as_ref().map(|value| value.value.as_str());
         let value = value.filter(|value| !value.is_empty());
         path.push((key, value));
-        let rule = rule(path, descriptor, context);
+        let rule = Rule::new(path, descriptor, context);
         let children = children(path, &descriptor.descriptors, context);
         let node = Node { rule, value_to_metric: descriptor.value_to_metric, children };
         path.pop();
@@ -165,7 +163,7 @@ fn children<'a>(
             && !value.is_some_and(Pattern::is_one)
         {
             let message = "`share_threshold` needs a value with `*`";
-            context.errors.add(context.file, shares.referenced, message);
+            context.error(shares.referenced, message);
         }
         let is_new = match value {
             None => siblings.any.replace(Box::new(node)).is_none(),
@@ -181,104 +179,8 @@ fn children<'a>(
         if !is_new {
             let value = value.map_or(String::new(), |value| format!(" with the value `{value}`"));
             let message = format!("there is another descriptor `{key}`{value}");
-            context.errors.add(context.file, at, message);
+            context.error(at, message);
         }
     }
     by_key
-}
-
-fn rule(path: &Path<'_>, descriptor: &Descriptor, context: &mut Context<'_>) -> Option<Rule> {
-    let Descriptor { shadow_mode, quota_mode, count_denied, detailed_metric, .. } = *descriptor;
-    let known = context.known;
-    let mut error = |at, message: &str| context.errors.add(context.file, at, message);
-    let (limit, name, replaces) = match (&descriptor.rate_limit, &descriptor.policy) {
-        (None, None) => {
-            if let Some(metadata) = &descriptor.metadata
-                && known.all_fields
-            {
-                error(metadata.referenced, "`metadata` needs `rate_limit` or `policy`");
-            }
-            return None;
-        }
-        (Some(_), Some(policy)) => {
-            error(policy.referenced, "a descriptor has either `rate_limit` or `policy`");
-            return None;
-        }
-        (None, Some(policy)) => {
-            if known.policies.is_some_and(|policies| policies.get(&policy.value).is_none()) {
-                let name = excerpt(&policy.value);
-                let message = format!("there is no policy `{name}` in the settings");
-                error(policy.referenced, &message);
-            }
-            if shadow_mode {
-                let message = "`shadow_mode` needs `rate_limit`: other routes use the policy, too";
-                error(policy.referenced, message);
-            }
-            (Limit::Policy(policy.value.clone()), String::new(), Vec::new())
-        }
-        (Some(rate_limit), None) => {
-            let at = rate_limit.referenced;
-            let rate_limit = &rate_limit.value;
-            for replaced in &rate_limit.replaces {
-                let name = &replaced.name;
-                if name.value.is_empty() {
-                    error(name.referenced, "the name is empty");
-                } else if name.value == rate_limit.name {
-                    error(name.referenced, "a limit cannot replace itself");
-                }
-            }
-            let names = rate_limit.replaces.iter().map(|replaced| replaced.name.value.clone());
-            let unit = match &rate_limit.unit {
-                None => None,
-                Some(unit) => {
-                    let parsed = Unit::parse(&unit.value);
-                    if parsed.is_none() {
-                        let message = format!(
-                            "invalid unit `{}`: write second, minute, hour, day, week, month or year",
-                            excerpt(&unit.value)
-                        );
-                        error(unit.referenced, &message);
-                    }
-                    parsed
-                }
-            };
-            let limit = match (rate_limit.unlimited, unit) {
-                (true, None) => Limit::Unlimited,
-                (true, Some(_)) => {
-                    error(at, "an unlimited descriptor has no `unit`");
-                    Limit::Unlimited
-                }
-                (false, Some(unit)) => {
-                    let Some(permits) = rate_limit.requests_per_unit else {
-                        error(at, "`requests_per_unit` is missing: 0 denies all requests");
-                        return None;
-                    };
-                    Limit::PerUnit {
-                        permits,
-                        unit,
-                        policy: policy_name(&context.domain.domain.value, path),
-                    }
-                }
-                (false, None) => {
-                    if rate_limit.unit.is_none() {
-                        error(at, "`unit` is missing");
-                    }
-                    return None;
-                }
-            };
-            (limit, rate_limit.name.clone(), names.collect())
-        }
-    };
-    let metadata = descriptor.metadata.as_ref();
-    let metadata = metadata.map(|metadata| metadata.value.clone()).unwrap_or_default();
-    Some(Rule {
-        limit,
-        name,
-        replaces,
-        shadow_mode,
-        quota_mode,
-        count_denied: count_denied.or(context.domain.count_denied),
-        detailed_metric,
-        metadata,
-    })
 }

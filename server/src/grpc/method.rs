@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 
 use super::codec::decode;
 use super::ratelimit::RateLimitService;
-use super::wire::{Counts, has_entry};
+use super::wire::{PartCounts, has_entry};
 use crate::held_bytes::{Charge, HeldBytes};
 use crate::lists::Listed;
 use crate::live::Active;
@@ -91,7 +91,7 @@ impl ShouldRateLimit {
             _ => None,
         };
         let active = self.service.active();
-        let counts = Counts::of(&message);
+        let counts = PartCounts::of(&message);
         let request = is_within(counts, &active)
             .and_then(|()| charge.set(message.len() + counts.bytes()))
             .and_then(|()| decode(message.clone()))
@@ -154,7 +154,7 @@ fn cancelled(error: axum::Error) -> Status {
 }
 
 /// Returns an error if the request has too many parts.
-fn is_within(counts: Counts, active: &Active) -> Result<(), Status> {
+fn is_within(counts: PartCounts, active: &Active) -> Result<(), Status> {
     let limits = &active.settings.limits;
     let numbers = [
         ("descriptors", counts.descriptors, limits.descriptors),

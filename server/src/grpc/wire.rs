@@ -17,14 +17,14 @@ const ENTRY_BYTES: usize = 128;
 const DESCRIPTOR_BYTES: usize = 2 * 1_024;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct PartCounts {
     pub(super) descriptors: usize,
     pub(super) entries: usize,
     /// The entries of the descriptor that has the most.
     pub(super) most_entries: usize,
 }
 
-impl Counts {
+impl PartCounts {
     pub(super) fn of(request: &[u8]) -> Self {
         let mut counts = Self::default();
         for descriptor in all(request, DESCRIPTORS) {
@@ -139,10 +139,10 @@ mod tests {
     #[test]
     fn whatever_the_bytes_what_is_counted_is_what_is_decoded() {
         let mut numbers = Numbers(7);
-        let (mut decoded, mut most) = (0, Counts::default());
+        let (mut decoded, mut most) = (0, PartCounts::default());
         for _ in 0..300_000 {
             let message = Bytes::from(numbers.message(3));
-            let counts = Counts::of(&message);
+            let counts = PartCounts::of(&message);
             let found = RefCell::new(Vec::new());
             has_entry(&message, |key, value| {
                 found.borrow_mut().push((key.to_owned(), value.to_owned()));
@@ -151,7 +151,7 @@ mod tests {
             let Ok(request) = decode(message.clone()) else { continue };
             decoded += 1;
             let entries = request.descriptors.iter().map(|descriptor| descriptor.entries.len());
-            let expected = Counts {
+            let expected = PartCounts {
                 descriptors: request.descriptors.len(),
                 entries: entries.clone().sum(),
                 most_entries: entries.max().unwrap_or_default(),

@@ -9,7 +9,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use fleetlimit::layer::{Drain, HeaderStyle};
-use fleetlimit::{Costs, Key, KeyResolver, Resolution};
+use fleetlimit::{Costs, Error, Key, KeyResolver, Resolution};
 use http::header::RETRY_AFTER;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -106,8 +106,13 @@ async fn response(
         Some(Listed::Denied) => return Ok(problem(denied, DENIED)),
         None => {}
     }
-    let costs = Costs::new(query.cost);
-    Ok(match checker::check(live, policy, &policy.limiter, &key, costs).await {
+    let result = checker::check(live, policy, &policy.limiter, &key, Costs::new(query.cost)).await;
+    Ok(answer(result, denied))
+}
+
+/// The response to a checked request. Its status is `denied` if the request is.
+fn answer(result: Result<Answer, Error>, denied: StatusCode) -> Response {
+    match result {
         Ok(Answer::Blocked(remaining)) => {
             let mut response = problem(denied, DENIED);
             let seconds = checker::seconds(remaining).into();
@@ -123,7 +128,7 @@ async fn response(
             response
         }
         Err(error) => error.response().map(Into::into),
-    })
+    }
 }
 
 /// Anyone else could use up the permits of any client, and claim any address.

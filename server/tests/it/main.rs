@@ -8,6 +8,7 @@ mod redis_servers;
 mod admin;
 mod config;
 mod connections;
+mod dependency_rules;
 mod deploy;
 mod descriptors;
 mod environment;

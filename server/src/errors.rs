@@ -9,7 +9,7 @@ use serde_saphyr::Location;
 use crate::secret::{HIDDEN, excerpt_of_path};
 
 /// One error per line: by file or variable, and by place in it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Errors(IndexMap<PathBuf, Vec<(Location, String)>>);
 
 impl Errors {
@@ -20,12 +20,12 @@ impl Errors {
         self.0.entry(file.to_owned()).or_default().extend(lines);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Hides these texts in all messages.
-    pub(super) fn hide(&mut self, secrets: &[String]) {
+    pub(crate) fn hide(&mut self, secrets: &[String]) {
         for (_, message) in self.0.values_mut().flatten() {
             for secret in secrets {
                 *message = message.replace(secret, HIDDEN);

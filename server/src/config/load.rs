@@ -1,0 +1,37 @@
+//! Loads a configuration from its source.
+
+use super::reader::Reader;
+use super::source::Source;
+use super::{Config, Errors, Read, Service};
+
+impl Source {
+    /// Reads the settings, and all files that they name.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with any of them, as far as that can be found without connecting.
+    pub(crate) fn load(&self) -> (Read, Result<Service, Errors>) {
+        let mut reader = Reader::new(self);
+        let service = reader.settings().and_then(|mut settings| {
+            reader.check(&settings);
+            // All of them, so that the errors of one do not hide those of another.
+            let store = reader.store(&mut settings.store);
+            let tls = reader.tls(settings.tls.as_ref());
+            let config = reader.limits(settings);
+            Some(Service { config: config?, store: store?, tls: tls? })
+        });
+        reader.finish(service)
+    }
+
+    /// Reads only the limits: what else the settings say about the service may be incomplete, such as a
+    /// token that is in an environment variable.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the limits, or cannot be read.
+    pub(crate) fn load_limits(&self) -> Result<Config, Errors> {
+        let mut reader = Reader::new(self);
+        let config = reader.settings().and_then(|settings| reader.limits(settings));
+        reader.finish(config).1
+    }
+}

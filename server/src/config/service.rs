@@ -1,0 +1,127 @@
+//! The rules for settings of the service that do not depend on files.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use crate::settings::{Auth, Limits, Settings, StoreSettings};
+
+/// The longest handshake timeout. It is bounded, so that its end is a point in time.
+const MAX_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// The fewest bytes of the admin token. A shorter one could be guessed.
+const MIN_TOKEN: usize = 16;
+
+/// The settings that are wrong, by name, and messages.
+type Found = Vec<(&'static str, String)>;
+
+/// Returns the errors in the settings, apart from the policies. In an incomplete section, nothing counts as missing.
+pub(super) fn errors_in(settings: &Settings, incomplete: &HashSet<String>) -> Found {
+    let mut errors = of_store(&settings.store, incomplete.contains("store"));
+    errors.extend(of_checks(settings));
+    errors.extend(of_admin(settings, incomplete.contains("admin")));
+    errors.extend(of_limits(&settings.limits));
+    errors.extend(of_auth(&settings.auth));
+    errors
+}
+
+fn of_store(store: &StoreSettings, is_incomplete: bool) -> Found {
+    let mut errors = Found::new();
+    let servers = [store.redis.is_some(), !store.cluster.is_empty(), store.sentinel.is_some()];
+    if servers.iter().filter(|is_given| **is_given).count() > 1 {
+        let message = "store: give only one of `redis`, `cluster` and `sentinel`";
+        errors.push(("store", message.to_owned()));
+    }
+    if !servers.contains(&true) && !is_incomplete {
+        let without_effect =
+            |setting| (setting, format!("{setting}: without Redis it has no effect"));
+        errors.extend(store.of_redis().map(without_effect));
+    }
+    for (setting, time) in [
+        ("store.max_connection_age", store.max_connection_age),
+        ("store.keepalive", store.keepalive),
+    ] {
+        if time.is_some_and(|time| time.is_zero()) {
+            errors.push((setting, format!("{setting}: must be more than 0s")));
+        }
+    }
+    errors
+}
+
+fn of_checks(settings: &Settings) -> Found {
+    let mut errors = Found::new();
+    let mut add = |message: &str| errors.push(("checks.timeout", message.to_owned()));
+    if settings.checks.timeout.is_zero() {
+        add("checks.timeout: must be more than 0s");
+    }
+    if !settings.limits.request_timeout.is_zero() && !settings.failure_mode_answers() {
+        add(
+            "checks.timeout: must be less than limits.request_timeout, so that the failure mode answers",
+        );
+    }
+    errors
+}
+
+fn of_admin(settings: &Settings, is_incomplete: bool) -> Found {
+    let address = settings.listen.admin;
+    let Some(token) = &settings.admin.token else {
+        let message = format!(
+            "admin.token is missing: others can reach {address}. Set it, or listen on 127.0.0.1"
+        );
+        let is_needed = !address.ip().is_loopback() && !is_incomplete;
+        return is_needed.then_some(("listen.admin", message)).into_iter().collect();
+    };
+    let message = if token.expose().len() < MIN_TOKEN {
+        format!(
+            "admin.token must have at least {MIN_TOKEN} bytes: `openssl rand -hex 32` prints a good one"
+        )
+    } else if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
+        "admin.token has a character that a header cannot carry, such as a line break: use letters, digits and \
+         punctuation of ASCII"
+            .to_owned()
+    } else {
+        return Found::new();
+    };
+    vec![("admin.token", message)]
+}
+
+fn of_limits(limits: &Limits) -> Found {
+    let mut errors = Found::new();
+    for (setting, is_zero) in [
+        ("limits.request_timeout", limits.request_timeout.is_zero()),
+        ("limits.idle_timeout", limits.idle_timeout.is_zero()),
+        ("limits.header_bytes", limits.header_bytes == 0),
+        ("limits.request_bytes", limits.request_bytes == 0),
+        ("limits.descriptors", limits.descriptors == 0),
+    ] {
+        if is_zero {
+            errors.push((setting, format!("{setting}: must be more than 0")));
+        }
+    }
+    if limits.connections.get() > Semaphore::MAX_PERMITS {
+        let (setting, most) = ("limits.connections", Semaphore::MAX_PERMITS);
+        errors.push((setting, format!("{setting}: must be at most {most}")));
+    }
+    if limits.handshake_timeout.is_zero() || limits.handshake_timeout > MAX_HANDSHAKE_TIMEOUT {
+        let setting = "limits.handshake_timeout";
+        errors.push((setting, format!("{setting}: must be more than 0s, and at most 1h")));
+    }
+    errors
+}
+
+fn of_auth(auth: &Auth) -> Found {
+    let mut errors = Found::new();
+    for (setting, prefix, most) in
+        [("auth.ipv4_prefix", auth.ipv4_prefix, 32), ("auth.ipv6_prefix", auth.ipv6_prefix, 128)]
+    {
+        if !(1..=most).contains(&prefix) {
+            errors.push((setting, format!("{setting}: must be 1 to {most}")));
+        }
+    }
+    if auth.policy.is_some() && auth.policy_header.is_some() {
+        let message = "auth.policy: with auth.policy_header, requests without the header are rejected. If they \
+                       are to have this policy, name both in the URL of /auth";
+        errors.push(("auth.policy", message.to_owned()));
+    }
+    errors
+}

@@ -1,0 +1,8 @@
+//! The protocols of the listeners.
+
+/// The protocol of a listener. Each has only one, because a slow client could stall its detection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http1,
+    Http2,
+}

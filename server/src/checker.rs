@@ -7,6 +7,7 @@ use fleetlimit::{Costs, Decision, Error, Key, Limiter};
 use crate::live::{ActivePolicy, Live};
 use crate::telemetry;
 
+/// The result of a check.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// An operator has blocked the key, for so long from now on.
@@ -14,7 +15,7 @@ pub(crate) enum Answer {
     Decided(Decision),
 }
 
-/// The limiter is that of the policy, or one with other numbers.
+/// Checks a key. The limiter is that of the policy, or one with other numbers.
 ///
 /// # Errors
 ///
@@ -32,7 +33,7 @@ pub(crate) async fn check(
     }
 }
 
-/// For how long from now on an operator has blocked the key.
+/// Returns the remaining time for which an operator has blocked the key.
 pub(crate) fn blocked(live: &Live, policy: &ActivePolicy, key: &Key) -> Option<Duration> {
     let remaining = live.blocked.get(policy.name(), key)?;
     policy.count(false);
@@ -40,7 +41,7 @@ pub(crate) fn blocked(live: &Live, policy: &ActivePolicy, key: &Key) -> Option<D
     Some(remaining)
 }
 
-/// For a key that is not blocked.
+/// Decides a key that is not blocked.
 ///
 /// # Errors
 ///
@@ -58,7 +59,7 @@ pub(crate) async fn decide(
     Ok(decision)
 }
 
-/// For `Retry-After`: in whole seconds, rounded up.
+/// The seconds of a time, rounded up as `Retry-After` needs them.
 pub(crate) fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }

@@ -27,13 +27,13 @@ use crate::protocol::Protocol;
 use crate::requests::Requests;
 use crate::settings::Limits;
 
-/// How long a client may take to end the connection, in addition to the time for its requests.
+/// The time that a client has to end the connection, in addition to the time for its requests.
 const END_MARGIN: Duration = Duration::from_secs(2);
 /// A connection may hold the bytes of this many requests of full size, or of this size if that is larger.
 const HELD_REQUESTS: usize = 64;
 const MIN_REQUEST_BYTES: usize = 64 * 1_024;
 
-/// What answers the requests of a connection. It is always ready.
+/// A service that responds to the requests of a connection. It is always ready.
 pub(crate) trait Handler:
     Service<Request, Response = Response, Error = Infallible, Future: Send + 'static>
     + Clone

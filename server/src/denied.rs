@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use fleetlimit::{Decision, DeniedKeys, Key};
 
-/// How many keys are listed.
+/// The number of keys that are listed.
 const MOST: NonZeroU16 = NonZeroU16::new(50).unwrap();
-/// How long denials are counted for.
+/// The time for which denials are counted.
 pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 
 /// Counts denials by policy and key, in periods.
 #[derive(Default)]
 pub(crate) struct Denied {
-    /// Of the policies that have denied a key in this period.
+    /// The counts of the policies that have denied a key in this period.
     policies: Mutex<HashMap<String, DeniedKeys>>,
     last: RwLock<Vec<DeniedKey>>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Denied {
 pub(crate) struct DeniedKey {
     pub(crate) policy: String,
     pub(crate) key: String,
-    /// Approximate.
+    /// The approximate number of denials.
     pub(crate) count: u64,
 }
 
@@ -43,7 +43,7 @@ impl Denied {
         }
     }
 
-    /// Keys denied in the last complete period.
+    /// Returns the keys that were denied in the last complete period.
     pub(crate) fn last(&self) -> Vec<DeniedKey> {
         self.last.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -57,7 +57,7 @@ impl Denied {
         }
     }
 
-    /// Ends the period.
+    /// Ends the period, and returns its keys.
     fn take(&self) -> Vec<DeniedKey> {
         let policies = {
             let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);

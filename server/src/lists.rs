@@ -11,7 +11,7 @@ use crate::range::{Range, is_address};
 /// Descriptors with these keys have the client's address as value.
 const ADDRESS_KEYS: [&str; 2] = ["remote_address", "masked_remote_address"];
 
-/// The greater one takes precedence.
+/// The list that an entry is on. The greater one takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Listed {
     Allowed,
@@ -75,13 +75,13 @@ impl Lists {
         Self { allow: List::new(allow), deny: List::new(deny), ipv4_prefix, ipv6_prefix }
     }
 
-    /// Of a key that is not an address.
+    /// Looks up a key that is not an address.
     pub(crate) fn of_key(&self, key: &Key) -> Option<Listed> {
         let allowed = self.allow.keys.contains(key).then_some(Listed::Allowed);
         allowed.max(self.deny.keys.contains(key).then_some(Listed::Denied))
     }
 
-    /// Of the key of a client's address: the address itself, or its network. If a part of a client's network
+    /// Looks up the key of a client's address: the address itself, or its network. If a part of a client's network
     /// is denied, all of it is, because the key does not say which address the client has.
     pub(crate) fn of_address(&self, key: &Key) -> Option<Listed> {
         let network = str::from_utf8(key.as_bytes()).ok().and_then(Range::network)?;
@@ -96,7 +96,7 @@ impl Lists {
         self.allow.has(network).then_some(Listed::Allowed)
     }
 
-    /// Of the parts of a key as an operator names it, by all that they can be: one value, the values of
+    /// Looks up the parts of a key as an operator names it, by all that they can be: one value, the values of
     /// several levels, or names with their values.
     pub(crate) fn of_parts(&self, parts: &[Key]) -> Option<Listed> {
         let of_part = |(index, part): (usize, &Key)| {
@@ -110,7 +110,7 @@ impl Lists {
         parts.iter().enumerate().filter_map(of_part).max()
     }
 
-    /// Of an entry of a descriptor.
+    /// Looks up an entry of a descriptor.
     pub(crate) fn of_entry(&self, key: &str, value: &str) -> Option<Listed> {
         if self.allow.is_empty() && self.deny.is_empty() {
             return None;

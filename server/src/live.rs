@@ -22,7 +22,7 @@ use crate::warnings::Warnings;
 /// Enough to reach most nodes of a cluster.
 const KEYS_OF_A_CLUSTER: usize = 16;
 
-/// What all requests share.
+/// The state that all requests share.
 pub(crate) struct Live {
     active: ArcSwap<Active>,
     pub(crate) store: AnyStore,
@@ -49,7 +49,7 @@ pub(crate) struct Active {
     policies: HashMap<String, ActivePolicy>,
     pub(crate) domains: Domains,
     pub(crate) lists: Lists,
-    /// Those in effect: some are still those of the start.
+    /// The settings in effect: some are still those of the start.
     pub(crate) settings: Settings,
     /// The sections of the files that are not in effect until a restart.
     pub(crate) restart_needed: Vec<&'static str>,
@@ -62,7 +62,7 @@ pub(crate) struct ActivePolicy {
     pub(crate) limiter: Limiter,
     name: Arc<str>,
     is_shadow: bool,
-    /// If it is a number of requests per unit.
+    /// The number of requests per unit, if the policy is one.
     per_unit: Option<(u32, Unit)>,
     counts: Arc<Counts>,
 }
@@ -79,7 +79,7 @@ impl ActivePolicy {
         &self.name
     }
 
-    /// In shadow mode, what would have been denied counts as denied.
+    /// Counts a decision. In shadow mode, one that would have been denied counts as denied.
     pub(crate) fn count(&self, is_allowed: bool) {
         let count = if is_allowed { &self.counts.allowed } else { &self.counts.denied };
         count.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl Live {
         self.active.load_full()
     }
 
-    /// Whether checks are decided: by the store, or by the failure mode.
+    /// Returns true if checks are decided: by the store, or by the failure mode.
     pub(crate) async fn can_decide(&self) -> bool {
         self.active().settings.checks.failure_mode != FailureMode::Closed
             || self.try_store().await.is_ok()

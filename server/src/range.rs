@@ -36,8 +36,8 @@ impl Range {
         }
     }
 
-    /// An address or a network. IPv4 in IPv6 notation counts as IPv4, as it does in keys. `None` if it is neither,
-    /// or all of NAT64, whose addresses are those of the whole IPv4 internet.
+    /// Reads an address or a network. IPv4 in IPv6 notation counts as IPv4, as it does in keys. `None` if it is
+    /// neither, or all of NAT64, whose addresses are those of the whole IPv4 internet.
     pub(crate) fn network(text: &str) -> Option<IpNet> {
         let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         let network = network.ok()?;
@@ -52,7 +52,7 @@ impl Range {
     }
 }
 
-/// Whether this is an address, alone or with a port, which `ClientIp` reads. CloudFront writes IPv6
+/// Returns true if this is an address, alone or with a port, which `ClientIp` reads. CloudFront writes IPv6
 /// addresses with a port without brackets.
 pub(crate) fn is_address(text: &str) -> bool {
     let is_unbracketed = || {

@@ -23,18 +23,19 @@ use crate::telemetry;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// The smallest buffer of a connection that hyper supports.
 const MIN_BUFFER: usize = 8 * 1_024;
-/// Of HTTP/2 (RFC 9113): the initial size, and the largest.
+/// The initial size of a window of HTTP/2 (RFC 9113).
 const MIN_WINDOW: u32 = 65_535;
+/// The largest size of a window of HTTP/2.
 const MAX_WINDOW: u32 = (1 << 31) - 1;
-/// A gateway can cancel this many times all requests of a connection while the process does not run, and the
-/// connection is closed if there are more. Their headers are all in memory until the first one is accepted.
+/// The number of times that a gateway can cancel all requests of a connection while the process does not run. With
+/// more, the connection is closed. Their headers are all in memory until the first one is accepted.
 const CANCELLED: u32 = 4;
 /// Delay after a failed `accept`, for example with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A port, and what is served on it.
 pub(crate) struct Endpoint<H> {
-    /// As in the settings.
+    /// The name of the port in the settings.
     pub(crate) name: &'static str,
     pub(crate) listener: TcpListener,
     pub(crate) handler: H,
@@ -150,7 +151,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// The client has closed the connection already.
+/// Returns true if the client has closed the connection already.
 fn is_of_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

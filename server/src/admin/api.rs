@@ -106,7 +106,7 @@ pub(super) struct OneKey {
 pub(super) struct Adjustment {
     policy: String,
     key: Target,
-    /// Of each quota that `costs` does not name. Without it, these cost nothing.
+    /// The cost of each quota that `costs` does not name. Without it, these cost nothing.
     cost: Option<u64>,
     #[serde(default)]
     costs: BTreeMap<String, u64>,
@@ -117,11 +117,11 @@ pub(super) struct Adjustment {
 pub(super) struct Block {
     policy: String,
     key: Target,
-    /// From now on.
+    /// The time from now on.
     seconds: u64,
 }
 
-/// What the policy says about a key, and what takes precedence over it.
+/// The decision of the policy about a key, and the list or block that takes precedence over it.
 #[derive(Serialize)]
 struct Peeked<'a> {
     #[serde(flatten)]
@@ -129,7 +129,7 @@ struct Peeked<'a> {
     /// The list that the key is on.
     #[serde(skip_serializing_if = "Option::is_none")]
     listed: Option<&'static str>,
-    /// For how many seconds from now on.
+    /// The remaining seconds of the block.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<u64>,
 }
@@ -184,7 +184,7 @@ pub(super) async fn block(State(live): State<Arc<Live>>, Body(block): Body<Block
     }
 }
 
-/// Also for a policy that is gone.
+/// Ends a block, also one of a policy that is gone.
 pub(super) async fn unblock(State(live): State<Arc<Live>>, Body(target): Body<OneKey>) -> Response {
     done(live.blocked.unblock(&target.policy, target.key.key()).await)
 }
@@ -242,7 +242,7 @@ fn find<'a>(active: &'a Active, name: &str) -> Result<&'a ActivePolicy, Box<Resp
     active.policy(name).ok_or_else(|| Box::new(unknown_policy(name)))
 }
 
-/// Only requests know the numbers of the others.
+/// Finds a policy with numbers of its own. Only requests know the numbers of the others.
 fn find_with_numbers<'a>(
     active: &'a Active,
     name: &str,
@@ -262,7 +262,7 @@ fn done(result: Result<(), Error>) -> Response {
     }
 }
 
-/// Unlike gateways, operators get the full error.
+/// The response to an operator, who gets the full error, unlike gateways.
 fn failed(error: &Error) -> Response {
     let status = match error.kind() {
         ErrorKind::Rejected | ErrorKind::UnknownQuota => StatusCode::BAD_REQUEST,

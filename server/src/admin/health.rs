@@ -9,7 +9,7 @@ use http::StatusCode;
 
 use crate::live::Live;
 
-/// Whether load balancers should send requests here.
+/// The readiness of the process: load balancers should send requests only to one that is ready.
 pub(crate) struct Readiness {
     live: Arc<Live>,
     can_decide: AtomicBool,
@@ -17,7 +17,7 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// Not ready, until the first update.
+    /// Creates the readiness of a process that is not ready until the first update.
     pub(crate) fn new(live: Arc<Live>) -> Self {
         let (can_decide, is_ending) = Default::default();
         Self { live, can_decide, is_ending }

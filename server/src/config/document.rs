@@ -15,7 +15,7 @@ const MAX_BYTES_READ: usize = 1 << 28;
 
 #[derive(Debug)]
 pub(super) struct Document<T> {
-    /// What is left without the entries that are wrong. `None` if the document as a whole is wrong.
+    /// The document without the entries that are wrong. `None` if the document as a whole is wrong.
     pub(super) value: Option<T>,
     pub(super) errors: Vec<(Location, String)>,
     /// The places of fields, by names such as `store.redis`. Without those in lists.
@@ -74,7 +74,7 @@ fn deserialize<T: DeserializeOwned>(
     })
 }
 
-/// Whether a field is missing in an entry because it has been left out.
+/// Returns true if a field is missing in an entry because it has been left out.
 fn is_consequence(error: &Error, entry: &[usize], pass: &Pass) -> bool {
     let Error::SerdeMissingField { field, .. } = error else { return false };
     pass.skipped.iter().any(|(path, names)| {
@@ -135,7 +135,7 @@ fn text(error: &Error, names: &Names) -> String {
     }
 }
 
-/// What is in the place of the expected value, with a comma after it.
+/// The text in the place of the expected value, with a comma after it.
 fn found(unexpected: &str, names: &Names) -> String {
     if secrets::may_hold(names) {
         return String::new();

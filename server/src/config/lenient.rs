@@ -74,7 +74,7 @@ impl Pass {
     }
 }
 
-/// How the visitor sees a mapping.
+/// The kind of a mapping, as its visitor sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Map,
@@ -261,7 +261,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Lenient<'_, S> {
 struct Entries<'a, A> {
     inner: A,
     pass: &'a mut Pass,
-    /// Of the next entry.
+    /// The number of the next entry.
     number: usize,
     has_names: bool,
 }

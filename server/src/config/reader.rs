@@ -29,7 +29,7 @@ use crate::tls::{self, Certificate};
 const SAMPLE: &str = include_str!("../../sample.yaml");
 const FRACTION_HINT: &str = "; numbers are whole: 3/2s is 1.5 per second";
 
-/// Its methods return what is valid, and collect an error for everything else.
+/// A reader of settings and files. Its methods return what is valid, and collect an error for everything else.
 pub(super) struct Reader<'a> {
     source: &'a Source,
     /// The file or variable with the settings, as errors name it.
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
         Some(settings)
     }
 
-    /// What is wrong with the settings of the service.
+    /// Adds the errors in the settings of the service.
     pub(super) fn check(&mut self, settings: &Settings) {
         for (setting, message) in errors_in(settings, &self.incomplete) {
             self.add_error(setting, message);
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         Some(TlsCertificates { client_tls, root_cert })
     }
 
-    /// Also runs on a reload, which then reports what would make a restart fail.
+    /// Reads the certificate, also on a reload, which then reports the errors that would make a restart fail.
     pub(super) fn tls(&mut self, files: Option<&Tls>) -> Option<Option<Arc<Certificate>>> {
         if self.is_incomplete("tls") {
             return None;
@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
         Some((certificate.ok()?, [certificate_pem, key_pem]))
     }
 
-    /// What is in a file, and its content.
+    /// Reads a PEM file, and returns it parsed and as bytes.
     fn pem<T>(
         &mut self,
         setting: &str,

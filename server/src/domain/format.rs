@@ -14,10 +14,10 @@ use crate::settings::or_default;
 #[serde(deny_unknown_fields)]
 pub(crate) struct DomainFile {
     pub(crate) domain: Spanned<String>,
-    /// For descriptors that do not say it, and for the limits of requests.
+    /// The `count_denied` of descriptors that do not say it, and of the limits of requests.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) count_denied: Option<bool>,
-    /// Whether requests may give permits back.
+    /// True if requests may give permits back.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) negative_hits: bool,
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
@@ -28,7 +28,7 @@ pub(crate) struct DomainFile {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Descriptor {
     pub(crate) key: Spanned<String>,
-    /// Any value if there is none. `*` in it stands for any characters.
+    /// The value, or any if there is none. `*` in it stands for any characters.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) value: Option<Spanned<String>>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -42,7 +42,7 @@ pub(crate) struct Descriptor {
     pub(crate) shadow_mode: bool,
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
     pub(crate) quota_mode: bool,
-    /// Whether hits that are denied are counted, too: for hits that are reported afterwards.
+    /// True if hits that are denied are counted, too: for hits that are reported afterwards.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) count_denied: Option<bool>,
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "is_default")]
@@ -52,7 +52,7 @@ pub(crate) struct Descriptor {
     /// All values that match the wildcard share one limit.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) share_threshold: Option<Spanned<bool>>,
-    /// For responses, if the limit allows the request.
+    /// The metadata of responses, if the limit allows the request.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) metadata: Option<Spanned<Map<String, Value>>>,
 }

@@ -83,19 +83,19 @@ impl Domains {
         self.domains.contains_key(domain)
     }
 
-    /// Whether requests to this domain may give permits back.
+    /// Returns true if requests to this domain may give permits back.
     pub(crate) fn has_negative_hits(&self, domain: &str) -> bool {
         self.domains.get(domain).is_some_and(|domain| domain.file.negative_hits)
     }
 
-    /// For limits sent in requests to this domain (overrides): the name of the policy, and whether hits that are
+    /// The policy of the limits that requests to this domain have (overrides): its name, and whether hits that are
     /// denied are counted, too, if the file says so.
     pub(crate) fn overrides(&self, domain: &str) -> Option<(&str, Option<bool>)> {
         let Domain { file, overrides, .. } = self.domains.get(domain)?;
         Some((overrides, file.count_denied))
     }
 
-    /// Whether the numbers of a policy are those of the requests.
+    /// Returns true if the numbers of a policy are those of the requests.
     pub(crate) fn is_override(&self, policy: &str) -> bool {
         self.override_names().any(|name| name == policy)
     }

@@ -12,7 +12,7 @@ use super::rule::{Limit, Rule};
 #[derive(Debug)]
 pub(super) struct Node {
     rule: Option<Rule>,
-    /// Whether metrics tell its values apart.
+    /// True if metrics tell its values apart.
     value_to_metric: bool,
     children: HashMap<String, Children>,
 }
@@ -38,7 +38,7 @@ struct Wildcard {
 pub(crate) struct Match<'a> {
     pub(crate) rule: &'a Rule,
     pub(crate) key: Key,
-    /// What metrics show of the descriptor, if they tell values apart.
+    /// The name of the descriptor in metrics, if they tell values apart.
     pub(crate) label: Option<String>,
 }
 
@@ -50,8 +50,8 @@ impl Node {
         Self { rule: None, value_to_metric: false, children }
     }
 
-    /// An exact value is preferred to a wildcard, and a wildcard to any value. There is no way back: if
-    /// the next entry does not match below, no limit applies.
+    /// Finds the limit of a descriptor. An exact value is preferred to a wildcard, and a wildcard to any value. There
+    /// is no way back: if the next entry does not match below, no limit applies.
     pub(super) fn find<'a>(
         &'a self,
         entries: impl Iterator<Item = (&'a str, &'a str)>,
@@ -99,7 +99,7 @@ enum Matched<'a> {
     AnyValue,
 }
 
-/// What is counted: the values, or the wildcard that they share a limit by. Others use the policies of
+/// The key that is counted: the values, or the wildcard that they share a limit by. Others use the policies of
 /// the settings, so for these the keys are a part, too.
 fn key(rule: &Rule, steps: &[MatchedEntry<'_>]) -> Key {
     let counted = |step: &MatchedEntry<'_>| match step.matched {
@@ -116,7 +116,7 @@ fn key(rule: &Rule, steps: &[MatchedEntry<'_>]) -> Key {
     }
 }
 
-/// What metrics show of the descriptor, if they tell values apart.
+/// The name of the descriptor in metrics, if they tell values apart.
 fn label(rule: &Rule, steps: &[MatchedEntry<'_>]) -> Option<String> {
     if !rule.detailed_metric && !steps.iter().any(|step| step.value_to_metric) {
         return None;

@@ -76,7 +76,8 @@ impl From<DescriptorOfBytes> for RateLimitDescriptor {
     }
 }
 
-/// With `\xe9` for a byte that is not UTF-8. A value that has this text already is taken for the same.
+/// Returns the text, with `\xe9` for a byte that is not UTF-8. A value that has this text already is taken for the
+/// same.
 pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = str::from_utf8(bytes) {
         return text.into();

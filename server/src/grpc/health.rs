@@ -10,20 +10,20 @@ use tonic_health::server::HealthReporter;
 
 use crate::admin::Readiness;
 
-/// How often the readiness is updated. In most failure modes this takes no call to the store.
+/// The interval of updates. In most failure modes an update takes no call to the store.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The process as a whole, and the service that gateways use.
 const SERVICES: [&str; 2] = ["", SERVICE_NAME];
 
-/// What health checks are told.
+/// The status that health checks get.
 pub(crate) struct Health {
     reporter: HealthReporter,
     status: ServingStatus,
 }
 
 impl Health {
-    /// Not serving, until the first update.
+    /// Creates the status of a process that does not serve until the first update.
     pub(super) async fn new(reporter: HealthReporter) -> Self {
         let mut this = Self { reporter, status: ServingStatus::Unknown };
         this.set(ServingStatus::NotServing).await;
@@ -54,7 +54,7 @@ impl Health {
         }
     }
 
-    /// Watchers are told only of changes.
+    /// Sets the status, if it has changed: each change is sent to watchers.
     async fn set(&mut self, status: ServingStatus) {
         if self.status == status {
             return;

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::status::Outcome;
 
-/// What is configured as metadata of the limits that allow the request, and what they were asked about.
-/// None if nothing is.
+/// The configured metadata of the limits that allow the request, with the request that they apply to. `None` if none
+/// is configured.
 pub(super) fn metadata(request: &RateLimitRequest, outcomes: &[Outcome<'_>]) -> Option<Struct> {
     let mut merged = Map::new();
     let allowed = outcomes.iter().filter(|outcome| outcome.is_allowed());
@@ -32,7 +32,7 @@ pub(super) fn metadata(request: &RateLimitRequest, outcomes: &[Outcome<'_>]) -> 
     Some(to_struct(all))
 }
 
-/// Of values for the same path, the first one stays.
+/// Adds values. The first value of each path stays.
 fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
     for (name, value) in from {
         match (into.get_mut(name), value) {

@@ -28,7 +28,7 @@ use crate::live::Active;
 use crate::telemetry;
 use crate::warnings::Cause;
 
-/// Before a message: a flag for compression, and its length.
+/// The bytes before a message: a flag for compression, and its length.
 const PREFIX: usize = 5;
 /// The bytes of a message that takes long to decode, compared with a check.
 const LARGE: usize = 16 * 1_024;
@@ -36,14 +36,14 @@ const LARGE: usize = 16 * 1_024;
 #[derive(Clone)]
 pub(super) struct ShouldRateLimit {
     service: Arc<RateLimitService>,
-    /// Of a request.
+    /// The most bytes of a request.
     most_bytes: usize,
     /// Large messages are decoded one at a time, so that other requests do not wait for all of them.
     large: Arc<Semaphore>,
 }
 
-/// How a request ends. Gateways often let requests pass whose checks fail, so operators have to see that, also
-/// if the gateway does not wait for the answer.
+/// The code with which a request ends. Gateways often let requests pass whose checks fail, so operators have to see
+/// that, also if the gateway does not wait for the answer.
 struct CountedCode(Code);
 
 impl Drop for CountedCode {

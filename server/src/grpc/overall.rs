@@ -8,19 +8,19 @@ use crate::domain::Limit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overall {
     Allowed,
-    /// And when the request can be allowed, if it ever can.
+    /// The request is denied, with the time until it can be allowed, if it ever can.
     Denied(Option<Duration>),
 }
 
-/// A request is over the limit if one of its limits is, or all of those in quota mode are. `None` if that
-/// depends on checks that have failed.
+/// Decides the request, which is over the limit if one of its limits is, or all of those in quota mode are. `None` if
+/// that depends on checks that have failed.
 pub(super) fn overall(outcomes: &[Outcome<'_>]) -> Option<Overall> {
     let best = if_failed(outcomes, None);
     let worst = if_failed(outcomes, Some(Duration::MAX));
     ((best == Overall::Allowed) == (worst == Overall::Allowed)).then_some(best)
 }
 
-/// With this wait for the checks that have failed.
+/// The result with this wait for the checks that have failed.
 fn if_failed(outcomes: &[Outcome<'_>], failed: Option<Duration>) -> Overall {
     let wait = |outcome: &Outcome<'_>| if outcome.has_failed() { failed } else { wait(outcome) };
     let others = outcomes.iter().filter(|outcome| !is_quota(outcome));
@@ -33,13 +33,13 @@ fn if_failed(outcomes: &[Outcome<'_>], failed: Option<Duration>) -> Overall {
     }
 }
 
-/// A descriptor that is never over the limit does not keep the others from denying.
+/// Returns true in quota mode. A descriptor that is never over the limit does not keep the others from denying.
 fn is_quota(outcome: &Outcome<'_>) -> bool {
     let rule = outcome.rule();
     rule.is_some_and(|rule| rule.quota_mode && !matches!(rule.limit, Limit::Unlimited))
 }
 
-/// Until it is allowed. `None` if it is now, or if it was not checked.
+/// The time until the descriptor is allowed. `None` if it is now, or if it was not checked.
 fn wait(outcome: &Outcome<'_>) -> Option<Duration> {
     let wait = match outcome {
         Outcome::Decided { decision, .. } => decision.retry_after(),

@@ -20,7 +20,7 @@ use crate::warnings::Cause;
 /// A line of the log has at most this many characters of a domain, which may be as long as a request.
 const MAX_LOGGED: usize = 100;
 
-/// What applies to a descriptor.
+/// The limit or list that applies to a descriptor.
 pub(super) enum Planned<'a> {
     /// No limit of the configuration.
     Nothing,
@@ -38,12 +38,12 @@ pub(super) struct Override<'a> {
     pub(super) limiter: Limiter,
     pub(super) key: Key,
     pub(super) limit: (u32, Unit),
-    /// Whether hits that are denied are counted, too, if the configuration says so.
+    /// True if hits that are denied are counted, too. `None` if the configuration does not say it.
     pub(super) count_denied: Option<bool>,
 }
 
-/// For each descriptor of a request. With the error of the first one whose limit makes no sense, to which then
-/// nothing applies.
+/// Plans each descriptor of a request. The error is that of the first one whose limit makes no sense, to which
+/// nothing applies then.
 pub(super) fn plan<'a>(
     active: &'a Active,
     request: &'a RateLimitRequest,

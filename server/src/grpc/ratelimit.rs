@@ -97,7 +97,7 @@ fn validate(request: &RateLimitRequest) -> Result<(), Status> {
     Ok(())
 }
 
-/// What is left to do for a descriptor.
+/// The next step for a descriptor.
 enum Step<'a> {
     Settled(Outcome<'a>),
     Check(Check<'a>),
@@ -109,9 +109,9 @@ struct Check<'a> {
     policy: &'a ActivePolicy,
     limiter: &'a Limiter,
     key: &'a Key,
-    /// As gateways know it.
+    /// The limit as gateways know it.
     limit: Option<(u32, Unit)>,
-    /// Whether hits that are denied are counted, too, if the configuration says so.
+    /// True if hits that are denied are counted, too. `None` if the configuration does not say it.
     count_denied: Option<bool>,
 }
 
@@ -128,7 +128,7 @@ struct Hits {
 }
 
 impl Hits {
-    /// A single hit is a request, and not what one has used.
+    /// Counts hits that are lost. A single hit is a request, and not what one has used.
     fn are_uncounted(self, reason: &'static str) {
         if self.count > 1 {
             telemetry::uncounted(reason, self.count);
@@ -177,7 +177,7 @@ impl RateLimitService {
         })
     }
 
-    /// `is_overruled` tells whether another descriptor is blocked.
+    /// Takes the step. `is_overruled` is true if another descriptor is blocked.
     async fn finish<'a>(
         &self,
         active: &Active,
@@ -279,7 +279,7 @@ fn refused_negative(request: &RateLimitRequest, active: &Active, hits: u64) {
     }
 }
 
-/// Whether the check of a policy is allowed if the store fails. Then a failed credit does not matter either.
+/// Returns true if the check of a policy is allowed when the store fails. Then a failed credit does not matter either.
 fn is_let_through(active: &Active, policy: &ActivePolicy) -> bool {
     policy.is_shadow() || active.settings.checks.failure_mode == FailureMode::Open
 }

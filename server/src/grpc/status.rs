@@ -11,9 +11,9 @@ use fleetlimit::Decision;
 use crate::checker::seconds;
 use crate::domain::{Rule, Unit};
 
-/// What was decided about a descriptor.
+/// The decision about a descriptor.
 pub(super) enum Outcome<'a> {
-    /// No limit applies. `is_matched` tells whether the configuration says so.
+    /// No limit applies. `is_matched` is true if the configuration says so.
     Unlimited {
         rule: Option<&'a Rule>,
         is_matched: bool,
@@ -30,7 +30,7 @@ pub(super) enum Outcome<'a> {
         limit: Option<(u32, Unit)>,
         decision: Decision,
     },
-    /// Not checked, because another descriptor is blocked, or the check has failed.
+    /// The descriptor is not checked, because another one is blocked, or the check has failed.
     Undecided {
         rule: Option<&'a Rule>,
         has_failed: bool,
@@ -65,7 +65,7 @@ impl<'a> Outcome<'a> {
         }
     }
 
-    /// Also in shadow mode.
+    /// Returns true if the limit is exceeded, also in shadow mode.
     pub(super) fn would_be_denied(&self) -> bool {
         match self {
             Self::Unlimited { .. } | Self::Undecided { .. } => false,
@@ -108,7 +108,7 @@ pub(super) fn status(outcome: &Outcome<'_>) -> DescriptorStatus {
     }
 }
 
-/// What is left for another request of this cost.
+/// The permits that are left for another request of this cost.
 fn remaining(decision: &Decision) -> u32 {
     match decision.would_be_denied() {
         true => 0,
@@ -116,7 +116,7 @@ fn remaining(decision: &Decision) -> u32 {
     }
 }
 
-/// None if it will never be allowed.
+/// The time until the request is allowed or the limit is reset. `None` if it will never be allowed.
 fn until_reset(decision: &Decision) -> Option<Duration> {
     match decision.would_be_denied() {
         true => decision.retry_after(),
@@ -124,7 +124,7 @@ fn until_reset(decision: &Decision) -> Option<Duration> {
     }
 }
 
-/// In whole seconds, rounded up, because Envoy drops fractions.
+/// A duration in whole seconds, rounded up, because Envoy drops fractions.
 fn duration(time: Duration) -> protobuf::Duration {
     protobuf::Duration { seconds: i64::try_from(seconds(time)).unwrap_or(i64::MAX), nanos: 0 }
 }

@@ -5,7 +5,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 
 use super::codec::text;
 
-/// Numbers of fields: of a request, of a descriptor, and of an entry.
+/// The numbers of the fields of a request, of a descriptor, and of an entry.
 const DESCRIPTORS: u32 = 2;
 const ENTRIES: u32 = 1;
 const KEY: u32 = 1;
@@ -42,7 +42,7 @@ impl PartCounts {
     }
 }
 
-/// Whether an entry of any descriptor has a key and a value for which this is true.
+/// Returns true if an entry of any descriptor has a key and a value for which `is` is true.
 pub(super) fn has_entry(request: &[u8], is: impl Fn(&str, &str) -> bool) -> bool {
     let mut entries = all(request, DESCRIPTORS).flat_map(|descriptor| all(descriptor, ENTRIES));
     entries.any(|entry| {

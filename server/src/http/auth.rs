@@ -27,10 +27,10 @@ use crate::warnings::Cause;
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 const X_FORWARDED_URI: &str = "x-forwarded-uri";
-/// For clients, who are not to know whether a list or a block denies them.
+/// The message to clients, who are not to know whether a list or a block denies them.
 const DENIED: &str = "This request is denied.";
 
-/// What the gateway's configuration chooses.
+/// The parameters in the gateway's configuration.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AuthQuery {
@@ -131,7 +131,7 @@ fn answer(result: Result<Answer, Error>, denied: StatusCode) -> Response {
     }
 }
 
-/// Anyone else could use up the permits of any client, and claim any address.
+/// Rejects callers other than gateways, who could use up the permits of any client, and claim any address.
 fn check_caller(auth: &Auth, parts: &Parts) -> Result<(), Unchecked> {
     let Some(ConnectInfo(peer)) = parts.extensions.get::<ConnectInfo<SocketAddr>>() else {
         return Err(Unchecked::new(Cause::Caller, "the caller has no address"));
@@ -149,7 +149,7 @@ fn check_caller(auth: &Auth, parts: &Parts) -> Result<(), Unchecked> {
     Err(Unchecked::new(Cause::Caller, reason))
 }
 
-/// Caddy keeps the client's query if the URL in its configuration has none.
+/// Returns true if the query is the client's, which Caddy keeps if the URL in its configuration has none.
 fn has_query_of_client(request: &Parts) -> bool {
     let Some(query) = request.uri.query().filter(|query| !query.is_empty()) else { return false };
     let mut of_clients = request.headers.get_all(X_FORWARDED_URI).iter().filter_map(|uri| {
@@ -165,7 +165,7 @@ fn split(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     Some((&text[..position], &text[position + 1..]))
 }
 
-/// What the URL says has precedence over the settings. Only the URL may have both a header and a policy for
+/// The name of the policy: that of the URL, or of the settings. Only the URL may have both a header and a policy for
 /// requests without it: that policy is a second limit for whoever can make the gateway drop the header.
 fn policy_name<'a>(
     auth: &'a Auth,

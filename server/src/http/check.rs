@@ -24,7 +24,7 @@ use crate::telemetry;
 pub(super) struct CheckRequest {
     policy: String,
     key: String,
-    /// Of each quota that `costs` does not name.
+    /// The cost of each quota that `costs` does not name.
     #[serde(default = "super::one")]
     cost: u64,
     #[serde(default)]

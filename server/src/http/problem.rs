@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode};
 use serde_json::json;
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
-/// What one client is told is not for others.
+/// The response to one client is not for others.
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 pub(crate) fn unknown_policy(name: &str) -> Response {

@@ -1,10 +1,25 @@
-//! How a fleet of instances divides limits without a store: who is in it, and what each gets.
+//! The shares by which a fleet of instances divides limits without a store. An instance is a store in a
+//! process, and a fleet is the instances that share limits. A plan lists the instances and their weights, and
+//! a share is what one of them may use.
 //!
-//! All instances compute the same shares of a number from the same plan. The shares add up to the
-//! number, for each key. What a division leaves over goes to the instances that rank first for the key
-//! (rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
-//! 1998), so that a limit below the number of instances has owners, and different ones for different
-//! keys.
+//! The alternatives during an outage are to allow everything, to deny everything, or that each instance
+//! enforces the whole limit, which multiplies it.
+//!
+//! All instances compute the same shares of a number from the same plan, as integers. The shares add up to
+//! the number, for each key. What a division leaves over goes to the instances that rank first for the key
+//! (rendezvous hashing: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998), so
+//! that a limit below the number of instances has owners, and different ones for different keys. Everyone has
+//! at least a quarter of an equal share, because demand can move during an outage.
+//!
+//! Until all instances know the latest plan, each uses the lesser of its shares under that and the agreed
+//! one. So the shares add up to at most the limit, whichever plans the instances know when Redis fails;
+//! between two plans, a small limit may have no owner. There is one exception: an instance that has just
+//! joined uses its share before the others give it up, because denying all its requests for some seconds
+//! would be worse. Instances that do not know each other guess their shares, so a small limit may have no
+//! owner, or several.
+//!
+//! An algorithm says what a share of it is (`Algorithm::divided`). Everything else is the memory store. →
+//! `algorithm/limits/tests/fleet.rs`, `tests/it/local.rs`
 
 /// Identifies an instance in a fleet.
 pub(crate) type InstanceId = u64;

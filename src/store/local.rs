@@ -1,5 +1,6 @@
-//! Decisions while the server fails: each instance enforces its share of the limits in memory. It starts
-//! from the last known state of a key, in which the server has left it.
+//! Decisions while the server fails: each instance enforces its share of the limits in memory (`fleet`). A
+//! bucket starts from what the server said last about its key, of which the instance has its share, like of
+//! the limit. What it takes is charged on the server later (`redis/fleet/repayment.rs`).
 
 use std::fmt;
 use std::hash::BuildHasher;

@@ -456,7 +456,7 @@ mod tests {
         cache.reserve(KEYS);
         let sent_at = cache.sent_now();
         for key in 0..4 * KEYS as u64 {
-            let state = State::Lone(bucket.rate().debt(key).state(0));
+            let state = KeyState::Unnamed(bucket.rate().debt(key).state(0));
             let state = CachedState { state, decided: 0, sent_at, received: 0 };
             cache.insert(REVISION, &Key::from(key), state, true);
         }

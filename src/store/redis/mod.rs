@@ -1,12 +1,30 @@
-//! Buckets in Redis.
+//! The Redis store, which keeps buckets in Redis for all processes.
 //!
-//! A check waits in a `queue` and is decided in a batch: by a `script`, on the server that the `cluster` names,
-//! through a `connection`. The `fleet` divides limits among the instances while Redis fails.
+//! A check waits in a `queue` and is decided in a batch: by a `script`, on the server that the `cluster`
+//! names, through a `connection`. The `fleet` divides limits among the instances while Redis fails.
+//! `RedisStore` in this file is what applications use; `store_url` opens one from a URL.
 //!
-//! Each folder depends only on those after it: fleet, queue, cluster, then connection and script, which do not
-//! depend on each other. All may use what is beside them here: `server_error` (what an error of the server means),
-//! `no_reply` (the errors of calls without a reply), `runtime_end` (notices the end of a runtime), and `sole_task`
-//! (keeps a task going in whatever runtimes there are). A folder's `mod.rs` lists what the others may use of it.
+//! Each folder depends only on those after it: fleet, queue, cluster, then connection and script, which do
+//! not depend on each other (`tests/it/dependency_rules.rs`). All may use what is beside them here:
+//! `server_error` (what an error of the server means), `no_reply` (the errors of calls without a reply),
+//! `runtime_end` (notices the end of a runtime), and `sole_task` (keeps a task going in whatever runtimes
+//! there are). A folder's `mod.rs` lists what the others may use of it.
+//!
+//! Two rules hold in all folders:
+//!
+//! - **Nothing depends on a single caller.** Connections, queues and timers are shared, so the timeout, the
+//!   thread or the cancellation of one check must not affect the others.
+//! - **Decisions are state machines without I/O**, which take the time as an argument: `QueueState` with its
+//!   `Window`, `Breaker`, `Health`, `Lifecycle` with its `Backoff`, `SlotMap`. `NodeQueue`, `Connection` and
+//!   `SharedConnection` are shells around them: a lock, tasks, and wakers. So tests need no waiting, and
+//!   `queue/sim` runs most of them in virtual time.
+//!
+//! Each Tokio runtime has its own connections and queues, because their tasks run on one runtime. When it
+//! ends, its calls in flight are lost, and cannot be sent again, because they may have run. While nobody
+//! polls it, they do not go on. So if runtimes shared a connection or a batch, each would depend on the
+//! others. What all runtimes share has no tasks: the slots of a cluster, what sentinels report, and the logs
+//! and metrics of a server. The price is that a process with many runtimes has as many connections, and
+//! smaller batches. → `tests/it/runtimes.rs`
 
 mod cluster;
 mod connection;

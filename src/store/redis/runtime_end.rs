@@ -1,4 +1,5 @@
-//! Notices the end of a runtime.
+//! Notices the end of a runtime. That is no fault of the server: the connections, queues and breakers of the
+//! runtime are dropped with it, and those of the others are not affected.
 
 use std::convert::Infallible;
 

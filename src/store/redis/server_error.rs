@@ -1,4 +1,9 @@
-//! What an error of the server means: for the caller, and for the connection that it came from.
+//! The meaning of an error of the server: for the caller (does it pass, or does someone have to change
+//! something?), for the connection (a server that is not a primary is left, because a new connection may lead
+//! to one), and for the slots of a cluster.
+//!
+//! The text of the error decides. The error kinds of `redis` are not enough: an error inside of a script is a
+//! text, which differs between servers.
 
 use std::borrow::Cow;
 

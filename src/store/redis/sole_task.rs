@@ -1,4 +1,8 @@
-//! Tasks that exist once for a store, whatever runtimes it is used in.
+//! Tasks that exist once for a store, whatever runtimes it is used in: to register in the fleet, to read the
+//! block list or the slots, and to charge what was taken locally.
+//!
+//! Such a task runs on the runtime of the check that starts it. When that runtime ends, or has not polled the
+//! task for too long, the next check starts another one. → `tests/it/runtimes.rs`
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};

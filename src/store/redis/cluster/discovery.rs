@@ -1,9 +1,10 @@
 //! A cluster: the connections to each node, and which of them serve a slot.
 //!
-//! The cluster connection of `redis` resends calls that may have run, never replaces a silent
-//! connection, and blocks all shards while it reconnects to one. Here every node has its own
-//! connections, so a failure of one does not affect the others. MOVED and ASK prove that a call did
-//! not run, and name the node to send it to.
+//! The cluster connection of `redis` resends calls that may have run, after a timeout or a broken connection.
+//! With `retries(0)` it does not, but then it does not follow redirections either. It never replaces a silent
+//! connection, and blocks all shards while it reconnects to one. Here every node has its own connections, so
+//! a failure of one does not affect the others. MOVED and ASK prove that a call did not run, and name the
+//! node to send it to.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;

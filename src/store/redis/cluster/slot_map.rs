@@ -1,12 +1,22 @@
-//! Which node serves which slot of a cluster, merged from what its nodes say. It does no I/O and
-//! reads no clock.
+//! The map of the slots of a cluster to the nodes that serve them, merged from what its nodes say. It does no
+//! I/O and reads no clock. A cluster divides its keys into 16,384 slots; the configuration epoch of an owner
+//! grows with each failover.
 //!
-//! Nodes disagree while slots move and while the network is divided. What is newer wins:
+//! Nodes disagree while slots move and while the network of the cluster is divided. A node that is cut off on
+//! the cluster bus still answers clients, and says for as long as that lasts that it owns its slots, or that
+//! a dead primary does. So a refresh asks several nodes, different ones each time. What is newer wins:
 //!
-//! - A node that reaches most primaries is believed before one that does not.
-//! - A greater configuration epoch is newer. Among equal ones an owner that has just failed loses,
-//!   and then the majority of the nodes decides.
-//! - A redirection (MOVED) is newer than every round of questions that began before it.
+//! - A node that reaches most primaries is believed before one that does not. One without a majority is not
+//!   asked again for a while, unless it is the only one.
+//! - The owner with the greatest configuration epoch is the newest, which is the rule of the cluster itself.
+//!   `CLUSTER SLOTS` has the addresses that clients should use, but no epochs, and `CLUSTER SHARDS` does not
+//!   exist before Redis 7, so a refresh also calls `CLUSTER NODES`.
+//! - Among equal epochs, or if `CLUSTER NODES` is not permitted, an owner to which a call has just failed
+//!   loses, and then the majority of the nodes decides.
+//! - A redirection (MOVED) is newer than every refresh that began before it, and older than the next one.
+//!
+//! A greater epoch applies when it arrives, everything else when the refresh ends. So a silent node does not
+//! delay the discovery of a promotion, and epochs may start again at 0 when a cluster is set up again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,11 @@
-//! Where a call goes: to one server, or to the node of a cluster that serves its slot.
+//! The way of a call: to the only server, or to the node of a cluster that serves its slot.
+//!
+//! The first call of a script on a new connection contains its source (EVAL). An EVALSHA would be answered
+//! with NOSCRIPT and need a second call. If two round trips take longer than the timeout, no check would ever
+//! succeed on a cold start.
+//!
+//! MOVED and ASK are followed within the deadline. ASKING and the call go out in one pipeline, because on a
+//! shared connection another call could come between them. → `tests/it/cluster.rs`
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,4 +1,8 @@
-//! What a node of a cluster says about the slots, parsed.
+//! The view of a node of a cluster: what it says about the slots, parsed.
+//!
+//! NULL as a host comes from nodes behind NAT. Redis documents it as the host that was asked, which is wrong
+//! if the nodes have different hosts. So that guess is used only if no better address is known, and only if
+//! all replies lead to the same guess. `connection/node` has the rules for other unknown hosts.
 
 use std::collections::HashMap;
 use std::sync::Arc;

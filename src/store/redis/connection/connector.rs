@@ -1,4 +1,13 @@
-//! How connections are made, and a connection that many checks share.
+//! The ways to make a connection: from an endpoint, through sentinels, or from a pool of the application.
+//!
+//! Connections are shared, not checked out. Checking one out of a pool costs UNWATCH and PING, a second round
+//! trip, and it then carries one request at a time. A multiplexed connection is made to be shared. So the
+//! store detaches one from the pool, which frees its slot, and discards it when it fails: a pool would take
+//! it back, because a demoted primary still answers PING. `RedisStore::open` and its siblings use no pool,
+//! because one connection needs none.
+//!
+//! What an attempt waits for before it begins is up to the application: a pool with free slots, or a provider
+//! of credentials. So it may take longer than connecting does.
 
 use std::fmt;
 use std::future::pending;

@@ -1,4 +1,9 @@
-//! The address of a server, and what it takes to connect to it.
+//! An endpoint: the address of a server, and what it takes to connect to it. It is all that makes connections
+//! without a pool: to a server, to the nodes of a cluster (the first node's endpoint with another address),
+//! and to sentinels and their primary.
+//!
+//! `redis` verifies a certificate for the host that it resolves. So for another TLS name, that name is the
+//! host, and a resolver leads to the real one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

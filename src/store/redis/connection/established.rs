@@ -1,8 +1,12 @@
 //! An established connection that many calls share, and its health.
 //!
-//! A connection is replaced when it breaks, or when it has been silent for a period of its own
-//! while a reply was outstanding. What callers do, such as giving up at their own timeouts, does
-//! not matter: a call that was sent late proves nothing.
+//! A connection is replaced when it breaks, or when it has been silent for a period of its own while a reply
+//! was outstanding (`health`). Calls in flight fail with it.
+//!
+//! An idle connection is pinged. What lies between can forget a connection without a word to either side, and
+//! then only a call that gets no reply shows it. TCP keepalive would do for NAT, but a proxy answers that
+//! itself. → `a_connection_that_died_silently_while_idle_is_replaced_before_a_check_needs_it` in
+//! `tests/it/connections.rs`
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::pin;

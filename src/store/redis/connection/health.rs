@@ -1,4 +1,17 @@
-//! Whether an established connection works. It does no I/O and reads no clock.
+//! The health of an established connection. It does no I/O and reads no clock.
+//!
+//! A connection is judged by its own replies. It is of no use when it breaks, when a reply shows that the
+//! server is not a primary, and when nothing has arrived for `LONGEST_SILENCE` while a reply was outstanding,
+//! counted from the write. A check that times out proves nothing: its call may have been sent a millisecond
+//! before the deadline.
+//!
+//! A task on the runtime that polls the connection measures the silence. A measurement adds at most
+//! `LONGEST_GAP`, even if the task runs late: then the runtime has stalled, not the server, and the calls may
+//! not even have been written. The same task wakes the runtime, because one whose worker blocks may poll no
+//! socket until another worker is woken.
+//!
+//! The reply of a lone check is read by its own future, which may be kept without being polled. So after a
+//! shorter silence (`DOUBT`), the task sends a `PING`, and reads the reply itself.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,8 @@
-//! When a connection is used, made and replaced. It does no I/O and reads no clock.
+//! The lifecycle of a connection: when it is used, made and replaced. It does no I/O and reads no clock.
+//!
+//! Checks wait for an attempt in flight, unless it takes too long, but not for the next one: between two
+//! attempts they fail immediately. So no failure outlives the pause after it, and a burst after an idle time
+//! in which the server was restarted waits for a new attempt.
 
 use std::time::Instant;
 

@@ -1,4 +1,8 @@
 //! The address of a server that another server names.
+//!
+//! An unknown host is never resolved. In redirections and slots, an empty host means the node that replied.
+//! `?` means that the node does not know the host. Then the address comes from the reply of another node or,
+//! for the node that replied, from the address at which it was asked.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,15 @@
 //! The primary of a service: sentinels are asked for it, and watched for the next one.
 //!
-//! After a planned failover the old primary accepts writes for about ten more seconds, and closes
-//! no connection. Only the sentinels know that it was replaced.
+//! After a planned failover the old primary keeps its role and accepts writes for about ten more seconds, and
+//! closes no connection. Only the sentinels know that it was replaced. `SentinelClient` of `redis` asks them
+//! only when it connects, uses the first reply, and blocks on a sentinel that hangs. Here all are asked at
+//! once, and the report with the greatest configuration epoch counts (`primary_report`).
+//!
+//! The task that owns a connection also watches the sentinels, already while it connects: an attempt at a
+//! primary that hangs goes on with the one that is promoted. It ends with the connection, the store or the
+//! runtime, so nothing has to be stopped. With several connections or runtimes, a mutex lets one task watch
+//! at a time, and another takes over when it ends. RESP3 allows replies and published messages on one
+//! connection. With RESP2 each sentinel is only asked from time to time.
 
 use std::convert::Infallible;
 use std::fmt;

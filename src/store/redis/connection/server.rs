@@ -1,4 +1,6 @@
-//! What an application says about a server: its URL, and what a URL cannot express.
+//! The description of a server by an application: its URL, and what a URL cannot express (certificates, the
+//! TLS name, a provider of credentials). All of that is here, not on the store, because the servers of a
+//! store may differ.
 
 use std::error::Error as StdError;
 use std::fmt;

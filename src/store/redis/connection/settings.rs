@@ -1,4 +1,5 @@
-//! How many connections a server gets, how long each of them is kept, and what a call may contain.
+//! The settings of the connections to a server: their number, how long each of them is kept, and what a call
+//! may contain.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};

@@ -1,4 +1,16 @@
-//! A connection that is replaced when it fails, and sets of them. Each runtime has its own.
+//! Connections that are shared by many calls and replaced when they fail, in sets: one set for each server,
+//! with connections for each runtime.
+//!
+//! A connection is not replaced in the way of a check. Connecting is a task, and no check's timeout cuts an
+//! attempt short. When a connection that has worked is closed, the next one is made at once, without waiting
+//! for a check.
+//!
+//! A connection has a maximum age, because a name is resolved and credentials are read only when a connection
+//! is made: a server that is left by its name, but works, would be used forever. The task of an old
+//! connection makes the next one, tries it (`Connection::try_out`), and puts it in the place of its own. It
+//! then keeps the old one for as long as any call holds a reference to it, so nothing has to be sent again.
+//! If the new one cannot be made, the old one stays. → `a_name_that_moves_is_followed_without_losing_a_check`
+//! in `tests/it/connections.rs`
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

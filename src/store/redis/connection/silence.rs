@@ -1,4 +1,4 @@
-//! How long a server has been silent although replies are outstanding.
+//! The silence of a server: for how long nothing has arrived although replies are outstanding.
 
 use std::time::{Duration, Instant};
 

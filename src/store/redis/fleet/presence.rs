@@ -1,4 +1,12 @@
 //! Notices that this process was suspended, so that the other instances may have divided its share.
+//!
+//! The others forget an instance that has not registered for a while. One whose attempts failed assumes that
+//! the others could not register either. (It cannot know if only its own connection failed.) One that was
+//! suspended made no attempt, so it knows nothing. So the time between its attempts decides, on two clocks,
+//! because a suspended machine stops the monotonic one.
+//!
+//! Its share is gone only when an attempt after that fails: a connection that broke meanwhile is no outage,
+//! and denying everything until there is a new one would be worse. → `tests/it/local.rs`
 
 use std::time::{Duration, Instant, SystemTime};
 

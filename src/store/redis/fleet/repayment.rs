@@ -1,4 +1,21 @@
-//! What was taken locally while a server failed, until it is charged on that server.
+//! The permits that were taken locally while a server failed, until they are charged on that server.
+//!
+//! When a breaker closes, each key is charged what was taken, but not more than its local bucket says is
+//! still in use: what has refilled, or whose window has ended, is dropped. So a share can owe as much as the
+//! whole limit, and an instance without a share keeps a bucket for charges.
+//!
+//! A key that is checked again is charged right before that check, normally in the same batch. If the charge
+//! cannot be sent, because the breaker is open or the queue is too long, the check is not sent either.
+//! Otherwise the server would decide without the charge, and a server that comes and goes would let more
+//! through: with ten outages a second, half of the limit more (`make chaos`). A check does not wait for a
+//! charge in flight in another queue: that of a limiter with another timeout, or of another runtime. Keys
+//! without a check are charged in the background, at a limited rate, so that a fleet that returns does not
+//! flood the server.
+//!
+//! Nothing is charged twice. A charge that was not made is kept if Redis was not reached or refused it for a
+//! passing reason; one that may have been made, or that Redis refuses permanently, is dropped and counted
+//! (`fleetlimit.redis.uncharged`). The local bucket is filled only once the charge has succeeded. (A check
+//! that was sent before, and timed out, may run later in addition.) → `tests/it/local.rs`
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,6 +1,13 @@
-//! Checks that go out together, grouped by policy and key, and in order of arrival for each key.
+//! A batch of checks that go out together, grouped by policy and key, and in order of arrival for each key.
 //!
-//! A batch also holds the verdicts until their checks have read them: one allocation for all.
+//! It also holds the verdicts until their checks have read them: one allocation, reused, serves all of them,
+//! where a channel per check would take one each. Checks in a row that do the same share one operation, so
+//! most have nothing to clone, to compare or to drop. Wakers run after the locks are released, because they
+//! belong to the application.
+//!
+//! Denials are reported before the checks are woken, so that the next ones find them. A key that has used
+//! more than a part of a limit (`MATTERS`) is also reported to the local store. To report all keys would cost
+//! every check, and what a key with less has used is within the bound of an outage in any case.
 
 use std::collections::HashMap;
 use std::fmt::Write;

@@ -1,9 +1,20 @@
-//! When a server is not asked any more, because it fails. It does no I/O and reads no clock.
+//! The circuit breaker of a queue, which decides when a server is not asked any more. It does no I/O and
+//! reads no clock.
 //!
-//! A call that fails or is late may mean little: a worker was blocked, or a connection was lost. So it
-//! starts a probe, which is a call that no check waits for. If that fails too, and no check has had a good
-//! reply meanwhile, the breaker opens. Then checks fail at once, until a probe succeeds. If the runtime does
-//! not run the prober, a check is sent from time to time instead: a trial.
+//! A late reply or a failed call proves little: a worker was blocked, a connection was lost, a key has the
+//! wrong type. So it starts a probe, which is a call that no check waits for: at most one at a time and,
+//! while probes succeed, one per `REST`. If that fails too, and no check has had a good reply meanwhile, the
+//! breaker opens. Then checks that were not sent fail with the error of the probe, and so do new ones,
+//! without a call. Probes go on, and the first good one closes the breaker. Errors of single keys never open
+//! it.
+//!
+//! A runtime that is only polled for checks that fail at once does not run probes. If the prober is overdue,
+//! a check is sent instead from time to time: this check is called a trial, and a good reply to it closes the
+//! breaker.
+//!
+//! Each queue has a breaker, because only its own timeout says what is late: a limiter with a timeout below
+//! the round trip does not affect its neighbors. The log has one pair of lines per server, whatever the
+//! number of breakers (`breaker_log`). → `tests/it/timing/breaker.rs`
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,20 @@
-//! The calls of a batch: as few as the scripts allow, or one for each key on a cluster, where a
-//! call can touch only one slot.
+//! The calls of a batch: as few as the scripts allow, or one for each key where a call can touch only one
+//! slot. These go out in one pipeline.
+//!
+//! A call may contain keys of several policies. Then it has the numbers of the quota once per key instead of
+//! once per call, which takes the server longer (`lua/many_policies.lua`), so a call for a single policy uses
+//! a separate script.
+//!
+//! A call never names a bucket twice. The script reads all keys before it decides, so a second group of
+//! checks on a bucket would not see what the first one charged. Two revisions of a policy, or checks with the
+//! numbers of different customers, use the same buckets with different numbers. If they check the same key,
+//! they may be in one batch, but go into separate calls, which run one after another (`Group::number`). →
+//! `tests/it/queue.rs`
+//!
+//! A URL does not show whether it leads to a cluster behind one address. That is learned from a reply: such a
+//! server refuses a call whose keys are in several slots (CROSSSLOT). Then `Flight::split` encodes the
+//! refused groups again, with one key per call, and `ConnectionSet` remembers it. A proxy that routes by the
+//! first key refuses nothing, so it has to be announced (`one_key_per_call`). → `tests/it/one_endpoint.rs`
 
 use std::ptr;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! A batch in flight: from its calls to the verdicts of its checks.
+//!
+//! Calls that were redirected, or met a node without the script, are sent again by a task of their own, so
+//! that the other checks do not wait for them. Nothing else is sent again: these replies prove that a call
+//! did not run.
 
 use std::sync::Arc;
 use std::time::Instant;

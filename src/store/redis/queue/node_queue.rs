@@ -1,11 +1,22 @@
-//! A queue of the checks of one runtime for one server: a batch is whatever has arrived while others were in
-//! flight.
+//! The queue of one runtime, server and timeout. A batch is whatever has arrived while earlier ones were in
+//! flight, so load makes batches larger, and a hot key costs one read and one write for all of its checks.
 //!
-//! A lone check is sent at once, by its own future. When more arrive, a flusher task takes the
-//! pending batch, sends it, and ends when nothing is pending. So no check waits for a timer to fill
-//! its batch, and an idle queue holds nothing. A check depends neither on the future of another
-//! check nor on a single flusher: the timer of the queue fails what is late, on another thread, and
-//! starts another flusher if one is stuck on a blocked worker.
+//! A check that finds nothing in flight is sent at once, by its own future: a task would add a hop between
+//! threads each way. Such a lone call takes no place in the window, and the next check starts a flusher, so
+//! nobody depends on that future being polled. If it is dropped, a task takes over, because the reply shows
+//! whether the connection works. The reply wakes the task of the check once. To wake it again for the
+//! verdict, while it runs, would make the runtime wake another thread to poll it a second time.
+//!
+//! When more checks arrive, a task (the flusher) takes the open batch, sends it, and ends when nothing is
+//! pending. A permanent task would have to be stopped. It ends while it holds the lock of the queue, so no
+//! check is left without one, no check waits for a timer to fill its batch, and an idle queue holds nothing.
+//! After a batch of several checks, or while others wait, it goes to the end of its thread's run queue before
+//! it takes the next batch: tasks whose checks were just completed often check again, and then share that
+//! batch.
+//!
+//! A check depends neither on the future of another check nor on a single flusher: the timer of the queue
+//! fails what is late, on another thread, and starts another flusher if one is stuck on a blocked worker. →
+//! `tests/it/queue.rs`, `tests/it/timing/transport.rs`
 
 use std::future::{Future, poll_fn};
 use std::mem;

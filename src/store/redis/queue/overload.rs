@@ -1,4 +1,14 @@
-//! Whether this process overloads a server.
+//! Tells whether this process overloads a server. Overload is not an outage: the server works, and checks are
+//! late because too many are sent.
+//!
+//! A check that is not sent in time is `Overloaded` if its queue has read a reply within the last timeout
+//! (`Window::is_answering`). So is a check or a probe that is late, if the server has replied within the last
+//! timeout to any queue of this process that kept it busy, and its shortest round trip is below the timeout.
+//! A breaker that overload opens refuses with `Overloaded` too.
+//!
+//! Whoever sends many checks causes this, for all limiters of the server. So the failure mode `Open` does not
+//! apply to it (`FailureMode::of`): one client that floods a limit would lift all others. →
+//! `tests/it/timing/overload.rs`, `queue/sim`
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

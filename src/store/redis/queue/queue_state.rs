@@ -1,5 +1,16 @@
-//! Which batches wait, which are in flight, and when the next one starts. It does no I/O and reads
-//! no clock.
+//! The state of a queue: which batches wait, which are in flight, and when the next one starts. It does no
+//! I/O and reads no clock.
+//!
+//! Batches are assembled while checks are enqueued, so that a flusher holds the lock only to take one.
+//!
+//! Checks that cannot be answered in time fail early. A check is rejected on arrival if the full batches
+//! ahead of it would make it wait for more than a third of the timeout that remains after one round trip, and
+//! left out of its batch if the reply would come after its deadline (both in `window`). Without this, every
+//! check would be sent just before its deadline, and at 1.1 times the capacity none would be answered in
+//! time. The estimate is the shorter of the latest two round trips, because a single long one may only have
+//! been read late by a blocked worker. It leaves a third of the remaining timeout: checks that have waited
+//! for less are always sent, so an outdated estimate corrects itself. Checks that are still queued when their
+//! timeout passes are not charged.
 
 use std::collections::VecDeque;
 use std::mem;

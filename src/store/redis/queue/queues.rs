@@ -1,4 +1,17 @@
-//! Where checks wait: each server has its own queues, in each runtime.
+//! The queues of a store: one for each runtime, server and timeout.
+//!
+//! Each node of a cluster has its own queues, so a slow one delays only its own keys. Policies with the same
+//! timeout share queues: with a queue for each policy, a thousand policies sent a thousand small batches, at
+//! a third of the decisions per second of one policy, and each queue saw only a part of the load on the
+//! server. The price is that under overload, checks of all these policies are rejected alike. Different
+//! timeouts have separate queues: in one queue, checks with a long timeout could wait for longer, and would
+//! leave no room for the others.
+//!
+//! A check joins a queue at its first poll, so one that is created and not polled delays nobody.
+//!
+//! A reset is a call outside of the queues. It deletes the key, whatever is stored there, so it also works if
+//! a value has the wrong type or the script cannot run. Resets are rare: they gain nothing from a batch, and
+//! do not wait for one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

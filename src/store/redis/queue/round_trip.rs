@@ -1,4 +1,20 @@
-//! How long batches take, and how long they should take at most.
+//! The round trips of a queue: how long batches take, and how long they should take at most.
+//!
+//! A shorter round trip counts at once as the shortest. A longer one has two possible causes: a longer
+//! distance, or a wait at the server. So if none was about as short for half a second, the queue drains, as
+//! in BBR: its window shrinks to `n × shortest / t`. Where calls had to wait for each other, this ends the
+//! wait while the server stays busy, and that confirms the shortest round trip. If the distance has changed,
+//! the window shrinks to the smallest within a few round trips, and then the calls show the new distance. A
+//! round trip confirms the shortest if it leaves half of the allowed wait, or is hardly longer: a busy server
+//! is idle often enough for that, and an overloaded one is not.
+//!
+//! Queues that share a server must drain together. Alone, each would take the wait behind the others for
+//! distance, and all windows would grow until replies are late. They do so without knowing of each other:
+//! what confirms the shortest round trip, a server where hardly anything waits, happens to all of them at the
+//! same time, so all begin to doubt it at about the same time, and their measurements overlap. Queues that
+//! share an overloaded server from their start can still take a part of the wait for distance, and then get
+//! unequal shares. → `queue/sim`, and `a_round_trip_that_changes_under_load_is_learned_within_two_seconds` in
+//! `tests/it/timing/transport.rs`
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What the Redis store computes once for a policy.
+//! The values that the Redis store computes once for a policy.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ptr;

@@ -1,4 +1,12 @@
-//! Parses the reply of a script.
+//! Parses the reply of a script, which is what the checks found, not what was decided: usually what each key
+//! held, and the time.
+//!
+//! The process computes the levels of a key from them with the specification, as the memory store does, and
+//! replays the checks, which gives the same verdicts. So the script need not format numbers, which is a large
+//! part of what a script costs, a reply carries everything that another revision has written, and a cached
+//! denial can keep the state itself. The reply is not trusted: a value that no quota can have left denies.
+//!
+//! The reply is one string or, for a single key, usually a number: see `lua/frame.lua`.
 
 use redis::Value;
 use smallvec::{SmallVec, smallvec};

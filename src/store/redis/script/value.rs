@@ -1,4 +1,7 @@
-//! Decodes a value in Redis into entries with the identities of the reader's quotas.
+//! Decodes a value in Redis into entries with the identities of the reader's quotas. A value has one of two
+//! forms: `short` for a single token bucket with a common rate, and `packed`, with an entry for each quota, for all
+//! others. A value of which everything has ended counts as none, although its key may exist for a while: otherwise
+//! decisions would depend on when the server deletes it.
 
 use smallvec::{SmallVec, smallvec};
 

@@ -6,6 +6,13 @@
 -- be empty now, and the rest is doubted. It still counts for a revision with a larger burst, and it is
 -- written down when the bucket was empty, so that the same is known later, and to all revisions.
 --
+-- It is written at once, also by a denied check. From then on every revision takes the bucket to have been empty
+-- at that time, whatever its rate, its capacity and its other quotas, unless one whose capacity is above the debt
+-- takes permits: that one has no doubt. All permits that are taken add to the debt too, so a larger burst still
+-- sees all that was used, and what all revisions admit is within the largest quota. A revision without a token
+-- bucket keeps the two entries, the second one with the time at which it found the value. The memory store, whose
+-- clock does not step back, believes every debt. See tests/it/clock_steps.rs and exact.rs.
+--
 -- Entry    of the same identity as the bucket, whose time includes what is doubted, and tag 6: no numbers;
 --          in the cells the time at which the bucket is full, the time at which a bucket of any capacity
 --          was empty, or will be, in whole microseconds, and the ticks after it.

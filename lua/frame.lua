@@ -32,6 +32,19 @@
 -- If a value was written later than now, the clock has stepped back. Then the levels are those at which it
 -- was written, and it is written again, also if all checks are denied.
 --
+-- A fragment has these sections: the names of its numbers and cells (numbers@, cells@, and maybe ring@); the
+-- level of an unused and of a used up quota (fresh@, empty@); the level of own cells, and of those of another
+-- revision (level@, adopt@); the cells of a level (store@); how these move with a clock that has stepped back
+-- (back@); what is impossible (valid@), and what only another revision can have left (above@); and what a
+-- permit adds to the level (price@). If this is not enough, it replaces sections of decide.lua, such as fits@
+-- and count@.
+--
+-- A denied check does not change a valid key. It reads its expiry (PTTL), because a key without one would deny
+-- forever. An allowed check sets the expiry in any case, and cached denials make other denied checks rare.
+--
+-- The expiry is a time (PXAT), not a duration (PX), which would count from the server's own reading of the
+-- clock: that differs from the one that the script decided by. A time cannot disagree with the value.
+--
 -- All numbers are integers below 2^53, where Lua's numbers are exact. They are formatted with %d,
 -- because tostring and `..` keep only 14 digits. Some servers have Lua 5.4, which distinguishes integers
 -- from floats: integers overflow, floats print as 3.0, and %d refuses fractions. So what is read from a

@@ -1,5 +1,11 @@
 -- Reads and writes the values of keys that revisions of the policy with other quotas use, or with
--- other numbers. Entries of other quotas are kept until their time is over.
+-- other numbers. Entries of other quotas are kept until their time is over. So quotas can be added and removed
+-- while several revisions are in use. If an algorithm changes, each revision keeps its own entry, and starts
+-- full.
+--
+-- If the clock has stepped back since a packed value was written, the times in it move too: the levels are those
+-- at which it was written. It is written again, also by a denied check, because otherwise each check would find
+-- the same. Quotas that only other revisions have are dropped then.
 --
 -- A token bucket that is the only quota of its policy is stored without its identity: in the short form,
 -- or with identity 0. It gets the identity of its owner, the first token bucket of the same rate or, if

@@ -46,7 +46,8 @@ do
 end
 --@ adopt@
 -- Used permits stay used: the debt is the same number of permits at the own rate, rounded up to a
--- tick.
+-- tick. Products of two numbers below 2^53 are not exact. The divisor leaves small numbers for all but
+-- contrived quotas.
 local theirs, scale, ticks = 0, 0, 0
 if #numbers == 16 and (#cells == 16 or #cells == 8) then
   theirs, scale = read('>dd', numbers)

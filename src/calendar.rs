@@ -1,4 +1,4 @@
-//! Hours, days, weeks and months of time zones.
+//! Hours, days, weeks and months of time zones. `algorithm/fixed_window.rs` has the windows.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};

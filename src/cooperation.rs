@@ -1,5 +1,6 @@
-//! Checks that complete at once take part in Tokio's cooperative scheduling, so that a loop of them does
-//! not starve other tasks.
+//! Checks that complete at once take part in Tokio's cooperative scheduling. Otherwise a loop of checks in
+//! memory, of cached denials, or of checks in an outage would never yield, and a task per worker would stop
+//! all others. → `tests/it/cooperation.rs`
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

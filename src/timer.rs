@@ -1,8 +1,10 @@
 //! Timers that fire on a thread of their own, so that no busy worker of a runtime delays them.
 //!
-//! A timer of Tokio is only as punctual as the worker that polls its driver. When that worker runs
-//! a handler that blocks, the timers of the whole runtime wait. And a runtime may have none, which
-//! Tokio reports with a panic only.
+//! A timer of Tokio is only as punctual as the worker that polls its driver. When that worker runs a handler
+//! that blocks, the timers of the whole runtime wait. And a runtime may have none, which Tokio reports with a
+//! panic only.
+//!
+//! The thread `fleetlimit-timer` serves the whole process, and starts with the first timer.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1,4 +1,5 @@
-//! Spans and events about checks, with the feature `tracing`. Without it this is empty.
+//! Spans and events about checks, with the feature `tracing`. Without it this is empty, so the code that
+//! reports has no `cfg`.
 
 #[cfg(feature = "tracing")]
 use tracing::{

@@ -1,4 +1,5 @@
-//! The result of a check in numbers, before it becomes a [`Decision`](crate::Decision).
+//! The result of a check in numbers, before it becomes a [`Decision`](crate::Decision). So stores know
+//! nothing about the names of quotas. The limiter adds these and the source.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

@@ -1,6 +1,12 @@
-//! A fixed window: at most so many permits in each window of time. What is stored is the window and
-//! the permits used in it, so revisions with windows of other lengths read it too. One that charges
-//! a window makes it at least as long as its own.
+//! A fixed window: at most so many permits in each window of time. What is stored is the window and the
+//! permits used in it, so revisions with windows of other lengths read it too. One that charges a window
+//! makes it at least as long as its own.
+//!
+//! The windows of a calendar are numbers that change, because a script cannot know time zones. The process
+//! computes the starts of four windows around its own time, and the clock of the server decides which window
+//! it is. When the current window has ended, the next check starts a new revision with new starts
+//! (`Revision::renewed`). The clock of a process may be wrong by more than a window: then the windows have
+//! the length of the nearest known one. → `tests/it/calendars.rs`
 
 use std::ops::Range;
 

@@ -1,7 +1,12 @@
 //! The quotas of a policy. A check takes from all of them, or from none.
 //!
-//! All checks of a call are decided at one time. At that time each quota is a level between 0 and its
-//! capacity: an allowed check raises it, and time lowers it. The algorithm says how.
+//! All checks of a call are decided at one time. At that time each quota is a level: how much of it is used,
+//! between 0 and its capacity. Of a token bucket it is the debt. An allowed check raises a level, and time
+//! lowers it. The algorithm says how. The levels of all quotas of a key together are its standing.
+//!
+//! A state that another revision of the policy has left may have other quotas. So each is found by identity
+//! and algorithm, and quotas that only the other revision has are kept until their time is over. If an
+//! algorithm changes, each revision keeps its own entry, and starts full.
 
 use std::borrow::Cow;
 use std::ops::{Range, RangeInclusive};

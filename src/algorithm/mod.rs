@@ -1,5 +1,23 @@
 //! The algorithms as pure integer functions of a state, a time and a cost. They are the executable
-//! specification: the memory store runs them, and the Lua fragments must agree with them.
+//! specification: the memory store runs them, the Redis store replays with them what a script decided, and
+//! the Lua fragments must agree with them. They do no I/O and read no clock.
+//!
+//! `limits` decides for a whole policy. `limit` is the table of algorithms, and the trait `Algorithm` in this
+//! file says what one does. `charge` is what a check takes from each quota, and `state` is what a store keeps
+//! of a key. Each algorithm has a file: `token_bucket` (`rate` converts its debt from one rate to another),
+//! `interval_refill`, `fixed_window`, and the two sliding windows, the approximate one (of two counters) and
+//! the exact one (of blocks); `window` validates all windows.
+//!
+//! At one time every quota is a level. An algorithm reads a state as the level at that time, raises the level
+//! by a cost, and says how long it takes until another cost fits. Everything else exists once for all
+//! algorithms: whether a cost fits and the numbers of a verdict follow from what is in use and when less will
+//! be.
+//!
+//! To add an algorithm in Rust: a file here that implements `Algorithm`, a line in the table of `limit.rs`, a
+//! variant of `Kind` with its method on `Quota`, and its word in `quota_text.rs`. In Lua: a fragment, and in
+//! `store/redis/script/fragment.rs` its tag, its numbers, and how its cells are read; `lua/frame.lua` lists
+//! the sections of a fragment. The property tests in `limits/tests/drawn.rs` and `tests/it/mixes.rs` then
+//! need the algorithm in their strategies, and the guide a row with the most that it admits.
 
 mod approximate_sliding_window;
 #[cfg(all(test, feature = "redis"))]

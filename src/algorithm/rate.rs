@@ -1,8 +1,10 @@
 //! The rate at which a bucket refills, and its debt in the ticks of that rate.
 //!
-//! The rate is the fraction permits/period in lowest terms. A tick is a fraction of a microsecond,
-//! chosen so that every number is whole: a permit refills in `permit` ticks, and a microsecond has
-//! `scale` ticks. At one rate nothing is ever rounded.
+//! The rate is the fraction permits/period in lowest terms. A tick is a fraction of a microsecond, chosen so
+//! that every number is whole: a permit refills in `permit` ticks, and a microsecond has `scale` ticks. At
+//! one rate nothing is ever rounded: 3 per second is exactly 3 per second. Numbers in Lua are exact up to
+//! 2^53. So a debt is at most `MAX_TICKS`, a debt of ten capacities fits into any quota (`ROOM`), and larger
+//! quotas are a `ConfigError`.
 
 use std::num::NonZeroU64;
 

@@ -1,3 +1,11 @@
+//! Reads the rest of a request before the layer responds itself.
+//!
+//! Over HTTP/1 the server would otherwise close the connection, and a client that is still sending would lose
+//! the response. To respond first and read then, as nginx does, would need a task for each such request, and
+//! bodies that can be moved to it. A denied client can wait. Bodies must be `http_body::Body` for this, which
+//! `Http<NoDrain>` does not ask for: without a type parameter, services with other bodies could not be
+//! limited. → `tests/it/uploads.rs`
+
 use std::fmt;
 use std::future::{Future, Ready};
 use std::pin::Pin;

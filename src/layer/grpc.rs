@@ -1,7 +1,7 @@
-//! gRPC responses without a message: HTTP 200, an empty body, and the status in the headers
+//! Makes gRPC responses without a message: HTTP 200, an empty body, and the status in the headers
 //! ("Trailers-Only" in the gRPC specification). The status details are a `google.rpc.Status` with a
-//! `google.rpc.RetryInfo`. They are encoded here because that takes less than a page, and a protobuf
-//! library would be a dependency of every build.
+//! `google.rpc.RetryInfo`. They are encoded here because that takes less than a page, and a protobuf library
+//! would be a dependency of every build. The tests decode them with tonic's types.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,5 +1,10 @@
-//! Recognizes the requests that tonic serves. Only the application decides that: what a client claims in its content
-//! type must not turn the status of a denial into 200.
+//! Recognizes the requests that tonic serves, which get gRPC responses. For others that takes an option.
+//!
+//! The method and the content type of a request do not suffice, because the client chooses them: on an HTTP
+//! route it could turn the status of its denials into a 200, which logs take for success. tonic is recognized
+//! by what the application has done: the route that axum has matched has the form that tonic gives it or, on
+//! tonic's server, the connection info is there and the path names a service. So one layer serves HTTP and
+//! gRPC on the same port. → `tests/it/traps.rs`
 
 use http::request::Parts;
 

@@ -1,3 +1,7 @@
+//! The parts of responses that are the same for every request of a policy, computed once per revision: names
+//! and limits do not change between requests. The revision keeps them type-erased (`dyn Any`), so that the
+//! limiter does not name HTTP.
+
 use std::borrow::Cow;
 
 use bytes::Bytes;

@@ -1,4 +1,8 @@
-//! What differs between protocols: how a request is taken apart, and how the layer responds.
+//! The differences between protocols: how a request is taken apart, and how the layer responds.
+//!
+//! HTTP and other services are two modes of one layer. Without the mode parameter the two `Service`
+//! implementations would overlap. Over HTTP, resolvers see the head of a request, so closures do not name a
+//! body type.
 
 use std::future::{Future, Ready};
 use std::mem;

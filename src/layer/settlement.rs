@@ -1,4 +1,9 @@
 //! The cost of a response, which replaces the estimate that the check has charged.
+//!
+//! A response is settled after it was sent, not before: only then are the bytes known that were sent, and a
+//! client does not wait for a round trip that does not concern it. A check whose request is charged later
+//! needs a permit of every quota, although its estimate may be 0. Otherwise a client in debt could go on. →
+//! `tests/it/settlement.rs`
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

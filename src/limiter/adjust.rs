@@ -1,4 +1,15 @@
 //! Charges and credits: changes without a check.
+//!
+//! An adjustment is an operation of the queue. It is sent, merged and replayed like a check, in the order in
+//! which it arrived, as a run with a sign.
+//!
+//! A debt is kept whole, because costs that are known afterwards would otherwise multiply the limit. It ends
+//! where numbers stop being exact, or where `Quota::debt_up_to` says so: the call names the most permits in
+//! use that a charge may leave, and the process, which replays the charge, knows what was forgiven. A window
+//! forgets a debt, because it counts only what was taken in it. → `tests/it/debts.rs`
+//!
+//! A credit is the one operation besides a reset that a limiter asks for and that lowers a level, so it ends
+//! the cached denial of its key in this process. `taken` says what may be given back.
 
 use std::future::poll_fn;
 

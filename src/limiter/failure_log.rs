@@ -1,5 +1,6 @@
-//! Reports checks and charges that the store did not decide: one line per reason and interval, so
-//! that a limit that is not enforced is always visible, and a long outage does not fill the log.
+//! Reports checks and charges that the store did not decide: one line per reason and interval, so that a
+//! limit that is not enforced is always visible, and a long outage does not fill the log. Lines are collected
+//! under a lock and written after it is released, because a `tracing` subscriber may use the same limiter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

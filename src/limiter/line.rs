@@ -1,4 +1,24 @@
-//! The checks of a key that wait in this process, and the places that they share.
+//! The checks of a key that wait in this process, and the places in the queue of the bucket that they share.
+//! A place is permits that were taken in advance, and the time at which they will be there.
+//!
+//! A place belongs to the process, not to the check that took it, because only the last place of a bucket can
+//! be given back. So the checks that wait are a line, and the first check has the earliest place. When one
+//! gives up, those behind it move up, and the last place is given back: the process sends the time at which
+//! the bucket was to be full after its own charge. If it still is, nobody queued behind, and the script gives
+//! the permits back. If other processes have queued behind, the place is kept for the next caller, who needs
+//! no call for it. Otherwise callers that wait for a short time would fill the queue with places that nobody
+//! takes.
+//!
+//! Checks with different costs or a different longest wait have different lines, because their places are not
+//! worth the same. What may be given back of other quotas depends on when it was taken, so that belongs to
+//! the place too. One task at a time, unless its runtime stands still, gives the free places of a line back,
+//! the last one first, also while a process shuts down. Each check waits with a timer of its own. When a
+//! check leaves the line, only the next one is woken: it is due first, and wakes the one behind it in turn.
+//!
+//! A process that is killed leaves at most as many places of a key behind as the limiter allows waiters. A
+//! process does not learn of a reset by another one. Its waiting checks proceed at their times, and a place
+//! that it keeps delays one caller, at most until its time. The store does not take such a place back, unless
+//! the bucket happens to be full at the same microsecond. → `tests/it/waiting.rs`
 
 use std::collections::VecDeque;
 use std::mem;

@@ -1,4 +1,8 @@
 //! Checks with other numbers than those of the policy, such as a customer's.
+//!
+//! A quota per request is a revision that is not current, which the limiter remembers by its numbers. So
+//! everything that works for a limiter works for a customer's numbers, without a limiter and a registration
+//! for each, and changes of the numbers are those of a rolling deployment. → `tests/it/customers.rs`
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,12 @@
 //! A check that has taken permits, for as long as they may be given back.
+//!
+//! A credit must not come late: a permit of a window that has ended, or of a bucket that has been full since,
+//! is there again already, and giving it back would admit one more. A client could collect permits with
+//! requests that it keeps open. So what a check took is remembered with the time at which its quota would
+//! have reset and the permits that were in use, and each algorithm says what may still be given back
+//! (`Algorithm::returnable`): of a bucket what has not refilled, to the tick, or to the permit if it refills
+//! by intervals; of windows all, while the window, or for an exact sliding window the block, is the one in
+//! which it was taken. → `tests/it/settlement.rs`, and the property tests of `algorithm/limits`
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Checks that have taken permits, and wait until they are there.
+//! Checks that have taken permits, and wait until they are there. If the caller of a check is gone when the
+//! reply arrives, the transport gives the place back (`NodeQueue::give_back`).
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

@@ -44,6 +44,11 @@
 //! 3. A part has no key: missing. The other parts alone never make a key.
 //! 4. All parts have keys: the keys joined by [`Key::join`].
 
+// The files. Each resolver has one: `client_ip`, `peer_ip`, `header`, `path`, `extension`, `global`.
+// `combine` has `or`, `or_skip`, `skip` and tuples, and `rejection` is the response to a request without a
+// key. `peer`, `forwarded`, `forwarding`, `trusted` and `prefix` find and shorten addresses, and `proxy_log`
+// reports proxies that hide their clients.
+
 mod client_ip;
 mod combine;
 mod extension;

@@ -1,3 +1,7 @@
+// A rejection has two texts. The message is for the client. The advice is for the operator: a missing connect
+// info or authentication layer is a misconfiguration, which the client sees as a 500 without details. The
+// layer logs each advice once.
+
 use std::borrow::Cow;
 
 use http::StatusCode;

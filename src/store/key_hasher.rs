@@ -1,4 +1,10 @@
-//! Hashes keys in a way that clients cannot predict.
+//! Hashes keys in a way that clients cannot predict. Clients choose keys, and would otherwise make them
+//! collide.
+//!
+//! `foldhash` is enough: the hash of the standard library resists clients that see hashes, but no hash leaves
+//! the process, and the time of one lookup cannot be measured through a server. The table of the memory store
+//! lives as long as the process, so its seeds come from the operating system. Batches, caches and waiters use
+//! the seeds of `foldhash`, made of addresses and the time: their tables are bounded and short-lived.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;

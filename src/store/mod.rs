@@ -1,4 +1,15 @@
-//! The interface between policy and storage: a complete check goes in, a complete verdict comes out.
+//! The stores, where buckets are kept: in `memory`, or in `redis`.
+//!
+//! This file is their interface: a complete check goes in, a complete verdict comes out. A store that can
+//! decide at once returns the verdict as a value, not as a future that has to be woken, so the layer calls
+//! the service without cloning it first.
+//!
+//! `registry` is what the limiters on a store share, the policies in use among it. `shards` spreads the
+//! buckets in memory, and `key_hasher` makes their hashes unpredictable; `manual_clock` is a clock for
+//! simulations. `fleet` has the shares by which a fleet divides limits without a server: `divided` is a store
+//! that enforces one, and `local` decides by one while a server fails. `blocks` has the keys that an operator
+//! has blocked. `observation` is the latency and the span of a check that waits. The other files cache what a
+//! store said last about a key.
 
 // What only a remote store needs.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]

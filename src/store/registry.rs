@@ -1,5 +1,10 @@
-//! What the limiters on a store share: the policies in use, so that two limiters cannot give one
-//! name two meanings, and the cache of the states of keys.
+//! The policies in use on a store, and the other things that its limiters share.
+//!
+//! A policy name has one meaning on a store, because two limiters of the same name share buckets: with
+//! different quotas the limit of a key would depend on which one is asked. So the second one is a
+//! `ConfigError` while the first one lives, and an update is passed on to every limiter of that name. The
+//! references are weak: a name is free again when its last limiter is dropped. A second store on the same
+//! server has a registry of its own. → `tests/it/traps.rs`
 
 use std::collections::HashMap;
 use std::fmt;

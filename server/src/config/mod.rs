@@ -1,4 +1,9 @@
-//! What the files say, checked as a whole.
+//! The configuration: the content of all files, checked as a whole.
+//!
+//! `reader` reads the files that `source` names, and collects all `errors`. `lenient` deserializes a
+//! `document` repeatedly, each time without the entries that failed. `secrets` finds the values of secrets in
+//! a document, so that no message shows them. `files` notices changes, and `places` says where settings come
+//! from.
 
 mod document;
 mod files;

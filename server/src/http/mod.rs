@@ -1,4 +1,5 @@
-//! Checks over HTTP.
+//! Checks over HTTP: `check` takes one as JSON, and `auth` is for gateways. `unchecked` logs why `auth`
+//! cannot check a request.
 
 mod auth;
 mod body;

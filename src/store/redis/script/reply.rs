@@ -6,7 +6,15 @@
 //! part of what a script costs, a reply carries everything that another revision has written, and a cached
 //! denial can keep the state itself. The reply is not trusted: a value that no quota can have left denies.
 //!
-//! The reply is one string or, for a single key, usually a number: see `lua/frame.lua`.
+//! The reply is one string, because a table of one takes the server longer to send, and one of many takes the
+//! client a fifth more instructions per check. Values of the short form and the marks for missing and corrupt
+//! ones contain no comma, so a comma separates them; the rest needs a table. For a single key, as in all calls
+//! on a cluster, the reply is usually a number: the level in ticks, which is enough for the verdicts, and for
+//! the state of a cached denial, relative to any time. So neither side makes a string, which both notice by
+//! several percent. The value comes back whole if its rate is another one, because the wait after a denial is
+//! at that rate; if checks may wait, because their places in the queue are times; and if checks are charged
+//! later. A value that only the script takes for a number, such as `+17`, which no version writes, counts as
+//! that number in such a call, and denies in others.
 
 use redis::Value;
 use smallvec::{SmallVec, smallvec};

@@ -9,7 +9,6 @@ SHELL := bash
 ARGS ?=
 CARGO ?= cargo
 BENCH := $(CARGO) run --locked --release --manifest-path bench/Cargo.toml --
-LAYOUTS := bench/target/layouts
 
 # These integration tests wait more than they compute, so four run at a time.
 FAULTS := faults:: outages:: recovery:: local:: local_policies:: cluster:: server_errors::
@@ -28,7 +27,7 @@ $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
 .PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration faults server test-gateways test-page tls redis msrv deny \
-        bench bench-scale soak chaos soak-server bench-server bench-simulate bench-flood bench-observed bench-delay bench-algorithms bench-instructions bench-smoke
+        bench bench-scale soak chaos soak-server bench-server bench-simulate bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -127,11 +126,6 @@ deny: ## Check licenses, advisories and sources of the dependencies (needs cargo
 bench: redis ## Compare with the baseline and other crates
 	$(BENCH) table $(ARGS)
 
-bench-observed: redis ## Check that metrics and traces slow no row down by more than 3%
-	scripts/link-layouts.sh $(LAYOUTS)/off
-	scripts/link-layouts.sh $(LAYOUTS)/on --features observed
-	$(LAYOUTS)/off/1 pairs --of $(LAYOUTS)/off --with $(LAYOUTS)/on --check $(ARGS)
-
 bench-scale: redis ## Measure with growing numbers of keys and tasks, and draw the plots
 	$(BENCH) scale $(ARGS)
 
@@ -167,6 +161,7 @@ bench-instructions: ## Count instructions of code that needs no Redis (needs val
 	$(CARGO) install --quiet --locked --root bench/target/tools gungraun-runner --version "$$version"
 	export PATH="$$PWD/bench/target/tools/bin:$$PATH"
 	$(CARGO) bench --locked --manifest-path bench/Cargo.toml --bench instructions $(ARGS)
+	$(CARGO) bench --locked --manifest-path bench/Cargo.toml --bench metrics --features observed $(ARGS)
 
 bench-smoke: redis ## Check that the benchmarks run, in seconds; the figures mean nothing
 	$(CARGO) run --locked --manifest-path bench/Cargo.toml --target-dir target -- smoke $(ARGS)

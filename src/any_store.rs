@@ -80,7 +80,7 @@ impl AnyStore {
     }
 
     /// Shuts the store down, as [`RedisStore::shutdown`](crate::RedisStore::shutdown) does. In memory, the limiters only report
-    /// what they have counted to logs and metrics.
+    /// what they have counted to the log.
     pub async fn shutdown(&self) {
         match self {
             Self::Memory(store) => store.registry().0.report(),

@@ -86,7 +86,8 @@ impl ErrorKind {
         Self::UnknownQuota,
     ];
 
-    /// For metrics.
+    /// The value of the label `error.type` of metrics.
+    #[cfg(feature = "metrics")]
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",

@@ -811,7 +811,7 @@
 //!
 //! Finish the open requests, and then call [`RedisStore::shutdown`]. It deregisters the instance, so that
 //! the others soon divide the limits among themselves, charges what the instance took while Redis failed, and
-//! writes what has been counted and not reported yet to the log and to metrics.
+//! writes what has been counted and not reported yet to the log.
 //!
 //! ```no_run
 //! use axum::Router;
@@ -871,9 +871,8 @@
 //!
 //! # Metrics and traces
 //!
-//! With the feature `metrics`, fleetlimit reports to the recorder of the crate [`metrics`]. Install one
-//! before the first check. Counters and histograms lose what was recorded before, except
-//! `fleetlimit.decisions` of the first 16,384 limiters, up to 4 billion for each outcome and source. (A
+//! With the feature `metrics`, fleetlimit reports to the recorder of the crate [`metrics`]. If one is
+//! installed after the first check, counters and gauges have what happened before, and histograms do not. (A
 //! zero-sized recorder is treated as no recorder.) Set no idle timeout in an exporter: what it removes is
 //! not reported again. `cargo run --example metrics --features metrics` serves the metrics to Prometheus,
 //! and `docs/grafana.json` is a dashboard for them.

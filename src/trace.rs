@@ -1,91 +1,70 @@
 //! Spans and events about checks, with the feature `tracing`. Without it this is empty, so the code that
 //! reports has no `cfg`.
 
-#[cfg(feature = "tracing")]
-use tracing::{
-    level_filters::{LevelFilter, STATIC_MAX_LEVEL},
-    span::Span,
-};
+use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+use tracing::span::{EnteredSpan, Span};
 
-use crate::metrics::Outcome;
+use crate::metrics::OutcomeLabel;
 use crate::verdict::{Numbers, QuotaInfo};
 use crate::{Policy, Source};
 
-#[cfg(feature = "tracing")]
-pub(crate) use tracing::span::EnteredSpan as Entered;
-
 /// The time during which a check waits for the store.
-#[cfg(feature = "tracing")]
+#[cfg(any(feature = "metrics", feature = "tracing"))]
 #[derive(Debug)]
 pub(crate) struct CheckSpan(Span);
 
-#[cfg(feature = "tracing")]
+#[cfg(any(feature = "metrics", feature = "tracing"))]
 impl CheckSpan {
-    /// `None` if nobody is interested.
+    /// Starts the span. `None` if no subscriber wants it.
     pub(crate) fn new(policy: &Policy) -> Option<Self> {
+        if !is_possible() {
+            return None;
+        }
         let policy = policy.name();
         let span = tracing::debug_span!(target: "fleetlimit", "rate_limit_check", policy);
         (!span.is_disabled()).then_some(Self(span))
     }
 
-    pub(crate) fn enter(&self) -> Entered {
+    pub(crate) fn enter(&self) -> EnteredSpan {
         self.0.clone().entered()
     }
 }
 
-/// Whether anybody is interested in DEBUG, maybe only of another crate. The macros of `tracing` look at the
+/// Returns true if a subscriber wants DEBUG, maybe only of another crate. The macros of `tracing` look at the
 /// rest, which takes much more code.
-#[cfg(feature = "tracing")]
 #[inline]
 pub(crate) fn is_possible() -> bool {
-    LevelFilter::DEBUG <= STATIC_MAX_LEVEL && LevelFilter::DEBUG <= LevelFilter::current()
+    cfg!(feature = "tracing")
+        && LevelFilter::DEBUG <= STATIC_MAX_LEVEL
+        && LevelFilter::DEBUG <= LevelFilter::current()
 }
 
-#[cfg(all(feature = "metrics", not(feature = "tracing")))]
-#[derive(Debug)]
-pub(crate) struct CheckSpan;
-
-#[cfg(all(feature = "metrics", not(feature = "tracing")))]
-pub(crate) type Entered = ();
-
-#[cfg(all(feature = "metrics", not(feature = "tracing")))]
-#[inline]
-pub(crate) fn is_possible() -> bool {
-    false
-}
-
-#[cfg(all(feature = "metrics", not(feature = "tracing")))]
-impl CheckSpan {
-    pub(crate) fn new(_: &Policy) -> Option<Self> {
-        None
-    }
-
-    pub(crate) fn enter(&self) -> Entered {}
-}
-
-/// A check has a decision.
+/// Reports a decision about a check.
 #[inline(always)]
 pub(crate) fn decided(
     policy: &Policy,
     quota: &QuotaInfo,
-    outcome: Outcome,
+    outcome: OutcomeLabel,
     source: Source,
     numbers: Numbers,
 ) {
-    #[cfg(feature = "tracing")]
     if is_possible() {
         report(policy, quota, outcome, source, numbers);
     }
-    #[cfg(not(feature = "tracing"))]
-    let _ = (policy, quota, outcome, source, numbers);
 }
 
-/// The key is not reported: it may identify a person, or be a secret.
-#[cfg(feature = "tracing")]
+/// Writes the event. It does not have the key, which may identify a person, or be a secret.
 #[cold]
-fn report(policy: &Policy, quota: &QuotaInfo, outcome: Outcome, source: Source, numbers: Numbers) {
+fn report(
+    policy: &Policy,
+    quota: &QuotaInfo,
+    outcome: OutcomeLabel,
+    source: Source,
+    numbers: Numbers,
+) {
     let Numbers { remaining, retry_after, .. } = numbers;
-    let has_to_wait = matches!(outcome, Outcome::Denied) && retry_after != u64::MAX;
+    let has_to_wait = matches!(outcome, OutcomeLabel::Denied) && retry_after != u64::MAX;
     tracing::debug!(
         target: "fleetlimit",
         policy = policy.name(),

@@ -14,7 +14,6 @@ mod distance;
 mod flood;
 mod load;
 mod paced;
-mod pairs;
 mod plot;
 mod rows;
 mod runs;
@@ -28,7 +27,6 @@ mod soak;
 mod subjects;
 mod table;
 mod targets;
-mod worker;
 
 use std::process::ExitCode;
 
@@ -40,9 +38,6 @@ usage: cargo run --locked --release --manifest-path bench/Cargo.toml -- COMMAND 
 
 Commands:
   table         measure all rows of the table, and compare the figures with the targets
-  pairs         compare two builds of the benchmarks, row by row: ten pairs, each of 16 processes of each
-                build, which take turns (--of DIR and --with DIR: programs that are numbered from 1, one
-                for each pair)
   scale         measure with growing numbers of keys and of tasks;
                 writes docs/bench-keys.svg and docs/bench-tasks.svg
   delay         measure at round trip times of 1 to 30 ms, below and above the capacity;
@@ -60,10 +55,9 @@ Commands:
   smoke         run every row of the table and `delay` briefly, to check that the benchmarks work
 
 Options of `table` (`scale` and `delay` use only the first two, and `algorithms` --rounds and --check;
-`pairs` has all of them, and `chaos` --slice, and --only for the name of a fault):
-  --rounds N      number of rounds, each with one run of every subject (default 5, pairs 10, others 3)
-  --slice S       duration of a run in seconds, of `pairs` all turns of a build in a pair
-                  (default 1, pairs 2, scale 0.5, soak and chaos 600)
+`chaos` has --slice, and --only for the name of a fault):
+  --rounds N      number of rounds, each with one run of every subject (default 5, others 3)
+  --slice S       duration of a run in seconds (default 1, scale 0.5, soak and chaos 600)
   --only TEXT     only the rows whose name starts with TEXT; `script` selects the script costs
   --subject TEXT  only the subjects whose name contains TEXT, for profiling
   --check         exit with status 1 if a target is missed
@@ -80,13 +74,8 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    #[cfg(feature = "observed")]
-    observe();
     let result = match command.as_str() {
         "table" => block_on(table::run(settings)),
-        "pairs" => block_on(pairs::run(settings)),
-        // A build that `pairs` compares.
-        "pairs-worker" => block_on(pairs::run_worker()),
         "scale" => block_on(scale::run(settings)),
         "delay" => block_on(delay::run(settings)),
         "admission" => admission::run(),
@@ -112,23 +101,6 @@ pub fn main() -> ExitCode {
         eprintln!("error: {error}");
         ExitCode::FAILURE
     })
-}
-
-/// How often the exporter empties its histograms by default.
-#[cfg(feature = "observed")]
-const UPKEEP: std::time::Duration = std::time::Duration::from_secs(5);
-
-/// Installs a recorder, and empties its histograms as an exporter does.
-#[cfg(feature = "observed")]
-fn observe() {
-    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder();
-    let handle = recorder.expect("there is no other recorder");
-    std::thread::spawn(move || {
-        loop {
-            std::thread::sleep(UPKEEP);
-            handle.run_upkeep();
-        }
-    });
 }
 
 /// Uses two worker threads, as the targets assume.

@@ -93,22 +93,17 @@ impl Row {
             true => references_on_cluster(setup).await?,
             false => self.references(setup).await?,
         };
-        subjects.extend(self.fleetlimit(&self.urls(setup))?);
+        subjects.extend(self.fleetlimit(setup)?);
         Ok(subjects)
     }
 
-    /// The URLs of the servers of the row.
-    pub(crate) fn urls(&self, setup: &Setup) -> Vec<String> {
-        if self.on_cluster { setup.cluster.urls() } else { vec![setup.server.url()] }
-    }
-
     /// The subjects of this crate.
-    pub(crate) fn fleetlimit(&self, urls: &[impl AsRef<str>]) -> Result<Vec<Subject>, BoxError> {
+    fn fleetlimit(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
         let policy =
             if self.allow_all { fleetlimit::allow_all } else { fleetlimit::deny_after_first };
-        let store = match urls {
-            [url] => RedisStore::open(url.as_ref())?,
-            urls => RedisStore::open_cluster(urls.iter().map(AsRef::as_ref))?,
+        let store = match self.on_cluster {
+            true => RedisStore::open_cluster(setup.cluster.urls())?,
+            false => RedisStore::open(setup.server.url())?,
         };
         let redis = fleetlimit::limiter(store.clone(), policy())?;
         let mut subjects = vec![Subject::new(names::REDIS, fleetlimit::layered(redis.clone()))];

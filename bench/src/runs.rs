@@ -86,7 +86,7 @@ pub(crate) async fn measure(
 }
 
 /// A measurement with unexpected decisions is not valid.
-pub(crate) fn verify(
+fn verify(
     subject: &Subject,
     measurement: &Measurement,
     allow_all: bool,

@@ -1,5 +1,4 @@
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::subjects::BoxError;
@@ -11,8 +10,6 @@ pub(crate) struct Settings {
     pub(crate) slice: Option<Duration>,
     pub(crate) only: String,
     pub(crate) subject: String,
-    pub(crate) of: Option<PathBuf>,
-    pub(crate) with: Option<PathBuf>,
     pub(crate) check: bool,
 }
 
@@ -31,8 +28,6 @@ impl Settings {
                 }
                 "--only" => settings.only = value()?,
                 "--subject" => settings.subject = value()?,
-                "--of" => settings.of = Some(value()?.into()),
-                "--with" => settings.with = Some(value()?.into()),
                 "--check" => settings.check = true,
                 _ => return Err(format!("unknown option: {option}").into()),
             }

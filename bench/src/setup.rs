@@ -34,14 +34,6 @@ impl Setup {
         Ok(Self { server, cluster, allow_call, deny_call })
     }
 
-    /// Removes all keys.
-    pub(crate) async fn flush(&self) {
-        let nodes = (0..3).map(|n| self.cluster.node(n));
-        for server in nodes.chain([&self.server]) {
-            server.query::<()>(&["FLUSHALL"]).await;
-        }
-    }
-
     /// Opens a connection with `TCP_NODELAY`, to be shared by all tasks.
     pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, BoxError> {
         let client = Client::open(with_nodelay(&self.server.url())?)?;

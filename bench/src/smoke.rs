@@ -7,7 +7,6 @@ use crate::algorithms;
 use crate::bytes::BytesPerKey;
 use crate::delay;
 use crate::load::Measurement;
-use crate::pairs;
 use crate::rows::{self, Row};
 use crate::runs::{self, RunConfig};
 use crate::script_cost::ScriptCost;
@@ -41,8 +40,6 @@ pub(crate) async fn run() -> Result<ExitCode, BoxError> {
     }
     println!("measured the figures of all {TARGETS} targets");
     smoke_delay().await?;
-    drop(setup);
-    pairs::smoke().await?;
     algorithms::smoke().await?;
     Ok(ExitCode::SUCCESS)
 }

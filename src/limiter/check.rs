@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
 use crate::algorithm::{Charge, Patience, Queued};
-use crate::metrics::Outcome;
+use crate::metrics::OutcomeLabel;
 use crate::store::{self, Observed, Op, PendingVerdict};
 use crate::trace;
 use crate::verdict::Verdict;
@@ -218,7 +218,7 @@ impl Inner {
         // Before the decision is made: one that is read here would be copied to where it is wanted.
         let is_enforced = self.enforcement.applies_to(key);
         let quota = revision.tightest(&verdict);
-        let outcome = Outcome::of(verdict.outcome, is_enforced);
+        let outcome = OutcomeLabel::of(verdict.outcome, is_enforced);
         self.settings.metrics.decided(source, outcome);
         trace::decided(revision.policy(), quota, outcome, source, verdict.numbers);
         Decision::new(verdict, source, is_enforced, quota.clone())
@@ -227,7 +227,7 @@ impl Inner {
     /// Counts a decision that another check has got, for one that takes its place.
     pub(super) fn count(&self, revision: &Revision, decision: &Decision) {
         let Decision { source, quota, numbers, .. } = decision;
-        let outcome = Outcome::of(decision.outcome, decision.is_enforced);
+        let outcome = OutcomeLabel::of(decision.outcome, decision.is_enforced);
         self.settings.metrics.decided(*source, outcome);
         trace::decided(revision.policy(), quota, outcome, *source, *numbers);
     }

@@ -371,7 +371,6 @@ impl Subscriber for Inner {
         let policy = current.policy.name();
         self.failure_log.report_all(policy);
         self.charge_log.report_all(policy);
-        self.settings.metrics.report();
     }
 }
 

@@ -1,101 +1,142 @@
-//! The names, units and descriptions of all metrics. They follow the semantic conventions of
-//! OpenTelemetry, and the units are those of UCUM.
+//! The names, units, descriptions and labels of all metrics. They follow the semantic conventions of
+//! OpenTelemetry. The guide documents them for users.
 
-pub(crate) struct Descriptor {
-    pub(super) name: &'static str,
-    pub(super) unit: &'static str,
-    pub(super) description: &'static str,
+use std::iter;
+
+use metrics::{Label, Recorder, Unit};
+
+use super::instruments::{InstrumentGroup, Registration};
+use super::memory::MemoryMetrics;
+use super::policy::{OutcomeLabel, PolicyInstruments};
+#[cfg(feature = "redis")]
+use super::{FleetMetrics, ServerMetrics, server_label::server_label};
+use crate::{ErrorKind, Source};
+
+impl InstrumentGroup for PolicyInstruments {
+    fn register(&self, recorder: &dyn Recorder) {
+        let policy = || Label::new("fleetlimit.policy", self.policy.clone());
+        for (source, counters) in iter::zip(Source::ALL, &self.decisions) {
+            for (outcome, counter) in iter::zip(OutcomeLabel::ALL, counters) {
+                let source = Label::new("fleetlimit.source", source.name());
+                let outcome = Label::new("fleetlimit.outcome", outcome.name());
+                let registration = Registration::new(recorder, [policy(), source, outcome]);
+                counter.register(&registration, "fleetlimit.decisions", "Decisions about checks");
+            }
+        }
+        for (kind, counter) in iter::zip(ErrorKind::ALL, &self.failures) {
+            let kind = Label::new("error.type", kind.name());
+            counter.register(
+                &Registration::new(recorder, [policy(), kind]),
+                "fleetlimit.check.failures",
+                "Checks that the store failed to decide",
+            );
+        }
+        let registration = Registration::new(recorder, [policy()]);
+        self.duration.register(
+            &registration,
+            "fleetlimit.check.duration",
+            Unit::Seconds,
+            "How long checks waited for the store, of one in 256 checks that did",
+        );
+        self.repairs.register(
+            &registration,
+            "fleetlimit.redis.repairs",
+            "Values in Redis that were corrupt, and count as buckets without permits",
+        );
+        self.uncharged.register(
+            &registration,
+            "fleetlimit.redis.uncharged",
+            "Permits taken locally while Redis failed that might remain uncharged there",
+        );
+        self.forgiven.register(
+            &registration,
+            "fleetlimit.charges.forgiven",
+            "Permits that were not charged, because the key already owed as much as it can",
+        );
+    }
 }
 
-const fn metric(name: &'static str, unit: &'static str, description: &'static str) -> Descriptor {
-    Descriptor { name, unit, description }
+impl InstrumentGroup for MemoryMetrics {
+    fn register(&self, recorder: &dyn Recorder) {
+        self.evictions.register(
+            &Registration::new(recorder, []),
+            "fleetlimit.evictions",
+            "Buckets that were evicted from the memory of this process",
+        );
+    }
 }
 
-pub(super) const DECISIONS: Descriptor =
-    metric("fleetlimit.decisions", "{decision}", "Decisions about checks");
-pub(super) const CHECK_FAILURES: Descriptor =
-    metric("fleetlimit.check.failures", "{check}", "Checks that the store failed to decide");
-pub(super) const CHECK_DURATION: Descriptor = metric(
-    "fleetlimit.check.duration",
-    "s",
-    "How long checks waited for the store, of one in 256 checks that did",
-);
-pub(crate) const EVICTIONS: Descriptor = metric(
-    "fleetlimit.evictions",
-    "{bucket}",
-    "Buckets that were evicted from the memory of this process",
-);
-pub(super) const REPAIRS: Descriptor = metric(
-    "fleetlimit.redis.repairs",
-    "{bucket}",
-    "Values in Redis that were corrupt, and count as buckets without permits",
-);
-pub(super) const UNCHARGED: Descriptor = metric(
-    "fleetlimit.redis.uncharged",
-    "{permit}",
-    "Permits taken locally while Redis failed that might remain uncharged there",
-);
-
-pub(super) const FORGIVEN: Descriptor = metric(
-    "fleetlimit.charges.forgiven",
-    "{permit}",
-    "Permits that were not charged, because the key already owed as much as it can",
-);
-
 #[cfg(feature = "redis")]
-pub(super) mod redis {
-    use super::{Descriptor, metric};
-
-    pub(crate) const CALL_DURATION: Descriptor = metric(
-        "fleetlimit.redis.call.duration",
-        "s",
-        "How long Redis took to reply to a batch, including the network",
-    );
-    pub(crate) const BATCH_SIZE: Descriptor =
-        metric("fleetlimit.redis.batch.size", "{check}", "Checks that were sent together");
-    pub(crate) const QUEUE_LENGTH: Descriptor = metric(
-        "fleetlimit.redis.queue.length",
-        "{check}",
-        "Checks that still waited to be sent when a batch was sent",
-    );
-    pub(crate) const BREAKERS_OPEN: Descriptor =
-        metric("fleetlimit.redis.breaker.open", "{breaker}", "Circuit breakers that are open");
-    pub(crate) const BREAKER_OPENINGS: Descriptor = metric(
-        "fleetlimit.redis.breaker.openings",
-        "{opening}",
-        "How often circuit breakers opened",
-    );
-    pub(crate) const UNKNOWN_SCRIPTS: Descriptor = metric(
-        "fleetlimit.redis.noscript",
-        "{reply}",
-        "NOSCRIPT replies, after which the script is sent again as a whole",
-    );
-    pub(crate) const REDIRECTIONS: Descriptor = metric(
-        "fleetlimit.redis.redirections",
-        "{reply}",
-        "MOVED and ASK replies of cluster nodes",
-    );
-    pub(crate) const CONNECTIONS: Descriptor =
-        metric("fleetlimit.redis.connections", "{connection}", "Established connections");
-    pub(crate) const CONNECTION_FAILURES: Descriptor =
-        metric("fleetlimit.redis.connection.failures", "{attempt}", "Failed attempts to connect");
-    pub(crate) const INSTANCES: Descriptor = metric(
-        "fleetlimit.fleet.instances",
-        "{instance}",
-        "Instances that share the limits, as this one knows them",
-    );
-    pub(crate) const SHARE: Descriptor = metric(
-        "fleetlimit.fleet.share",
-        "1",
-        "The share of a limit that this instance enforces while Redis fails",
-    );
+impl InstrumentGroup for ServerMetrics {
+    fn register(&self, recorder: &dyn Recorder) {
+        let server = Label::new("fleetlimit.server", server_label(&self.server).to_owned());
+        let registration = Registration::new(recorder, [server]);
+        self.call_duration.register(
+            &registration,
+            "fleetlimit.redis.call.duration",
+            Unit::Seconds,
+            "How long Redis took to reply to a batch, including the network",
+        );
+        self.batch_size.register(
+            &registration,
+            "fleetlimit.redis.batch.size",
+            Unit::Count,
+            "Checks that were sent together",
+        );
+        self.queue_length.register(
+            &registration,
+            "fleetlimit.redis.queue.length",
+            Unit::Count,
+            "Checks that still waited to be sent when a batch was sent",
+        );
+        self.breakers_open.register(
+            &registration,
+            "fleetlimit.redis.breaker.open",
+            "Circuit breakers that are open",
+        );
+        self.breaker_openings.register(
+            &registration,
+            "fleetlimit.redis.breaker.openings",
+            "How often circuit breakers opened",
+        );
+        self.unknown_scripts.register(
+            &registration,
+            "fleetlimit.redis.noscript",
+            "NOSCRIPT replies, after which the script is sent again as a whole",
+        );
+        self.redirections.register(
+            &registration,
+            "fleetlimit.redis.redirections",
+            "MOVED and ASK replies of cluster nodes",
+        );
+        self.connections.register(
+            &registration,
+            "fleetlimit.redis.connections",
+            "Established connections",
+        );
+        self.connection_failures.register(
+            &registration,
+            "fleetlimit.redis.connection.failures",
+            "Failed attempts to connect",
+        );
+    }
 }
 
-pub(super) const POLICY: &str = "fleetlimit.policy";
-pub(super) const OUTCOME: &str = "fleetlimit.outcome";
-pub(super) const SOURCE: &str = "fleetlimit.source";
-pub(super) const ERROR_TYPE: &str = "error.type";
 #[cfg(feature = "redis")]
-pub(super) const SERVER: &str = "fleetlimit.server";
-#[cfg(feature = "redis")]
-pub(super) const KEY_PREFIX: &str = "fleetlimit.key_prefix";
+impl InstrumentGroup for FleetMetrics {
+    fn register(&self, recorder: &dyn Recorder) {
+        let key_prefix = Label::new("fleetlimit.key_prefix", self.key_prefix.clone());
+        let server = Label::new("fleetlimit.server", self.server.clone());
+        let registration = Registration::new(recorder, [key_prefix, server]);
+        self.instances.register(
+            &registration,
+            "fleetlimit.fleet.instances",
+            "Instances that share the limits, as this one knows them",
+        );
+        self.share.register(
+            &registration,
+            "fleetlimit.fleet.share",
+            "The share of a limit that this instance enforces while Redis fails",
+        );
+    }
+}

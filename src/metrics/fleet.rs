@@ -1,24 +1,23 @@
-use super::catalog::redis::{INSTANCES, SHARE};
-use super::catalog::{KEY_PREFIX, SERVER};
 use super::instruments::Gauge;
 
-/// What is measured of the instances that share limits.
-#[derive(Debug)]
+/// The measurements of the instances that share limits.
+#[derive(Debug, Default)]
 pub(crate) struct FleetMetrics {
-    instances: Gauge,
-    share: Gauge,
+    pub(super) key_prefix: String,
+    pub(super) server: String,
+    pub(super) instances: Gauge,
+    pub(super) share: Gauge,
 }
 
 impl FleetMetrics {
     pub(crate) fn new(key_prefix: &str, server: &str) -> Self {
-        let labels =
-            &[(KEY_PREFIX, key_prefix.to_owned().into()), (SERVER, server.to_owned().into())];
-        Self { instances: Gauge::new(&INSTANCES, labels), share: Gauge::new(&SHARE, labels) }
+        let (key_prefix, server) = (key_prefix.to_owned(), server.to_owned());
+        Self { key_prefix, server, ..Self::default() }
     }
 
-    /// `share` is a fraction of a limit.
+    /// Reports the plan. `share` is a fraction of a limit.
     pub(crate) fn divided(&self, instances: usize, share: f64) {
-        self.instances.set(instances as f64);
-        self.share.set(share);
+        self.instances.set(instances as f64, self);
+        self.share.set(share, self);
     }
 }

@@ -1,15 +1,17 @@
-//! The metrics of the process, for the crate `metrics`. Without the feature all of this is empty: only the
-//! types of the instruments change, so that the code that measures has no `cfg`.
+//! The metrics of the crate, which it reports to the recorder of the crate `metrics`.
 //!
-//! `catalog` has the names, `policy`, `server` and `fleet` what is measured for each of these, and
-//! `instruments` the kinds of metrics. Metrics are registered at their first use, because applications often
-//! make a limiter before they install a recorder. The names and labels of a policy's metrics take kilobytes,
-//! so they are made when they are needed. One check in 256 is timed, because to read the clock for each would
-//! cost a check in memory a few percent. → `tests/it/metrics.rs`
+//! The types of `policy`, `server`, `fleet` and `memory` have a method for each event, and the `catalog` has the
+//! names, units, descriptions and labels. Without the feature `metrics` the instruments are empty, so that the
+//! code that measures has no `cfg`.
+//!
+//! Metrics are registered at their first use, because applications often make a limiter before they install a
+//! recorder. One check in 256 is timed, because to read the clock for each would cost a check in memory a few
+//! percent. → `tests/it/metrics.rs`
 
-// Without the feature nothing reads the descriptions.
-#![cfg_attr(not(feature = "metrics"), allow(dead_code))]
+// Without `metrics` nothing reads the labels, and only Redis has gauges.
+#![cfg_attr(not(all(feature = "metrics", feature = "redis")), allow(dead_code))]
 
+#[cfg(feature = "metrics")]
 mod catalog;
 #[cfg(feature = "redis")]
 mod fleet;
@@ -18,16 +20,20 @@ mod instruments;
 #[cfg(not(feature = "metrics"))]
 #[path = "no_instruments.rs"]
 mod instruments;
+mod memory;
 mod policy;
 #[cfg(feature = "redis")]
 mod server;
+#[cfg(all(feature = "metrics", feature = "redis"))]
+mod server_label;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+mod stopwatch;
 
-pub(crate) use catalog::EVICTIONS;
 #[cfg(feature = "redis")]
 pub(crate) use fleet::FleetMetrics;
-pub(crate) use instruments::Counter;
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-pub(crate) use instruments::Stopwatch;
-pub(crate) use policy::{Outcome, PolicyMetrics};
+pub(crate) use memory::MemoryMetrics;
+pub(crate) use policy::{OutcomeLabel, PolicyMetrics};
 #[cfg(feature = "redis")]
 pub(crate) use server::ServerMetrics;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+pub(crate) use stopwatch::Stopwatch;

@@ -1,41 +1,28 @@
-use std::array;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::catalog::{
-    CHECK_DURATION, CHECK_FAILURES, DECISIONS, ERROR_TYPE, FORGIVEN, OUTCOME, POLICY, REPAIRS,
-    SOURCE, UNCHARGED,
-};
-use super::instruments::{Counter, CounterSet, Histogram, LabelValue, Stopwatch};
+use super::instruments::{Counter, Histogram};
 use crate::{Error, ErrorKind, Source, verdict};
 
-/// What is measured of the checks of a policy. Clones share it.
+/// The measurements of the checks of a policy. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct PolicyMetrics {
-    /// For each source and outcome. Not behind a pointer that each check would have to follow.
-    decisions: CounterSet,
-    rare: Arc<Rare>,
+pub(crate) struct PolicyMetrics(Arc<PolicyInstruments>);
+
+#[derive(Debug, Default)]
+pub(super) struct PolicyInstruments {
+    pub(super) policy: Arc<str>,
+    /// A counter for each source and outcome.
+    pub(super) decisions: [[Counter; OutcomeLabel::ALL.len()]; Source::ALL.len()],
+    pub(super) failures: [Counter; ErrorKind::ALL.len()],
+    pub(super) duration: Histogram,
+    pub(super) repairs: Counter,
+    pub(super) uncharged: Counter,
+    pub(super) forgiven: Counter,
 }
 
-/// What few checks need.
-#[derive(Debug)]
-struct Rare {
-    policy: Arc<str>,
-    /// Made when they are needed, because they take kilobytes with their names and labels.
-    others: OnceLock<Box<Others>>,
-}
-
-#[derive(Debug)]
-struct Others {
-    failures: [Counter; ErrorKind::ALL.len()],
-    duration: Histogram,
-    repairs: Counter,
-    uncharged: Counter,
-    forgiven: Counter,
-}
-
-/// What became of a check.
+/// The outcome of a check as metrics and traces report it.
 #[derive(Clone, Copy)]
-pub(crate) enum Outcome {
+pub(crate) enum OutcomeLabel {
     Allowed,
     Denied,
     WouldBeDenied,
@@ -44,105 +31,49 @@ pub(crate) enum Outcome {
 
 impl PolicyMetrics {
     pub(crate) fn new(policy: &str) -> Self {
-        Self {
-            decisions: CounterSet::new(),
-            rare: Arc::new(Rare { policy: policy.into(), others: OnceLock::new() }),
-        }
+        Self(Arc::new(PolicyInstruments { policy: policy.into(), ..Default::default() }))
     }
 
     #[inline(always)]
-    pub(crate) fn decided(&self, source: Source, outcome: Outcome) {
-        let index = source as usize * OUTCOMES + outcome as usize;
-        if self.decisions.add(index, 1, || self.rare.decisions()) {
-            self.rare.others().register();
-        }
+    pub(crate) fn decided(&self, source: Source, outcome: OutcomeLabel) {
+        self.0.decisions[source as usize][outcome as usize].add(1, &*self.0);
     }
 
-    /// Reports the decisions that have been counted, at once.
-    pub(crate) fn report(&self) {
-        self.decisions.report();
-    }
-
-    /// The store did not decide a check.
+    /// Counts a check that the store did not decide.
     pub(crate) fn failed(&self, error: &Error) {
-        self.rare.others().failures[error.kind() as usize].add(1);
+        self.0.failures[error.kind() as usize].add(1, &*self.0);
     }
 
-    /// A check has no decision.
+    /// Counts a check without a decision.
     pub(crate) fn undecided(&self) {
-        self.decided(Source::FailureMode, Outcome::Failed);
+        self.decided(Source::FailureMode, OutcomeLabel::Failed);
     }
 
-    /// A check waited for the store.
-    pub(crate) fn waited(&self, stopwatch: &Stopwatch) {
-        self.rare.others().duration.record_duration(stopwatch.elapsed());
+    /// Records the time that a check waited for the store.
+    pub(crate) fn waited(&self, duration: Duration) {
+        self.0.duration.record(duration.as_secs_f64(), &*self.0);
     }
 
-    /// A check found a corrupt value.
-    #[cfg(feature = "redis")]
+    /// Counts a corrupt value.
     pub(crate) fn repaired(&self) {
-        self.rare.others().repairs.add(1);
+        self.0.repairs.add(1, &*self.0);
     }
 
     /// Counts permits that were taken locally and might remain uncharged on the server.
-    #[cfg(feature = "redis")]
     pub(crate) fn uncharged(&self, permits: u64) {
-        self.rare.others().uncharged.add(permits);
+        self.0.uncharged.add(permits, &*self.0);
     }
 
     /// Counts permits that were not charged, because the key owed too much already.
     pub(crate) fn forgiven(&self, permits: u64) {
-        self.rare.others().forgiven.add(permits);
+        self.0.forgiven.add(permits, &*self.0);
     }
 }
 
-impl Rare {
-    #[cold]
-    fn decisions(&self) -> [Counter; Source::ALL.len() * OUTCOMES] {
-        array::from_fn(|index| {
-            let (source, outcome) = (Source::ALL[index / OUTCOMES], Outcome::ALL[index % OUTCOMES]);
-            let labels = [
-                (POLICY, self.policy.clone().into()),
-                (SOURCE, source.name().into()),
-                (OUTCOME, outcome.name().into()),
-            ];
-            Counter::new(&DECISIONS, &labels)
-        })
-    }
-
-    fn others(&self) -> &Others {
-        self.others.get_or_init(|| Others::new(&self.policy).into())
-    }
-}
-
-impl Others {
-    #[cold]
-    fn new(policy: &Arc<str>) -> Self {
-        let policy = || -> (_, LabelValue) { (POLICY, policy.clone().into()) };
-        let failures = |kind: ErrorKind| {
-            Counter::new(&CHECK_FAILURES, &[policy(), (ERROR_TYPE, kind.name().into())])
-        };
-        Self {
-            failures: ErrorKind::ALL.map(failures),
-            duration: Histogram::new(&CHECK_DURATION, &[policy()]),
-            repairs: Counter::new(&REPAIRS, &[policy()]),
-            uncharged: Counter::new(&UNCHARGED, &[policy()]),
-            forgiven: Counter::new(&FORGIVEN, &[policy()]),
-        }
-    }
-
-    #[cold]
-    fn register(&self) {
-        self.duration.register();
-        let counters = [&self.repairs, &self.uncharged, &self.forgiven];
-        self.failures.iter().chain(counters).for_each(|counter| counter.add(0));
-    }
-}
-
-const OUTCOMES: usize = Outcome::ALL.len();
-
-impl Outcome {
-    const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldBeDenied, Self::Failed];
+impl OutcomeLabel {
+    /// All outcomes, in the order of their declaration.
+    pub(super) const ALL: [Self; 4] =
+        [Self::Allowed, Self::Denied, Self::WouldBeDenied, Self::Failed];
 
     #[inline]
     pub(crate) fn of(outcome: verdict::Outcome, is_enforced: bool) -> Self {
@@ -175,7 +106,7 @@ mod tests {
         for (index, kind) in ErrorKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, index, "{kind:?}");
         }
-        for (index, outcome) in Outcome::ALL.into_iter().enumerate() {
+        for (index, outcome) in OutcomeLabel::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, index, "{}", outcome.name());
         }
     }

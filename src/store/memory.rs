@@ -12,7 +12,7 @@ use super::shards::{Bucket, PolicyIndex, Shards};
 use super::{KeyState, Op, Registry, Store};
 use crate::Key;
 use crate::algorithm::Limits;
-use crate::metrics::{Counter, EVICTIONS};
+use crate::metrics::MemoryMetrics;
 use crate::verdict::Verdict;
 
 /// A [`Store`] that keeps buckets in the memory of this process. The decisions are the same as on
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     pub(super) registry: Registry,
     pub(super) blocks: Arc<KnownBlocks>,
     evictions: AtomicU64,
-    evictions_metric: Counter,
+    metrics: MemoryMetrics,
 }
 
 enum Clock {
@@ -120,7 +120,7 @@ impl MemoryStore {
                 registry: Registry::default(),
                 blocks: Arc::default(),
                 evictions: AtomicU64::new(0),
-                evictions_metric: Counter::new(&EVICTIONS, &[]),
+                metrics: MemoryMetrics::default(),
             }),
         }
     }
@@ -196,7 +196,7 @@ impl MemoryStore {
                 let bucket = Bucket::new(policy, key.clone(), state);
                 let evicted = shard.insert(hash, bucket, now, shards);
                 self.shared.evictions.fetch_add(evicted, Ordering::Relaxed);
-                self.shared.evictions_metric.add(evicted);
+                self.shared.metrics.evicted(evicted);
             }
             return verdict;
         };

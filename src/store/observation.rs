@@ -1,8 +1,10 @@
 //! What is observed of a check while it waits for the store: its latency, and a span.
 
+use tracing::span::EnteredSpan;
+
 use crate::Policy;
 use crate::metrics::{PolicyMetrics, Stopwatch};
-use crate::trace::{self, CheckSpan, Entered};
+use crate::trace::{self, CheckSpan};
 
 /// `None` for most checks.
 pub(crate) type Observation = Option<Observed>;
@@ -33,14 +35,14 @@ impl Observed {
     }
 
     /// Until the result is dropped, what happens belongs to the check.
-    pub(crate) fn enter(&self) -> Option<Entered> {
+    pub(crate) fn enter(&self) -> Option<EnteredSpan> {
         self.0.span.as_ref().map(CheckSpan::enter)
     }
 
     /// The store has decided, or failed.
     pub(crate) fn end(&self, metrics: &PolicyMetrics) {
         if let Some(stopwatch) = &self.0.stopwatch {
-            metrics.waited(stopwatch);
+            metrics.waited(stopwatch.elapsed());
         }
     }
 }

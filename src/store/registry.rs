@@ -59,7 +59,7 @@ pub(crate) trait Subscriber: Send + Sync {
     /// `policy` is valid and has the same name as before.
     fn policy_changed(&self, policy: &Policy, states: Arc<RevisionStates>);
 
-    /// Writes what it has counted, and not reported yet, to logs and metrics.
+    /// Writes what it has counted, and not reported yet, to the log.
     fn report(&self);
 }
 

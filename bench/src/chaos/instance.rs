@@ -1,12 +1,20 @@
+//! A process that checks. It takes commands in lines, and replies in lines.
+
 use std::env;
+use std::process::Stdio;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::subjects::BoxError;
-use crate::worker::Worker;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{ChildStdin, ChildStdout, Command};
 
-/// A process that checks.
-pub(super) struct Instance(Worker);
+use crate::subjects::BoxError;
+
+/// Its process ends at the end of its input, which is closed when this is dropped.
+pub(super) struct Instance {
+    commands: ChildStdin,
+    replies: Lines<BufReader<ChildStdout>>,
+}
 
 /// What the checks of a section came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,25 +33,42 @@ pub(super) struct Report {
 
 impl Instance {
     pub(super) fn start(url: &str) -> Result<Self, BoxError> {
-        Ok(Self(Worker::start(&env::current_exe()?, &["chaos-worker", "--subject", url])?))
+        let mut process = Command::new(env::current_exe()?)
+            .args(["chaos-worker", "--subject", url])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let commands = process.stdin.take().ok_or("no pipe")?;
+        let replies = BufReader::new(process.stdout.take().ok_or("no pipe")?).lines();
+        Ok(Self { commands, replies })
     }
 
     /// Checks this key from now on.
     pub(super) async fn begin(&mut self, key: &str) -> Result<(), BoxError> {
-        self.0.send(&format!("begin {key}")).await
+        self.send(&format!("begin {key}")).await
     }
 
     pub(super) async fn end(&mut self) -> Result<Report, BoxError> {
-        self.0.ask("end").await?.parse()
+        self.send("end").await?;
+        self.receive().await?.parse()
     }
 
     /// Reports when Redis decides again.
     pub(super) async fn watch(&mut self) -> Result<(), BoxError> {
-        self.0.send("watch").await
+        self.send("watch").await
     }
 
     pub(super) async fn recovered(&mut self) -> Result<(), BoxError> {
-        self.0.receive().await.map(|_| ())
+        self.receive().await.map(|_| ())
+    }
+
+    async fn send(&mut self, command: &str) -> Result<(), BoxError> {
+        self.commands.write_all(format!("{command}\n").as_bytes()).await?;
+        Ok(())
+    }
+
+    async fn receive(&mut self) -> Result<String, BoxError> {
+        Ok(self.replies.next_line().await?.ok_or("a worker has ended")?)
     }
 }
 

@@ -554,8 +554,8 @@ impl RedisStore {
     /// It also waits until the places in [queues](crate::Quota::queue) are given back that nobody needs any more:
     /// drop the checks that wait before the call.
     ///
-    /// Finally the limiters on this store and its clones report what they have counted, and would report later
-    /// or, if the process ends, never: the checks that Redis did not decide in the log, and decisions in metrics.
+    /// Finally the limiters on this store and its clones log what they have counted, and would log later or, if
+    /// the process ends, never: the checks that Redis did not decide.
     ///
     /// The call takes at most a second. The store still works afterwards, but does not register again.
     /// In an outage it uses its last share.

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Redis recommends at most 1,000 nodes.
+/// The most servers that have a label. Redis recommends at most 1,000 nodes.
 const MOST: usize = 2_000;
 
-/// The address of a server, or `other`.
-pub(in crate::metrics) fn server_label(server: &str) -> &str {
+/// Returns the address of a server, or `other`.
+pub(super) fn server_label(server: &str) -> &str {
     static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     // Nothing that panics runs under the lock.
     label(&mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner), server)

@@ -3,15 +3,19 @@ use std::time::{Duration, Instant};
 
 use crate::random;
 
-/// Measures one check in 256: with all, reading the clock and recording would cost a few percent of a check.
+/// The start of a check that is measured. Only one check in 256 is: with all, reading the clock and recording
+/// would cost a few percent of a check.
 #[derive(Debug)]
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Whether the next check is measured. The gaps are random, so that they do not follow a pattern of the
-    /// checks.
+    /// Returns true if the next check is measured. The gaps are random, so that they do not follow a pattern of
+    /// the checks.
     #[inline]
     pub(crate) fn is_due() -> bool {
+        if cfg!(not(feature = "metrics")) {
+            return false;
+        }
         thread_local!(static UNTIL_DUE: Cell<u32> = const { Cell::new(0) });
         match UNTIL_DUE.get() {
             0 => {
@@ -29,18 +33,18 @@ impl Stopwatch {
         Self(Instant::now())
     }
 
-    pub(in crate::metrics) fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.0.elapsed()
     }
 }
 
-/// From 0 to 510 checks, 255 on average.
+/// Returns a number of checks from 0 to 510, on average 255.
 #[cold]
 fn random_gap() -> u32 {
     (random::unit() * 511.0) as u32
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "metrics"))]
 mod tests {
     use super::*;
 

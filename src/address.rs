@@ -7,12 +7,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// Formatted by hand, because resolvers do it for every request, and the standard library takes
 /// three times as long.
 pub(crate) struct AddressText {
-    /// Room for 39 bytes of address and 4 of prefix length.
+    /// The text, which has at most 39 bytes of address and 4 of prefix length.
     bytes: [u8; 43],
     len: usize,
 }
 
-/// The digits of each number, the first one in the lowest byte, and how many they are.
+/// The digits of each number, the first one in the lowest byte, and their count.
 static DECIMAL: [(u32, u8); 256] = {
     let mut decimal = [(0, 0); 256];
     let mut number = 0;
@@ -93,7 +93,7 @@ impl AddressText {
     }
 }
 
-/// The text of an address and its length. There are zeros after it.
+/// Returns the text of an address and its length. There are zeros after it.
 ///
 /// Gathered in registers, because bytes that are stored one by one are slow to load together; and in
 /// halves, which do not wait for each other.

@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 /// A length that differs, or that starts at another time, between time zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CalendarUnit {
-    /// In some time zones, hours start at half past the hours of UTC.
+    /// An hour, which starts at half past the hours of UTC in some time zones.
     Hour,
     Day,
-    /// From Monday.
+    /// A week from Monday to Sunday.
     Week,
     Month,
 }
@@ -20,13 +20,13 @@ pub(crate) struct Zone(pub(crate) &'static str);
 
 impl Zone {
     pub(crate) const UTC: Self = Self("UTC");
-    /// The IANA has about 600, in any case of their letters.
+    /// The most names that are kept. The IANA has about 600, in any case of their letters.
     const MAX_NAMES: usize = 4_096;
-    /// Of a name in bytes. Those of the IANA are shorter.
+    /// The length of the longest name in bytes. The names of the IANA are shorter.
     pub(crate) const MAX_LEN: usize = 64;
 
-    /// `None` if there is no such time zone, as far as is known. The names are kept for ever, so that
-    /// a quota can be copied. There are not many.
+    /// Returns the time zone of this name. `None` if it does not exist, as far as is known. The names are kept
+    /// for ever, so that a quota can be copied. There are not many.
     pub(crate) fn named(name: &str) -> Option<Self> {
         static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
         if !exists(name) {
@@ -51,13 +51,13 @@ fn exists(name: &str) -> bool {
     jiff::tz::TimeZone::get(name).is_ok()
 }
 
-/// Without the feature, a quota with a time zone is an error later.
+/// Accepts any name, because it is unknown which exist. [`boundaries`] fails later.
 #[cfg(not(feature = "jiff"))]
 fn exists(name: &str) -> bool {
     !name.is_empty()
 }
 
-/// When the previous, this, the next window and the one after that start, in microseconds since
+/// Returns the starts of the previous, this, the next window and the one after that, in microseconds since
 /// 1970. `now` is in this window.
 #[cfg(feature = "jiff")]
 pub(crate) fn boundaries(unit: CalendarUnit, zone: Zone, now: u64) -> Result<[u64; 4], String> {
@@ -93,7 +93,8 @@ pub(crate) fn boundaries(unit: CalendarUnit, zone: Zone, now: u64) -> Result<[u6
     Ok([previous?, this?, next?, last?])
 }
 
-/// All have the same length: at a change of the clock by half an hour, two may overlap or be apart.
+/// Returns the starts of hours as [`boundaries`] does. All have the same length: at a change of the clock by
+/// half an hour, two may overlap or be apart.
 #[cfg(feature = "jiff")]
 fn hours(now: &jiff::Zoned) -> [u64; 4] {
     const HOUR: i64 = 3_600_000_000;

@@ -101,7 +101,7 @@ impl DeniedKeys {
     }
 }
 
-/// With random seeds, because clients choose keys.
+/// Makes an empty sketch. Its seeds are random, because clients choose keys.
 fn sketch(most: u16) -> Sketch {
     let most = usize::from(most);
     TopK::with_hasher(most, (8 * most).max(64), 2, 0.9, RandomState::default())

@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 use crate::address::{AddressText, short_v4};
 use crate::canonical::canonical;
 
-/// Longer keys are replaced by their digest.
+/// The length of the longest key that is not replaced by its digest.
 const MAX_LEN: usize = 128;
 
-/// What a limit applies to, such as a user or an address. A key is any sequence of bytes, and short
+/// The user, address or anything else to which a limit applies. A key is any sequence of bytes, and short
 /// ones need no allocation.
 ///
 /// Text, numbers and addresses are represented by their usual text, so that a key of a layer can
@@ -38,12 +38,12 @@ pub struct Key {
 }
 
 impl Key {
-    /// The bytes of the key, or the 32 bytes of its digest.
+    /// Returns the bytes of the key, or the 32 bytes of its digest.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether the bytes are the SHA-256 of a key longer than 128 bytes.
+    /// Returns true if the bytes are the SHA-256 of a key longer than 128 bytes.
     pub fn is_digest(&self) -> bool {
         self.is_digest
     }
@@ -72,12 +72,12 @@ impl Key {
         })
     }
 
-    /// The key of a digest.
+    /// Returns the key of a digest.
     pub(crate) fn of_digest(digest: &[u8]) -> Self {
         Self { bytes: SmallVec::from_slice(digest), is_digest: true }
     }
 
-    /// The 64-bit FNV-1a hash of the key, the same in all processes, whatever they were built with.
+    /// Returns the 64-bit FNV-1a hash of the key, the same in all processes, whatever they were built with.
     pub(crate) fn stable_hash(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325;
         for byte in self.as_bytes() {
@@ -133,7 +133,7 @@ impl Hash for Key {
     }
 }
 
-/// The text of the key. If that is not UTF-8, or has control characters, its bytes are escaped as by
+/// Writes the text of the key. If that is not UTF-8, or has control characters, its bytes are escaped as by
 /// [`escape_ascii`](slice::escape_ascii).
 ///
 /// ```

@@ -16,15 +16,15 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// From this number of entries on, those of dropped timers are removed when it doubles.
+/// The number of entries from which on those of dropped timers are removed, each time that it has doubled.
 const COMPACT_FROM: usize = 1_024;
 
-/// An `Instant` can be that much later, while the sum with an arbitrary duration could overflow.
+/// The longest sleep. The sum of an `Instant` and an arbitrary duration could overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
-/// What happens when a time has come.
+/// Something that fires at a certain time.
 pub(crate) trait Timer: Send + Sync {
-    /// Returns when to fire again.
+    /// Runs once the time has come, on the thread of the timers. Returns the time to fire again.
     fn fire(self: Arc<Self>, now: Instant) -> Option<Instant>;
 }
 
@@ -32,10 +32,10 @@ pub(crate) trait Timer: Send + Sync {
 /// that has become useless fires all the same.
 pub(crate) fn arm(at: Instant, timer: Weak<dyn Timer>) {
     let thread = THREAD.get_or_init(TimerThread::start);
-    let mut state = thread.state();
-    let is_first = state.first().is_none_or(|first| at < first);
-    state.insert(at, timer);
-    drop(state);
+    let mut schedule = thread.schedule();
+    let is_first = schedule.first().is_none_or(|first| at < first);
+    schedule.insert(at, timer);
+    drop(schedule);
     if is_first {
         thread.changed.notify_one();
     }
@@ -64,7 +64,7 @@ pub(crate) fn sleep(duration: Duration) -> Sleep {
 #[derive(Debug)]
 pub(crate) struct Sleep {
     at: Instant,
-    /// From the first poll that has to wait. The timer is dropped with it.
+    /// The timer, from the first poll that has to wait. It is dropped with the future.
     wake: Option<Arc<Wake>>,
 }
 
@@ -96,22 +96,23 @@ impl Future for Sleep {
     }
 }
 
-/// Started by the first timer. It never ends.
+/// The thread, which the first timer starts. It never ends.
 static THREAD: OnceLock<TimerThread> = OnceLock::new();
 
 struct TimerThread {
-    state: Mutex<State>,
+    schedule: Mutex<Schedule>,
     changed: Condvar,
 }
 
-struct State {
-    /// The number distinguishes entries of the same time.
+/// The timers that have not fired yet.
+struct Schedule {
+    /// The timers by their time, and a number that distinguishes those of the same time.
     entries: BTreeMap<(Instant, u64), Weak<dyn Timer>>,
     next: u64,
     compact_at: usize,
 }
 
-/// Wakes a task.
+/// A timer that wakes a task.
 #[derive(Debug)]
 struct Wake {
     waker: Mutex<Waker>,
@@ -137,23 +138,23 @@ impl TimerThread {
                 "cannot start the timer thread: checks on Redis and denied uploads may wait longer than their timeout",
             );
         }
-        let state = State { entries: BTreeMap::new(), next: 0, compact_at: COMPACT_FROM };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        let schedule = Schedule { entries: BTreeMap::new(), next: 0, compact_at: COMPACT_FROM };
+        Self { schedule: Mutex::new(schedule), changed: Condvar::new() }
     }
 
     fn run(&self) {
-        let mut state = self.state();
+        let mut schedule = self.schedule();
         loop {
             let now = Instant::now();
-            state = match state.first() {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            schedule = match schedule.first() {
+                None => self.changed.wait(schedule).unwrap_or_else(PoisonError::into_inner),
                 Some(first) if first > now => {
-                    let waited = self.changed.wait_timeout(state, first - now);
+                    let waited = self.changed.wait_timeout(schedule, first - now);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
                 Some(_) => {
-                    let due = state.entries.pop_first();
-                    drop(state);
+                    let due = schedule.entries.pop_first();
+                    drop(schedule);
                     let timer = due.and_then(|(_, timer)| timer.upgrade());
                     let again = timer.and_then(|timer| {
                         let weak = Arc::downgrade(&timer);
@@ -161,22 +162,22 @@ impl TimerThread {
                         let again = catch_unwind(AssertUnwindSafe(|| timer.fire(now)));
                         again.ok().flatten().map(|at| (at, weak))
                     });
-                    let mut state = self.state();
+                    let mut schedule = self.schedule();
                     if let Some((at, timer)) = again {
-                        state.insert(at, timer);
+                        schedule.insert(at, timer);
                     }
-                    state
+                    schedule
                 }
             };
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        lock(&self.schedule)
     }
 }
 
-impl State {
+impl Schedule {
     fn insert(&mut self, at: Instant, timer: Weak<dyn Timer>) {
         if self.entries.len() >= self.compact_at {
             self.entries.retain(|_, timer| timer.strong_count() > 0);
@@ -203,19 +204,19 @@ mod tests {
     /// Otherwise clients could fill the memory with uploads that they abort.
     #[test]
     fn timers_that_are_dropped_before_their_time_are_removed() {
-        let mut state = State { entries: BTreeMap::new(), next: 0, compact_at: COMPACT_FROM };
+        let mut schedule = Schedule { entries: BTreeMap::new(), next: 0, compact_at: COMPACT_FROM };
         let at = Instant::now();
         let timer = || Arc::new(Wake { waker: Mutex::new(Waker::noop().clone()) });
         let kept: Vec<Arc<dyn Timer>> = (0..100).map(|_| timer() as _).collect();
         for timer in &kept {
-            state.insert(at, Arc::downgrade(timer));
+            schedule.insert(at, Arc::downgrade(timer));
         }
         for _ in 0..10 * COMPACT_FROM {
             let dropped: Arc<dyn Timer> = timer();
-            state.insert(at, Arc::downgrade(&dropped));
+            schedule.insert(at, Arc::downgrade(&dropped));
         }
-        assert!(state.entries.len() <= COMPACT_FROM);
-        let left = state.entries.values().filter_map(Weak::upgrade).count();
+        assert!(schedule.entries.len() <= COMPACT_FROM);
+        let left = schedule.entries.values().filter_map(Weak::upgrade).count();
         assert_eq!(left, kept.len());
     }
 }

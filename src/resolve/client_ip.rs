@@ -66,7 +66,7 @@ use crate::ConfigError;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientIp {
-    /// The peers whose header is used, if `proxies` does not say it.
+    /// The peers whose header is used. `None` if `proxies` decides that.
     peers: Option<Trusted>,
     proxies: Proxies,
     header: ForwardingHeader,
@@ -78,7 +78,7 @@ pub struct ClientIp {
 #[derive(Clone, Debug)]
 enum Proxies {
     Trusted(Trusted),
-    /// The number of them, whoever the peer is.
+    /// The number of entries, whoever the peer is.
     Hops(usize),
 }
 

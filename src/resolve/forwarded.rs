@@ -1,4 +1,4 @@
-/// The rightmost element of a `Forwarded` header (RFC 7239): the position of the comma before it
+/// Returns the rightmost element of a `Forwarded` header (RFC 7239): the position of the comma before it
 /// unless it is the first, and the value of its `for`. `None` if it is malformed or has no `for`.
 ///
 /// Parsing starts at the right, because the client wrote the left part. In a well-formed header both

@@ -24,7 +24,7 @@ pub(super) enum ForwardingHeader {
 }
 
 impl ForwardingHeader {
-    /// The reported addresses, the nearest proxy's first. `None` for an entry without an address.
+    /// Returns the reported addresses, the nearest proxy's first. `None` for an entry without an address.
     ///
     /// Lazy, from the right. What is left of an entry cannot change its meaning, and no entry spans
     /// two header lines.
@@ -40,7 +40,7 @@ impl ForwardingHeader {
         let is_ambiguous = matches!(self, Self::Single(_)) && lines.iter().nth(1).is_some();
         let lines = lines.iter().rev().filter(move |_| !is_ambiguous);
         let entries =
-            lines.flat_map(move |line| Entries { line: Some(line.as_bytes()), rightmost });
+            lines.flat_map(move |line| HeaderEntries { line: Some(line.as_bytes()), rightmost });
         entries.take(MAX_ENTRIES)
     }
 
@@ -52,12 +52,12 @@ impl ForwardingHeader {
         }
     }
 
-    /// True if the header has the address of the client alone.
+    /// Returns true if the header has only the address of the client.
     pub(super) fn is_single(&self) -> bool {
         matches!(self, Self::Single(_))
     }
 
-    /// The usual headers, except for this one.
+    /// Returns the usual headers, except for this one.
     pub(super) fn others(&self) -> impl Iterator<Item = &HeaderName> {
         let usual = [&X_FORWARDED_FOR, &X_REAL_IP, &FORWARDED];
         usual.into_iter().filter(|name| *name != self.name())
@@ -67,12 +67,13 @@ impl ForwardingHeader {
 // The rightmost entry: the position of the comma before it unless it is the first, and its value.
 type Rightmost = for<'a> fn(&'a [u8]) -> Option<(Option<usize>, &'a [u8])>;
 
-struct Entries<'a> {
+/// The entries of a header line, from the right to the left.
+struct HeaderEntries<'a> {
     line: Option<&'a [u8]>,
     rightmost: Rightmost,
 }
 
-impl Iterator for Entries<'_> {
+impl Iterator for HeaderEntries<'_> {
     type Item = Option<IpAddr>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -94,8 +95,8 @@ fn whole_line(line: &[u8]) -> Option<(Option<usize>, &[u8])> {
     Some((None, line))
 }
 
-/// CloudFront always adds the port, also to an IPv6 address, without brackets. The port could be taken for the last
-/// group of a shorter address.
+/// Returns the address in `CloudFront-Viewer-Address`. CloudFront always adds the port, also to an IPv6 address,
+/// without brackets. The port could be taken for the last group of a shorter address.
 fn before_port(line: &[u8]) -> Option<(Option<usize>, &[u8])> {
     let colon = line.iter().rposition(|&byte| byte == b':')?;
     Some((None, &line[..colon]))

@@ -106,7 +106,7 @@ impl Header {
         Ok(Self { mac: Some(mac), ..self })
     }
 
-    /// The key of requests with this value, to check, peek or reset it.
+    /// Returns the key of requests with this value, to check, peek or reset it.
     pub fn key(&self, value: impl AsRef<[u8]>) -> Key {
         let value = value.as_ref().trim_ascii();
         let hash = match &self.mac {

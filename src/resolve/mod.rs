@@ -212,18 +212,18 @@ impl<R> KeyResolver<R> for Arc<dyn KeyResolver<R>> {
     }
 }
 
-/// What a resolver makes of a request.
+/// The result of resolving a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Resolution {
-    /// Check the request under this key.
+    /// The request is checked under this key.
     Key(Key),
-    /// Let the request pass without a check.
+    /// The request passes without a check.
     Skip,
     /// There is no key. The request is rejected, unless [`KeyResolver::or`] or
     /// [`KeyResolver::or_skip`] applies.
     Missing(Rejection),
-    /// Reject the request.
+    /// The request is rejected.
     Reject(Rejection),
 }
 
@@ -233,7 +233,7 @@ impl<K: Into<Key>> From<K> for Resolution {
     }
 }
 
-/// `None` is [`Missing`](Resolution::Missing) with status 400.
+/// Converts `None` into [`Missing`](Resolution::Missing) with status 400.
 impl<K: Into<Key>> From<Option<K>> for Resolution {
     fn from(key: Option<K>) -> Self {
         match key {
@@ -243,7 +243,7 @@ impl<K: Into<Key>> From<Option<K>> for Resolution {
     }
 }
 
-/// An error is [`Reject`](Resolution::Reject).
+/// Converts an error into [`Reject`](Resolution::Reject).
 impl<K: Into<Key>> From<Result<K, Rejection>> for Resolution {
     fn from(key: Result<K, Rejection>) -> Self {
         match key {

@@ -32,7 +32,7 @@ pub struct UnixSocket;
 /// The other end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// Canonical: not an IPv6 address that stands for an IPv4 one.
+    /// A canonical address: not an IPv6 address that stands for an IPv4 one.
     Ip(IpAddr),
     Unix,
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The peer, or the resolution if the server does not provide it.
+/// Returns the peer, or the resolution if the server does not provide it.
 pub(super) fn peer(parts: &Parts) -> Result<Peer, Resolution> {
     let extensions = &parts.extensions;
     if let Some(address) = socket_address(extensions) {

@@ -59,7 +59,7 @@ pub struct PeerIp {
 }
 
 impl PeerIp {
-    /// IPv4 addresses are keys, and IPv6 addresses share one per /64.
+    /// Uses IPv4 addresses as keys, and one key per /64 of IPv6 addresses.
     pub fn new() -> Self {
         Self::default()
     }
@@ -76,7 +76,7 @@ impl PeerIp {
         Self { prefixes: self.prefixes.v4(bits) }
     }
 
-    /// The key of requests from this address, to check, peek or reset it.
+    /// Returns the key of requests from this address, to check, peek or reset it.
     ///
     /// ```
     /// use fleetlimit::Key;

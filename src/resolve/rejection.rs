@@ -29,7 +29,7 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// A rejection with a status of 4xx or 5xx. The client sees the message.
+    /// Makes a rejection with a status of 4xx or 5xx. The client sees the message.
     ///
     /// # Errors
     ///
@@ -48,43 +48,43 @@ impl Rejection {
         Ok(Self::with_status(status, message))
     }
 
-    /// A rejection with status 400. The client sees the message.
+    /// Makes a rejection with status 400. The client sees the message.
     pub fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
         Self::with_status(StatusCode::BAD_REQUEST, message)
     }
 
-    /// A rejection with status 401. The client sees the message.
+    /// Makes a rejection with status 401. The client sees the message.
     pub fn unauthorized(message: impl Into<Cow<'static, str>>) -> Self {
         Self::with_status(StatusCode::UNAUTHORIZED, message)
     }
 
-    /// A rejection with status 403. The client sees the message.
+    /// Makes a rejection with status 403. The client sees the message.
     pub fn forbidden(message: impl Into<Cow<'static, str>>) -> Self {
         Self::with_status(StatusCode::FORBIDDEN, message)
     }
 
-    /// A rejection with status 404. The client sees the message.
+    /// Makes a rejection with status 404. The client sees the message.
     pub fn not_found(message: impl Into<Cow<'static, str>>) -> Self {
         Self::with_status(StatusCode::NOT_FOUND, message)
     }
 
-    /// A rejection because the server is misconfigured. The client gets status 500 and no message.
+    /// Makes a rejection because the server is misconfigured. The client gets status 500 and no message.
     /// The layer logs the advice at most once in ten minutes, under the target `fleetlimit`.
     pub fn misconfigured(advice: impl Into<Cow<'static, str>>) -> Self {
         Self::with_status(StatusCode::INTERNAL_SERVER_ERROR, "").with_advice(advice)
     }
 
-    /// The status of the response.
+    /// Returns the status of the response.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The message, which the client sees.
+    /// Returns the message, which the client sees.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What the operator has to change, if that is the cause.
+    /// Returns the advice for the operator, if the server is misconfigured.
     pub(crate) fn advice(&self) -> Option<&str> {
         self.advice.as_deref()
     }

@@ -86,11 +86,7 @@ pub(crate) async fn measure(
 }
 
 /// A measurement with unexpected decisions is not valid.
-fn verify(
-    subject: &Subject,
-    measurement: &Measurement,
-    allow_all: bool,
-) -> Result<(), BoxError> {
+fn verify(subject: &Subject, measurement: &Measurement, allow_all: bool) -> Result<(), BoxError> {
     let Measurement { allowed, denied, .. } = *measurement;
     let unexpected = if allow_all { denied } else { allowed };
     if measurement.decisions() == 0 || subject.is_verified && unexpected > 0 {

@@ -52,7 +52,7 @@ fmt-check:
 
 lint: ## Run clippy on all targets, with warnings as errors
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
-	$(CARGO) clippy --locked --package fleetlimit-server --package fleetlimit-simulate --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --exclude fleetlimit --all-targets -- -D warnings
 
 doc: ## Build the documentation, with warnings as errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --all-features
@@ -96,8 +96,8 @@ mutants: redis ## Change lua/ and src/algorithm in many ways, and check that tes
 	target/tools/bin/cargo-mutants mutants --file 'src/algorithm/*.rs' --no-default-features --features jiff,redis \
 	    --cargo-arg=--lib --timeout 20 -j 2 -- algorithm
 
-server: redis ## Run the tests of fleetlimit-server and fleetlimit-simulate
-	$(CARGO) test --locked --package fleetlimit-server --package fleetlimit-simulate $(ARGS)
+server: redis ## Run the tests of fleetlimit-server, fleetlimit-simulate and fleetlimit-plot
+	$(CARGO) test --locked --workspace --exclude fleetlimit $(ARGS)
 
 test-gateways: redis ## Run fleetlimit-server behind Envoy, Caddy and Traefik, which this downloads (Debian)
 	scripts/install-gateways.sh

@@ -1,10 +1,10 @@
 //! What each algorithm admits of the same requests, as a plot.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use fleetlimit::{Costs, Limiter, MemoryStore, Quota};
+use fleetlimit_plot::Svg;
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep_until};
 
@@ -39,21 +39,16 @@ pub(crate) fn run() -> Result<ExitCode, BoxError> {
     ];
     let rows = algorithms.len().div_ceil(2) as f64;
     let (width, height) = (2.0 * SIZE.0, HEADER + rows * SIZE.1);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-         font-family=\"system-ui, sans-serif\" font-size=\"12\" fill=\"#222\">\n\
-         <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#fff\"/>\n"
-    );
-    text(&mut svg, 20.0, 26.0, "start", &format!("{COMMAND}: {quota}, the same requests for all"));
+    let mut svg = Svg::default();
+    svg.text((20.0, 26.0), "", &format!("{COMMAND}: {quota}, the same requests for all"));
     let legend = "line: permits taken in the last 5 s; below: requests, dark if admitted, at the time \
                   at which they proceed; the longer ones cost 4";
-    text(&mut svg, 20.0, 48.0, "start", legend);
+    svg.text((20.0, 48.0), "", legend);
     for (index, (name, quota)) in algorithms.into_iter().enumerate() {
         let (left, top) = ((index % 2) as f64 * SIZE.0, HEADER + (index / 2) as f64 * SIZE.1);
         draw(&mut svg, name, &admit(quota)?, left, top);
     }
-    svg.push_str("</svg>\n");
-    std::fs::write(FILE, svg)?;
+    std::fs::write(FILE, svg.on_white((width, height)))?;
     println!("wrote {FILE}");
     Ok(ExitCode::SUCCESS)
 }
@@ -99,30 +94,26 @@ fn admit(quota: Quota) -> Result<Vec<Outcome>, BoxError> {
     })
 }
 
-fn draw(svg: &mut String, name: &str, outcomes: &[Outcome], left: f64, top: f64) {
+fn draw(svg: &mut Svg, name: &str, outcomes: &[Outcome], left: f64, top: f64) {
     let (from, to) = (left + MARGIN.0, left + SIZE.0 - MARGIN.2);
     let (high, low) = (top + MARGIN.1, top + SIZE.1 - MARGIN.3);
     let x = |time: f64| from + (to - from) * time / END;
     let y = |permits: f64| low - (low - high) * permits / MOST;
-    let _ = writeln!(
-        svg,
-        "<text x=\"{from:.1}\" y=\"{:.1}\" font-weight=\"600\">{name}</text>",
-        high - 12.0
-    );
+    svg.text((from, high - 12.0), "font-weight=\"600\"", name);
     for permits in [0, PERMITS, 2 * PERMITS] {
         let at = y(permits as f64);
-        line(svg, "#ddd", 1.0, &[(from, at), (to, at)]);
-        text(svg, from - 8.0, at + 4.0, "end", &permits.to_string());
+        svg.line("#ddd", 1.0, &[(from, at), (to, at)]);
+        svg.text((from - 8.0, at + 4.0), "text-anchor=\"end\"", &permits.to_string());
     }
     for seconds in [0, 5, 10, 15, 20] {
         let at = x(f64::from(seconds));
-        text(svg, at, low + 36.0, "middle", &format!("{seconds} s"));
+        svg.text((at, low + 36.0), "text-anchor=\"middle\"", &format!("{seconds} s"));
     }
     for &(at, cost, admitted) in outcomes {
         let (color, at) = admitted.map_or(("#ccc", at), |at| ("#1f5fa8", at));
         let length = if cost > 1 { 16.0 } else { 9.0 };
         if at <= END {
-            line(svg, color, 1.5, &[(x(at), low + 5.0), (x(at), low + 5.0 + length)]);
+            svg.line(color, 1.5, &[(x(at), low + 5.0), (x(at), low + 5.0 + length)]);
         }
     }
     let recent = |time: f64| -> f64 {
@@ -142,18 +133,5 @@ fn draw(svg: &mut String, name: &str, outcomes: &[Outcome], left: f64, top: f64)
         last = y(recent(time));
         points.push((x(time), last));
     }
-    line(svg, "#d1495b", 1.5, &points);
-}
-
-fn line(svg: &mut String, color: &str, width: f64, points: &[(f64, f64)]) {
-    let points: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-    let _ = writeln!(
-        svg,
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\"/>",
-        points.join(" ")
-    );
-}
-
-fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
+    svg.line("#d1495b", 1.5, &points);
 }

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ::fleetlimit::{Limiter, RedisStore};
+use fleetlimit_plot::{Panel, Series};
 
 use crate::distance::DistantServer;
 use crate::load::{Load, Until};
 use crate::paced::{self, Outcome, Window};
-use crate::plot::{Panel, Series};
 use crate::runs::median;
 use crate::settings::Settings;
 use crate::subjects::{BoxError, DirectCheck, fleetlimit};

@@ -14,7 +14,6 @@ mod distance;
 mod flood;
 mod load;
 mod paced;
-mod plot;
 mod rows;
 mod runs;
 mod scale;

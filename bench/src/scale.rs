@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use fleetlimit_plot::{Panel, Series};
+
 use crate::load::{Load, Measurement, Until};
-use crate::plot::{self, Panel, Series};
 use crate::rows::{Subject, names};
 use crate::runs::{Figure, RunConfig, measure, median, per_second, redis_cpu};
 use crate::settings::Settings;
@@ -123,7 +124,7 @@ fn panels(title: &str, x: &'static str, points: &[Point]) -> [Panel; 2] {
 pub(crate) fn draw(name: &str, command: &str, panels: &[[Panel; 2]]) -> Result<(), BoxError> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     std::fs::create_dir_all(&docs)?;
-    std::fs::write(docs.join(name), plot::svg(command, panels))?;
+    std::fs::write(docs.join(name), fleetlimit_plot::panels(command, panels))?;
     println!("\nwrote docs/{name}");
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! A plot of each policy: the requests, what was admitted of them, and below that what was denied.
 
+use fleetlimit_plot::Svg;
+
 use crate::report::{PolicyReport, Report, clock};
 use crate::run::Counts;
 use crate::text::{counted, grouped};
@@ -20,16 +22,12 @@ const STYLE: &str = "text{font:13px sans-serif;fill:#888}text.a{fill:#3b82c4}tex
     .step{fill:#888;fill-opacity:0}.step:hover{fill-opacity:.3}";
 
 pub(crate) fn svg(report: &Report) -> String {
-    let mut plot = Plot { svg: String::new(), y: MARGIN };
+    let mut plot = Plot { svg: Svg::default(), y: MARGIN };
     for policy in &report.policies {
         plot.policy(policy);
     }
-    let (width, height) = (WIDTH + 2.0 * MARGIN, plot.y);
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" role=\"img\">\n\
-         <title>Admitted and denied requests</title><style>{STYLE}</style>\n{}</svg>\n",
-        plot.svg
-    )
+    let size = (WIDTH + 2.0 * MARGIN, plot.y);
+    plot.svg.styled(size, "Admitted and denied requests", STYLE)
 }
 
 /// The sums of some minutes.
@@ -63,7 +61,7 @@ fn steps(policy: &PolicyReport) -> (Vec<Step>, u64) {
 }
 
 struct Plot {
-    svg: String,
+    svg: Svg,
     /// The position of the next line or drawing.
     y: f64,
 }
@@ -107,8 +105,7 @@ impl Plot {
     }
 
     fn text(&mut self, class: &str, text: &str) {
-        let (y, text) = (self.y, escaped(text));
-        self.svg += &format!("<text class=\"{class}\" x=\"{MARGIN}\" y=\"{y}\">{text}</text>\n");
+        self.svg.text((MARGIN, self.y), &format!("class=\"{class}\""), text);
         self.y += LINE;
     }
 
@@ -117,9 +114,7 @@ impl Plot {
         let ends = [(steps.first(), MARGIN, "start"), (steps.last(), MARGIN + WIDTH, "end")];
         for (step, x, anchor) in ends {
             let start = step.map_or("", |step| &step.start);
-            let y = self.y;
-            self.svg +=
-                &format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{start}</text>\n");
+            self.svg.text((x, self.y), &format!("text-anchor=\"{anchor}\""), start);
         }
     }
 
@@ -127,35 +122,21 @@ impl Plot {
     fn outlines(&mut self, height: f64, most: u64, lines: &[(&str, Vec<u64>)]) {
         let bottom = self.y - LINE / 2.0 + height;
         for (class, counts) in lines {
-            let width = WIDTH / counts.len() as f64;
-            let mut path = format!("M{MARGIN} {bottom}");
-            for (n, &count) in counts.iter().enumerate() {
-                let y = bottom - height * count as f64 / most.max(1) as f64;
-                path += &format!("V{y:.1}H{:.1}", MARGIN + (n + 1) as f64 * width);
-            }
-            self.svg += &format!("<path class=\"{class}\" d=\"{path}V{bottom}\"/>\n");
+            let heights = counts.iter().map(|&count| height * count as f64 / most.max(1) as f64);
+            self.svg.steps(class, (MARGIN, bottom), WIDTH / counts.len() as f64, heights);
         }
         self.y = bottom;
     }
 
     fn tooltips(&mut self, policy: &PolicyReport, steps: &[Step], top: f64) {
-        let (width, height) = (WIDTH / steps.len() as f64, self.y - top);
+        let size = (WIDTH / steps.len() as f64, self.y - top);
         for (n, Step { start, requests, results }) in steps.iter().enumerate() {
-            let x = MARGIN + n as f64 * width;
             let mut text = format!("{start}: {}", counted(*requests, "request"));
             for (result, counts) in policy.results.iter().zip(results) {
                 let Counts { admitted, denied } = counts;
                 text += &format!("\n{}: {admitted} admitted, {denied} denied", result.file);
             }
-            let text = escaped(&text);
-            self.svg += &format!(
-                "<rect class=\"step\" x=\"{x:.1}\" y=\"{top}\" width=\"{width:.1}\" \
-                 height=\"{height}\"><title>{text}</title></rect>\n"
-            );
+            self.svg.tooltip("step", (MARGIN + n as f64 * size.0, top), size, &text);
         }
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
 }

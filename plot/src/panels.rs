@@ -1,17 +1,27 @@
-//! Line charts with logarithmic axes, as SVG.
+//! Line charts with logarithmic axes.
 
-use std::fmt::Write;
+use crate::{Point, Svg};
 
-pub(crate) struct Panel {
-    pub(crate) title: String,
-    pub(crate) x: &'static str,
-    pub(crate) series: Vec<Series>,
+/// A chart.
+#[derive(Debug)]
+pub struct Panel {
+    /// The title above the chart.
+    pub title: String,
+    /// The name of the x-axis.
+    pub x: &'static str,
+    /// The lines.
+    pub series: Vec<Series>,
 }
 
-pub(crate) struct Series {
-    pub(crate) name: &'static str,
-    pub(crate) color: &'static str,
-    pub(crate) points: Vec<(f64, f64)>,
+/// A line with a dot at each value.
+#[derive(Debug)]
+pub struct Series {
+    /// The name in the legend.
+    pub name: &'static str,
+    /// The color, such as `#1f5fa8`.
+    pub color: &'static str,
+    /// The values.
+    pub points: Vec<Point>,
 }
 
 const PANEL: (f64, f64) = (440.0, 300.0);
@@ -19,20 +29,15 @@ const PANEL: (f64, f64) = (440.0, 300.0);
 const MARGIN: (f64, f64, f64, f64) = (62.0, 44.0, 18.0, 46.0);
 const HEADER_HEIGHT: f64 = 62.0;
 
-/// Draws rows of two panels below a title and a legend. The background is white, so that the chart
-/// is readable on a dark page too.
-pub(crate) fn svg(title: &str, rows: &[[Panel; 2]]) -> String {
+/// Draws rows of two panels below a title and a legend.
+pub fn panels(title: &str, rows: &[[Panel; 2]]) -> String {
     let (width, height) = (2.0 * PANEL.0, HEADER_HEIGHT + rows.len() as f64 * PANEL.1);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-         font-family=\"system-ui, sans-serif\" font-size=\"12\" fill=\"#222\">\n\
-         <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#fff\"/>\n"
-    );
-    text(&mut svg, (20.0, 26.0), r#"font-family="monospace""#, title);
+    let mut svg = Svg::default();
+    svg.text((20.0, 26.0), r#"font-family="monospace""#, title);
     let mut x = 20.0;
     for Series { name, color, .. } in rows.iter().flatten().next().map_or(&[][..], |p| &p.series) {
-        line(&mut svg, color, 2.5, &[(x, 46.0), (x + 22.0, 46.0)]);
-        text(&mut svg, (x + 28.0, 50.0), "", name);
+        svg.line(color, 2.5, &[(x, 46.0), (x + 22.0, 46.0)]);
+        svg.text((x + 28.0, 50.0), "", name);
         x += 60.0 + 6.6 * name.len() as f64;
     }
     for (row, panels) in rows.iter().enumerate() {
@@ -42,38 +47,37 @@ pub(crate) fn svg(title: &str, rows: &[[Panel; 2]]) -> String {
             draw(&mut svg, panel, left, top);
         }
     }
-    svg.push_str("</svg>\n");
-    svg
+    svg.on_white((width, height))
 }
 
-fn draw(svg: &mut String, panel: &Panel, left: f64, top: f64) {
+fn draw(svg: &mut Svg, panel: &Panel, left: f64, top: f64) {
     let right = left + PANEL.0 - MARGIN.0 - MARGIN.2;
     let bottom = top + PANEL.1 - MARGIN.1 - MARGIN.3;
     let points = || panel.series.iter().flat_map(|series| &series.points);
     let x = Axis::new(points().map(|point| point.0), left, right);
     let y = Axis::new(points().map(|point| point.1), bottom, top).extended_to_ticks();
-    text(svg, (left, top - 14.0), r#"font-weight="600""#, &panel.title);
+    svg.text((left, top - 14.0), r#"font-weight="600""#, &panel.title);
     for tick in y.ticks() {
         let at = y.position(tick);
-        line(svg, "#ddd", 1.0, &[(left, at), (right, at)]);
-        text(svg, (left - 8.0, at + 4.0), r#"text-anchor="end""#, &format_tick(tick));
+        svg.line("#ddd", 1.0, &[(left, at), (right, at)]);
+        svg.text((left - 8.0, at + 4.0), r#"text-anchor="end""#, &format_tick(tick));
     }
     let mut marks: Vec<f64> = points().map(|point| point.0).collect();
     marks.sort_by(f64::total_cmp);
     marks.dedup();
     for mark in marks {
         let at = x.position(mark);
-        line(svg, "#888", 1.0, &[(at, bottom), (at, bottom + 5.0)]);
-        text(svg, (at, bottom + 19.0), r#"text-anchor="middle""#, &format_tick(mark));
+        svg.line("#888", 1.0, &[(at, bottom), (at, bottom + 5.0)]);
+        svg.text((at, bottom + 19.0), r#"text-anchor="middle""#, &format_tick(mark));
     }
-    line(svg, "#888", 1.0, &[(left, bottom), (right, bottom)]);
-    text(svg, ((left + right) / 2.0, bottom + 36.0), r#"text-anchor="middle""#, panel.x);
+    svg.line("#888", 1.0, &[(left, bottom), (right, bottom)]);
+    svg.text(((left + right) / 2.0, bottom + 36.0), r#"text-anchor="middle""#, panel.x);
     for Series { color, points, .. } in &panel.series {
         let positions: Vec<_> =
             points.iter().map(|&(a, b)| (x.position(a), y.position(b))).collect();
-        line(svg, color, 2.0, &positions);
-        for (x, y) in positions {
-            let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{color}\"/>");
+        svg.line(color, 2.0, &positions);
+        for position in positions {
+            svg.dot(color, position);
         }
     }
 }
@@ -122,20 +126,4 @@ fn format_tick(value: f64) -> String {
         value if value >= 1e4 => format!("{}k", value / 1e3),
         value => format!("{}", (value * 1e3).round() / 1e3),
     }
-}
-
-fn line(svg: &mut String, color: &str, width: f64, points: &[(f64, f64)]) {
-    let _ = write!(
-        svg,
-        "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\" points=\""
-    );
-    for (x, y) in points {
-        let _ = write!(svg, "{x:.1},{y:.1} ");
-    }
-    svg.push_str("\"/>\n");
-}
-
-fn text(svg: &mut String, (x, y): (f64, f64), style: &str, text: &str) {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {style}>{text}</text>");
 }

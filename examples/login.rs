@@ -60,7 +60,7 @@ async fn login(State(accounts): State<Accounts>, Extension(login): Extension<Log
 /// it back unless it fails.
 fn count_failures<K: KeyResolver>(limiter: Limiter, resolver: K) -> RateLimitLayer<K> {
     let has_failed = |sent: &Sent<'_>| sent.response.status == StatusCode::UNAUTHORIZED;
-    RateLimitLayer::new(limiter, resolver).cost_by_response(move |sent| has_failed(sent).into())
+    RateLimitLayer::new(limiter, resolver).cost_by_response(move |sent| u64::from(has_failed(sent)))
 }
 
 #[tokio::main]

@@ -359,7 +359,7 @@
 //! let points = layer()
 //!     .cost(|_| 100)
 //!     .cost_by_response(|sent| sent.response.extensions.get::<Points>().map_or(1, |points| points.0))
-//!     .costs_without_response(Costs::new(5));
+//!     .cost_without_response(5);
 //! # }
 //! ```
 //!
@@ -445,7 +445,7 @@
 //!     .quota("kilobytes", Quota::new(1_000_000, std::time::Duration::from_secs(30 * 86_400)));
 //! let limiter = Limiter::new(MemoryStore::new(), policy)?;
 //!
-//! let decision = limiter.check_costs("user:7", Costs::new(1).with("kilobytes", 2_000_000)).await?;
+//! let decision = limiter.check_cost("user:7", Costs::new(1).with("kilobytes", 2_000_000)).await?;
 //! // No wait is long enough for two gigabytes at once, and no quota was charged.
 //! assert!(decision.exceeds_capacity());
 //! let violated = decision.quotas().find(|quota| quota.is_violated()).unwrap();
@@ -482,7 +482,7 @@
 //! # let store = MemoryStore::new();
 //! // Outside of HTTP:
 //! let (per_user, global) = (limiter(&store, "user", 10)?, limiter(&store, "jobs", 1_000)?);
-//! let checks = BestEffortChecks::new().add(&per_user, "user:7").add(&global, "all");
+//! let checks = BestEffortChecks::new().add(&per_user, "user:7", 1).add(&global, "all", 1);
 //! checks.check().await?.ensure_allowed()?;
 //! # Ok(()) }
 //! # app(&MemoryStore::new()).unwrap();

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
-use fleetlimit::{Costs, Limiter, MemoryStore, Quota};
+use fleetlimit::{Limiter, MemoryStore, Quota};
 use fleetlimit_plot::Svg;
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep_until};
@@ -80,7 +80,7 @@ fn admit(quota: Quota) -> Result<Vec<Outcome>, BoxError> {
         for (at, cost) in requests() {
             sleep_until(start + Duration::from_secs_f64(at)).await;
             let admitted = if is_queue {
-                let reservation = limiter.reserve("key", Costs::new(cost)).await?;
+                let reservation = limiter.reserve("key", cost).await?;
                 let proceeds = at + reservation.delay().as_secs_f64();
                 let is_allowed = reservation.decision().is_allowed();
                 reservations.push(reservation);

@@ -53,7 +53,7 @@ pub(crate) async fn decide(
     key: &Key,
     costs: Costs,
 ) -> Result<Decision, Error> {
-    let decision = limiter.check_costs(key, costs).await?;
+    let decision = limiter.check_cost(key, costs).await?;
     live.denied.observe(policy.name(), key, &decision);
     policy.count(!decision.would_be_denied());
     Ok(decision)

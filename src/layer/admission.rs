@@ -82,7 +82,7 @@ where
                 return Self::respond(layer, response, &mut parts, service);
             }
         };
-        let mut costs = layer.costs.as_ref().map_or(Costs::new(1), |costs| costs(head));
+        let mut costs = layer.cost.as_ref().map_or(Costs::new(1), |cost| cost(head));
         let chosen = layer.limiter_of(head, key);
         let limiter = chosen.as_ref().unwrap_or(&layer.limiter);
         let revision = limiter.revision();

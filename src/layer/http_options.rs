@@ -9,7 +9,7 @@ use http_body::Body;
 
 use super::body::{BoxError, ErrorBody};
 use super::retry_jitter::RetryJitter;
-use super::settlement::Settling;
+use super::settlement::{CostByResponse, Settling};
 use super::{DecisionPlacement, Drain, ErrorContext, HeaderStyle, NoDrain, RateLimitLayer, Sent};
 use crate::Costs;
 
@@ -156,7 +156,7 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
     /// left, even if the estimate is 0.
     ///
     /// If the service fails or the client disconnects before there is a response, the estimate
-    /// stands: see [`costs_without_response`](Self::costs_without_response). If the client
+    /// stands: see [`cost_without_response`](Self::cost_without_response). If the client
     /// disconnects later, the closure is called with the bytes sent by then. Permits that are
     /// available again by then, because the window has ended or the bucket has refilled, are not
     /// given back. Those of a sliding window are given back only until the segment (of an approximate
@@ -185,28 +185,24 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
     ///     .cost_by_response(|sent: &Sent<'_>| sent.body_bytes);
     /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
-    #[must_use]
-    pub fn cost_by_response(self, cost: impl Fn(&Sent<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.costs_by_response(move |sent| Costs::new(cost(sent)))
-    }
-
-    /// Like [`cost_by_response`](Self::cost_by_response), with a different cost for some quotas of the
-    /// policy: see [`Costs`].
+    ///
+    /// With [`Costs`], the quotas of the policy cost different numbers:
     ///
     /// ```
     /// # use fleetlimit::{Costs, Limiter, RateLimitLayer, resolve::PeerIp};
     /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
     /// RateLimitLayer::new(limiter, PeerIp::new())
-    ///     .costs(|_| Costs::new(1).with("bytes", 0))
-    ///     .costs_by_response(|sent| Costs::new(1).with("bytes", sent.body_bytes))
+    ///     .cost(|_| Costs::new(1).with("bytes", 0))
+    ///     .cost_by_response(|sent| Costs::new(1).with("bytes", sent.body_bytes))
     /// # }
     /// ```
     #[must_use]
-    pub fn costs_by_response(
+    pub fn cost_by_response<C: Into<Costs>>(
         self,
-        costs: impl Fn(&Sent<'_>) -> Costs + Send + Sync + 'static,
+        cost: impl Fn(&Sent<'_>) -> C + Send + Sync + 'static,
     ) -> Self {
-        let settling = Settling { cost_by_response: Some(Arc::new(costs)), ..self.mode.settling };
+        let cost: Arc<CostByResponse> = Arc::new(move |sent| cost(sent).into());
+        let settling = Settling { cost_by_response: Some(cost), ..self.mode.settling };
         let mode = Http { settling, ..self.mode };
         Self { mode, ..self }
     }
@@ -216,8 +212,8 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
     /// [`cost_by_response`](Self::cost_by_response), nor if the client disconnects before the check is
     /// decided: then the estimate stands if the store has received the check.
     #[must_use]
-    pub fn costs_without_response(self, costs: Costs) -> Self {
-        let settling = Settling { costs_without_response: Some(costs), ..self.mode.settling };
+    pub fn cost_without_response(self, cost: impl Into<Costs>) -> Self {
+        let settling = Settling { cost_without_response: Some(cost.into()), ..self.mode.settling };
         let mode = Http { settling, ..self.mode };
         Self { mode, ..self }
     }

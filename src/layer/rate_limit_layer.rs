@@ -131,7 +131,7 @@ use crate::{ConfigError, Costs, Decision, Key, KeyResolver, Limiter, Policy, Quo
 pub struct RateLimitLayer<K, R = Parts, M = Http> {
     pub(super) limiter: Limiter,
     pub(super) resolver: Arc<K>,
-    pub(super) costs: Option<Arc<CostsOf<R>>>,
+    pub(super) cost: Option<Arc<CostOf<R>>>,
     pub(super) limiter_for: Option<Arc<LimiterFor<R>>>,
     pub(super) quota_for: Option<Arc<QuotaFor<R>>>,
     pub(super) on_decision: Option<Arc<OnDecision<R>>>,
@@ -142,7 +142,7 @@ pub struct RateLimitLayer<K, R = Parts, M = Http> {
     pub(super) logged_keys: Arc<Logged<Key>>,
 }
 
-type CostsOf<R> = dyn Fn(&R) -> Costs + Send + Sync;
+type CostOf<R> = dyn Fn(&R) -> Costs + Send + Sync;
 type LimiterFor<R> = dyn Fn(&R) -> Option<Limiter> + Send + Sync;
 type QuotaFor<R> = dyn Fn(&R) -> Option<Quota> + Send + Sync;
 type OnDecision<R> = dyn Fn(&Checked<'_, R>) + Send + Sync;
@@ -237,7 +237,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         Self {
             limiter,
             resolver: Arc::new(resolver),
-            costs: None,
+            cost: None,
             limiter_for: None,
             quota_for: None,
             on_decision: None,
@@ -251,7 +251,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         RateLimitLayer {
             limiter: self.limiter,
             resolver: self.resolver,
-            costs: self.costs,
+            cost: self.cost,
             limiter_for: self.limiter_for,
             quota_for: self.quota_for,
             on_decision: self.on_decision,
@@ -261,7 +261,8 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         }
     }
 
-    /// Sets how many permits a request costs: 1 by default. A cost of 0 is always allowed and
+    /// Sets how many permits a request costs: 1 by default. The closure returns a number, or [`Costs`] that
+    /// differ per quota. A cost of 0 is always allowed and
     /// consumes nothing, unless responses are [charged](RateLimitLayer::cost_by_response). A cost
     /// that no wait can satisfy, above the burst plus what may be borrowed or waited for, is always
     /// denied.
@@ -274,12 +275,6 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     ///     .cost(|parts: &Parts| if parts.uri.path() == "/export" { 5 } else { 1 })
     /// # }
     /// ```
-    #[must_use]
-    pub fn cost(self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
-        self.costs(move |head| Costs::new(cost(head)))
-    }
-
-    /// Like [`cost`](Self::cost), with a different cost for some quotas of the policy: see [`Costs`].
     ///
     /// If the costs name a quota that the policy does not have, the check fails with
     /// [`UnknownQuota`](crate::ErrorKind::UnknownQuota), and the layer responds with 503, whatever the
@@ -289,7 +284,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     /// # use http::request::Parts;
     /// # use fleetlimit::{Costs, Limiter, RateLimitLayer, resolve::PeerIp};
     /// # fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
-    /// RateLimitLayer::new(limiter, PeerIp::new()).costs(|parts: &Parts| {
+    /// RateLimitLayer::new(limiter, PeerIp::new()).cost(|parts: &Parts| {
     ///     let length = parts.headers.get("content-length");
     ///     let bytes = length.and_then(|length| length.to_str().ok()?.parse().ok());
     ///     // A body of unknown length must not be free.
@@ -298,8 +293,8 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     /// # }
     /// ```
     #[must_use]
-    pub fn costs(self, costs: impl Fn(&R) -> Costs + Send + Sync + 'static) -> Self {
-        Self { costs: Some(Arc::new(costs)), ..self }
+    pub fn cost<C: Into<Costs>>(self, cost: impl Fn(&R) -> C + Send + Sync + 'static) -> Self {
+        Self { cost: Some(Arc::new(move |head| cost(head).into())), ..self }
     }
 
     /// Chooses the limiter by request, for example by what the account has paid for. `None` means
@@ -447,7 +442,7 @@ impl<K, R, M: Clone> Clone for RateLimitLayer<K, R, M> {
         Self {
             limiter: self.limiter.clone(),
             resolver: self.resolver.clone(),
-            costs: self.costs.clone(),
+            cost: self.cost.clone(),
             limiter_for: self.limiter_for.clone(),
             quota_for: self.quota_for.clone(),
             on_decision: self.on_decision.clone(),

@@ -33,7 +33,7 @@ pub(super) type CostByResponse = dyn Fn(&Sent<'_>) -> Costs + Send + Sync;
 #[derive(Clone, Default)]
 pub(super) struct Settling {
     pub(super) cost_by_response: Option<Arc<CostByResponse>>,
-    pub(super) costs_without_response: Option<Costs>,
+    pub(super) cost_without_response: Option<Costs>,
     /// Whether requests are free that a layer inside denies.
     pub(super) refunds: bool,
 }
@@ -85,8 +85,8 @@ impl Settlement {
         estimate: Costs,
         settling: &Settling,
     ) -> Self {
-        let Settling { cost_by_response: cost, costs_without_response, refunds } = settling.clone();
-        let without_response = costs_without_response.filter(|_| cost.is_some());
+        let Settling { cost_by_response: cost, cost_without_response, refunds } = settling.clone();
+        let without_response = cost_without_response.filter(|_| cost.is_some());
         let check = Taken::new(limiter, revision, key.clone(), Instant::now());
         let charged = Charged { check, estimate, cost, without_response };
         Self { charged: Some(Box::new(charged)), is_allowed: false, refunds }

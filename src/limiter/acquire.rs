@@ -119,45 +119,33 @@ impl Limiter {
     ///
     /// As for [`Reservation::wait`].
     pub async fn acquire(&self, key: impl Into<Key>) -> Result<Decision, Error> {
-        self.acquire_costs(key, Costs::new(1)).await
+        self.acquire_cost(key, 1).await
     }
 
-    /// Like [`acquire`](Self::acquire), for `cost` permits.
+    /// Waits as [`acquire`](Self::acquire) does, for a number of permits, or for [`Costs`] that differ per
+    /// quota.
     ///
     /// # Errors
     ///
-    /// As for [`check`](Self::check).
+    /// As for [`check_cost`](Self::check_cost).
     ///
     /// # Panics
     ///
     /// As for [`Reservation::wait`].
-    pub async fn acquire_cost(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
-        self.acquire_costs(key, Costs::new(cost)).await
-    }
-
-    /// Like [`acquire`](Self::acquire), with a different cost for some quotas of the policy.
-    ///
-    /// # Errors
-    ///
-    /// As for [`check_costs`](Self::check_costs).
-    ///
-    /// # Panics
-    ///
-    /// As for [`Reservation::wait`].
-    pub async fn acquire_costs(
+    pub async fn acquire_cost(
         &self,
         key: impl Into<Key>,
-        costs: Costs,
+        cost: impl Into<Costs>,
     ) -> Result<Decision, Error> {
-        Ok(self.reserve(key, costs).await?.wait().await)
+        Ok(self.reserve(key, cost).await?.wait().await)
     }
 
-    /// Takes permits as [`acquire_costs`](Self::acquire_costs) does, but leaves the waiting to the
+    /// Takes permits as [`acquire_cost`](Self::acquire_cost) does, but leaves the waiting to the
     /// caller.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use fleetlimit::{Costs, Limiter, MemoryStore, Quota};
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -165,7 +153,7 @@ impl Limiter {
     /// let limiter = Limiter::new(MemoryStore::new(), quota)?;
     /// limiter.acquire("reports").await?.ensure_allowed()?;
     ///
-    /// let reservation = limiter.reserve("reports", Costs::new(1)).await?;
+    /// let reservation = limiter.reserve("reports", 1).await?;
     /// assert!(reservation.decision().is_allowed());
     /// if reservation.delay() > Duration::from_secs(10) {
     ///     // That is too late. The permit is given back.
@@ -176,9 +164,13 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// As for [`check_costs`](Self::check_costs).
-    pub async fn reserve(&self, key: impl Into<Key>, costs: Costs) -> Result<Reservation, Error> {
-        cooperation::cooperate(self.take_or_queue(key.into(), costs)).await
+    /// As for [`check_cost`](Self::check_cost).
+    pub async fn reserve(
+        &self,
+        key: impl Into<Key>,
+        cost: impl Into<Costs>,
+    ) -> Result<Reservation, Error> {
+        cooperation::cooperate(self.take_or_queue(key.into(), cost.into())).await
     }
 
     /// Takes permits, or a place in the queue for them.

@@ -25,8 +25,8 @@ use crate::verdict::Verdict;
 use crate::{Costs, Error, ErrorKind, Key, cooperation};
 
 impl Limiter {
-    /// Takes `cost` permits from every quota, whether or not they are there: for costs that are
-    /// known only afterwards. Checks are denied until the debt is repaid. A bucket repays all of it: after
+    /// Takes the permits that something has cost, whether or not they are there: for costs that are
+    /// known only afterwards. The cost is a number, or [`Costs`] that differ per quota. Checks are denied until the debt is repaid. A bucket repays all of it: after
     /// a charge of five times the limit per minute, a key is denied for about five minutes. So charges hold
     /// to the limit on average, however much is taken at once. [`Quota::debt_up_to`](crate::Quota::debt_up_to)
     /// limits the debt, and so the wait. On a bucket without a queue, the permits for which
@@ -63,26 +63,17 @@ impl Limiter {
     ///
     /// If the store failed and the failure mode is not [`Local`](crate::FailureMode::Local), which
     /// charges the share of this process, as [`Open`](crate::FailureMode::Open) does if the store is
-    /// [overloaded](crate::FailureMode#overload). The permits may have been charged.
-    pub async fn charge(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
-        self.charge_costs(key, Costs::new(cost)).await
-    }
-
-    /// Like [`charge`](Self::charge), with a different cost for some quotas of the policy.
-    ///
-    /// # Errors
-    ///
-    /// As for [`charge`](Self::charge), and [`UnknownQuota`](ErrorKind::UnknownQuota) if `costs`
-    /// names a quota that the policy does not have.
-    pub async fn charge_costs(&self, key: impl Into<Key>, costs: Costs) -> Result<(), Error> {
+    /// [overloaded](crate::FailureMode#overload). The permits may have been charged. The error is
+    /// [`UnknownQuota`](ErrorKind::UnknownQuota) if the cost names a quota that the policy does not have.
+    pub async fn charge(&self, key: impl Into<Key>, cost: impl Into<Costs>) -> Result<(), Error> {
         let held = self.revision().hold();
         let revision = self.held(&held);
-        let adjustment = revision.limits.debit(&revision.charge(&costs)?);
+        let adjustment = revision.limits.debit(&revision.charge(&cost.into())?);
         self.adjust(&held, key.into(), adjustment).await
     }
 
-    /// Gives `cost` permits back to every quota, at most as many as are in use. In a sliding
-    /// window, those that were taken last come back first.
+    /// Gives permits back, at most as many as are in use: a number to every quota, or [`Costs`] that
+    /// differ per quota. In a sliding window, those that were taken last come back first.
     ///
     /// Give back only what was taken a short time ago, before the quota
     /// [resets](crate::Decision::reset_after). After that the permits are there again in any case,
@@ -107,20 +98,10 @@ impl Limiter {
     ///
     /// As for [`charge`](Self::charge), and in [local mode](crate::FailureMode::Local) also if the server's
     /// reply is late: it may have given the permits back, and a second time would be too much.
-    pub async fn credit(&self, key: impl Into<Key>, cost: u64) -> Result<(), Error> {
-        self.credit_costs(key, Costs::new(cost)).await
-    }
-
-    /// Like [`credit`](Self::credit), with a different number of permits for some quotas of the policy.
-    ///
-    /// # Errors
-    ///
-    /// As for [`credit`](Self::credit), and [`UnknownQuota`](ErrorKind::UnknownQuota) if `costs`
-    /// names a quota that the policy does not have.
-    pub async fn credit_costs(&self, key: impl Into<Key>, costs: Costs) -> Result<(), Error> {
+    pub async fn credit(&self, key: impl Into<Key>, cost: impl Into<Costs>) -> Result<(), Error> {
         let held = self.revision().hold();
         let revision = self.held(&held);
-        let adjustment = revision.limits.credit(&revision.charge(&costs)?);
+        let adjustment = revision.limits.credit(&revision.charge(&cost.into())?);
         self.adjust(&held, key.into(), adjustment).await
     }
 

@@ -41,9 +41,9 @@ use crate::{Costs, Decision, Error, Key, Source, cooperation};
 /// let global = limiter("global", Quota::per_second(1_000))?;
 ///
 /// let checks = BestEffortChecks::new()
-///     .add(&per_user, "user:7")
-///     .add(&per_tenant, "tenant:3")
-///     .add(&global, "all");
+///     .add(&per_user, "user:7", 1)
+///     .add(&per_tenant, "tenant:3", 1)
+///     .add(&global, "all", 1);
 /// checks.check().await?.ensure_allowed()?;
 /// # Ok(()) }
 /// ```
@@ -60,14 +60,9 @@ impl BestEffortChecks {
         Self::default()
     }
 
-    /// Adds a check for one permit.
-    pub fn add(self, limiter: &Limiter, key: impl Into<Key>) -> Self {
-        self.add_costs(limiter, key, Costs::new(1))
-    }
-
-    /// Adds a check with another cost.
-    pub fn add_costs(mut self, limiter: &Limiter, key: impl Into<Key>, costs: Costs) -> Self {
-        self.0.push((limiter.clone(), key.into(), costs));
+    /// Adds a check for a number of permits, or for [`Costs`] that differ per quota.
+    pub fn add(mut self, limiter: &Limiter, key: impl Into<Key>, cost: impl Into<Costs>) -> Self {
+        self.0.push((limiter.clone(), key.into(), cost.into()));
         self
     }
 
@@ -79,7 +74,7 @@ impl BestEffortChecks {
     ///
     /// # Errors
     ///
-    /// As for [`Limiter::check_costs`]. Then the permits that were taken are given back too.
+    /// As for [`Limiter::check_cost`]. Then the permits that were taken are given back too.
     pub async fn check(self) -> Result<Decision, Error> {
         let (mut earlier, mut tightest) = (GiveBack(Vec::new()), None::<Decision>);
         for (limiter, key, costs) in self.0 {

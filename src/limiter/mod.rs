@@ -164,30 +164,20 @@ impl Limiter {
     /// error: see [`Decision::ensure_allowed`].
     #[inline]
     pub fn check(&self, key: impl Into<Key>) -> Check<'_> {
-        self.check_cost(key, 1)
+        Check::new(self, key.into(), Costs::new(1))
     }
 
-    /// Checks for `cost` permits, and takes all of them or none. A cost of 0 is always allowed and
-    /// consumes nothing. A cost above the capacity plus what may be borrowed is always denied,
-    /// without asking the store: see [`Source::Quota`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`check`](Self::check).
-    #[inline]
-    pub fn check_cost(&self, key: impl Into<Key>, cost: u64) -> Check<'_> {
-        Check::new(self, key.into(), Costs::new(cost))
-    }
-
-    /// Like [`check_cost`](Self::check_cost), with a different cost for some quotas of the policy:
-    /// [`Costs`] has an example.
+    /// Checks for the permits that something costs, and takes all of them or none. The cost is a number, or
+    /// [`Costs`] that differ per quota. A cost of 0 is always allowed and consumes nothing. A cost above the
+    /// capacity plus what may be borrowed is always denied, without asking the store: see [`Source::Quota`].
     ///
     /// # Errors
     ///
     /// As for [`check`](Self::check), and [`ErrorKind::UnknownQuota`](crate::ErrorKind::UnknownQuota)
-    /// if `costs` names a quota that the policy does not have, whatever the failure mode.
-    pub fn check_costs(&self, key: impl Into<Key>, costs: Costs) -> Check<'_> {
-        Check::new(self, key.into(), costs)
+    /// if the cost names a quota that the policy does not have, whatever the failure mode.
+    #[inline]
+    pub fn check_cost(&self, key: impl Into<Key>, cost: impl Into<Costs>) -> Check<'_> {
+        Check::new(self, key.into(), cost.into())
     }
 
     /// The decision that a check of cost 1 would get now. Nothing is charged, so

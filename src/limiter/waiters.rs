@@ -194,7 +194,7 @@ mod tests {
 
     use tokio::time::advance;
 
-    use crate::{Costs, Limiter, MemoryStore, Quota, Reservation};
+    use crate::{Limiter, MemoryStore, Quota, Reservation};
 
     fn limiter(most: usize) -> Limiter {
         let quota = Quota::per_second(1).queue(Duration::from_secs(100));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     async fn reserve(limiter: &Limiter, key: u64, cost: u64) -> Reservation {
-        let reservation = limiter.reserve(key, Costs::new(cost)).await.unwrap();
+        let reservation = limiter.reserve(key, cost).await.unwrap();
         assert!(reservation.decision().is_allowed());
         reservation
     }

@@ -162,7 +162,7 @@ impl fmt::Debug for DividedStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Costs, Limiter, Quota};
+    use crate::{Limiter, Quota};
 
     fn instances(count: usize) -> NonZeroUsize {
         NonZeroUsize::new(count).unwrap()
@@ -221,8 +221,8 @@ mod tests {
         let store = DividedStore::new(0, instances(2)).unwrap();
         let quota = Quota::per_second(10).burst(10).queue(std::time::Duration::from_secs(30));
         let limiter = Limiter::new(store.clone(), quota).unwrap();
-        let first = limiter.reserve("key", Costs::new(5)).await.unwrap();
-        let second = limiter.reserve("key", Costs::new(1)).await.unwrap();
+        let first = limiter.reserve("key", 5).await.unwrap();
+        let second = limiter.reserve("key", 1).await.unwrap();
         assert!(first.delay().is_zero() && !second.delay().is_zero());
         store.set_instances(0, instances(1)).unwrap();
         drop(second);

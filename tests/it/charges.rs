@@ -32,15 +32,15 @@ async fn adjust_concurrently(limiter: &Limiter, key: &'static str) {
             let points = |points| Costs::new(1).with("points", points);
             let (check, one, two, three) = tokio::join!(
                 limiter.check(key),
-                limiter.charge_costs(key, points(7)),
-                limiter.charge_costs(key, points(7)),
+                limiter.charge(key, points(7)),
+                limiter.charge(key, points(7)),
                 limiter.charge(key, 1),
             );
             assert!(check.unwrap().is_allowed());
             for result in [one, two, three] {
                 result.unwrap();
             }
-            limiter.credit_costs(key, Costs::new(0).with("points", 3)).await.unwrap();
+            limiter.credit(key, Costs::new(0).with("points", 3)).await.unwrap();
         });
     }
     while let Some(task) = tasks.join_next().await {
@@ -166,7 +166,7 @@ async fn a_cached_denial_also_denies_a_check_that_is_charged_later() {
     let limiter = test_limiter_builder(store, Quota::per_day(2)).cache_denials(BOUND).build();
     let limiter = limiter.unwrap();
     limiter.charge("key", 3).await.unwrap();
-    let later = || limiter.check_costs("key", Costs::new(0).charged_later());
+    let later = || limiter.check_cost("key", Costs::new(0).charged_later());
     assert!(later().await.unwrap().is_denied());
     let cached = later().await.unwrap();
     assert_eq!((cached.is_denied(), cached.source()), (true, Source::Cached));
@@ -183,13 +183,13 @@ async fn a_check_that_is_charged_later_needs_only_one_permit() {
     let policy = Policy::new("test").quota("a", Quota::per_day(2)).quota("b", Quota::per_day(9));
     let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), policy);
     let costs = |a| Costs::new(1).with("a", a);
-    let _ = limiter.check_costs("key", costs(1)).await.unwrap();
+    let _ = limiter.check_cost("key", costs(1)).await.unwrap();
     assert_eq!(remaining(&limiter, "key").await, [1, 8]);
     let later = || costs(0).charged_later();
-    assert!(limiter.check_costs("key", later()).await.unwrap().is_allowed());
+    assert!(limiter.check_cost("key", later()).await.unwrap().is_allowed());
     assert_eq!(remaining(&limiter, "key").await, [1, 7]);
-    let _ = limiter.check_costs("key", costs(1)).await.unwrap();
-    assert!(limiter.check_costs("key", later()).await.unwrap().is_denied());
+    let _ = limiter.check_cost("key", costs(1)).await.unwrap();
+    assert!(limiter.check_cost("key", later()).await.unwrap().is_denied());
     assert_eq!(remaining(&limiter, "key").await, [0, 6]);
 }
 
@@ -200,7 +200,7 @@ async fn a_check_that_is_charged_later_is_denied_where_others_wait() {
     let queue = Quota::per_minute(1).queue(Duration::from_secs(600));
     let policy = Policy::new("test").quota("a", queue).quota("b", Quota::per_day(9));
     let limiter = uncached(RedisStore::open(server.url()).unwrap(), policy);
-    limiter.charge_costs("key", Costs::new(0).with("a", 1)).await.unwrap();
+    limiter.charge("key", Costs::new(0).with("a", 1)).await.unwrap();
     let costs = |a| Costs::new(1).with("a", a);
     let reservation = limiter.reserve("key", costs(0).charged_later()).await.unwrap();
     assert!(reservation.decision().is_denied());
@@ -222,10 +222,9 @@ async fn a_charge_that_fails_is_an_error_in_any_failure_mode() {
     }
     let limiter = test_limiter(MemoryStore::new(), policy());
     let unknown = Costs::new(0).with("bytes", 1);
-    for result in [
-        limiter.charge_costs("key", unknown.clone()).await,
-        limiter.credit_costs("key", unknown).await,
-    ] {
+    for result in
+        [limiter.charge("key", unknown.clone()).await, limiter.credit("key", unknown).await]
+    {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::UnknownQuota);
     }
 }
@@ -262,17 +261,17 @@ async fn a_second_key_that_denies_gives_all_of_the_first_back_whatever_its_algor
         tokio::time::advance(Duration::from_secs(65)).await;
         first.charge("key", 1).await.unwrap();
         let before = remaining(&first, "key").await;
-        let checks = BestEffortChecks::new().add_costs(&first, "key", Costs::new(4));
-        assert!(checks.add(&second, "all").check().await.unwrap().is_denied());
+        let checks = BestEffortChecks::new().add(&first, "key", 4);
+        assert!(checks.add(&second, "all", 1).check().await.unwrap().is_denied());
         assert_eq!(remaining(&first, "key").await, before, "{quota}");
     }
 }
 
 fn checks([user, tenant, global]: &[Limiter; 3], cost: u64) -> BestEffortChecks {
     BestEffortChecks::new()
-        .add_costs(user, "user:7", Costs::new(cost))
-        .add_costs(tenant, "tenant:3", Costs::new(cost))
-        .add_costs(global, "all", Costs::new(cost))
+        .add(user, "user:7", cost)
+        .add(tenant, "tenant:3", cost)
+        .add(global, "all", cost)
 }
 
 async fn all_remaining([user, tenant, global]: &[Limiter; 3]) -> [u64; 3] {

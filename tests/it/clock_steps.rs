@@ -109,7 +109,7 @@ async fn a_clock_that_steps_back_admits_at_most_one_more_burst_and_the_limit_goe
                 for _ in 0..100 {
                     for _ in 0..3 {
                         let costs = Costs::new(1);
-                        let decision = limiter.check_costs("key", costs).await.unwrap();
+                        let decision = limiter.check_cost("key", costs).await.unwrap();
                         admitted += u64::from(decision.is_allowed());
                     }
                     clock.advance(SECOND / 10).await;

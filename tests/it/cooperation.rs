@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use fleetlimit::resolve::Global;
 use fleetlimit::{
-    BestEffortChecks, BlockList, Costs, FailureMode, Limiter, MemoryStore, Policy, Quota,
-    RateLimitLayer, RedisStore, Source,
+    BestEffortChecks, BlockList, FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore, Source,
 };
 use http::{Request, Response};
 use tokio::runtime::{Builder, Runtime};
@@ -94,11 +94,11 @@ fn no_other_operation_in_memory_starves_other_tasks() {
         ("credit", |limiter| Box::pin(async move { limiter.credit("key", 1).await.unwrap() })),
         ("acquire", |limiter| Box::pin(async move { drop(limiter.acquire("key").await.unwrap()) })),
         ("reserve", |limiter| {
-            Box::pin(async move { drop(limiter.reserve("key", Costs::new(2)).await.unwrap()) })
+            Box::pin(async move { drop(limiter.reserve("key", 2).await.unwrap()) })
         }),
         ("best effort", |limiter| {
             Box::pin(async move {
-                drop(BestEffortChecks::new().add(&limiter, "key").check().await.unwrap());
+                drop(BestEffortChecks::new().add(&limiter, "key", 1).check().await.unwrap());
             })
         }),
         ("block", |_| {

@@ -72,7 +72,7 @@ async fn streams(
 ) -> u64 {
     let mut tokens = 0;
     for _ in 0..6 * minutes {
-        let checks = (0..count).map(|_| limiter.check_costs("key", Costs::new(0).charged_later()));
+        let checks = (0..count).map(|_| limiter.check_cost("key", Costs::new(0).charged_later()));
         let checks = futures_util::future::join_all(checks).await;
         let started = checks.iter().filter(|check| check.as_ref().unwrap().is_allowed()).count();
         advance(Duration::from_secs(10)).await;

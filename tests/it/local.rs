@@ -604,11 +604,8 @@ async fn what_was_given_back_in_an_outage_is_not_charged_afterwards() {
         limiter.credit("key", 10).await.unwrap();
     }
     limiter.check_cost("key", 7).await.unwrap().ensure_allowed().unwrap();
-    let checks = BestEffortChecks::new().add_costs(limiter, "user", Costs::new(20)).add_costs(
-        limiter,
-        "key",
-        Costs::new(290),
-    );
+    let checks =
+        BestEffortChecks::new().add(limiter, "user", 20).add(limiter, "key", Costs::new(290));
     assert!(checks.check().await.unwrap().is_denied());
     server.resume();
     let remaining = async |key: &str| match limiter.peek(key).await {

@@ -292,7 +292,7 @@ async fn what_is_charged_in_an_outage_is_charged_on_redis_in_full() {
     server.pause();
     wait_until_local(&limiters(&fleet), "warm").await;
     for (instance, bytes) in instances.iter().zip([8_000, 100, 100]) {
-        instance.charge_costs("key", Costs::new(0).with("q1", bytes)).await.unwrap();
+        instance.charge("key", Costs::new(0).with("q1", bytes)).await.unwrap();
     }
     server.resume();
     wait_for_redis(&instances[0], "key", |decision| {

@@ -221,10 +221,10 @@ async fn adjust(
 ) -> bool {
     match *adjustment {
         Adjustment::Charge(permits) => {
-            limiter.charge_costs("key", Costs::new(permits).with(CLOCK, 1)).await.unwrap();
+            limiter.charge("key", Costs::new(permits).with(CLOCK, 1)).await.unwrap();
         }
         Adjustment::Credit(permits) => {
-            limiter.credit_costs("key", Costs::new(permits).with(CLOCK, 0)).await.unwrap();
+            limiter.credit("key", Costs::new(permits).with(CLOCK, 0)).await.unwrap();
         }
         Adjustment::Cancel(number) => {
             let far = Duration::from_secs(60);
@@ -276,7 +276,7 @@ async fn check(
     reserved: &mut Vec<Reservation>,
 ) -> Decision {
     if !may_wait {
-        return limiter.check_costs("key", costs).await.unwrap();
+        return limiter.check_cost("key", costs).await.unwrap();
     }
     let reservation = limiter.reserve("key", costs).await.unwrap();
     let decision = reservation.decision().clone();

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use deadpool_redis::Runtime as PoolRuntime;
-use fleetlimit::{BlockList, Costs, FailureMode, Limiter, Quota, RedisStore, Source};
+use fleetlimit::{BlockList, FailureMode, Limiter, Quota, RedisStore, Source};
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 
@@ -323,7 +323,7 @@ fn a_runtime_that_stands_still_does_not_keep_others_from_giving_places_back() {
     // A task is overdue after twice that.
     let limiter = limiter.timeout(Duration::from_secs(3)).cache_denials(Duration::ZERO);
     let limiter = limiter.build().unwrap();
-    let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let reserve = async || limiter.reserve("key", 1).await.unwrap();
     let _used = servers.block_on(reserve());
     let stands_still = current_thread();
     stands_still.block_on(async { drop(reserve().await) });

@@ -85,7 +85,9 @@ fn with_limit<S: Service<u32, Error: From<Error>> + Clone>(
         7 => Rejection::forbidden("rejected").into(),
         _ => Resolution::Key("all".into()),
     };
-    RateLimitLayer::with_errors(limiter, resolver).cost(|&request| request.into()).layer(service)
+    RateLimitLayer::with_errors(limiter, resolver)
+        .cost(|&request| u64::from(request))
+        .layer(service)
 }
 
 #[tokio::test(start_paused = true)]

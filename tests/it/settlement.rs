@@ -109,7 +109,7 @@ async fn without_a_response_the_estimate_stands_unless_configured_otherwise() {
     for (without_response, left) in [(None, 2), (Some(0), 3), (Some(2), 1)] {
         let set = |layer: RateLimitLayer<Global>| match without_response {
             None => layer,
-            Some(cost) => layer.costs_without_response(Costs::new(cost)),
+            Some(cost) => layer.cost_without_response(Costs::new(cost)),
         };
         let request = || Request::new(Body::empty());
 
@@ -176,8 +176,8 @@ async fn quotas_can_be_settled_at_different_costs() {
         .quota("bytes", Quota::per_day(1_000));
     let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();
     let layer = RateLimitLayer::new(limiter.clone(), Global)
-        .costs(|_| Costs::new(1).with("bytes", 500))
-        .costs_by_response(|sent| Costs::new(3).with("bytes", sent.body_bytes));
+        .cost(|_| Costs::new(1).with("bytes", 500))
+        .cost_by_response(|sent| Costs::new(3).with("bytes", sent.body_bytes));
     let service = layer.layer(service_fn(async |_: Request| {
         Ok::<_, Infallible>(Response::new(Body::from("12345")))
     }));

@@ -132,7 +132,7 @@ async fn what_was_not_taken_is_not_given_back() {
     let strict = Limiter::new(MemoryStore::new(), Quota::per_hour(1)).unwrap();
     tried.check("a").await.unwrap().ensure_allowed().unwrap();
     strict.check("b").await.unwrap().ensure_allowed().unwrap();
-    let checks = BestEffortChecks::new().add(&tried, "a").add(&strict, "b");
+    let checks = BestEffortChecks::new().add(&tried, "a", 1).add(&strict, "b", 1);
     assert!(checks.check().await.unwrap().is_denied());
     assert_eq!(tried.peek("a").await.unwrap().remaining(), 0);
 }

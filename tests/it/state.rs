@@ -191,7 +191,7 @@ async fn a_key_that_is_changed_in_place_never_expires_before_its_quotas_are_unus
         for n in 0..100 {
             let before = server.time_micros().await;
             let costs = Costs::new(150).with("slow", 30_000);
-            let decision = limiter.check_costs("key", costs).await.unwrap();
+            let decision = limiter.check_cost("key", costs).await.unwrap();
             let resets = decision.quotas().map(|quota| quota.reset_after().as_micros() as u64);
             let expires = server.expires_at(REDIS_KEY).await as u64;
             assert!(expires * 1_000 > before + resets.max().unwrap(), "{n}");

@@ -191,7 +191,7 @@ async fn act(limiter: &Limiter, what: &What, reserved: &mut Vec<Reservation>) ->
                 reserved.extend(new);
                 return decisions;
             }
-            let all = join_all(costs.map(|costs| limiter.check_costs("key", costs))).await;
+            let all = join_all(costs.map(|costs| limiter.check_cost("key", costs))).await;
             return all.into_iter().map(Result::unwrap).collect();
         }
         What::Charge(permits) => limiter.charge("key", *permits).await.unwrap(),

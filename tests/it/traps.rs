@@ -105,7 +105,7 @@ async fn costs_for_a_quota_that_does_not_exist_are_an_error_in_any_failure_mode(
     let policy = Policy::new("upload").quota("bytes", Quota::per_day(1_000));
     let limiter = Limiter::new(MemoryStore::new(), policy).unwrap();
     let costs = Costs::new(1).with("byts", 10);
-    let error = limiter.check_costs("key", costs).await.unwrap_err();
+    let error = limiter.check_cost("key", costs).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnknownQuota);
     assert!(
         error.to_string().contains("`byts`") && error.to_string().contains("`upload`"),

@@ -90,7 +90,7 @@ async fn no_more_than_the_configured_number_wait() {
     let store = MemoryStore::new();
     let limiter =
         Limiter::builder(store, QUEUE).max_waiters(2).max_waiters_per_key(2).build().unwrap();
-    let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let take = async || limiter.reserve("key", 1).await.unwrap();
     assert!(take().await.decision().is_allowed(), "one that need not wait is no waiter");
     let (one, two) = (take().await, take().await);
     assert!(two.decision().is_allowed());
@@ -114,12 +114,12 @@ async fn one_key_cannot_hold_all_waiters() {
         let limiter = limiter.build().unwrap();
         let mut waiting = Vec::new();
         for n in 0..40 {
-            let reservation = limiter.reserve("hostile", Costs::new(1)).await.unwrap();
+            let reservation = limiter.reserve("hostile", 1).await.unwrap();
             assert_eq!(reservation.decision().is_allowed(), n <= per_key, "{n}");
             waiting.push(reservation);
         }
         for n in 0..2 {
-            let other = limiter.reserve("other", Costs::new(1)).await.unwrap();
+            let other = limiter.reserve("other", 1).await.unwrap();
             assert_eq!(other.decision().is_allowed(), n == 0 || per_key < 9);
             waiting.push(other);
         }
@@ -129,7 +129,7 @@ async fn one_key_cannot_hold_all_waiters() {
 #[tokio::test(start_paused = true)]
 async fn the_place_of_a_check_that_gives_up_goes_to_those_behind_it() {
     let limiter = limiter(QUEUE);
-    let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let take = async || limiter.reserve("key", 1).await.unwrap();
     let millis = |reservation: &Reservation| reservation.delay().as_millis();
     let [first, second, third] = [take().await, take().await, take().await];
     assert_eq!([millis(&first), millis(&second), millis(&third)], [0, 200, 400]);
@@ -148,7 +148,7 @@ async fn the_place_of_a_check_that_gives_up_goes_to_those_behind_it() {
 #[tokio::test(start_paused = true)]
 async fn a_place_that_cannot_be_given_back_goes_to_the_next_caller() {
     let limiter = limiter(Quota::per_second(5).queue(10 * SECOND));
-    let take = async |cost| limiter.reserve("key", Costs::new(cost)).await.unwrap();
+    let take = async |cost| limiter.reserve("key", cost).await.unwrap();
     let millis = |reservation: &Reservation| reservation.delay().as_millis();
     let [_first, second, large] = [take(1).await, take(1).await, take(2).await];
     assert_eq!([millis(&second), millis(&large)], [200, 600]);
@@ -165,7 +165,7 @@ async fn a_place_that_cannot_be_given_back_goes_to_the_next_caller() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_after_a_reset_does_not_get_a_place_from_before() {
     let limiter = limiter(Quota::per_second(5).queue(10 * SECOND));
-    let take = async |cost| limiter.reserve("key", Costs::new(cost)).await.unwrap();
+    let take = async |cost| limiter.reserve("key", cost).await.unwrap();
     let [_first, second, _large] = [take(1).await, take(1).await, take(2).await];
     drop(second);
     limiter.reset("key").await.unwrap();
@@ -176,7 +176,7 @@ async fn a_caller_after_a_reset_does_not_get_a_place_from_before() {
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_given_up_after_a_reset_delays_nobody() {
     let limiter = limiter(Quota::per_second(5).queue(10 * SECOND));
-    let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let take = async || limiter.reserve("key", 1).await.unwrap();
     let [_first, second] = [take().await, take().await];
     assert!(second.delay() > Duration::ZERO);
     limiter.reset("key").await.unwrap();
@@ -190,7 +190,7 @@ async fn a_place_from_before_a_reset_by_another_process_gives_nothing_back_and_d
     let store = MemoryStore::new();
     let quota = Quota::per_second(5).queue(10 * SECOND);
     let [here, other] = [(); 2].map(|()| Limiter::new(store.clone(), quota).unwrap());
-    let take = async |cost| here.reserve("key", Costs::new(cost)).await.unwrap();
+    let take = async |cost| here.reserve("key", cost).await.unwrap();
     let [_first, second, large] = [take(1).await, take(1).await, take(2).await];
     drop(second);
     advance(SECOND / 20).await;
@@ -261,7 +261,7 @@ async fn a_request_does_not_take_over_a_place_for_which_only_acquire_waits() {
         .quota("bucket", Quota::per_minute(1));
     let builder = Limiter::builder(MemoryStore::new(), policy).max_wait(600 * SECOND);
     let limiter = builder.build().unwrap();
-    let take = async |cost| limiter.reserve("global", Costs::new(cost)).await.unwrap();
+    let take = async |cost| limiter.reserve("global", cost).await.unwrap();
     let [_first, second, _behind] = [take(1).await, take(1).await, take(2).await];
     assert_eq!(second.delay(), 60 * SECOND);
     // Its place is kept.
@@ -287,7 +287,7 @@ fn a_waker_whose_destructor_gives_up_a_place_of_the_same_key_causes_no_deadlock(
     let (sender, receiver) = std::sync::mpsc::channel();
     let scenario = async move {
         let limiter = limiter(Quota::per_second(5).queue(10 * SECOND));
-        let take = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+        let take = async || limiter.reserve("key", 1).await.unwrap();
         let [_first, second, third] = [take().await, take().await, take().await];
         let drops = Arc::new(DropsReservation(Mutex::new(Some(third))));
         let mut waiting = Box::pin(second.wait());
@@ -320,7 +320,7 @@ fn a_clean_shutdown_gives_all_places_back_to_other_processes() {
     let process = runtime();
     process.block_on(async {
         let (store, limiter) = open();
-        let waiting = join_all((0..91).map(|_| limiter.reserve("key", Costs::new(1)))).await;
+        let waiting = join_all((0..91).map(|_| limiter.reserve("key", 1))).await;
         let waiting: Vec<_> = waiting.into_iter().map(Result::unwrap).collect();
         assert!(waiting.iter().all(|waiting| waiting.decision().is_allowed()));
         drop(waiting);
@@ -328,7 +328,7 @@ fn a_clean_shutdown_gives_all_places_back_to_other_processes() {
     });
     drop(process);
     here.block_on(async {
-        let next = open().1.reserve("key", Costs::new(1)).await.unwrap();
+        let next = open().1.reserve("key", 1).await.unwrap();
         assert!(next.delay() <= 86_400 * SECOND, "{:?}", next.delay());
     });
 }
@@ -354,7 +354,7 @@ async fn a_check_that_moved_up_gives_back_the_permits_of_its_place() {
     early.abort();
     assert!(early.await.unwrap_err().is_cancelled());
     sleep(10 * SECOND).await;
-    assert!(limiter.check_costs("global", only("window", 3)).await.unwrap().is_allowed());
+    assert!(limiter.check_cost("global", only("window", 3)).await.unwrap().is_allowed());
     let response = late.await.unwrap().unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     drop(response);
@@ -380,7 +380,7 @@ async fn on_redis_processes_share_the_rate_and_cancelled_waiters_return_their_pl
 
     let daily = Quota::per_day(1).queue(100 * 86_400 * SECOND);
     let limiter = uncached(RedisStore::open(server.url()).unwrap().key_prefix("daily"), daily);
-    let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let reserve = async || limiter.reserve("key", 1).await.unwrap();
     let (_first, second) = (reserve().await, reserve().await);
     let delay = second.delay();
     assert!(delay > 86_390 * SECOND && delay <= 86_400 * SECOND);
@@ -538,7 +538,7 @@ async fn the_next_request_gets_the_place_of_one_that_disconnected() {
     let waiting = send();
     sleep(Duration::from_millis(100)).await;
     // Others have queued behind it.
-    let _behind = limiter.reserve("global", Costs::new(2)).await.unwrap();
+    let _behind = limiter.reserve("global", 2).await.unwrap();
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     assert_eq!(send().await.unwrap().unwrap().status(), StatusCode::OK);
@@ -568,14 +568,14 @@ async fn a_request_that_disconnects_while_it_waits_returns_its_place_and_is_not_
     let limiter = limiter(QUEUE);
     let service = RateLimitLayer::new(limiter.clone(), Global)
         .cost_by_response(|_| 1)
-        .costs_without_response(Costs::new(7))
+        .cost_without_response(Costs::new(7))
         .layer(service_fn(async |_: Request| Ok::<_, Infallible>(StatusCode::OK.into_response())));
     let _ = service.clone().oneshot(request()).await.unwrap();
     let waiting = tokio::spawn(service.oneshot(request()));
     sleep(Duration::from_millis(100)).await;
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
-    let next = limiter.reserve("global", Costs::new(1)).await.unwrap();
+    let next = limiter.reserve("global", 1).await.unwrap();
     assert_eq!(next.delay(), Duration::from_millis(100));
 }
 
@@ -654,7 +654,7 @@ async fn a_place_whose_caller_gave_up_before_the_reply_is_given_back() {
 async fn a_cancelled_place_is_given_back_when_cancel_returns_while_others_are_given_back() {
     let queue = DailyQueue::start().await;
     let (limiter, proxy) = (&queue.limiter, &queue.proxy);
-    let reserve = async || limiter.reserve("key", Costs::new(1)).await.unwrap();
+    let reserve = async || limiter.reserve("key", 1).await.unwrap();
     let [second, third, fourth] = [reserve().await, reserve().await, reserve().await];
     assert!(queue.debt().await > 3 * 86_400 * SECOND);
     proxy.delay(Duration::from_millis(300));
@@ -672,7 +672,7 @@ async fn a_cancelled_place_is_given_back_when_cancel_returns_while_others_are_gi
 fn a_place_that_nothing_can_give_back_is_an_error_of_cancel() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let queue = runtime.block_on(DailyQueue::start());
-    let waiting = runtime.block_on(queue.limiter.reserve("key", Costs::new(1))).unwrap();
+    let waiting = runtime.block_on(queue.limiter.reserve("key", 1)).unwrap();
     assert!(!waiting.delay().is_zero());
     let mut cancelled = Box::pin(waiting.cancel());
     let polled = cancelled.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -749,7 +749,7 @@ async fn a_request_whose_turn_has_come_is_charged_as_one_without_a_response() {
     let limiter = limiter(Quota::per_day(2).queue(2 * 86_400 * SECOND));
     let layer = RateLimitLayer::new(limiter.clone(), Global)
         .cost_by_response(|_| 1)
-        .costs_without_response(Costs::new(3));
+        .cost_without_response(Costs::new(3));
     let _ = limiter.acquire("global").await.unwrap();
     // Called without being ready, which a test may do.
     let waiting = tokio::spawn(layer.layer(NeverReady).call(request()));
@@ -757,7 +757,7 @@ async fn a_request_whose_turn_has_come_is_charged_as_one_without_a_response() {
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     // 1 of it is there again after half a day.
-    let next = limiter.reserve("global", Costs::new(1)).await.unwrap();
+    let next = limiter.reserve("global", 1).await.unwrap();
     assert_eq!(next.delay(), 3 * 43_200 * SECOND - SECOND);
 }
 
@@ -776,8 +776,7 @@ async fn on_redis_a_place_that_others_queued_behind_goes_to_the_next_caller_of_t
             let builder = test_limiter_builder(store, quota).max_wait(max_wait);
             builder.cache_denials(Duration::ZERO).build().unwrap()
         });
-        let reserve =
-            async |limiter: &Limiter| limiter.reserve("key", Costs::new(1)).await.unwrap();
+        let reserve = async |limiter: &Limiter| limiter.reserve("key", 1).await.unwrap();
         let days = |reservation: &Reservation| reservation.delay().as_secs().div_ceil(86_400);
         let (first, second) = (reserve(&limiter).await, reserve(&limiter).await);
         let third = reserve(&other).await;

@@ -203,8 +203,8 @@ async fn adjust(live: &Live, target: Adjustment, is_charge: bool) -> Response {
         Err(response) => return *response,
     };
     done(match is_charge {
-        true => policy.limiter.charge_costs(key, costs).await,
-        false => policy.limiter.credit_costs(key, costs).await,
+        true => policy.limiter.charge(key, costs).await,
+        false => policy.limiter.credit(key, costs).await,
     })
 }
 

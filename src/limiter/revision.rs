@@ -27,17 +27,17 @@ use crate::{ConfigError, Key, Policy, Source};
 pub(crate) struct Revision {
     pub(super) policy: Arc<Policy>,
     pub(super) limits: Limits,
-    /// When its windows are those near the present, if they are of a calendar.
+    /// The time in which the windows are those near the present, if they are of a calendar.
     valid_during: Option<Range<u64>>,
     pub(super) backend: Arc<dyn Backend>,
-    /// What the store has reported of keys under this revision.
+    /// The states of keys that the store has reported under this revision.
     pub(super) states: Arc<RevisionStates>,
-    /// How long a denial is cached, in nanoseconds. `None` if none is.
+    /// The longest time for which a denial is cached, in nanoseconds. `None` if none is.
     denial_ttl: Option<u64>,
     precomputed: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// What all revisions of a limiter have in common.
+/// The settings that all revisions of a limiter have in common.
 pub(super) struct Settings {
     pub(super) store: Arc<dyn Store>,
     pub(super) timeout: Duration,
@@ -81,8 +81,8 @@ impl Revision {
         &self.policy
     }
 
-    /// The same at the time of the store, if the numbers change with time and are not those of this
-    /// time: a window of a calendar has ended.
+    /// Returns the revision with the numbers of the present time of the store, if these are not the present
+    /// ones: a window of a calendar has ended.
     #[inline]
     pub(super) fn renewed(&self, settings: &Settings) -> Option<Self> {
         if self.is_outdated(&*settings.store) { self.renew(settings) } else { None }
@@ -95,13 +95,13 @@ impl Revision {
         (renewed.valid_during != self.valid_during).then_some(renewed)
     }
 
-    /// Whether a window of a calendar has ended, or the clock was set back.
+    /// Returns true if a window of a calendar has ended, or the clock was set back.
     #[inline]
     pub(super) fn is_outdated(&self, store: &dyn Store) -> bool {
         self.valid_during.as_ref().is_some_and(|during| !during.contains(&store.clock()))
     }
 
-    /// Whether checks of a layer may have to wait.
+    /// Returns true if checks of a layer may have to wait.
     pub(crate) fn has_queue(&self) -> bool {
         self.limits.has_queue()
     }
@@ -158,7 +158,7 @@ pub(crate) struct HeldRevision(Option<Arc<Revision>>);
 pub(crate) enum RevisionRef<'a> {
     First(&'a Revision),
     Latest(Guard<Arc<Revision>>),
-    /// With other numbers than the policy.
+    /// A revision with other numbers than the policy.
     Other(&'a Arc<Revision>),
     RenewedOther(Arc<Revision>),
 }

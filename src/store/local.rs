@@ -1,6 +1,9 @@
-//! Decisions while the server fails: each instance enforces its share of the limits in memory (`fleet`). A
-//! bucket starts from what the server said last about its key, of which the instance has its share, like of
-//! the limit. What it takes is charged on the server later (`redis/fleet/repayment.rs`).
+//! Decisions while the server fails: each instance enforces its share of the limits in memory (`fleet`). What it
+//! takes is charged on the server later (`redis/fleet/repayment.rs`).
+//!
+//! A bucket starts from the last known state of its key, which is in the store's cache. To keep the states
+//! of all keys would cost every check, so the cache has those that have used more than an eighth of a
+//! limit. What others have used is within the bound of an outage in any case.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -23,21 +26,21 @@ pub(crate) struct Local {
     share: ArcSwap<Share>,
     max_keys: usize,
     known: Mutex<Known>,
-    /// Whether a limiter decides locally if the server fails.
+    /// True if a limiter decides locally if the server fails.
     is_used: AtomicBool,
     /// The checks that the server has decided or should have.
     demand: AtomicU64,
 }
 
-/// What is known of the fleet.
+/// The facts about the fleet that this instance knows.
 struct Known {
-    /// Which instance this is, as long as the server has not said.
+    /// The identity of this instance, until the server reports another.
     id: u64,
-    /// How many instances there are, as long as nobody knows.
+    /// The number of instances to assume until it is known.
     assumed: u64,
-    /// How many there are, as somebody else knows it. 0 if nobody has said so.
+    /// The number of instances that the application has set. 0 if it has set none.
     total: usize,
-    /// What the server said last.
+    /// The share that the server reported last.
     share: Option<Share>,
 }
 
@@ -50,7 +53,8 @@ pub(crate) struct LocalPolicy {
 }
 
 impl Local {
-    /// For at most so many keys, in a fleet of so many instances until more is known.
+    /// Creates buckets for at most this number of keys, in a fleet of this number of instances until more is
+    /// known.
     pub(crate) fn new(max_keys: NonZeroUsize, instances: u64) -> Self {
         let known = Known { id: random_id(), assumed: instances, total: 0, share: None };
         Self {
@@ -67,28 +71,30 @@ impl Local {
         self.share.load_full()
     }
 
-    /// What this instance may use, as the fleet knows it.
+    /// Sets the share of this instance on which the fleet has agreed.
     pub(crate) fn set_share(&self, share: Share) {
         self.learn(|known| known.share = Some(share));
     }
 
-    /// How many instances there are, as somebody else knows it.
+    /// Sets the number of instances as the application knows it.
     pub(crate) fn set_instances(&self, instances: usize) {
         self.learn(|known| known.total = instances);
     }
 
-    /// How many instances it assumes, as long as nobody has said.
+    /// Returns the number of instances that are assumed. `None` if it is known.
     pub(crate) fn assumed_instances(&self) -> Option<u64> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         (known.share.is_none() && known.total == 0).then_some(known.assumed)
     }
 
-    /// A plan of a fleet that has agreed on none. What this instance knew before still counts.
+    /// Sets a plan of a fleet that has agreed on none. The share that this instance knew before still
+    /// counts.
     pub(crate) fn propose(&self, me: InstanceId, plan: Plan) {
         self.learn(|known| known.share = Some(known.undivided().proposed(me, plan)));
     }
 
-    /// The others may have divided the share of this instance among themselves. Returns true if it had one.
+    /// Gives up the share of this instance, which the others may have divided among themselves. Returns true
+    /// if it had one.
     pub(crate) fn lose_share(&self) -> bool {
         let mut is_lost = false;
         self.learn(|known| {
@@ -118,12 +124,12 @@ impl Local {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// So many checks have come.
+    /// Adds a number of checks to the demand.
     pub(crate) fn add_demand(&self, checks: usize) {
         self.demand.fetch_add(checks as u64, Ordering::Relaxed);
     }
 
-    /// The checks since the last call.
+    /// Returns the number of checks since the last call.
     pub(crate) fn take_demand(&self) -> u64 {
         self.demand.swap(0, Ordering::Relaxed)
     }
@@ -144,7 +150,7 @@ impl LocalPolicy {
         &self.local
     }
 
-    /// Decides by the share of this instance.
+    /// Decides a check by the share of this instance.
     pub(crate) fn decide(&self, key: &Key, op: &Op) -> Verdict {
         self.local.add_demand(1);
         let (memory, share) = (&self.local.memory, self.local.share.load());
@@ -155,13 +161,13 @@ impl LocalPolicy {
         verdict.denied_for_now()
     }
 
-    /// The share of the limits by which it decides.
+    /// Returns the share of the limits of a key.
     pub(crate) fn part(&self, key: &Key) -> Option<Limits> {
         divided::part(&self.limits, &self.local.share.load(), key)
     }
 
-    /// What this instance has taken locally from each quota, as far as it still counts: at most these
-    /// numbers.
+    /// Returns the permits that this instance has taken locally from each quota and that still count: at most
+    /// these numbers.
     pub(crate) fn owed(&self, key: &Key, taken: &[u64]) -> Adjustment {
         let used: Vec<u64> = match self.local.memory.state(self.buckets, key) {
             Some((state, now)) => {
@@ -174,13 +180,14 @@ impl LocalPolicy {
         still.map(|permits| i64::try_from(permits).unwrap_or(i64::MAX)).collect()
     }
 
-    /// What was taken locally has been charged on the server.
+    /// Fills the local bucket of a key, after the permits that were taken from it have been charged on the
+    /// server.
     pub(crate) fn settled(&self, key: &Key) {
         self.local.memory.fill(self.buckets, key);
     }
 
-    /// The state of a key without a local bucket: this instance has its share of what remains by the last
-    /// known state.
+    /// Returns the state of a key without a local bucket: this instance has its share of what remains by the
+    /// last known state.
     fn initial(&self, divided: &Limits, key: &Key, share: &Share, now: u64) -> Option<KeyState> {
         let hash = key.stable_hash();
         let part = |permits| share.part(hash, permits);
@@ -200,12 +207,12 @@ impl LocalPolicy {
 }
 
 impl Known {
-    /// What this instance may use.
+    /// Returns the share of this instance.
     fn share(&self) -> Share {
         self.undivided().among(self.total)
     }
 
-    /// Without the instances that the server does not know.
+    /// Returns the share without the instances that the server does not know.
     fn undivided(&self) -> Share {
         self.share.clone().unwrap_or_else(|| {
             let instances = if self.total > 0 { self.total as u64 } else { self.assumed };
@@ -215,7 +222,7 @@ impl Known {
     }
 }
 
-/// An identity that no other instance has.
+/// Returns an identity that no other instance has.
 pub(crate) fn random_id() -> InstanceId {
     // Unlike the hasher of the cache, it is seeded by the operating system. The result is below 2^53,
     // as all numbers in Lua are.

@@ -16,12 +16,12 @@ use tokio::sync::watch;
 use super::{RevisionStates, StateCache};
 use crate::{ConfigError, Policy};
 
-/// Shared by the clones of a store.
+/// The policies and the cached states that the clones of a store share.
 #[derive(Default)]
 pub struct Registry {
     policies: Mutex<Policies>,
     states: Arc<StateCache>,
-    /// How many tasks give places in queues back.
+    /// The number of tasks that give places in queues back.
     leaving: watch::Sender<usize>,
 }
 
@@ -40,26 +40,27 @@ pub(crate) struct RevisionId {
 
 #[derive(Default)]
 struct Policies {
-    entries: HashMap<Id, Entry>,
-    /// Counts revisions.
+    entries: HashMap<PolicyId, RegisteredPolicy>,
+    /// The number of revisions so far.
     revisions: u64,
 }
 
 /// The part of the store (in Redis the prefix of its keys), and the name of a policy.
-type Id = (String, String);
+type PolicyId = (String, String);
 
-struct Entry {
+/// A policy with the limiters that enforce it.
+struct RegisteredPolicy {
     policy: Policy,
     states: Arc<RevisionStates>,
     subscribers: Vec<Weak<dyn Subscriber>>,
 }
 
-/// Enforces a policy, and follows its changes.
+/// A limiter as the registry sees it: it enforces a policy, and follows its changes.
 pub(crate) trait Subscriber: Send + Sync {
     /// `policy` is valid and has the same name as before.
     fn policy_changed(&self, policy: &Policy, states: Arc<RevisionStates>);
 
-    /// Writes what it has counted, and not reported yet, to the log.
+    /// Writes everything that was counted, and not reported yet, to logs and metrics.
     fn report(&self);
 }
 
@@ -89,7 +90,8 @@ impl Registry {
         match existing {
             Some(entry) => entry.subscribers.push(weak),
             None => {
-                let entry = Entry { policy: policy.clone(), states, subscribers: vec![weak] };
+                let entry =
+                    RegisteredPolicy { policy: policy.clone(), states, subscribers: vec![weak] };
                 policies.entries.insert(id, entry);
             }
         }
@@ -139,12 +141,12 @@ impl Registry {
         let _ = self.leaving.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// For numbers that only some checks of a policy have.
+    /// Starts a revision for numbers that only some checks of a policy have.
     pub(crate) fn other_revision(&self, part: &str, policy: &Policy) -> Arc<RevisionStates> {
         self.next_revision(&mut self.policies(), &id(part, policy))
     }
 
-    fn next_revision(&self, policies: &mut Policies, id: &Id) -> Arc<RevisionStates> {
+    fn next_revision(&self, policies: &mut Policies, id: &PolicyId) -> Arc<RevisionStates> {
         policies.revisions += 1;
         let policy = BuildHasherDefault::<DefaultHasher>::default().hash_one(id);
         let id = RevisionId { policy, number: policies.revisions };
@@ -163,7 +165,7 @@ impl Drop for Leaving {
     }
 }
 
-impl Entry {
+impl RegisteredPolicy {
     fn is_alive(&mut self) -> bool {
         self.subscribers.retain(|subscriber| subscriber.strong_count() > 0);
         !self.subscribers.is_empty()
@@ -176,6 +178,6 @@ impl fmt::Debug for Registry {
     }
 }
 
-fn id(part: &str, policy: &Policy) -> Id {
+fn id(part: &str, policy: &Policy) -> PolicyId {
     (part.to_owned(), policy.name().to_owned())
 }

@@ -337,7 +337,8 @@ mod tests {
             quotas in prop::collection::vec(quota(), 1..=3),
             taken in prop::collection::vec((0..=5_000_000u64, 1..=10u64), 1..20),
             (sent, to_server, to_process) in (0..u64::MAX / 4, 0..50_000_000u64, 0..50_000_000u64),
-            passed in prop_oneof![0..=2_000_000_000u64, 0..=4_000_000_000_000u64],
+            passed in 0..=4_000_000_000_000u64,
+            near_the_end in prop::option::weighted(0.8, -60_000_000..=60_000_000i64),
             clock in 1_000_000_000_000_000..2_000_000_000_000_000u64,
             cost in 1..=20u64,
         ) {
@@ -354,15 +355,22 @@ mod tests {
                     state = KeyState::after(&levels, Some(&state), &limits, decided);
                 }
             }
+            let server = |at: u64| limits.check(&mut limits.standing(Some(&state), at), &cost);
             let received = sent + to_server + to_process;
-            let now = received + passed;
+            let now = match near_the_end {
+                None => received + passed,
+                Some(after) => {
+                    let wait = server(decided).numbers.retry_after.min(u64::MAX >> 12) * 1_000;
+                    (sent + to_server + wait).saturating_add_signed(after).max(received)
+                }
+            };
             let mut sent_at = StateCache::default().sent_now();
             sent_at.time = sent;
             let cached = CachedState { state: state.clone(), decided, sent_at, received };
             let denial = cached.denial(&cost, &limits, now, u64::MAX);
             let server = |since: u64| limits.check(&mut KeyState::standing(Some(&state), &limits, since), &cost);
 
-            // Whether the clock of the server ticked just before it decided, or just after, is unknown.
+            // The clock of the server may have ticked just before it decided, or just after.
             let since_decided = now - sent - to_server;
             for at in [since_decided / 1_000, since_decided.div_ceil(1_000)] {
                 let real = server(decided + at);

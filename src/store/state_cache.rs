@@ -45,7 +45,7 @@ const RESET_SHARDS: usize = 1_024;
 /// not evict one that keeps retrying.
 pub(crate) struct StateCache {
     /// The entries. Not set until a store needs them: one in memory does not.
-    entries: OnceLock<Cache<Id, CachedState, UnitWeighter, RandomState>>,
+    entries: OnceLock<Cache<EntryId, CachedState, UnitWeighter, RandomState>>,
     /// The most entries there may be.
     max_keys: Mutex<usize>,
     hasher: RandomState,
@@ -80,14 +80,14 @@ pub(crate) struct SentAt {
 ///
 /// It also has what tells a denial from other states: then a look-up of a denial copies no other state,
 /// which most keys have.
-struct Id {
+struct EntryId {
     revision: RevisionId,
     is_denial: bool,
     key: Key,
 }
 
 /// A look-up of the entry of a key.
-struct Query<'a> {
+struct EntryQuery<'a> {
     revision: RevisionId,
     key: &'a Key,
     /// True if only a denial under this revision is wanted.
@@ -132,13 +132,13 @@ impl StateCache {
 
     /// Returns the last known state of a key, under any revision of the policy.
     pub(crate) fn get(&self, revision: RevisionId, key: &Key) -> Option<CachedState> {
-        self.entries.get()?.get(&Query { revision, key, denials_only: false })
+        self.entries.get()?.get(&EntryQuery { revision, key, denials_only: false })
     }
 
     /// Returns the last known state of a key if it is a denial under this revision, and the key has not
     /// been reset since its call was sent.
     pub(crate) fn denial(&self, revision: RevisionId, key: &Key) -> Option<CachedState> {
-        let denial = self.entries.get()?.get(&Query { revision, key, denials_only: true })?;
+        let denial = self.entries.get()?.get(&EntryQuery { revision, key, denials_only: true })?;
         let before = denial.sent_at.resets;
         // The hash of the key is not needed while there are no resets.
         let is_reset = self.resets.load(Ordering::Acquire) > before
@@ -156,10 +156,10 @@ impl StateCache {
         is_denial: bool,
     ) {
         let Some(entries) = self.entries.get() else { return };
-        let query = Query { revision, key, denials_only: false };
+        let query = EntryQuery { revision, key, denials_only: false };
         let is_late = |known: CachedState| known.sent_at.time > state.sent_at.time;
         if !(is_denial && entries.peek(&query).is_some_and(is_late)) {
-            entries.insert(Id { revision, is_denial, key: key.clone() }, state);
+            entries.insert(EntryId { revision, is_denial, key: key.clone() }, state);
         }
     }
 
@@ -167,7 +167,7 @@ impl StateCache {
     pub(crate) fn remove(&self, revision: RevisionId, key: &Key, sent_at: SentAt) {
         if let Some(entries) = self.entries.get() {
             let is_earlier = |state: &CachedState| state.sent_at.time <= sent_at.time;
-            entries.remove_if(&Query { revision, key, denials_only: false }, is_earlier);
+            entries.remove_if(&EntryQuery { revision, key, denials_only: false }, is_earlier);
         }
     }
 
@@ -182,7 +182,7 @@ impl StateCache {
     fn last_reset(&self, revision: RevisionId, key: &Key) -> &AtomicU64 {
         let shards =
             self.last_resets.get_or_init(|| (0..RESET_SHARDS).map(|_| AtomicU64::new(0)).collect());
-        let hash = self.hasher.hash_one(Query { revision, key, denials_only: true });
+        let hash = self.hasher.hash_one(EntryQuery { revision, key, denials_only: true });
         &shards[hash as usize % RESET_SHARDS]
     }
 }
@@ -201,7 +201,7 @@ impl Default for StateCache {
 }
 
 impl CachedState {
-    /// Returns what the clock of the server may show at a time of this process, in microseconds.
+    /// Returns the times that the clock of the server may show at a time of this process, in microseconds.
     ///
     /// The server may have decided as early as the call was sent, or as late as the reply was received.
     pub(crate) fn server_times(&self, now: u64) -> RangeInclusive<u64> {
@@ -211,28 +211,28 @@ impl CachedState {
     }
 }
 
-impl PartialEq for Id {
+impl PartialEq for EntryId {
     fn eq(&self, other: &Self) -> bool {
         self.revision.policy == other.revision.policy && self.key == other.key
     }
 }
 
-impl Eq for Id {}
+impl Eq for EntryId {}
 
-impl Hash for Id {
+impl Hash for EntryId {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.revision.policy, &self.key).hash(state);
     }
 }
 
-impl Hash for Query<'_> {
+impl Hash for EntryQuery<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.revision.policy, self.key).hash(state);
     }
 }
 
-impl Equivalent<Id> for Query<'_> {
-    fn equivalent(&self, id: &Id) -> bool {
+impl Equivalent<EntryId> for EntryQuery<'_> {
+    fn equivalent(&self, id: &EntryId) -> bool {
         let is_wanted = match self.denials_only {
             true => id.is_denial && self.revision == id.revision,
             false => self.revision.policy == id.revision.policy,

@@ -1,4 +1,4 @@
-//! The values that the Redis store computes once for a policy.
+//! The data that the Redis store computes once for a policy.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ptr;
@@ -14,6 +14,7 @@ use crate::metrics::PolicyMetrics;
 use crate::store::local::{Local, LocalPolicy};
 use crate::store::{PolicySpec, RevisionStates};
 
+/// A policy as the Redis store needs it for each check.
 #[derive(Debug)]
 pub(crate) struct RedisPolicy {
     pub(crate) limits: Limits,
@@ -26,7 +27,7 @@ pub(crate) struct RedisPolicy {
     hash: u64,
     pub(crate) states: Arc<RevisionStates>,
     pub(crate) metrics: PolicyMetrics,
-    /// Not of probes.
+    /// The policy while the server fails. Probes have none.
     pub(crate) local: Option<LocalPolicy>,
 }
 
@@ -50,7 +51,7 @@ impl RedisPolicy {
         })
     }
 
-    /// The policy of probes that imitate its checks. It allows all of them, and its buckets live for
+    /// Returns the policy of probes that imitate its checks. It allows all of them, and its buckets live for
     /// about a second.
     pub(crate) fn probe(&self) -> Self {
         let limits = Limits::of_bucket(TokenBucket::of_probes());
@@ -68,7 +69,7 @@ impl RedisPolicy {
         }
     }
 
-    /// Whether checks under both policies have the same bucket and the same numbers.
+    /// Returns true if checks under both policies have the same bucket and the same numbers.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         ptr::eq(self, other)
             || self.hash == other.hash
@@ -97,7 +98,7 @@ impl RedisPolicy {
         Self::new(&spec, "tests", &local).unwrap().into()
     }
 
-    /// Of another limiter, which shares the buckets.
+    /// Returns the policy of another limiter, which shares the buckets.
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Arc<Self> {
         let Self { limits, states, metrics, .. } = self;
         let (limits, states, metrics) = (limits.clone(), states.clone(), metrics.clone());

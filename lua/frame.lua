@@ -48,7 +48,8 @@
 -- All numbers are integers below 2^53, where Lua's numbers are exact. They are formatted with %d,
 -- because tostring and `..` keep only 14 digits. Some servers have Lua 5.4, which distinguishes integers
 -- from floats: integers overflow, floats print as 3.0, and %d refuses fractions. So what is read from a
--- text becomes a float (1e6, + 0.0), and nothing is rounded by a format.
+-- text becomes a float (1e6, + 0.0), and nothing is rounded by a format. tests/it/lua_versions.rs runs each script
+-- under Lua 5.1 to 5.4.
 
 local tonumber, pcall, format, sub, time = tonumber
 do

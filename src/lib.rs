@@ -31,6 +31,15 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+// This file re-exports, and has no logic. The crate docs are the README.
+//
+// The value types: `quota` (with `quota_text` and `quota_serde`), `policy`, `policy_set`, `costs`, `key` (any
+// bytes, long ones as a digest), `verdict` and `decision`, `error`, and `calendar` (units of time zones).
+//
+// `any_store` is the store that a URL chooses, and `block_list` the keys that an operator has blocked, as an
+// application sees them. `denied_keys` counts the keys that are denied most. Helpers that all may use: `timer`,
+// `random`, `cooperation`, `trace` (spans and events of checks), `address` and `canonical` (IP addresses).
+
 mod address;
 mod algorithm;
 mod any_store;

@@ -25,7 +25,8 @@
 //! batches filled up, and the same windows were many times the work: in the worst simulated runs a server at
 //! twice its capacity decided three quarters of what it could. A window of less than two of the largest
 //! batches makes batches smaller, not fewer, so that one is on the network while the server works on the
-//! other. → `queue/sim`, `make bench-delay`
+//! other. A batch that is about to be sent counts as full, because the checks that would be late are left out
+//! only then. → `queue/sim`, `make bench-delay`
 
 use std::time::{Duration, Instant};
 

@@ -32,10 +32,10 @@ use crate::{ConfigError, Error};
 /// credentials, which may have to fetch them.
 const PROVIDER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where connections come from.
+/// The source of the connections to a server.
 pub(crate) struct Connector {
     source: Source,
-    /// For logs and errors.
+    /// The name of the server in logs and errors.
     server: Arc<str>,
 }
 
@@ -50,7 +50,7 @@ enum Source {
     SentinelPool(deadpool_redis::sentinel::Pool),
 }
 
-/// Whether a connection that works may lead to the wrong server after a while.
+/// The origin of a connection, which tells if it may lead to the wrong server after a while.
 pub(super) enum Origin {
     Fixed,
     /// The primary that a sentinel reported.
@@ -89,7 +89,7 @@ impl Connector {
         Ok(Self { source: Source::Sentinels(sentinels.into()), server })
     }
 
-    /// The same source under the name of one server.
+    /// Returns the same source under the name of one server.
     pub(crate) fn named(&self, server: &str) -> Self {
         Self { source: self.source.clone(), server: server.into() }
     }
@@ -98,8 +98,8 @@ impl Connector {
         &self.server
     }
 
-    /// What two connectors to the same servers have in common. Pools do not reveal theirs, so the same pool is
-    /// recognized by its manager.
+    /// Returns a text that two connectors to the same servers have in common. Pools do not reveal theirs,
+    /// so the same pool is recognized by its manager.
     pub(crate) fn identity(&self) -> String {
         match &self.source {
             Source::Server(endpoint) => endpoint.identity(),

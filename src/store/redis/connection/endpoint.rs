@@ -46,7 +46,7 @@ impl Endpoint {
         self.info.addr()
     }
 
-    /// What two endpoints for the same keys have in common.
+    /// Returns a text that two endpoints for the same keys have in common.
     pub(super) fn identity(&self) -> String {
         format!("{}/{}", self.address(), self.info.redis_settings().db())
     }
@@ -65,12 +65,12 @@ impl Endpoint {
         self.credentials.is_some()
     }
 
-    /// The same user, password, database, TLS and options at the address of another server.
+    /// Returns the endpoint of another server with the same user, password, database, TLS and options.
     pub(crate) fn at(&self, node: &Node) -> Self {
         Self { info: node.like(&self.info), ..self.clone() }
     }
 
-    /// The same with the default database. Sentinels have no others.
+    /// Returns this endpoint with the default database. Sentinels have no others.
     #[cfg(feature = "sentinel")]
     pub(super) fn without_database(mut self) -> Self {
         let settings = self.info.redis_settings().clone().set_db(0);
@@ -99,7 +99,7 @@ impl Endpoint {
         connection.map_err(|error| self.connect_error(error))
     }
 
-    /// What a failed attempt to connect means.
+    /// Returns the error of a failed attempt to connect.
     fn connect_error(&self, error: RedisError) -> Error {
         let lacks_resp3 = self.protocol() != ProtocolVersion::RESP2 && refuses_hello(&error);
         let error = to_error(error);

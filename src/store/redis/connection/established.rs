@@ -42,7 +42,7 @@ pub(crate) struct Connection {
 #[derive(Debug, Default)]
 struct State {
     health: Health,
-    /// Why it was closed, if it was.
+    /// The reason for which it was closed, if it was.
     closed: Option<Error>,
     /// The scripts that the server knows.
     scripts: Vec<String>,
@@ -104,17 +104,17 @@ impl Connection {
         }
     }
 
-    /// Whether a good reply has ever arrived.
+    /// Returns true if a good reply has ever arrived.
     pub(super) fn is_proven(&self) -> bool {
         self.state().health.is_proven()
     }
 
-    /// Whether it worked long enough that losing it does not suggest a lasting fault.
+    /// Returns true if it worked long enough that losing it does not suggest a lasting fault.
     pub(super) fn was_stable(&self, now: Instant) -> bool {
         self.state().health.was_stable(now)
     }
 
-    /// Why it was closed, if it was.
+    /// Returns the reason for which it was closed, if it was.
     pub(super) fn closed(&self) -> Option<Error> {
         let closed = self.state().closed.clone();
         closed.or_else(|| self.disconnection.has_happened().then(disconnected))
@@ -302,8 +302,8 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Why a connection with these replies is useless: it is closed, out of step, or leads to a server
-/// that cannot decide checks.
+/// Returns the reason for which a connection with these replies is useless: it is closed, out of step, or
+/// leads to a server that cannot decide checks.
 fn fault(replies: Result<&[Value], &RedisError>) -> Option<Error> {
     match replies {
         Err(error) => {

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use super::backoff;
 use super::silence::Silence;
 
-/// How long a connection may be silent. Together with the time to connect it bounds the recovery to
-/// about a second.
+/// The longest silence of a connection that is kept. Together with the time to connect it bounds the recovery
+/// to about a second.
 const LONGEST_SILENCE: Duration = Duration::from_millis(500);
 
 /// After this silence the server is asked for a sign of life: a reply may have arrived that nobody reads.
@@ -37,13 +37,13 @@ pub(crate) const WAKE_INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     silence: Silence,
-    /// When this silence was last measured.
+    /// The time at which this silence was last measured.
     measured: Option<Instant>,
-    /// How much of this silence counts.
+    /// The part of this silence that counts.
     counted: Duration,
-    /// When the first good reply arrived.
+    /// The time at which the first good reply arrived.
     proven: Option<Instant>,
-    /// When the last reply arrived.
+    /// The time at which the last reply arrived.
     heard: Option<Instant>,
 }
 
@@ -69,33 +69,33 @@ impl Health {
         }
     }
 
-    /// Whether a good reply has arrived, ever.
+    /// Returns true if a good reply has ever arrived.
     pub(crate) fn is_proven(&self) -> bool {
         self.proven.is_some()
     }
 
-    /// Whether it worked for so long that its end is no sign of a lasting fault.
+    /// Returns true if it worked for so long that its end is no sign of a lasting fault.
     pub(crate) fn was_stable(&self, now: Instant) -> bool {
         self.proven.is_some_and(|proven| now.saturating_duration_since(proven) >= backoff::LONGEST)
     }
 
-    /// When the last reply arrived, if any has.
+    /// Returns the time at which the last reply arrived, if any has.
     pub(super) fn heard(&self) -> Option<Instant> {
         self.heard
     }
 
-    /// Whether it has been silent for so long that it should be asked. As of the last look.
+    /// Returns true if it has been silent for so long that it should be asked, as of the last measurement.
     pub(super) fn is_doubtful(&self) -> bool {
         self.counted >= DOUBT
     }
 
-    /// For how long a reply has been outstanding without any other, if one is.
+    /// Returns the time for which a reply has been outstanding without any other, if one is.
     pub(crate) fn silence(&self, now: Instant) -> Option<Duration> {
         self.silence.duration(now)
     }
 
-    /// Whether it has been silent for too long. Its runtime calls this once per
-    /// [`WAKE_INTERVAL`] while a reply is outstanding.
+    /// Returns true if it has been silent for too long. Its runtime calls this once per [`WAKE_INTERVAL`]
+    /// while a reply is outstanding.
     pub(crate) fn is_silent(&mut self, now: Instant) -> bool {
         let Some(silence) = self.silence.duration(now) else { return false };
         let since_last = self.measured.replace(now).map(|at| now.saturating_duration_since(at));

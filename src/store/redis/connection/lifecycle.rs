@@ -11,13 +11,13 @@ use crate::{Error, ErrorKind};
 
 /// An established connection.
 pub(crate) trait Established: Clone {
-    /// Whether a good reply has arrived, ever.
+    /// Returns true if a good reply has ever arrived.
     fn is_proven(&self) -> bool;
 
-    /// Whether it worked for so long that its end is no sign of a lasting fault.
+    /// Returns true if it worked for so long that its end is no sign of a lasting fault.
     fn was_stable(&self, now: Instant) -> bool;
 
-    /// Why it is of no use any more, if it is not.
+    /// Returns the reason for which it is of no use any more, if it is not.
     fn closed(&self) -> Option<Error>;
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Lifecycle<C> {
     /// Counts the attempts to connect.
     attempt: u64,
     backoff: Backoff,
-    /// Why there is no connection, for callers that do not wait for one.
+    /// The reason for which there is no connection, for callers that do not wait for one.
     failure: Option<Error>,
 }
 
@@ -41,12 +41,12 @@ enum Phase<C> {
     Up(C),
 }
 
-/// What a caller does who needs a connection.
+/// The next step of a caller who needs a connection.
 #[derive(Debug)]
 pub(crate) enum Step<C> {
     Use(C),
     Fail(Error),
-    /// Until the attempt under way has a result.
+    /// The caller waits until the attempt in flight has a result.
     Wait,
     /// Begins an attempt, and then waits for its result.
     Connect(u64),
@@ -73,9 +73,9 @@ impl<C: Established> Lifecycle<C> {
         (connection.is_proven() && connection.closed().is_none()).then_some(connection)
     }
 
-    /// What a caller does: it uses the connection, or waits for an attempt. It fails only between two
-    /// attempts, so no failure outlives the backoff after it. `has_tried` is true for the caller that has begun
-    /// the attempt. `jitter` is a random number from 0 to 1.
+    /// Returns the next step of a caller: it uses the connection, or waits for an attempt. It fails only
+    /// between two attempts, so no failure outlives the backoff after it. `has_tried` is true for the
+    /// caller that has begun the attempt. `jitter` is a random number from 0 to 1.
     pub(crate) fn step(&mut self, now: Instant, has_tried: bool, jitter: f64) -> Step<C> {
         if let Phase::Up(connection) = &self.phase {
             let Some(error) = connection.closed() else { return Step::Use(connection.clone()) };

@@ -52,7 +52,8 @@ impl Node {
         }
     }
 
-    /// The same user, password, database, TLS and options at this address.
+    /// Returns the settings of a connection to this address, with the same user, password, database, TLS
+    /// and options.
     pub(super) fn like(&self, other: &ConnectionInfo) -> ConnectionInfo {
         let (host, port) = (self.host.to_string(), self.port);
         let address = match other.addr() {

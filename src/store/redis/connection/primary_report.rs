@@ -26,7 +26,7 @@ impl Report {
         Some(Self { primary: Node::named(&host, port)?, epoch })
     }
 
-    /// Whether the sentinels now report another primary than this report, which one of them made.
+    /// Returns true if the sentinels now report another primary than this report, which one of them made.
     pub(super) fn is_outdated(&self, reports: &[Option<Self>]) -> bool {
         let known = || reports.iter().flatten();
         newest(known()).is_some_and(|newest| {

@@ -32,10 +32,10 @@ use super::server::RedisServer;
 use crate::store::redis::server_error::to_error;
 use crate::{ConfigError, Error, ErrorKind, timer};
 
-/// How long a sentinel may take to reply.
+/// The longest time that a sentinel may take to reply.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long the first report waits for those of a majority.
+/// The longest time for which the first report waits for those of a majority.
 const MAJORITY_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The pause between two questions to a sentinel, if it publishes nothing meanwhile.
@@ -46,7 +46,7 @@ const SWITCH_CHANNEL: &str = "+switch-master";
 pub(super) struct Sentinels {
     sentinels: Vec<Endpoint>,
     service: String,
-    /// How to connect to the primary, except for its address.
+    /// The endpoint of the primary, except for its address.
     primary: Endpoint,
     /// The latest report of each sentinel that is watched.
     reports: watch::Sender<Vec<Option<Report>>>,
@@ -73,7 +73,7 @@ impl Sentinels {
         Ok(Self { sentinels, service, primary, reports, watching, logged })
     }
 
-    /// What two stores on the same service have in common.
+    /// Returns a text that two stores on the same service have in common.
     pub(super) fn identity(&self) -> String {
         let mut sentinels: Vec<_> = self.sentinels.iter().map(Endpoint::identity).collect();
         sentinels.sort_unstable();
@@ -85,7 +85,7 @@ impl Sentinels {
         &self.service
     }
 
-    /// How to connect to the primary, except for its address.
+    /// Returns the endpoint of the primary, except for its address.
     pub(super) fn primary(&self) -> &Endpoint {
         &self.primary
     }

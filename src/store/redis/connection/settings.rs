@@ -51,19 +51,20 @@ impl ConnectionSettings {
         Self { one_key_per_call: true, ..self }
     }
 
-    /// When a connection that has been idle since then is pinged. `None` means never.
+    /// Returns the time at which a connection that has been idle since then is pinged. `None` means never.
     pub(super) fn ping_at(&self, idle_since: Instant) -> Option<Instant> {
         idle_since.checked_add(self.keepalive)
     }
 
-    /// When a connection that is made now has to be replaced. `None` means never. `jitter` is a random
-    /// number from 0 to 1, so that the processes of a fleet do not all connect at the same times.
+    /// Returns the time at which a connection that is made now has to be replaced. `None` means never.
+    /// `jitter` is a random number from 0 to 1, so that the processes of a fleet do not all connect at
+    /// the same times.
     pub(super) fn replace_at(&self, now: Instant, jitter: f64) -> Option<Instant> {
         let earlier = (self.max_age / 4).mul_f64(jitter.clamp(0.0, 1.0));
         now.checked_add(self.max_age.saturating_sub(earlier))
     }
 
-    /// When to try again after an attempt to replace it has failed.
+    /// Returns the time at which to try again after an attempt to replace a connection has failed.
     pub(super) fn replace_again_at(&self, now: Instant) -> Instant {
         now + (self.max_age / 4).min(LONGEST_PAUSE)
     }

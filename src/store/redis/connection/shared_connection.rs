@@ -37,11 +37,11 @@ use crate::store::redis::no_reply::no_runtime;
 use crate::store::redis::runtime_end::{self, EndWatch};
 use crate::{Error, ErrorKind, random, timer};
 
-/// Those to a connection that has been replaced, if no call is in flight on it: of its task and of what
-/// ends with that.
+/// The references to a connection that has been replaced, if no call is in flight on it: of its task and of
+/// what ends with that.
 const REFERENCES: usize = 2;
 
-/// How often a connection that has been replaced is asked for its calls.
+/// The pause between two looks at the calls of a connection that has been replaced.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(super) struct SharedConnection {
 #[derive(Debug)]
 pub(crate) struct ConnectionSet {
     connector: Arc<Connector>,
-    /// Those of each connection. The number of connections is that of each runtime.
+    /// The settings of each connection. The number of connections is that of each runtime.
     settings: ConnectionSettings,
     runtimes: Arc<Mutex<Runtimes>>,
     one_key_per_call: AtomicBool,
@@ -140,7 +140,7 @@ impl ConnectionSet {
         self.of(&runtime).acquire().await
     }
 
-    /// Whether this runtime has a connection that is established.
+    /// Returns true if this runtime has a connection that is established.
     pub(crate) fn any_connected(&self) -> bool {
         let Ok(runtime) = Handle::try_current() else { return false };
         let connections = lock(&self.runtimes).get(&runtime.id()).cloned();
@@ -337,7 +337,7 @@ async fn hold(attempt: Attempt, connection: Arc<Connection>, origin: Origin) {
     }
 }
 
-/// Not an `async fn`, because a connection's task starts that of the next one.
+/// Spawns [`hold`]. This is not an `async fn`, because a connection's task starts that of the next one.
 fn spawn_hold(attempt: Attempt, connection: Arc<Connection>, origin: Origin) {
     tokio::spawn(hold(attempt, connection, origin));
 }
@@ -352,7 +352,7 @@ struct Attempt {
     metrics: Arc<ServerMetrics>,
 }
 
-/// What happens when the task of an attempt ends, also if it is cut short.
+/// The consequence when the task of an attempt ends, also if it is cut short.
 enum End {
     Failed(Error),
     Closed(Arc<Connection>),

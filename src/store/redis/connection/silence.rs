@@ -29,7 +29,7 @@ impl Silence {
         }
     }
 
-    /// How many replies are outstanding.
+    /// Returns the number of replies that are outstanding.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
     }

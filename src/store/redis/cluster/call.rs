@@ -16,7 +16,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// The same call with the source of the script.
+    /// Returns this call with the source of the script.
     pub(crate) fn with_source(&self) -> Self {
         let mut command = redis::cmd("EVAL");
         command.arg(&self.script.source);

@@ -46,7 +46,7 @@ pub(crate) struct Cluster {
     seeds: Vec<(Node, Arc<ConnectionSet>)>,
     settings: ConnectionSettings,
     state: Mutex<State>,
-    /// What checks read, without a lock.
+    /// The routes that checks read, without a lock.
     routes: ArcSwap<Routes>,
     refresh: Arc<SoleTask>,
     /// The user may not call `CLUSTER NODES`.
@@ -81,7 +81,7 @@ impl Cluster {
         Ok(Self::with_seeds(first, others, ConnectionSettings::default()))
     }
 
-    /// The same cluster with other settings, new connections and an empty slot map.
+    /// Returns the same cluster with other settings, new connections and an empty slot map.
     pub(super) fn with_settings(&self, settings: ConnectionSettings) -> Self {
         Self::with_seeds(self.first.clone(), self.others.clone(), settings)
     }
@@ -186,7 +186,7 @@ impl Cluster {
         self.routes.load().after(answered).clone()
     }
 
-    /// Where a call goes whose slot is moving to another node.
+    /// Returns the connections for a call whose slot is moving to another node.
     pub(super) fn asked(
         &self,
         address: &str,
@@ -216,7 +216,8 @@ impl Cluster {
         nodes.entry(node.clone()).or_insert_with(new).clone()
     }
 
-    /// The same, unless too many nodes are known from redirections alone.
+    /// Returns the connections to a node that a redirection has named, unless too many are known from
+    /// redirections alone.
     fn redirected_to(
         &self,
         nodes: &mut HashMap<Node, Arc<ConnectionSet>>,

@@ -10,7 +10,7 @@ use crate::store::redis::script::SLOTS;
 
 #[derive(Clone)]
 pub(super) struct Routes {
-    /// For each slot, an index into `nodes`, or one that is too large if the owner is unknown.
+    /// The index into `nodes` of each slot's owner, or one that is too large if the owner is unknown.
     owners: Vec<u16>,
     nodes: Vec<Arc<ConnectionSet>>,
     first: Arc<ConnectionSet>,
@@ -36,7 +36,7 @@ impl Routes {
         connected.or(self.others.first()).unwrap_or(&self.first)
     }
 
-    /// The same for a call that this node could not redirect.
+    /// Returns the connections to another node, for a call that this one could not redirect.
     pub(super) fn after(&self, answered: &ConnectionSet) -> &Arc<ConnectionSet> {
         let position = self.others.iter().position(|node| ptr::eq(node.as_ref(), answered));
         let next = position.map_or(0, |position| position + 1);

@@ -28,23 +28,23 @@ use super::view::{Endpoint, View};
 use crate::store::redis::connection::Node;
 use crate::store::redis::script::SLOTS;
 
-/// How many nodes are asked in a round. One would be believed whatever it says.
+/// The number of nodes that are asked in a round. One would be believed whatever it says.
 const ASKED_PER_ROUND: usize = 3;
 
-/// How long a node that is cut off from the others is not asked.
+/// The time for which a node that is cut off from the others is not asked.
 const ISOLATED_FOR: Duration = Duration::from_secs(10);
 
-/// How long a node that did not reply, or could not, is not asked.
+/// The time for which a node that did not reply, or could not, is not asked.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
-/// How long a node that a redirection named exists, even if it serves no slots.
+/// The time for which a node that a redirection named exists, even if it serves no slots.
 const REDIRECTED_FOR: Duration = Duration::from_secs(60);
 
 pub(super) struct SlotMap {
     slots: Vec<Slot>,
     seeds: Vec<Node>,
-    /// Until when these nodes are not asked while there are others: those that are cut off from
-    /// most primaries, and those that failed.
+    /// The nodes that are not asked until a time while there are others: those that are cut off from most
+    /// primaries, and those that failed.
     isolated: HashMap<Node, Instant>,
     failed: HashMap<Node, Instant>,
     redirected: HashMap<Node, Instant>,
@@ -66,7 +66,7 @@ struct Slot {
     moved_in: u64,
 }
 
-/// What makes one claim newer than another.
+/// The rank of a claim, which makes it newer than another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     has_majority: bool,

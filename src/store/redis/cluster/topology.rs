@@ -26,8 +26,7 @@ use crate::store::redis::script::Script;
 use crate::store::redis::server_error::{ServerError, to_error};
 use crate::{Error, ErrorKind, timer};
 
-/// How many nodes a call visits at most. A migrating slot takes two. More come from nodes that
-/// disagree.
+/// The most nodes that a call visits. A migrating slot takes two. More come from nodes that disagree.
 const MAX_REDIRECTIONS: usize = 8;
 
 #[derive(Clone)]
@@ -45,7 +44,7 @@ pub(crate) enum Destination {
     Node(usize),
 }
 
-/// Why a call has no reply.
+/// The reason for which a call has no reply.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The server does not know the script, so the call did not run.
@@ -60,7 +59,7 @@ pub(crate) enum Failure {
     Lost(Error),
 }
 
-/// Where a call goes next.
+/// The server to which a call goes next.
 struct Target {
     connections: Arc<ConnectionSet>,
     /// The node is importing the slot, so the call has to follow an ASKING.
@@ -83,7 +82,7 @@ impl Topology {
         Self::Server { connections, connector }
     }
 
-    /// The same servers with other settings, and new connections.
+    /// Returns the same servers with other settings, and new connections.
     pub(crate) fn with_settings(&self, settings: ConnectionSettings) -> Self {
         match self {
             Self::Server { connector, .. } => Self::Server {
@@ -107,7 +106,7 @@ impl Topology {
         }
     }
 
-    /// What two stores on the same servers have in common.
+    /// Returns a text that two stores on the same servers have in common.
     pub(crate) fn identity(&self) -> String {
         match self {
             Self::Server { connector, .. } => connector.identity(),
@@ -120,17 +119,17 @@ impl Topology {
         self.is_cluster() || server.has_one_key_per_call()
     }
 
-    /// Whether a call can touch one slot only.
+    /// Returns true if a call can touch one slot only.
     pub(crate) fn is_cluster(&self) -> bool {
         !matches!(self, Self::Server { .. })
     }
 
-    /// Where the checks of a slot go.
+    /// Returns the destination of the checks of a slot.
     pub(crate) fn destination(&self, slot: u16) -> Destination {
         self.route(slot, |connections| self.destination_of(connections))
     }
 
-    /// The same, if these connections lead there.
+    /// Returns the destination to which these connections lead.
     pub(crate) fn destination_of(&self, connections: &Arc<ConnectionSet>) -> Destination {
         match self {
             Self::Server { .. } => Destination::Server,

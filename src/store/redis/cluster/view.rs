@@ -19,7 +19,7 @@ const MAX_ID: usize = 64;
 pub(super) struct View {
     /// The node that said this.
     pub(super) from: Node,
-    /// Whether it reaches most primaries. A node that is cut off does not learn what they decide.
+    /// True if it reaches most primaries. A node that is cut off does not learn what they decide.
     pub(super) has_majority: bool,
     pub(super) claims: Vec<Claim>,
 }
@@ -59,7 +59,7 @@ impl View {
         })
     }
 
-    /// How many slots are claimed, by any node.
+    /// Returns the number of slots that are claimed, by any node.
     pub(super) fn claimed(&self) -> usize {
         self.claims
             .iter()

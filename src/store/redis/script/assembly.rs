@@ -17,7 +17,7 @@ const OTHER: &str = include_str!("../../../../lua/other.lua");
 /// The number of arguments per policy.
 const PARAMS: usize = 2;
 
-/// What a script needs to know about a policy, as arguments.
+/// The numbers and identities of a policy, as arguments of a script.
 pub(super) type Params = [Vec<u8>; PARAMS];
 
 /// `files` have sections besides those of all scripts.

@@ -15,15 +15,15 @@ use crate::algorithm::{
 pub(super) struct Fragment {
     /// Identifies the algorithm in a value.
     pub(super) tag: u8,
-    /// How many of the numbers a value keeps, so that another revision can read its cells.
+    /// The number of the numbers that a value keeps, so that another revision can read its cells.
     pub(super) stored: usize,
     /// A section is that of the first file that has it.
     pub(super) files: &'static [&'static str],
 }
 
-/// Of a token bucket, also if it is the only quota of a key in the short form.
+/// The tag of a token bucket, also if it is the only quota of a key in the short form.
 pub(super) const BUCKET_TAG: u8 = 1;
-/// Of the time at which a bucket of the same identity was empty, or will be: see `lua/doubt.lua`.
+/// The tag of the time at which a bucket of the same identity was empty, or will be: see `lua/doubt.lua`.
 pub(super) const EMPTY_TAG: u8 = 6;
 
 macro_rules! fragment {
@@ -208,7 +208,7 @@ fn segments_state(numbers: &[f64], cells: &[u8]) -> Option<SegmentsState> {
     })
 }
 
-/// What the cells of an entry of [`EMPTY_TAG`] say. `None` if no script has written it.
+/// Reads the cells of an entry of [`EMPTY_TAG`]. Returns `None` if no script has written it.
 pub(super) fn empty_at(cells: &[u8], now: u64) -> Option<FullAt> {
     let &[_, micros, ticks] = &*doubles(cells)? else { return None };
     let at = FullAt { micros: integer(micros)?, ticks: integer(ticks)? };

@@ -13,7 +13,7 @@ const START: usize = 3;
 /// The identity and the tag of an entry, and the sizes of its numbers and its cells.
 const HEAD: usize = 8;
 
-/// What a value keeps of a quota.
+/// The entry of a quota in a value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PackedEntry<'a> {
     pub(super) quota: QuotaId,

@@ -27,7 +27,7 @@ pub(crate) struct RedisPolicy {
     hash: u64,
     pub(crate) states: Arc<RevisionStates>,
     pub(crate) metrics: PolicyMetrics,
-    /// The policy while the server fails. Probes have none.
+    /// The policy as the local store decides by it. Probes have none.
     pub(crate) local: Option<LocalPolicy>,
 }
 

@@ -25,11 +25,11 @@ use crate::algorithm::{Limits, MAX_TICKS, Standing};
 use crate::store::redis::server_error;
 use crate::{Error, ErrorKind};
 
-/// What the checks of a key found.
+/// The value or the level that the checks of a key found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// When the checks were decided, in microseconds of the server's clock; or 0 if only the level is
-    /// known, which is then the same at any time.
+    /// The time at which the checks were decided, in microseconds of the server's clock; or 0 if only the
+    /// level is known, which is then the same at any time.
     pub(crate) now: u64,
     pub(crate) stored: Stored,
 }
@@ -58,7 +58,7 @@ impl Found {
     }
 }
 
-/// For each key what its checks found, or its error. A call of a cluster has a single key.
+/// The findings of the checks of each key, or its error. A call of a cluster has a single key.
 pub(super) type Results = SmallVec<[Result<Found, Error>; 1]>;
 
 /// Parses the reply to a call with this many keys. It is not trusted.
@@ -100,7 +100,7 @@ pub(crate) fn parse(reply: Value, keys: usize) -> Result<Results, Error> {
     }
 }
 
-/// What one key held.
+/// Reads what one key held.
 fn found(value: &[u8], now: u64) -> Result<Found, Error> {
     if let Some(error) = server_error::of_key(value) {
         return Err(server_error::to_key_error(error));

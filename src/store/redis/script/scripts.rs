@@ -17,9 +17,9 @@ const PACKED: &str = include_str!("../../../../lua/packed.lua");
 /// The scripts for all policies with the same algorithms.
 #[derive(Debug)]
 pub(crate) struct Scripts {
-    /// For keys of one policy.
+    /// The script for keys of one policy.
     pub(crate) one: Script,
-    /// For keys of several, which takes the server longer.
+    /// The script for keys of several policies, which takes the server longer.
     pub(crate) many: Script,
 }
 

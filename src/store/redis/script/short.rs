@@ -4,8 +4,8 @@ use super::assembly::Params;
 use super::digits::number;
 use crate::algorithm::{BucketState, FullAt, Limit, Limits, MAX_TICKS, Rate};
 
-/// How much later than the bucket is full the time in a value is, in microseconds. A key that
-/// expires at that time, which Redis rounds down to milliseconds, does not expire too early.
+/// The microseconds by which the time in a value is later than the one at which the bucket is full. A key
+/// that expires at that time, which Redis rounds down to milliseconds, does not expire too early.
 const MARGIN: u64 = 1_000;
 
 /// The rate as the script writes it in three digits, if it fits: the first two digits of the

@@ -12,15 +12,15 @@ use super::short;
 use crate::algorithm::{FullAt, Limits, QuotaEntry, QuotaId, QuotaState, Standing};
 use crate::store::unnamed::{self, UNNAMED};
 
-/// A decoded value.
+/// The content of a value.
 #[derive(Debug, Default, PartialEq)]
 struct Decoded {
     entries: SmallVec<[QuotaEntry; 1]>,
-    /// The times at which the buckets of these identities were empty, or will be, if the value has them: see
-    /// `lua/doubt.lua`. `None` for a time that no script has written.
+    /// The times at which the buckets of these identities were empty, or will be, if the value says so in
+    /// a valid form: see `lua/doubt.lua`.
     empty_at: SmallVec<[(QuotaId, Option<FullAt>); 1]>,
-    /// True if the value was written later than now: the clock has stepped back. The entries are as if it
-    /// had been written now.
+    /// True if it was written later than now: the clock has stepped back. The state is as if it had been
+    /// written now.
     is_from_the_future: bool,
 }
 
@@ -88,7 +88,7 @@ fn decode_packed(value: &[u8], limits: &Limits, now: u64) -> Option<Decoded> {
     Some(decoded)
 }
 
-/// True if a quota of the policy reads an entry.
+/// Returns true if a quota of the policy reads an entry.
 fn is_read(limits: &Limits, quota: QuotaId, tag: u8) -> bool {
     let is_unnamed = quota == UNNAMED;
     limits.iter().any(|(id, limit)| {

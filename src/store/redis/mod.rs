@@ -214,7 +214,7 @@ pub struct RedisStore {
     local_keys: NonZeroUsize,
 }
 
-/// What the store needs to decide while Redis fails.
+/// The parts of a store that decide while Redis fails.
 #[derive(Debug)]
 struct Fleet {
     local: Arc<Local>,

@@ -11,7 +11,7 @@ use redis::{RedisError, Value};
 
 use crate::{Error, ErrorKind};
 
-/// What resolves an error of the server.
+/// An error of the server, by what resolves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerError {
     /// The server is a replica, or loads its data. A new connection may lead to the primary.
@@ -57,18 +57,18 @@ impl ServerError {
         Self::of(&format!("{} {}", error.code(), error.details().unwrap_or_default()))
     }
 
-    /// Whether the same call may succeed later without a change.
+    /// Returns true if the same call may succeed later without a change.
     pub(super) fn is_transient(self) -> bool {
         matches!(self, Self::NotPrimary | Self::ClusterUnstable | Self::Overload)
     }
 
-    /// Whether another node of a cluster may serve the slot by now.
+    /// Returns true if another node of a cluster may serve the slot by now.
     pub(super) fn may_move_slot(self) -> bool {
         matches!(self, Self::NotPrimary | Self::ClusterUnstable | Self::Redirection)
     }
 }
 
-/// What a failed call means to its caller.
+/// Returns the error that a failed call is to its caller.
 pub(super) fn to_error(error: RedisError) -> Error {
     match ServerError::of_call(&error) {
         Some(class) => Error::caused_by(ErrorKind::Server, "Redis replied with an error", error)
@@ -99,7 +99,7 @@ pub(super) fn to_key_error(text: Cow<'_, str>) -> Error {
     Error::new(ErrorKind::Server, text.into_owned()).with_transience(is_transient)
 }
 
-/// Whether only the key is at fault.
+/// Returns true if only the key is at fault.
 pub(super) fn is_of_key(error: &Error) -> bool {
     error.kind() == ErrorKind::Server && error.to_string().starts_with("WRONGTYPE")
 }

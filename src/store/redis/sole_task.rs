@@ -29,7 +29,7 @@ pub(super) struct SoleTask {
 struct State {
     /// Counts the tasks.
     latest: u64,
-    /// When another task may begin, unless the latest one goes on before.
+    /// The time at which another task may begin, unless the latest one goes on before.
     overdue: Option<Instant>,
     is_timer_armed: bool,
     /// When the next round of [`repeat`](SoleTask::repeat) begins. The runtime of the task may end before.

@@ -14,24 +14,24 @@ pub(crate) trait Cost {
         self.of(quota)
     }
 
-    /// How long the check could wait. `None` if it does not wait.
+    /// Returns how long the check could wait. `None` if it does not wait.
     fn patience(&self) -> Option<Patience> {
         None
     }
 
-    /// Whether one that could wait is allowed to.
+    /// Returns true if a check that could wait is allowed to.
     fn may_wait(&self) -> bool {
         true
     }
 
-    /// How long the check may wait for permits of a quota. It does not wait for one that it takes nothing
+    /// Returns how long the check may wait for permits of a quota. It does not wait for one that it takes nothing
     /// from: without a place in the queue, it would pass those that wait.
     fn patience_for(&self, quota: usize) -> Option<Patience> {
         self.patience().filter(|_| self.may_wait() && self.of(quota) > 0)
     }
 }
 
-/// How long a check may wait for permits of a bucket that has no queue, in microseconds. A bucket
+/// The longest time that a check may wait for permits of a bucket that has no queue, in microseconds. A bucket
 /// with a queue has its own longest wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience(pub(crate) u64);
@@ -41,25 +41,25 @@ pub(crate) struct Patience(pub(crate) u64);
 pub struct Queued {
     pub(crate) charge: Charge,
     pub(crate) patience: Patience,
-    /// Not if too many wait already.
+    /// False if too many wait already.
     pub(crate) may_wait: bool,
 }
 
 /// The place in the queues that a check took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// What the check gives back if it leaves.
+    /// The permits that the check gives back if it leaves.
     pub(crate) credit: Adjustment,
-    /// When the buckets are full, in microseconds, if nobody queues behind the check. 0 for other
+    /// The times at which the buckets are full, in microseconds, if nobody queues behind the check. 0 for other
     /// quotas, and those with a cost of 0.
     pub(crate) ends: Box<[u64]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// The same for all quotas.
+    /// An equal number of permits from every quota.
     Same(u64),
-    /// In the order of the policy.
+    /// A number of permits from each quota, in the order of the policy.
     Each(Arc<[u64]>),
     /// Like `Each`, and at least one permit of every quota must be left.
     Later(Arc<[u64]>),
@@ -70,12 +70,12 @@ pub enum Charge {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjustment(Arc<[i64]>);
 
-/// What is left of a check, unless others have charged the quota since.
+/// The remains of a check, unless others have charged the quota since.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Left {
     /// The permits that were in use after it.
     pub(crate) used: u64,
-    /// From now on, in microseconds, like the next.
+    /// The time from now until no permit is in use, in microseconds, like the next.
     pub(crate) reset_after: u64,
     pub(crate) counts_for: u64,
 }
@@ -103,12 +103,12 @@ impl Adjustment {
         self.0.iter().all(|change| *change == 0)
     }
 
-    /// Whether a quota gets permits back.
+    /// Returns true if a quota gets permits back.
     pub(crate) fn is_credit(&self) -> bool {
         self.0.iter().any(|change| *change < 0)
     }
 
-    /// Whether a quota is charged.
+    /// Returns true if a quota is charged.
     pub(crate) fn is_charge(&self) -> bool {
         self.0.iter().any(|change| *change > 0)
     }

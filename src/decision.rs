@@ -64,7 +64,7 @@ pub struct Decision {
     // The fields of a `Verdict`: as one field it would take 8 bytes more.
     pub(crate) outcome: Outcome,
     pub(crate) source: Source,
-    /// Whether the limiter denies checks of the key.
+    /// True if the limiter denies checks of the key.
     pub(crate) is_enforced: bool,
     pub(crate) numbers: Numbers,
     pub(crate) several: Option<Box<Several>>,
@@ -80,7 +80,7 @@ pub struct QuotaStatus<'a> {
     is_violated: bool,
 }
 
-/// Where a [`Decision`] came from.
+/// The origin of a [`Decision`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {
@@ -102,11 +102,11 @@ pub enum Source {
 }
 
 impl Source {
-    /// In the order of their declaration.
+    /// All sources, in the order of their declaration.
     pub(crate) const ALL: [Self; 5] =
         [Self::Store, Self::Cached, Self::Local, Self::FailureMode, Self::Quota];
 
-    /// For metrics and traces.
+    /// Returns the name for metrics and traces.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Store => "store",
@@ -153,7 +153,7 @@ impl Decision {
             .with_source(Source::Quota)
     }
 
-    /// The same decision from another source, for tests.
+    /// Returns the same decision from another source, for tests.
     pub fn with_source(self, source: Source) -> Self {
         Self { source, ..self }
     }
@@ -182,7 +182,7 @@ impl Decision {
         Self { outcome, source, is_enforced, numbers, several, quota }
     }
 
-    /// Whether the check was allowed. Its cost has been charged, unless the decision
+    /// Returns true if the check was allowed. Its cost has been charged, unless the decision
     /// comes from [`Limiter::peek`](crate::Limiter::peek), its [`source`](Self::source) is
     /// [`Source::FailureMode`], or it [would have been denied](Self::would_be_denied).
     #[must_use]
@@ -190,14 +190,14 @@ impl Decision {
         self.outcome == Outcome::Allowed || !self.is_enforced
     }
 
-    /// Whether the check would have been denied if the limit [were enforced](Self::is_enforced) for
+    /// Returns true if the check would have been denied, had the limit [were enforced](Self::is_enforced) for
     /// its key. Then nothing was charged. True for all denied checks too.
     #[must_use]
     pub fn would_be_denied(&self) -> bool {
         self.outcome != Outcome::Allowed
     }
 
-    /// Whether the limit is enforced for the key: see
+    /// Returns true if the limit is enforced for the key: see
     /// [`enforce_for_percent`](crate::LimiterBuilder::enforce_for_percent). If not, the check is
     /// allowed in any case.
     #[must_use]
@@ -205,13 +205,13 @@ impl Decision {
         self.is_enforced
     }
 
-    /// Whether the check was denied and nothing charged.
+    /// Returns true if the check was denied and nothing charged.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         !self.is_allowed()
     }
 
-    /// Whether the cost is more than a quota can ever grant, its capacity plus what may be borrowed, so
+    /// Returns true if the cost is more than a quota can ever grant, its capacity plus what may be borrowed, so
     /// that no wait is long enough. With several quotas, one such quota is enough.
     ///
     /// Such a check is denied without asking the store, so its [`source`](Self::source) is
@@ -296,7 +296,7 @@ impl Decision {
         self.numbers.remaining
     }
 
-    /// How long until a check of the same cost can be allowed. `None` if the check was allowed,
+    /// Returns the time until a check of the same cost can be allowed. `None` if the check was allowed,
     /// or if its cost [exceeds the capacity](Self::exceeds_capacity).
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
@@ -304,19 +304,19 @@ impl Decision {
         (self.outcome == Outcome::Denied && self.is_enforced).then_some(wait)
     }
 
-    /// How long until [`remaining`](Self::remaining) grows. Zero if no permit is in use.
+    /// Returns the time until [`remaining`](Self::remaining) grows. Zero if no permit is in use.
     #[must_use]
     pub fn refill_after(&self) -> Duration {
         Duration::from_micros(self.numbers.refill_after)
     }
 
-    /// How long until all permits are available again, if none are taken meanwhile.
+    /// Returns the time until all permits are available again, if none are taken meanwhile.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.numbers.reset_after)
     }
 
-    /// Where the decision came from.
+    /// Returns the origin of the decision.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
@@ -330,7 +330,7 @@ impl Decision {
 }
 
 impl<'a> QuotaStatus<'a> {
-    /// What is left of a check that was decided by this limit.
+    /// Returns the remains of a check that was decided by this limit.
     pub(crate) fn left(&self, limit: u64) -> Left {
         let Numbers { remaining, reset_after, counts_for, .. } = *self.numbers;
         Left { used: limit.saturating_sub(remaining), reset_after, counts_for }
@@ -351,7 +351,7 @@ impl<'a> QuotaStatus<'a> {
         self.numbers.remaining
     }
 
-    /// Whether the check was denied because of this quota, or would have been. More than one can be
+    /// Returns true if the check was denied because of this quota, or would have been. More than one can be
     /// violated.
     pub fn is_violated(&self) -> bool {
         self.is_violated
@@ -371,7 +371,7 @@ impl<'a> QuotaStatus<'a> {
         self.info
     }
 
-    /// In microseconds.
+    /// Returns [`refill_after`](Self::refill_after) in microseconds.
     pub(crate) fn refill_micros(&self) -> u64 {
         self.numbers.refill_after
     }

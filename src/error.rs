@@ -28,7 +28,7 @@ impl fmt::Display for ConfigError {
 
 impl StdError for ConfigError {}
 
-/// Why a check produced no decision: the store failed. It also reports a denial where a denial has
+/// The reason why a check produced no decision: the store failed. It also reports a denial where a denial has
 /// to be an error: from [`Decision::ensure_allowed`], and from a layer made by
 /// [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors).
 ///
@@ -37,10 +37,10 @@ impl StdError for ConfigError {}
 ///
 /// Cloning is cheap, since one failure can end many checks.
 #[derive(Clone)]
-pub struct Error(Arc<Inner>);
+pub struct Error(Arc<ErrorDetails>);
 
 #[derive(Clone)]
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
     is_transient: bool,
     message: Cow<'static, str>,
@@ -75,7 +75,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// In the order of their declaration.
+    /// All kinds, in the order of their declaration.
     pub(crate) const ALL: [Self; 7] = [
         Self::Timeout,
         Self::Unavailable,
@@ -86,7 +86,7 @@ impl ErrorKind {
         Self::UnknownQuota,
     ];
 
-    /// The value of the label `error.type` of metrics.
+    /// Returns the value of the label `error.type` of metrics.
     #[cfg(feature = "metrics")]
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -125,7 +125,7 @@ impl Error {
             Cow::Owned(text) if text.len() > MAX_CHARS => Start::of(&text).into_text().into(),
             short => short,
         };
-        Self(Arc::new(Inner {
+        Self(Arc::new(ErrorDetails {
             kind,
             is_transient,
             message,
@@ -163,14 +163,14 @@ impl Error {
         error
     }
 
-    /// The same error, with whether it passes without a change.
+    /// Sets whether the error passes without a change.
     #[cfg(feature = "redis")]
     pub(crate) fn with_transience(mut self, is_transient: bool) -> Self {
         Arc::make_mut(&mut self.0).is_transient = is_transient;
         self
     }
 
-    /// The same error, with the server that it came from unless one is known already.
+    /// Sets the server that the error came from, unless one is known already.
     #[cfg(feature = "redis")]
     pub(crate) fn with_server(mut self, server: &Arc<str>) -> Self {
         if self.0.server.is_none() {
@@ -179,14 +179,14 @@ impl Error {
         self
     }
 
-    /// The same error, with a text that is closer to its cause.
+    /// Replaces the text by one that is closer to its cause.
     #[cfg(feature = "redis")]
     pub(crate) fn with_message(mut self, message: &'static str) -> Self {
         Arc::make_mut(&mut self.0).message = message.into();
         self
     }
 
-    /// Whether the server refused to do something that it may do later.
+    /// Returns true if the server refused to do something that it may do later.
     #[cfg(feature = "redis")]
     pub(crate) fn is_transient_reply(&self) -> bool {
         self.0.kind == ErrorKind::Server && self.0.is_transient
@@ -208,7 +208,7 @@ impl Error {
         self.0.decision.as_ref()
     }
 
-    /// Whether a retry may succeed without a change.
+    /// Returns true if a retry may succeed without a change.
     ///
     /// It is true for timeouts, lost connections, overload and denials that a wait resolves. It is also true
     /// for error replies that describe a state which can pass: a failover (`READONLY`,
@@ -229,7 +229,7 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, is_transient, message, server, decision, source } = &*self.0;
+        let ErrorDetails { kind, is_transient, message, server, decision, source } = &*self.0;
         f.debug_struct("Error")
             .field("kind", kind)
             .field("is_transient", is_transient)

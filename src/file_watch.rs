@@ -37,9 +37,9 @@ pub struct Settling<T> {
     unsettled: u32,
 }
 
-/// What a [`FileWatch`] watches.
+/// The files that a [`FileWatch`] watches.
 pub trait Watched: Send + 'static {
-    /// What is in the files. If this is large, a digest of it.
+    /// The contents of the files or, if they are large, a digest of them.
     type Content: PartialEq;
 
     /// Reads the files. Returns `None` if what they have is in effect already, or has been rejected.
@@ -59,7 +59,7 @@ impl FileWatch {
     pub fn start(name: impl Into<String>, mut watched: impl Watched) -> io::Result<Self> {
         let name = name.into();
         let (end, ended) = mpsc::channel();
-        let reported = Reported(name.clone());
+        let log = WatchLog(name.clone());
         let follow = move || {
             let mut settling = Settling::default();
             loop {
@@ -67,7 +67,7 @@ impl FileWatch {
                     watched.apply(content);
                 }
                 if settling.has_to_warn() {
-                    reported.warn();
+                    log.warn();
                 }
                 if ended.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
                     return;
@@ -105,9 +105,9 @@ impl<T> Default for Settling<T> {
 }
 
 /// The name of what is watched, for the log.
-struct Reported(String);
+struct WatchLog(String);
 
-impl Reported {
+impl WatchLog {
     fn warn(&self) {
         tracing::warn!(
             target: "fleetlimit", file = self.0,
@@ -117,7 +117,7 @@ impl Reported {
     }
 }
 
-impl Drop for Reported {
+impl Drop for WatchLog {
     fn drop(&mut self) {
         if thread::panicking() {
             tracing::error!(target: "fleetlimit", file = self.0, "a panic has ended the watch of a file");

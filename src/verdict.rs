@@ -11,9 +11,9 @@ use crate::charge::Place;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub(crate) outcome: Outcome,
-    /// Of the quota that restricts the client most.
+    /// The numbers of the quota that restricts the client most.
     pub(crate) numbers: Numbers,
-    /// If the policy has several quotas, the check has to wait, or a part of a charge was forgiven.
+    /// Details, if the policy has several quotas, the check has to wait, or a part of a charge was forgiven.
     pub(crate) several: Option<Box<Several>>,
 }
 
@@ -21,12 +21,13 @@ pub struct Verdict {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Numbers {
     pub(crate) remaining: u64,
-    /// In microseconds, like the other two: half the size of a `Duration`, and cheaper to make. 0 if
-    /// this quota does not deny the check. `u64::MAX` if no wait is long enough.
+    /// The time until the check can be allowed, 0 if this quota does not deny it. Like the other times it is in
+    /// microseconds, which have half the size of a `Duration` and are cheaper to make. `u64::MAX` if no wait is long
+    /// enough.
     pub(crate) retry_after: u64,
     pub(crate) refill_after: u64,
     pub(crate) reset_after: u64,
-    /// For how long all permits count that were taken last, of an algorithm where they count less and
+    /// The time for which all permits count that were taken last, of an algorithm where they count less and
     /// less. 0 for others.
     pub(crate) counts_for: u64,
 }
@@ -37,7 +38,7 @@ pub(crate) struct Several {
     pub(crate) numbers: Box<[Numbers]>,
     /// The index of the quota that restricts the client most.
     pub(crate) tightest: usize,
-    /// If the check has to wait.
+    /// The wait of a check that has to.
     pub(crate) waiting: Option<Waiting>,
     /// The permits of a charge that were not charged, of the quota that lost most.
     pub(crate) forgiven: u64,
@@ -46,7 +47,7 @@ pub(crate) struct Several {
 /// An allowed check that has to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// In microseconds.
+    /// The length of the wait in microseconds.
     pub(crate) wait: u64,
     pub(crate) place: Place,
 }
@@ -58,7 +59,7 @@ pub(crate) enum Outcome {
     ExceedsCapacity,
 }
 
-/// What the responses say about a quota.
+/// The part of a quota that responses report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QuotaInfo {
     name: Name,
@@ -103,12 +104,12 @@ impl Verdict {
         self.several.as_ref()?.waiting.as_ref()
     }
 
-    /// The check may proceed after so many microseconds.
+    /// Lets the check proceed after so many microseconds.
     pub(crate) fn wait_for(&mut self, wait: u64, place: Place, quotas: &Arc<[QuotaInfo]>) {
         self.several(quotas).waiting = Some(Waiting { wait, place });
     }
 
-    /// So many permits of a charge were not charged.
+    /// Reports that so many permits of a charge were not charged.
     pub(crate) fn forgive(&mut self, permits: u64, quotas: &Arc<[QuotaInfo]>) {
         if permits > 0 {
             self.several(quotas).forgiven = permits;

@@ -13,7 +13,7 @@ use http::Extensions;
 use http::response::Parts;
 use tokio::time::Instant;
 
-use crate::limiter::{HeldRevision, Permits, Taken};
+use crate::limiter::{HeldRevision, Taken, TakenPermits};
 use crate::{Costs, Decision, Key, Limiter, Source};
 
 /// A response that has been sent: see
@@ -114,7 +114,7 @@ impl Settlement {
     }
 
     /// The request has waited, and got these permits.
-    pub(super) fn hold(&mut self, permits: Permits) {
+    pub(super) fn hold(&mut self, permits: TakenPermits) {
         if let Some(charged) = &mut self.charged {
             charged.check.hold(permits);
         }

@@ -28,7 +28,7 @@ impl Reservation {
         &self.decision
     }
 
-    /// How long until the permits are there, on Tokio's clock. Zero if they are there now, or if the
+    /// Returns the time until the permits are there, on Tokio's clock. Zero if they are there now, or if the
     /// check was denied. It gets shorter when a check before it gives up.
     pub fn delay(&self) -> Duration {
         self.wait.as_ref().map_or(Duration::ZERO, |wait| wait.delay())

@@ -51,7 +51,7 @@ use crate::{Costs, Decision, Error, Key, Source, cooperation};
 #[must_use = "nothing is checked until `check()` is called"]
 pub struct BestEffortChecks(Vec<(Limiter, Key, Costs)>);
 
-/// What the earlier checks took. It is given back if this is dropped before all checks are allowed.
+/// The permits of the earlier checks, which are given back if this is dropped before all checks are allowed.
 struct GiveBack(Vec<(Taken, Costs)>);
 
 impl BestEffortChecks {

@@ -5,7 +5,7 @@ use crate::{ConfigError, Key};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enforcement {
     All,
-    /// Of keys whose hash is below this number.
+    /// Only the keys whose hash is below this number.
     Below(u64),
 }
 

@@ -13,7 +13,7 @@ use crate::error::with_causes;
 use crate::log_throttle::LogThrottle;
 use crate::{Error, ErrorKind};
 
-/// What a failure means.
+/// The consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     DecidesLocally,
@@ -37,7 +37,7 @@ const NEVER: u64 = u64::MAX;
 
 pub(super) struct FailureLog {
     start: Instant,
-    /// When a success has something to report, in microseconds since the start.
+    /// The time from which a success has something to report, in microseconds since the start.
     next_report: AtomicU64,
     reasons: Mutex<Vec<Reason>>,
 }
@@ -52,7 +52,7 @@ struct Reason {
 }
 
 /// A line to be logged. Not under the lock, because a subscriber may use the same limiter.
-struct Line {
+struct FailureLine {
     effect: Effect,
     server: String,
     reason: String,
@@ -75,7 +75,7 @@ impl FailureLog {
     pub(super) fn failed(&self, policy: &str, effect: impl Into<Effect>, error: &Error) {
         let (now, effect, text) = (Instant::now(), effect.into(), with_causes(error));
         let server = error.server().unwrap_or_default();
-        let lines: Vec<Line> = {
+        let lines: Vec<FailureLine> = {
             let mut reasons = self.reasons();
             let is_same = |reason: &Reason| {
                 (reason.effect, reason.kind) == (effect, error.kind())
@@ -133,7 +133,7 @@ impl FailureLog {
     #[cold]
     fn report(&self, policy: &str) {
         let now = Instant::now();
-        let (lines, has_ended): (Vec<Line>, _) = {
+        let (lines, has_ended): (Vec<FailureLine>, _) = {
             let mut reasons = self.reasons();
             let had_checks = reasons.iter().any(|reason| reason.effect.is_of_checks());
             reasons.retain(|reason| !reason.is_over(now));
@@ -163,35 +163,35 @@ impl FailureLog {
 }
 
 impl Reason {
-    /// Whether it stands for those that are not named.
+    /// Returns true if it stands for those that are not named.
     fn is_of_others(&self) -> bool {
         self.text == OTHERS
     }
 
-    /// Whether it has been reported, and has not occurred since for an interval.
+    /// Returns true if it has been reported, and has not occurred since for an interval.
     fn is_over(&self, now: Instant) -> bool {
         self.throttle.left_out() == 0 && self.throttle.is_due(now.into_std())
     }
 
     /// The next line, if it is time for one and there is something to report.
-    fn line(&self, now: Instant) -> Option<Line> {
+    fn line(&self, now: Instant) -> Option<FailureLine> {
         Some(self.log(self.throttle.line(now.into_std())?, now))
     }
 
     /// The next line, if there is something to report.
-    fn next(&self, now: Instant) -> Option<Line> {
+    fn next(&self, now: Instant) -> Option<FailureLine> {
         Some(self.log(self.throttle.line_now(now.into_std())?, now))
     }
 
-    fn log(&self, count: u64, now: Instant) -> Line {
+    fn log(&self, count: u64, now: Instant) -> FailureLine {
         let is_late = now > self.latest + LATE_AFTER;
         let (effect, server, reason) = (self.effect, self.server.clone(), self.text.clone());
-        Line { effect, server, reason, count, is_late }
+        FailureLine { effect, server, reason, count, is_late }
     }
 }
 
-fn log(policy: &str, lines: Vec<Line>) {
-    for Line { effect, server, reason, count, is_late } in lines {
+fn log(policy: &str, lines: Vec<FailureLine>) {
+    for FailureLine { effect, server, reason, count, is_late } in lines {
         let message = match (effect, is_late) {
             (Effect::DecidesLocally, false) => "rate limit enforced locally, by a part of it",
             (Effect::DecidesLocally, true) => "rate limit was enforced locally, by a part of it",
@@ -213,7 +213,7 @@ fn log(policy: &str, lines: Vec<Line>) {
 }
 
 impl Effect {
-    /// Whether it says how checks are decided.
+    /// Returns true if it says how checks are decided.
     fn is_of_checks(self) -> bool {
         !matches!(self, Self::NotCharged | Self::Forgives)
     }

@@ -58,16 +58,16 @@ use crate::{ConfigError, Policy, PolicySet};
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Limiters(Arc<Shared>);
+pub struct Limiters(Arc<LimitersInner>);
 
-struct Shared {
+struct LimitersInner {
     store: Arc<dyn Store>,
-    state: Mutex<State>,
-    /// So that of two versions of a file, the one that was read last applies.
+    state: Mutex<PoliciesInUse>,
+    /// Held while a file is read and applied: of two versions, the one that was read last applies.
     reading: Mutex<()>,
 }
 
-struct State {
+struct PoliciesInUse {
     set: PolicySet,
     /// By the name of the policy.
     used: BTreeMap<String, Used>,
@@ -87,9 +87,9 @@ impl Limiters {
     /// If a policy of the set is invalid. The text lists all errors, one per line.
     pub fn new(store: impl Store, set: PolicySet) -> Result<Self, ConfigError> {
         set.validate()?;
-        let state = Mutex::new(State { set, used: BTreeMap::new() });
+        let state = Mutex::new(PoliciesInUse { set, used: BTreeMap::new() });
         let reading = Mutex::default();
-        Ok(Self(Arc::new(Shared { store: Arc::new(store), state, reading })))
+        Ok(Self(Arc::new(LimitersInner { store: Arc::new(store), state, reading })))
     }
 
     /// A limiter with the policy of this name in the set.
@@ -239,7 +239,7 @@ impl Limiters {
         Ok(limiter)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoliciesInUse> {
         // Nothing that panics leaves it half changed.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::HeldRevision;
-use super::taken::Permits;
+use super::taken::TakenPermits;
 use crate::algorithm::{Patience, Place};
 use crate::{Costs, Decision, Error};
 
@@ -44,15 +44,15 @@ pub(super) struct Line {
     terms: Terms,
     /// Identifies the checks.
     tickets: u64,
-    /// In order of arrival, with the wakers of those that were polled.
+    /// The checks in order of arrival, with the wakers of those that were polled.
     waiting: VecDeque<(Ticket, Option<Waker>)>,
-    /// In order of time: one for each check, and then those that are free.
+    /// The places in order of time: one for each check, and then those that are free.
     places: VecDeque<Reserved>,
-    /// While free places are given back.
-    giving_back: Option<GivingBack>,
+    /// The task that gives free places back, if there is one.
+    giving_back: Option<GiveBackTask>,
 }
 
-/// What the checks of a line have in common, so that each may have the place of another.
+/// The terms that the checks of a line have in common, so that each may have the place of another.
 #[derive(Clone)]
 pub(super) struct Terms {
     /// The numbers of the policy that decide them.
@@ -61,8 +61,8 @@ pub(super) struct Terms {
     pub(super) patience: Patience,
 }
 
-/// A task gives free places back.
-struct GivingBack {
+/// A task that gives free places back.
+struct GiveBackTask {
     rounds: watch::Receiver<Rounds>,
     /// It goes on by then unless its runtime stands still.
     until: Instant,
@@ -80,22 +80,22 @@ pub(super) struct Rounds {
 
 /// Permits that were taken in advance.
 pub(super) struct Reserved {
-    pub(super) permits: Permits,
+    pub(super) permits: TakenPermits,
     pub(super) place: Place,
-    /// When the permits are there.
+    /// The time at which the permits are there.
     pub(super) due: Instant,
     /// The decision about the check that took them.
     pub(super) decision: Decision,
-    /// If the store did not take it back.
-    pub(super) kept: Option<Kept>,
+    /// Counts the place, if the store did not take it back.
+    pub(super) kept: Option<KeptPlace>,
 }
 
 /// Counts the places that are kept for other checks.
-pub(super) struct Kept(Arc<AtomicUsize>);
+pub(super) struct KeptPlace(Arc<AtomicUsize>);
 
-/// When the turn of a check comes.
+/// The turn of a check.
 pub(super) enum Turn {
-    /// At this time.
+    /// It comes at this time.
     Later(Instant),
     /// The permits are the check's own from now on.
     Now(Box<Reserved>, Moved),
@@ -189,7 +189,7 @@ impl Line {
         Moved { next: self.next(index), own }
     }
 
-    /// If there are free places to give back: returns the progress in it, and what the caller has to
+    /// Starts to give free places back, if there are any: returns the progress in it, and what the caller has to
     /// report it with if nobody gives them back yet. A round takes at most so long, unless its runtime stands
     /// still. Then two tasks may give places back at a time, but not the same ones.
     pub(super) fn give_back(
@@ -200,14 +200,14 @@ impl Line {
         if !self.places.iter().skip(self.waiting.len()).any(|free| free.kept.is_none()) {
             return None;
         }
-        if let Some(GivingBack { rounds, until }) = &self.giving_back
+        if let Some(GiveBackTask { rounds, until }) = &self.giving_back
             && now < *until
         {
             return Some((rounds.clone(), None));
         }
         let (report, rounds) = watch::channel(Rounds::default());
         let until = now + longest_round;
-        self.giving_back = Some(GivingBack { rounds: rounds.clone(), until });
+        self.giving_back = Some(GiveBackTask { rounds: rounds.clone(), until });
         Some((rounds, Some(report)))
     }
 
@@ -286,7 +286,7 @@ impl Line {
     }
 }
 
-impl GivingBack {
+impl GiveBackTask {
     fn is(&self, report: &watch::Sender<Rounds>) -> bool {
         self.rounds.same_channel(&report.subscribe())
     }
@@ -303,7 +303,7 @@ impl Moved {
     }
 }
 
-impl Kept {
+impl KeptPlace {
     /// Returns `None` if so many are kept.
     pub(super) fn new(count: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let more = |count: usize| (count < most).then_some(count + 1);
@@ -312,7 +312,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for KeptPlace {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -52,7 +52,7 @@ pub(crate) use check::{CheckState, PendingCheck};
 pub use failure_mode::FailureMode;
 pub use limiters::Limiters;
 pub(crate) use revision::{HeldRevision, Revision, RevisionRef};
-pub(crate) use taken::{Permits, Taken};
+pub(crate) use taken::{Taken, TakenPermits};
 pub(crate) use waiters::Waiter;
 pub(crate) use waiting::Wait;
 
@@ -81,7 +81,7 @@ pub(crate) use waiting::Wait;
 #[derive(Clone)]
 pub struct Limiter {
     inner: Arc<Inner>,
-    /// If it has other numbers than the policy.
+    /// The other numbers, if it has others than the policy.
     other: Option<Arc<Revision>>,
 }
 
@@ -94,10 +94,10 @@ struct Inner {
     failure_log: FailureLog,
     revisions: Revisions,
     failure_mode: FailureMode,
-    /// Of charges that nobody waits for.
+    /// The failures of charges that nobody waits for.
     charge_log: FailureLog,
     waiters: Waiters,
-    /// Of `acquire`, for buckets without a queue.
+    /// The longest wait of `acquire`, for buckets without a queue.
     max_wait: Duration,
     others: OtherNumbers,
 }
@@ -284,7 +284,7 @@ impl Limiter {
         self.inner.settings.timeout
     }
 
-    /// What happens to a check when the store fails.
+    /// Returns the rule that decides a check when the store fails.
     pub fn failure_mode(&self) -> FailureMode {
         self.inner.failure_mode
     }
@@ -294,7 +294,7 @@ impl Limiter {
         self.inner.settings.cache_denials
     }
 
-    /// What the limiters on the store share.
+    /// Returns the registry that the limiters on the store share.
     fn registry(&self) -> &Registry {
         self.inner.settings.store.registry().0
     }

@@ -33,7 +33,7 @@ impl OtherNumbers {
         Ok(revision)
     }
 
-    /// The same numbers as they are now, if they have changed with time.
+    /// Returns the numbers as they are now, if they have changed with time.
     pub(super) fn renewed(&self, other: &Revision, settings: &Settings) -> Option<Arc<Revision>> {
         if !other.is_outdated(&*settings.store) {
             return None;
@@ -52,7 +52,7 @@ impl OtherNumbers {
 }
 
 impl Limiter {
-    /// The same limiter with another quota in place of the policy's only one, for example with the
+    /// Returns a limiter with another quota in place of the policy's only one, for example with the
     /// numbers of a customer's contract.
     ///
     /// Both use the same buckets, connections and calls. Always check a key with its own quota. If

@@ -22,26 +22,26 @@ pub(crate) struct Taken {
     pub(super) limiter: Limiter,
     pub(super) revision: HeldRevision,
     pub(super) key: Key,
-    pub(super) permits: Permits,
+    pub(super) permits: TakenPermits,
 }
 
 /// The permits that a check has taken.
-pub(crate) struct Permits {
-    /// Not later than the store's decision.
+pub(crate) struct TakenPermits {
+    /// A time that is not later than the store's decision.
     since: Instant,
-    /// Of each quota, at the time of the decision.
+    /// The remains of each quota, at the time of the decision.
     left: SmallVec<[Left; 1]>,
-    /// What the check was decided by, if it was not the whole limits.
+    /// The share of the limits that the check was decided by, if it was not the whole limits.
     part: Option<Box<Limits>>,
 }
 
 impl Taken {
-    /// By a check that starts at this time.
+    /// A check that starts at this time, and has taken nothing yet.
     pub(crate) fn new(limiter: &Limiter, revision: HeldRevision, key: Key, since: Instant) -> Self {
-        Self { limiter: limiter.clone(), revision, key, permits: Permits::new(since) }
+        Self { limiter: limiter.clone(), revision, key, permits: TakenPermits::new(since) }
     }
 
-    /// The check is allowed.
+    /// Records that the check is allowed.
     pub(crate) fn decided(&mut self, decision: &Decision) {
         let backend = &self.limiter.held(&self.revision).backend;
         let is_by_part = decision.source() == Source::Local || !backend.is_remote();
@@ -51,8 +51,8 @@ impl Taken {
         self.permits.left = left.map(|((_, limit), quota)| quota.left(limit.limit())).collect();
     }
 
-    /// From now on the check has the permits that another one took.
-    pub(crate) fn hold(&mut self, permits: Permits) {
+    /// Gives the check the permits that another one took.
+    pub(crate) fn hold(&mut self, permits: TakenPermits) {
         self.permits = permits;
     }
 
@@ -60,7 +60,7 @@ impl Taken {
         &self.limiter.held(&self.revision).limits
     }
 
-    /// The actual cost replaces the charge, without waiting for the store.
+    /// Replaces the charge by the actual cost, without waiting for the store.
     pub(crate) fn settle(&self, charged: &Costs, actual: &Costs) {
         self.limiter.settle(self, charged, actual);
     }
@@ -71,8 +71,8 @@ impl Taken {
     }
 }
 
-impl Permits {
-    /// Of a check that starts at this time.
+impl TakenPermits {
+    /// The permits of a check that starts at this time: none yet.
     pub(super) fn new(since: Instant) -> Self {
         Self { since, left: SmallVec::new(), part: None }
     }
@@ -90,7 +90,7 @@ impl Permits {
         }
     }
 
-    /// What is left of a quota by now.
+    /// Returns the remains of a quota by now.
     pub(super) fn left(&self, quota: usize) -> Left {
         let Left { used, reset_after, counts_for } =
             self.left.get(quota).copied().unwrap_or_default();

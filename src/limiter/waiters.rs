@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::Limiter;
-use super::line::{Kept, Line, Terms};
+use super::line::{KeptPlace, Line, Terms};
 use crate::algorithm::Patience;
 use crate::{Costs, Key};
 
@@ -40,13 +40,13 @@ pub(crate) struct Waiter {
     pub(super) key: Key,
     pub(super) costs: Costs,
     pub(super) patience: Patience,
-    /// When the check started.
+    /// The start of the check.
     pub(super) since: Instant,
-    /// Whether there was a place of another check that has given up.
+    /// True if there was a place of another check that has given up.
     pub(super) may_take_over: bool,
 }
 
-type Shard<'a> = MutexGuard<'a, HashMap<Key, OfKey, RandomState>>;
+type WaitersShard<'a> = MutexGuard<'a, HashMap<Key, OfKey, RandomState>>;
 
 impl Waiters {
     const SHARDS: usize = 16;
@@ -79,7 +79,7 @@ impl Waiters {
     }
 
     /// Counts a place that is kept for another check. `None` if too many are.
-    pub(super) fn keep(&self) -> Option<Kept> {
+    pub(super) fn keep(&self) -> Option<KeptPlace> {
         if self.kept.load(Ordering::Relaxed) >= self.most {
             for shard in &self.shards {
                 let mut shard = lock(shard);
@@ -89,7 +89,7 @@ impl Waiters {
                 drop(ended);
             }
         }
-        Kept::new(&self.kept, self.most)
+        KeptPlace::new(&self.kept, self.most)
     }
 
     /// Drops the free places of a key, because the key has all permits again.
@@ -144,12 +144,12 @@ impl Waiters {
         }
     }
 
-    fn shard(&self, key: &Key) -> Shard<'_> {
+    fn shard(&self, key: &Key) -> WaitersShard<'_> {
         lock(&self.shards[self.hasher.hash_one(key) as usize % Self::SHARDS])
     }
 }
 
-fn lock(shard: &Mutex<HashMap<Key, OfKey, RandomState>>) -> Shard<'_> {
+fn lock(shard: &Mutex<HashMap<Key, OfKey, RandomState>>) -> WaitersShard<'_> {
     // Nothing that panics runs under the lock.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

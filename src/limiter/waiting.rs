@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::adjust::no_runtime;
 use super::line::{Line, Reserved, Rounds, Terms, Ticket, Turn};
-use super::taken::{Permits, Taken, micros};
+use super::taken::{Taken, TakenPermits, micros};
 use super::waiters::Waiter;
 use super::{HeldRevision, Limiter, Revision};
 use crate::store::{Leaving, Op};
@@ -24,11 +24,11 @@ use crate::{Decision, Error, ErrorKind, Key, timer};
 /// move up, and the last place is given back.
 pub(crate) struct Wait {
     line: LineHandle,
-    /// Until the time has come.
+    /// The place in the line, until the time has come.
     waiter: Option<(Waiter, Ticket)>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// From then on, until they are taken.
-    permits: Option<Permits>,
+    /// The permits from then on, until they are taken.
+    permits: Option<TakenPermits>,
 }
 
 /// A handle on the line of a check.
@@ -48,7 +48,7 @@ struct GivingBack {
 }
 
 impl Wait {
-    /// If the check has to wait: the wait begins now. `revision` is the one that decided it.
+    /// Starts the wait of a check that has to wait. `revision` is the one that decided it.
     pub(crate) fn new(
         decision: &mut Decision,
         waiter: Waiter,
@@ -59,7 +59,7 @@ impl Wait {
         }
         let Waiting { wait, place } = decision.several.as_mut()?.waiting.take()?;
         let line = LineHandle::new(&waiter, revision());
-        let mut taken = line.taken(Permits::new(waiter.since));
+        let mut taken = line.taken(TakenPermits::new(waiter.since));
         taken.decided(decision);
         let due = Instant::now() + Duration::from_micros(wait);
         let (permits, decision) = (taken.permits, decision.clone());
@@ -127,7 +127,7 @@ impl Wait {
     }
 
     /// Returns the permits of the check, once, from its time on. They may be those that another check took.
-    pub(crate) fn take_permits(&mut self) -> Option<Permits> {
+    pub(crate) fn take_permits(&mut self) -> Option<TakenPermits> {
         self.permits.take()
     }
 
@@ -188,8 +188,8 @@ impl LineHandle {
         self.limiter.inner.waiters.with_line(&self.key, &self.terms, with)
     }
 
-    /// What gives a place back. The store takes it back only if the bucket is full when the place says.
-    /// After a reset by another process, that is the case only if the bucket is full at the same
+    /// Returns the operation that gives a place back. The store takes it back only if the bucket is full
+    /// when the place says. After a reset by another process, that is the case only if the bucket is full at the same
     /// microsecond by chance. Then at most as many permits too many are given back as the places of this
     /// process have.
     fn taken_back(&self, reserved: &Reserved) -> Op {
@@ -207,7 +207,7 @@ impl LineHandle {
         2 * self.limiter.timeout()
     }
 
-    fn taken(&self, permits: Permits) -> Taken {
+    fn taken(&self, permits: TakenPermits) -> Taken {
         let Self { limiter, key, terms } = self;
         let (limiter, revision, key) = (limiter.clone(), terms.revision.clone(), key.clone());
         Taken { limiter, revision, key, permits }

@@ -46,20 +46,20 @@ struct PolicyFile<P> {
     limiters: Limiters,
     parse: P,
     /// The text that was reloaded or rejected last.
-    last: Option<Text>,
+    last: Option<FileText>,
 }
 
 /// The text of a file, or the reason why it cannot be read.
-type Text = Result<String, String>;
+type FileText = Result<String, String>;
 
 impl<E: Display, P: Fn(&str) -> Result<PolicySet, E> + Send + 'static> Watched for PolicyFile<P> {
-    type Content = Text;
+    type Content = FileText;
 
-    fn changed(&mut self) -> Option<Text> {
+    fn changed(&mut self) -> Option<FileText> {
         Some(read(&self.path)).filter(|text| self.last.as_ref() != Some(text))
     }
 
-    fn apply(&mut self, settled: Text) {
+    fn apply(&mut self, settled: FileText) {
         let limiters = self.limiters.clone();
         let _reading = limiters.start_reading();
         // `reload_file` may have read a later text since.
@@ -70,7 +70,7 @@ impl<E: Display, P: Fn(&str) -> Result<PolicySet, E> + Send + 'static> Watched f
 }
 
 impl<E: Display, P: Fn(&str) -> Result<PolicySet, E>> PolicyFile<P> {
-    fn reload(&mut self, text: Text) {
+    fn reload(&mut self, text: FileText) {
         let set = match &text {
             Ok(text) => (self.parse)(text).map_err(|error| error.to_string()),
             Err(error) => Err(error.clone()),
@@ -92,7 +92,7 @@ impl<E: Display, P: Fn(&str) -> Result<PolicySet, E>> PolicyFile<P> {
     }
 }
 
-fn read(path: &Path) -> Text {
+fn read(path: &Path) -> FileText {
     std::fs::read_to_string(path).map_err(|error| error.to_string())
 }
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{Error, ErrorKind};
 
-/// How many keys can be blocked at a time: each process reads all of them once a second.
+/// The most keys that can be blocked at a time: each process reads all of them once a second.
 pub(crate) const MAX_BLOCKED: usize = 1_000;
 
 /// A policy and a key, as [`BlockList`](crate::BlockList) encodes them.
@@ -26,20 +26,20 @@ pub enum BlockChange {
     Unblock(Member),
 }
 
-/// Where the block list of a store is kept.
+/// The place where the block list of a store is kept.
 pub trait Blocks: Debug + Send + Sync {
-    /// What this process knows of the list.
+    /// Returns the part of the list that this process knows.
     fn known(&self) -> &KnownBlocks;
 
     /// Changes the list. This process knows of it when the future is ready.
     fn change(&self, change: BlockChange) -> Done<'_>;
 
-    /// When the future is ready, this process knows what others have changed.
+    /// Reads the list. When the future is ready, this process knows what others have changed.
     fn refresh(&self) -> Done<'_> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// From now on, this process has to know what others change.
+    /// Lets this process know from now on what others change.
     fn follow(&self) {}
 }
 
@@ -56,7 +56,7 @@ impl KnownBlocks {
         !self.is_used.load(Ordering::Relaxed)
     }
 
-    /// For how long a key is still blocked.
+    /// Returns the time for which a key is still blocked.
     pub(crate) fn remaining(&self, member: &[u8]) -> Option<Duration> {
         let ends = self.ends.read().unwrap_or_else(PoisonError::into_inner);
         remaining(*ends.get(member)?)

@@ -106,7 +106,7 @@ fn share(instance: usize, instances: NonZeroUsize) -> Result<Share, ConfigError>
     Ok(Share::new(instance as u64, Plan::even(instances.get() as u64), None))
 }
 
-/// What an instance with this share enforces for a key, if it has one.
+/// Returns the limits that an instance with this share enforces for a key, if it has any.
 pub(super) fn part(limits: &Limits, share: &Share, key: &Key) -> Option<Limits> {
     let hash = key.stable_hash();
     limits.divided(&|permits| share.part(hash, permits))

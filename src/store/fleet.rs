@@ -34,7 +34,7 @@ pub(crate) const FIRST_UNKNOWN: InstanceId = InstanceId::MAX - MAX_INSTANCES as 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan(Vec<(InstanceId, u32)>);
 
-/// What an instance may use. Until the fleet has agreed on a new plan, it is the least of both.
+/// The part of the limits that an instance may use. Until the fleet has agreed on a new plan, it is the least of both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     me: InstanceId,
@@ -61,7 +61,7 @@ impl Plan {
         Self::new((0..instances.min(MAX_INSTANCES as u64)).map(|id| (id, 1)))
     }
 
-    /// The same with others that nobody has identified, so that there are so many.
+    /// Adds instances that nobody has identified, so that there are so many.
     fn among(mut self, total: usize) -> Self {
         let known = self.0.len().max(1);
         let all: u64 = self.0.iter().map(|(_, weight)| u64::from(*weight)).sum();
@@ -94,17 +94,17 @@ impl Plan {
 }
 
 impl Share {
-    /// Of the agreed plan.
+    /// The share of this instance in the agreed plan.
     pub(crate) fn new(me: InstanceId, agreed: Plan, proposed: Option<Plan>) -> Self {
         Self { me, agreed, proposed }
     }
 
-    /// The same with another plan that is not agreed, if this instance is part of the agreed one.
+    /// Returns the share with another plan that is not agreed, if this instance is part of the agreed one.
     pub(crate) fn proposed(&self, me: InstanceId, plan: Plan) -> Self {
         Self::new(me, self.agreed.clone(), Some(plan))
     }
 
-    /// The same in a fleet of so many instances. If a plan has fewer, it leaves equal shares to the others.
+    /// Returns the share in a fleet of so many instances. If a plan has fewer, it leaves equal shares to the others.
     pub(crate) fn among(self, total: usize) -> Self {
         let (agreed, proposed) = (self.agreed.among(total), self.proposed);
         Self { me: self.me, agreed, proposed: proposed.map(|plan| plan.among(total)) }
@@ -119,7 +119,7 @@ impl Share {
         is_one_of_several.then(|| Self::new(unidentified(others.len()), others, None))
     }
 
-    /// How many of these permits are for this instance, for a key with this
+    /// Returns the number of these permits that are for this instance, for a key with this
     /// [hash](Key::stable_hash). One that has just joined uses the plan that it is part of.
     pub(crate) fn part(&self, key: u64, permits: u64) -> u64 {
         let agreed = self.agreed.part(self.me, key, permits);
@@ -137,7 +137,7 @@ impl Share {
         self.part(0, WHOLE) as f64 / WHOLE as f64
     }
 
-    /// How many instances divide the limits.
+    /// Returns the number of instances that divide the limits.
     pub(crate) fn instances(&self) -> usize {
         self.latest().len()
     }
@@ -152,7 +152,7 @@ fn unidentified(number: usize) -> InstanceId {
     FIRST_UNKNOWN + number as u64
 }
 
-/// Where an instance ranks for a key: the finalizer of SplitMix64.
+/// Returns the rank of an instance for a key: the finalizer of SplitMix64.
 fn score(id: InstanceId, key: u64) -> u64 {
     let mut score = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ key;
     score = (score ^ (score >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

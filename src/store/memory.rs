@@ -40,10 +40,10 @@ use crate::verdict::Verdict;
 /// ```
 #[derive(Clone)]
 pub struct MemoryStore {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<MemoryInner>,
 }
 
-pub(super) struct Shared {
+pub(super) struct MemoryInner {
     clock: Clock,
     shards: Shards,
     max_keys: usize,
@@ -112,7 +112,7 @@ impl MemoryStore {
 
     fn build(keys: NonZeroUsize, clock: Clock) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(MemoryInner {
                 clock,
                 shards: Shards::new(keys.get()),
                 max_keys: keys.get(),
@@ -130,12 +130,12 @@ impl MemoryStore {
         self.shared.shards.len()
     }
 
-    /// Whether the store has no buckets.
+    /// Returns true if the store has no buckets.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many buckets have been evicted before they were full.
+    /// Returns the number of buckets that have been evicted before they were full.
     pub fn evictions(&self) -> u64 {
         self.shared.evictions.load(Ordering::Relaxed)
     }
@@ -155,7 +155,7 @@ impl fmt::Debug for MemoryStore {
 
 impl Store for MemoryStore {}
 
-/// What is only for this crate.
+/// The methods for this crate only.
 impl MemoryStore {
     /// The buckets of the policy with this name.
     pub(super) fn buckets(&self, name: &Arc<str>) -> PolicyIndex {
@@ -246,7 +246,7 @@ impl Clock {
     }
 }
 
-impl Shared {
+impl MemoryInner {
     /// Returns the time in microseconds since 1970.
     pub(super) fn now(&self) -> u64 {
         match &self.clock {

@@ -62,7 +62,7 @@ pub(crate) use registry::{Leaving, Registry, RevisionId, Subscriber};
 pub(crate) use revision_states::RevisionStates;
 pub(crate) use state_cache::{CachedState, SentAt, StateCache};
 
-/// Where buckets are kept: a [`MemoryStore`] or a `RedisStore`, or an [`AnyStore`](crate::AnyStore) if
+/// The place where buckets are kept: a [`MemoryStore`] or a `RedisStore`, or an [`AnyStore`](crate::AnyStore) if
 /// configuration decides which. An `Arc<dyn Store>` is a store, too.
 ///
 /// The trait is sealed. A store promises exactness, which the signature of a trait cannot express,
@@ -94,7 +94,7 @@ pub(crate) mod sealed {
         /// windows of a calendar are near. Only the store's own clock decides which one it is.
         fn clock(&self) -> u64;
 
-        /// What the limiters on this store share, and the part of the store that this handle uses.
+        /// Returns the registry that the limiters on this store share, and the part of the store that this handle uses.
         fn registry(&self) -> (&Registry, &str);
 
         /// The keys of this store that are blocked.
@@ -141,7 +141,7 @@ pub trait Backend: Debug + Send + Sync {
     /// Fills the bucket.
     fn reset(&self, key: &Key) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-    /// Whether a check leaves the process, so that caching denials pays.
+    /// Returns true if a check leaves the process, so that caching denials pays.
     fn is_remote(&self) -> bool;
 
     /// The share of the limits that is for this process, if checks of the key are decided by it: always, or
@@ -150,7 +150,7 @@ pub trait Backend: Debug + Send + Sync {
         None
     }
 
-    /// From now on the store may be asked to decide without its server.
+    /// Prepares the store to decide without its server from now on.
     fn prepare_to_decide_locally(&self) {}
 
     /// Decides a check by the share of the limits that is for this process, without the server.
@@ -159,7 +159,7 @@ pub trait Backend: Debug + Send + Sync {
     }
 }
 
-/// What a check does to its bucket.
+/// The effect of a check on its bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Takes permits if they are there.
@@ -181,7 +181,7 @@ impl Op {
         Self::Acquire(Charge::Same(cost))
     }
 
-    /// What an allowed check has taken from each quota.
+    /// Returns the permits that an allowed check has taken from a quota.
     #[cfg(feature = "redis")]
     pub(crate) fn taken(&self, quota: usize) -> u64 {
         match self {
@@ -192,7 +192,7 @@ impl Op {
         }
     }
 
-    /// Whether a key is different afterwards. `exists` says whether anything is stored.
+    /// Returns true if a key is different afterwards. `exists` says whether anything is stored.
     fn changes(&self, exists: bool, verdict: &Verdict) -> bool {
         match self {
             Self::Acquire(charge) => verdict.is_allowed() && !charge.is_nothing(),

@@ -11,10 +11,10 @@ pub(crate) type Observation = Option<Observed>;
 
 /// Small, because it moves with the check.
 #[derive(Debug)]
-pub(crate) struct Observed(Box<Kept>);
+pub(crate) struct Observed(Box<ObservedParts>);
 
 #[derive(Debug)]
-struct Kept {
+struct ObservedParts {
     stopwatch: Option<Stopwatch>,
     span: Option<CheckSpan>,
 }
@@ -31,7 +31,7 @@ impl Observed {
     fn new(policy: &Policy, is_measured: bool) -> Observation {
         let (stopwatch, span) = (is_measured.then(Stopwatch::start), CheckSpan::new(policy));
         let is_observed = stopwatch.is_some() || span.is_some();
-        is_observed.then(|| Self(Kept { stopwatch, span }.into()))
+        is_observed.then(|| Self(ObservedParts { stopwatch, span }.into()))
     }
 
     /// Until the result is dropped, what happens belongs to the check.

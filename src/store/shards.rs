@@ -37,28 +37,28 @@ pub(super) struct Shard {
     /// at another rate or a credit makes it earlier, and adds an entry. The hash takes less memory than
     /// the key. If two buckets have the same hash, there are entries for both, and each removes one of
     /// them.
-    by_full_at: Entries,
-    /// The same for buckets that were denied when they would have been evicted.
-    spared: Entries,
+    by_full_at: EntryHeap,
+    /// Entries like these for the buckets that were denied when they would have been evicted.
+    spared: EntryHeap,
 }
 
-type Entries = BinaryHeap<Reverse<(u64, u64)>>;
+type EntryHeap = BinaryHeap<Reverse<(u64, u64)>>;
 
 #[derive(Debug)]
 pub(super) struct Bucket {
     policy: PolicyIndex,
-    /// Whether a check was denied, and no permits have been left since.
+    /// True if a check was denied, and no permits have been left since.
     was_denied: bool,
     is_spared: bool,
     key: Key,
     pub(super) state: KeyState,
 }
 
-/// Of a policy in the store.
+/// The index of a policy in the store.
 pub(super) type PolicyIndex = u32;
 
 impl Shards {
-    /// For at most `keys` buckets. Up to 64 shards, and one below 4,096 keys.
+    /// Shards for at most `keys` buckets: up to 64, and one below 4,096 keys.
     pub(super) fn new(keys: usize) -> Self {
         let shards = (keys / 2_048).clamp(1, 64);
         Self {
@@ -174,7 +174,7 @@ impl Shard {
         evicted
     }
 
-    /// What a removed bucket leaves in the table counts as used, until the table is twice as large.
+    /// Makes room in the table, where the remains of removed buckets count as used until it is twice as large.
     #[cold]
     fn rebuild(&mut self, shards: &Shards) {
         // With some room, or the next removals would fill it again.
@@ -188,8 +188,9 @@ impl Shard {
 
     /// Drops a bucket that is full by now.
     fn drop_full(&mut self, now: u64, shards: &Shards) {
-        let is_due =
-            |entries: &Entries| entries.peek().is_some_and(|Reverse((full_at, _))| *full_at < now);
+        let is_due = |entries: &EntryHeap| {
+            entries.peek().is_some_and(|Reverse((full_at, _))| *full_at < now)
+        };
         loop {
             let entries = match (is_due(&self.by_full_at), is_due(&self.spared)) {
                 (true, _) => &mut self.by_full_at,
@@ -255,7 +256,7 @@ impl Shards {
         self.shards.iter().map(|shard| entries(&lock(shard))).sum()
     }
 
-    /// For how many buckets, and how many entries, there is memory.
+    /// Returns the numbers of buckets and of entries for which there is memory.
     pub(super) fn capacity(&self) -> (usize, usize) {
         let capacity = |shard: &Shard| {
             let entries = shard.by_full_at.capacity() + shard.spared.capacity();

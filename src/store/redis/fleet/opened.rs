@@ -14,13 +14,13 @@ static STORES: LazyLock<Mutex<Stores>> = LazyLock::new(Mutex::default);
 
 /// A store that is in use. It counts until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Opened(Id);
+pub(crate) struct Opened(StoreId);
 
 /// The servers of a store, and its key prefix.
-type Id = (String, String);
+type StoreId = (String, String);
 
 #[derive(Debug, Default)]
-struct Stores(HashMap<Id, Count>);
+struct Stores(HashMap<StoreId, Count>);
 
 #[derive(Debug)]
 struct Count {
@@ -59,7 +59,7 @@ fn stores() -> MutexGuard<'static, Stores> {
 
 impl Stores {
     /// Returns the number of stores if it is time for a warning.
-    fn open(&mut self, id: &Id, now: Instant) -> Option<usize> {
+    fn open(&mut self, id: &StoreId, now: Instant) -> Option<usize> {
         // A count of 0 is kept for a while, for the time of its next warning.
         self.0.retain(|_, count| count.stores > 0 || !count.throttle.is_due(now));
         let none = || Count { stores: 0, throttle: LogThrottle::new(WARNING_INTERVAL) };
@@ -69,7 +69,7 @@ impl Stores {
         is_line.then_some(count.stores)
     }
 
-    fn close(&mut self, id: &Id) {
+    fn close(&mut self, id: &StoreId) {
         if let Some(count) = self.0.get_mut(id) {
             count.stores -= 1;
         }
@@ -80,7 +80,7 @@ impl Stores {
 mod tests {
     use super::*;
 
-    fn id(key_prefix: &str) -> Id {
+    fn id(key_prefix: &str) -> StoreId {
         ("redis:6379/0".to_owned(), key_prefix.to_owned())
     }
 

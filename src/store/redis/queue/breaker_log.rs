@@ -13,10 +13,10 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 /// One for all queues of a server, each of which has a breaker.
 #[derive(Debug, Default)]
-pub(super) struct BreakerLog(Mutex<State>);
+pub(super) struct BreakerLog(Mutex<OpenBreakers>);
 
 #[derive(Debug)]
-struct State {
+struct OpenBreakers {
     throttle: LogThrottle,
     /// How many breakers are open.
     open: usize,
@@ -30,7 +30,7 @@ struct State {
 }
 
 /// A line to be logged. Not under the lock, because a subscriber may use the same limiter.
-enum Line {
+enum BreakerLine {
     Opened { opened: u64, faults: Faults },
     Closed { since: Instant, refused: u64 },
 }
@@ -46,14 +46,14 @@ impl BreakerLog {
     ) {
         let line = self.state().line(probed, now);
         match line {
-            Some(Line::Opened { opened, faults: Faults { failed, late } }) => {
+            Some(BreakerLine::Opened { opened, faults: Faults { failed, late } }) => {
                 let reason = error.map(crate::error::with_causes).unwrap_or_default();
                 tracing::warn!(
                     target: "fleetlimit", server = &**server, reason, failed, late, opened,
                     "circuit breaker open: checks are not sent to this server until it works"
                 );
             }
-            Some(Line::Closed { since, refused }) => {
+            Some(BreakerLine::Closed { since, refused }) => {
                 let open_ms = now.saturating_duration_since(since).as_millis() as u64;
                 tracing::info!(
                     target: "fleetlimit", server = &**server, open_ms, refused,
@@ -66,7 +66,7 @@ impl BreakerLog {
 
     /// A breaker has ended while it was open, because no check needs its server any more.
     pub(super) fn ended(&self, server: &Arc<str>, now: Instant) {
-        if let Some(Line::Closed { since, refused }) =
+        if let Some(BreakerLine::Closed { since, refused }) =
             self.state().line(&Probed::Closes { refused: 0 }, now)
         {
             let open_ms = now.saturating_duration_since(since).as_millis() as u64;
@@ -77,13 +77,13 @@ impl BreakerLog {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OpenBreakers> {
         // Nothing that panics runs under the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Default for State {
+impl Default for OpenBreakers {
     fn default() -> Self {
         Self {
             throttle: LogThrottle::new(INTERVAL),
@@ -97,8 +97,8 @@ impl Default for State {
     }
 }
 
-impl State {
-    fn line(&mut self, probed: &Probed, now: Instant) -> Option<Line> {
+impl OpenBreakers {
+    fn line(&mut self, probed: &Probed, now: Instant) -> Option<BreakerLine> {
         match probed {
             Probed::Works => return None,
             Probed::Opens { faults, .. } => {
@@ -118,13 +118,13 @@ impl State {
             (true, false) if self.throttle.occurred(now).is_some() => {
                 self.is_reported = true;
                 let (opened, faults) = (self.opened, self.faults);
-                Some(Line::Opened { opened, faults })
+                Some(BreakerLine::Opened { opened, faults })
             }
             (false, true) => {
                 let (since, refused) = (self.since.unwrap_or(now), self.refused);
                 (self.is_reported, self.opened, self.refused) = (false, 0, 0);
                 (self.faults, self.since) = (Faults::default(), None);
-                Some(Line::Closed { since, refused })
+                Some(BreakerLine::Closed { since, refused })
             }
             (false, false) => {
                 // It was too short to be reported. The next line counts it.
@@ -150,17 +150,17 @@ mod tests {
         Probed::Closes { refused: 7 }
     }
 
-    fn lines(state: &mut State, probed: &Probed, now: Instant) -> &'static str {
+    fn lines(state: &mut OpenBreakers, probed: &Probed, now: Instant) -> &'static str {
         match state.line(probed, now) {
             None => "",
-            Some(Line::Opened { .. }) => "opened",
-            Some(Line::Closed { .. }) => "closed",
+            Some(BreakerLine::Opened { .. }) => "opened",
+            Some(BreakerLine::Closed { .. }) => "closed",
         }
     }
 
     #[test]
     fn an_outage_is_reported_once_however_many_breakers_it_opens() {
-        let (mut state, now) = (State::default(), Instant::now());
+        let (mut state, now) = (OpenBreakers::default(), Instant::now());
         let outcomes =
             [opens(now), opens(now), Probed::StaysOpen { next: now }, closes(), closes()];
         let reported = outcomes.map(|probed| lines(&mut state, &probed, now));
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_server_that_fails_ten_times_a_second_does_not_fill_the_log() {
-        let (mut state, start) = (State::default(), Instant::now());
+        let (mut state, start) = (OpenBreakers::default(), Instant::now());
         let mut reported = 0;
         for ms in (0..60_000).step_by(100) {
             let now = start + ms * MS;
@@ -181,13 +181,13 @@ mod tests {
 
     #[test]
     fn an_outage_soon_after_another_is_reported_late_but_not_never() {
-        let (mut state, start) = (State::default(), Instant::now());
+        let (mut state, start) = (OpenBreakers::default(), Instant::now());
         lines(&mut state, &opens(start), start);
         lines(&mut state, &closes(), start);
         let again = start + 100 * MS;
         assert_eq!(lines(&mut state, &opens(again), again), "");
         let later = start + INTERVAL;
-        let Some(Line::Opened { opened, .. }) =
+        let Some(BreakerLine::Opened { opened, .. }) =
             state.line(&Probed::StaysOpen { next: later }, later)
         else {
             panic!("it has to be reported by now")

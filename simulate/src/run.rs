@@ -164,13 +164,13 @@ impl Lines {
     }
 }
 
-/// Replays all lines. Those that cannot be used are counted.
+/// Replays all lines. Those that cannot be used are counted. Not generic, so that it is compiled with what it calls.
 ///
 /// # Errors
 ///
 /// If the log cannot be read.
 pub(crate) fn replay(
-    log: &mut impl BufRead,
+    log: &mut dyn BufRead,
     key: &Pattern,
     cost: &Pattern,
     runs: &mut [Run],

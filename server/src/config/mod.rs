@@ -13,8 +13,8 @@ mod overrides;
 mod places;
 mod reader;
 mod secrets;
-mod service;
 mod source;
+mod validation;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,40 +1,49 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::blocks::{BlockChange, Blocks, Member};
+use crate::store::blocks::{BlockChange, Blocks, KnownBlocks, Member};
 use crate::store::sealed::Open;
 use crate::{Error, ErrorKind, Key, Store, cooperation};
 
 /// The keys that an operator has blocked for a time, in all processes that share a store.
 ///
 /// The list belongs to the store: on a [`RedisStore`](crate::RedisStore), to all stores with the same
-/// key prefix on that server. Each process reads it about once a second, so [`get`](Self::get) does
-/// no I/O, and works while Redis fails. A process that starts calls [`refresh`](Self::refresh), so that
-/// the list applies to its first request. At most 1,000 keys can be blocked at a time.
+/// key prefix on that server. At most 1,000 keys can be blocked at a time.
 ///
-/// A limiter does not look at the list. Ask it before a check, for example in a
-/// [resolver](crate::KeyResolver):
+/// # Enforcement
+///
+/// Every limiter on the store denies a blocked key at once, before it looks at its quotas: the
+/// [`source`](crate::Decision::source) of the decision is [`Source::Blocked`](crate::Source::Blocked), and
+/// [`retry_after`](crate::Decision::retry_after) is the time until the block ends. So a
+/// [`RateLimitLayer`](crate::RateLimitLayer) responds with 429 and `Retry-After`, and without `RateLimit`
+/// fields. A block
+///
+/// - holds while Redis fails, as far as this process knows it, whatever the
+///   [failure mode](crate::FailureMode);
+/// - is enforced also where the [limit is not](crate::LimiterBuilder::enforce_for_percent);
+/// - takes no permits, and a blocked key does not wait in [`acquire`](crate::Limiter::acquire). What already
+///   waits proceeds;
+/// - has no effect on charges, credits, resets and [`peek`](crate::Limiter::peek).
+///
+/// A process reads the list of a `RedisStore` about once a second, from the first time that it uses a
+/// `BlockList` of the store. A process that has none enforces nothing, and needs no permissions for the
+/// list. So call [`refresh`](Self::refresh) when a process starts: then the list applies to its first request.
 ///
 /// ```
 /// use std::time::Duration;
-/// use http::request::Parts;
-/// use fleetlimit::resolve::PeerIp;
-/// use fleetlimit::{BlockList, KeyResolver, MemoryStore, Rejection, Resolution};
+/// use fleetlimit::{BlockList, Limiter, MemoryStore, Quota, Source};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let blocked = BlockList::new(&MemoryStore::new());
-/// blocked.block("api", "203.0.113.7", Duration::from_secs(3_600)).await?;
-/// assert!(blocked.get("api", &"203.0.113.7".into()).is_some());
-/// assert!(blocked.get("api", &"203.0.113.8".into()).is_none());
+/// let store = MemoryStore::new();
+/// let limiter = Limiter::new(store.clone(), Quota::per_second(10))?;
+/// let blocked = BlockList::new(&store);
+/// blocked.refresh().await?;
 ///
-/// let resolver = move |parts: &Parts| match PeerIp::new().resolve(parts) {
-///     Resolution::Key(key) if blocked.get("api", &key).is_some() => {
-///         Resolution::Reject(Rejection::forbidden("blocked"))
-///     }
-///     resolution => resolution,
-/// };
-/// # let _ = resolver;
+/// blocked.block("default", "203.0.113.7", Duration::from_secs(3_600)).await?;
+/// let decision = limiter.check("203.0.113.7").await?;
+/// assert!(decision.is_denied() && decision.source() == Source::Blocked);
+/// assert!(limiter.check("203.0.113.8").await?.is_allowed());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -48,17 +57,26 @@ pub struct BlockedKey {
     pub policy: String,
     /// The key.
     pub key: Key,
-    /// For how long it still is.
+    /// The time until the block ends.
     pub remaining: Duration,
 }
 
 impl BlockList {
-    /// The block list of a store.
+    /// Returns the block list of a store.
     pub fn new(store: &impl Store) -> Self {
         Self(Open::blocks(store))
     }
 
-    /// For how long a key is still blocked for a policy, as far as this process knows.
+    /// Returns the list of a limiter, which follows it only once someone uses a list of the store, and the
+    /// part of it that tells whether there is anything to look for.
+    pub(crate) fn of_limiter(store: &impl Store) -> (Self, Arc<KnownBlocks>) {
+        let blocks = Open::blocks(store);
+        let known = blocks.known().clone();
+        (Self(blocks), known)
+    }
+
+    /// Returns for how long a key is still blocked for a policy, as far as this process knows. It does no
+    /// I/O, and works while Redis fails.
     ///
     /// The first call inside of a Tokio runtime starts the task that reads the list of a
     /// `RedisStore`, which ends with the last clone of the store and this list.

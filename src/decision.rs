@@ -99,12 +99,16 @@ pub enum Source {
     /// store was not asked. Nothing is known about the key's bucket, so the numbers are those of a
     /// full one.
     Quota,
+    /// The [block list](crate::BlockList) of the store, because an operator has blocked the key. Its
+    /// [`retry_after`](Decision::retry_after) is the time until the block ends. Nothing is known about the
+    /// key's bucket, so nothing remains, and no quota is [violated](QuotaStatus::is_violated).
+    Blocked,
 }
 
 impl Source {
     /// All sources, in the order of their declaration.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Store, Self::Cached, Self::Local, Self::FailureMode, Self::Quota];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Store, Self::Cached, Self::Local, Self::FailureMode, Self::Quota, Self::Blocked];
 
     /// Returns the name for metrics and traces.
     pub(crate) fn name(self) -> &'static str {
@@ -114,6 +118,7 @@ impl Source {
             Self::Local => "local",
             Self::FailureMode => "failure_mode",
             Self::Quota => "quota",
+            Self::Blocked => "blocked",
         }
     }
 }
@@ -266,7 +271,7 @@ impl Decision {
     /// # Ok(()) }
     /// ```
     pub fn quotas(&self) -> impl Iterator<Item = QuotaStatus<'_>> {
-        let is_denied = self.would_be_denied();
+        let is_denied = self.would_be_denied() && self.source != Source::Blocked;
         let (quotas, numbers) = match &self.several {
             None => (slice::from_ref(&self.quota), slice::from_ref(&self.numbers)),
             Some(several) => (&*several.quotas, &*several.numbers),

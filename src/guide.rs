@@ -885,7 +885,7 @@
 //!
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
-//! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision: the store failed in the failure mode [`Closed`], or the costs name an unknown quota; the source is `failure_mode`). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`. |
+//! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision: the store failed in the failure mode [`Closed`], or the costs name an unknown quota; the source is `failure_mode`). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`, `blocked`. |
 //! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `overloaded`, `unknown_quota`. |
 //! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
 //! | `fleetlimit.charges.forgiven` | counter | {permit} | `fleetlimit.policy` | Permits that were not charged, because the key already owed as much as it can: see [`Quota::debt_up_to`]. With several quotas, only the largest amount is counted. |

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fleetlimit::{Costs, Decision, Error, Key, Limiter};
+use fleetlimit::{Costs, Decision, Error, Key, Limiter, Source};
 
 use crate::live::{ActivePolicy, Live};
 use crate::telemetry;
@@ -27,13 +27,15 @@ pub(crate) async fn check(
     key: &Key,
     costs: Costs,
 ) -> Result<Answer, Error> {
-    match blocked(live, policy, key) {
-        Some(remaining) => Ok(Answer::Blocked(remaining)),
-        None => decide(live, policy, limiter, key, costs).await.map(Answer::Decided),
-    }
+    let decision = decide(live, policy, limiter, key, costs).await?;
+    Ok(match decision.source() {
+        Source::Blocked => Answer::Blocked(decision.retry_after().unwrap_or_default()),
+        _ => Answer::Decided(decision),
+    })
 }
 
-/// Returns the remaining time for which an operator has blocked the key.
+/// Returns the remaining time for which an operator has blocked the key. Requests of several keys need it, none of
+/// which may be checked if one is blocked.
 pub(crate) fn blocked(live: &Live, policy: &ActivePolicy, key: &Key) -> Option<Duration> {
     let remaining = live.blocked.get(policy.name(), key)?;
     policy.count(false);
@@ -41,7 +43,7 @@ pub(crate) fn blocked(live: &Live, policy: &ActivePolicy, key: &Key) -> Option<D
     Some(remaining)
 }
 
-/// Decides a key that is not blocked.
+/// Decides a key. The limiter denies one that is blocked.
 ///
 /// # Errors
 ///
@@ -54,8 +56,11 @@ pub(crate) async fn decide(
     costs: Costs,
 ) -> Result<Decision, Error> {
     let decision = limiter.check_cost(key, costs).await?;
-    live.denied.observe(policy.name(), key, &decision);
     policy.count(!decision.would_be_denied());
+    match decision.source() {
+        Source::Blocked => telemetry::overruled("block"),
+        _ => live.denied.observe(policy.name(), key, &decision),
+    }
     Ok(decision)
 }
 

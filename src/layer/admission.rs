@@ -13,7 +13,7 @@ use super::RateLimitLayer;
 use super::protocol::{Checking, Protocol};
 use super::settlement::Settlement;
 use crate::algorithm::Patience;
-use crate::limiter::{CheckState, HeldRevision, PendingCheck, Revision, Wait, Waiter};
+use crate::limiter::{CheckState, HeldRevision, PendingCheck, Revision, RevisionRef, Wait, Waiter};
 use crate::{Costs, Decision, Error, Key, KeyResolver, Limiter, Resolution, cooperation};
 
 pin_project! {
@@ -49,6 +49,32 @@ pin_project! {
 pub(super) struct Delayed {
     decision: Option<Decision>,
     wait: Wait,
+}
+
+/// A check whose limit lets requests wait.
+enum CheckInQueue {
+    /// The check has taken over a place in the queue that another one has given up.
+    TakenOver(Decision, Box<Wait>),
+    /// The check may wait, if there is a waiter.
+    Started(Option<Box<Waiter>>, CheckState),
+}
+
+impl CheckInQueue {
+    fn new(limiter: &Limiter, revision: &RevisionRef<'_>, key: &Key, costs: &Costs) -> Self {
+        if let Some(decision) = CheckState::blocked(limiter, revision, key) {
+            return Self::Started(None, CheckState::Ready(Ok(decision)));
+        }
+        let patience = Patience(0);
+        let waiter = Waiter::new(limiter, key, costs, patience);
+        let waiter = match waiter.map(|waiter| Wait::take_over(waiter, || revision.hold())) {
+            Some(Ok((decision, wait))) => return Self::TakenOver(decision, Box::new(wait)),
+            Some(Err(waiter)) => Some(Box::new(waiter)),
+            None => None,
+        };
+        let may_wait = waiter.is_some();
+        let state = CheckState::enqueue(limiter, revision, key, costs, patience, may_wait);
+        Self::Started(waiter, state)
+    }
 }
 
 /// The service's result, with the context if the request was checked.
@@ -94,26 +120,15 @@ where
         }
         let (waiter, state) = match revision.has_queue() {
             false => (None, CheckState::start(limiter, &revision, key, &costs)),
-            true => {
-                let patience = Patience(0);
-                let waiter = Waiter::new(limiter, key, &costs, patience);
-                let waiter = match waiter.map(|waiter| Wait::take_over(waiter, || revision.hold()))
-                {
-                    Some(Ok((decision, wait))) => {
-                        let then = (Some(Box::new(wait)), settlement);
-                        let decision = Ok(decision);
-                        return Self::decide(
-                            layer, &revision, key, decision, then, &mut parts, service,
-                        );
-                    }
-                    Some(Err(waiter)) => Some(Box::new(waiter)),
-                    None => None,
-                };
-                let may_wait = waiter.is_some();
-                let state =
-                    CheckState::enqueue(limiter, &revision, key, &costs, patience, may_wait);
-                (waiter, state)
-            }
+            true => match CheckInQueue::new(limiter, &revision, key, &costs) {
+                CheckInQueue::Started(waiter, state) => (waiter, state),
+                CheckInQueue::TakenOver(decision, wait) => {
+                    let (decision, then) = (Ok(decision), (Some(wait), settlement));
+                    return Self::decide(
+                        layer, &revision, key, decision, then, &mut parts, service,
+                    );
+                }
+            },
         };
         match state {
             CheckState::Ready(mut decision) => {
@@ -171,6 +186,32 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                 Self::respond(layer, response, request, service)
             }
         }
+    }
+
+    /// Calls the service for a delayed request, once that may proceed and the service is ready again.
+    fn proceed(
+        delayed: &mut Delayed,
+        request: &mut Option<(L::Head, L::Body)>,
+        settlement: &mut Option<Settlement>,
+        service: &mut S,
+        layer: &L,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self, S::Error>> {
+        let Delayed { decision, wait } = delayed;
+        ready!(wait.poll(cx));
+        if let (Some(settlement), Some(decision)) = (settlement.as_mut(), &decision)
+            && let Some(permits) = wait.take_permits()
+        {
+            settlement.allowed(decision);
+            settlement.hold(permits);
+        }
+        ready!(service.poll_ready(cx))?;
+        let (Some((mut head, body)), Some(decision)) = (request.take(), decision.take()) else {
+            return Poll::Pending;
+        };
+        let context = layer.allow(wait.revision(), decision, &mut head, settlement.take());
+        let future = service.call(L::from_parts(head, body));
+        Poll::Ready(Ok(Self::Calling { future, context: Some(context) }))
     }
 
     #[inline]
@@ -231,26 +272,10 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
                     Self::decide(layer, revision, key, decision, then, request, service)
                 }
                 AdmissionProj::Waiting { delayed, request, settlement, service, layer } => {
-                    let Delayed { decision, wait } = &mut **delayed;
-                    ready!(wait.poll(cx));
-                    if let (Some(settlement), Some(decision)) = (settlement.as_mut(), &decision)
-                        && let Some(permits) = wait.take_permits()
-                    {
-                        settlement.allowed(decision);
-                        settlement.hold(permits);
+                    match ready!(Self::proceed(delayed, request, settlement, service, layer, cx)) {
+                        Ok(calling) => calling,
+                        Err(error) => return Poll::Ready(Ok((Err(error), None))),
                     }
-                    if let Err(error) = ready!(service.poll_ready(cx)) {
-                        return Poll::Ready(Ok((Err(error), None)));
-                    }
-                    let (Some((mut head, body)), Some(decision)) =
-                        (request.take(), decision.take())
-                    else {
-                        return Poll::Pending;
-                    };
-                    let settlement = settlement.take();
-                    let context = layer.allow(wait.revision(), decision, &mut head, settlement);
-                    let future = service.call(L::from_parts(head, body));
-                    Self::Calling { future, context: Some(context) }
                 }
                 AdmissionProj::Calling { future, context } => {
                     let result = ready!(future.poll(cx));
@@ -275,7 +300,7 @@ impl<S: Service<Req> + Clone, Req, L: Protocol<Req>> Admission<S, Req, L> {
     }
 }
 
-/// If the check has to wait. Boxed, because nearly none has to.
+/// Returns the wait of a check that has to wait. It is boxed, because nearly none has to.
 #[inline]
 fn wait(
     decision: &mut Result<Decision, Error>,

@@ -12,7 +12,7 @@ use super::interned::interned;
 use crate::verdict::QuotaInfo;
 use crate::{Decision, Source};
 
-/// Which rate limit headers to send.
+/// The rate limit headers to send.
 ///
 /// Seconds are whole and rounded up, so a client that honors them is never early. If a policy has
 /// several quotas, styles other than `Ietf` and `IetfPolicyOnDenial` report the one that restricts
@@ -88,7 +88,7 @@ static X_RATELIMIT: [HeaderName; 3] = [
 /// Between the items of a list. Names have no commas.
 const SEPARATOR: &str = ", ";
 
-/// What the headers say about the quotas, whatever the decision.
+/// The parts of the headers that are the same for every decision.
 #[derive(Clone, Debug)]
 pub(super) struct QuotaFields {
     policy: HeaderValue,
@@ -102,7 +102,7 @@ impl QuotaFields {
         Self { policy: value(policy_field(quotas())), prefixes: quotas().map(prefix).collect() }
     }
 
-    /// For many responses.
+    /// Makes the fields for many responses.
     pub(super) fn interned(quotas: &[QuotaInfo]) -> Self {
         let policy = value(interned(policy_field(quotas)));
         Self { policy, prefixes: quotas.iter().map(prefix).collect() }
@@ -129,9 +129,11 @@ pub(super) struct Three {
 }
 
 impl RateLimitHeaders {
+    /// Makes the headers for a decision.
+    ///
     /// If the cost exceeds the capacity, the bucket was not read, so there is only the policy, and
-    /// nothing in the legacy styles. If the failure mode decided, there are no headers, because the
-    /// policy is not enforced.
+    /// nothing in the legacy styles. If the failure mode decided, or the key is blocked, there are no
+    /// headers, because it was not the policy that decided.
     pub(super) fn new(
         style: HeaderStyle,
         decision: &Decision,
@@ -148,7 +150,7 @@ impl RateLimitHeaders {
             Self::Three(three)
         };
         match style {
-            _ if decision.source == Source::FailureMode => Self::None,
+            _ if matches!(decision.source, Source::FailureMode | Source::Blocked) => Self::None,
             HeaderStyle::Ietf | HeaderStyle::IetfPolicyOnDenial
                 if decision.source == Source::Quota =>
             {

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use super::headers::QuotaFields;
 use super::interned::interned;
 use super::problem;
-use crate::Decision;
 use crate::limiter::Revision;
 use crate::verdict::QuotaInfo;
+use crate::{Decision, Source};
 
 /// The parts of responses that are the same for every request of a policy.
 #[derive(Clone, Debug)]
@@ -32,8 +32,10 @@ impl Precomputed {
 
     pub(super) fn denied_body(&self, decision: &Decision) -> Bytes {
         match &self.denied {
-            Some(bodies) => bodies[usize::from(decision.exceeds_capacity())].clone(),
-            None => problem::denied_body(decision).into(),
+            Some(bodies) if decision.source != Source::Blocked => {
+                bodies[usize::from(decision.exceeds_capacity())].clone()
+            }
+            _ => problem::denied_body(decision).into(),
         }
     }
 

@@ -7,10 +7,14 @@ use http::{HeaderValue, Response, StatusCode};
 
 use super::caching;
 use crate::verdict::QuotaInfo;
-use crate::{Decision, Rejection};
+use crate::{Decision, Rejection, Source};
 
 /// The body for a denial. The names of quotas need no escaping: their characters are validated.
 pub(super) fn denied_body(decision: &Decision) -> String {
+    if decision.source == Source::Blocked {
+        // No quota is exceeded, and the client need not know what an operator thinks of it.
+        return r#"{"type":"about:blank","title":"Too Many Requests","status":429}"#.into();
+    }
     let violated = decision.quotas().filter(|quota| quota.is_violated());
     body(decision.exceeds_capacity(), violated.map(|quota| quota.name()))
 }

@@ -175,6 +175,10 @@ impl Limiter {
 
     /// Takes permits, or a place in the queue for them.
     async fn take_or_queue(&self, key: Key, costs: Costs) -> Result<Reservation, Error> {
+        let blocked = CheckState::blocked(self, &self.revision(), &key);
+        if let Some(decision) = blocked {
+            return Ok(Reservation { decision, wait: None });
+        }
         let patience = Patience(micros(self.inner.max_wait));
         let mut waiter = Waiter::new(self, &key, &costs, patience);
         let (held, state) = {

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::blocked::BlockedKeys;
 use super::enforcement::Enforcement;
 use super::failure_log::FailureLog;
 use super::other_numbers::OtherNumbers;
@@ -168,7 +169,8 @@ impl LimiterBuilder {
         let cache_denials = cache_denials.min(MAX_DURATION);
         let max_wait = max_wait.min(MAX_DURATION);
         let metrics = PolicyMetrics::new(policy.name());
-        let settings = Settings { store: store.clone(), timeout, cache_denials, metrics };
+        let blocked = BlockedKeys::new(&store);
+        let settings = Settings { store: store.clone(), timeout, cache_denials, blocked, metrics };
         let (registry, part) = store.registry();
         let make = |states| {
             Ok(Arc::new(Inner {

@@ -59,6 +59,9 @@ impl CheckState {
         key: &Key,
         costs: &Costs,
     ) -> Self {
+        if let Some(decision) = Self::blocked(limiter, revision, key) {
+            return Self::Ready(Ok(decision));
+        }
         if costs.special.is_some() {
             return Self::start_special(limiter, revision, key, costs);
         }
@@ -87,7 +90,7 @@ impl CheckState {
         }
     }
 
-    /// Starts a check that may have to wait: then the decision holds its place in the queue, for
+    /// Starts a check that may have to wait, of a key that is not blocked: then the decision holds its place in the queue, for
     /// [`Wait::new`](super::Wait::new). If it may not wait, it is denied unless it can proceed at once.
     pub(crate) fn enqueue(
         limiter: &Limiter,

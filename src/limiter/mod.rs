@@ -17,6 +17,7 @@
 mod acquire;
 mod adjust;
 mod best_effort;
+mod blocked;
 mod builder;
 mod check;
 mod enforcement;
@@ -180,8 +181,9 @@ impl Limiter {
         Check::new(self, key.into(), cost.into())
     }
 
-    /// The decision that a check of cost 1 would get now. Nothing is charged, so
-    /// [`remaining`](Decision::remaining) still includes that permit.
+    /// Returns the decision that the store would make now about a check of cost 1. Nothing is charged, so
+    /// [`remaining`](Decision::remaining) still includes that permit. This says what is left of the quotas
+    /// also for a key that is [blocked](crate::BlockList).
     ///
     /// # Errors
     ///

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 
+
+use super::blocked::BlockedKeys;
 use crate::algorithm::{Cost, Limits};
 use crate::metrics::PolicyMetrics;
 use crate::store::{Backend, PolicySpec, RevisionStates, Store};
@@ -42,6 +44,7 @@ pub(super) struct Settings {
     pub(super) store: Arc<dyn Store>,
     pub(super) timeout: Duration,
     pub(super) cache_denials: Duration,
+    pub(super) blocked: BlockedKeys,
     pub(super) metrics: PolicyMetrics,
 }
 
@@ -51,7 +54,7 @@ impl Revision {
         policy: &Policy,
         states: Arc<RevisionStates>,
     ) -> Result<Self, ConfigError> {
-        let Settings { store, timeout, cache_denials, metrics } = settings;
+        let Settings { store, timeout, cache_denials, metrics, .. } = settings;
         policy.validate()?;
         let (name, limits) = (policy.name().into(), Limits::new(policy, store.clock())?);
         let spec = PolicySpec {

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ pub enum BlockChange {
 /// The place where the block list of a store is kept.
 pub trait Blocks: Debug + Send + Sync {
     /// Returns the part of the list that this process knows.
-    fn known(&self) -> &KnownBlocks;
+    fn known(&self) -> &Arc<KnownBlocks>;
 
     /// Changes the list. This process knows of it when the future is ready.
     fn change(&self, change: BlockChange) -> Done<'_>;
@@ -46,12 +46,31 @@ pub trait Blocks: Debug + Send + Sync {
 /// The blocks that this process knows, until they end.
 #[derive(Debug, Default)]
 pub struct KnownBlocks {
-    /// Nearly always empty, and asked for each check.
+    /// False if there are none. Read by each check, like `is_followed`.
     is_used: AtomicBool,
+    /// True if others may change the list, and this process has to know.
+    is_followed: AtomicBool,
     ends: RwLock<HashMap<Member, Instant>>,
 }
 
 impl KnownBlocks {
+    /// False for most limiters: then a check need not look at the list.
+    #[inline(always)]
+    pub(crate) fn may_have_any(&self) -> bool {
+        self.is_followed.load(Ordering::Relaxed) || !self.is_empty()
+    }
+
+    /// From now on, checks look at the list, so that one of them starts to follow it again if the runtime
+    /// that did has ended.
+    #[cfg(feature = "redis")]
+    pub(super) fn set_followed(&self) {
+        // Not written each time: checks on other threads read it.
+        if !self.is_followed.load(Ordering::Relaxed) {
+            self.is_followed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         !self.is_used.load(Ordering::Relaxed)
     }
@@ -91,8 +110,8 @@ fn remaining(end: Instant) -> Option<Duration> {
 }
 
 /// The block list of a process.
-impl Blocks for KnownBlocks {
-    fn known(&self) -> &KnownBlocks {
+impl Blocks for Arc<KnownBlocks> {
+    fn known(&self) -> &Arc<KnownBlocks> {
         self
     }
 

@@ -43,7 +43,7 @@ impl Open for MemoryStore {
     }
 
     fn blocks(&self) -> Arc<dyn Blocks> {
-        self.shared.blocks.clone()
+        Arc::new(self.shared.blocks.clone())
     }
 }
 

@@ -3,10 +3,19 @@
 use std::num::NonZeroUsize;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fleetlimit::{BlockList, ErrorKind, Key, MemoryStore, RedisStore};
+use axum::body::Body;
+use fleetlimit::resolve::Global;
+use fleetlimit::{
+    BestEffortChecks, BlockList, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore,
+    Policy, Quota, RateLimitLayer, RedisStore, Source, Store,
+};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
 use redis::Value;
+use tower::{BoxError, Layer, ServiceExt, service_fn};
 
 use crate::common::{BOUND, Cluster, Server, wait_until};
+use crate::exact::test_limiter;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -184,4 +193,123 @@ async fn the_documented_permissions_suffice() {
     list.block("api", "a", HOUR).await.unwrap();
     list.unblock("api", "a").await.unwrap();
     assert!(list.list().is_empty());
+}
+
+fn is_blocked(decision: &Decision) -> bool {
+    decision.source() == Source::Blocked
+}
+
+/// Of each operation that takes permits. A block must not cost the key its permits either.
+async fn assert_denies_a_blocked_key_and_no_other(store: impl Store + Clone) {
+    let policy = |name: &'static str| Policy::new(name).quota("hourly", Quota::per_hour(10));
+    let limiter = test_limiter(store.clone(), policy("api"));
+    let other_policy = test_limiter(store.clone(), policy("other"));
+    let queue = Quota::per_hour(1).queue(HOUR);
+    let queue = test_limiter(store.clone(), Policy::new("queue").quota("hourly", queue));
+    let list = BlockList::new(&store);
+    for policy in ["api", "queue"] {
+        list.block(policy, "blocked", HOUR).await.unwrap();
+    }
+
+    let costs = [0, 1, 100].map(|cost| limiter.check_cost("blocked", cost));
+    let mut denials = futures_util::future::try_join_all(costs).await.unwrap();
+    denials.push(limiter.acquire("blocked").await.unwrap());
+    denials.push(queue.acquire("blocked").await.unwrap());
+    denials.push(queue.reserve("blocked", 1).await.unwrap().wait().await);
+    let checks = BestEffortChecks::new().add(&other_policy, "blocked", 1);
+    denials.push(checks.add(&limiter, "blocked", 1).check().await.unwrap());
+    for denial in denials {
+        assert!(denial.is_denied() && is_blocked(&denial), "{denial:?}");
+        let wait = denial.retry_after().expect("the block ends");
+        assert!(wait <= HOUR && wait > HOUR - Duration::from_secs(60), "{wait:?}");
+        assert!(denial.quotas().all(|quota| !quota.is_violated()), "{denial:?}");
+        assert_eq!(denial.ensure_allowed().unwrap_err().kind(), ErrorKind::Denied);
+    }
+    limiter.check("another").await.unwrap().ensure_allowed().unwrap();
+    other_policy.check("blocked").await.unwrap().ensure_allowed().unwrap();
+    assert_eq!(limiter.peek("blocked").await.unwrap().remaining(), 10, "nothing was taken");
+
+    list.unblock("api", "blocked").await.unwrap();
+    assert_eq!(limiter.check("blocked").await.unwrap().remaining(), 9);
+}
+
+#[tokio::test]
+async fn a_limiter_denies_a_blocked_key_and_no_other() {
+    let server = Server::start().await;
+    assert_denies_a_blocked_key_and_no_other(MemoryStore::new()).await;
+    assert_denies_a_blocked_key_and_no_other(RedisStore::open(server.url()).unwrap()).await;
+}
+
+/// An operator has chosen the key. It is not a limit that is tried out.
+#[tokio::test]
+async fn a_block_is_enforced_where_the_limit_is_not() {
+    let store = MemoryStore::new();
+    let limiter = Limiter::builder(store.clone(), Quota::per_hour(10)).enforce_for_percent(0.0);
+    let limiter = limiter.build().unwrap();
+    BlockList::new(&store).block("default", "key", HOUR).await.unwrap();
+    let denial = limiter.check("key").await.unwrap();
+    assert!(denial.is_denied() && denial.is_enforced() && is_blocked(&denial), "{denial:?}");
+}
+
+/// Otherwise whoever overloads Redis lifts the blocks.
+#[tokio::test]
+async fn blocks_of_another_process_are_enforced_and_go_on_while_redis_is_gone() {
+    let server = Server::start().await;
+    let operator = BlockList::new(&RedisStore::open(server.url()).unwrap());
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = Limiter::builder(store.clone(), Quota::per_hour(1_000))
+        .failure_mode(FailureMode::Open)
+        .build()
+        .unwrap();
+    BlockList::new(&store).refresh().await.unwrap();
+    operator.block("default", "key", HOUR).await.unwrap();
+    wait_until("it is enforced", BOUND, async || is_blocked(&limiter.check("key").await.unwrap()))
+        .await;
+
+    server.stop();
+    let denial = limiter.check("key").await.unwrap();
+    assert!(denial.is_denied() && is_blocked(&denial), "{denial:?}");
+    let other = limiter.check("other").await.unwrap();
+    assert!(other.is_allowed() && !is_blocked(&other), "{other:?}");
+}
+
+/// A queue hands its free places to requests before it looks at anything else.
+#[tokio::test]
+async fn a_layer_responds_to_a_blocked_key_at_once_and_does_not_say_why() {
+    for quota in [Quota::per_hour(10), Quota::per_hour(1).queue(HOUR)] {
+        let store = MemoryStore::new();
+        let limiter = Limiter::new(store.clone(), quota).unwrap();
+        BlockList::new(&store).block("default", "global", HOUR).await.unwrap();
+        let service = service_fn(async |_: Request<Body>| {
+            Ok::<_, BoxError>(Response::new(Body::from("served")))
+        });
+        let layer = RateLimitLayer::new(limiter, Global).retry_jitter(Duration::ZERO);
+        let response = layer.layer(service).oneshot(Request::new(Body::empty())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{quota}");
+        let (parts, body) = response.into_parts();
+        assert_eq!(parts.headers["retry-after"], "3600", "{quota}");
+        assert_eq!(parts.headers["cache-control"], "no-store");
+        for name in ["ratelimit", "ratelimit-policy"] {
+            assert!(!parts.headers.contains_key(name), "{quota}: {name}");
+        }
+        let body = body.collect().await.unwrap().to_bytes();
+        let expected = r#"{"type":"about:blank","title":"Too Many Requests","status":429}"#;
+        assert_eq!(str::from_utf8(&body).unwrap(), expected, "{quota}");
+    }
+}
+
+/// Those who do not use block lists need no permissions for them, and Redis has no work.
+#[tokio::test]
+async fn the_list_is_not_read_in_a_process_that_has_none() {
+    let server = Server::start().await;
+    let limiter = test_limiter(RedisStore::open(server.url()).unwrap(), Quota::per_hour(10));
+    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+    let is_read = async || server.command_stats().await.contains_key("zrange");
+    assert!(!is_read().await);
+    // The first use of a list starts to read it, also if checks go on before it has been read.
+    let store = RedisStore::open(server.url()).unwrap();
+    let limiter = test_limiter(store.clone(), Quota::per_hour(10));
+    assert_eq!(BlockList::new(&store).get("default", &"key".into()), None);
+    limiter.check("key").await.unwrap().ensure_allowed().unwrap();
+    wait_until("it is read", BOUND, is_read).await;
 }

@@ -206,6 +206,15 @@ impl RateLimitService {
             true => None,
             false => Some(self.decide(&check, hits).await),
         };
+        if let Some(Ok(decision)) = &decided
+            && decision.source() == Source::Blocked
+        {
+            // Since the request was read.
+            if !hits.gives_back {
+                hits.are_uncounted("denied");
+            }
+            return Outcome::Blocked(decision.retry_after());
+        }
         if !hits.gives_back {
             match &decided {
                 Some(Err(_)) => hits.are_uncounted("failed"),

@@ -60,6 +60,7 @@ fn source(source: Source) -> &'static str {
         Source::Local => "local",
         Source::Quota => "quota",
         Source::FailureMode => "failure_mode",
+        Source::Blocked => "block",
         _ => "other",
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct RedisBlocks {
     topology: Topology,
     key: String,
     slot: u16,
-    known: KnownBlocks,
+    known: Arc<KnownBlocks>,
     /// How many replies have replaced it.
     version: Mutex<u64>,
     following: Arc<SoleTask>,
@@ -42,7 +42,7 @@ impl RedisBlocks {
             topology,
             key: format!("{key_prefix}:{{{TAG}}}"),
             slot: crc16::State::<crc16::XMODEM>::calculate(TAG.as_bytes()) % SLOTS,
-            known: KnownBlocks::default(),
+            known: Arc::default(),
             version: Mutex::default(),
             following: Arc::default(),
             has_warned: AtomicBool::new(false),
@@ -94,7 +94,7 @@ impl RedisBlocks {
 }
 
 impl Blocks for RedisBlocks {
-    fn known(&self) -> &KnownBlocks {
+    fn known(&self) -> &Arc<KnownBlocks> {
         &self.known
     }
 
@@ -116,6 +116,7 @@ impl Blocks for RedisBlocks {
     }
 
     fn follow(&self) {
+        self.known.set_followed();
         self.following.repeat(&self.this, TIMEOUT, |blocks| async move {
             // While Redis fails, the blocks that are known go on.
             if let Err(error) = blocks.read().await {

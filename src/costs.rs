@@ -28,12 +28,12 @@ use std::borrow::Cow;
 pub struct Costs {
     pub(crate) others: u64,
     /// Boxed, because most checks cost the same of every quota.
-    pub(crate) special: Option<Box<Special>>,
+    pub(crate) special: Option<Box<SpecialCosts>>,
 }
 
-/// What distinguishes costs from a single number.
+/// The parts of costs that a single number does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Special {
+pub(crate) struct SpecialCosts {
     pub(crate) named: Vec<(Cow<'static, str>, u64)>,
     pub(crate) is_charged_later: bool,
 }
@@ -85,7 +85,7 @@ impl Costs {
     }
 }
 
-/// The same cost for every quota. There is no conversion from another type of integer, so that a literal
+/// Makes costs that are the same for every quota. There is no conversion from another type of integer, so that a literal
 /// needs no suffix: `limiter.check_cost(key, 3)`.
 impl From<u64> for Costs {
     fn from(cost: u64) -> Self {

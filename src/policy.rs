@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use crate::{ConfigError, Quota};
 
-/// What a limiter enforces: a named set of quotas.
+/// A named set of quotas, which a limiter enforces together.
 ///
 /// The policy's name keeps its buckets apart from those of other policies for the same key. It is
 /// part of the name of the key in Redis. Limiters with the same policy name on the same store share
@@ -93,7 +93,7 @@ impl Policy {
         self.quotas.iter().map(|(name, quota)| (&**name, quota))
     }
 
-    /// The same with another quota in place of the only one. `None` if there are several.
+    /// Returns the policy with another quota in place of the only one. `None` if there are several.
     pub(crate) fn with_only(&self, quota: Quota) -> Option<Self> {
         let [(name, _)] = &*self.quotas else { return None };
         Some(Self { name: self.name.clone(), quotas: vec![(name.clone(), quota)] })

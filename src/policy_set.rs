@@ -31,7 +31,7 @@ use crate::Policy;
 pub struct PolicySet(Vec<Policy>);
 
 impl PolicySet {
-    /// A set without policies.
+    /// Returns a set without policies.
     pub fn new() -> Self {
         Self::default()
     }

@@ -73,9 +73,9 @@ impl<'de> Deserialize<'de> for PolicySet {
 /// A value of any type, so that one of the wrong type does not hide the errors of the others.
 enum Value {
     Text(String),
-    /// In the order of the file, if its parser keeps that.
+    /// The entries of a map, in the order of the file if its parser keeps that.
     Map(Vec<(String, Value)>),
-    /// What errors call it.
+    /// The name of another type, for errors.
     Other(String),
 }
 

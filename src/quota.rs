@@ -96,15 +96,15 @@ pub(crate) enum Kind {
     ApproximateSlidingWindow,
 }
 
-/// When a fixed window starts.
+/// The time at which a fixed window starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum WindowStart {
     FirstCheck,
-    /// At a multiple of the period on the clock.
+    /// A multiple of the period on the clock.
     Clock,
-    /// With the day or the week.
+    /// The start of the day or the week in a time zone.
     Zone(Zone),
-    /// With the month. The period is that of a long one.
+    /// The start of the month in a time zone. The period is that of a long month.
     Month(Zone),
 }
 

@@ -15,7 +15,7 @@ impl Serialize for Quota {
     }
 }
 
-/// From text: see [`Quota`]. The error says what was expected, and at which character.
+/// Reads a quota from text: see [`Quota`]. The error says what was expected, and at which character.
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

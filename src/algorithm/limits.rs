@@ -23,7 +23,7 @@ use super::rate::FullAt;
 use super::state::{QuotaEntry, QuotaId};
 use super::token_bucket::TokenBucket;
 use crate::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued};
-use crate::costs::Special;
+use crate::costs::SpecialCosts;
 use crate::verdict::{Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Costs, Policy};
 
@@ -284,7 +284,11 @@ impl Limits {
         }
     }
 
-    fn charge_each(&self, others: u64, special: &Special) -> Result<Charge, Cow<'static, str>> {
+    fn charge_each(
+        &self,
+        others: u64,
+        special: &SpecialCosts,
+    ) -> Result<Charge, Cow<'static, str>> {
         let mut each = vec![others; self.quotas.len()];
         for (name, cost) in &special.named {
             let index = self.infos.iter().position(|info| info.name() == name);

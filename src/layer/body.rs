@@ -18,14 +18,14 @@ pin_project! {
     /// `Sync`, because custom bodies need not be.
     pub struct ResponseBody<B> {
         #[pin]
-        kind: Kind<B>,
+        kind: BodyKind<B>,
         meter: Option<Box<Meter>>,
     }
 }
 
 pin_project! {
-    #[project = KindProj]
-    enum Kind<B> {
+    #[project = BodyKindProj]
+    enum BodyKind<B> {
         Service { #[pin] body: B },
         Layer { #[pin] body: Full<Bytes> },
         Custom { #[pin] body: UnsyncBoxBody<Bytes, BoxError> },
@@ -49,15 +49,15 @@ impl ErrorBody {
 
 impl<B> ResponseBody<B> {
     pub(super) fn service(body: B, meter: Option<Box<Meter>>) -> Self {
-        Self { kind: Kind::Service { body }, meter }
+        Self { kind: BodyKind::Service { body }, meter }
     }
 }
 
 impl<B> From<ErrorBody> for ResponseBody<B> {
     fn from(body: ErrorBody) -> Self {
         let kind = match body {
-            ErrorBody::Full(bytes) => Kind::Layer { body: Full::new(bytes) },
-            ErrorBody::Boxed(body) => Kind::Custom { body },
+            ErrorBody::Full(bytes) => BodyKind::Layer { body: Full::new(bytes) },
+            ErrorBody::Boxed(body) => BodyKind::Custom { body },
         };
         Self { kind, meter: None }
     }
@@ -66,7 +66,7 @@ impl<B> From<ErrorBody> for ResponseBody<B> {
 /// An empty body.
 impl<B> Default for ResponseBody<B> {
     fn default() -> Self {
-        Self { kind: Kind::Layer { body: Full::default() }, meter: None }
+        Self { kind: BodyKind::Layer { body: Full::default() }, meter: None }
     }
 }
 
@@ -80,7 +80,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>>> Body for ResponseBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.project();
         match this.kind.project() {
-            KindProj::Service { mut body } => {
+            BodyKindProj::Service { mut body } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
                 if let (Some(meter), Some(Ok(frame))) = (this.meter.as_mut(), &frame) {
                     meter.add(frame.data_ref().map_or(0, Bytes::len));
@@ -91,24 +91,24 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>>> Body for ResponseBody<B> {
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            KindProj::Layer { body } => body.poll_frame(cx).map_err(|never| match never {}),
-            KindProj::Custom { body } => body.poll_frame(cx),
+            BodyKindProj::Layer { body } => body.poll_frame(cx).map_err(|never| match never {}),
+            BodyKindProj::Custom { body } => body.poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Service { body } => body.is_end_stream(),
-            Kind::Layer { body } => body.is_end_stream(),
-            Kind::Custom { body } => body.is_end_stream(),
+            BodyKind::Service { body } => body.is_end_stream(),
+            BodyKind::Layer { body } => body.is_end_stream(),
+            BodyKind::Custom { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Service { body } => body.size_hint(),
-            Kind::Layer { body } => body.size_hint(),
-            Kind::Custom { body } => body.size_hint(),
+            BodyKind::Service { body } => body.size_hint(),
+            BodyKind::Layer { body } => body.size_hint(),
+            BodyKind::Custom { body } => body.size_hint(),
         }
     }
 }
@@ -116,8 +116,8 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>>> Body for ResponseBody<B> {
 impl<B> fmt::Debug for ResponseBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let made_by = match &self.kind {
-            Kind::Service { .. } => "service",
-            Kind::Layer { .. } | Kind::Custom { .. } => "layer",
+            BodyKind::Service { .. } => "service",
+            BodyKind::Layer { .. } | BodyKind::Custom { .. } => "layer",
         };
         f.debug_tuple("ResponseBody").field(&made_by).finish()
     }

@@ -22,7 +22,7 @@ pub struct ErrorContext<'a> {
     pub(super) revision: &'a Revision,
 }
 
-/// Why a request does not reach the service.
+/// The reason why a request does not reach the service.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Cause<'a> {
@@ -39,7 +39,7 @@ pub enum Cause<'a> {
 }
 
 impl<'a> ErrorContext<'a> {
-    /// Why the request does not reach the service.
+    /// Returns the reason why the request does not reach the service.
     pub fn cause(&self) -> Cause<'a> {
         self.cause
     }
@@ -107,7 +107,7 @@ impl<'a> ErrorContext<'a> {
     }
 }
 
-/// Without the request, whose headers may be secret.
+/// Leaves out the request, whose headers may be secret.
 impl fmt::Debug for ErrorContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ErrorContext")

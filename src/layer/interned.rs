@@ -15,7 +15,7 @@ const MAX_VALUES: usize = 1_024;
 
 static VALUES: Mutex<BTreeSet<&'static [u8]>> = Mutex::new(BTreeSet::new());
 
-/// The same bytes, interned if there is room.
+/// Returns the same bytes, interned if there is room.
 pub(super) fn interned(value: Vec<u8>) -> Bytes {
     let mut values = VALUES.lock().unwrap_or_else(PoisonError::into_inner);
     match values.get(value.as_slice()) {

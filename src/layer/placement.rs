@@ -2,7 +2,7 @@ use http::Extensions;
 
 use crate::Decision;
 
-/// Where a layer puts its [`Decision`]: see
+/// The extensions into which a layer puts its [`Decision`]: see
 /// [`RateLimitLayer::decision_in`](crate::RateLimitLayer::decision_in).
 ///
 /// With several layers around one service, `axum::Extension<Decision>` is the decision of the layer

@@ -23,10 +23,10 @@ use crate::limiter::Revision;
 use crate::{Decision, Error, ErrorKind, Key, Limiter, Rejection};
 
 pub(super) trait Protocol<Req> {
-    /// What resolvers and hooks see of a request.
+    /// The part of a request that resolvers and hooks see.
     type Head;
     type Body;
-    /// What is kept of an allowed request until the service has responded.
+    /// The data that is kept of an allowed request until the service has responded.
     type Context;
     /// The response to a request that does not reach the service.
     type LayerResponse;
@@ -38,7 +38,7 @@ pub(super) trait Protocol<Req> {
 
     /// The limiter of requests for which no other is chosen.
     fn limiter(&self) -> &Limiter;
-    /// How the cost of a request is settled after the response. `None` if the check is final.
+    /// The settings by which the cost of a request is settled after the response. `None` if the check is final.
     fn settling(&self) -> Option<&Settling> {
         None
     }
@@ -71,7 +71,7 @@ pub(super) struct Checking<'a, H> {
     pub(super) revision: &'a Revision,
 }
 
-/// What HTTP keeps of an allowed request.
+/// The data that HTTP keeps of an allowed request.
 pub(super) struct ResponseContext {
     pub(super) headers: RateLimitHeaders,
     pub(super) decision: Option<Box<Decision>>,

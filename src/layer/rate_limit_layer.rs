@@ -165,7 +165,7 @@ pub struct Checked<'a, R = Parts> {
     pub decision: &'a Decision,
 }
 
-/// Without the request, whose headers may be secret.
+/// Leaves out the request, whose headers may be secret.
 impl<R> fmt::Debug for Checked<'_, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Checked")

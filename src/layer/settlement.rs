@@ -29,34 +29,34 @@ pub struct Sent<'a> {
 
 pub(super) type CostByResponse = dyn Fn(&Sent<'_>) -> Costs + Send + Sync;
 
-/// How a layer settles costs.
+/// The settings by which a layer settles costs.
 #[derive(Clone, Default)]
 pub(super) struct Settling {
     pub(super) cost_by_response: Option<Arc<CostByResponse>>,
     pub(super) cost_without_response: Option<Costs>,
-    /// Whether requests are free that a layer inside denies.
+    /// True if requests are free that a layer inside denies.
     pub(super) refunds: bool,
 }
 
-/// In the extensions of a request: an outer layer wants to know whether it is denied.
+/// A mark in the extensions of a request: an outer layer wants to know whether it is denied.
 #[derive(Clone, Debug)]
 struct ReportDenial;
 
-/// In the extensions of a response: a layer has denied the request. Not a flag that the layers share,
-/// because another attempt may be allowed.
+/// A mark in the extensions of a response: a layer has denied the request. It is not a flag that the
+/// layers share, because another attempt may be allowed.
 #[derive(Clone, Debug)]
 struct DeniedInside;
 
-/// What is known of a request until the service responds. If it was allowed and there is no
+/// The state of a request until the service responds. If it was allowed and there is no
 /// response, the estimate stands, or the cost for that case replaces it.
 pub(super) struct Settlement {
     charged: Option<Box<Charged>>,
     is_allowed: bool,
-    /// Whether the request is free if a layer inside denies it.
+    /// True if the request is free if a layer inside denies it.
     refunds: bool,
 }
 
-/// What is charged once the body of a response has been sent.
+/// The bytes and the charge of a response, until its body has been sent.
 pub(super) struct Meter {
     charged: Box<Charged>,
     response: Parts,
@@ -92,7 +92,7 @@ impl Settlement {
         Self { charged: Some(Box::new(charged)), is_allowed: false, refunds }
     }
 
-    /// Whether the response determines the cost.
+    /// Returns true if the response determines the cost.
     pub(super) fn is_by_response(&self) -> bool {
         self.charged.as_ref().is_some_and(|charged| charged.cost.is_some())
     }
@@ -161,7 +161,7 @@ impl Drop for Settlement {
     }
 }
 
-/// When the body has ended, or the client has disconnected.
+/// Settles the cost when the body has ended, or the client has disconnected.
 impl Drop for Meter {
     fn drop(&mut self) {
         let Self { charged, response, body_bytes } = self;

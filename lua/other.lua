@@ -1,6 +1,6 @@
--- Reads and writes the values of keys that revisions of the policy with other quotas use, or with
--- other numbers. Entries of other quotas are kept until their time is over. So quotas can be added and removed
--- while several revisions are in use. If an algorithm changes, each revision keeps its own entry, and starts
+-- Reads and writes the values of keys that revisions of the policy with other quotas use, or with another
+-- rate. Entries of other quotas are kept until their time is over. So quotas can be added and removed while
+-- several revisions are in use. If an algorithm changes, each revision keeps its own entry, and starts
 -- full.
 --
 -- If the clock has stepped back since a packed value was written, the times in it move too: the levels are those

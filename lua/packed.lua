@@ -5,7 +5,7 @@
 --         doubles, and then the identities of the quotas (4 bytes each).
 -- Value   1; the number of entries; and the logarithm of the granule in seconds (a byte each). Then
 --         for each entry the identity of its quota (4 bytes; 0 for a token bucket that is the only
---         quota of its policy), the tag of its algorithm (1 byte), the bytes of its numbers (1 byte)
+--         quota of its policy, see other.lua), the tag of its algorithm (1 byte), the bytes of its numbers (1 byte)
 --         and of its cells (2 bytes), and the numbers that tell another revision how to read its
 --         cells. Then the time in microseconds at which the value was written, and the cells of all
 --         entries. Numbers and cells are doubles, except that a ring of bytes may follow the cells. The

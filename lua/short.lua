@@ -10,8 +10,9 @@
 --         takes Redis the least memory, because it is an integer below 2^63: as little as without the
 --         rate. For Lua it is too large to be one number, so the text is split, and own values, which are
 --         nearly all, are recognized by their end. The rate costs 7% of a single check and of a call
---         with 128 keys (`redis-benchmark -P 32`). A key that was used with other quotas keeps the packed form. A debt above
---         the capacity has that form too, because it says when it was written.
+--         with 128 keys (`redis-benchmark -P 32`). There is no room for the identity of the quota: see
+--         other.lua. A key that was used with other quotas keeps the packed form. A debt above the
+--         capacity has that form too, because it says when it was written.
 -- Expiry  one second after the bucket is full. So it is not before the end of that second, and checks
 --         that leave the bucket to be full in the same second need not change it: INCRBY takes the server
 --         less than half as long as SET, and saves a quarter of the script where keys are busy. It follows

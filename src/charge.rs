@@ -1,4 +1,5 @@
-//! What a check takes from each quota, and how the permits in use are changed otherwise.
+//! The permits that a check takes from each quota, and those that are charged or given back without a
+//! check.
 
 use std::sync::Arc;
 
@@ -77,6 +78,7 @@ pub(crate) struct Left {
     pub(crate) used: u64,
     /// The time from now until no permit is in use, in microseconds, like the next.
     pub(crate) reset_after: u64,
+    /// The time from now for which all permits count that were taken last, in microseconds.
     pub(crate) counts_for: u64,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct CountersLevel {
     now: u64,
 }
 
-/// What a store keeps of the counters.
+/// The state of the counters that a store keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CountersState {
     pub(crate) current: u64,
@@ -60,7 +60,7 @@ impl Span {
         self.0.div_ceil(self.unit())
     }
 
-    /// What counts of a previous window, when so much of the current one has elapsed.
+    /// The permits of a previous window that count when so much of the current one has elapsed.
     fn share(self, previous: u64, elapsed: u64) -> u64 {
         let units = (self.0 - elapsed).div_ceil(self.unit());
         (u128::from(previous) * u128::from(units) / u128::from(self.units())) as u64
@@ -160,7 +160,7 @@ impl Algorithm for ApproximateSlidingWindow {
         starts_at.saturating_add(at).saturating_sub(level.now)
     }
 
-    /// What was used in windows of another length counts as used in the current window.
+    /// Permits that were used in windows of another length count as used in the current window.
     fn charge(&self, level: &mut CountersLevel, cost: u64) {
         if !self.is_own(level) {
             *level = self.of(Self::used(level), level.now);
@@ -168,7 +168,7 @@ impl Algorithm for ApproximateSlidingWindow {
         level.state.current += cost;
     }
 
-    /// Until the end of the current window.
+    /// The time until the end of the current window.
     fn counts_for(level: &CountersLevel) -> u64 {
         let CountersState { current, starts_at, span, .. } = level.state;
         if current == 0 { 0 } else { starts_at.saturating_add(span.0).saturating_sub(level.now) }

@@ -23,14 +23,14 @@ pub(crate) struct FixedWindow {
     windows: Windows,
 }
 
-/// When windows start and end, in microseconds since 1970.
+/// The times at which windows start and end, in microseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Windows {
-    /// With the first check, for so long.
+    /// A window starts with the first check, and has this length.
     FirstCheck(u64),
-    /// All the time.
+    /// A window follows another, and one of them starts at `start`.
     Every { span: u64, start: u64 },
-    /// At these times, and after the last: a calendar knows further ones.
+    /// Windows start at these times, and later: a calendar knows further ones.
     Calendar([u64; 4]),
 }
 
@@ -41,11 +41,11 @@ pub(crate) struct WindowLevel {
     now: u64,
 }
 
-/// What a store keeps of a window.
+/// The state of a window that a store keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowState {
     pub(crate) used: u64,
-    /// In microseconds, like the end.
+    /// The start of the window, in microseconds like its end.
     pub(crate) starts_at: u64,
     pub(crate) ends_at: u64,
 }

@@ -1,8 +1,7 @@
 //! A token bucket with interval refill: it gains a number of permits at the end of each interval.
 //!
-//! The first interval starts with the first check that takes from a full bucket. The state has the
-//! numbers at which the bucket refills, so that revisions with other numbers read how many permits are
-//! missing.
+//! The first interval starts with the first check that takes from a full bucket. The state has the rate
+//! at which the bucket refills, so that revisions with another rate read how many permits are missing.
 
 use super::Algorithm;
 use super::rate::{MAX_TICKS, ROOM};
@@ -15,11 +14,11 @@ pub(crate) struct IntervalRefill {
     rate: Refills,
 }
 
-/// What a bucket gains, and how often.
+/// The permits that a bucket gains at the end of each interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refills {
     pub(crate) permits: u64,
-    /// In microseconds.
+    /// The length of an interval, in microseconds.
     pub(crate) interval: u64,
 }
 
@@ -31,7 +30,7 @@ pub(crate) struct IntervalLevel {
     rate: Refills,
 }
 
-/// What a store keeps of a bucket.
+/// The state of a bucket that a store keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IntervalState {
     pub(crate) missing: u64,
@@ -94,7 +93,8 @@ impl Refills {
         permits.div_ceil(self.permits)
     }
 
-    /// When so many permits are added, if the next refill is at this time. 0 for no permits.
+    /// The time at which so many permits are added, if the next refill is at the time `next`. 0 for no
+    /// permits.
     fn time(self, permits: u64, next: u64) -> u64 {
         match self.count(permits) {
             0 => 0,
@@ -167,7 +167,7 @@ impl Algorithm for IntervalRefill {
         self.longest_debt()
     }
 
-    /// Those that are still missing. The last refill adds the remainder.
+    /// The permits that are still missing. The last refill adds the remainder.
     fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
         let last = left.used.saturating_sub(1) % self.rate.permits + 1;
         match left.reset_after.saturating_sub(delay).div_ceil(self.rate.interval) {

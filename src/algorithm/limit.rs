@@ -28,7 +28,7 @@ macro_rules! algorithms {
         pub(crate) enum QuotaState { $($name($state)),+ }
 
         impl Limit {
-            /// What responses say about the quota.
+            /// The facts about the quota that responses contain.
             pub(crate) fn info(&self, name: &str) -> QuotaInfo {
                 match self {
                     $(Self::$name(limit) => QuotaInfo::new(name, limit.limit(), limit.window()),)+
@@ -47,7 +47,7 @@ macro_rules! algorithms {
                 match self { $(Self::$name(limit) => limit.divided(part).map(Self::$name),)+ }
             }
 
-            /// Whether the state is one of this algorithm.
+            /// True if the state is one of this algorithm.
             pub(crate) fn reads(&self, state: &QuotaState) -> bool {
                 matches!((self, state), $((Self::$name(_), QuotaState::$name(_)))|+)
             }
@@ -176,7 +176,7 @@ algorithms! {
 }
 
 impl Limit {
-    /// At this time, which matters to calendars.
+    /// Compiles a quota at a time in microseconds since 1970, which matters to calendars.
     pub(crate) fn new(name: &str, quota: &Quota, now: u64) -> Result<Self, ConfigError> {
         let limit = match quota.kind() {
             Kind::TokenBucket | Kind::Queue(_) => TokenBucket::new(quota).map(Self::TokenBucket),
@@ -208,7 +208,7 @@ impl Limit {
         }
     }
 
-    /// While a calendar is in its current window.
+    /// The current window of a calendar, in which these limits are valid.
     pub(crate) fn valid_during(&self) -> Option<Range<u64>> {
         match self {
             Self::FixedWindow(window) => window.valid_during(),
@@ -216,13 +216,13 @@ impl Limit {
         }
     }
 
-    /// Whether checks wait without being asked to.
+    /// True if checks wait without being asked to.
     pub(crate) fn is_queue(&self) -> bool {
         matches!(self, Self::TokenBucket(bucket) if bucket.is_queue())
     }
 
-    /// How long a check has to wait that has taken permits and left this level, and when the bucket is
-    /// full.
+    /// The time that a check has to wait that has taken permits and left this level, and the time at which
+    /// the bucket is full.
     pub(crate) fn place(&self, level: &Level, now: u64) -> Option<(u64, u64)> {
         match (self, level) {
             (Self::TokenBucket(bucket), Level::TokenBucket(debt)) if !bucket.borrows() => {

@@ -31,7 +31,7 @@ use crate::{ConfigError, Costs, Policy};
 pub struct Limits {
     quotas: SmallVec<[Named; 1]>,
     infos: Arc<[QuotaInfo]>,
-    /// Of any quota, for checks that do not wait.
+    /// The least capacity of any quota, for checks that do not wait.
     least_capacity: u64,
     has_queue: bool,
 }
@@ -50,7 +50,7 @@ struct Named {
 pub(crate) struct Standing(SmallVec<[Level; 1]>);
 
 impl Limits {
-    /// Of a policy that has quotas, at a time in microseconds since 1970.
+    /// Compiles the quotas of a policy, at a time in microseconds since 1970.
     pub(crate) fn new(policy: &Policy, now: u64) -> Result<Self, ConfigError> {
         let mut quotas = SmallVec::<[Named; 1]>::new();
         for (name, quota) in policy.quotas() {
@@ -77,7 +77,7 @@ impl Limits {
         Self { quotas, infos, least_capacity, has_queue }
     }
 
-    /// Of a single bucket without a queue.
+    /// The limits of a single bucket without a queue.
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn of_bucket(bucket: TokenBucket) -> Self {
         let limit = Limit::TokenBucket(bucket);
@@ -96,8 +96,8 @@ impl Limits {
         Some(Self::of(quotas, self.infos.clone()))
     }
 
-    /// The same adjustment for a part of these limits, or for the limits of which these are a part. Their
-    /// units differ.
+    /// Converts an adjustment in units of the other limits, which are a part of these, or of which these are
+    /// a part.
     pub(crate) fn in_units_of(&self, other: &Self, adjustment: &Adjustment) -> Adjustment {
         let quotas = self.quotas.iter().zip(&other.quotas).enumerate();
         let of = |(index, (own, other)): (usize, (&Named, &Named))| match adjustment.of(index) {
@@ -111,13 +111,13 @@ impl Limits {
         quotas.map(of).collect()
     }
 
-    /// While all calendars are in their current windows, if there are any.
+    /// The time in which all calendars are in their current windows. `None` if there are no calendars.
     pub(crate) fn valid_during(&self) -> Option<Range<u64>> {
         let windows = self.quotas.iter().filter_map(|quota| quota.limit.valid_during());
         windows.reduce(|a, b| a.start.max(b.start)..a.end.min(b.end))
     }
 
-    /// What replaces a charge by the actual cost. Nothing is given back that is available again by now:
+    /// Replaces a charge by the actual cost. Nothing is given back that is available again by now:
     /// `left` is what is left of the check for the quota of an index, and `delay` the longest time until
     /// the store knows.
     pub(crate) fn settle(
@@ -138,7 +138,7 @@ impl Limits {
         quotas.map(of).collect()
     }
 
-    /// A charge without a check.
+    /// Charges a cost without a check.
     pub(crate) fn debit(&self, cost: &impl Cost) -> Adjustment {
         (0..self.len()).map(|index| saturating(cost.of(index))).collect()
     }
@@ -168,7 +168,7 @@ impl Limits {
         quotas.map(of).collect()
     }
 
-    /// What a check gives back that leaves its place now: `left` and `delay` as for
+    /// The permits that a check gives back that leaves its place now: `left` and `delay` as for
     /// [`settle`](Self::settle). The end of a bucket tells whether others have taken permits since. If it
     /// is full by now, the permits are there again, and nobody queues behind the check.
     pub(crate) fn leaving(&self, place: &Place, left: impl Fn(usize) -> Left, delay: u64) -> Place {
@@ -188,7 +188,7 @@ impl Limits {
         Place { credit: units.into_iter().collect(), ends: ends.into() }
     }
 
-    /// What responses say about the quotas.
+    /// The facts about the quotas that responses contain.
     pub(crate) fn infos(&self) -> &[QuotaInfo] {
         &self.infos
     }
@@ -275,7 +275,7 @@ impl Limits {
         }
     }
 
-    /// What a check takes from each quota. The error is a name that no quota has.
+    /// The permits that a check takes from each quota. The error is a name that no quota has.
     #[inline]
     pub(crate) fn charge(&self, costs: &Costs) -> Result<Charge, Cow<'static, str>> {
         match &costs.special {
@@ -352,7 +352,7 @@ impl Limits {
         self.verdict(standing, outcome, cost)
     }
 
-    /// Whether a check is allowed.
+    /// True if a check is allowed.
     pub(crate) fn is_allowed(&self, standing: &Standing, cost: &impl Cost) -> bool {
         let mut quotas = self.quotas.iter().zip(&standing.0).enumerate();
         quotas.all(|(index, (quota, level))| {
@@ -417,7 +417,7 @@ impl Limits {
         self.verdict(standing, outcome, &1)
     }
 
-    /// Whether checks of a quota wait without being asked to.
+    /// True if checks of a quota wait without being asked to.
     pub(crate) fn has_queue(&self) -> bool {
         self.has_queue
     }
@@ -453,8 +453,8 @@ impl Limits {
             .map(|(quota, level)| (level.used(), quota.limit.limit()))
     }
 
-    /// Whether time and checks change these levels as they would change those that this revision of
-    /// the policy has left.
+    /// True if time and checks change these levels as they would change those that this revision of the
+    /// policy has left.
     pub(crate) fn is_own(&self, standing: &Standing) -> bool {
         self.quotas.iter().zip(&standing.0).all(|(quota, level)| quota.limit.is_own(level))
     }
@@ -471,7 +471,7 @@ impl Standing {
 }
 
 impl Named {
-    /// With at most so much debt, or as much as fits.
+    /// A quota that can owe at most so much, or as much as fits.
     fn new(id: QuotaId, limit: Limit, debt: Option<u64>) -> Self {
         let most_charged = limit.most_taken().saturating_add(debt.unwrap_or(u64::MAX));
         Self { id, limit, most_charged: most_charged.min(limit.most_stored()) }

@@ -55,12 +55,14 @@ pub(crate) use validation::policy_errors;
 
 use crate::verdict::{Numbers, Outcome, Verdict};
 
-/// What an algorithm does. Everything else is the same for all of them. All times are in
-/// microseconds.
+/// An algorithm, reduced to what distinguishes it from the others. All times are in microseconds.
+///
+/// A *revision* is one version of a policy. Revisions can have other quotas, or a quota with another rate
+/// and burst, and use the same keys. A level is *own* if it falls as one that this revision has left.
 pub(crate) trait Algorithm {
-    /// How much of a quota is used at one time, as the revision that charged it last sees it.
+    /// The part of a quota that is used at one time, as the revision that charged it last sees it.
     type Level;
-    /// What a store keeps of a quota.
+    /// The state of a quota that a store keeps.
     type State;
 
     /// The most permits that can be in use without a debt, as responses say.
@@ -74,9 +76,9 @@ pub(crate) trait Algorithm {
     /// The length of a window, or the time in which an empty bucket refills. 0 if it is not whole.
     fn window(&self) -> u64;
 
-    /// The part of an instance if a fleet divides the limit: an equal part of everything, rounded so
-    /// that the parts together admit no more than the whole. `part` says how many permits of a
-    /// number are for this instance. `None` if the limit has none for it.
+    /// The share of an instance if a fleet divides the limit: an equal part of everything, rounded so that
+    /// the shares together admit no more than the whole. `part` returns how many permits of a number are for
+    /// this instance. `None` if the limit has none for it.
     fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self>
     where
         Self: Sized;
@@ -99,7 +101,7 @@ pub(crate) trait Algorithm {
         self.limit().saturating_sub(cost)
     }
 
-    /// Whether a cost of 1 or more can be charged.
+    /// True if a cost of 1 or more can be charged.
     fn fits(&self, level: &Self::Level, cost: u64, _patience: Option<Patience>) -> bool {
         cost <= self.limit() && Self::used(level) <= self.most_used(cost)
     }
@@ -124,10 +126,10 @@ pub(crate) trait Algorithm {
         rate::MAX_TICKS
     }
 
-    /// How many of the permits that a check has taken can be given back, without admitting one more
-    /// than if it had not taken them: those that are not available again by now, unless others
-    /// charge the quota. In [units](Self::unit), because parts of a permit may have refilled. The store
-    /// gets the credit within `delay`.
+    /// The permits that a check has taken and that can be given back without admitting one more than if it
+    /// had not taken them: those that are not available again by now, unless others charge the quota. The
+    /// number is in [units](Self::unit), because parts of a permit may have refilled. The store gets the
+    /// credit within `delay`.
     fn returnable(&self, permits: u64, left: Left, delay: u64) -> u64 {
         if left.reset_after > delay { permits } else { 0 }
     }
@@ -137,7 +139,7 @@ pub(crate) trait Algorithm {
         1
     }
 
-    /// For how long all permits count that were taken last, if they count less and less afterwards.
+    /// The time for which all permits count that were taken last, if they count less and less afterwards.
     fn counts_for(_: &Self::Level) -> u64 {
         0
     }
@@ -146,7 +148,7 @@ pub(crate) trait Algorithm {
     /// revision has left.
     fn credit(&self, level: &mut Self::Level, units: u64);
 
-    /// Whether a check of the only quota is allowed.
+    /// True if a check of the only quota is allowed.
     fn allows(&self, level: &Self::Level, cost: &impl Cost) -> bool {
         let needed = cost.needed(0);
         needed == 0 || self.fits(level, needed, cost.patience_for(0))
@@ -174,7 +176,7 @@ pub(crate) trait Algorithm {
         Verdict::new(outcome, self.numbers_after(level, outcome, 0, cost))
     }
 
-    /// What a decision says about this quota, whose index is `quota`.
+    /// The numbers in a decision about this quota, whose index is `quota`.
     #[inline]
     fn numbers_after(
         &self,
@@ -197,7 +199,7 @@ pub(crate) trait Algorithm {
         numbers
     }
 
-    /// Whether the level falls as fast as one that this revision of the quota has left.
+    /// True if the level falls as fast as one that this revision of the quota has left.
     fn is_own(&self, level: &Self::Level) -> bool;
 
     #[inline]
@@ -219,7 +221,7 @@ pub(crate) trait Algorithm {
 
     fn state(level: &Self::Level, now: u64) -> Self::State;
 
-    /// When the quota is as if it had never been used, rounded up.
+    /// The time at which the quota is as if it had never been used, rounded up.
     fn until(state: &Self::State) -> u64;
 
     /// The state if the clock has stepped back since it was written, by so much to `now`: what was in use
@@ -227,7 +229,7 @@ pub(crate) trait Algorithm {
     #[cfg(feature = "redis")]
     fn earlier(state: Self::State, by: u64, now: u64) -> Self::State;
 
-    /// Whether no revision can have left this state before `now`.
+    /// True if no revision can have left this state before `now`.
     #[cfg(feature = "redis")]
     fn is_too_far(state: &Self::State, now: u64) -> bool;
 }

@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 /// half, until the year 2112.
 pub(crate) const MAX_TICKS: u64 = 1 << 52;
 
-/// How many times the capacity of a quota has to fit, so that a debt of ten capacities does.
+/// The number of times that the capacity of a quota has to fit, so that a debt of ten capacities does.
 pub(super) const ROOM: u64 = 11;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) struct Rate {
     scale: NonZeroU64,
 }
 
-/// How long until the bucket is full, at the time of a check: 0 for a full bucket.
+/// The time until the bucket is full, at the time of a check: 0 for a full bucket.
 ///
 /// The rate is that of the revision that charged the bucket last. Until it is charged again, it
 /// refills at that rate.
@@ -31,15 +31,15 @@ pub(crate) struct Debt {
     pub(crate) rate: Rate,
 }
 
-/// What a store keeps of a bucket: when it will be full, at the rate of the revision that charged it
-/// last.
+/// The state of a bucket that a store keeps: the time at which it will be full, at the rate of the revision
+/// that charged it last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketState {
     pub(crate) full_at: FullAt,
     pub(crate) rate: Rate,
 }
 
-/// When the bucket will be full.
+/// The time at which a bucket will be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FullAt {
     pub(crate) micros: u64,
@@ -111,13 +111,13 @@ impl Rate {
         }
     }
 
-    /// Rounded up.
+    /// The microseconds that so many ticks take, rounded up.
     pub(crate) fn micros(self, ticks: u64) -> u64 {
         let (micros, rest) = self.split(ticks);
         micros + u64::from(rest > 0)
     }
 
-    /// Whole microseconds, and the ticks after them.
+    /// The whole microseconds of so many ticks, and the ticks after them.
     fn split(self, ticks: u64) -> (u64, u64) {
         match self.scale() {
             // The most common scale needs no divisions.
@@ -128,7 +128,7 @@ impl Rate {
 }
 
 impl BucketState {
-    /// When the bucket is full, in microseconds, rounded up.
+    /// The time at which the bucket is full, in microseconds, rounded up.
     pub(crate) fn until(self) -> u64 {
         self.full_at.micros.saturating_add(u64::from(self.full_at.ticks > 0))
     }
@@ -148,7 +148,8 @@ impl Debt {
         FullAt { micros: now.saturating_add(micros), ticks }
     }
 
-    /// The same number of permits at another rate, rounded up to a tick. Whole permits stay exact.
+    /// Converts the debt to another rate: the same number of permits, rounded up to a tick. Whole permits
+    /// stay exact.
     #[inline]
     pub(crate) fn at(self, rate: Rate) -> Self {
         if rate == self.rate { self } else { self.at_other(rate) }

@@ -14,7 +14,7 @@ pub(crate) struct SlidingWindow {
     limit: u64,
     /// The length of a segment in microseconds.
     width: u64,
-    /// In a window.
+    /// The number of segments in a window.
     segments: usize,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct SegmentsLevel {
     now: u64,
 }
 
-/// What a store keeps of a window.
+/// The state of a window that a store keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentsState {
     pub(crate) width: u64,
@@ -63,7 +63,7 @@ impl SlidingWindow {
         self.segments
     }
 
-    /// With all permits in the segment of `now`.
+    /// The level if all permits were used in the segment of `now`.
     fn of(&self, used: u64, now: u64) -> SegmentsLevel {
         let mut segments = vec![0; self.segments + 1];
         segments[0] = used.try_into().unwrap_or(u32::MAX);
@@ -73,7 +73,7 @@ impl SlidingWindow {
 }
 
 impl SegmentsState {
-    /// When the segment of this index counts no more.
+    /// The time at which the segment of this index counts no more.
     fn ends_at(&self, index: usize) -> u64 {
         let end = self.newest.saturating_add(self.used.len() as u64).saturating_sub(index as u64);
         end.saturating_mul(self.width)
@@ -132,7 +132,7 @@ impl Algorithm for SlidingWindow {
         wait
     }
 
-    /// What was used in segments of another length counts as used in the current segment.
+    /// Permits that were used in segments of another length count as used in the current segment.
     fn charge(&self, level: &mut SegmentsLevel, cost: u64) {
         if !self.is_own(level) {
             *level = self.of(Self::used(level), level.now);

@@ -6,7 +6,7 @@
 //! value also determines its expiry.
 //!
 //! The state also has the rate at which the bucket refills until then, because a time alone has no meaning
-//! under other numbers, and a rolling deployment uses two versions of a quota at once. Each revision reads
+//! at another rate, and a rolling deployment uses two versions of a quota at once. Each revision reads
 //! how many permits are used, converts that number to its own ticks, rounded up, and writes its own rate when
 //! it charges. So an overstatement is less than a tick per charge after a change of revision, and none for
 //! whole permits. A debt that is only read is not rounded: a check compares it in the ticks that it has. A
@@ -63,50 +63,8 @@ impl TokenBucket {
         if queue.is_some() && quota.borrowed() > 0 {
             return error("a queue lends no permits: remove `borrow` or `queue`");
         }
-        let micros = period.as_micros();
-        let divisor = gcd(micros, u128::from(permits));
-        let permit = micros / divisor;
-        let scale = u128::from(permits) / divisor;
-        // With a debt.
-        let capacity = permit
-            .saturating_mul(u128::from(burst) + u128::from(quota.borrowed()))
-            .saturating_mul(ROOM.into());
-        let max = u128::from(MAX_TICKS);
-        if scale > max {
-            return error(&format!(
-                "{permits} permits per {period:?} is too large to represent exactly: use fewer \
-                 permits, or a number that divides the period"
-            ));
-        }
-        let rate = u64::try_from(permit).ok().zip(u64::try_from(scale).ok());
-        let rate = rate.and_then(|(permit, scale)| Rate::new(permit, scale));
-        match rate {
-            Some(rate) if capacity <= max => {
-                let bucket = Self { limit: burst, borrow: quota.borrowed(), queue, rate };
-                let wait = u128::from(queue.unwrap_or(0)) * u128::from(rate.scale());
-                if capacity + wait > max {
-                    let most = (max - capacity) / u128::from(rate.scale()) / 1_000_000;
-                    return error(&format!(
-                        "{permits} permits per {period:?} with this queue is too large to represent \
-                         exactly: wait for at most {most} s, or use permits that divide the period"
-                    ));
-                }
-                Ok(bucket)
-            }
-            _ => {
-                let most = max / u128::from(ROOM) / permit;
-                let advice = if most == 0 {
-                    "shorten the period".to_owned()
-                } else {
-                    let of = if quota.borrowed() > 0 { " with what may be borrowed" } else { "" };
-                    format!("use a burst of {most} or less{of}, or permits that divide the period")
-                };
-                error(&format!(
-                    "{permits} permits per {period:?} with a burst of {burst} is too large to \
-                     represent exactly: {advice}"
-                ))
-            }
-        }
+        let (borrow, rate) = (quota.borrowed(), exact_rate(quota, queue.unwrap_or(0))?);
+        Ok(Self { limit: burst, borrow, queue, rate })
     }
 
     /// A bucket that is never empty, whoever takes a permit now and then.
@@ -242,8 +200,8 @@ impl Algorithm for TokenBucket {
         (self.limit + self.borrow).saturating_sub(cost).min(self.limit - 1)
     }
 
-    /// Without the division of [`used`](Self::used). The debt may be another revision's, and exceed
-    /// the capacity.
+    /// Compares ticks, which spares the division of [`used`](Self::used). The debt may be another
+    /// revision's, and exceed the capacity.
     fn fits(&self, debt: &Debt, cost: u64, patience: Option<Patience>) -> bool {
         if patience.is_some() && self.borrow == 0 {
             return cost <= self.capacity(patience)
@@ -280,7 +238,7 @@ impl Algorithm for TokenBucket {
         MAX_TICKS / self.rate.permit()
     }
 
-    /// The rest has refilled. Less than what refills during the delay is too much.
+    /// The rest of the permits has refilled. Less than what refills during the delay is too much.
     fn returnable(&self, permits: u64, left: Left, _: u64) -> u64 {
         let (permit, scale) = (self.rate.permit(), self.rate.scale());
         // It was rounded up.
@@ -288,7 +246,7 @@ impl Algorithm for TokenBucket {
         permits.saturating_mul(permit).min(left.saturating_mul(scale)).min(MAX_TICKS)
     }
 
-    /// Ticks.
+    /// The ticks in a permit.
     fn unit(&self) -> u64 {
         self.rate.permit()
     }
@@ -329,7 +287,48 @@ impl Algorithm for TokenBucket {
     }
 }
 
-/// In microseconds.
+/// The rate of a quota of which every debt can be represented exactly, also after the longest wait in a
+/// queue. The error says what to change.
+fn exact_rate(quota: &Quota, wait: u64) -> Result<Rate, String> {
+    let (permits, period, burst) = (quota.permits(), quota.period(), quota.capacity());
+    let error = |advice: &str| Err(format!("{permits} permits per {period:?} {advice}"));
+    let divisor = gcd(period.as_micros(), permits.into());
+    let (permit, scale) = (period.as_micros() / divisor, u128::from(permits) / divisor);
+    // With a debt.
+    let capacity = permit
+        .saturating_mul(u128::from(burst) + u128::from(quota.borrowed()))
+        .saturating_mul(ROOM.into());
+    let max = u128::from(MAX_TICKS);
+    if scale > max {
+        return error(
+            "is too large to represent exactly: use fewer permits, or a number that divides the period",
+        );
+    }
+    let rate = u64::try_from(permit).ok().zip(u64::try_from(scale).ok());
+    let rate = rate.and_then(|(permit, scale)| Rate::new(permit, scale));
+    let Some(rate) = rate.filter(|_| capacity <= max) else {
+        let most = max / u128::from(ROOM) / permit;
+        let advice = if most == 0 {
+            "shorten the period".to_owned()
+        } else {
+            let of = if quota.borrowed() > 0 { " with what may be borrowed" } else { "" };
+            format!("use a burst of {most} or less{of}, or permits that divide the period")
+        };
+        return error(&format!(
+            "with a burst of {burst} is too large to represent exactly: {advice}"
+        ));
+    };
+    if capacity + u128::from(wait) * scale > max {
+        let most = (max - capacity) / scale / 1_000_000;
+        return error(&format!(
+            "with this queue is too large to represent exactly: wait for at most {most} s, or use permits \
+             that divide the period"
+        ));
+    }
+    Ok(rate)
+}
+
+/// The longest wait in a queue, in microseconds.
 fn longest_wait(wait: Duration) -> Result<u64, String> {
     match u64::try_from(wait.as_micros()) {
         Ok(micros)

@@ -26,7 +26,8 @@ impl KeyState {
         Self::read(found, limits, |entries| limits.standing(entries, now))
     }
 
-    /// What to store after a check that has left these levels, of a key in which a store has found this.
+    /// The state to store after a check that has left these levels, of a key in which a store has found
+    /// this.
     pub(crate) fn after(
         standing: &Standing,
         found: Option<&Self>,

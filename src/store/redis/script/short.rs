@@ -1,4 +1,5 @@
-//! The short form of values, for a single token bucket: see `lua/short.lua`.
+//! The short form of values, for a single token bucket: see `lua/short.lua`. It has no room for the identity
+//! of the quota: see [`unnamed`](crate::store::unnamed).
 
 use super::assembly::Params;
 use super::digits::number;

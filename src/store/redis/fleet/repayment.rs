@@ -97,7 +97,7 @@ type Permits = SmallVec<[u64; 1]>;
 
 /// A charge that has to be made, or is under way. It ends when it is dropped, also if its runtime shuts
 /// down. If its runtime stands still, it ends when another one reads its result.
-struct Charge {
+struct RepaymentCharge {
     repayment: Arc<Repayment>,
     number: u64,
     name: Vec<u8>,
@@ -107,14 +107,14 @@ struct Charge {
 }
 
 enum Joined {
-    Queued(Queued),
+    Queued(QueuedRepayment),
     /// It ends without a call: nothing of it still counts, or its result is there already.
-    Ended(Charge),
+    Ended(RepaymentCharge),
 }
 
 /// A charge that is sent with the next checks.
-struct Queued {
-    charge: Charge,
+struct QueuedRepayment {
+    charge: RepaymentCharge,
     op: Op,
     queue: Arc<NodeQueue>,
     check: QueuedCheck,
@@ -311,8 +311,8 @@ impl Repayment {
         owed.join(self, name, queues, timeout, Waker::noop()).ok().flatten()
     }
 
-    fn end(&self, charge: &Charge) {
-        let Charge { number, name, policy, key, end, .. } = charge;
+    fn end(&self, charge: &RepaymentCharge) {
+        let RepaymentCharge { number, name, policy, key, end, .. } = charge;
         let mut ledger = self.ledger();
         let Some(owed) = ledger.keys.get_mut(name) else { return };
         // Another runtime may have read its result before.
@@ -412,7 +412,7 @@ impl Owed {
         };
         let (queue, check) = queues.add(&self.policy, timeout, &self.key, &op, waker)?;
         let charge = self.begin(repayment, name, check.place());
-        Ok(Some(Joined::Queued(Queued { charge, op, queue, check })))
+        Ok(Some(Joined::Queued(QueuedRepayment { charge, op, queue, check })))
     }
 
     /// What still counts. `None` if nothing does.
@@ -426,17 +426,23 @@ impl Owed {
         repayment: &Arc<Repayment>,
         name: &[u8],
         place: Option<(Arc<Batch>, CheckIndex)>,
-    ) -> Charge {
+    ) -> RepaymentCharge {
         let number = repayment.charges.fetch_add(1, Ordering::Relaxed);
         let permits = mem::take(&mut self.permits);
         self.charging = Some(Charging { number, permits, place });
         self.charge(repayment, name, number, End::Unknown)
     }
 
-    fn charge(&self, repayment: &Arc<Repayment>, name: &[u8], number: u64, end: End) -> Charge {
+    fn charge(
+        &self,
+        repayment: &Arc<Repayment>,
+        name: &[u8],
+        number: u64,
+        end: End,
+    ) -> RepaymentCharge {
         let (repayment, name) = (repayment.clone(), name.to_owned());
         let (policy, key) = (self.policy.clone(), self.key.clone());
-        Charge { repayment, number, name, policy, key, end }
+        RepaymentCharge { repayment, number, name, policy, key, end }
     }
 }
 
@@ -460,11 +466,11 @@ impl End {
     }
 }
 
-impl Queued {
+impl QueuedRepayment {
     /// Sends it, and waits for the reply.
     async fn finish(mut self, queues: &Queues) -> End {
         self.queue.start();
-        let Self { charge: Charge { policy, key, end, .. }, op, check, .. } = &mut self;
+        let Self { charge: RepaymentCharge { policy, key, end, .. }, op, check, .. } = &mut self;
         let charged = poll_fn(|cx| queues.poll(policy, key, op, check, cx)).await;
         *end = End::of(&charged, check.was_sent());
         if let Ok(verdict) = charged {
@@ -474,7 +480,7 @@ impl Queued {
     }
 }
 
-impl Drop for Queued {
+impl Drop for QueuedRepayment {
     fn drop(&mut self) {
         // Its runtime has ended. From now on it is not sent.
         if self.charge.end == End::Unknown && !self.check.cancel() {
@@ -483,7 +489,7 @@ impl Drop for Queued {
     }
 }
 
-impl Drop for Charge {
+impl Drop for RepaymentCharge {
     fn drop(&mut self) {
         self.repayment.end(self);
     }
@@ -530,14 +536,14 @@ mod tests {
         Arc::new(Queues::new(Topology::new(connector)))
     }
 
-    fn begin(repayment: &Arc<Repayment>, name: &[u8]) -> (Charge, Vec<u64>) {
+    fn begin(repayment: &Arc<Repayment>, name: &[u8]) -> (RepaymentCharge, Vec<u64>) {
         let mut ledger = repayment.ledger();
         let owed = ledger.keys.get_mut(name).unwrap();
         let charge = owed.begin(repayment, name, None);
         (charge, owed.charging.as_ref().unwrap().permits.to_vec())
     }
 
-    fn end(mut charge: Charge, end: End) {
+    fn end(mut charge: RepaymentCharge, end: End) {
         charge.end = end;
     }
 

@@ -61,7 +61,7 @@ pub struct QueuedCheck(Progress);
 
 enum Progress {
     New(Observation),
-    Queued(Place),
+    Queued(BatchPlace),
 }
 
 impl QueuedCheck {
@@ -116,7 +116,7 @@ impl Default for QueuedCheck {
 }
 
 /// The place of a check in a batch. Small, because it moves with the check.
-struct Place {
+struct BatchPlace {
     batch: Arc<Batch>,
     /// Of a check with a call of its own, that may reserve a place in a queue of the policy, or that is
     /// observed.
@@ -172,7 +172,7 @@ impl Queues {
         let slot = self.slot(policy, key);
         let queue = self.queue(slot, timeout)?;
         let enqueued = queue.add(policy, key, slot, op, waker)?;
-        let place = Place::new(&queue, op, enqueued);
+        let place = BatchPlace::new(&queue, op, enqueued);
         Ok((queue, QueuedCheck(Progress::Queued(place))))
     }
 
@@ -183,7 +183,7 @@ impl Queues {
         op: &Op,
         observation: &mut Observation,
         waker: &Waker,
-    ) -> Result<Place, Error> {
+    ) -> Result<BatchPlace, Error> {
         let slot = self.slot(policy, key);
         let queues = self.table.queues.load();
         let added;
@@ -194,7 +194,7 @@ impl Queues {
                 &added
             }
         };
-        let mut place = Place::new(queue, op, queue.enqueue(policy, key, slot, op, waker)?);
+        let mut place = BatchPlace::new(queue, op, queue.enqueue(policy, key, slot, op, waker)?);
         if observation.is_some() {
             place.observe(queue, observation.take());
         }
@@ -304,7 +304,7 @@ impl Table {
     }
 }
 
-impl Place {
+impl BatchPlace {
     fn new(queue: &Arc<NodeQueue>, op: &Op, Enqueued { batch, index, call }: Enqueued) -> Self {
         let may_reserve = matches!(op, Op::Queue(_));
         let is_special = may_reserve || call.is_some();
@@ -340,7 +340,7 @@ impl Special {
     }
 }
 
-impl Drop for Place {
+impl Drop for BatchPlace {
     fn drop(&mut self) {
         let abandoned = if self.is_done { None } else { self.batch.cancel(self.index) };
         let Some(Special { queue, call, .. }) = self.special.as_deref_mut() else { return };

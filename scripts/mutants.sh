@@ -58,7 +58,7 @@ mutations=(
     "fixed_window|if ends@ <= now or level@ == 0 then|if level@ == 0 then"
     "interval_refill|refill@ = refill@ - back|"
     "fixed_window|begin@, ends@ = math.max(0, begin@ - back), math.max(0, ends@ - back)|"
-    "approximate_sliding_window|start@ = start@ - back|"
+    "approximate_sliding_window|start@ = math.max(0, start@ - back)|"
     "fixed_window|ends@ = math.max(ends@, begin@ + span@)|ends@ = ends@"
     "calendar_window|local from, to = second@, third@|local from, to = first@, second@"
     "calendar_window|  from, to = first@, second@|  from, to = second@, third@"

@@ -34,11 +34,13 @@
 // This file re-exports, and has no logic. The crate docs are the README.
 //
 // The value types: `quota` (with `quota_text` and `quota_serde`), `policy`, `policy_set`, `costs`, `key` (any
-// bytes, long ones as a digest), `verdict` and `decision`, `error`, and `calendar` (units of time zones).
+// bytes, long ones as a digest), `charge` (what a check takes), `verdict` and `decision`, `error`, and `calendar`
+// (units of time zones).
 //
 // `any_store` is the store that a URL chooses, and `block_list` the keys that an operator has blocked, as an
 // application sees them. `denied_keys` counts the keys that are denied most. Helpers that all may use: `timer`,
-// `random`, `cooperation`, `trace` (spans and events of checks), `address` and `canonical` (IP addresses).
+// `random`, `cooperation`, `trace` (spans and events of checks), `log_throttle`, `file_watch`, `address` and
+// `canonical` (IP addresses).
 
 mod address;
 mod algorithm;

@@ -2,7 +2,7 @@
 //! library.
 //!
 //! `cli` reads the command line, and `config` the files: the `settings` and the limits of a `domain`. It
-//! reports all errors in them at once, and `secret` has the types that hide tokens and passwords. `live`
+//! reports all `errors` in them at once, and `secret` has the types that hide tokens and passwords. `live`
 //! holds the configuration in use with its limiters, and `reload` replaces it as a whole.
 //!
 //! `grpc`, `http` and `admin` are the three ports. `checker` decides a key: by what an operator has blocked,
@@ -12,7 +12,7 @@
 //! `server` starts and stops the ports, `serve` accepts their connections, and `connection` serves one:
 //! `requests` counts its requests, `header_timeout` ends it if headers take too long, `per_address` limits
 //! the connections of a client, and `held_bytes` what one has in memory. `warnings` says when to log again
-//! what any client can cause. `simulate` replays access logs.
+//! what any client can cause. `simulate` is the command that replays access logs, with a crate of its own.
 
 mod admin;
 mod checker;

@@ -3,10 +3,10 @@
 //! the Lua fragments must agree with them. They do no I/O and read no clock.
 //!
 //! `limits` decides for a whole policy. `limit` is the table of algorithms, and the trait `Algorithm` in this
-//! file says what one does. `charge` is what a check takes from each quota, and `state` is what a store keeps
-//! of a key. Each algorithm has a file: `token_bucket` (`rate` converts its debt from one rate to another),
-//! `interval_refill`, `fixed_window`, and the two sliding windows, the approximate one (of two counters) and
-//! the exact one (of blocks); `window` validates all windows.
+//! file says what one does. `state` is what a store keeps of a key, and `validation` finds what is wrong with
+//! policies. Each algorithm has a file: `token_bucket` (`rate` converts its debt from one rate to another),
+//! `interval_refill`, `fixed_window`, `sliding_window` and `approximate_sliding_window`; `window` is what all
+//! windows have in common.
 //!
 //! At one time every quota is a level. An algorithm reads a state as the level at that time, raises the level
 //! by a cost, and says how long it takes until another cost fits. Everything else exists once for all

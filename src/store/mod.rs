@@ -4,12 +4,15 @@
 //! decide at once returns the verdict as a value, not as a future that has to be woken, so the layer calls
 //! the service without cloning it first.
 //!
-//! `registry` is what the limiters on a store share, the policies in use among it. `shards` spreads the
-//! buckets in memory, and `key_hasher` makes their hashes unpredictable; `manual_clock` is a clock for
-//! simulations. `fleet` has the shares by which a fleet divides limits without a server: `divided` is a store
-//! that enforces one, and `local` decides by one while a server fails. `blocks` has the keys that an operator
-//! has blocked. `observation` is the latency and the span of a check that waits. The other files cache what a
-//! store said last about a key.
+//! The stores without a server, `memory` and `divided` (the share of one instance), keep buckets in a
+//! `memory_backend`. `shards` spreads them, `key_state` is one bucket of theirs (`unnamed` if it has no
+//! identity), and `key_hasher` makes their hashes unpredictable. `manual_clock` is a clock for simulations.
+//!
+//! `registry` is what the limiters on a store share: the policies in use, and the `state_cache`, which has
+//! what a server said last about each key; `revision_states` reads it for one revision of a policy. `fleet`
+//! has the shares by which a fleet divides limits without a server, and `local` decides by one while a server
+//! fails. `blocks` has the keys that an operator has blocked. `observation` is the latency and the span of a
+//! check that waits.
 
 // What only a remote store needs.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]

@@ -1,9 +1,10 @@
 //! The configuration: the content of all files, checked as a whole.
 //!
-//! `reader` reads the files that `source` names, and collects all `errors`. `lenient` deserializes a
-//! `document` repeatedly, each time without the entries that failed. `secrets` finds the values of secrets in
-//! a document, so that no message shows them. `files` notices changes, and `places` says where settings come
-//! from.
+//! `load` makes one from its `source`, with the `overrides` of the command line and the environment. `reader`
+//! reads the files, and collects what is wrong with them. `lenient` deserializes a `document` repeatedly,
+//! each time without the entries that failed. `secrets` finds the values of secrets in a document, so that no
+//! message shows them. `service` has the rules that do not depend on files. `files` notices changes, and
+//! `places` says where settings come from.
 
 mod document;
 mod files;

@@ -68,7 +68,7 @@ impl ServerError {
     }
 }
 
-/// Returns the error that a failed call is to its caller.
+/// Converts the error of a failed call into what it means to the caller.
 pub(super) fn to_error(error: RedisError) -> Error {
     match ServerError::of_call(&error) {
         Some(class) => Error::caused_by(ErrorKind::Server, "Redis replied with an error", error)

@@ -32,11 +32,12 @@ struct State {
     /// The time at which another task may begin, unless the latest one goes on before.
     overdue: Option<Instant>,
     is_timer_armed: bool,
-    /// When the next round of [`repeat`](SoleTask::repeat) begins. The runtime of the task may end before.
+    /// The time at which the next round of [`repeat`](SoleTask::repeat) begins. The runtime of the task may end
+    /// before.
     due: Option<Instant>,
 }
 
-/// Held by the task.
+/// The permission to be the only task, which the task holds.
 #[derive(Debug)]
 pub(super) struct Role {
     task: Arc<SoleTask>,
@@ -123,7 +124,7 @@ impl Timer for SoleTask {
 }
 
 impl Role {
-    /// Takes so long again. Returns false if another task has begun instead, because this one was overdue.
+    /// Goes on for so long. Returns false if another task has begun instead, because this one was overdue.
     pub(super) fn go_on(&self, time: Duration) -> bool {
         let state = self.task.state();
         let is_latest = state.latest == self.number;

@@ -32,10 +32,11 @@ use crate::{ConfigError, timer};
 /// The pause between two refreshes of the slots.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a node may take to send the slots.
+/// The longest time that a node may take to send the slots.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Redis recommends at most 1,000. So redirections to ever more addresses cannot fill the memory.
+/// The most nodes that are known, so that redirections to ever more addresses cannot fill the memory. Redis
+/// recommends at most 1,000.
 const MAX_NODES: usize = 2_000;
 
 pub(crate) struct Cluster {
@@ -162,7 +163,7 @@ impl Cluster {
         self.end_round();
     }
 
-    /// Where a call goes whose slot has moved to another node.
+    /// Returns the connections for a call whose slot has moved to another node.
     pub(super) fn moved(
         self: &Arc<Self>,
         slot: u16,

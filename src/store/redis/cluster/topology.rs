@@ -229,7 +229,7 @@ impl Topology {
             .map_err(|failure| Error::from(failure).with_server(&server()))
     }
 
-    /// What a reply means, and where the call goes next if it was redirected.
+    /// Returns the result of a call by its reply, and the server to which it goes next if it was redirected.
     fn read(
         &self,
         slot: u16,
@@ -286,7 +286,7 @@ impl Topology {
         }
     }
 
-    /// After a failed call: the slot may have another owner by now.
+    /// Notes that a call has failed: the slot may have another owner by now.
     pub(crate) fn failed(&self, answered: &ConnectionSet) {
         match self {
             Self::Server { .. } => {}

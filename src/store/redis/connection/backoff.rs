@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 const FIRST: Duration = Duration::from_millis(50);
 
-/// Short enough that checks are decided again within a second after an outage.
+/// The longest period, short enough that checks are decided again within a second after an outage.
 pub(super) const LONGEST: Duration = Duration::from_millis(500);
 
-/// Allows one attempt per period. The period grows until a connection proves stable, or nobody has needed one
-/// for a while.
+/// The times of attempts to connect, one per period. The period grows until a connection proves stable, or
+/// nobody has needed one for a while.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     /// The period after the next attempt. It is 0 for the first one, which may be repeated at once: a task that

@@ -190,8 +190,8 @@ impl Connection {
         .await;
     }
 
-    /// Keeps those on the way from dropping an idle connection, and finds out if they have: without a
-    /// word, so that only a call that gets no reply shows it. That must not be a check.
+    /// Keeps what lies between from dropping an idle connection, and finds out if it has: without a word,
+    /// so that only a call that gets no reply shows it. That must not be a check.
     async fn ping_while_idle(self: &Arc<Self>, settings: ConnectionSettings) {
         while self.closed().is_none() {
             let idle_since = self.state().health.heard().unwrap_or(self.opened);

@@ -22,15 +22,16 @@ use super::silence::Silence;
 /// to about a second.
 const LONGEST_SILENCE: Duration = Duration::from_millis(500);
 
-/// After this silence the server is asked for a sign of life: a reply may have arrived that nobody reads.
+/// The silence after which the server is asked for a sign of life: a reply may have arrived that nobody
+/// reads.
 const DOUBT: Duration = Duration::from_millis(200);
 
-/// At most this much time between two measurements counts as silence. If more has passed, the runtime was
+/// The most time between two measurements that counts as silence. If more has passed, the runtime was
 /// stalled: it neither wrote calls nor read replies.
 const LONGEST_GAP: Duration = Duration::from_millis(50);
 
-/// A runtime with no ready task may not poll its sockets while a worker is blocked. When a reply
-/// has been outstanding for this long, a task is woken in that runtime, so that a free worker polls
+/// The pause after which a task is woken in the runtime of a connection while a reply is outstanding. A
+/// runtime with no ready task may not poll its sockets while a worker is blocked. So a free worker polls
 /// them.
 pub(crate) const WAKE_INTERVAL: Duration = Duration::from_millis(5);
 

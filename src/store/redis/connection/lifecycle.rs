@@ -34,7 +34,7 @@ pub(crate) struct Lifecycle<C> {
 #[derive(Debug)]
 enum Phase<C> {
     Down,
-    /// `is_slow` if checks do not wait for the attempt any more.
+    /// An attempt to connect is in flight. `is_slow` is true if checks do not wait for it any more.
     Connecting {
         is_slow: bool,
     },
@@ -48,7 +48,7 @@ pub(crate) enum Step<C> {
     Fail(Error),
     /// The caller waits until the attempt in flight has a result.
     Wait,
-    /// Begins an attempt, and then waits for its result.
+    /// The caller begins an attempt, and then waits for its result.
     Connect(u64),
 }
 

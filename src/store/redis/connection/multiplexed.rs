@@ -20,7 +20,7 @@ pub(super) struct Disconnection {
 }
 
 impl Disconnection {
-    /// Called when the server has closed the connection.
+    /// Notes that the server has closed the connection.
     pub(super) fn happens(&self) {
         self.has_happened.store(true, Ordering::Release);
         self.keeper.wake();

@@ -50,7 +50,7 @@ pub(super) struct Sentinels {
     primary: Endpoint,
     /// The latest report of each sentinel that is watched.
     reports: watch::Sender<Vec<Option<Report>>>,
-    /// Locked by the connection that watches the sentinels for all of them.
+    /// The lock of the connection that watches the sentinels for all of them.
     watching: Mutex<()>,
     /// The primary that the log has named last. All other lines name the service.
     logged: sync::Mutex<Option<Node>>,
@@ -251,8 +251,8 @@ impl Sentinels {
     }
 }
 
-/// Held by the connection that watches the sentinels. Dropping it clears their reports, which may be older
-/// than the primary of a later connection.
+/// The role of the connection that watches the sentinels. Dropping it clears their reports, which may be
+/// older than the primary of a later connection.
 struct Watching<'a> {
     sentinels: &'a Sentinels,
     _lock: MutexGuard<'a, ()>,

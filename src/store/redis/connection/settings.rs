@@ -4,14 +4,15 @@
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-/// Shorter than the idle timeouts of load balancers and address translation.
+/// The default pause before an idle connection is pinged, shorter than the idle timeouts of load balancers
+/// and address translation.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Short enough that a name which has moved is followed soon, and that tokens of a cloud's IAM do not
-/// expire.
+/// The default age at which a connection is replaced, short enough that a name which has moved is followed
+/// soon, and that tokens of a cloud's IAM do not expire.
 const MAX_AGE: Duration = Duration::from_secs(300);
 
-/// A shorter time would do little else than ping or connect.
+/// The shortest pause and age. With a shorter one, a connection would do little else than ping or connect.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// The longest pause after a failed attempt to replace a connection that works.

@@ -21,7 +21,7 @@ impl Silence {
         self.since = (self.outstanding > 0).then_some(now);
     }
 
-    /// Nobody waits for this reply any more, so its arrival will not be noticed.
+    /// Gives up a reply that nobody waits for any more, so that its arrival will not be noticed.
     pub(crate) fn abandoned(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
         if self.outstanding == 0 {
@@ -34,7 +34,7 @@ impl Silence {
         self.outstanding
     }
 
-    /// `None` if no reply is outstanding.
+    /// Returns the length of the silence. `None` if no reply is outstanding.
     pub(crate) fn duration(&self, now: Instant) -> Option<Duration> {
         self.since.map(|since| now.saturating_duration_since(since))
     }

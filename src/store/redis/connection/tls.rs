@@ -71,8 +71,8 @@ pub(crate) fn warn_if_insecure(server: &ConnectionInfo) {
     }
 }
 
-/// rustls panics if no provider is installed and the features of several are enabled. Installed as
-/// late as possible: the application's own choice comes first.
+/// Installs a provider of cryptography, because rustls panics if none is installed and the features of
+/// several are enabled. It does so as late as possible: the application's own choice comes first.
 #[cfg_attr(not(feature = "tls-rustls"), allow(unused_variables))]
 pub(super) fn ensure_crypto_provider(address: &ConnectionAddr) {
     #[cfg(feature = "tls-rustls")]

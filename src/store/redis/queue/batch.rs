@@ -5,9 +5,9 @@
 //! most have nothing to clone, to compare or to drop. Wakers run after the locks are released, because they
 //! belong to the application.
 //!
-//! Denials are reported before the checks are woken, so that the next ones find them. A key that has used
-//! more than a part of a limit (`MATTERS`) is also reported to the local store. To report all keys would cost
-//! every check, and what a key with less has used is within the bound of an outage in any case.
+//! The state of a key that was denied or has used much of a limit (`MUCH_USED`) goes into the cache of the
+//! store before the checks are woken, so that the next ones find it. To report all keys would cost every
+//! check.
 
 use std::collections::HashMap;
 use std::fmt::Write;

@@ -20,7 +20,7 @@ const PARAMS: usize = 2;
 /// The numbers and identities of a policy, as arguments of a script.
 pub(super) type Params = [Vec<u8>; PARAMS];
 
-/// `files` have sections besides those of all scripts.
+/// Assembles the script for these quotas. `files` have sections besides those of all scripts.
 pub(super) fn assemble(files: &[&str], quotas: &[&'static Fragment]) -> String {
     let files = [files, &[DECIDE, OTHER]].concat();
     let mut assembly = Assembly { files, quotas, words: words(quotas), script: String::new() };

@@ -1,6 +1,6 @@
 //! Numbers in replies. Parsing them as `str` takes 500 instructions more for each call.
 
-/// Any number of up to this many digits fits in a `u64`.
+/// The most digits of a number, any of which fits in a `u64`.
 const MAX_DIGITS: usize = 19;
 
 /// A number without a sign. `None` if anything is not a digit, or there are more than 19, or none.

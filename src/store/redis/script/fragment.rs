@@ -15,7 +15,7 @@ use crate::algorithm::{
 pub(super) struct Fragment {
     /// Identifies the algorithm in a value.
     pub(super) tag: u8,
-    /// The number of the numbers that a value keeps, so that another revision can read its cells.
+    /// The count of the numbers that a value keeps, so that another revision can read its cells.
     pub(super) stored: usize,
     /// A section is that of the first file that has it.
     pub(super) files: &'static [&'static str],

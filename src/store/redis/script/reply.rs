@@ -39,14 +39,14 @@ pub(crate) enum Stored {
     Nothing,
     /// The level of a single token bucket, in ticks.
     Level(u64),
-    /// It fits if it has the short form.
+    /// The value of a key, which fits without an allocation if it has the short form.
     Value(SmallVec<[u8; 24]>),
     /// A corrupt value: the checks find no permits.
     Corrupt,
 }
 
 impl Found {
-    /// `None` if the value is corrupt.
+    /// Returns the levels of the quotas. `None` if the value is corrupt.
     pub(crate) fn standing(&self, limits: &Limits) -> Option<Standing> {
         match self.stored {
             Stored::Nothing => Some(limits.standing(&[], self.now)),

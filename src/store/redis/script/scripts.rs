@@ -35,7 +35,7 @@ struct Shape {
     quotas: Vec<&'static Fragment>,
 }
 
-/// There are as many as shapes of policies in the program, so they are never dropped.
+/// The scripts that were assembled, as many as shapes of policies in the program, so they are never dropped.
 static SCRIPTS: LazyLock<Mutex<HashMap<Shape, &'static Scripts>>> = LazyLock::new(Mutex::default);
 
 impl Scripts {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{CheckState, Inner, Limiter, Revision};
-use crate::metrics::Outcome;
+use crate::metrics::OutcomeLabel;
 use crate::store::Store;
 use crate::store::blocks::KnownBlocks;
 use crate::verdict::{self, Numbers, Verdict};
@@ -58,8 +58,8 @@ impl Inner {
         let numbers = Numbers { retry_after, refill_after, reset_after, ..Numbers::default() };
         let verdict = Verdict::new(verdict::Outcome::Denied, numbers);
         let quota = revision.tightest(&verdict);
-        self.settings.metrics.decided(Source::Blocked, Outcome::Denied);
-        trace::decided(revision.policy(), quota, Outcome::Denied, Source::Blocked, numbers);
+        self.settings.metrics.decided(Source::Blocked, OutcomeLabel::Denied);
+        trace::decided(revision.policy(), quota, OutcomeLabel::Denied, Source::Blocked, numbers);
         Decision::new(verdict, Source::Blocked, true, quota.clone())
     }
 }

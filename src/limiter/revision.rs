@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 
-
 use super::blocked::BlockedKeys;
 use crate::algorithm::{Cost, Limits};
 use crate::metrics::PolicyMetrics;

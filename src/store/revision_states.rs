@@ -355,7 +355,9 @@ mod tests {
                     state = KeyState::after(&levels, Some(&state), &limits, decided);
                 }
             }
-            let server = |at: u64| limits.check(&mut limits.standing(Some(&state), at), &cost);
+            let server = |at: u64| {
+                limits.check(&mut KeyState::standing(Some(&state), &limits, at), &cost)
+            };
             let received = sent + to_server + to_process;
             let now = match near_the_end {
                 None => received + passed,
@@ -368,7 +370,6 @@ mod tests {
             sent_at.time = sent;
             let cached = CachedState { state: state.clone(), decided, sent_at, received };
             let denial = cached.denial(&cost, &limits, now, u64::MAX);
-            let server = |since: u64| limits.check(&mut KeyState::standing(Some(&state), &limits, since), &cost);
 
             // The clock of the server may have ticked just before it decided, or just after.
             let since_decided = now - sent - to_server;

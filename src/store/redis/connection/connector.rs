@@ -39,7 +39,6 @@ pub(crate) struct Connector {
     server: Arc<str>,
 }
 
-#[derive(Clone)]
 enum Source {
     Server(Box<Endpoint>),
     #[cfg(feature = "deadpool")]
@@ -89,9 +88,10 @@ impl Connector {
         Ok(Self { source: Source::Sentinels(sentinels.into()), server })
     }
 
-    /// Returns the same source under the name of one server.
-    pub(crate) fn named(&self, server: &str) -> Self {
-        Self { source: self.source.clone(), server: server.into() }
+    /// Sets the name of the server, for logs and errors.
+    #[cfg(feature = "deadpool")]
+    pub(crate) fn named(self, server: &str) -> Self {
+        Self { server: server.into(), ..self }
     }
 
     pub(crate) fn server(&self) -> &Arc<str> {

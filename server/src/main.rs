@@ -5,9 +5,9 @@
 //! reports all `errors` in them at once, and `secret` has the types that hide tokens and passwords. `live`
 //! holds the configuration in use with its limiters, and `reload` replaces it as a whole.
 //!
-//! `grpc`, `http` and `admin` are the three ports. `checker` decides a key: by what an operator has blocked,
-//! then by its policy. `lists` (the allow list and the deny list) come before that. `denied` counts the keys
-//! that are denied most, and `details` the values of descriptors that metrics tell apart.
+//! `grpc`, `http` and `admin` are the three ports. `checker` decides a key. `lists` (the allow list and the
+//! deny list) come before that. `denied` counts the keys that are denied most, and `details` the values of
+//! descriptors that metrics tell apart.
 //!
 //! `server` starts and stops the ports, `serve` accepts their connections, and `connection` serves one:
 //! `requests` counts its requests, `header_timeout` ends it if headers take too long, `per_address` limits

@@ -6,8 +6,8 @@
 //! waits for permits, `adjust` charges and credits, and `best_effort` checks several keys. `waiting`, `line`
 //! and `waiters` are the checks that wait, and `taken` is what a check may give back. `failure_mode` says
 //! what happens if the store fails, `failure_log` reports it, and `enforcement` is the shadow mode.
-//! `limiters` (with `watch`) has policies from a file. What the store said last about a key may deny a check
-//! before the store is asked.
+//! `limiters` (with `watch`) has policies from a file. `blocked` denies keys that an operator has blocked, and
+//! what the store said last about a key may deny it, before the store is asked.
 //!
 //! A cost above the capacity is denied without asking the store (`Revision::known`): no state changes that
 //! decision, so it is the same on all stores and during an outage. What remains in the bucket is not known.

@@ -3,7 +3,7 @@
 //! `load` makes one from its `source`, with the `overrides` of the command line and the environment. `reader`
 //! reads the files, and collects what is wrong with them. `lenient` deserializes a `document` repeatedly,
 //! each time without the entries that failed. `secrets` finds the values of secrets in a document, so that no
-//! message shows them. `service` has the rules that do not depend on files. `files` notices changes, and
+//! message shows them. `validation` has the rules that do not depend on files. `files` notices changes, and
 //! `places` says where settings come from.
 
 mod document;

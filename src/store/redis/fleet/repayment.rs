@@ -103,7 +103,7 @@ struct RepaymentCharge {
     name: Vec<u8>,
     policy: Arc<RedisPolicy>,
     key: Key,
-    end: End,
+    end: RepaymentEnd,
 }
 
 enum Joined {
@@ -121,7 +121,7 @@ struct QueuedRepayment {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum RepaymentEnd {
     Charged,
     NotCharged,
     /// It is not charged again.
@@ -290,12 +290,12 @@ impl Repayment {
         for _ in 0..keys {
             match self.join_next(queues) {
                 Some(Joined::Queued(queued)) => charges.push(queued.finish(queues)),
-                Some(Joined::Ended(charge)) => has_charged |= charge.end == End::Charged,
+                Some(Joined::Ended(charge)) => has_charged |= charge.end == RepaymentEnd::Charged,
                 None => {}
             }
         }
         while let Some(end) = charges.next().await {
-            has_charged |= end == End::Charged;
+            has_charged |= end == RepaymentEnd::Charged;
         }
         has_charged
     }
@@ -318,7 +318,7 @@ impl Repayment {
         // Another runtime may have read its result before.
         let is_this = |charging: &mut Charging| charging.number == *number;
         let Some(Charging { permits, .. }) = owed.charging.take_if(is_this) else { return };
-        if *end == End::NotCharged {
+        if *end == RepaymentEnd::NotCharged {
             owed.add(&permits);
         }
         let is_paid = owed.permits.iter().all(|permits| *permits == 0);
@@ -330,10 +330,12 @@ impl Repayment {
         drop(ledger);
         match end {
             // Unless more was taken meanwhile, the next outage starts from what the server says.
-            End::Charged if is_paid => policy.local.iter().for_each(|local| local.settled(key)),
-            End::Charged | End::NotCharged => {}
+            RepaymentEnd::Charged if is_paid => {
+                policy.local.iter().for_each(|local| local.settled(key))
+            }
+            RepaymentEnd::Charged | RepaymentEnd::NotCharged => {}
             // The local bucket stays as it is.
-            End::Unknown => policy.metrics.uncharged(largest(&permits)),
+            RepaymentEnd::Unknown => policy.metrics.uncharged(largest(&permits)),
         }
     }
 
@@ -407,7 +409,7 @@ impl Owed {
         }
         let Some(op) = self.op() else {
             let mut charge = self.begin(repayment, name, None);
-            charge.end = End::Charged;
+            charge.end = RepaymentEnd::Charged;
             return Ok(Some(Joined::Ended(charge)));
         };
         let (queue, check) = queues.add(&self.policy, timeout, &self.key, &op, waker)?;
@@ -430,7 +432,7 @@ impl Owed {
         let number = repayment.charges.fetch_add(1, Ordering::Relaxed);
         let permits = mem::take(&mut self.permits);
         self.charging = Some(Charging { number, permits, place });
-        self.charge(repayment, name, number, End::Unknown)
+        self.charge(repayment, name, number, RepaymentEnd::Unknown)
     }
 
     fn charge(
@@ -438,7 +440,7 @@ impl Owed {
         repayment: &Arc<Repayment>,
         name: &[u8],
         number: u64,
-        end: End,
+        end: RepaymentEnd,
     ) -> RepaymentCharge {
         let (repayment, name) = (repayment.clone(), name.to_owned());
         let (policy, key) = (self.policy.clone(), self.key.clone());
@@ -449,14 +451,14 @@ impl Owed {
 impl Charging {
     /// How it has ended, if it has and its own task has not noticed. At the latest its deadline ends it,
     /// whatever its runtime does. What has not been sent then never is.
-    fn end(&self) -> Option<End> {
+    fn end(&self) -> Option<RepaymentEnd> {
         let (batch, index) = self.place.as_ref()?;
         let (charged, was_sent) = batch.unread(*index)?;
-        Some(End::of(&charged, was_sent))
+        Some(RepaymentEnd::of(&charged, was_sent))
     }
 }
 
-impl End {
+impl RepaymentEnd {
     fn of(charged: &Result<Verdict, Error>, was_sent: bool) -> Self {
         match charged {
             Ok(_) => Self::Charged,
@@ -468,11 +470,11 @@ impl End {
 
 impl QueuedRepayment {
     /// Sends it, and waits for the reply.
-    async fn finish(mut self, queues: &Queues) -> End {
+    async fn finish(mut self, queues: &Queues) -> RepaymentEnd {
         self.queue.start();
         let Self { charge: RepaymentCharge { policy, key, end, .. }, op, check, .. } = &mut self;
         let charged = poll_fn(|cx| queues.poll(policy, key, op, check, cx)).await;
-        *end = End::of(&charged, check.was_sent());
+        *end = RepaymentEnd::of(&charged, check.was_sent());
         if let Ok(verdict) = charged {
             policy.metrics.forgiven(verdict.forgiven());
         }
@@ -483,8 +485,8 @@ impl QueuedRepayment {
 impl Drop for QueuedRepayment {
     fn drop(&mut self) {
         // Its runtime has ended. From now on it is not sent.
-        if self.charge.end == End::Unknown && !self.check.cancel() {
-            self.charge.end = End::NotCharged;
+        if self.charge.end == RepaymentEnd::Unknown && !self.check.cancel() {
+            self.charge.end = RepaymentEnd::NotCharged;
         }
     }
 }
@@ -519,7 +521,7 @@ mod tests {
     use crate::store::redis::cluster::Topology;
     use crate::store::redis::connection::Connector;
     use crate::store::redis::no_reply::no_runtime;
-    use crate::store::redis::queue::End as FlightEnd;
+    use crate::store::redis::queue::FlightEnd;
     use crate::{ErrorKind, Policy, Quota};
 
     fn owing() -> (Arc<Repayment>, Arc<RedisPolicy>, Key, Vec<u8>) {
@@ -543,7 +545,7 @@ mod tests {
         (charge, owed.charging.as_ref().unwrap().permits.to_vec())
     }
 
-    fn end(mut charge: RepaymentCharge, end: End) {
+    fn end(mut charge: RepaymentCharge, end: RepaymentEnd) {
         charge.end = end;
     }
 
@@ -595,7 +597,9 @@ mod tests {
 
     #[test]
     fn what_is_taken_during_a_charge_is_charged_later() {
-        for (how, owed) in [(End::Charged, 2), (End::Unknown, 2), (End::NotCharged, 5)] {
+        for (how, owed) in
+            [(RepaymentEnd::Charged, 2), (RepaymentEnd::Unknown, 2), (RepaymentEnd::NotCharged, 5)]
+        {
             let (repayment, policy, key, name) = owing();
             let (charge, _) = begin(&repayment, &name);
             repayment.add(&policy, &key, &Op::acquire(2));
@@ -655,13 +659,13 @@ mod tests {
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));
         let (charge, permits) = begin(&repayment, &name);
         assert_eq!(permits, [1]);
-        end(charge, End::NotCharged);
+        end(charge, RepaymentEnd::NotCharged);
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&9)));
         repayment.add(&policy, &key, &Op::acquire(4));
         repayment.forget(&policy, &key);
         let (charge, permits) = begin(&repayment, &name);
         assert_eq!(permits, [0]);
-        end(charge, End::Charged);
+        end(charge, RepaymentEnd::Charged);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
     }
 
@@ -672,11 +676,11 @@ mod tests {
         let (charge, _) = begin(&repayment, &name);
         repayment.add(&policy, &key, &Op::acquire(1));
         repayment.add(&policy, &key, &Op::Adjust(policy.limits.credit(&2)));
-        end(charge, End::NotCharged);
+        end(charge, RepaymentEnd::NotCharged);
         let (charge, permits) = begin(&repayment, &name);
         assert_eq!(permits, [2]);
         repayment.forget(&policy, &key);
-        end(charge, End::NotCharged);
+        end(charge, RepaymentEnd::NotCharged);
         assert_eq!(repayment.count.load(Ordering::Relaxed), 0);
     }
 
@@ -697,7 +701,7 @@ mod tests {
         assert_eq!(permits, [1, 301]);
         // The first revision is back when it turns out that the charge was not made.
         repayment.add(&old, &key, &Op::acquire(2));
-        end(charge, End::NotCharged);
+        end(charge, RepaymentEnd::NotCharged);
         repayment.add(&new, &key, &Op::Adjust(new.limits.credit(&3)));
         assert_eq!(begin(&repayment, &name).1, [0, 300]);
     }

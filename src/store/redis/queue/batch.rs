@@ -30,29 +30,30 @@ use crate::store::{KeyState, Op, SentAt};
 use crate::verdict::Verdict;
 use crate::{Error, Key};
 
+/// Checks that are sent together, with their verdicts.
 #[derive(Debug)]
-pub(crate) struct Batch(Mutex<State>);
+pub(crate) struct Batch(Mutex<BatchState>);
 
-/// Of a check in its batch.
+/// The index of a check in its batch.
 pub(crate) type CheckIndex = u32;
 
 #[derive(Debug, Default)]
-struct State {
-    /// How many keys it may have.
+struct BatchState {
+    /// The most keys that the batch may have.
     room: usize,
     policies: Vec<BatchPolicy>,
     /// The buckets in order of their first check, and the slot of each on a cluster.
-    groups: IndexMap<Bucket, u16, RandomState>,
+    groups: IndexMap<GroupId, u16, RandomState>,
     /// The index of the group that got the last check. With one hot key, the next check belongs to
     /// it too.
     last: usize,
-    /// In order of arrival, which is that of their deadlines.
-    checks: Vec<Check>,
-    /// What the checks do, with a single one for checks in a row that do the same.
+    /// The checks in order of arrival, which is that of their deadlines.
+    checks: Vec<BatchedCheck>,
+    /// The operations of the checks, with a single one for checks in a row that do the same.
     ops: Vec<Op>,
-    /// How many checks at the front are not pending any more.
+    /// The number of checks at the front that are not pending any more.
     completed: usize,
-    /// When the calls of the batch were sent, if they were.
+    /// The time at which the calls of the batch were sent, if they were.
     sent_at: Option<SentAt>,
 }
 
@@ -63,16 +64,16 @@ struct BatchPolicy {
     name: usize,
 }
 
-/// What a group's checks decide about. The policy is an index.
+/// The bucket about which the checks of a group decide. The policy is an index.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Bucket {
+struct GroupId {
     policy: usize,
     key: Key,
 }
 
-/// Hashes like a [`Bucket`].
+/// Hashes like a [`GroupId`].
 #[derive(Hash)]
-struct BucketRef<'a> {
+struct GroupIdRef<'a> {
     policy: usize,
     key: &'a Key,
 }
@@ -96,7 +97,7 @@ impl Group<'_> {
         (self.number, ptr::from_ref(self.policy.scripts), Arc::as_ptr(self.policy))
     }
 
-    /// How many checks it has.
+    /// Returns the number of its checks.
     pub(super) fn checks(&self) -> usize {
         self.costs.len()
     }
@@ -112,18 +113,18 @@ impl Group<'_> {
 pub(super) struct Runs<'a>(SmallVec<[(u32, &'a Op); 1]>);
 
 #[derive(Debug)]
-struct Check {
+struct BatchedCheck {
     /// Indices, like the next.
     group: u32,
     op: u32,
     deadline: Instant,
-    /// Whether it is part of the call, and charged even if it is cancelled by now.
+    /// True if the check is part of the call, and charged even if it is cancelled by now.
     is_sent: bool,
-    progress: Progress,
+    progress: CheckProgress,
 }
 
 #[derive(Debug)]
-enum Progress {
+enum CheckProgress {
     Pending(Waker),
     Done(Result<Verdict, Error>),
     /// Its verdict was read, or it was cancelled.
@@ -151,7 +152,7 @@ impl<'a> Runs<'a> {
         self.0.iter().map(|(count, _)| *count as usize).sum()
     }
 
-    /// Whether this is a single check of cost 1, like nearly all.
+    /// Returns true if this is a single check of cost 1, like nearly all.
     pub(super) fn is_one(&self) -> bool {
         matches!(*self.0, [(1, Op::Acquire(Charge::Same(1)))])
     }
@@ -231,9 +232,9 @@ impl Batch {
     pub(super) const MAX_KEYS: usize = 128;
     pub(super) const MAX_CHECKS: usize = 1_024;
 
-    /// An empty batch for so many keys.
+    /// Creates an empty batch for this number of keys.
     pub(super) fn new(room: usize) -> Self {
-        Self(Mutex::new(State { room, ..State::default() }))
+        Self(Mutex::new(BatchState { room, ..BatchState::default() }))
     }
 
     /// Makes an empty batch of one that nobody uses any more, which keeps its memory. `None` if
@@ -272,22 +273,22 @@ impl Batch {
         // All of them are at most `MAX_CHECKS`.
         let (group, op, index) =
             (group as u32, state.ops.len() as u32 - 1, state.checks.len() as CheckIndex);
-        let progress = Progress::Pending(waker.clone());
-        state.checks.push(Check { group, op, deadline, is_sent: false, progress });
+        let progress = CheckProgress::Pending(waker.clone());
+        state.checks.push(BatchedCheck { group, op, deadline, is_sent: false, progress });
         Some(index)
     }
 
-    /// The number of its keys.
+    /// Returns the number of keys of the batch.
     pub(super) fn keys(&self) -> usize {
         self.state().groups.len()
     }
 
-    /// Whether the server may have received a check.
+    /// Returns true if the server may have received a check.
     pub(super) fn was_sent(&self, index: CheckIndex) -> bool {
         self.state().checks.get(index as usize).is_some_and(|check| check.is_sent)
     }
 
-    /// The verdict on a check, once.
+    /// Returns the verdict on a check, once.
     pub(super) fn poll(
         &self,
         index: CheckIndex,
@@ -296,37 +297,38 @@ impl Batch {
         let mut state = self.state();
         let Some(check) = state.checks.get_mut(index as usize) else { return Poll::Pending };
         let progress = match &check.progress {
-            Progress::Pending(waker) if waker.will_wake(cx.waker()) => return Poll::Pending,
-            Progress::Pending(_) => Progress::Pending(cx.waker().clone()),
-            Progress::Done(_) | Progress::Gone => Progress::Gone,
+            CheckProgress::Pending(waker) if waker.will_wake(cx.waker()) => return Poll::Pending,
+            CheckProgress::Pending(_) => CheckProgress::Pending(cx.waker().clone()),
+            CheckProgress::Done(_) | CheckProgress::Gone => CheckProgress::Gone,
         };
         let progress = mem::replace(&mut check.progress, progress);
         // Dropping a waker may run code of another crate.
         drop(state);
         match progress {
-            Progress::Done(verdict) => Poll::Ready(verdict),
-            Progress::Pending(_) | Progress::Gone => Poll::Pending,
+            CheckProgress::Done(verdict) => Poll::Ready(verdict),
+            CheckProgress::Pending(_) | CheckProgress::Gone => Poll::Pending,
         }
     }
 
-    /// The result of a check that nobody has read yet, and whether the server may have received the check.
+    /// Returns the result of a check that nobody has read yet, and true if the server may have received the check.
     pub(crate) fn unread(&self, index: CheckIndex) -> Option<(Result<Verdict, Error>, bool)> {
         let state = self.state();
         let check = state.checks.get(index as usize)?;
         match &check.progress {
-            Progress::Done(result) => Some((result.clone(), check.is_sent)),
-            Progress::Pending(_) | Progress::Gone => None,
+            CheckProgress::Done(result) => Some((result.clone(), check.is_sent)),
+            CheckProgress::Pending(_) | CheckProgress::Gone => None,
         }
     }
 
-    /// Nobody waits for this check any more. Returns what it has reserved, if it is decided already.
+    /// Cancels a check for which nobody waits any more. Returns the place that it has reserved, if it is
+    /// decided already.
     pub(super) fn cancel(&self, index: CheckIndex) -> Option<Abandoned> {
         let mut state = self.state();
-        let State { policies, groups, checks, .. } = &mut *state;
+        let BatchState { policies, groups, checks, .. } = &mut *state;
         let check = checks.get_mut(index as usize)?;
-        let progress = mem::replace(&mut check.progress, Progress::Gone);
+        let progress = mem::replace(&mut check.progress, CheckProgress::Gone);
         let waiting = match &progress {
-            Progress::Done(Ok(verdict)) => verdict.waiting(),
+            CheckProgress::Done(Ok(verdict)) => verdict.waiting(),
             _ => None,
         };
         let bucket = groups.get_index(check.group as usize);
@@ -351,7 +353,7 @@ impl Batch {
     ) -> T {
         let mut wakers = Wakers::default();
         let mut state = self.state();
-        let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
+        let BatchState { policies, groups, checks, ops, sent_at, .. } = &mut *state;
         *sent_at = policies.first().map(|policy| policy.policy.states.sent_now());
         let mut costs: SmallVec<[Runs<'_>; 1]> = SmallVec::new();
         costs.resize_with(groups.len(), Runs::default);
@@ -377,10 +379,10 @@ impl Batch {
         encode: impl FnOnce(&[Group<'_>]) -> T,
     ) -> T {
         let mut state = self.state();
-        let State { policies, groups, checks, ops, .. } = &mut *state;
+        let BatchState { policies, groups, checks, ops, .. } = &mut *state;
         let mut costs: SmallVec<[Runs<'_>; 1]> = SmallVec::new();
         costs.resize_with(groups.len(), Runs::default);
-        let of_these = |check: &&mut Check| again.contains(&(check.group as usize));
+        let of_these = |check: &&mut BatchedCheck| again.contains(&(check.group as usize));
         for check in checks.iter_mut().filter(|check| check.is_sent).filter(of_these) {
             check.is_sent = check.is_pending();
             if check.is_sent {
@@ -390,7 +392,7 @@ impl Batch {
         encode(&to_send(policies, groups, costs))
     }
 
-    /// The bucket of one of the checks, with its slot.
+    /// Returns the bucket of one of the checks, with its slot.
     pub(super) fn any_bucket(&self) -> Option<(Arc<RedisPolicy>, Key, u16)> {
         let state = self.state();
         let (bucket, slot) = state.groups.first()?;
@@ -398,10 +400,10 @@ impl Batch {
         Some((policy.policy.clone(), bucket.key.clone(), *slot))
     }
 
-    /// Whether a check of these groups is still pending.
+    /// Returns true if a check of these groups is still pending.
     pub(super) fn any_pending(&self, groups: &[usize]) -> bool {
         let state = self.state();
-        let is_of = |check: &Check| groups.contains(&(check.group as usize));
+        let is_of = |check: &BatchedCheck| groups.contains(&(check.group as usize));
         state.checks.iter().any(|check| check.is_pending() && is_of(check))
     }
 
@@ -415,7 +417,7 @@ impl Batch {
     ) -> (Wakers, Vec<Abandoned>) {
         let mut wakers = Wakers::default();
         let mut state = self.state();
-        let State { policies, groups, checks, ops, sent_at, .. } = &mut *state;
+        let BatchState { policies, groups, checks, ops, sent_at, .. } = &mut *state;
         let mut replays: SmallVec<[_; 1]> = SmallVec::new();
         replays.resize_with(groups.len(), || None);
         for (group, found) in found {
@@ -468,7 +470,7 @@ impl Batch {
     ) -> Option<Instant> {
         let mut wakers = Wakers::default();
         let mut state = self.state();
-        let State { groups, checks, completed, .. } = &mut *state;
+        let BatchState { groups, checks, completed, .. } = &mut *state;
         let mut next = None;
         while let Some(check) = checks.get_mut(*completed) {
             if check.is_pending() {
@@ -497,7 +499,7 @@ impl Batch {
         wakers.wake();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BatchState> {
         // Nothing that panics leaves it half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -509,8 +511,8 @@ impl Default for Batch {
     }
 }
 
-impl State {
-    /// The index of the group of a bucket. `None` if there is no room for another.
+impl BatchState {
+    /// Returns the index of the group of a bucket. `None` if there is no room for another.
     fn group(&mut self, policy: &Arc<RedisPolicy>, key: &Key, slot: u16) -> Option<usize> {
         let is_policy = |index: usize| self.policies[index].policy.is_same(policy);
         if let Some((last, _)) = self.groups.get_index(self.last)
@@ -520,7 +522,7 @@ impl State {
             return Some(self.last);
         }
         let known = (0..self.policies.len()).find(|&index| is_policy(index));
-        let index = known.and_then(|policy| self.groups.get_index_of(&BucketRef { policy, key }));
+        let index = known.and_then(|policy| self.groups.get_index_of(&GroupIdRef { policy, key }));
         if index.is_some() || self.groups.len() >= self.room {
             return index;
         }
@@ -531,7 +533,7 @@ impl State {
             self.policies.push(BatchPolicy { policy: policy.clone(), name });
             index
         });
-        let bucket = Bucket { policy, key: key.clone() };
+        let bucket = GroupId { policy, key: key.clone() };
         Some(self.groups.insert_full(bucket, slot).0)
     }
 }
@@ -550,7 +552,7 @@ pub(super) struct Abandoned {
 #[inline]
 fn to_send<'a>(
     policies: &'a [BatchPolicy],
-    groups: &'a IndexMap<Bucket, u16, RandomState>,
+    groups: &'a IndexMap<GroupId, u16, RandomState>,
     costs: SmallVec<[Runs<'a>; 1]>,
 ) -> SmallVec<[Group<'a>; 1]> {
     let has_namesakes = policies.iter().enumerate().any(|(index, policy)| policy.name != index);
@@ -577,10 +579,10 @@ struct Replay<'a> {
     key: &'a Key,
     slot: u16,
     standing: Standing,
-    /// When they were made, as in what was found.
+    /// The time of the decisions, by the clock of the server.
     now: u64,
     has_denied: bool,
-    /// Whether a check may have given permits back.
+    /// True if a check may have given permits back.
     is_adjusted: bool,
 }
 
@@ -640,21 +642,21 @@ impl<'a> Replay<'a> {
     }
 }
 
-impl Equivalent<Bucket> for BucketRef<'_> {
-    fn equivalent(&self, bucket: &Bucket) -> bool {
+impl Equivalent<GroupId> for GroupIdRef<'_> {
+    fn equivalent(&self, bucket: &GroupId) -> bool {
         self.policy == bucket.policy && *self.key == bucket.key
     }
 }
 
-impl Check {
+impl BatchedCheck {
     fn is_pending(&self) -> bool {
-        matches!(self.progress, Progress::Pending(_))
+        matches!(self.progress, CheckProgress::Pending(_))
     }
 
     fn complete(&mut self, verdict: Result<Verdict, Error>, wakers: &mut Wakers) {
         if self.is_pending()
-            && let Progress::Pending(waker) =
-                mem::replace(&mut self.progress, Progress::Done(verdict))
+            && let CheckProgress::Pending(waker) =
+                mem::replace(&mut self.progress, CheckProgress::Done(verdict))
         {
             wakers.0.push(waker);
         }

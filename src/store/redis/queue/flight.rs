@@ -15,7 +15,7 @@ use smallvec::{SmallVec, smallvec};
 use super::batch::{Batch, Group, Wakers};
 use super::calls::calls_of;
 use super::node_queue::NodeQueue;
-use super::window::Sent;
+use super::window::SentBatch;
 use crate::Error;
 use crate::store::redis::cluster::{Call, Failure};
 use crate::store::redis::connection::Connection;
@@ -23,26 +23,26 @@ use crate::store::redis::no_reply::{shut_down, too_late};
 use crate::store::redis::script::{Found, reply};
 use crate::store::redis::server_error;
 
-/// It stays in flight until its reply arrives or the connection is closed, even if nobody waits for
-/// it any more.
+/// A batch that is being sent. It stays in flight until its reply arrives or the connection is closed, even
+/// if nobody waits for it any more.
 pub(super) struct Flight {
     queue: Arc<NodeQueue>,
     batch: Arc<Batch>,
-    /// `None` until it is.
-    sent: Option<Sent>,
+    /// The batch as it was sent. `None` until it is.
+    sent: Option<SentBatch>,
     is_finished: bool,
 }
 
-/// How a flight ends.
-pub(crate) enum End {
+/// The end of a flight.
+pub(crate) enum FlightEnd {
     /// Its replies would have been too late, or nobody waits for them.
     GivenUp,
     /// Its runtime has shut down.
-    Dropped(Option<Sent>),
-    Lost(Sent),
+    Dropped(Option<SentBatch>),
+    Lost(SentBatch),
     /// A good reply has decided a check, or named the server that does.
     Replied {
-        sent: Sent,
+        sent: SentBatch,
         at: Instant,
         is_good: bool,
     },
@@ -68,7 +68,7 @@ impl Flight {
             },
         );
         if calls.is_empty() {
-            self.finish(End::GivenUp);
+            self.finish(FlightEnd::GivenUp);
             return (0, Wakers::default());
         }
         let sent = self.queue.sent(keys, connection.opened());
@@ -81,7 +81,7 @@ impl Flight {
             (calls, replies) = Box::pin(self.split(calls, replies, &connection)).await;
             if calls.is_empty() {
                 // Nobody waits for the checks any more.
-                self.finish(End::Replied { sent, at, is_good: true });
+                self.finish(FlightEnd::Replied { sent, at, is_good: true });
                 return (checks, Wakers::default());
             }
         }
@@ -99,8 +99,8 @@ impl Flight {
             self.queue.connections.metrics.batch_returned(sent.elapsed(at));
         }
         self.finish(match is_lost {
-            true => End::Lost(sent),
-            false => End::Replied { sent, at, is_good },
+            true => FlightEnd::Lost(sent),
+            false => FlightEnd::Replied { sent, at, is_good },
         });
         let wakers = self.complete(found);
         if !again.is_empty() {
@@ -162,7 +162,7 @@ impl Flight {
         wakers
     }
 
-    /// What the checks of each group found.
+    /// Returns the states that the checks of each group found.
     fn read(
         &self,
         reply: Result<Value, Failure>,
@@ -176,7 +176,7 @@ impl Flight {
         call.groups.iter().copied().zip(results)
     }
 
-    fn finish(&mut self, end: End) {
+    fn finish(&mut self, end: FlightEnd) {
         if !std::mem::replace(&mut self.is_finished, true) {
             self.queue.returned(end, &self.batch);
         }
@@ -185,7 +185,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.finish(End::Dropped(self.sent));
+        self.finish(FlightEnd::Dropped(self.sent));
         // Checks are pending only if the runtime has shut down, maybe while calls were sent again.
         self.batch.fail(shut_down);
         self.queue.forget(&self.batch);
@@ -223,7 +223,7 @@ mod tests {
             state.start_alone(&policy, &"key".into(), 0, &op, Instant::now(), waker);
         let mut flight = Flight::new(queue.into(), batch.clone());
         let sent = state.sent(1, Instant::now(), Instant::now());
-        flight.finish(End::Replied { sent, at: Instant::now(), is_good: true });
+        flight.finish(FlightEnd::Replied { sent, at: Instant::now(), is_good: true });
         drop(flight);
         let verdict = batch.poll(index, &mut Context::from_waker(waker));
         assert!(matches!(verdict, Poll::Ready(Err(_))), "{verdict:?}");

@@ -25,7 +25,7 @@ mod window;
 
 pub(super) use self::batch::{Batch, CheckIndex};
 #[cfg(test)]
-pub(super) use self::flight::End;
+pub(super) use self::flight::FlightEnd;
 pub(super) use self::node_queue::NodeQueue;
 pub(crate) use self::queues::QueuedCheck;
 pub(super) use self::queues::Queues;

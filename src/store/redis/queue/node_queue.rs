@@ -30,11 +30,11 @@ use tokio::runtime::Handle;
 use super::batch::{Abandoned, Batch, CheckIndex};
 use super::breaker::{Breaker, Fault, Probed};
 use super::breaker_log::BreakerLog;
-use super::flight::{End, Flight};
+use super::flight::{Flight, FlightEnd};
 use super::overload::Overload;
 use super::probe::{Prober, Target};
 use super::queue_state::{Next, QueueState};
-use super::window::Sent;
+use super::window::SentBatch;
 use crate::store::Op;
 use crate::store::redis::cluster::Topology;
 use crate::store::redis::connection::{Connection, ConnectionSet, RuntimeConnections};
@@ -263,7 +263,7 @@ impl NodeQueue {
     }
 
     /// So many keys of a batch are sent on a connection that was made at `connected`.
-    pub(crate) fn sent(self: &Arc<Self>, keys: usize, connected: Instant) -> Sent {
+    pub(crate) fn sent(self: &Arc<Self>, keys: usize, connected: Instant) -> SentBatch {
         let now = Instant::now();
         let mut state = self.state();
         let sent = state.queue.sent(keys, connected, now);
@@ -275,18 +275,18 @@ impl NodeQueue {
     }
 
     /// A batch is not in flight any more.
-    pub(crate) fn returned(self: &Arc<Self>, end: End, batch: &Batch) {
+    pub(crate) fn returned(self: &Arc<Self>, end: FlightEnd, batch: &Batch) {
         let mut state = self.state();
         let fault = match end {
-            End::GivenUp => return state.queue.given_up(),
-            End::Dropped(sent) => {
+            FlightEnd::GivenUp => return state.queue.given_up(),
+            FlightEnd::Dropped(sent) => {
                 return sent.into_iter().for_each(|sent| state.queue.abandoned(sent));
             }
-            End::Lost(sent) => {
+            FlightEnd::Lost(sent) => {
                 state.queue.abandoned(sent);
                 Fault::Failed
             }
-            End::Replied { sent, at, is_good } => {
+            FlightEnd::Replied { sent, at, is_good } => {
                 let is_late = state.queue.replied(sent, at);
                 if let Some(round_trip) = state.queue.busy_round_trip() {
                     self.server_state.overload.replied(round_trip, at);

@@ -19,27 +19,28 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::batch::{Batch, CheckIndex};
-use super::window::{Sent, Window};
+use super::window::{SentBatch, Window};
 use crate::Key;
 use crate::store::Op;
 use crate::store::redis::script::RedisPolicy;
 
-/// No timer is set for longer: one that became useless, because another one fires earlier, is removed only
+/// The longest time for which a timer is set: one that became useless, because another one fires earlier, is removed only
 /// when it fires.
 const LONGEST_TIMER: Duration = Duration::from_secs(1);
 
-/// How many completed batches are kept for reuse.
+/// The number of completed batches that are kept for reuse.
 const MAX_USED: usize = 4;
 
+/// The batches of a queue.
 #[derive(Debug)]
 pub(super) struct QueueState {
     timeout: Duration,
     window: Window,
     /// The batch that the next check joins. It may be empty.
     open: Arc<Batch>,
-    /// The number of checks in it.
+    /// The number of checks in the open batch.
     open_checks: usize,
-    /// Those that go before it.
+    /// Full batches, which are sent before the open one.
     full: VecDeque<Full>,
     /// Batches that have been sent, or are about to be, to watch their deadlines.
     sent: Vec<Arc<Batch>>,
@@ -56,7 +57,7 @@ struct Full {
     checks: usize,
 }
 
-/// Whether the next batch starts.
+/// The start of the next batch: now, or later.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// A place in the window is reserved for it.
@@ -65,25 +66,25 @@ pub(super) enum Next {
     Waits(Option<Instant>),
 }
 
-/// What the timer found.
+/// The result of a timer that fires.
 #[derive(Debug)]
 pub(super) struct Fired {
     /// The batches whose deadlines may have passed.
     pub(super) batches: Vec<Arc<Batch>>,
-    /// Whether a place in the window is reserved for another flusher.
+    /// True if a place in the window is reserved for another flusher.
     pub(super) starts: bool,
-    /// Whether a reply is outstanding, and no reply has arrived for a timeout.
+    /// True if a reply is outstanding, and no reply has arrived for a timeout.
     pub(super) is_silent: bool,
-    /// Whether those that have not been sent are too many for a server that works.
+    /// True if the server works, so that checks that have not been sent are too many for it.
     pub(super) is_answering: bool,
 }
 
-/// How much a queue holds.
+/// The sizes of a queue.
 #[cfg(test)]
 #[derive(Debug)]
 pub(super) struct Sizes {
     pub(super) in_flight: usize,
-    /// Of the keys and calls in flight.
+    /// The load of the keys and calls in flight.
     pub(super) load: usize,
     /// Batches.
     pub(super) sent: usize,
@@ -106,12 +107,12 @@ impl QueueState {
         }
     }
 
-    /// Whether no flusher is at work.
+    /// Returns true if no flusher is at work.
     pub(super) fn is_idle(&self) -> bool {
         self.window.is_idle()
     }
 
-    /// Whether a check would be the only one, so that it may be sent at once.
+    /// Returns true if a check would be the only one, so that it may be sent at once.
     pub(super) fn is_alone(&self) -> bool {
         self.window.is_idle() && !self.has_waiting()
     }
@@ -163,12 +164,12 @@ impl QueueState {
         Some((self.open.clone(), index))
     }
 
-    /// The call of the only check has ended.
+    /// Records that the call of the only check has ended.
     pub(super) fn end_alone(&mut self) {
         self.window.set_lone_call(false);
     }
 
-    /// Whether a batch waits that may start.
+    /// Returns true if a batch waits that may start.
     pub(super) fn may_start(&self, now: Instant) -> bool {
         self.has_waiting() && self.window.may_start(now, self.next_keys(), !self.full.is_empty())
     }
@@ -193,8 +194,8 @@ impl QueueState {
         Some(batch)
     }
 
-    /// So many keys of a batch are sent on a connection that was made at `connected`.
-    pub(super) fn sent(&mut self, keys: usize, connected: Instant, now: Instant) -> Sent {
+    /// Records that this number of keys of a batch are sent, on a connection that was made at `connected`.
+    pub(super) fn sent(&mut self, keys: usize, connected: Instant, now: Instant) -> SentBatch {
         self.window.sent(keys, connected, now)
     }
 
@@ -208,45 +209,46 @@ impl QueueState {
         Next::Waits(self.rearm(now, None))
     }
 
-    /// Whether a flusher pauses after a batch of so many checks: tasks whose checks were just completed
+    /// Returns true if a flusher pauses after a batch of this number of checks: tasks whose checks were just completed
     /// often check again, and then share the next batch. A single one sends its next check itself, unless
     /// others wait.
     pub(super) fn pauses_after(&self, checks: usize) -> bool {
         checks > 1 || self.has_waiting()
     }
 
-    /// A check with an earlier deadline would be answered too late if it were sent now.
+    /// Returns the deadline below which a check that is sent now would be decided too late.
     pub(super) fn earliest_deadline(&self, now: Instant) -> Instant {
         self.window.earliest_deadline(now)
     }
 
-    /// The reply to a batch has arrived. Returns whether that was too late.
-    pub(super) fn replied(&mut self, sent: Sent, now: Instant) -> bool {
+    /// Records that the reply to a batch has arrived. Returns true if that was too late.
+    pub(super) fn replied(&mut self, sent: SentBatch, now: Instant) -> bool {
         self.window.replied(sent, now)
     }
 
-    /// A batch was sent, and its reply will not be noticed.
-    pub(super) fn abandoned(&mut self, sent: Sent) {
+    /// Records that a batch was sent whose reply will not be noticed.
+    pub(super) fn abandoned(&mut self, sent: SentBatch) {
         self.window.abandoned(sent);
     }
 
-    /// A batch was not sent, because its replies would have been too late, or nobody waits for them.
+    /// Records that a batch was not sent, because its replies would have been too late, or nobody waits for
+    /// them.
     pub(super) fn given_up(&mut self) {
         self.window.given_up();
     }
 
-    /// Whether checks that are not sent in time are too many for a server that works.
+    /// Returns true if the server works, so that checks that are not sent in time are too many for it.
     pub(super) fn is_answering(&self, now: Instant) -> bool {
         self.window.is_answering(now)
     }
 
-    /// The shortest round trip, if checks wait or more than hardly anything is in flight.
+    /// Returns the shortest round trip, if checks wait or more than hardly anything is in flight.
     pub(super) fn busy_round_trip(&self) -> Option<Duration> {
         let is_busy = self.has_waiting() || !self.window.is_drained();
         self.window.shortest_round_trip().filter(|_| is_busy)
     }
 
-    /// How long a probe may take.
+    /// Returns the timeout of a probe.
     pub(super) fn probe_patience(&self, now: Instant) -> Duration {
         self.window.probe_patience(now)
     }
@@ -269,13 +271,13 @@ impl QueueState {
         self.open_checks > 0 || !self.full.is_empty()
     }
 
-    /// The batches that wait.
+    /// Returns the batches that wait.
     pub(super) fn waiting(&self) -> Vec<Arc<Batch>> {
         let full = self.full.iter().map(|full| &full.batch);
         full.chain([&self.open]).cloned().collect()
     }
 
-    /// The number of checks that wait.
+    /// Returns the number of checks that wait.
     pub(super) fn waiting_checks(&self) -> usize {
         self.open_checks + self.full.iter().map(|full| full.checks).sum::<usize>()
     }
@@ -288,7 +290,7 @@ impl QueueState {
         full.chain([open]).collect()
     }
 
-    /// When the timer has to fire at the latest, after a check was added at `now`. `None` if it is
+    /// Arms the timer after a check was added at `now`. Returns its time, or `None` if the timer is
     /// already armed for that time or earlier.
     pub(super) fn arm(&mut self, now: Instant) -> Option<Instant> {
         if self.timer.zip(self.window.not_before()).is_some_and(|(timer, start)| timer <= start) {
@@ -299,7 +301,7 @@ impl QueueState {
         self.arm_for(at, now)
     }
 
-    /// The timer fires. `None` if it was armed for an earlier time meanwhile.
+    /// Handles a timer that fires. `None` if it was armed for an earlier time meanwhile.
     pub(super) fn fire(&mut self, now: Instant) -> Option<Fired> {
         self.timer.take_if(|timer| *timer <= now)?;
         let starts = self.may_start(now);
@@ -311,7 +313,8 @@ impl QueueState {
         Some(Fired { batches, starts, is_silent, is_answering })
     }
 
-    /// When to fire again. `next` is the earliest deadline of the batches that the timer found.
+    /// Arms the timer again, and returns its time. `next` is the earliest deadline of the batches that the
+    /// timer found.
     pub(super) fn rearm(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
         let silent_at = self.window.silent_at(now).filter(|&at| at > now);
         let at = next.into_iter().chain(self.next_start(now)).chain(silent_at).min()?;
@@ -333,7 +336,7 @@ impl QueueState {
         Some(at)
     }
 
-    /// When a batch may start without waiting for another to return, if one waits. `None` if only a
+    /// Returns the time at which a waiting batch may start even if no other returns. `None` if only a
     /// reply can start it: then time alone changes nothing.
     fn next_start(&self, now: Instant) -> Option<Instant> {
         if !self.has_waiting() {
@@ -342,7 +345,7 @@ impl QueueState {
         self.window.next_start(now, self.next_keys()).filter(|&start| start > now)
     }
 
-    /// How many keys the next batch has. One that is not full may have fewer.
+    /// Returns the number of keys of the next batch. One that is not full may have fewer.
     fn next_keys(&self) -> usize {
         self.full.front().map_or(self.open_checks.min(self.window.room()), |full| full.keys)
     }
@@ -380,7 +383,7 @@ mod tests {
         queue.join(&policy, &"key".into(), 0, &Op::acquire(1), now, Waker::noop()).unwrap();
     }
 
-    fn start_alone(queue: &mut QueueState, now: Instant) -> Sent {
+    fn start_alone(queue: &mut QueueState, now: Instant) -> SentBatch {
         let policy = RedisPolicy::for_tests(50 * MS);
         queue.start_alone(&policy, &"key".into(), 0, &Op::acquire(1), now, Waker::noop());
         queue.sent(1, *CONNECTED, now)

@@ -57,9 +57,9 @@ type QueueMap = HashMap<(Id, Destination, Duration), Arc<NodeQueue>, RandomState
 type ServerStates = HashMap<Destination, (Weak<ConnectionSet>, Arc<ServerState>), RandomState>;
 
 /// A check that has not been answered yet. It joins a queue at its first poll.
-pub struct QueuedCheck(Progress);
+pub struct QueuedCheck(QueueProgress);
 
-enum Progress {
+enum QueueProgress {
     New(Observation),
     Queued(BatchPlace),
 }
@@ -67,33 +67,33 @@ enum Progress {
 impl QueuedCheck {
     #[inline]
     pub(crate) fn new(observation: Observation) -> Self {
-        Self(Progress::New(observation))
+        Self(QueueProgress::New(observation))
     }
 
-    /// Whether it has not been polled.
+    /// Returns true if the check has not been polled.
     pub(crate) fn is_new(&self) -> bool {
-        matches!(self.0, Progress::New(_))
+        matches!(self.0, QueueProgress::New(_))
     }
 
-    /// Whether the server may have received it.
+    /// Returns true if the server may have received the check.
     pub(crate) fn was_sent(&self) -> bool {
         match &self.0 {
-            Progress::New(_) => false,
-            Progress::Queued(place) => place.batch.was_sent(place.index),
+            QueueProgress::New(_) => false,
+            QueueProgress::Queued(place) => place.batch.was_sent(place.index),
         }
     }
 
-    /// Where its result will be, once it has joined a queue.
+    /// Returns the batch and the index of the check, once it has joined a queue.
     pub(crate) fn place(&self) -> Option<(Arc<Batch>, CheckIndex)> {
         match &self.0 {
-            Progress::New(_) => None,
-            Progress::Queued(place) => Some((place.batch.clone(), place.index)),
+            QueueProgress::New(_) => None,
+            QueueProgress::Queued(place) => Some((place.batch.clone(), place.index)),
         }
     }
 
     /// Cancels the check. Returns whether the server may have received it.
     pub(crate) fn cancel(&mut self) -> bool {
-        if let Progress::Queued(place) = &self.0 {
+        if let QueueProgress::Queued(place) = &self.0 {
             // A charge reserves nothing that would have to be given back.
             let _ = place.batch.cancel(place.index);
         }
@@ -103,8 +103,8 @@ impl QueuedCheck {
     #[inline]
     pub(crate) fn observed(&self) -> Option<&Observed> {
         match &self.0 {
-            Progress::New(observation) => observation.as_ref(),
-            Progress::Queued(place) => place.special.as_ref()?.observation.as_ref(),
+            QueueProgress::New(observation) => observation.as_ref(),
+            QueueProgress::Queued(place) => place.special.as_ref()?.observation.as_ref(),
         }
     }
 }
@@ -118,14 +118,15 @@ impl Default for QueuedCheck {
 /// The place of a check in a batch. Small, because it moves with the check.
 struct BatchPlace {
     batch: Arc<Batch>,
-    /// Of a check with a call of its own, that may reserve a place in a queue of the policy, or that is
+    /// The data of a check with its own call, that may reserve a place in a queue of the policy, or that is
     /// observed.
-    special: Option<Box<Special>>,
+    special: Option<Box<SpecialCheck>>,
     index: CheckIndex,
     is_done: bool,
 }
 
-struct Special {
+/// The data that few checks have.
+struct SpecialCheck {
     queue: Arc<NodeQueue>,
     call: Option<LoneCall>,
     observation: Observation,
@@ -144,15 +145,15 @@ impl Queues {
         check: &mut QueuedCheck,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Verdict, Error>> {
-        if let Progress::New(observation) = &mut check.0 {
+        if let QueueProgress::New(observation) = &mut check.0 {
             let place = self.enqueue(policy, key, op, observation, cx.waker())?;
             let has_call = place.has_call();
-            check.0 = Progress::Queued(place);
+            check.0 = QueueProgress::Queued(place);
             if !has_call {
                 return Poll::Pending;
             }
         }
-        let Progress::Queued(place) = &mut check.0 else { return Poll::Pending };
+        let QueueProgress::Queued(place) = &mut check.0 else { return Poll::Pending };
         place.poll_call(cx);
         let verdict = ready!(place.batch.poll(place.index, cx));
         place.is_done = true;
@@ -173,7 +174,7 @@ impl Queues {
         let queue = self.queue(slot, timeout)?;
         let enqueued = queue.add(policy, key, slot, op, waker)?;
         let place = BatchPlace::new(&queue, op, enqueued);
-        Ok((queue, QueuedCheck(Progress::Queued(place))))
+        Ok((queue, QueuedCheck(QueueProgress::Queued(place))))
     }
 
     fn enqueue(
@@ -205,7 +206,7 @@ impl Queues {
         if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 }
     }
 
-    /// Whether a check may be sent: see [`NodeQueue::admit`].
+    /// Returns an error if a check must not be sent: see [`NodeQueue::admit`].
     pub(crate) fn admit(&self, policy: &RedisPolicy, key: &Key) -> Result<(), Error> {
         let slot = self.slot(policy, key);
         let queues = self.table.queues.load();
@@ -213,7 +214,7 @@ impl Queues {
         queue.map_or(Ok(()), |queue| queue.admit(policy, key, slot))
     }
 
-    /// Whether the server of a key is available: see [`NodeQueue::is_available`].
+    /// Returns true if the server of a key is available: see [`NodeQueue::is_available`].
     pub(crate) fn is_available(&self, policy: &RedisPolicy, key: &Key) -> bool {
         let slot = self.slot(policy, key);
         let queues = self.table.queues.load();
@@ -221,7 +222,7 @@ impl Queues {
         queue.is_none_or(|queue| queue.is_available(policy, key, slot))
     }
 
-    /// The queue of a slot's destination in this runtime. Outside of a runtime, that of any runtime.
+    /// Returns the queue of a slot's destination in this runtime. Outside of a runtime, that of any runtime.
     fn find<'a>(
         &self,
         queues: &'a QueueMap,
@@ -240,7 +241,7 @@ impl Queues {
         }
     }
 
-    /// The queue of a slot's destination in this runtime, which is added unless there is one.
+    /// Returns the queue of a slot's destination in this runtime, which is added unless there is one.
     fn queue(&self, slot: u16, timeout: Duration) -> Result<Arc<NodeQueue>, Error> {
         let runtime = Handle::try_current().map_err(|_| no_runtime())?;
         let mut servers = self.table.change();
@@ -308,13 +309,13 @@ impl BatchPlace {
     fn new(queue: &Arc<NodeQueue>, op: &Op, Enqueued { batch, index, call }: Enqueued) -> Self {
         let may_reserve = matches!(op, Op::Queue(_));
         let is_special = may_reserve || call.is_some();
-        let special = is_special.then(|| Special::new(queue.clone(), call));
+        let special = is_special.then(|| SpecialCheck::new(queue.clone(), call));
         Self { batch, special, index, is_done: false }
     }
 
     #[cold]
     fn observe(&mut self, queue: &Arc<NodeQueue>, observation: Observation) {
-        let special = self.special.get_or_insert_with(|| Special::new(queue.clone(), None));
+        let special = self.special.get_or_insert_with(|| SpecialCheck::new(queue.clone(), None));
         special.observation = observation;
     }
 
@@ -334,7 +335,7 @@ impl BatchPlace {
     }
 }
 
-impl Special {
+impl SpecialCheck {
     fn new(queue: Arc<NodeQueue>, call: Option<LoneCall>) -> Box<Self> {
         Box::new(Self { queue, call, observation: None })
     }
@@ -343,7 +344,7 @@ impl Special {
 impl Drop for BatchPlace {
     fn drop(&mut self) {
         let abandoned = if self.is_done { None } else { self.batch.cancel(self.index) };
-        let Some(Special { queue, call, .. }) = self.special.as_deref_mut() else { return };
+        let Some(SpecialCheck { queue, call, .. }) = self.special.as_deref_mut() else { return };
         if let Some(call) = call.take() {
             queue.spawn_call(call);
         }
@@ -365,7 +366,7 @@ mod tests {
 
     use tokio::net::TcpListener;
 
-    use super::super::flight::End;
+    use super::super::flight::FlightEnd;
     use super::*;
     use crate::ErrorKind;
     use crate::store::redis::connection::Connector;
@@ -380,7 +381,7 @@ mod tests {
             let queues = Queues::new(Topology::new(Connector::url(url).unwrap()));
             let policy = RedisPolicy::for_tests(Duration::from_millis(timeout));
             let queue = queues.queue(0, policy.timeout).unwrap();
-            queue.returned(End::Lost(queue.sent(1, Instant::now())), &Batch::default());
+            queue.returned(FlightEnd::Lost(queue.sent(1, Instant::now())), &Batch::default());
             queue.probed(Err(no_runtime()));
             if is_abandoned {
                 queue.probe_abandoned();
@@ -407,14 +408,14 @@ mod tests {
         let [busy, other] = policies.each_ref().map(queue);
         let key = Key::from("key");
         let after_probe = |queue: &Arc<NodeQueue>, policy| {
-            queue.returned(End::Lost(queue.sent(1, Instant::now())), &Batch::default());
+            queue.returned(FlightEnd::Lost(queue.sent(1, Instant::now())), &Batch::default());
             queue.probed(Err(timed_out(queue.connections.server())));
             queue.admit(policy, &key, 0).unwrap_err().kind()
         };
         assert_eq!(after_probe(&other, &policies[1]), ErrorKind::Timeout, "an outage");
         let _waits = busy.add(&policies[0], &key, 0, &Op::Peek, Waker::noop()).unwrap();
         let (sent, at) = (busy.sent(1, Instant::now()), Instant::now());
-        busy.returned(End::Replied { sent, at, is_good: true }, &Batch::default());
+        busy.returned(FlightEnd::Replied { sent, at, is_good: true }, &Batch::default());
         for (queue, policy) in [&busy, &other].into_iter().zip(&policies) {
             assert_eq!(after_probe(queue, policy), ErrorKind::Overloaded, "{:?}", policy.timeout);
         }
@@ -428,7 +429,7 @@ mod tests {
         let (runtime, connections) = (Handle::current(), topology().connections(0));
         let gone =
             Arc::new(NodeQueue::new(topology(), connections, Arc::default(), timeout, &runtime));
-        gone.returned(End::Lost(gone.sent(1, Instant::now())), &Batch::default());
+        gone.returned(FlightEnd::Lost(gone.sent(1, Instant::now())), &Batch::default());
         gone.probed(Err(no_runtime()));
         let id = (runtime.id(), Destination::Node(1), timeout);
         queues.table.queues.store(Arc::new(QueueMap::from_iter([(id, gone)])));

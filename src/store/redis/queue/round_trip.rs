@@ -18,17 +18,17 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a batch may wait at the server, in addition to twice the round trip, if the timeout
+/// The time for which a batch may wait at the server, in addition to twice the round trip, if the timeout
 /// allows.
 const QUEUEING: Duration = Duration::from_millis(5);
 
-/// After so long without a round trip that confirms it, the shortest may be outdated.
+/// The time without a round trip that confirms the shortest, after which that may be outdated.
 const LONGEST_UNCONFIRMED: Duration = Duration::from_millis(500);
 
-/// It is then measured for so long. Queues that share a server do not begin at exactly the same time.
+/// The time for which the shortest round trip is then measured. Queues that share a server do not begin at exactly the same time.
 const MEASUREMENT: Duration = Duration::from_millis(100);
 
-/// Round trips vary by the shortest divided by this, even if nothing waits.
+/// The divisor of the shortest round trip by which round trips vary, even if nothing waits.
 const VARIATION_DIVISOR: u32 = 8;
 
 /// The round trips of a queue.
@@ -37,20 +37,20 @@ pub(super) struct RoundTrip {
     latest: [Duration; 2],
     smoothed: Duration,
     shortest: Duration,
-    /// When the first round trip ended since the last one that confirmed the shortest.
+    /// The time at which the first round trip ended since the last one that confirmed the shortest.
     unconfirmed_since: Option<Instant>,
     /// The shortest since the other one may be outdated.
     measured: Option<Duration>,
 }
 
 impl RoundTrip {
-    /// After the first batch.
+    /// Creates the round trips of a queue whose first batch took this time.
     pub(super) fn new(taken: Duration) -> Self {
         let (unconfirmed_since, measured) = (None, None);
         Self { latest: [taken; 2], smoothed: taken, shortest: taken, unconfirmed_since, measured }
     }
 
-    /// Adds the round trip of a batch. `is_drained` tells whether hardly anything else was in flight when
+    /// Adds the round trip of a batch. `is_drained` is true if hardly anything else was in flight when
     /// it was sent, so that it did not wait for other batches of the queue.
     pub(super) fn add(
         &mut self,
@@ -81,35 +81,35 @@ impl RoundTrip {
         (self.unconfirmed_since, self.measured) = (None, None);
     }
 
-    /// Returns whether the queue has to drain, so that a batch measures the shortest round trip anew.
+    /// Returns true if the queue has to drain, so that a batch measures the shortest round trip anew.
     pub(super) fn is_outdated(&self) -> bool {
         self.measured.is_some()
     }
 
-    /// The longest round trip that is about the shortest: half of the allowed wait is left, or it is hardly
+    /// Returns the longest round trip that is about the shortest: half of the allowed wait is left, or it is hardly
     /// longer. Little waits at a busy server now and then, but not at an overloaded one.
     fn longest_that_confirms(&self, timeout: Duration) -> Duration {
         let half = (self.shortest + self.longest_useful(timeout)) / 2;
         half.max(self.shortest + self.shortest / VARIATION_DIVISOR)
     }
 
-    /// How long the latest two batches took, the last one first. A single one may have been read late by
+    /// Returns the times that the latest two batches took, the last one first. A single one may have been read late by
     /// a worker that was blocked.
     pub(super) fn latest(&self) -> [Duration; 2] {
         self.latest
     }
 
-    /// The shortest round trip, as far as it is known: it follows a change within a second or so.
+    /// Returns the shortest round trip, as far as it is known: it follows a change within a second or so.
     pub(super) fn shortest(&self) -> Duration {
         self.shortest
     }
 
-    /// How long batches wait at the server, on average.
+    /// Returns the time that batches wait at the server, on average.
     pub(super) fn queueing(&self) -> Duration {
         self.smoothed.saturating_sub(self.shortest())
     }
 
-    /// A third of the timeout that remains after one round trip.
+    /// Returns a third of the timeout that remains after one round trip.
     pub(super) fn spare(&self, timeout: Duration) -> Duration {
         timeout.saturating_sub(self.shortest()) / 3
     }

@@ -34,15 +34,15 @@ use super::batch::Batch;
 use super::round_trip::RoundTrip;
 use crate::store::redis::connection::Silence;
 
-/// This many batches may always be in flight: one is on the network while the server works on the
+/// The number of batches that may always be in flight: one is on the network while the server works on the
 /// other. More would only make batches smaller, unless they are full.
 const ANY_SIZE: usize = 2;
 
-/// At most this many batches are in flight.
+/// The most batches in flight.
 const MOST: usize = 64;
 
-/// About how many keys the server decides in the time that a call without any takes. The load of a batch
-/// is the number of its keys, and this.
+/// The load of a call without keys: the server decides about this number of keys in the time that such a
+/// call takes. The load of a batch is the number of its keys, and this.
 const CALL: usize = 8;
 
 /// The load of the largest batch.
@@ -57,13 +57,14 @@ const LEAST: usize = ANY_SIZE * SMALLEST;
 /// The most that is in flight in the smallest window. The last batch may exceed it by half of its keys.
 const DRAINED: usize = LEAST + SMALLEST / 2;
 
+/// The window of a queue without replies.
 const INITIAL: usize = 16 * LARGEST;
 
-/// A window grows by this while round trips are as long as they should be. A queue with little in flight
+/// The load by which a window grows while round trips are as long as they should be. A queue with little in flight
 /// grows faster than one with much, so queues that share a server tend to equal shares.
 const GROWTH: usize = 24;
 
-/// It also grows by the load in flight divided by this, because round trips vary: otherwise those that
+/// The divisor of the load in flight by which a window grows in addition, because round trips vary: otherwise those that
 /// happen to be long would keep the window small.
 const GROWTH_DIVISOR: usize = 10;
 
@@ -71,59 +72,60 @@ const GROWTH_DIVISOR: usize = 10;
 /// last one, even if no reply has arrived.
 const SPACING: Duration = Duration::from_millis(5);
 
-/// From this round trip on, waiting for another batch to return would take noticeably long.
+/// The round trip from which on waiting for another batch to return would take noticeably long.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(4);
 
-/// How many batches that are not full start per round trip, if it is long and nothing waits at the
-/// server.
+/// The number of batches that are not full and start per round trip, if it is long and nothing waits at
+/// the server.
 const STARTS_PER_ROUND_TRIP: u32 = 16;
 
-/// A check that has waited for less than the timeout divided by this is always sent, however slow the
-/// replies were.
+/// The divisor of the timeout for checks that are always sent, however slow the replies were: those that
+/// have waited for less.
 const ALWAYS_SENT_DIVISOR: u32 = 32;
 
+/// The load of a queue that is in flight, and its limit.
 #[derive(Debug)]
 pub(super) struct Window {
     timeout: Duration,
-    /// How many batches are in flight or about to be sent, without a lone call.
+    /// The number of batches in flight or about to be sent, without a lone call.
     in_flight: usize,
-    /// What is in flight: keys, and [`CALL`] for each batch.
+    /// The load in flight: keys, and [`CALL`] for each batch.
     load: usize,
-    /// A lone call depends on a check that may not be polled, so it takes no place from others, and hardly
+    /// True if a lone call is in flight. It depends on a check that may not be polled, so it takes no place from others, and hardly
     /// any room.
     has_lone_call: bool,
     /// The load that should not be exceeded.
     limit: usize,
     silence: Silence,
     last_start: Option<Instant>,
-    /// While [`ANY_SIZE`] or more are in flight, one that is not full starts no earlier. This answers
-    /// most checks, without the arithmetic.
+    /// The time before which a batch that is not full does not start while [`ANY_SIZE`] or more are in
+    /// flight. It settles most cases without the arithmetic.
     not_before: Option<Instant>,
     round_trip: Option<RoundTrip>,
-    /// When the newest connection was made that has been used.
+    /// The time at which the newest connection was made that has been used.
     connected: Option<Instant>,
-    /// When the last reply was read.
+    /// The time at which the last reply was read.
     last_reply: Option<Instant>,
-    /// When the latest batch was sent whose reply has been read.
+    /// The time at which the latest batch was sent whose reply has been read.
     latest_replied: Option<Instant>,
-    /// What was in flight then.
+    /// The load in flight at that time.
     latest_load: usize,
-    /// Whether all checks of a batch were given up, and no reply has arrived since.
+    /// True if all checks of a batch were given up, and no reply has arrived since.
     has_given_up: bool,
 }
 
 /// A batch that was sent, or a lone call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentBatch {
     at: Instant,
     load: usize,
     /// The load in flight then, including its own.
     in_flight: usize,
-    /// Whether hardly anything else was in flight.
+    /// True if hardly anything else was in flight.
     is_drained: bool,
 }
 
-impl Sent {
+impl SentBatch {
     pub(super) fn at(&self) -> Instant {
         self.at
     }
@@ -167,13 +169,13 @@ impl Window {
         self.load
     }
 
-    /// How many keys a batch may have.
+    /// Returns the most keys that a batch may have.
     pub(super) fn room(&self) -> usize {
         (self.limit / ANY_SIZE).saturating_sub(CALL).min(Batch::MAX_KEYS)
     }
 
-    /// Whether another batch of so many keys, or fewer, may start. `is_full` tells whether it has no room
-    /// for more.
+    /// Returns true if another batch of this number of keys, or fewer, may start. `is_full` is true if it
+    /// has no room for more.
     pub(super) fn may_start(&self, now: Instant, keys: usize, is_full: bool) -> bool {
         if self.in_flight < ANY_SIZE {
             return true;
@@ -189,12 +191,13 @@ impl Window {
         self.has_room(keys) && !self.is_silent(now) && (is_full || has_passed(self.spacing()))
     }
 
-    /// [`next_start`](Self::next_start) is no earlier, if nothing changes.
+    /// Returns the earliest result of [`next_start`](Self::next_start), if nothing changes.
     pub(super) fn not_before(&self) -> Option<Instant> {
         self.not_before
     }
 
-    /// When a batch of so many keys may start, even if it is not full and none returns.
+    /// Returns the time at which a batch of this number of keys may start, even if it is not full and none
+    /// returns.
     pub(super) fn next_start(&self, now: Instant, keys: usize) -> Option<Instant> {
         let is_stuck = self.is_silent(now) || !self.has_room(keys);
         let spacing = if is_stuck { self.timeout } else { self.spacing() };
@@ -212,13 +215,14 @@ impl Window {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// A lone call starts, or ends.
+    /// Records that a lone call starts, or ends.
     pub(super) fn set_lone_call(&mut self, is_in_flight: bool) {
         self.has_lone_call = is_in_flight;
     }
 
-    /// So many keys of a batch, or of a lone call, are sent on a connection that was made at `connected`.
-    pub(super) fn sent(&mut self, keys: usize, connected: Instant, now: Instant) -> Sent {
+    /// Records that this number of keys of a batch, or of a lone call, are sent on a connection that was made
+    /// at `connected`.
+    pub(super) fn sent(&mut self, keys: usize, connected: Instant, now: Instant) -> SentBatch {
         if self.connected.is_none_or(|newest| newest < connected) {
             // It may lead elsewhere, or on another way.
             self.connected = Some(connected);
@@ -228,11 +232,11 @@ impl Window {
         self.silence.sent(now);
         let load = keys + CALL;
         self.load += load;
-        Sent { at: now, load, in_flight: self.load, is_drained: self.is_drained() }
+        SentBatch { at: now, load, in_flight: self.load, is_drained: self.is_drained() }
     }
 
-    /// A reply arrived. Returns whether it was late, as far as the server is concerned.
-    pub(super) fn replied(&mut self, sent: Sent, now: Instant) -> bool {
+    /// Records that a reply has arrived. Returns true if it was late, as far as the server is concerned.
+    pub(super) fn replied(&mut self, sent: SentBatch, now: Instant) -> bool {
         self.silence.received(now);
         self.last_reply = Some(now);
         self.load = self.load.saturating_sub(sent.load);
@@ -273,7 +277,7 @@ impl Window {
         taken > self.timeout
     }
 
-    /// Whether a batch of so many keys may be added to the load. Half of them may exceed the limit, so
+    /// Returns true if a batch of this number of keys may be added to the load. Half of them may exceed the limit, so
     /// that large batches reach it on average. A place whose batch has not been sent yet counts as a full
     /// one.
     fn has_room(&self, keys: usize) -> bool {
@@ -287,18 +291,19 @@ impl Window {
         self.not_before = Some(at + self.spacing().min(self.timeout));
     }
 
-    /// A batch was sent, and its reply will not be noticed.
-    pub(super) fn abandoned(&mut self, sent: Sent) {
+    /// Records that a batch was sent whose reply will not be noticed.
+    pub(super) fn abandoned(&mut self, sent: SentBatch) {
         self.silence.abandoned();
         self.load = self.load.saturating_sub(sent.load);
     }
 
-    /// A batch was not sent, because its replies would have been too late, or nobody waits for them.
+    /// Records that a batch was not sent, because its replies would have been too late, or nobody waits for
+    /// them.
     pub(super) fn given_up(&mut self) {
         self.has_given_up = true;
     }
 
-    /// Small batches take the server longer per check. So while batches wait at the server, one that is
+    /// Returns the time between batches that are not full. Small batches take the server longer per check. So while batches wait at the server, one that is
     /// not full waits half as long for more checks, which leaves [`ANY_SIZE`] at the server. This is
     /// limited to a small part of the timeout.
     fn spacing(&self) -> Duration {
@@ -312,7 +317,7 @@ impl Window {
         }
     }
 
-    /// How long a batch that is sent now is expected to take. A third of the time that remains after
+    /// Returns the time that a batch that is sent now is expected to take. A third of the time that remains after
     /// one round trip is left for the wait before: checks that have waited for less are always sent,
     /// so an outdated estimate corrects itself.
     fn expected(&self) -> Duration {
@@ -323,14 +328,14 @@ impl Window {
         })
     }
 
-    /// A check with an earlier deadline would be answered too late if it were sent now. If all were
+    /// Returns the deadline below which a check that is sent now would be decided too late. If all were
     /// given up, because each had waited for longer than an outdated estimate allows, the next batch is
     /// sent all the same.
     pub(super) fn earliest_deadline(&self, now: Instant) -> Instant {
         if self.has_given_up { now } else { now + self.expected() }
     }
 
-    /// Whether a check that joins behind this many full batches would wait for too long: for more
+    /// Returns true if a check that joins behind this number of full batches would wait for too long: for more
     /// than a third of the timeout that remains after one round trip.
     pub(super) fn is_overloaded(&self, batches: usize, keys: usize) -> bool {
         if batches == 0 || self.is_idle() {
@@ -344,34 +349,35 @@ impl Window {
         wait > (self.timeout.saturating_sub(expected) / 3).as_nanos()
     }
 
-    /// Whether no reply has been read for so long that more calls would probably run too late. But
+    /// Returns true if no reply has been read for so long that more calls would probably run too late. But
     /// the reason may be a blocked worker that does not read it, so a few still start.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         self.silence.duration(now).is_some_and(|silence| silence >= self.timeout)
     }
 
-    /// Whether a reply has been read lately. Then checks that are not sent in time are too many for a server
+    /// Returns true if a reply has been read lately. Then checks that are not sent in time are too many for a server
     /// that works.
     pub(super) fn is_answering(&self, now: Instant) -> bool {
         self.last_reply.is_some_and(|last| now.saturating_duration_since(last) < self.timeout)
     }
 
-    /// The round trip without a wait at the server, if it is known.
+    /// Returns the round trip without a wait at the server, if it is known.
     pub(super) fn shortest_round_trip(&self) -> Option<Duration> {
         self.round_trip.as_ref().map(RoundTrip::shortest)
     }
 
-    /// Whether at most one batch, or hardly anything, is in flight.
+    /// Returns true if at most one batch, or hardly anything, is in flight.
     pub(super) fn is_drained(&self) -> bool {
         self.in_flight <= 1 || self.load <= DRAINED
     }
 
-    /// When it will be silent, if a reply is outstanding and none arrives until then.
+    /// Returns the time from which on the server is silent, if a reply is outstanding and none arrives until
+    /// then.
     pub(super) fn silent_at(&self, now: Instant) -> Option<Instant> {
         self.silence.duration(now).map(|silence| now - silence + self.timeout)
     }
 
-    /// How long a probe may take. If the server is silent, less than a check.
+    /// Returns the timeout of a probe, which is less than that of a check if the server is silent.
     pub(super) fn probe_patience(&self, now: Instant) -> Duration {
         match &self.round_trip {
             Some(round_trip) if self.is_silent(now) => {
@@ -382,7 +388,7 @@ impl Window {
     }
 }
 
-/// The load that may be in flight so that no call takes longer than `longest`, after one in a load of
+/// Returns the load that may be in flight so that no call takes longer than `longest`, after one in a load of
 /// `in_flight` took `taken`. A server that is always busy takes in proportion to the load (Little's
 /// law); one that is not takes less.
 fn most_in_flight(in_flight: usize, taken: Duration, longest: Duration) -> usize {
@@ -405,7 +411,7 @@ mod tests {
     const SERVICE_PER_KEY: Duration = Duration::from_micros(20);
 
     /// Sends a full batch.
-    fn send(window: &mut Window, now: Instant) -> Sent {
+    fn send(window: &mut Window, now: Instant) -> SentBatch {
         window.reserve(now);
         window.sent(window.room(), window.connected.unwrap_or(now), now)
     }
@@ -415,7 +421,7 @@ mod tests {
     }
 
     /// A reply is read, and its place in the window returned.
-    fn reply(window: &mut Window, sent: Sent, now: Instant) {
+    fn reply(window: &mut Window, sent: SentBatch, now: Instant) {
         window.replied(sent, now);
         window.release();
     }
@@ -604,7 +610,7 @@ mod tests {
         let (mut window, start) = (Window::new(55 * MS), Instant::now());
         reply(
             &mut window,
-            Sent { at: start, load: 0, in_flight: 1, is_drained: true },
+            SentBatch { at: start, load: 0, in_flight: 1, is_drained: true },
             start + BASE,
         );
         let sent: Vec<_> = (0..16).map(|_| send(&mut window, start + BASE)).collect();

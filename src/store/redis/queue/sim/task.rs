@@ -14,7 +14,7 @@ pub(super) use crate::store::redis::connection::Step;
 use crate::store::redis::queue::batch::Batch;
 use crate::store::redis::queue::breaker::Fault;
 use crate::store::redis::queue::queue_state::{Next, QueueState};
-use crate::store::redis::queue::window::Sent;
+use crate::store::redis::queue::window::SentBatch;
 use crate::store::redis::script::Found;
 use crate::{Error, ErrorKind};
 
@@ -33,7 +33,7 @@ pub(super) struct Task {
 pub(super) struct Flight {
     pub(super) queue: QueueId,
     pub(super) batch: Arc<Batch>,
-    pub(super) sent: Cell<Option<Sent>>,
+    pub(super) sent: Cell<Option<SentBatch>>,
 }
 
 /// What a task does next.

@@ -5,6 +5,9 @@ use smallvec::SmallVec;
 
 use crate::store::redis::script::Script;
 
+/// The calls of a batch. Most batches have one.
+pub(crate) type Calls = SmallVec<[Call; 1]>;
+
 /// A call of a script, as the command and the slot that it touches.
 #[derive(Debug)]
 pub(crate) struct Call {

@@ -10,6 +10,6 @@ mod slot_map;
 mod topology;
 mod view;
 
-pub(super) use self::call::Call;
+pub(super) use self::call::{Call, Calls};
 pub(super) use self::discovery::Cluster;
-pub(super) use self::topology::{Destination, Failure, Topology};
+pub(super) use self::topology::{Destination, Failure, Replies, Topology};

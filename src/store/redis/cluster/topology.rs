@@ -15,7 +15,7 @@ use redis::{
     Cmd, ErrorKind as RedisErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
 };
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
 
 use super::call::Call;
@@ -60,6 +60,9 @@ pub(crate) enum Failure {
 }
 
 /// The server to which a call goes next.
+/// The reply to each call of a batch.
+pub(crate) type Replies = SmallVec<[Result<Value, Failure>; 1]>;
+
 struct Target {
     connections: Arc<ConnectionSet>,
     /// The node is importing the slot, so the call has to follow an ASKING.
@@ -155,18 +158,19 @@ impl Topology {
         calls: &mut [Call],
         server: &ConnectionSet,
         connection: &Arc<Connection>,
-    ) -> Vec<Result<Value, Failure>> {
+    ) -> Replies {
         let loading = loading(calls, connection);
         let replies = match (&mut *calls, loading.as_slice()) {
-            ([call], []) => vec![connection.call(&call.command, false).await],
-            ([_], [(_, eval)]) => vec![connection.call(&eval.command, false).await],
-            _ => call_all(calls, &loading, connection).await,
+            ([call], []) => smallvec![connection.call(&call.command, false).await],
+            ([_], [(_, eval)]) => smallvec![connection.call(&eval.command, false).await],
+            // Boxed, so that the future of a single call, which is the most frequent one, is small.
+            _ => Box::pin(call_all(calls, &loading, connection)).await,
         };
         if replies.len() != calls.len() {
             let error = Error::new(ErrorKind::Server, "unexpected reply: the number of replies");
             return calls.iter().map(|_| Err(Failure::Refused(error.clone()))).collect();
         }
-        let replies: Vec<_> = calls
+        let replies: Replies = calls
             .iter()
             .zip(replies)
             .map(|(call, reply)| {
@@ -317,7 +321,7 @@ async fn call_all(
     calls: &mut [Call],
     loading: &[(usize, Call)],
     connection: &Arc<Connection>,
-) -> Vec<Result<RedisResult<Value>, Error>> {
+) -> SmallVec<[Result<RedisResult<Value>, Error>; 1]> {
     let mut pipeline = Pipeline::with_capacity(calls.len());
     let mut loading = loading.iter().peekable();
     for (index, call) in calls.iter_mut().enumerate() {
@@ -326,7 +330,7 @@ async fn call_all(
             None => mem::take(&mut call.command),
         });
     }
-    let replies: Vec<_> = match connection.call_all(&pipeline).await {
+    let replies: SmallVec<_> = match connection.call_all(&pipeline).await {
         Ok(Ok(replies)) => replies.into_iter().map(|reply| Ok(reply.extract_error())).collect(),
         Ok(Err(error)) => calls.iter().map(|_| Ok(Err(error.clone()))).collect(),
         Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 
 /// A connection that pipelines the calls of everyone who holds a clone of it.
@@ -41,12 +41,13 @@ impl Disconnection {
 }
 
 impl Multiplexed {
+    /// Sends a command. Unlike `Cmd::query_async`, this does not box the future.
     pub(super) async fn call(mut self, command: &Cmd) -> RedisResult<Value> {
-        command.query_async(&mut self.0).await
+        self.0.send_packed_command(command).await?.extract_error()
     }
 
     pub(super) async fn call_all(mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
-        self.0.req_packed_commands(commands, 0, commands.len()).await
+        self.0.send_packed_commands(commands, 0, commands.len()).await
     }
 
     /// Calls a node that is importing a slot. Both commands go out together: on a shared connection

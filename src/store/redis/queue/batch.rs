@@ -55,6 +55,8 @@ struct BatchState {
     completed: usize,
     /// The time at which the calls of the batch were sent, if they were.
     sent_at: Option<SentAt>,
+    /// The command of an earlier batch of one key, for the next call: to write it takes no allocation.
+    spare: Option<Cmd>,
 }
 
 #[derive(Debug)]
@@ -349,11 +351,11 @@ impl Batch {
         &self,
         is_too_late: impl Fn(Instant) -> bool,
         error: impl Fn() -> Error,
-        encode: impl FnOnce(&[Group<'_>]) -> T,
+        encode: impl FnOnce(&[Group<'_>], Option<Cmd>) -> T,
     ) -> T {
         let mut wakers = Wakers::default();
         let mut state = self.state();
-        let BatchState { policies, groups, checks, ops, sent_at, .. } = &mut *state;
+        let BatchState { policies, groups, checks, ops, sent_at, spare, .. } = &mut *state;
         *sent_at = policies.first().map(|policy| policy.policy.states.sent_now());
         let mut costs: SmallVec<[Runs<'_>; 1]> = SmallVec::new();
         costs.resize_with(groups.len(), Runs::default);
@@ -365,7 +367,7 @@ impl Batch {
                 costs[check.group as usize].push(&ops[check.op as usize]);
             }
         }
-        let encoded = encode(&to_send(policies, groups, costs));
+        let encoded = encode(&to_send(policies, groups, costs), spare.take());
         drop(state);
         wakers.wake();
         encoded
@@ -390,6 +392,11 @@ impl Batch {
             }
         }
         encode(&to_send(policies, groups, costs))
+    }
+
+    /// Keeps the command of a batch of one key, which has been sent, for a later one.
+    pub(super) fn keep(&self, sent: Cmd) {
+        self.state().spare = Some(sent);
     }
 
     /// Returns the bucket of one of the checks, with its slot.
@@ -693,7 +700,7 @@ mod tests {
         let [cancelled, _, gone, other] =
             [("a", 1), ("a", 2), ("b", 3), ("c", 4)].map(|(key, cost)| push(key, cost));
         let no_error = || Error::new(crate::ErrorKind::Timeout, "late");
-        let first = batch.freeze(|_| false, no_error, costs);
+        let first = batch.freeze(|_| false, no_error, |groups, _| costs(groups));
         assert_eq!(first, [(0, vec![1, 2]), (1, vec![3]), (2, vec![4])]);
         assert!(batch.cancel(cancelled).is_none() && batch.cancel(gone).is_none());
         assert_eq!(batch.freeze_again(&[0, 1], costs), [(0, vec![2])]);

@@ -17,7 +17,7 @@ use super::calls::calls_of;
 use super::node_queue::NodeQueue;
 use super::window::SentBatch;
 use crate::Error;
-use crate::store::redis::cluster::{Call, Failure};
+use crate::store::redis::cluster::{Call, Calls, Failure, Replies};
 use crate::store::redis::connection::Connection;
 use crate::store::redis::no_reply::{shut_down, too_late};
 use crate::store::redis::script::{Found, reply};
@@ -61,10 +61,10 @@ impl Flight {
         let mut calls = self.batch.freeze(
             |deadline| deadline < earliest_deadline,
             || too_late(self.queue.connections.server(), is_answering),
-            |groups| {
+            |groups, spare| {
                 keys = groups.len();
                 checks = groups.iter().map(Group::checks).sum();
-                calls_of(groups, topology.has_one_key_per_call(&self.queue.connections))
+                calls_of(groups, topology.has_one_key_per_call(&self.queue.connections), spare)
             },
         );
         if calls.is_empty() {
@@ -91,7 +91,12 @@ impl Flight {
             match reply {
                 Err(Failure::UnknownScript) => again.push(call.with_source()),
                 Err(Failure::Redirected) => again.push(call),
-                reply => self.read(reply, &call).for_each(|of_group| found.push(of_group)),
+                reply => {
+                    self.read(reply, &call).for_each(|of_group| found.push(of_group));
+                    if keys == 1 {
+                        self.batch.keep(call.command);
+                    }
+                }
             }
         }
         let is_good = !again.is_empty() || found.iter().any(|(_, found)| is_good(found));
@@ -115,15 +120,15 @@ impl Flight {
     /// replies.
     async fn split(
         &self,
-        calls: Vec<Call>,
-        replies: Vec<Result<Value, Failure>>,
+        calls: Calls,
+        replies: Replies,
         connection: &Arc<Connection>,
-    ) -> (Vec<Call>, Vec<Result<Value, Failure>>) {
+    ) -> (Calls, Replies) {
         let spans_slots = |(_, reply): &(_, _)| matches!(reply, Err(Failure::SpansSlots(_)));
         let (split, mut all): (Vec<_>, Vec<_>) =
             calls.into_iter().zip(replies).partition(spans_slots);
         let groups: Vec<_> = split.into_iter().flat_map(|(call, _)| call.groups).collect();
-        let mut calls = self.batch.freeze_again(&groups, |groups| calls_of(groups, true));
+        let mut calls = self.batch.freeze_again(&groups, |groups| calls_of(groups, true, None));
         if !calls.is_empty() {
             let topology = &self.queue.topology;
             let replies = topology.send(&mut calls, &self.queue.connections, connection).await;

@@ -22,9 +22,10 @@ use std::future::{Future, poll_fn};
 use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
 
 use super::batch::{Abandoned, Batch, CheckIndex};
@@ -63,8 +64,52 @@ pub(super) struct Enqueued {
 /// The call of a batch of one check. The check runs it itself, and nobody else depends on it. If
 /// the check is dropped, a task takes over, because the reply shows whether the connection works.
 ///
-/// Never locked: the mutex makes the check `Sync`.
-pub(super) type LoneCall = Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>;
+/// The mutex is never locked: it makes the check `Sync`.
+pub(super) struct LoneCall(Mutex<Pin<Box<dyn Alone>>>);
+
+impl LoneCall {
+    fn new(queue: Arc<NodeQueue>, call: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Mutex::new(Box::pin(AloneCall { queue, call })))
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll(cx)
+    }
+
+    /// Runs the rest of the call in a task, because its check does not wait for it any more.
+    pub(super) fn spawn(self) {
+        let call = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let runtime = call.queue().runtime.clone();
+        runtime.spawn(call);
+    }
+}
+
+/// A call with its queue, in one allocation.
+trait Alone: Future<Output = ()> + Send {
+    fn queue(&self) -> &NodeQueue;
+}
+
+pin_project! {
+    struct AloneCall<F> {
+        queue: Arc<NodeQueue>,
+        #[pin]
+        call: F,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for AloneCall<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.project().call.poll(cx)
+    }
+}
+
+impl<F: Future<Output = ()> + Send> Alone for AloneCall<F> {
+    fn queue(&self) -> &NodeQueue {
+        &self.queue
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct NodeQueue {
@@ -203,7 +248,7 @@ impl NodeQueue {
                 // would be polled again, maybe on another worker.
                 let _ = flight.run(connection).await;
             };
-            let call = LoneCall::new(Box::pin(call));
+            let call = LoneCall::new(self.clone(), call);
             return Ok(Enqueued { batch, index, call: Some(call) });
         }
         let Some((batch, index)) = state.queue.join(policy, key, slot, op, now, waker) else {
@@ -230,7 +275,7 @@ impl NodeQueue {
         if let Ok(Enqueued { call: Some(call), .. }) =
             self.enqueue(&policy, &key, slot, &leave, Waker::noop())
         {
-            self.spawn_call(call);
+            call.spawn();
         }
     }
 
@@ -433,11 +478,6 @@ impl NodeQueue {
     }
 
     /// Runs a task that outlives the check that starts it.
-    /// Runs the call of a check that does not wait for it any more.
-    pub(super) fn spawn_call(&self, call: LoneCall) {
-        self.spawn(call.into_inner().unwrap_or_else(PoisonError::into_inner));
-    }
-
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
     }
@@ -456,7 +496,7 @@ impl NodeQueue {
     #[cfg(test)]
     pub(crate) fn freeze_waiting(&self) {
         let batches = self.state().queue.waiting();
-        batches.iter().for_each(|batch| batch.freeze(|_| false, shut_down, |_| ()));
+        batches.iter().for_each(|batch| batch.freeze(|_| false, shut_down, |_, _| ()));
     }
 
     fn fail_all(&self, error: &Error) -> Vec<Arc<Batch>> {

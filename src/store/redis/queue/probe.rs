@@ -157,7 +157,7 @@ async fn call(
 ) -> Result<(), Error> {
     let (batch, op, now) = (Batch::default(), Op::acquire(1), Instant::now());
     batch.push(&target.policy, &target.key, target.slot, &op, now, Waker::noop());
-    let mut calls = batch.freeze(|_| false, shut_down, |groups| calls_of(groups, true));
+    let mut calls = batch.freeze(|_| false, shut_down, |groups, _| calls_of(groups, true, None));
     let replies = queue.topology.send(&mut calls, &queue.connections, &connection).await;
     let replies = replies.into_iter().map(|reply| match reply {
         Ok(reply) => reply::parse(reply, 1)?.into_iter().try_for_each(|found| found.map(|_| ())),

@@ -118,8 +118,9 @@ impl Default for QueuedCheck {
 /// The place of a check in a batch. Small, because it moves with the check.
 struct BatchPlace {
     batch: Arc<Batch>,
-    /// The data of a check with its own call, that may reserve a place in a queue of the policy, or that is
-    /// observed.
+    /// The call of a check that is sent alone.
+    call: Option<LoneCall>,
+    /// The data of a check that may reserve a place in a queue of the policy, or that is observed.
     special: Option<Box<SpecialCheck>>,
     index: CheckIndex,
     is_done: bool,
@@ -128,7 +129,6 @@ struct BatchPlace {
 /// The data that few checks have.
 struct SpecialCheck {
     queue: Arc<NodeQueue>,
-    call: Option<LoneCall>,
     observation: Observation,
 }
 
@@ -147,7 +147,7 @@ impl Queues {
     ) -> Poll<Result<Verdict, Error>> {
         if let QueueProgress::New(observation) = &mut check.0 {
             let place = self.enqueue(policy, key, op, observation, cx.waker())?;
-            let has_call = place.has_call();
+            let has_call = place.call.is_some();
             check.0 = QueueProgress::Queued(place);
             if !has_call {
                 return Poll::Pending;
@@ -308,47 +308,40 @@ impl Table {
 impl BatchPlace {
     fn new(queue: &Arc<NodeQueue>, op: &Op, Enqueued { batch, index, call }: Enqueued) -> Self {
         let may_reserve = matches!(op, Op::Queue(_));
-        let is_special = may_reserve || call.is_some();
-        let special = is_special.then(|| SpecialCheck::new(queue.clone(), call));
-        Self { batch, special, index, is_done: false }
+        let special = may_reserve.then(|| SpecialCheck::new(queue.clone()));
+        Self { batch, call, special, index, is_done: false }
     }
 
     #[cold]
     fn observe(&mut self, queue: &Arc<NodeQueue>, observation: Observation) {
-        let special = self.special.get_or_insert_with(|| SpecialCheck::new(queue.clone(), None));
+        let special = self.special.get_or_insert_with(|| SpecialCheck::new(queue.clone()));
         special.observation = observation;
     }
 
-    fn has_call(&self) -> bool {
-        self.special.as_ref().is_some_and(|special| special.call.is_some())
-    }
-
     fn poll_call(&mut self, cx: &mut Context<'_>) {
-        if let Some(special) = &mut self.special
-            && let Some(call) = &mut special.call
+        if let Some(call) = &mut self.call
+            && call.poll(cx).is_ready()
         {
-            let call = call.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if call.as_mut().poll(cx).is_ready() {
-                special.call = None;
-            }
+            self.call = None;
         }
     }
 }
 
 impl SpecialCheck {
-    fn new(queue: Arc<NodeQueue>, call: Option<LoneCall>) -> Box<Self> {
-        Box::new(Self { queue, call, observation: None })
+    fn new(queue: Arc<NodeQueue>) -> Box<Self> {
+        Box::new(Self { queue, observation: None })
     }
 }
 
 impl Drop for BatchPlace {
     fn drop(&mut self) {
         let abandoned = if self.is_done { None } else { self.batch.cancel(self.index) };
-        let Some(SpecialCheck { queue, call, .. }) = self.special.as_deref_mut() else { return };
-        if let Some(call) = call.take() {
-            queue.spawn_call(call);
+        if let Some(call) = self.call.take() {
+            call.spawn();
         }
-        if let Some(abandoned) = abandoned {
+        if let Some(abandoned) = abandoned
+            && let Some(SpecialCheck { queue, .. }) = self.special.as_deref()
+        {
             queue.give_back(abandoned);
         }
     }

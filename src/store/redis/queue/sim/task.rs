@@ -263,7 +263,7 @@ impl World {
         let calls = flight.batch.freeze(
             |deadline| deadline < earliest,
             || too_late(is_overloaded),
-            |groups| {
+            |groups, _| {
                 let groups: Vec<_> = groups
                     .iter()
                     .map(|group| {

@@ -207,7 +207,7 @@ impl Repayment {
     pub(crate) fn charge_before_check(
         self: &Arc<Self>,
         queues: &Arc<Queues>,
-        policy: &RedisPolicy,
+        policy: &Arc<RedisPolicy>,
         key: &Key,
         cx: &mut Context<'_>,
     ) -> Result<(), Error> {
@@ -221,7 +221,7 @@ impl Repayment {
     fn charge_now(
         self: &Arc<Self>,
         queues: &Arc<Queues>,
-        policy: &RedisPolicy,
+        policy: &Arc<RedisPolicy>,
         key: &Key,
         cx: &mut Context<'_>,
     ) -> Result<(), Error> {

@@ -24,6 +24,7 @@ use indexmap::{Equivalent, IndexMap};
 use redis::Cmd;
 use smallvec::SmallVec;
 
+use super::bucket::{BucketRef, OwnedBucket};
 use crate::algorithm::{self, Charge, Cost, Limits, MAX_TICKS, Standing};
 use crate::store::redis::script::{Found, RedisPolicy};
 use crate::store::{KeyState, Op, SentAt};
@@ -252,13 +253,10 @@ impl Batch {
         Some(this)
     }
 
-    /// Adds a check of a key whose bucket is in this slot. Returns its index, or `None` if there is
-    /// no room.
+    /// Adds a check of a bucket. Returns its index, or `None` if there is no room.
     pub(super) fn push(
         &self,
-        policy: &Arc<RedisPolicy>,
-        key: &Key,
-        slot: u16,
+        bucket: BucketRef<'_>,
         op: &Op,
         deadline: Instant,
         waker: &Waker,
@@ -267,7 +265,7 @@ impl Batch {
         if state.checks.len() >= Self::MAX_CHECKS {
             return None;
         }
-        let group = state.group(policy, key, slot)?;
+        let group = state.group(bucket)?;
         state.last = group;
         if state.ops.last() != Some(op) {
             state.ops.push(op.clone());
@@ -335,8 +333,9 @@ impl Batch {
         };
         let bucket = groups.get_index(check.group as usize);
         let abandoned = waiting.zip(bucket).map(|(waiting, (bucket, slot))| {
-            let (policy, key) = (policies[bucket.policy].policy.clone(), bucket.key.clone());
-            Abandoned { policy, key, slot: *slot, place: waiting.place.clone() }
+            let (policy, key) = (&policies[bucket.policy].policy, &bucket.key);
+            let bucket = BucketRef { policy, key, slot: *slot }.to_owned();
+            Abandoned { bucket, place: waiting.place.clone() }
         });
         drop(state);
         // Dropping a waker may run code of another crate.
@@ -399,12 +398,12 @@ impl Batch {
         self.state().spare = Some(sent);
     }
 
-    /// Returns the bucket of one of the checks, with its slot.
-    pub(super) fn any_bucket(&self) -> Option<(Arc<RedisPolicy>, Key, u16)> {
+    /// Returns the bucket of one of the checks.
+    pub(super) fn any_bucket(&self) -> Option<OwnedBucket> {
         let state = self.state();
         let (bucket, slot) = state.groups.first()?;
-        let policy = state.policies.get(bucket.policy)?;
-        Some((policy.policy.clone(), bucket.key.clone(), *slot))
+        let policy = &state.policies.get(bucket.policy)?.policy;
+        Some(BucketRef { policy, key: &bucket.key, slot: *slot }.to_owned())
     }
 
     /// Returns true if a check of these groups is still pending.
@@ -432,7 +431,8 @@ impl Batch {
                 (replays.get_mut(group), groups.get_index(group))
             {
                 let policy = &policies[bucket.policy].policy;
-                *replay = Some(found.map(|found| Replay::new(policy, &bucket.key, *slot, found)));
+                let bucket = BucketRef { policy, key: &bucket.key, slot: *slot };
+                *replay = Some(found.map(|found| Replay::new(bucket, found)));
             }
         }
         wakers.0.reserve(checks.len());
@@ -445,9 +445,8 @@ impl Batch {
                     if let Some(waiting) = verdict.waiting()
                         && !check.is_pending()
                     {
-                        let (policy, key) = (replay.policy.clone(), replay.key.clone());
-                        let (slot, place) = (replay.slot, waiting.place.clone());
-                        abandoned.push(Abandoned { policy, key, slot, place });
+                        let bucket = replay.bucket.to_owned();
+                        abandoned.push(Abandoned { bucket, place: waiting.place.clone() });
                     }
                     Ok(verdict)
                 }
@@ -520,7 +519,8 @@ impl Default for Batch {
 
 impl BatchState {
     /// Returns the index of the group of a bucket. `None` if there is no room for another.
-    fn group(&mut self, policy: &Arc<RedisPolicy>, key: &Key, slot: u16) -> Option<usize> {
+    fn group(&mut self, bucket: BucketRef<'_>) -> Option<usize> {
+        let BucketRef { policy, key, slot } = bucket;
         let is_policy = |index: usize| self.policies[index].policy.is_same(policy);
         if let Some((last, _)) = self.groups.get_index(self.last)
             && last.key == *key
@@ -549,9 +549,7 @@ impl BatchState {
 /// the verdict.
 #[derive(Debug)]
 pub(super) struct Abandoned {
-    pub(super) policy: Arc<RedisPolicy>,
-    pub(super) key: Key,
-    pub(super) slot: u16,
+    pub(super) bucket: OwnedBucket,
     pub(super) place: algorithm::Place,
 }
 
@@ -582,9 +580,7 @@ fn to_send<'a>(
 
 /// The decisions about a bucket, as the script made them.
 struct Replay<'a> {
-    policy: &'a Arc<RedisPolicy>,
-    key: &'a Key,
-    slot: u16,
+    bucket: BucketRef<'a>,
     standing: Standing,
     /// The time of the decisions, by the clock of the server.
     now: u64,
@@ -594,16 +590,17 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(policy: &'a Arc<RedisPolicy>, key: &'a Key, slot: u16, found: Found) -> Self {
+    fn new(bucket: BucketRef<'a>, found: Found) -> Self {
+        let policy = bucket.policy;
         let standing = found.standing(&policy.limits).unwrap_or_else(|| {
             policy.metrics.repaired();
             policy.limits.empty(found.now)
         });
-        Self { policy, key, slot, standing, now: found.now, has_denied: false, is_adjusted: false }
+        Self { bucket, standing, now: found.now, has_denied: false, is_adjusted: false }
     }
 
     fn decide(&mut self, op: &Op) -> Verdict {
-        let verdict = op.decide(&self.policy.limits, &mut self.standing, self.now);
+        let verdict = op.decide(&self.bucket.policy.limits, &mut self.standing, self.now);
         self.has_denied |= !verdict.is_allowed();
         self.is_adjusted |= matches!(op, Op::Adjust(_));
         verdict
@@ -612,7 +609,7 @@ impl<'a> Replay<'a> {
     /// Reports the state in which the checks left the key, if it may be needed without a call: a denial, or
     /// a level above which decisions start that are made while the server fails.
     fn report(&self, sent_at: SentAt) {
-        let Self { policy, key, standing, now, .. } = self;
+        let Self { bucket: BucketRef { policy, key, .. }, standing, now, .. } = self;
         let (limits, states) = (&policy.limits, &policy.states);
         let denied_by = if self.has_denied { None } else { states.denied_by(key) };
         if denied_by.is_some_and(|later| later.time > sent_at.time) {
@@ -639,7 +636,7 @@ impl<'a> Replay<'a> {
     /// used. To keep the states of all keys would cost every check, and what others have used is within the
     /// bound of such a failure in any case.
     fn has_used_much(&self) -> bool {
-        let Self { policy, standing, .. } = self;
+        let Self { bucket: BucketRef { policy, .. }, standing, .. } = self;
         let is_local = policy.local.as_ref().is_some_and(|local| local.local().is_used());
         is_local
             && policy
@@ -691,7 +688,9 @@ mod tests {
         let (batch, policy) = (Batch::new(9), RedisPolicy::for_tests(Duration::from_secs(9)));
         let push = |key: &str, cost| {
             let (key, op, now) = (Key::from(key), Op::acquire(cost), Instant::now());
-            batch.push(&policy, &key, 0, &op, now, Waker::noop()).unwrap()
+            batch
+                .push(BucketRef { policy: &policy, key: &key, slot: 0 }, &op, now, Waker::noop())
+                .unwrap()
         };
         let costs = |groups: &[Group<'_>]| {
             let costs = |group: &Group<'_>| (group.index, group.costs.iter().collect::<Vec<_>>());

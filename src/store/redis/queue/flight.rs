@@ -207,6 +207,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
+    use super::super::bucket::BucketRef;
     use super::super::queue_state::QueueState;
     use super::*;
     use crate::store::Op;
@@ -224,8 +225,12 @@ mod tests {
             NodeQueue::new(topology.clone(), connections, Arc::default(), timeout, &runtime);
         let (policy, op) = (RedisPolicy::for_tests(timeout), Op::acquire(1));
         let mut state = QueueState::new(timeout);
-        let (batch, index) =
-            state.start_alone(&policy, &"key".into(), 0, &op, Instant::now(), waker);
+        let (batch, index) = state.start_alone(
+            BucketRef { policy: &policy, key: &"key".into(), slot: 0 },
+            &op,
+            Instant::now(),
+            waker,
+        );
         let mut flight = Flight::new(queue.into(), batch.clone());
         let sent = state.sent(1, Instant::now(), Instant::now());
         flight.finish(FlightEnd::Replied { sent, at: Instant::now(), is_good: true });

@@ -11,6 +11,7 @@
 mod batch;
 mod breaker;
 mod breaker_log;
+mod bucket;
 mod calls;
 mod flight;
 mod node_queue;

@@ -31,9 +31,10 @@ use tokio::runtime::Handle;
 use super::batch::{Abandoned, Batch, CheckIndex};
 use super::breaker::{Breaker, Fault, Probed};
 use super::breaker_log::BreakerLog;
+use super::bucket::{BucketRef, OwnedBucket};
 use super::flight::{Flight, FlightEnd};
 use super::overload::Overload;
-use super::probe::{Prober, Target};
+use super::probe::Prober;
 use super::queue_state::{Next, QueueState};
 use super::window::SentBatch;
 use crate::store::Op;
@@ -41,9 +42,8 @@ use crate::store::redis::cluster::Topology;
 use crate::store::redis::connection::{Connection, ConnectionSet, RuntimeConnections};
 use crate::store::redis::no_reply::{shut_down, too_late};
 use crate::store::redis::runtime_end::EndWatch;
-use crate::store::redis::script::RedisPolicy;
 use crate::timer::{self, Timer};
-use crate::{Error, ErrorKind, Key, random};
+use crate::{Error, ErrorKind, random};
 
 /// The state of a server that its queues share, those of all runtimes and timeouts.
 #[derive(Debug, Default)]
@@ -154,17 +154,12 @@ impl NodeQueue {
 
     /// Whether the breaker is closed. If it is open, and nobody probes or the prober is overdue, a probe
     /// starts.
-    pub(super) fn is_available(
-        self: &Arc<Self>,
-        policy: &RedisPolicy,
-        key: &Key,
-        slot: u16,
-    ) -> bool {
+    pub(super) fn is_available(self: &Arc<Self>, bucket: BucketRef<'_>) -> bool {
         let now = Instant::now();
         let mut state = self.state();
         let is_available = state.breaker.open_error().is_none();
         if state.breaker.resume(now) || state.breaker.starts_trial(now) {
-            self.unlock_and_probe(state, Target::new(policy, key, slot), now);
+            self.unlock_and_probe(state, bucket, now);
         }
         is_available
     }
@@ -174,18 +169,13 @@ impl NodeQueue {
     /// # Errors
     ///
     /// Those of [`enqueue`](Self::enqueue) while the breaker is open.
-    pub(super) fn admit(
-        self: &Arc<Self>,
-        policy: &RedisPolicy,
-        key: &Key,
-        slot: u16,
-    ) -> Result<(), Error> {
+    pub(super) fn admit(self: &Arc<Self>, bucket: BucketRef<'_>) -> Result<(), Error> {
         let now = Instant::now();
         let mut state = self.state();
         if state.breaker.refusal(now).is_some()
             && let Some(error) = state.breaker.refuse()
         {
-            self.unlock_and_resume(state, (policy, key, slot), now);
+            self.unlock_and_resume(state, bucket, now);
             return Err(error);
         }
         Ok(())
@@ -194,9 +184,7 @@ impl NodeQueue {
     /// Adds a check that is sent with the next one, or by [`start`](Self::start).
     pub(super) fn add(
         self: &Arc<Self>,
-        policy: &Arc<RedisPolicy>,
-        key: &Key,
-        slot: u16,
+        bucket: BucketRef<'_>,
         op: &Op,
         waker: &Waker,
     ) -> Result<Enqueued, Error> {
@@ -205,7 +193,7 @@ impl NodeQueue {
         if let Some(error) = state.breaker.refusal(now) {
             return Err(error.clone());
         }
-        let joined = state.queue.join(policy, key, slot, op, now, waker);
+        let joined = state.queue.join(bucket, op, now, waker);
         let (batch, index) = joined.ok_or_else(|| self.unsent(&state.queue, now))?;
         let at = state.queue.arm(now);
         self.unlock_and_arm(state, at);
@@ -219,9 +207,7 @@ impl NodeQueue {
 
     pub(super) fn enqueue(
         self: &Arc<Self>,
-        policy: &Arc<RedisPolicy>,
-        key: &Key,
-        slot: u16,
+        bucket: BucketRef<'_>,
         op: &Op,
         waker: &Waker,
     ) -> Result<Enqueued, Error> {
@@ -230,13 +216,13 @@ impl NodeQueue {
         // A peek is no trial: a server whose memory is full still replies to it.
         let is_trial = !matches!(op, Op::Peek) && state.breaker.starts_trial(now);
         if !is_trial && let Some(error) = state.breaker.refuse() {
-            self.unlock_and_resume(state, (policy, key, slot), now);
+            self.unlock_and_resume(state, bucket, now);
             return Err(error);
         }
         if state.queue.is_alone()
             && let Some(connection) = self.own.established()
         {
-            let (batch, index) = state.queue.start_alone(policy, key, slot, op, now, waker);
+            let (batch, index) = state.queue.start_alone(bucket, op, now, waker);
             let flight = Flight::new(self.clone(), batch.clone());
             let at = state.queue.arm(now);
             self.unlock_and_arm(state, at);
@@ -251,7 +237,7 @@ impl NodeQueue {
             let call = LoneCall::new(self.clone(), call);
             return Ok(Enqueued { batch, index, call: Some(call) });
         }
-        let Some((batch, index)) = state.queue.join(policy, key, slot, op, now, waker) else {
+        let Some((batch, index)) = state.queue.join(bucket, op, now, waker) else {
             return Err(self.unsent(&state.queue, now));
         };
         let starts = state.queue.may_start(now);
@@ -268,12 +254,12 @@ impl NodeQueue {
 
     /// Gives the permits of a check back that would have waited.
     pub(super) fn give_back(self: &Arc<Self>, abandoned: Abandoned) {
-        let Abandoned { policy, key, slot, place } = abandoned;
+        let Abandoned { bucket, place } = abandoned;
         // Others may proceed earlier than a cached denial says.
-        policy.states.end_denials(&key);
+        bucket.policy.states.end_denials(&bucket.key);
         let leave = Op::Leave(Box::new(place));
         if let Ok(Enqueued { call: Some(call), .. }) =
-            self.enqueue(&policy, &key, slot, &leave, Waker::noop())
+            self.enqueue(bucket.as_ref(), &leave, Waker::noop())
         {
             call.spawn();
         }
@@ -364,13 +350,13 @@ impl NodeQueue {
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
         fault: Fault,
-        bucket: impl FnOnce() -> Option<(Arc<RedisPolicy>, Key, u16)>,
+        bucket: impl FnOnce() -> Option<OwnedBucket>,
     ) {
         let now = Instant::now();
         if state.breaker.failed(fault, now) {
             match bucket() {
-                Some((policy, key, slot)) => {
-                    self.unlock_and_probe(state, Target::new(&policy, &key, slot), now);
+                Some(bucket) => {
+                    self.unlock_and_probe(state, bucket.as_ref(), now);
                 }
                 None => state.breaker.abandoned(),
             }
@@ -381,23 +367,23 @@ impl NodeQueue {
     fn unlock_and_resume(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
-        (policy, key, slot): (&RedisPolicy, &Key, u16),
+        bucket: BucketRef<'_>,
         now: Instant,
     ) {
         if state.breaker.resume(now) {
-            self.unlock_and_probe(state, Target::new(policy, key, slot), now);
+            self.unlock_and_probe(state, bucket, now);
         }
     }
 
     fn unlock_and_probe(
         self: &Arc<Self>,
         state: MutexGuard<'_, State>,
-        target: Target,
+        bucket: BucketRef<'_>,
         now: Instant,
     ) {
         let patience = state.queue.probe_patience(now);
         drop(state);
-        self.runtime.spawn(Prober::new(self, target).run(patience));
+        self.runtime.spawn(Prober::new(self, bucket).run(patience));
     }
 
     /// A probe has ended. Returns when the next starts, unless the server works.

@@ -14,40 +14,31 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use super::batch::Batch;
+use super::bucket::{BucketRef, OwnedBucket};
 use super::calls::calls_of;
 use super::node_queue::NodeQueue;
 use crate::store::Op;
 use crate::store::redis::cluster::Failure;
 use crate::store::redis::connection::{Connection, WAKE_INTERVAL};
 use crate::store::redis::no_reply::{shut_down, timed_out};
-use crate::store::redis::script::{RedisPolicy, reply};
-use crate::{Error, Key, timer};
+use crate::store::redis::script::reply;
+use crate::{Error, timer};
 
 /// Probes a server until it works. It ends earlier if the queue is dropped, or its node leaves the
 /// cluster.
 pub(super) struct Prober {
     queue: Weak<NodeQueue>,
-    target: Target,
+    /// The bucket of a probe. It is next to that of the check that the probe imitates, because on a cluster its
+    /// slot leads to the node.
+    target: OwnedBucket,
     is_done: bool,
 }
 
-/// The key next to which a probe writes, because on a cluster its slot leads to the node.
-#[derive(Clone, Debug)]
-pub(super) struct Target {
-    policy: Arc<RedisPolicy>,
-    key: Key,
-    slot: u16,
-}
-
-impl Target {
-    /// Of a check, which the probe imitates.
-    pub(super) fn new(policy: &RedisPolicy, key: &Key, slot: u16) -> Self {
-        Self { policy: policy.probe().into(), key: key.clone(), slot }
-    }
-}
-
 impl Prober {
-    pub(super) fn new(queue: &Arc<NodeQueue>, target: Target) -> Self {
+    /// Creates a prober that imitates a check of this bucket.
+    pub(super) fn new(queue: &Arc<NodeQueue>, bucket: BucketRef<'_>) -> Self {
+        let BucketRef { policy, key, slot } = bucket;
+        let target = OwnedBucket { policy: policy.probe().into(), key: key.clone(), slot };
         Self { queue: Arc::downgrade(queue), target, is_done: false }
     }
 
@@ -92,7 +83,7 @@ type Connecting = JoinHandle<Result<Arc<Connection>, Error>>;
 /// `first` is when the first probe has to end. `None` for later ones.
 async fn probe(
     queue: &Arc<NodeQueue>,
-    target: &Target,
+    target: &OwnedBucket,
     first: Option<Instant>,
     connection: Option<Arc<Connection>>,
     connecting: &mut Option<Connecting>,
@@ -153,10 +144,10 @@ async fn connect(queue: Arc<NodeQueue>) -> Result<Arc<Connection>, Error> {
 async fn call(
     queue: Arc<NodeQueue>,
     connection: Arc<Connection>,
-    target: Target,
+    target: OwnedBucket,
 ) -> Result<(), Error> {
     let (batch, op, now) = (Batch::default(), Op::acquire(1), Instant::now());
-    batch.push(&target.policy, &target.key, target.slot, &op, now, Waker::noop());
+    batch.push(target.as_ref(), &op, now, Waker::noop());
     let mut calls = batch.freeze(|_| false, shut_down, |groups, _| calls_of(groups, true, None));
     let replies = queue.topology.send(&mut calls, &queue.connections, &connection).await;
     let replies = replies.into_iter().map(|reply| match reply {

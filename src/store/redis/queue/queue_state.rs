@@ -19,10 +19,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::batch::{Batch, CheckIndex};
+use super::bucket::BucketRef;
 use super::window::{SentBatch, Window};
-use crate::Key;
 use crate::store::Op;
-use crate::store::redis::script::RedisPolicy;
 
 /// The longest time for which a timer is set: one that became useless, because another one fires earlier, is removed only
 /// when it fires.
@@ -120,9 +119,7 @@ impl QueueState {
     /// Adds the only check, and starts its batch.
     pub(super) fn start_alone(
         &mut self,
-        policy: &Arc<RedisPolicy>,
-        key: &Key,
-        slot: u16,
+        bucket: BucketRef<'_>,
         op: &Op,
         now: Instant,
         waker: &Waker,
@@ -130,7 +127,7 @@ impl QueueState {
         self.window.set_lone_call(true);
         let batch = self.empty_batch();
         let deadline = now + self.timeout;
-        let index = batch.push(policy, key, slot, op, deadline, waker).unwrap_or_default();
+        let index = batch.push(bucket, op, deadline, waker).unwrap_or_default();
         self.sent.push(batch.clone());
         (batch, index)
     }
@@ -138,9 +135,7 @@ impl QueueState {
     /// Adds a check to the last batch. `None` if it would wait for too long.
     pub(super) fn join(
         &mut self,
-        policy: &Arc<RedisPolicy>,
-        key: &Key,
-        slot: u16,
+        bucket: BucketRef<'_>,
         op: &Op,
         now: Instant,
         waker: &Waker,
@@ -150,14 +145,14 @@ impl QueueState {
             return None;
         }
         let deadline = now + self.timeout;
-        let index = match self.open.push(policy, key, slot, op, deadline, waker) {
+        let index = match self.open.push(bucket, op, deadline, waker) {
             Some(index) => index,
             None => {
                 let empty = self.empty_batch();
                 let batch = mem::replace(&mut self.open, empty);
                 let (keys, checks) = (batch.keys(), mem::take(&mut self.open_checks));
                 self.full.push_back(Full { batch, keys, checks });
-                self.open.push(policy, key, slot, op, deadline, waker).unwrap_or_default()
+                self.open.push(bucket, op, deadline, waker).unwrap_or_default()
             }
         };
         self.open_checks += 1;
@@ -372,6 +367,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
+    use crate::store::redis::script::RedisPolicy;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -380,12 +376,24 @@ mod tests {
 
     fn join(queue: &mut QueueState, now: Instant) {
         let policy = RedisPolicy::for_tests(50 * MS);
-        queue.join(&policy, &"key".into(), 0, &Op::acquire(1), now, Waker::noop()).unwrap();
+        queue
+            .join(
+                BucketRef { policy: &policy, key: &"key".into(), slot: 0 },
+                &Op::acquire(1),
+                now,
+                Waker::noop(),
+            )
+            .unwrap();
     }
 
     fn start_alone(queue: &mut QueueState, now: Instant) -> SentBatch {
         let policy = RedisPolicy::for_tests(50 * MS);
-        queue.start_alone(&policy, &"key".into(), 0, &Op::acquire(1), now, Waker::noop());
+        queue.start_alone(
+            BucketRef { policy: &policy, key: &"key".into(), slot: 0 },
+            &Op::acquire(1),
+            now,
+            Waker::noop(),
+        );
         queue.sent(1, *CONNECTED, now)
     }
 

@@ -23,6 +23,7 @@ use foldhash::fast::RandomState;
 use tokio::runtime::{Handle, Id};
 
 use super::batch::{Batch, CheckIndex};
+use super::bucket::BucketRef;
 use super::node_queue::{Enqueued, LoneCall, NodeQueue, ServerState};
 use crate::store::redis::cluster::{Destination, Topology};
 use crate::store::redis::connection::ConnectionSet;
@@ -170,9 +171,9 @@ impl Queues {
         op: &Op,
         waker: &Waker,
     ) -> Result<(Arc<NodeQueue>, QueuedCheck), Error> {
-        let slot = self.slot(policy, key);
-        let queue = self.queue(slot, timeout)?;
-        let enqueued = queue.add(policy, key, slot, op, waker)?;
+        let bucket = self.bucket(policy, key);
+        let queue = self.queue(bucket.slot, timeout)?;
+        let enqueued = queue.add(bucket, op, waker)?;
         let place = BatchPlace::new(&queue, op, enqueued);
         Ok((queue, QueuedCheck(QueueProgress::Queued(place))))
     }
@@ -185,51 +186,48 @@ impl Queues {
         observation: &mut Observation,
         waker: &Waker,
     ) -> Result<BatchPlace, Error> {
-        let slot = self.slot(policy, key);
+        let bucket = self.bucket(policy, key);
         let queues = self.table.queues.load();
         let added;
-        let queue = match self.find(&queues, slot, policy.timeout) {
+        let queue = match self.find(&queues, bucket) {
             Some(queue) => queue,
             None => {
-                added = self.queue(slot, policy.timeout)?;
+                added = self.queue(bucket.slot, policy.timeout)?;
                 &added
             }
         };
-        let mut place = BatchPlace::new(queue, op, queue.enqueue(policy, key, slot, op, waker)?);
+        let mut place = BatchPlace::new(queue, op, queue.enqueue(bucket, op, waker)?);
         if observation.is_some() {
             place.observe(queue, observation.take());
         }
         Ok(place)
     }
 
-    fn slot(&self, policy: &RedisPolicy, key: &Key) -> u16 {
-        if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 }
+    fn bucket<'a>(&self, policy: &'a Arc<RedisPolicy>, key: &'a Key) -> BucketRef<'a> {
+        let slot = if self.topology.is_cluster() { policy.encoder.slot(key) } else { 0 };
+        BucketRef { policy, key, slot }
     }
 
     /// Returns an error if a check must not be sent: see [`NodeQueue::admit`].
-    pub(crate) fn admit(&self, policy: &RedisPolicy, key: &Key) -> Result<(), Error> {
-        let slot = self.slot(policy, key);
+    pub(crate) fn admit(&self, policy: &Arc<RedisPolicy>, key: &Key) -> Result<(), Error> {
+        let bucket = self.bucket(policy, key);
         let queues = self.table.queues.load();
-        let queue = self.find(&queues, slot, policy.timeout);
-        queue.map_or(Ok(()), |queue| queue.admit(policy, key, slot))
+        let queue = self.find(&queues, bucket);
+        queue.map_or(Ok(()), |queue| queue.admit(bucket))
     }
 
     /// Returns true if the server of a key is available: see [`NodeQueue::is_available`].
-    pub(crate) fn is_available(&self, policy: &RedisPolicy, key: &Key) -> bool {
-        let slot = self.slot(policy, key);
+    pub(crate) fn is_available(&self, policy: &Arc<RedisPolicy>, key: &Key) -> bool {
+        let bucket = self.bucket(policy, key);
         let queues = self.table.queues.load();
-        let queue = self.find(&queues, slot, policy.timeout);
-        queue.is_none_or(|queue| queue.is_available(policy, key, slot))
+        let queue = self.find(&queues, bucket);
+        queue.is_none_or(|queue| queue.is_available(bucket))
     }
 
-    /// Returns the queue of a slot's destination in this runtime. Outside of a runtime, that of any runtime.
-    fn find<'a>(
-        &self,
-        queues: &'a QueueMap,
-        slot: u16,
-        timeout: Duration,
-    ) -> Option<&'a Arc<NodeQueue>> {
-        let destination = self.topology.destination(slot);
+    /// Returns the queue of a bucket's server in this runtime. Outside of a runtime, that of any runtime.
+    fn find<'a>(&self, queues: &'a QueueMap, bucket: BucketRef<'_>) -> Option<&'a Arc<NodeQueue>> {
+        let (destination, timeout) =
+            (self.topology.destination(bucket.slot), bucket.policy.timeout);
         match Handle::try_current() {
             Ok(runtime) => queues.get(&(runtime.id(), destination, timeout)),
             Err(_) => {
@@ -277,11 +275,11 @@ impl Queues {
     }
 
     /// Deletes a bucket.
-    pub(crate) async fn reset(&self, policy: &RedisPolicy, key: &Key) -> Result<(), Error> {
+    pub(crate) async fn reset(&self, policy: &Arc<RedisPolicy>, key: &Key) -> Result<(), Error> {
         let mut command = redis::cmd("DEL");
         command.arg(policy.encoder.name(key));
         let deadline = Instant::now() + policy.timeout;
-        self.topology.call(self.slot(policy, key), command, deadline).await?;
+        self.topology.call(self.bucket(policy, key).slot, command, deadline).await?;
         Ok(())
     }
 }
@@ -403,10 +401,12 @@ mod tests {
         let after_probe = |queue: &Arc<NodeQueue>, policy| {
             queue.returned(FlightEnd::Lost(queue.sent(1, Instant::now())), &Batch::default());
             queue.probed(Err(timed_out(queue.connections.server())));
-            queue.admit(policy, &key, 0).unwrap_err().kind()
+            queue.admit(BucketRef { policy, key: &key, slot: 0 }).unwrap_err().kind()
         };
         assert_eq!(after_probe(&other, &policies[1]), ErrorKind::Timeout, "an outage");
-        let _waits = busy.add(&policies[0], &key, 0, &Op::Peek, Waker::noop()).unwrap();
+        let _waits = busy
+            .add(BucketRef { policy: &policies[0], key: &key, slot: 0 }, &Op::Peek, Waker::noop())
+            .unwrap();
         let (sent, at) = (busy.sent(1, Instant::now()), Instant::now());
         busy.returned(FlightEnd::Replied { sent, at, is_good: true }, &Batch::default());
         for (queue, policy) in [&busy, &other].into_iter().zip(&policies) {

@@ -19,6 +19,7 @@ use super::task::{Flight, Task, Work};
 use crate::store::Op;
 use crate::store::redis::connection::{Established, WAKE_INTERVAL};
 use crate::store::redis::queue::breaker::Fault as BreakerFault;
+use crate::store::redis::queue::bucket::BucketRef;
 use crate::store::redis::script::RedisPolicy;
 use crate::{Error, ErrorKind, Key};
 
@@ -268,6 +269,7 @@ impl World {
         self.checks.push(Check::new(id, self.now, deadline, is_owed, is_after_idle));
         let waker: Waker = Arc::new(CheckWaker { check, woken: self.woken.clone() }).into();
         let (key, op) = (Key::from(number), Op::acquire(UNIT + check as u64));
+        let bucket = BucketRef { policy: &policy, key: &key, slot };
         let is_trial = self.breaker(id).starts_trial(now);
         if !is_trial && let Some(error) = self.breaker(id).refuse() {
             return self.judge(check, Err(error));
@@ -276,7 +278,7 @@ impl World {
         if queue.is_alone()
             && let Some(connection) = connection
         {
-            let (batch, index) = queue.start_alone(&policy, &key, slot, &op, now, &waker);
+            let (batch, index) = queue.start_alone(bucket, &op, now, &waker);
             let timer = queue.arm(now);
             self.checks[check].progress = Progress::Waiting(batch.clone(), index);
             self.arm(id, timer);
@@ -284,7 +286,7 @@ impl World {
             let task = self.spawn(id, Work::Freeze { flight, connection }, true);
             self.step(task);
         } else {
-            let Some((batch, index)) = queue.join(&policy, &key, slot, &op, now, &waker) else {
+            let Some((batch, index)) = queue.join(bucket, &op, now, &waker) else {
                 let is_overloaded = queue.is_answering(now) || self.is_overloaded(id);
                 return self.judge(check, Err(too_late(is_overloaded)));
             };

@@ -25,6 +25,7 @@ use super::sentinel_service::SentinelService;
 use super::server::RedisServer;
 #[cfg(feature = "deadpool")]
 use crate::ErrorKind;
+#[cfg(feature = "deadpool")]
 use crate::store::redis::server_error::to_error;
 use crate::{ConfigError, Error};
 

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::task::coop;
 
-/// How many operations use up one unit of a task's budget, which has 128. A unit for each would cost a check in
-/// memory 5 to 9%.
+/// The number of operations that use up one unit of a task's budget, which has 128. A unit for each would cost a
+/// check in memory 5 to 9%.
 const OPERATIONS: u32 = 8;
 
 thread_local! {

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use crate::Decision;
 
+/// An error of the application: of a body, or of a provider of credentials.
+pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
+
 /// Invalid configuration of a limiter, store or resolver. The text says what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(Cow<'static, str>);

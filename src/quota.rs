@@ -266,9 +266,9 @@ impl Quota {
     /// Estimates the permits in a sliding window from two counters, in less memory than
     /// [`sliding_window`](Self::sliding_window) takes. It can admit up to twice the permits.
     ///
-    /// The estimate is the permits taken in the current period, and a share of those taken in the previous
-    /// one. The share is the part of the previous period that the window still covers, as if its permits had
-    /// been taken evenly, rounded down to whole permits. So a window can admit twice the permits: all at the
+    /// The estimate is the permits taken in the current period, and a fraction of those taken in the previous
+    /// one: the fraction of the previous period that the window still covers, as if its permits had been taken
+    /// evenly, rounded down to whole permits. So a window can admit twice the permits: all at the
     /// end of one period, and nearly all again during the next. With few permits the rounding matters:
     /// `per_minute(1)` can admit two requests around the end of a period.
     ///

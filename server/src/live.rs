@@ -36,7 +36,7 @@ pub(crate) struct Live {
     reloads: Mutex<Reloads>,
 }
 
-/// What lasts from one configuration to the next.
+/// The state that lasts from one configuration to the next.
 struct Reloads {
     /// All policies since the start, because a request may still use one that is gone.
     policies: HashMap<String, ActivePolicy>,

@@ -1,9 +1,9 @@
-//! A sliding window that is estimated from two counters: the permits used in the current window, and a
-//! share of those used in the one before. The share is the part of the window before that is still in the span of a window
-//! that ends now, as if its permits had been used evenly.
+//! A sliding window that is estimated from two counters: the permits used in the current window, and a fraction of
+//! those used in the one before. It is the fraction of the window before that is still in the span of a window that
+//! ends now, as if its permits had been used evenly.
 //!
-//! The part is counted in units of about 1/2^20 of a window and rounded up to a unit, so that all
-//! numbers are exact. The share is rounded down to whole permits.
+//! The fraction is counted in units of about 1/2^20 of a window and rounded up to a unit, so that all numbers are
+//! exact. The permits are rounded down to whole ones.
 
 use super::Algorithm;
 use super::rate::{MAX_TICKS, ROOM};
@@ -113,8 +113,8 @@ impl Algorithm for ApproximateSlidingWindow {
         self.span.0
     }
 
-    fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
-        let limit = part(self.limit);
+    fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self> {
+        let limit = share(self.limit);
         (limit > 0).then_some(Self { limit, ..*self })
     }
 

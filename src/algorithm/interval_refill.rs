@@ -115,9 +115,9 @@ impl Algorithm for IntervalRefill {
         self.rate.count(self.limit) * self.rate.interval
     }
 
-    /// An instance without a part of each refill has none of the limit either.
-    fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
-        let (limit, permits) = (part(self.limit), part(self.rate.permits));
+    /// Returns the share of an instance. One without a share of each refill has none of the limit either.
+    fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self> {
+        let (limit, permits) = (share(self.limit), share(self.rate.permits));
         let rate = Refills { permits, interval: self.rate.interval };
         (limit > 0 && permits > 0).then_some(Self { limit, rate })
     }

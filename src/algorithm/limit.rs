@@ -43,8 +43,8 @@ macro_rules! algorithms {
                 match self { $(Self::$name(limit) => limit.capacity(patience),)+ }
             }
 
-            pub(crate) fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
-                match self { $(Self::$name(limit) => limit.divided(part).map(Self::$name),)+ }
+            pub(crate) fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self> {
+                match self { $(Self::$name(limit) => limit.divided(share).map(Self::$name),)+ }
             }
 
             /// True if the state is one of this algorithm.

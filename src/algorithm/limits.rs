@@ -40,7 +40,7 @@ pub struct Limits {
 struct Named {
     id: QuotaId,
     limit: Limit,
-    /// The most permits in use that charges without a check can leave. A part of a limit can owe as much as
+    /// The most permits in use that charges without a check can leave. A share of a limit can owe as much as
     /// the whole.
     most_charged: u64,
 }
@@ -85,10 +85,10 @@ impl Limits {
         Self::of(quotas, [limit.info("q")].into())
     }
 
-    /// The parts of an instance if a fleet divides the limits. `None` if a quota has none for it.
-    pub(crate) fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
+    /// The share of an instance if a fleet divides the limits. `None` if a quota has none for it.
+    pub(crate) fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self> {
         let divided = |quota: &Named| {
-            let limit = quota.limit.divided(part)?;
+            let limit = quota.limit.divided(share)?;
             let most_charged = quota.most_charged.min(limit.most_stored());
             Some(Named { id: quota.id, limit, most_charged })
         };
@@ -96,8 +96,8 @@ impl Limits {
         Some(Self::of(quotas, self.infos.clone()))
     }
 
-    /// Converts an adjustment in units of the other limits, which are a part of these, or of which these are
-    /// a part.
+    /// Converts an adjustment in units of the other limits, which are a share of these, or of which these are
+    /// a share.
     pub(crate) fn in_units_of(&self, other: &Self, adjustment: &Adjustment) -> Adjustment {
         let quotas = self.quotas.iter().zip(&other.quotas).enumerate();
         let of = |(index, (own, other)): (usize, (&Named, &Named))| match adjustment.of(index) {

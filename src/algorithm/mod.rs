@@ -76,10 +76,10 @@ pub(crate) trait Algorithm {
     /// The length of a window, or the time in which an empty bucket refills. 0 if it is not whole.
     fn window(&self) -> u64;
 
-    /// The share of an instance if a fleet divides the limit: an equal part of everything, rounded so that
-    /// the shares together admit no more than the whole. `part` returns how many permits of a number are for
+    /// The share of an instance if a fleet divides the limit: an equal fraction of everything, rounded so that
+    /// the shares together admit no more than the whole. `share` returns how many permits of a number are for
     /// this instance. `None` if the limit has none for it.
-    fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self>
+    fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self>
     where
         Self: Sized;
 

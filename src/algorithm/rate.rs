@@ -58,21 +58,21 @@ impl Rate {
         Some(Self { permit: number(permit)?, scale: number(scale)? })
     }
 
-    /// The rate of a part of a bucket, rounded down. The ticks are shorter, so that little is lost, as far
+    /// The rate of a share of a bucket, rounded down. The ticks are shorter, so that little is lost, as far
     /// as a debt of `most` permits allows it. If not even the present ticks do, one of `least` permits has
     /// to be enough.
-    pub(crate) fn divided(self, part: u64, whole: u64, least: u64, most: u64) -> Option<Self> {
+    pub(crate) fn divided(self, share: u64, whole: u64, least: u64, most: u64) -> Option<Self> {
         const PRECISION: u64 = 1 << 20;
-        if part == 0 {
+        if share == 0 {
             return None;
         }
         let permit = u128::from(self.permit()) * u128::from(whole);
         let longest = |permits: u64| MAX_TICKS.checked_div(permits);
         let finer = |longest: u64| {
-            let fits = (u128::from(longest) * u128::from(part)).checked_div(permit)?;
+            let fits = (u128::from(longest) * u128::from(share)).checked_div(permit)?;
             let precise = PRECISION / self.permit();
             let factor = u64::try_from(fits).map_or(precise, |fits| fits.min(precise)).max(1);
-            let permit = (permit * u128::from(factor)).div_ceil(part.into());
+            let permit = (permit * u128::from(factor)).div_ceil(share.into());
             let permit = u64::try_from(permit).ok().filter(|permit| *permit <= longest)?;
             Self::new(permit, self.scale().checked_mul(factor)?)
         };

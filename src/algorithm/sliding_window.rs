@@ -102,8 +102,8 @@ impl Algorithm for SlidingWindow {
         self.width * self.segments as u64
     }
 
-    fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
-        let limit = part(self.limit);
+    fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self> {
+        let limit = share(self.limit);
         (limit > 0).then_some(Self { limit, ..*self })
     }
 

@@ -159,8 +159,8 @@ impl Algorithm for TokenBucket {
         self.limit
     }
 
-    fn divided(&self, part: &impl Fn(u64) -> u64) -> Option<Self> {
-        let (limit, borrow) = (part(self.limit), part(self.borrow));
+    fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self> {
+        let (limit, borrow) = (share(self.limit), share(self.borrow));
         let most = self.most_taken() + (ROOM - 1) * (self.limit + self.borrow);
         let rate = self.rate.divided(limit, self.limit, limit + borrow, most)?;
         Some(Self { limit, borrow, rate, ..*self })

@@ -1,4 +1,3 @@
-use std::error::Error as StdError;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,8 +9,7 @@ use http_body_util::{BodyExt, Full};
 use pin_project_lite::pin_project;
 
 use super::settlement::Meter;
-
-pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
+use crate::error::BoxError;
 
 pin_project! {
     /// The body of a response: the service's, or that of a response made by the layer. It is not

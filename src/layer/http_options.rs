@@ -7,11 +7,12 @@ use http::Response;
 use http::request::Parts;
 use http_body::Body;
 
-use super::body::{BoxError, ErrorBody};
+use super::body::ErrorBody;
 use super::retry_jitter::RetryJitter;
-use super::settlement::{CostByResponse, Settling};
+use super::settlement::{CostByResponse, SettlementOptions};
 use super::{DecisionPlacement, Drain, ErrorContext, HeaderStyle, NoDrain, RateLimitLayer, Sent};
 use crate::Costs;
+use crate::error::BoxError;
 
 /// Responds in HTTP and gRPC: see [`RateLimitLayer::new`].
 ///
@@ -25,7 +26,7 @@ pub struct Http<D = Drain> {
     pub(super) decision_in: DecisionPlacement,
     pub(super) any_route_is_grpc: bool,
     pub(super) error_response: Option<Arc<ErrorResponse>>,
-    pub(super) settling: Settling,
+    pub(super) settling: SettlementOptions,
     pub(super) drain: D,
 }
 
@@ -202,7 +203,7 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
         cost: impl Fn(&Sent<'_>) -> C + Send + Sync + 'static,
     ) -> Self {
         let cost: Arc<CostByResponse> = Arc::new(move |sent| cost(sent).into());
-        let settling = Settling { cost_by_response: Some(cost), ..self.mode.settling };
+        let settling = SettlementOptions { cost_by_response: Some(cost), ..self.mode.settling };
         let mode = Http { settling, ..self.mode };
         Self { mode, ..self }
     }
@@ -213,7 +214,8 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
     /// decided: then the estimate stands if the store has received the check.
     #[must_use]
     pub fn cost_without_response(self, cost: impl Into<Costs>) -> Self {
-        let settling = Settling { cost_without_response: Some(cost.into()), ..self.mode.settling };
+        let settling =
+            SettlementOptions { cost_without_response: Some(cost.into()), ..self.mode.settling };
         let mode = Http { settling, ..self.mode };
         Self { mode, ..self }
     }
@@ -246,7 +248,7 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
     /// ```
     #[must_use]
     pub fn refund_inner_denials(self) -> Self {
-        let settling = Settling { refunds: true, ..self.mode.settling };
+        let settling = SettlementOptions { refunds: true, ..self.mode.settling };
         let mode = Http { settling, ..self.mode };
         Self { mode, ..self }
     }

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use crate::log_throttle::LogThrottle;
 
-/// What a layer has logged of late: a line for each item, at most once in ten minutes. While there are 16 items, it
-/// logs no others.
+/// The items that a layer has logged recently: a line for each, at most once in ten minutes. While there are 16
+/// items, it logs no others.
 pub(super) struct Logged<T>(Mutex<Vec<(T, LogThrottle)>>);
 
 const MOST: usize = 16;

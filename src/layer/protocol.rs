@@ -15,7 +15,7 @@ use super::body::ErrorBody;
 use super::caching;
 use super::headers::{self, RateLimitHeaders};
 use super::precomputed::Precomputed;
-use super::settlement::{self, Settlement, Settling};
+use super::settlement::{self, Settlement, SettlementOptions};
 use super::{
     Cause, DrainBody, ErrorContext, Errors, HeaderStyle, Http, RateLimitLayer, grpc, placement,
 };
@@ -39,7 +39,7 @@ pub(super) trait Protocol<Req> {
     /// The limiter of requests for which no other is chosen.
     fn limiter(&self) -> &Limiter;
     /// The settings by which the cost of a request is settled after the response. `None` if the check is final.
-    fn settling(&self) -> Option<&Settling> {
+    fn settling(&self) -> Option<&SettlementOptions> {
         None
     }
 
@@ -100,7 +100,7 @@ impl<K, B, D: DrainBody<B>> Protocol<Request<B>> for RateLimitLayer<K, Parts, Ht
     }
 
     #[inline]
-    fn settling(&self) -> Option<&Settling> {
+    fn settling(&self) -> Option<&SettlementOptions> {
         let settling = &self.mode.settling;
         (settling.cost_by_response.is_some() || settling.refunds).then_some(settling)
     }

@@ -31,7 +31,7 @@ pub(super) type CostByResponse = dyn Fn(&Sent<'_>) -> Costs + Send + Sync;
 
 /// The settings by which a layer settles costs.
 #[derive(Clone, Default)]
-pub(super) struct Settling {
+pub(super) struct SettlementOptions {
     pub(super) cost_by_response: Option<Arc<CostByResponse>>,
     pub(super) cost_without_response: Option<Costs>,
     /// True if requests are free that a layer inside denies.
@@ -83,9 +83,10 @@ impl Settlement {
         revision: HeldRevision,
         key: &Key,
         estimate: Costs,
-        settling: &Settling,
+        settling: &SettlementOptions,
     ) -> Self {
-        let Settling { cost_by_response: cost, cost_without_response, refunds } = settling.clone();
+        let SettlementOptions { cost_by_response: cost, cost_without_response, refunds } =
+            settling.clone();
         let without_response = cost_without_response.filter(|_| cost.is_some());
         let check = Taken::new(limiter, revision, key.clone(), Instant::now());
         let charged = Charged { check, estimate, cost, without_response };

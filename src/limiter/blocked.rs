@@ -25,7 +25,7 @@ impl BlockedKeys {
         Self { list, known }
     }
 
-    /// For how long a key is still blocked for a policy.
+    /// The time for which a key is still blocked for a policy.
     #[inline(always)]
     fn remaining(&self, policy: &str, key: &Key) -> Option<Duration> {
         if self.known.may_have_any() { self.find(policy, key) } else { None }
@@ -48,8 +48,8 @@ impl CheckState {
 }
 
 impl Inner {
-    /// Also enforced for a key whose limit is not: an operator has chosen the key, not a limit that is
-    /// tried out.
+    /// A decision that denies a blocked key, even if the limit is not enforced for that key: an operator has
+    /// chosen the key, not a limit that is tried out.
     #[cold]
     fn deny_blocked(&self, revision: &Revision, remaining: Duration) -> Decision {
         let micros = remaining.as_nanos().div_ceil(1_000);

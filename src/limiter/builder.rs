@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::blocked::BlockedKeys;
 use super::enforcement::Enforcement;
 use super::failure_log::FailureLog;
-use super::other_numbers::OtherNumbers;
+use super::other_revisions::OtherRevisions;
 use super::revision::{Revision, Revisions, Settings};
 use super::waiters::Waiters;
 use super::{FailureMode, Inner, Limiter};
@@ -171,7 +171,7 @@ impl LimiterBuilder {
         let metrics = PolicyMetrics::new(policy.name());
         let blocked = BlockedKeys::new(&store);
         let settings = Settings { store: store.clone(), timeout, cache_denials, blocked, metrics };
-        let (registry, part) = store.registry();
+        let (registry, namespace) = store.registry();
         let make = |states| {
             Ok(Arc::new(Inner {
                 revisions: Revisions::new(Revision::new(&settings, &policy, states)?),
@@ -182,11 +182,11 @@ impl LimiterBuilder {
                 charge_log: FailureLog::default(),
                 waiters: Waiters::new(max_waiters, per_key),
                 max_wait,
-                others: OtherNumbers::default(),
+                others: OtherRevisions::default(),
             }))
         };
         let inner =
-            registry.register(part, &policy, make, |existing| conflict(existing, &policy))?;
+            registry.register(namespace, &policy, make, |existing| conflict(existing, &policy))?;
         if failure_mode.may_decide_locally() {
             inner.revisions.current().backend.prepare_to_decide_locally();
         }

@@ -74,7 +74,7 @@ impl CheckState {
         }
     }
 
-    /// The same for a check whose quotas have different costs, or are charged later.
+    /// Starts a check whose quotas have different costs, or are charged later.
     fn start_special(
         limiter: &Limiter,
         revision: &RevisionRef<'_>,
@@ -90,8 +90,8 @@ impl CheckState {
         }
     }
 
-    /// Starts a check that may have to wait, of a key that is not blocked: then the decision holds its place in the queue, for
-    /// [`Wait::new`](super::Wait::new). If it may not wait, it is denied unless it can proceed at once.
+    /// Starts a check that may have to wait, of a key that is not blocked: then the decision holds its place in the
+    /// queue, for [`Wait::new`](super::Wait::new). If it may not wait, it is denied unless it can proceed at once.
     pub(crate) fn enqueue(
         limiter: &Limiter,
         revision: &RevisionRef<'_>,

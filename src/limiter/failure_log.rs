@@ -193,8 +193,12 @@ impl Reason {
 fn log(policy: &str, lines: Vec<FailureLine>) {
     for FailureLine { effect, server, reason, count, is_late } in lines {
         let message = match (effect, is_late) {
-            (Effect::DecidesLocally, false) => "rate limit enforced locally, by a part of it",
-            (Effect::DecidesLocally, true) => "rate limit was enforced locally, by a part of it",
+            (Effect::DecidesLocally, false) => {
+                "rate limit enforced locally, by this instance's share"
+            }
+            (Effect::DecidesLocally, true) => {
+                "rate limit was enforced locally, by this instance's share"
+            }
             (Effect::FailsOpen, false) => "rate limit not enforced, failing open",
             (Effect::FailsOpen, true) => "rate limit was not enforced, failed open",
             (Effect::FailsClosed, false) => "rate limit unavailable, failing closed",

@@ -2,7 +2,7 @@
 //! nor Redis.
 //!
 //! `Limiter` is in this file, and `builder` has its settings. `revision` is a policy with its numbers until
-//! the next update, and `other_numbers` has those of single requests. `check` decides one check, `acquire`
+//! the next update, and `other_revisions` has those of single requests. `check` decides one check, `acquire`
 //! waits for permits, `adjust` charges and credits, and `best_effort` checks several keys. `waiting`, `line`
 //! and `waiters` are the checks that wait, and `taken` is what a check may give back. `failure_mode` says
 //! what happens if the store fails, `failure_log` reports it, and `enforcement` is the shadow mode.
@@ -25,7 +25,7 @@ mod failure_log;
 mod failure_mode;
 mod limiters;
 mod line;
-mod other_numbers;
+mod other_revisions;
 mod revision;
 mod taken;
 mod waiters;
@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use self::enforcement::Enforcement;
 use self::failure_log::FailureLog;
-use self::other_numbers::OtherNumbers;
+use self::other_revisions::OtherRevisions;
 use self::revision::{Revisions, Settings};
 use self::waiters::Waiters;
 use crate::store::{Op, PendingVerdict, Registry, RevisionStates, Store, Subscriber};
@@ -100,7 +100,7 @@ struct Inner {
     waiters: Waiters,
     /// The longest wait of `acquire`, for buckets without a queue.
     max_wait: Duration,
-    others: OtherNumbers,
+    others: OtherRevisions,
 }
 
 impl Limiter {
@@ -271,8 +271,8 @@ impl Limiter {
         // Only to see whether the policy is valid.
         let states = self.revision().states.clone();
         Revision::new(settings, &policy, states)?;
-        let (registry, part) = settings.store.registry();
-        registry.update(part, &policy);
+        let (registry, namespace) = settings.store.registry();
+        registry.update(namespace, &policy);
         Ok(())
     }
 

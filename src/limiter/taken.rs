@@ -32,7 +32,7 @@ pub(crate) struct TakenPermits {
     /// The remains of each quota, at the time of the decision.
     left: SmallVec<[Left; 1]>,
     /// The share of the limits that the check was decided by, if it was not the whole limits.
-    part: Option<Box<Limits>>,
+    share: Option<Box<Limits>>,
 }
 
 impl Taken {
@@ -44,8 +44,8 @@ impl Taken {
     /// Records that the check is allowed.
     pub(crate) fn decided(&mut self, decision: &Decision) {
         let backend = &self.limiter.held(&self.revision).backend;
-        let is_by_part = decision.source() == Source::Local || !backend.is_remote();
-        self.permits.part = is_by_part.then(|| backend.part(&self.key)).flatten().map(Box::new);
+        let is_by_share = decision.source() == Source::Local || !backend.is_remote();
+        self.permits.share = is_by_share.then(|| backend.share(&self.key)).flatten().map(Box::new);
         let limits = self.permits.limits(self.whole());
         let left = limits.iter().zip(decision.quotas());
         self.permits.left = left.map(|((_, limit), quota)| quota.left(limit.limit())).collect();
@@ -74,19 +74,19 @@ impl Taken {
 impl TakenPermits {
     /// The permits of a check that starts at this time: none yet.
     pub(super) fn new(since: Instant) -> Self {
-        Self { since, left: SmallVec::new(), part: None }
+        Self { since, left: SmallVec::new(), share: None }
     }
 
     /// The limits that decided the check. `whole` are those of the policy.
     pub(super) fn limits<'a>(&'a self, whole: &'a Limits) -> &'a Limits {
-        self.part.as_deref().unwrap_or(whole)
+        self.share.as_deref().unwrap_or(whole)
     }
 
     /// An adjustment in units of these, as stores take it.
     pub(super) fn in_units_of_whole(&self, whole: &Limits, adjustment: Adjustment) -> Adjustment {
-        match &self.part {
+        match &self.share {
             None => adjustment,
-            Some(part) => part.in_units_of(whole, &adjustment),
+            Some(share) => share.in_units_of(whole, &adjustment),
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Waiters {
     /// The free places that are kept for other checks, at most as many.
     kept: Arc<AtomicUsize>,
     hasher: RandomState,
-    /// Each with a part of the keys.
+    /// The waiters by their keys, in shards.
     shards: [Mutex<HashMap<Key, OfKey, RandomState>>; Waiters::SHARDS],
 }
 

@@ -60,7 +60,7 @@ impl KnownBlocks {
         self.is_followed.load(Ordering::Relaxed) || !self.is_empty()
     }
 
-    /// From now on, checks look at the list, so that one of them starts to follow it again if the runtime
+    /// Makes checks look at the list from now on, so that one of them starts to follow it again if the runtime
     /// that did has ended.
     #[cfg(feature = "redis")]
     pub(super) fn set_followed(&self) {

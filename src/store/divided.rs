@@ -107,9 +107,9 @@ fn share(instance: usize, instances: NonZeroUsize) -> Result<Share, ConfigError>
 }
 
 /// Returns the limits that an instance with this share enforces for a key, if it has any.
-pub(super) fn part(limits: &Limits, share: &Share, key: &Key) -> Option<Limits> {
+pub(super) fn share_of(limits: &Limits, share: &Share, key: &Key) -> Option<Limits> {
     let hash = key.stable_hash();
-    limits.divided(&|permits| share.part(hash, permits))
+    limits.divided(&|permits| share.of(hash, permits))
 }
 
 /// Decides by a share of the limits. `unknown` is the state of a key that has no bucket, for the divided
@@ -124,19 +124,19 @@ pub(super) fn decide(
 ) -> Verdict {
     let now = || memory.clock();
     let empty = |op: &Op| op.decide(limits, &mut limits.empty(now()), now());
-    match (part(limits, share, key), op) {
-        (Some(part), Op::Adjust(adjustment)) => {
+    match (share_of(limits, share, key), op) {
+        (Some(share), Op::Adjust(adjustment)) => {
             // Credits are in units of the whole limits, like the next.
-            let op = Op::Adjust(limits.in_units_of(&part, adjustment));
-            memory.verdict(buckets, &part, key, &op, Some(|now| unknown(&part, now)))
+            let op = Op::Adjust(limits.in_units_of(&share, adjustment));
+            memory.verdict(buckets, &share, key, &op, Some(|now| unknown(&share, now)))
         }
-        (Some(part), Op::Leave(place)) => {
-            let credit = limits.in_units_of(&part, &place.credit);
+        (Some(share), Op::Leave(place)) => {
+            let credit = limits.in_units_of(&share, &place.credit);
             let op = Op::Leave(Place { credit, ..(**place).clone() }.into());
-            memory.verdict(buckets, &part, key, &op, Some(|now| unknown(&part, now)))
+            memory.verdict(buckets, &share, key, &op, Some(|now| unknown(&share, now)))
         }
-        (Some(part), op) => {
-            memory.verdict(buckets, &part, key, op, Some(|now| unknown(&part, now)))
+        (Some(share), op) => {
+            memory.verdict(buckets, &share, key, op, Some(|now| unknown(&share, now)))
         }
         // A share may come, and what was taken is charged on the server.
         (None, Op::Adjust(_)) => {

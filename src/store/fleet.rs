@@ -34,7 +34,8 @@ pub(crate) const FIRST_UNKNOWN: InstanceId = InstanceId::MAX - MAX_INSTANCES as 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan(Vec<(InstanceId, u32)>);
 
-/// The part of the limits that an instance may use. Until the fleet has agreed on a new plan, it is the least of both.
+/// The fraction of the limits that an instance may use. Until the fleet has agreed on a new plan, it is the least of
+/// both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     me: InstanceId,
@@ -76,7 +77,7 @@ impl Plan {
     }
 
     /// The share of an instance in a number of permits. `None` if it is not in the plan.
-    fn part(&self, me: InstanceId, key: u64, permits: u64) -> Option<u64> {
+    fn share_of(&self, me: InstanceId, key: u64, permits: u64) -> Option<u64> {
         let weight = self.weight(me)?;
         let total: u128 = self.0.iter().map(|(_, weight)| u128::from(*weight)).sum();
         // At most `permits`.
@@ -121,12 +122,12 @@ impl Share {
 
     /// Returns the number of these permits that are for this instance, for a key with this
     /// [hash](Key::stable_hash). One that has just joined uses the plan that it is part of.
-    pub(crate) fn part(&self, key: u64, permits: u64) -> u64 {
-        let agreed = self.agreed.part(self.me, key, permits);
-        let proposed = self.proposed.as_ref().and_then(|plan| plan.part(self.me, key, permits));
+    pub(crate) fn of(&self, key: u64, permits: u64) -> u64 {
+        let agreed = self.agreed.share_of(self.me, key, permits);
+        let proposed = self.proposed.as_ref().and_then(|plan| plan.share_of(self.me, key, permits));
         match (agreed, proposed) {
             (Some(agreed), Some(proposed)) => agreed.min(proposed),
-            (Some(part), None) | (None, Some(part)) => part,
+            (Some(share), None) | (None, Some(share)) => share,
             (None, None) => 0,
         }
     }
@@ -134,7 +135,7 @@ impl Share {
     /// The share of a large limit, between 0 and 1.
     pub(crate) fn fraction(&self) -> f64 {
         const WHOLE: u64 = 1 << 32;
-        self.part(0, WHOLE) as f64 / WHOLE as f64
+        self.of(0, WHOLE) as f64 / WHOLE as f64
     }
 
     /// Returns the number of instances that divide the limits.
@@ -174,25 +175,25 @@ mod tests {
     }
 
     /// The instances, each of which knows the agreed plan, both, or only that a new one is agreed.
-    fn parts(
+    fn shares(
         old: &Plan,
         new: &Plan,
         knows: impl Fn(InstanceId) -> u8,
         key: u64,
         permits: u64,
     ) -> u64 {
-        let part = |id| match knows(id) {
-            0 => Share::new(id, old.clone(), None).part(key, permits),
-            _ => Share::new(id, old.clone(), Some(new.clone())).part(key, permits),
+        let share = |id| match knows(id) {
+            0 => Share::new(id, old.clone(), None).of(key, permits),
+            _ => Share::new(id, old.clone(), Some(new.clone())).of(key, permits),
         };
-        old.0.iter().map(|(id, _)| part(*id)).sum()
+        old.0.iter().map(|(id, _)| share(*id)).sum()
     }
 
     proptest! {
         #[test]
         fn the_parts_of_a_number_add_up_to_it(plan in plan(), key: u64, permits in 0..=1u64 << 52) {
-            let parts = plan.0.iter().map(|(id, _)| plan.part(*id, key, permits).unwrap());
-            prop_assert_eq!(parts.sum::<u64>(), permits);
+            let shares = plan.0.iter().map(|(id, _)| plan.share_of(*id, key, permits).unwrap());
+            prop_assert_eq!(shares.sum::<u64>(), permits);
         }
 
         #[test]
@@ -201,11 +202,11 @@ mod tests {
             permits in 0..=10_000u64,
         ) {
             let knows = |id: InstanceId| knows[id as usize];
-            prop_assert!(parts(&old, &new, knows, key, permits) <= permits);
+            prop_assert!(shares(&old, &new, knows, key, permits) <= permits);
             // Once all know it, some may know that it is agreed.
             let of_all = new.0.iter().map(|(id, _)| match (old.weight(*id), knows(*id)) {
-                (Some(_), 0) => Share::new(*id, old.clone(), Some(new.clone())).part(key, permits),
-                _ => Share::new(*id, new.clone(), None).part(key, permits),
+                (Some(_), 0) => Share::new(*id, old.clone(), Some(new.clone())).of(key, permits),
+                _ => Share::new(*id, new.clone(), None).of(key, permits),
             });
             prop_assert!(of_all.sum::<u64>() <= permits);
         }
@@ -215,9 +216,9 @@ mod tests {
             let total: f64 = plan.0.iter().map(|(_, weight)| f64::from(*weight)).sum();
             for (id, weight) in &plan.0 {
                 prop_assert!(f64::from(*weight) >= total / (8.0 * plan.len() as f64));
-                let part = plan.part(*id, key, permits).unwrap() as f64;
+                let share = plan.share_of(*id, key, permits).unwrap() as f64;
                 let ideal = permits as f64 * f64::from(*weight) / total;
-                prop_assert!((part - ideal).abs() <= 1.0);
+                prop_assert!((share - ideal).abs() <= 1.0);
             }
         }
     }
@@ -227,7 +228,7 @@ mod tests {
         let plan = Plan::even(5);
         let owners = |key: u32| -> Vec<u64> {
             let hash = Key::from(key).stable_hash();
-            (0..5).filter(|id| plan.part(*id, hash, 2).unwrap() > 0).collect()
+            (0..5).filter(|id| plan.share_of(*id, hash, 2).unwrap() > 0).collect()
         };
         let mut counts = [0; 5];
         for key in 0..1_000 {
@@ -240,24 +241,24 @@ mod tests {
     }
 
     #[test]
-    fn instances_that_redis_does_not_know_get_equal_parts() {
+    fn instances_that_redis_does_not_know_get_equal_shares() {
         let known = (0..2).map(|id| Share::new(id, Plan::new([(0, 30), (1, 10)]), None).among(5));
-        let parts: Vec<u64> = known.map(|share| share.part(7, 1_000)).collect();
-        assert_eq!(parts, [300, 100]);
+        let shares: Vec<u64> = known.map(|share| share.of(7, 1_000)).collect();
+        assert_eq!(shares, [300, 100]);
         let unknown = Share::new(3, Plan::even(5), None).among(5);
-        assert_eq!((unknown.part(7, 1_000), unknown.instances()), (200, 5));
+        assert_eq!((unknown.of(7, 1_000), unknown.instances()), (200, 5));
         // An instance may have ended: nobody knows which.
-        assert_eq!(Share::new(0, Plan::even(2), None).among(1).part(7, 1_000), 500);
+        assert_eq!(Share::new(0, Plan::even(2), None).among(1).of(7, 1_000), 500);
     }
 
     #[test]
     fn a_small_limit_is_not_lost_among_instances_that_redis_does_not_know() {
-        let parts = |key: u64| -> u64 {
+        let shares = |key: u64| -> u64 {
             let share = |id| Share::new(id, Plan::even(9), None).among(10);
-            (0..9).map(|id| share(id).part(Key::from(key).stable_hash(), 1)).sum()
+            (0..9).map(|id| share(id).of(Key::from(key).stable_hash(), 1)).sum()
         };
-        let enforced: u64 = (0..1_000).map(parts).sum();
-        assert!((0..1_000).all(|key| parts(key) <= 1));
+        let enforced: u64 = (0..1_000).map(shares).sum();
+        assert!((0..1_000).all(|key| shares(key) <= 1));
         assert!((850..=950).contains(&enforced), "{enforced} of 1,000 keys");
     }
 
@@ -265,18 +266,18 @@ mod tests {
     fn an_instance_that_the_others_have_forgotten_has_only_what_they_leave() {
         let plan = Plan::new([(0, 30), (1, 10), (2, 20)]);
         let forgotten = Share::new(2, plan.clone(), None).forgotten().unwrap();
-        let parts = |total: usize| {
+        let shares = |total: usize| {
             let others = [0, 1].map(|id| Share::new(id, Plan::new([(0, 30), (1, 10)]), None));
             let shares = others.into_iter().chain([forgotten.clone()]);
-            shares.map(|share| share.among(total).part(7, 1_200)).collect::<Vec<_>>()
+            shares.map(|share| share.among(total).of(7, 1_200)).collect::<Vec<_>>()
         };
-        assert_eq!(parts(0), [900, 300, 0]);
+        assert_eq!(shares(0), [900, 300, 0]);
         // Somebody else counts it.
-        assert_eq!(parts(3), [600, 200, 400]);
+        assert_eq!(shares(3), [600, 200, 400]);
         assert_eq!(forgotten.forgotten(), None, "it has no more to lose");
         // Of the latest plan.
         let joined = Share::new(2, Plan::even(2), Some(plan)).forgotten().unwrap();
-        assert_eq!((joined.part(7, 1_200), joined.instances()), (0, 2));
+        assert_eq!((joined.of(7, 1_200), joined.instances()), (0, 2));
     }
 
     /// Nobody else can have its share.
@@ -290,13 +291,13 @@ mod tests {
     fn a_fleet_of_any_size_is_divided() {
         let share = Share::new(0, Plan::even(u64::MAX), None).among(usize::MAX);
         assert_eq!(share.instances(), MAX_INSTANCES);
-        assert_eq!(share.part(7, 20_000), 2);
+        assert_eq!(share.of(7, 20_000), 2);
     }
 
     #[test]
     fn an_instance_that_has_just_joined_has_a_part() {
         let (old, new) = (Plan::even(2), Plan::even(3));
-        assert_eq!(Share::new(2, old.clone(), Some(new)).part(7, 300), 100);
-        assert_eq!(Share::new(2, old, None).part(7, 300), 0);
+        assert_eq!(Share::new(2, old.clone(), Some(new)).of(7, 300), 100);
+        assert_eq!(Share::new(2, old, None).of(7, 300), 0);
     }
 }

@@ -154,7 +154,7 @@ impl LocalPolicy {
     pub(crate) fn decide(&self, key: &Key, op: &Op) -> Verdict {
         self.local.add_demand(1);
         let (memory, share) = (&self.local.memory, self.local.share.load());
-        let unknown = |part: &Limits, now| self.initial(part, key, &share, now);
+        let unknown = |divided: &Limits, now| self.initial(divided, key, &share, now);
         let verdict =
             divided::decide(memory, self.buckets, &self.limits, &share, (key, op), unknown);
         // More than the share is not more than the limit.
@@ -162,8 +162,8 @@ impl LocalPolicy {
     }
 
     /// Returns the share of the limits of a key.
-    pub(crate) fn part(&self, key: &Key) -> Option<Limits> {
-        divided::part(&self.limits, &self.local.share.load(), key)
+    pub(crate) fn share(&self, key: &Key) -> Option<Limits> {
+        divided::share_of(&self.limits, &self.local.share.load(), key)
     }
 
     /// Returns the permits that this instance has taken locally from each quota and that still count: at most
@@ -190,13 +190,13 @@ impl LocalPolicy {
     /// last known state.
     fn initial(&self, divided: &Limits, key: &Key, share: &Share, now: u64) -> Option<KeyState> {
         let hash = key.stable_hash();
-        let part = |permits| share.part(hash, permits);
+        let of_share = |permits| share.of(hash, permits);
         let (state, earliest) = self.states.last(key)?;
         let whole = KeyState::standing(Some(&state), &self.limits, earliest);
         let used = self.limits.used(&whole).map(|(used, limit)| {
-            let remaining = part(limit.saturating_sub(used));
-            let debt = part(used.saturating_sub(limit));
-            part(limit).saturating_sub(remaining).saturating_add(debt)
+            let remaining = of_share(limit.saturating_sub(used));
+            let debt = of_share(used.saturating_sub(limit));
+            of_share(limit).saturating_sub(remaining).saturating_add(debt)
         });
         let used: Adjustment =
             used.map(|permits| i64::try_from(permits).unwrap_or(i64::MAX)).collect();

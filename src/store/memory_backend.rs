@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use arc_swap::ArcSwap;
 
 use super::blocks::Blocks;
-use super::divided::{decide, part};
+use super::divided::{decide, share_of};
 use super::fleet::Share;
 use super::sealed::Open;
 use super::shards::PolicyIndex;
@@ -109,8 +109,8 @@ impl Backend for MemoryBackend {
         false
     }
 
-    fn part(&self, key: &Key) -> Option<Limits> {
-        part(&self.spec.limits, &self.share.as_ref()?.load(), key)
+    fn share(&self, key: &Key) -> Option<Limits> {
+        share_of(&self.spec.limits, &self.share.as_ref()?.load(), key)
     }
 }
 

@@ -81,7 +81,7 @@ pub struct PolicySpec {
     pub(crate) limits: Limits,
     /// The longest that a check may take.
     pub(crate) timeout: Duration,
-    /// Where the store reports the states in which it has left keys.
+    /// Receives the states in which the store has left keys.
     pub(crate) states: Arc<RevisionStates>,
     pub(crate) metrics: PolicyMetrics,
 }
@@ -97,7 +97,8 @@ pub(crate) mod sealed {
         /// windows of a calendar are near. Only the store's own clock decides which one it is.
         fn clock(&self) -> u64;
 
-        /// Returns the registry that the limiters on this store share, and the part of the store that this handle uses.
+        /// Returns the registry that the limiters on this store share, and the namespace in which this handle has its
+        /// buckets: in Redis the prefix of the keys.
         fn registry(&self) -> (&Registry, &str);
 
         /// The keys of this store that are blocked.
@@ -149,7 +150,7 @@ pub trait Backend: Debug + Send + Sync {
 
     /// The share of the limits that is for this process, if checks of the key are decided by it: always, or
     /// [locally](Self::decide_locally).
-    fn part(&self, _key: &Key) -> Option<Limits> {
+    fn share(&self, _key: &Key) -> Option<Limits> {
         None
     }
 

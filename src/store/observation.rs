@@ -34,7 +34,7 @@ impl Observed {
         is_observed.then(|| Self(ObservedParts { stopwatch, span }.into()))
     }
 
-    /// Until the result is dropped, what happens belongs to the check.
+    /// Enters the span of the check. What happens until the result is dropped belongs to it.
     pub(crate) fn enter(&self) -> Option<EnteredSpan> {
         self.0.span.as_ref().map(CheckSpan::enter)
     }

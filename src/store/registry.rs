@@ -31,7 +31,7 @@ pub(crate) struct Leaving(watch::Sender<usize>);
 /// The identity of a revision on a store. The limiters of a policy have the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RevisionId {
-    /// A hash of the name of the policy, and of the part of the store. The names are not those of
+    /// A hash of the name of the policy, and of the namespace. The names are not those of
     /// clients, and 64 bits do not collide by chance.
     pub(crate) policy: u64,
     /// The number of the revision, of all policies on the store. It is never used again.
@@ -45,7 +45,7 @@ struct Policies {
     revisions: u64,
 }
 
-/// The part of the store (in Redis the prefix of its keys), and the name of a policy.
+/// The namespace of a store (in Redis the prefix of its keys), and the name of a policy.
 type PolicyId = (String, String);
 
 /// A policy with the limiters that enforce it.
@@ -69,14 +69,14 @@ impl Registry {
     /// policy of the same name that is in use with different quotas, or if it cannot be made.
     pub(crate) fn register<S: Subscriber + 'static>(
         &self,
-        part: &str,
+        namespace: &str,
         policy: &Policy,
         make: impl FnOnce(Arc<RevisionStates>) -> Result<Arc<S>, ConfigError>,
         conflict: impl FnOnce(&Policy) -> ConfigError,
     ) -> Result<Arc<S>, ConfigError> {
         let mut policies = self.policies();
         policies.entries.retain(|_, entry| entry.is_alive());
-        let id = id(part, policy);
+        let id = id(namespace, policy);
         let next = self.next_revision(&mut policies, &id);
         let existing = policies.entries.get_mut(&id);
         if let Some(entry) = &existing
@@ -99,11 +99,11 @@ impl Registry {
     }
 
     /// Changes the policy for everyone who enforces it.
-    pub(crate) fn update(&self, part: &str, policy: &Policy) {
+    pub(crate) fn update(&self, namespace: &str, policy: &Policy) {
         // Dropped after the lock is released, because the last reference to a limiter reports.
         let subscribers: Vec<_>;
         let mut policies = self.policies();
-        let id = id(part, policy);
+        let id = id(namespace, policy);
         let states = self.next_revision(&mut policies, &id);
         let Some(entry) = policies.entries.get_mut(&id) else { return };
         (entry.policy, entry.states) = (policy.clone(), states.clone());
@@ -142,8 +142,8 @@ impl Registry {
     }
 
     /// Starts a revision for numbers that only some checks of a policy have.
-    pub(crate) fn other_revision(&self, part: &str, policy: &Policy) -> Arc<RevisionStates> {
-        self.next_revision(&mut self.policies(), &id(part, policy))
+    pub(crate) fn other_revision(&self, namespace: &str, policy: &Policy) -> Arc<RevisionStates> {
+        self.next_revision(&mut self.policies(), &id(namespace, policy))
     }
 
     fn next_revision(&self, policies: &mut Policies, id: &PolicyId) -> Arc<RevisionStates> {
@@ -178,6 +178,6 @@ impl fmt::Debug for Registry {
     }
 }
 
-fn id(part: &str, policy: &Policy) -> PolicyId {
-    (part.to_owned(), policy.name().to_owned())
+fn id(namespace: &str, policy: &Policy) -> PolicyId {
+    (namespace.to_owned(), policy.name().to_owned())
 }

@@ -38,7 +38,7 @@ async fn check_all(limiter: &Limiter) {
     }
 }
 
-/// A smoke test passes, because a lone check has a call of its own.
+/// A smoke test passes, because a check that is sent alone has its own call.
 #[tokio::test]
 async fn a_cluster_behind_one_endpoint_decides_checks_of_all_slots() {
     let server = Server::with_all_slots().await;

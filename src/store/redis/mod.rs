@@ -156,8 +156,9 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 ///
 /// # Public dependencies
 ///
-/// A [`RedisServer`] accepts the `ConnectionInfo` of `redis` 1.x (1.7.1 or later), `from_client` accepts
-/// its `Client`, and `from_pool` accepts pools of `deadpool-redis` 0.23. Upgrading to a breaking release of one of them requires a breaking release of this crate.
+/// A [`RedisServer`] accepts the `ConnectionInfo` of `redis` 1.x (1.7.1 or later), `from_client` accepts its
+/// `Client`, and `from_pool` accepts pools of `deadpool-redis` 0.23. Upgrading to a breaking release of one of them
+/// requires a breaking release of this crate.
 ///
 /// # The server
 ///
@@ -186,16 +187,14 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// `+sentinel +subscribe &+switch-master`. A [`BlockList`](crate::BlockList) needs `+zadd +zrem +zcard
 /// +zscore +zrange +zremrangebyscore +pexpireat`.
 ///
-/// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. Except for `+ping`, the line that
-/// starts with `+hmget` is for the failure modes [`Local`](crate::FailureMode::Local) and
-/// [`Open`](crate::FailureMode::Open): without it, the instances cannot register and do not know their
-/// shares, and the store logs a warning. The store also logs a warning if an instance fails to register five times
-/// in a row for another reason, which takes about 10 seconds.
-/// `+ping` keeps [idle connections](Self::keepalive) out of the server's `ACL LOG`, except for a pool of
-/// `deadpool-redis`, which needs it.
-/// `+cluster|nodes` tells the store which owner of a slot is the newest; without it the majority of the
-/// nodes decides. A store on a cluster reads the slots from several nodes, because a node that is cut
-/// off from the others does not know what they decide.
+/// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. Except for `+ping`, the line
+/// that starts with `+hmget` is for the failure modes [`Local`](crate::FailureMode::Local) and
+/// [`Open`](crate::FailureMode::Open): without it, the instances cannot register and do not know their shares, and
+/// the store logs a warning. The store also logs a warning if an instance fails to register five times in a row for
+/// another reason, which takes about 10 seconds. `+ping` keeps [idle connections](Self::keepalive) out of the
+/// server's `ACL LOG`, except for a pool of `deadpool-redis`, which needs it. `+cluster|nodes` tells the store which
+/// owner of a slot is the newest; without it the majority of the nodes decides. A store on a cluster reads the slots
+/// from several nodes, because a node that is cut off from the others does not know what they decide.
 ///
 /// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
 /// `noeviction`, and provide enough memory: in total about 150 bytes per active key of up to 16
@@ -393,8 +392,9 @@ impl RedisStore {
         Self { key_prefix: prefix.into(), fleet: Arc::default(), ..self }
     }
 
-    /// Sets the number of connections of each runtime to each server: 1 by default. Calls are spread over the connections in turn, and each connection pipelines its calls. More can
-    /// help where the connection itself is the bottleneck, as with TLS.
+    /// Sets the number of connections of each runtime to each server: 1 by default. Calls are spread over the
+    /// connections in turn, and each connection pipelines its calls. More can help where the connection itself is the
+    /// bottleneck, as with TLS.
     #[must_use]
     pub fn connections(self, connections: NonZeroUsize) -> Self {
         let settings = self.connection_settings.with_count(connections);
@@ -667,8 +667,8 @@ impl Backend for RedisBackend {
         self.queues.poll(&self.policy, key, op, check, cx)
     }
 
-    fn part(&self, key: &Key) -> Option<Limits> {
-        self.policy.local.as_ref()?.part(key)
+    fn share(&self, key: &Key) -> Option<Limits> {
+        self.policy.local.as_ref()?.share(key)
     }
 
     fn prepare_to_decide_locally(&self) {

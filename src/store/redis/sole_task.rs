@@ -22,11 +22,11 @@ const GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct SoleTask {
     is_running: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<TaskState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TaskState {
     /// Counts the tasks.
     latest: u64,
     /// The time at which another task may begin, unless the latest one goes on before.
@@ -94,7 +94,7 @@ impl SoleTask {
         Some(role)
     }
 
-    fn unlock_and_watch(self: &Arc<Self>, mut state: MutexGuard<'_, State>, time: Duration) {
+    fn unlock_and_watch(self: &Arc<Self>, mut state: MutexGuard<'_, TaskState>, time: Duration) {
         let overdue = Instant::now() + time + GRACE;
         state.overdue = Some(overdue);
         let is_timer_armed = std::mem::replace(&mut state.is_timer_armed, true);
@@ -105,7 +105,7 @@ impl SoleTask {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TaskState> {
         // Nothing that panics runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -46,7 +46,7 @@ pub(crate) struct Cluster {
     first_connections: Arc<ConnectionSet>,
     seeds: Vec<(Node, Arc<ConnectionSet>)>,
     settings: ConnectionSettings,
-    state: Mutex<State>,
+    state: Mutex<ClusterState>,
     /// The routes that checks read, without a lock.
     routes: ArcSwap<Routes>,
     refresh: Arc<SoleTask>,
@@ -54,7 +54,7 @@ pub(crate) struct Cluster {
     lacks_epochs: AtomicBool,
 }
 
-struct State {
+struct ClusterState {
     map: SlotMap,
     /// The connections to the nodes, by the addresses that other nodes name.
     nodes: HashMap<Node, Arc<ConnectionSet>>,
@@ -102,7 +102,7 @@ impl Cluster {
         let seeds: Vec<_> = iter::once(first_seed).chain(others.iter().map(seed)).collect();
         let (nodes, sets) = seeds.iter().cloned().unzip();
         let routes = Routes::new(first_connections.clone(), sets);
-        let state = State { map: SlotMap::new(nodes), nodes: HashMap::new() };
+        let state = ClusterState { map: SlotMap::new(nodes), nodes: HashMap::new() };
         Self {
             first,
             others,
@@ -239,7 +239,7 @@ impl Cluster {
 
     fn begin_round(&self) -> Vec<(Node, Arc<ConnectionSet>)> {
         let mut state = self.state();
-        let State { map, nodes, .. } = &mut *state;
+        let ClusterState { map, nodes, .. } = &mut *state;
         let find = |node: &Node| self.find(nodes, node);
         let asked = map.begin(Instant::now(), |node| {
             find(node).is_some_and(|connections| connections.any_connected())
@@ -296,7 +296,7 @@ impl Cluster {
 
     /// Makes the slot map visible to checks. Drops nodes that no longer exist, and their
     /// connections.
-    fn publish(&self, state: &mut State, now: Instant) {
+    fn publish(&self, state: &mut ClusterState, now: Instant) {
         let nodes = state.map.nodes(now);
         let others = nodes.iter().filter_map(|node| self.find(&state.nodes, node).cloned());
         let mut routes = Routes::new(self.first_connections.clone(), others.collect());
@@ -317,7 +317,7 @@ impl Cluster {
         self.routes.store(routes.into());
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ClusterState> {
         // Nothing that panics leaves it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use indexmap::IndexSet;
 
-use super::view::{Endpoint, View};
+use super::view::{PrimaryAddress, View};
 use crate::store::redis::connection::Node;
 use crate::store::redis::script::SLOTS;
 
@@ -143,7 +143,7 @@ impl SlotMap {
             self.isolated.insert(view.from.clone(), now + ISOLATED_FOR);
         }
         for claim in &view.claims {
-            if let Endpoint::Known(node) = &claim.endpoint
+            if let PrimaryAddress::Known(node) = &claim.endpoint
                 && (view.has_majority || !self.addresses.contains_key(&claim.id))
             {
                 self.addresses.insert(claim.id.clone(), node.clone());
@@ -233,7 +233,7 @@ fn merge(
 ) -> Vec<(Option<Node>, Rank)> {
     // In each view, the rank and the index of the owner of each slot.
     let mut indices: HashMap<Arc<str>, usize> = HashMap::new();
-    let mut endpoints: Vec<Vec<&Endpoint>> = Vec::new();
+    let mut endpoints: Vec<Vec<&PrimaryAddress>> = Vec::new();
     let mut claims = vec![[None::<(Rank, usize)>; ASKED_PER_ROUND]; SLOTS.into()];
     for (number, view) in views.iter().enumerate().take(ASKED_PER_ROUND) {
         for claim in &view.claims {
@@ -279,9 +279,9 @@ fn merge(
 }
 
 /// The guessed address of a node, if all views guess the same.
-fn agreed_guess<'a>(endpoints: &[&'a Endpoint]) -> Option<&'a Node> {
+fn agreed_guess<'a>(endpoints: &[&'a PrimaryAddress]) -> Option<&'a Node> {
     let mut guesses = endpoints.iter().filter_map(|endpoint| match endpoint {
-        Endpoint::Guess(node) => Some(node),
+        PrimaryAddress::Guess(node) => Some(node),
         _ => None,
     });
     let guess = guesses.next()?;
@@ -300,10 +300,10 @@ mod tests {
 
     /// What node `from` says: slots 0 to 9 belong to `owner` since `epoch`.
     fn view(from: u16, owner: u16, epoch: u64) -> View {
-        view_with(from, owner, epoch, Endpoint::Known(node(owner)))
+        view_with(from, owner, epoch, PrimaryAddress::Known(node(owner)))
     }
 
-    fn view_with(from: u16, owner: u16, epoch: u64, endpoint: Endpoint) -> View {
+    fn view_with(from: u16, owner: u16, epoch: u64, endpoint: PrimaryAddress) -> View {
         let id = owner.to_string().into();
         let claims = vec![Claim { first: 0, last: 9, id, endpoint, epoch }];
         View { from: node(from), has_majority: true, claims }
@@ -483,8 +483,8 @@ mod tests {
     #[test]
     fn an_unknown_address_is_taken_from_another_view() {
         let mut fixture = Fixture::new();
-        assert_eq!(fixture.round([view_with(1, 2, 3, Endpoint::Unknown)]), None);
-        let unknown = view_with(1, 2, 3, Endpoint::Unknown);
+        assert_eq!(fixture.round([view_with(1, 2, 3, PrimaryAddress::Unknown)]), None);
+        let unknown = view_with(1, 2, 3, PrimaryAddress::Unknown);
         assert_eq!(fixture.round([unknown, view(2, 2, 3)]), Some(2));
     }
 
@@ -492,14 +492,14 @@ mod tests {
     fn an_address_is_kept_while_the_nodes_asked_do_not_know_it() {
         let mut fixture = Fixture::new();
         fixture.round([view(2, 2, 3)]);
-        assert_eq!(fixture.round([view_with(1, 2, 3, Endpoint::Unknown)]), Some(2));
+        assert_eq!(fixture.round([view_with(1, 2, 3, PrimaryAddress::Unknown)]), Some(2));
         fixture.round([view(1, 1, 4)]);
-        assert_eq!(fixture.round([view_with(1, 2, 5, Endpoint::Unknown)]), None);
+        assert_eq!(fixture.round([view_with(1, 2, 5, PrimaryAddress::Unknown)]), None);
     }
 
     #[test]
     fn a_guessed_address_counts_if_nobody_contradicts() {
-        let guess = |from, port| view_with(from, 2, 3, Endpoint::Guess(node(port)));
+        let guess = |from, port| view_with(from, 2, 3, PrimaryAddress::Guess(node(port)));
         let mut fixture = Fixture::new();
         assert_eq!(fixture.round([guess(1, 7), guess(2, 7)]), Some(7));
         assert_eq!(fixture.round([guess(1, 7), guess(2, 8)]), None);

@@ -63,7 +63,7 @@ pub(crate) enum Failure {
 /// The reply to each call of a batch.
 pub(crate) type Replies = SmallVec<[Result<Value, Failure>; 1]>;
 
-struct Target {
+struct CallTarget {
     connections: Arc<ConnectionSet>,
     /// The node is importing the slot, so the call has to follow an ASKING.
     asking: bool,
@@ -196,7 +196,7 @@ impl Topology {
         slot: u16,
         command: &Cmd,
     ) -> Result<Value, Failure> {
-        let mut target = Target { connections: self.connections(slot), asking: false };
+        let mut target = CallTarget { connections: self.connections(slot), asking: false };
         for _ in 0..MAX_REDIRECTIONS {
             let connection = target.connections.acquire().await.map_err(Failure::Lost)?;
             let reply = connection.call(command, target.asking).await;
@@ -239,7 +239,7 @@ impl Topology {
         slot: u16,
         reply: Result<RedisResult<Value>, Error>,
         answered: &ConnectionSet,
-    ) -> Result<Value, (Failure, Option<Target>)> {
+    ) -> Result<Value, (Failure, Option<CallTarget>)> {
         let error = match reply {
             Ok(Ok(reply)) => return Ok(reply),
             Ok(Err(error)) => error,
@@ -274,7 +274,12 @@ impl Topology {
         Err((failure(error), None))
     }
 
-    fn redirect(&self, slot: u16, error: &RedisError, answered: &ConnectionSet) -> Option<Target> {
+    fn redirect(
+        &self,
+        slot: u16,
+        error: &RedisError,
+        answered: &ConnectionSet,
+    ) -> Option<CallTarget> {
         match self {
             Self::Server { .. } => None,
             Self::Cluster(cluster) => {
@@ -285,7 +290,7 @@ impl Topology {
                 } else {
                     cluster.asked(address, answered)?
                 };
-                Some(Target { connections, asking: !moved })
+                Some(CallTarget { connections, asking: !moved })
             }
         }
     }

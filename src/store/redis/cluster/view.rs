@@ -31,14 +31,15 @@ pub(super) struct Claim {
     pub(super) last: u16,
     /// The ID of the primary.
     pub(super) id: Arc<str>,
-    pub(super) endpoint: Endpoint,
+    pub(super) endpoint: PrimaryAddress,
     /// The configuration epoch of the primary: a newer owner of a slot has a greater one. It is 0
     /// if the node may not be asked for it.
     pub(super) epoch: u64,
 }
 
+/// The address of a primary, as far as the node that was asked knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Endpoint {
+pub(crate) enum PrimaryAddress {
     Known(Node),
     /// The nodes do not know their addresses (NULL). Redis documents that clients then use the host
     /// that they asked. It is wrong if the nodes have different hosts.
@@ -85,12 +86,12 @@ impl Claim {
         };
         let at_from = || Node { host: from.host.clone(), port };
         let endpoint = match (named, host) {
-            (Some(node), _) => Endpoint::Known(node),
+            (Some(node), _) => PrimaryAddress::Known(node),
             // The node that answered has the address at which it was asked.
-            _ if peers.myself == Some(&*id) => Endpoint::Known(from.clone()),
-            (None, Some("")) => Endpoint::Known(at_from()),
-            (None, Some(_)) => Endpoint::Unknown,
-            (None, None) => Endpoint::Guess(at_from()),
+            _ if peers.myself == Some(&*id) => PrimaryAddress::Known(from.clone()),
+            (None, Some("")) => PrimaryAddress::Known(at_from()),
+            (None, Some(_)) => PrimaryAddress::Unknown,
+            (None, None) => PrimaryAddress::Guess(at_from()),
         };
         let epoch = peers.epochs.get(&*id).copied().unwrap_or(0);
         let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
@@ -161,7 +162,7 @@ mod tests {
         Value::Array(vec![Value::Int(first), Value::Int(last), primary])
     }
 
-    fn endpoint(host: Value, nodes: Option<&str>) -> Endpoint {
+    fn endpoint(host: Value, nodes: Option<&str>) -> PrimaryAddress {
         let slots = Value::Array(vec![range(0, 5, host, 7001, "b2")]);
         View::parse(&asked(), &slots, nodes).unwrap().claims.remove(0).endpoint
     }
@@ -179,19 +180,19 @@ mod tests {
 
     #[test]
     fn a_host_that_is_empty_is_the_one_that_was_asked() {
-        assert_eq!(endpoint(bulk(""), None), Endpoint::Known(Node::new("10.0.0.1", 7001)));
+        assert_eq!(endpoint(bulk(""), None), PrimaryAddress::Known(Node::new("10.0.0.1", 7001)));
     }
 
     #[test]
     fn a_question_mark_is_no_host() {
-        assert_eq!(endpoint(bulk("?"), None), Endpoint::Unknown);
+        assert_eq!(endpoint(bulk("?"), None), PrimaryAddress::Unknown);
     }
 
     /// An ID may be the label of metrics, and in each line of the log.
     #[test]
     fn a_host_or_an_id_of_a_megabyte_is_not_kept() {
         let long = "x".repeat(1_000_000);
-        assert_eq!(endpoint(bulk(&long), None), Endpoint::Unknown);
+        assert_eq!(endpoint(bulk(&long), None), PrimaryAddress::Unknown);
         for host in ["10.0.0.2", &long] {
             let slots = Value::Array(vec![range(0, 5, bulk(host), 7001, &long)]);
             let claim = View::parse(&asked(), &slots, None).unwrap().claims.remove(0);
@@ -201,16 +202,16 @@ mod tests {
 
     #[test]
     fn null_is_at_most_a_guess() {
-        assert_eq!(endpoint(Value::Nil, None), Endpoint::Guess(Node::new("10.0.0.1", 7001)));
+        assert_eq!(endpoint(Value::Nil, None), PrimaryAddress::Guess(Node::new("10.0.0.1", 7001)));
     }
 
     #[test]
     fn a_node_that_does_not_know_its_host_has_the_address_at_which_it_was_asked() {
         let nodes = nodes(["master", "myself,master", "master"]);
         for host in [bulk(""), bulk("?"), Value::Nil] {
-            assert_eq!(endpoint(host, Some(&nodes)), Endpoint::Known(asked()));
+            assert_eq!(endpoint(host, Some(&nodes)), PrimaryAddress::Known(asked()));
         }
-        let named = Endpoint::Known(Node::new("b", 7001));
+        let named = PrimaryAddress::Known(Node::new("b", 7001));
         assert_eq!(endpoint(bulk("b"), Some(&nodes)), named);
     }
 

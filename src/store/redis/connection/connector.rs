@@ -35,12 +35,12 @@ const PROVIDER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The source of the connections to a server.
 pub(crate) struct Connector {
-    source: Source,
+    source: ConnectionSource,
     /// The name of the server in logs and errors.
     server: Arc<str>,
 }
 
-enum Source {
+enum ConnectionSource {
     Server(Box<Endpoint>),
     #[cfg(feature = "deadpool")]
     Pool(deadpool_redis::Pool),
@@ -61,7 +61,7 @@ pub(super) enum Origin {
 impl Connector {
     pub(crate) fn endpoint(endpoint: Endpoint) -> Self {
         let server = endpoint.address().to_string().into();
-        Self { source: Source::Server(endpoint.into()), server }
+        Self { source: ConnectionSource::Server(endpoint.into()), server }
     }
 
     pub(crate) fn url(server: impl Into<RedisServer>) -> Result<Self, ConfigError> {
@@ -71,12 +71,15 @@ impl Connector {
     #[cfg(feature = "deadpool")]
     pub(crate) fn pool(pool: deadpool_redis::Pool) -> Self {
         let server = address_of(&pool).unwrap_or_else(|| "deadpool pool".into());
-        Self { source: Source::Pool(pool), server }
+        Self { source: ConnectionSource::Pool(pool), server }
     }
 
     #[cfg(all(feature = "sentinel", feature = "deadpool"))]
     pub(crate) fn sentinel_pool(pool: deadpool_redis::sentinel::Pool) -> Self {
-        Self { source: Source::SentinelPool(pool), server: "deadpool sentinel pool".into() }
+        Self {
+            source: ConnectionSource::SentinelPool(pool),
+            server: "deadpool sentinel pool".into(),
+        }
     }
 
     #[cfg(feature = "sentinel")]
@@ -86,7 +89,7 @@ impl Connector {
     ) -> Result<Self, ConfigError> {
         let sentinels = Sentinels::new(sentinels, service)?;
         let server = format!("sentinel service {}", sentinels.service()).into();
-        Ok(Self { source: Source::Sentinels(sentinels.into()), server })
+        Ok(Self { source: ConnectionSource::Sentinels(sentinels.into()), server })
     }
 
     /// Sets the name of the server, for logs and errors.
@@ -103,26 +106,28 @@ impl Connector {
     /// so the same pool is recognized by its manager.
     pub(crate) fn identity(&self) -> String {
         match &self.source {
-            Source::Server(endpoint) => endpoint.identity(),
+            ConnectionSource::Server(endpoint) => endpoint.identity(),
             #[cfg(feature = "deadpool")]
-            Source::Pool(pool) => format!("pool {:p}", pool.manager()),
+            ConnectionSource::Pool(pool) => format!("pool {:p}", pool.manager()),
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(sentinels) => sentinels.identity(),
+            ConnectionSource::Sentinels(sentinels) => sentinels.identity(),
             #[cfg(all(feature = "sentinel", feature = "deadpool"))]
-            Source::SentinelPool(pool) => format!("pool {:p}", pool.manager()),
+            ConnectionSource::SentinelPool(pool) => format!("pool {:p}", pool.manager()),
         }
     }
 
     /// The longest that [`connect`](Self::connect) may take.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         match &self.source {
-            Source::Server(endpoint) if endpoint.has_provider() => PROVIDER_TIMEOUT,
-            Source::Server(_) => CONNECT_TIMEOUT,
+            ConnectionSource::Server(endpoint) if endpoint.has_provider() => PROVIDER_TIMEOUT,
+            ConnectionSource::Server(_) => CONNECT_TIMEOUT,
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(sentinels) if sentinels.primary().has_provider() => PROVIDER_TIMEOUT,
+            ConnectionSource::Sentinels(sentinels) if sentinels.primary().has_provider() => {
+                PROVIDER_TIMEOUT
+            }
             // The sentinels are asked first.
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(_) => 2 * CONNECT_TIMEOUT,
+            ConnectionSource::Sentinels(_) => 2 * CONNECT_TIMEOUT,
             #[cfg(feature = "deadpool")]
             _ => PROVIDER_TIMEOUT,
         }
@@ -135,25 +140,25 @@ impl Connector {
         disconnection: &Arc<Disconnection>,
     ) -> Result<(Multiplexed, Origin), Error> {
         let connection = match &self.source {
-            Source::Server(endpoint) => {
+            ConnectionSource::Server(endpoint) => {
                 let config = config(endpoint.protocol(), disconnection);
                 endpoint.connect(&config).await.map(Multiplexed)
             }
             #[cfg(feature = "deadpool")]
-            Source::Pool(pool) => pool
+            ConnectionSource::Pool(pool) => pool
                 .get()
                 .await
                 .map(|connection| Multiplexed(deadpool_redis::Connection::take(connection)))
                 .map_err(pool_to_error),
             #[cfg(feature = "sentinel")]
-            Source::Sentinels(sentinels) => {
+            ConnectionSource::Sentinels(sentinels) => {
                 let config = config(sentinels.primary().protocol(), disconnection);
                 let (connection, report) = sentinels.connect(&config).await?;
                 let origin = Origin::Primary(sentinels.clone(), report);
                 return Ok((Multiplexed(connection), origin));
             }
             #[cfg(all(feature = "sentinel", feature = "deadpool"))]
-            Source::SentinelPool(pool) => pool
+            ConnectionSource::SentinelPool(pool) => pool
                 .get()
                 .await
                 .map(|connection| {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use redis::RedisConnectionInfo;
 
+use crate::error::BoxError;
 use crate::{Error, ErrorKind};
 
 /// A user and a password of Redis. See [`RedisServer::credentials`](crate::RedisServer::credentials).
@@ -46,7 +47,6 @@ impl fmt::Debug for RedisCredentials {
     }
 }
 
-type BoxError = Box<dyn StdError + Send + Sync>;
 type Provided = Pin<Box<dyn Future<Output = Result<RedisCredentials, BoxError>> + Send>>;
 
 /// Returns the credentials of each new connection.
@@ -69,7 +69,7 @@ impl CredentialsProvider {
     pub(super) async fn provide(&self) -> Result<RedisCredentials, Error> {
         let failed = |error| {
             let message = "the provider of credentials for Redis failed";
-            Error::caused_by(ErrorKind::Unavailable, message, Cause(error))
+            Error::caused_by(ErrorKind::Unavailable, message, CredentialsError(error))
         };
         (self.0)().await.map_err(failed)
     }
@@ -77,15 +77,15 @@ impl CredentialsProvider {
 
 /// An error of the application's provider.
 #[derive(Debug)]
-struct Cause(BoxError);
+struct CredentialsError(BoxError);
 
-impl fmt::Display for Cause {
+impl fmt::Display for CredentialsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl StdError for Cause {
+impl StdError for CredentialsError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source()
     }

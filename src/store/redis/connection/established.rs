@@ -34,13 +34,13 @@ pub(crate) struct Connection {
     multiplexed: Multiplexed,
     opened: Instant,
     disconnection: Arc<Disconnection>,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Notifies the calls in flight.
     closing: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ConnectionState {
     health: Health,
     /// The reason for which it was closed, if it was.
     closed: Option<Error>,
@@ -235,7 +235,7 @@ impl Connection {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
         // Nothing that panics runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -10,8 +10,8 @@
 //! not even have been written. The same task wakes the runtime, because one whose worker blocks may poll no
 //! socket until another worker is woken.
 //!
-//! The reply of a lone check is read by its own future, which may be kept without being polled. So after a
-//! shorter silence (`DOUBT`), the task sends a `PING`, and reads the reply itself.
+//! The reply to a check that was sent alone is read by its own future, which may be kept without being polled. So
+//! after a shorter silence (`DOUBT`), the task sends a `PING`, and reads the reply itself.
 
 use std::time::{Duration, Instant};
 

@@ -301,7 +301,7 @@ async fn keep(mut attempt: Attempt) {
     if result.is_none() {
         // A busy pool may take longer to hand out a connection, but not forever.
         attempt.set(|lifecycle, number| lifecycle.mark_slow(number, too_slow()));
-        result = timer::timeout_at(start + connector.patience(), connecting).await;
+        result = timer::timeout_at(start + connector.timeout(), connecting).await;
     }
     match result.unwrap_or_else(|| Err(too_slow())) {
         Ok((multiplexed, origin)) => {
@@ -375,7 +375,7 @@ impl Attempt {
         loop {
             let Some(at) = due else { return pending().await };
             timer::sleep_until(at).await;
-            let limit = Instant::now() + self.connector.patience();
+            let limit = Instant::now() + self.connector.timeout();
             let replaced = timer::timeout_at(limit, self.replace()).await;
             let Err(error) = replaced.unwrap_or_else(|| Err(too_slow())) else { break };
             tracing::warn!(

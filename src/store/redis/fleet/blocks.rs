@@ -29,7 +29,7 @@ pub(crate) struct RedisBlocks {
     key: String,
     slot: u16,
     known: Arc<KnownBlocks>,
-    /// How many replies have replaced it.
+    /// The number of replies that have replaced the list.
     version: Mutex<u64>,
     following: Arc<SoleTask>,
     has_warned: AtomicBool,

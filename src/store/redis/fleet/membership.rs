@@ -57,13 +57,13 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// The greatest number of a plan, which is also the greatest integer that Lua counts to.
 const MAX_NUMBER: u64 = 1 << 53;
 
-/// How many times more often instances register until all know the latest plan.
+/// The factor by which instances register more often until all know the latest plan.
 const SPEEDUP: u32 = 4;
 
 /// An instance that has missed so many registrations counts as gone.
 const MISSED: u32 = 5;
 
-/// How long the demand is averaged over.
+/// The time over which the demand is averaged.
 const SMOOTHING: Duration = Duration::from_secs(5);
 
 /// Added to the checks per second. Differences between small numbers are mostly chance.
@@ -88,7 +88,7 @@ pub(crate) struct Membership {
     has_left: AtomicBool,
     /// The number of instances in the latest plan. The others forget this one by it.
     instances: AtomicUsize,
-    /// How many registrations in a row have failed.
+    /// The number of registrations in a row that have failed.
     missed: AtomicU32,
     presence: Mutex<Presence>,
     has_warned: AtomicBool,
@@ -107,9 +107,9 @@ struct Demand {
     per_second: f64,
 }
 
-/// What Redis says about the fleet.
+/// The reply of Redis to a registration.
 #[derive(Debug, PartialEq, Eq)]
-struct Fleet {
+struct RegistrationReply {
     number: u64,
     agreed_number: u64,
     plan: Plan,
@@ -218,7 +218,7 @@ impl Membership {
         if is_agreed { interval(instances) } else { interval(instances) / SPEEDUP }
     }
 
-    async fn call(&self, weight: u32) -> Result<Fleet, Error> {
+    async fn call(&self, weight: u32) -> Result<RegistrationReply, Error> {
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SCRIPT).arg(1).arg(&self.key);
         command.arg(self.me).arg(weight).arg(self.known.load(Ordering::Relaxed));
@@ -272,7 +272,8 @@ impl Membership {
         self.presence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// In an outage, too few assumed instances admit a multiple of the limits.
+    /// Warns, once, that the number of instances is assumed: in an outage, too low a number admits a multiple
+    /// of the limits.
     fn report_assumption(&self) {
         if let Some(instances) = self.local.assumed_instances()
             && !self.has_reported_assumption.swap(true, Ordering::Relaxed)
@@ -291,11 +292,11 @@ impl Membership {
         let (now, checks) = (Instant::now(), self.local.take_demand());
         let seconds = now.saturating_duration_since(demand.since).as_secs_f64();
         let latest = checks as f64 / seconds.max(0.5);
-        let part = 1.0 - (-seconds / SMOOTHING.as_secs_f64()).exp();
+        let fraction = 1.0 - (-seconds / SMOOTHING.as_secs_f64()).exp();
         // Soon after a start there is no earlier demand to be smoothed with.
         demand.per_second = match demand.per_second {
             0.0 => latest,
-            earlier => earlier + (latest - earlier) * part,
+            earlier => earlier + (latest - earlier) * fraction,
         };
         demand.since = now;
         (demand.per_second as u32).saturating_add(LEAST_WEIGHT).min(1_000_000_000)
@@ -312,13 +313,13 @@ fn interval(instances: usize) -> Duration {
     INTERVAL_PER_INSTANCE.saturating_mul(instances).clamp(INTERVAL, MAX_INTERVAL)
 }
 
-/// How long after its last registration an instance of so many counts as gone.
+/// The time after its last registration at which one of so many instances counts as gone.
 fn gone_after(instances: usize) -> Duration {
     interval(instances).saturating_mul(MISSED)
 }
 
 /// Parses a reply, which is not trusted.
-fn parse(reply: &Value) -> Result<Fleet, Error> {
+fn parse(reply: &Value) -> Result<RegistrationReply, Error> {
     let unexpected = || refused("the reply is not a list of instances".to_owned());
     let Value::Array(parts) = reply else { return Err(unexpected()) };
     let [Value::Int(number), Value::Int(agreed_number), plan, agreed] = &**parts else {
@@ -334,7 +335,7 @@ fn parse(reply: &Value) -> Result<Fleet, Error> {
     }
     let fleet = || {
         let (plan, agreed) = (Plan::new(plan?), Plan::new(agreed?));
-        Some(Fleet { number: number?, agreed_number: agreed_number?, plan, agreed })
+        Some(RegistrationReply { number: number?, agreed_number: agreed_number?, plan, agreed })
     };
     fleet().ok_or_else(unexpected)
 }

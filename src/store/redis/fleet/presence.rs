@@ -17,7 +17,7 @@ pub(super) struct Moment {
     wall: SystemTime,
 }
 
-/// When this instance registered last, and since when it has been running.
+/// The time at which this instance registered last, and that since which it has been running.
 #[derive(Debug)]
 pub(super) struct Presence {
     registered: Option<Moment>,

@@ -38,15 +38,15 @@ use crate::store::{Op, unnamed};
 use crate::verdict::Verdict;
 use crate::{Error, Key, random, timer};
 
-/// How many keys are charged at a time, and how long the pause before is. So a fleet that returns does
-/// not flood the server.
+/// The number of keys that are charged at a time, after a pause, so that a fleet that returns does not flood
+/// the server.
 const KEYS: usize = 128;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// While the server fails.
+/// The pause while the server fails.
 const LONG_PAUSE: Duration = Duration::from_millis(250);
 
-/// With most timeouts. Longer ones only let another run begin meanwhile.
+/// The longest that charging takes with most timeouts. With longer ones, another run may begin meanwhile.
 const LONGEST_ROUND: Duration = Duration::from_secs(10);
 
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -69,9 +69,9 @@ pub(crate) struct Repayment {
 #[derive(Debug, Default)]
 struct Ledger {
     keys: IndexMap<Vec<u8>, Owed, RandomState>,
-    /// Which key is charged next.
+    /// The index of the key that is charged next.
     next: usize,
-    /// Whether the warning that there is no room for more keys has been logged.
+    /// True if the warning that there is no room for more keys has been logged.
     is_reported_full: bool,
 }
 
@@ -83,19 +83,19 @@ struct Owed {
     charging: Option<Charging>,
 }
 
-/// A charge that is under way.
+/// A charge that is in flight.
 #[derive(Debug)]
 struct Charging {
     number: u64,
-    /// What it has not charged if it fails. What is taken meanwhile is charged later.
+    /// The permits that are still owed if the charge fails. Those that are taken meanwhile are charged later.
     permits: Permits,
-    /// Where its result will be.
+    /// The batch in which its result will be, and the index there.
     place: Option<(Arc<Batch>, CheckIndex)>,
 }
 
 type Permits = SmallVec<[u64; 1]>;
 
-/// A charge that has to be made, or is under way. It ends when it is dropped, also if its runtime shuts
+/// A charge that has to be made, or is in flight. It ends when it is dropped, also if its runtime shuts
 /// down. If its runtime stands still, it ends when another one reads its result.
 struct RepaymentCharge {
     repayment: Arc<Repayment>,
@@ -169,7 +169,7 @@ impl Repayment {
         }
     }
 
-    /// What was given back locally is not charged.
+    /// Subtracts permits that were given back locally, so that they are not charged.
     fn reduce(&self, policy: &Arc<RedisPolicy>, key: &Key, returned: &[u64]) {
         if let Some(owed) = self.ledger().keys.get_mut(&policy.encoder.name(key).to_bytes()) {
             owed.follow(policy);
@@ -379,7 +379,7 @@ impl Owed {
         }
     }
 
-    /// Those that are not charged yet, and those of the charge that is under way.
+    /// The permits that are not charged yet, and those of the charge that is in flight.
     fn all_permits(&mut self) -> impl Iterator<Item = &mut Permits> {
         let charging = self.charging.iter_mut().map(|charging| &mut charging.permits);
         iter::once(&mut self.permits).chain(charging)
@@ -417,7 +417,7 @@ impl Owed {
         Ok(Some(Joined::Queued(QueuedRepayment { charge, op, queue, check })))
     }
 
-    /// What still counts. `None` if nothing does.
+    /// The charge of the permits that still count. `None` if none do.
     fn op(&self) -> Option<Op> {
         let adjustment = self.policy.local.as_ref()?.owed(&self.key, &self.permits);
         (!adjustment.is_nothing()).then_some(Op::Adjust(adjustment))
@@ -449,8 +449,8 @@ impl Owed {
 }
 
 impl Charging {
-    /// How it has ended, if it has and its own task has not noticed. At the latest its deadline ends it,
-    /// whatever its runtime does. What has not been sent then never is.
+    /// The end of a charge that has ended without being noticed by its own task. At the latest its deadline ends
+    /// it, whatever its runtime does. A charge that has not been sent by then is never sent.
     fn end(&self) -> Option<RepaymentEnd> {
         let (batch, index) = self.place.as_ref()?;
         let (charged, was_sent) = batch.unread(*index)?;

@@ -31,31 +31,32 @@ const LONGEST_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(super) struct Breaker {
-    /// Of checks, and of probes.
+    /// The timeout of checks, and of probes.
     timeout: Duration,
-    open: Option<Open>,
-    /// When the prober is overdue. `None` if there is no prober.
+    open: Option<OpenState>,
+    /// The time from which the prober is overdue. `None` if there is no prober.
     prober: Option<Instant>,
     rests_until: Option<Instant>,
     faults: Faults,
 }
 
+/// The state of a breaker that is open.
 #[derive(Debug)]
-struct Open {
+struct OpenState {
     error: Error,
     /// The checks that were not sent.
     refused: u64,
     interval: Duration,
-    /// When the latest trial was sent.
+    /// The time at which the latest trial was sent.
     trial: Option<Instant>,
 }
 
 /// The calls that have failed since the last good reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults {
-    /// With an error, or without any reply.
+    /// The number of calls with an error, or without any reply.
     pub(super) failed: u64,
-    /// Without a reply in time.
+    /// The number of calls without a reply in time.
     pub(super) late: u64,
 }
 
@@ -65,7 +66,7 @@ pub(super) enum Fault {
     Late,
 }
 
-/// What a probe has shown.
+/// The result of a probe, or of any reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Probed {
     Works,
@@ -86,7 +87,7 @@ impl Breaker {
         self.faults = Faults::default();
         match self.open.take_if(|open| open.trial.is_some_and(|trial| trial <= sent)) {
             None => Probed::Works,
-            Some(Open { refused, .. }) => Probed::Closes { refused },
+            Some(OpenState { refused, .. }) => Probed::Closes { refused },
         }
     }
 
@@ -107,7 +108,8 @@ impl Breaker {
         starts
     }
 
-    /// Whether a check, or another probe, is sent although the breaker is open, because the prober is overdue.
+    /// Returns true if a check, or another probe, is sent although the breaker is open, because the prober is
+    /// overdue. If so, it counts as sent.
     pub(super) fn starts_trial(&mut self, now: Instant) -> bool {
         let starts = self.is_trial_due(now);
         if starts && let Some(open) = &mut self.open {
@@ -117,7 +119,7 @@ impl Breaker {
         starts
     }
 
-    /// Why a check is not sent, if it is not: the error of the last probe.
+    /// Returns the error of the last probe if the breaker is open, and counts a check that is not sent.
     pub(super) fn refuse(&mut self) -> Option<Error> {
         let open = self.open.as_mut()?;
         open.refused += 1;
@@ -160,7 +162,7 @@ impl Breaker {
                 self.faults = Faults::default();
                 match open {
                     None => Probed::Works,
-                    Some(Open { refused, .. }) => Probed::Closes { refused },
+                    Some(OpenState { refused, .. }) => Probed::Closes { refused },
                 }
             }
             // A check has had a good reply since the probe began, perhaps on another connection.
@@ -172,7 +174,7 @@ impl Breaker {
             (Err(error), None) => {
                 let interval = FIRST_INTERVAL;
                 let next = next(interval);
-                self.open = Some(Open { error, refused: 0, interval, trial: None });
+                self.open = Some(OpenState { error, refused: 0, interval, trial: None });
                 self.prober = Some(self.overdue_after(next));
                 Probed::Opens { faults: self.faults, next }
             }
@@ -197,7 +199,7 @@ impl Breaker {
         self.open.take().is_some()
     }
 
-    /// Whether a probe has to start, because the last one was abandoned. If so, it starts.
+    /// Returns true if a probe has to start because the last one was abandoned. If so, it counts as started.
     pub(super) fn resume(&mut self, now: Instant) -> bool {
         let starts = self.open.is_some() && self.prober.is_none();
         if starts {

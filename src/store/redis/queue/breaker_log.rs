@@ -18,9 +18,9 @@ pub(super) struct BreakerLog(Mutex<OpenBreakers>);
 #[derive(Debug)]
 struct OpenBreakers {
     throttle: LogThrottle,
-    /// How many breakers are open.
+    /// The number of breakers that are open.
     open: usize,
-    /// Whether a line says so.
+    /// True if a line has been logged about the breakers that are open.
     is_reported: bool,
     /// The number of breakers that have opened since the last pair of lines.
     opened: u64,

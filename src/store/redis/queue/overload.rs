@@ -21,7 +21,7 @@ pub(super) struct Overload(Mutex<Option<BusyReply>>);
 #[derive(Clone, Copy, Debug)]
 struct BusyReply {
     at: Instant,
-    /// Without a wait at the server.
+    /// The round trip without a wait at the server.
     round_trip: Duration,
 }
 

@@ -42,10 +42,10 @@ impl Prober {
         Self { queue: Arc::downgrade(queue), target, is_done: false }
     }
 
-    /// `patience` is how long the first probe may take, with connecting. Each later one may take a timeout
-    /// to connect, and another for its call.
-    pub(super) async fn run(mut self, patience: Duration) {
-        let mut first = Some(Instant::now() + patience);
+    /// Probes until the server works. The first probe may take `first_timeout`, with connecting. Each later one may
+    /// take a timeout to connect, and another for its call.
+    pub(super) async fn run(mut self, first_timeout: Duration) {
+        let mut first = Some(Instant::now() + first_timeout);
         let (mut connecting, mut connection) = (None, None::<Arc<Connection>>);
         while let Some(queue) = self.queue.upgrade() {
             let known = connection.take();

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::algorithm::MAX_TICKS;
 
 /// A few numbers: integers from -2^53 to 2^53.
-pub(super) type Numbers = SmallVec<[f64; 4]>;
+pub(super) type Doubles = SmallVec<[f64; 4]>;
 
 /// The bytes of these numbers.
 pub(crate) fn pack(numbers: &[f64]) -> Vec<u8> {
@@ -13,7 +13,7 @@ pub(crate) fn pack(numbers: &[f64]) -> Vec<u8> {
 }
 
 /// The doubles in these bytes. `None` if the last one is incomplete.
-pub(super) fn doubles(bytes: &[u8]) -> Option<Numbers> {
+pub(super) fn doubles(bytes: &[u8]) -> Option<Doubles> {
     let (doubles, rest) = bytes.as_chunks::<8>();
     rest.is_empty().then(|| doubles.iter().map(|bytes| f64::from_be_bytes(*bytes)).collect())
 }

@@ -3,7 +3,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::double::{Numbers, doubles, integer};
+use super::double::{Doubles, doubles, integer};
 use super::section::section;
 use crate::algorithm::{
     Algorithm, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS, Patience,
@@ -102,7 +102,7 @@ impl Fragment {
 }
 
 /// The numbers of a quota that are arguments of the script, in the order of the fragment.
-pub(super) fn numbers(limit: &Limit) -> Numbers {
+pub(super) fn numbers(limit: &Limit) -> Doubles {
     let integers: SmallVec<[u64; 4]> = match limit {
         Limit::TokenBucket(bucket) => {
             let rate = bucket.rate();

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::double::{Numbers, doubles, pack};
+use super::double::{Doubles, doubles, pack};
 use super::fragment::{self, Fragment};
 use crate::algorithm::{Limits, QuotaId};
 use crate::store::unnamed::UNNAMED;
@@ -18,7 +18,7 @@ const HEAD: usize = 8;
 pub(super) struct PackedEntry<'a> {
     pub(super) quota: QuotaId,
     pub(super) tag: u8,
-    pub(super) numbers: Numbers,
+    pub(super) numbers: Doubles,
     pub(super) cells: &'a [u8],
 }
 

@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind};
 /// After so long a silent connection has been replaced.
 pub(super) const LONGEST_SILENCE: Micros = 1_100 * MS;
 
-/// How many batches may be in flight: those of the window, and a lone call.
+/// The number of batches that may be in flight: those of the window, and a check sent alone.
 const MOST_IN_FLIGHT: usize = 64 + 1;
 
 /// The least percentage of the capacity that is decided at twice the capacity, after the first

@@ -14,9 +14,9 @@ use crate::{ConfigError, Policy, Quota};
 
 /// Revisions of a policy that were made for single checks, by their numbers.
 #[derive(Default)]
-pub(super) struct OtherNumbers(OnceLock<Cache<Policy, Arc<Revision>>>);
+pub(super) struct OtherRevisions(OnceLock<Cache<Policy, Arc<Revision>>>);
 
-impl OtherNumbers {
+impl OtherRevisions {
     const MAX: usize = 1_024;
 
     fn get_or_make(
@@ -108,8 +108,8 @@ impl Limiter {
             )));
         }
         let other = others.get_or_make(policy, |policy| {
-            let (registry, part) = settings.store.registry();
-            let states = registry.other_revision(part, policy);
+            let (registry, namespace) = settings.store.registry();
+            let states = registry.other_revision(namespace, policy);
             Revision::new(settings, policy, states)
         })?;
         Ok(Self { inner: self.inner.clone(), other: Some(other) })

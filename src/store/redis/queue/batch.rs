@@ -4,13 +4,8 @@
 //! where a channel per check would take one each. Checks in a row that do the same share one operation, so
 //! most have nothing to clone, to compare or to drop. Wakers run after the locks are released, because they
 //! belong to the application.
-//!
-//! The state of a key that was denied or has used much of a limit (`MUCH_USED`) goes into the cache of the
-//! store before the checks are woken, so that the next ones find it. To report all keys would cost every
-//! check.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::hash::Hash;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,9 +20,11 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use super::bucket::{BucketRef, OwnedBucket};
-use crate::algorithm::{self, Charge, Cost, Limits, MAX_TICKS, Standing};
+use super::replay::Replay;
+use super::runs::Runs;
+use crate::algorithm;
 use crate::store::redis::script::{Found, RedisPolicy};
-use crate::store::{KeyState, Op, SentAt};
+use crate::store::{Op, SentAt};
 use crate::verdict::Verdict;
 use crate::{Error, Key};
 
@@ -111,10 +108,6 @@ impl Group<'_> {
     }
 }
 
-/// The checks of a key, as runs of equal ones and their lengths.
-#[derive(Debug, Default)]
-pub(super) struct Runs<'a>(SmallVec<[(u32, &'a Op); 1]>);
-
 #[derive(Debug)]
 struct BatchedCheck {
     /// Indices, like the next.
@@ -134,102 +127,10 @@ enum CheckProgress {
     Gone,
 }
 
-/// A key has used much if it has used more than this fraction of a limit: an eighth.
-const MUCH_USED: u64 = 8;
-
 /// The tasks of checks that are completed, to wake once no lock is held.
 #[derive(Debug, Default)]
 #[must_use = "the tasks would never be polled again"]
 pub(super) struct Wakers(SmallVec<[Waker; 1]>);
-
-impl<'a> Runs<'a> {
-    fn push(&mut self, op: &'a Op) {
-        match self.0.last_mut() {
-            Some((count, last)) if ptr::eq(*last, op) || *last == op => *count += 1,
-            _ => self.0.push((1, op)),
-        }
-    }
-
-    /// The number of checks.
-    fn len(&self) -> usize {
-        self.0.iter().map(|(count, _)| *count as usize).sum()
-    }
-
-    /// Returns true if this is a single check of cost 1, like nearly all.
-    pub(super) fn is_one(&self) -> bool {
-        matches!(*self.0, [(1, Op::Acquire(Charge::Same(1)))])
-    }
-
-    #[cfg(test)]
-    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
-        let costs = self.0.iter().map(|(count, op)| match op {
-            Op::Acquire(charge) => (charge.of(0), *count as usize),
-            _ => (0, *count as usize),
-        });
-        costs.flat_map(|(cost, count)| std::iter::repeat_n(cost, count))
-    }
-
-    fn write(&self, call: &mut Cmd, limits: &Limits) {
-        match self.0.as_slice() {
-            [(1, Op::Acquire(Charge::Same(cost)))] => {
-                call.arg(cost);
-            }
-            [(1, Op::Peek)] => {
-                call.arg(0);
-            }
-            runs => {
-                let mut text = String::with_capacity(8 * runs.len());
-                for (count, op) in runs {
-                    write_run(&mut text, *count, op, limits);
-                }
-                call.arg(text);
-            }
-        }
-    }
-}
-
-/// Writes a run as `lua/frame.lua` describes it.
-fn write_run(text: &mut String, count: u32, op: &Op, limits: &Limits) {
-    let mut write = |kind: &str, numbers: &dyn Fn(usize) -> i128, end: std::fmt::Arguments<'_>| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{kind}{count}");
-        for quota in 0..limits.len() {
-            let _ = write!(text, ":{}", numbers(quota));
-        }
-        let _ = write!(text, "{end},");
-    };
-    let nothing = format_args!("");
-    match op {
-        Op::Acquire(charge) => {
-            let kind = if charge.is_later() { "!" } else { "" };
-            write(kind, &|quota| charge.of(quota).into(), nothing);
-        }
-        Op::Peek => write("", &|_| 0, nothing),
-        Op::Adjust(adjustment) => {
-            if adjustment.is_charge() {
-                let most: SmallVec<[u64; 1]> = limits.most_charged().collect();
-                write("*", &|quota| most.get(quota).copied().unwrap_or(0).into(), nothing);
-            }
-            // More is not in use, and sums of larger numbers would not be exact.
-            let most = MAX_TICKS as i64;
-            write("+", &|quota| adjustment.of(quota).clamp(-most, most).into(), nothing);
-        }
-        Op::Queue(queued) if !queued.may_wait => {
-            let kind = if queued.charge.is_later() { "!" } else { "" };
-            write(kind, &|quota| queued.of(quota).into(), nothing);
-        }
-        Op::Queue(queued) => {
-            let kind = if queued.charge.is_later() { "~!" } else { "~" };
-            let patience = queued.patience.0;
-            write(kind, &|quota| queued.of(quota).into(), format_args!(";{patience}"));
-        }
-        Op::Leave(place) => {
-            let end = |quota: usize| place.ends.get(quota).copied().unwrap_or(0).into();
-            write("=", &end, nothing);
-            write("-", &|quota| place.credit.of(quota).into(), nothing);
-        }
-    }
-}
 
 impl Batch {
     pub(super) const MAX_KEYS: usize = 128;
@@ -564,7 +465,7 @@ fn to_send<'a>(
     let mut before = HashMap::<(usize, &Key), usize, RandomState>::default();
     let mut to_send = SmallVec::new();
     for (index, ((bucket, slot), costs)) in groups.iter().zip(costs).enumerate() {
-        if costs.0.is_empty() {
+        if costs.is_empty() {
             continue;
         }
         let BatchPolicy { policy, name } = &policies[bucket.policy];
@@ -576,74 +477,6 @@ fn to_send<'a>(
     }
     to_send.sort_by_key(Group::order);
     to_send
-}
-
-/// The decisions about a bucket, as the script made them.
-struct Replay<'a> {
-    bucket: BucketRef<'a>,
-    standing: Standing,
-    /// The time of the decisions, by the clock of the server.
-    now: u64,
-    has_denied: bool,
-    /// True if a check may have given permits back.
-    is_adjusted: bool,
-}
-
-impl<'a> Replay<'a> {
-    fn new(bucket: BucketRef<'a>, found: Found) -> Self {
-        let policy = bucket.policy;
-        let standing = found.standing(&policy.limits).unwrap_or_else(|| {
-            policy.metrics.repaired();
-            policy.limits.empty(found.now)
-        });
-        Self { bucket, standing, now: found.now, has_denied: false, is_adjusted: false }
-    }
-
-    fn decide(&mut self, op: &Op) -> Verdict {
-        let verdict = op.decide(&self.bucket.policy.limits, &mut self.standing, self.now);
-        self.has_denied |= !verdict.is_allowed();
-        self.is_adjusted |= matches!(op, Op::Adjust(_));
-        verdict
-    }
-
-    /// Reports the state in which the checks left the key, if it may be needed without a call: a denial, or
-    /// a level above which decisions start that are made while the server fails.
-    fn report(&self, sent_at: SentAt) {
-        let Self { bucket: BucketRef { policy, key, .. }, standing, now, .. } = self;
-        let (limits, states) = (&policy.limits, &policy.states);
-        let denied_by = if self.has_denied { None } else { states.denied_by(key) };
-        if denied_by.is_some_and(|later| later.time > sent_at.time) {
-            return;
-        }
-        // A cached denial would not know what the checks have taken since. So it is replaced, or removed if
-        // there are permits left.
-        let is_denial = self.has_denied && states.has_denial_cache()
-            || denied_by.is_some() && !limits.peek(standing).is_allowed();
-        if is_denial || self.has_used_much() {
-            states.insert(
-                key,
-                KeyState::after(standing, None, limits, *now),
-                *now,
-                sent_at,
-                is_denial,
-            );
-        } else if denied_by.is_some() || self.is_adjusted {
-            states.remove(key, sent_at);
-        }
-    }
-
-    /// Returns true if a decision that is made while the server fails has to start from what the key has
-    /// used. To keep the states of all keys would cost every check, and what others have used is within the
-    /// bound of such a failure in any case.
-    fn has_used_much(&self) -> bool {
-        let Self { bucket: BucketRef { policy, .. }, standing, .. } = self;
-        let is_local = policy.local.as_ref().is_some_and(|local| local.local().is_used());
-        is_local
-            && policy
-                .limits
-                .used(standing)
-                .any(|(used, limit)| used.saturating_mul(MUCH_USED) > limit)
-    }
 }
 
 impl Equivalent<GroupId> for GroupIdRef<'_> {

@@ -85,6 +85,13 @@ impl Flight {
                 return (checks, Wakers::default());
             }
         }
+        let wakers = self.read_all(calls, replies, sent, at);
+        (checks, wakers)
+    }
+
+    /// Completes the checks whose calls have run, and sends the other calls again.
+    fn read_all(mut self, calls: Calls, replies: Replies, sent: SentBatch, at: Instant) -> Wakers {
+        let is_single = calls.len() == 1;
         let is_lost = replies.iter().all(|reply| matches!(reply, Err(Failure::Lost(_))));
         let (mut found, mut again) = (SmallVec::<[_; 1]>::new(), Vec::new());
         for (call, reply) in calls.into_iter().zip(replies) {
@@ -93,7 +100,7 @@ impl Flight {
                 Err(Failure::Redirected) => again.push(call),
                 reply => {
                     self.read(reply, &call).for_each(|of_group| found.push(of_group));
-                    if keys == 1 {
+                    if is_single {
                         self.batch.keep(call.command);
                     }
                 }
@@ -113,7 +120,7 @@ impl Flight {
             let queue = self.queue.clone();
             queue.spawn(self.send_again(again));
         }
-        (checks, wakers)
+        wakers
     }
 
     /// Sends the calls again whose keys are in several slots, with one key each. Returns all calls with their

@@ -18,14 +18,11 @@
 //! fails what is late, on another thread, and starts another flusher if one is stuck on a blocked worker. →
 //! `tests/it/queue.rs`, `tests/it/timing/transport.rs`
 
-use std::future::{Future, poll_fn};
-use std::mem;
-use std::pin::{Pin, pin};
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
 
 use super::batch::{Abandoned, Batch, CheckIndex};
@@ -33,6 +30,8 @@ use super::breaker::{Breaker, Fault, Probed};
 use super::breaker_log::BreakerLog;
 use super::bucket::{BucketRef, OwnedBucket};
 use super::flight::{Flight, FlightEnd};
+use super::flusher::Flusher;
+use super::lone_call::LoneCall;
 use super::overload::Overload;
 use super::probe::Prober;
 use super::queue_state::{Next, QueueState};
@@ -40,7 +39,7 @@ use super::window::SentBatch;
 use crate::store::Op;
 use crate::store::redis::cluster::Topology;
 use crate::store::redis::connection::{Connection, ConnectionSet, RuntimeConnections};
-use crate::store::redis::no_reply::{shut_down, too_late};
+use crate::store::redis::no_reply::too_late;
 use crate::store::redis::runtime_end::EndWatch;
 use crate::timer::{self, Timer};
 use crate::{Error, ErrorKind, random};
@@ -61,73 +60,23 @@ pub(super) struct Enqueued {
     pub(super) call: Option<LoneCall>,
 }
 
-/// The call of a batch of one check. The check runs it itself, and nobody else depends on it. If
-/// the check is dropped, a task takes over, because the reply shows whether the connection works.
-///
-/// The mutex is never locked: it makes the check `Sync`.
-pub(super) struct LoneCall(Mutex<Pin<Box<dyn Alone>>>);
-
-impl LoneCall {
-    fn new(queue: Arc<NodeQueue>, call: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(Mutex::new(Box::pin(AloneCall { queue, call })))
-    }
-
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll(cx)
-    }
-
-    /// Runs the rest of the call in a task, because its check does not wait for it any more.
-    pub(super) fn spawn(self) {
-        let call = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let runtime = call.queue().runtime.clone();
-        runtime.spawn(call);
-    }
-}
-
-/// A call with its queue, in one allocation.
-trait Alone: Future<Output = ()> + Send {
-    fn queue(&self) -> &NodeQueue;
-}
-
-pin_project! {
-    struct AloneCall<F> {
-        queue: Arc<NodeQueue>,
-        #[pin]
-        call: F,
-    }
-}
-
-impl<F: Future<Output = ()>> Future for AloneCall<F> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.project().call.poll(cx)
-    }
-}
-
-impl<F: Future<Output = ()> + Send> Alone for AloneCall<F> {
-    fn queue(&self) -> &NodeQueue {
-        &self.queue
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct NodeQueue {
     pub(super) topology: Topology,
     pub(super) connections: Arc<ConnectionSet>,
     server_state: Arc<ServerState>,
-    /// Those of the runtime.
-    own: Arc<RuntimeConnections>,
-    /// Where its tasks run.
+    /// The connections of the runtime.
+    pub(super) own: Arc<RuntimeConnections>,
+    /// The runtime of its tasks.
     runtime: Handle,
     /// Removes the queue when the runtime ends.
     pub(super) end: OnceLock<EndWatch>,
-    state: Mutex<State>,
+    state: Mutex<Guarded>,
 }
 
 #[derive(Debug)]
-struct State {
-    queue: QueueState,
+pub(super) struct Guarded {
+    pub(super) queue: QueueState,
     breaker: Breaker,
 }
 
@@ -140,19 +89,19 @@ impl NodeQueue {
         timeout: Duration,
         runtime: &Handle,
     ) -> Self {
-        let state = State { queue: QueueState::new(timeout), breaker: Breaker::new(timeout) };
+        let state = Guarded { queue: QueueState::new(timeout), breaker: Breaker::new(timeout) };
         let (own, runtime) = (connections.of(runtime), runtime.clone());
         let (end, state) = (OnceLock::new(), Mutex::new(state));
         Self { topology, connections, server_state, own, runtime, end, state }
     }
 
-    /// Whether a batch is in flight, or anything but this many queues uses the connections: not if the
+    /// Returns true if a batch is in flight, or anything but this many queues uses the connections: not if the
     /// node has left the cluster.
     pub(super) fn is_used(&self, queues: usize) -> bool {
         Arc::strong_count(&self.connections) > queues || !self.state().queue.is_idle()
     }
 
-    /// Whether the breaker is closed. If it is open, and nobody probes or the prober is overdue, a probe
+    /// Returns true if the breaker is closed. If it is open, and nobody probes or the prober is overdue, a probe
     /// starts.
     pub(super) fn is_available(self: &Arc<Self>, bucket: BucketRef<'_>) -> bool {
         let now = Instant::now();
@@ -164,7 +113,7 @@ impl NodeQueue {
         is_available
     }
 
-    /// Whether a check may be sent.
+    /// Returns an error if a check must not be sent.
     ///
     /// # Errors
     ///
@@ -266,7 +215,7 @@ impl NodeQueue {
     }
 
     /// Returns a place in the window.
-    fn release(self: &Arc<Self>) {
+    pub(super) fn release(self: &Arc<Self>) {
         self.start_next(QueueState::release);
     }
 
@@ -279,7 +228,7 @@ impl NodeQueue {
     }
 
     /// Starts the next batch if it may start.
-    fn unlock_and_start(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) {
+    fn unlock_and_start(self: &Arc<Self>, mut state: MutexGuard<'_, Guarded>, now: Instant) {
         match state.queue.start_next(now) {
             Next::Starts => {
                 drop(state);
@@ -290,10 +239,10 @@ impl NodeQueue {
     }
 
     fn spawn_flusher(self: &Arc<Self>) {
-        self.runtime.spawn(Flusher { queue: self.clone(), is_done: false }.run());
+        self.runtime.spawn(Flusher::new(self.clone()).run());
     }
 
-    /// So many keys of a batch are sent on a connection that was made at `connected`.
+    /// Notes that so many keys of a batch are sent on a connection that was made at `connected`.
     pub(crate) fn sent(self: &Arc<Self>, keys: usize, connected: Instant) -> SentBatch {
         let now = Instant::now();
         let mut state = self.state();
@@ -305,7 +254,7 @@ impl NodeQueue {
         sent
     }
 
-    /// A batch is not in flight any more.
+    /// Notes that a batch is not in flight any more.
     pub(crate) fn returned(self: &Arc<Self>, end: FlightEnd, batch: &Batch) {
         let mut state = self.state();
         let fault = match end {
@@ -340,7 +289,7 @@ impl NodeQueue {
     }
 
     /// Calls of these batches have failed.
-    fn report(self: &Arc<Self>, fault: Fault, batches: &[Arc<Batch>]) {
+    pub(super) fn report(self: &Arc<Self>, fault: Fault, batches: &[Arc<Batch>]) {
         let bucket = || batches.iter().find_map(|batch| batch.any_bucket());
         self.unlock_and_report(self.state(), fault, bucket);
     }
@@ -348,7 +297,7 @@ impl NodeQueue {
     /// A call has failed, so that the server may have to be probed.
     fn unlock_and_report(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, Guarded>,
         fault: Fault,
         bucket: impl FnOnce() -> Option<OwnedBucket>,
     ) {
@@ -366,7 +315,7 @@ impl NodeQueue {
     /// A check was refused. If nobody probes, a probe starts.
     fn unlock_and_resume(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, Guarded>,
         bucket: BucketRef<'_>,
         now: Instant,
     ) {
@@ -377,7 +326,7 @@ impl NodeQueue {
 
     fn unlock_and_probe(
         self: &Arc<Self>,
-        state: MutexGuard<'_, State>,
+        state: MutexGuard<'_, Guarded>,
         bucket: BucketRef<'_>,
         now: Instant,
     ) {
@@ -429,12 +378,12 @@ impl NodeQueue {
         }
     }
 
-    /// Whether the checks of a slot come here.
+    /// Returns true if the checks of a slot come here.
     pub(super) fn serves(&self, slot: u16) -> bool {
         self.topology.destination(slot) == self.topology.destination_of(&self.connections)
     }
 
-    /// A probe has ended without a result.
+    /// Notes that a probe has ended without a result.
     pub(super) fn probe_abandoned(&self) {
         self.state().breaker.abandoned();
     }
@@ -458,7 +407,7 @@ impl NodeQueue {
         (state.queue.earliest_deadline(now), is_overloaded)
     }
 
-    /// Whether calls are late because this process makes too many.
+    /// Returns true if calls are late because this process makes too many.
     fn is_overloaded(&self, queue: &QueueState, now: Instant) -> bool {
         self.server_state.overload.explains_delay(queue.timeout(), now)
     }
@@ -482,17 +431,23 @@ impl NodeQueue {
     #[cfg(test)]
     pub(crate) fn freeze_waiting(&self) {
         let batches = self.state().queue.waiting();
-        batches.iter().for_each(|batch| batch.freeze(|_| false, shut_down, |_, _| ()));
+        batches.iter().for_each(|batch| {
+            batch.freeze(|_| false, crate::store::redis::no_reply::shut_down, |_, _| ())
+        });
     }
 
-    fn fail_all(&self, error: &Error) -> Vec<Arc<Batch>> {
+    pub(super) fn fail_all(&self, error: &Error) -> Vec<Arc<Batch>> {
         let error = error.clone().with_server(self.connections.server());
         let batches = self.state().queue.take_all();
         batches.iter().for_each(|batch| batch.fail(|| error.clone()));
         batches
     }
 
-    fn unlock_and_arm(self: &Arc<Self>, state: MutexGuard<'_, State>, at: Option<Instant>) {
+    pub(super) fn unlock_and_arm(
+        self: &Arc<Self>,
+        state: MutexGuard<'_, Guarded>,
+        at: Option<Instant>,
+    ) {
         drop(state);
         if let Some(at) = at {
             let timer: Arc<dyn Timer> = self.clone();
@@ -500,7 +455,7 @@ impl NodeQueue {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, Guarded> {
         // Nothing that panics runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -540,107 +495,4 @@ impl Drop for AloneInFlight {
     fn drop(&mut self) {
         self.0.start_next(QueueState::end_alone);
     }
-}
-
-/// A task that sends batches until nothing is pending. It has a place in the window.
-struct Flusher {
-    queue: Arc<NodeQueue>,
-    is_done: bool,
-}
-
-impl Flusher {
-    async fn run(mut self) {
-        loop {
-            let (checks, wakers) = match self.acquire().await {
-                Ok(connection) => match self.take() {
-                    Some(flight) => flight.run(connection).await,
-                    None => return,
-                },
-                Err(error) => return self.cannot_connect(&error),
-            };
-            wakers.wake();
-            let pauses = self.queue.state().queue.pauses_after(checks);
-            if pauses {
-                yield_once().await;
-            }
-            if !self.may_continue() {
-                return;
-            }
-        }
-    }
-
-    /// A connection. One that takes longer to make than a check may take is a fault.
-    async fn acquire(&self) -> Result<Arc<Connection>, Error> {
-        if let Some(connection) = self.queue.own.established() {
-            return Ok(connection);
-        }
-        let mut acquiring = pin!(self.queue.acquire());
-        let deadline = Instant::now() + self.queue.timeout();
-        if let Some(connection) = timer::timeout_at(deadline, acquiring.as_mut()).await {
-            return connection;
-        }
-        let waiting = self.queue.state().queue.waiting();
-        self.queue.report(Fault::Late, &waiting);
-        acquiring.await
-    }
-
-    /// Takes what is pending and fits in one batch.
-    fn take(&mut self) -> Option<Flight> {
-        let mut state = self.queue.state();
-        let taken = state.queue.take();
-        let waiting = state.queue.waiting_checks();
-        drop(state);
-        self.is_done = taken.is_none();
-        let batch = taken?;
-        self.queue.connections.metrics.batch_starts(waiting);
-        Some(Flight::new(self.queue.clone(), batch))
-    }
-
-    /// Whether the next batch may start in the place of the last one.
-    fn may_continue(&mut self) -> bool {
-        let now = Instant::now();
-        let mut state = self.queue.state();
-        state.queue.release();
-        let next = state.queue.start_next(now);
-        self.is_done = next != Next::Starts;
-        if let Next::Waits(at) = next {
-            self.queue.unlock_and_arm(state, at);
-        }
-        !self.is_done
-    }
-
-    fn cannot_connect(&mut self, error: &Error) {
-        let batches = self.give_up(error);
-        self.queue.topology.failed(&self.queue.connections);
-        self.queue.report(Fault::Failed, &batches);
-    }
-
-    fn give_up(&mut self, error: &Error) -> Vec<Arc<Batch>> {
-        self.is_done = true;
-        let batches = self.queue.fail_all(error);
-        self.queue.release();
-        batches
-    }
-}
-
-impl Drop for Flusher {
-    fn drop(&mut self) {
-        if !self.is_done {
-            self.give_up(&shut_down());
-        }
-    }
-}
-
-/// Goes to the end of the thread's run queue. Tokio's `yield_now` also waits until the worker polls
-/// I/O, and so forever if a handler blocks the worker.
-async fn yield_once() {
-    let mut has_yielded = false;
-    poll_fn(|cx| {
-        if mem::replace(&mut has_yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

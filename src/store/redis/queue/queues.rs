@@ -24,7 +24,8 @@ use tokio::runtime::{Handle, Id};
 
 use super::batch::{Batch, CheckIndex};
 use super::bucket::BucketRef;
-use super::node_queue::{Enqueued, LoneCall, NodeQueue, ServerState};
+use super::lone_call::LoneCall;
+use super::node_queue::{Enqueued, NodeQueue, ServerState};
 use crate::store::redis::cluster::{Destination, Topology};
 use crate::store::redis::connection::ConnectionSet;
 use crate::store::redis::no_reply::no_runtime;

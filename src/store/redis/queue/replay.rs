@@ -1,0 +1,83 @@
+//! The decisions about a key, made once more: the script replies with the state that it found, and the same
+//! checks in the same order have the same verdicts.
+//!
+//! The state of a key that was denied or has used much of a limit (`MUCH_USED`) goes into the cache of the
+//! store before the checks are woken, so that the next ones find it. To report all keys would cost every
+//! check.
+
+use super::bucket::BucketRef;
+use crate::algorithm::Standing;
+use crate::store::redis::script::Found;
+use crate::store::{KeyState, Op, SentAt};
+use crate::verdict::Verdict;
+
+/// A key has used much if it has used more than this fraction of a limit: an eighth.
+const MUCH_USED: u64 = 8;
+
+/// The decisions about a bucket, as the script made them.
+pub(super) struct Replay<'a> {
+    pub(super) bucket: BucketRef<'a>,
+    standing: Standing,
+    /// The time of the decisions, by the clock of the server.
+    now: u64,
+    has_denied: bool,
+    /// True if a check may have given permits back.
+    is_adjusted: bool,
+}
+
+impl<'a> Replay<'a> {
+    pub(super) fn new(bucket: BucketRef<'a>, found: Found) -> Self {
+        let policy = bucket.policy;
+        let standing = found.standing(&policy.limits).unwrap_or_else(|| {
+            policy.metrics.repaired();
+            policy.limits.empty(found.now)
+        });
+        Self { bucket, standing, now: found.now, has_denied: false, is_adjusted: false }
+    }
+
+    pub(super) fn decide(&mut self, op: &Op) -> Verdict {
+        let verdict = op.decide(&self.bucket.policy.limits, &mut self.standing, self.now);
+        self.has_denied |= !verdict.is_allowed();
+        self.is_adjusted |= matches!(op, Op::Adjust(_));
+        verdict
+    }
+
+    /// Reports the state in which the checks left the key, if it may be needed without a call: a denial, or
+    /// a level above which decisions start that are made while the server fails.
+    pub(super) fn report(&self, sent_at: SentAt) {
+        let Self { bucket: BucketRef { policy, key, .. }, standing, now, .. } = self;
+        let (limits, states) = (&policy.limits, &policy.states);
+        let denied_by = if self.has_denied { None } else { states.denied_by(key) };
+        if denied_by.is_some_and(|later| later.time > sent_at.time) {
+            return;
+        }
+        // A cached denial would not know what the checks have taken since. So it is replaced, or removed if
+        // there are permits left.
+        let is_denial = self.has_denied && states.has_denial_cache()
+            || denied_by.is_some() && !limits.peek(standing).is_allowed();
+        if is_denial || self.has_used_much() {
+            states.insert(
+                key,
+                KeyState::after(standing, None, limits, *now),
+                *now,
+                sent_at,
+                is_denial,
+            );
+        } else if denied_by.is_some() || self.is_adjusted {
+            states.remove(key, sent_at);
+        }
+    }
+
+    /// Returns true if a decision that is made while the server fails has to start from what the key has
+    /// used. To keep the states of all keys would cost every check, and what others have used is within the
+    /// bound of such a failure in any case.
+    fn has_used_much(&self) -> bool {
+        let Self { bucket: BucketRef { policy, .. }, standing, .. } = self;
+        let is_local = policy.local.as_ref().is_some_and(|local| local.local().is_used());
+        is_local
+            && policy
+                .limits
+                .used(standing)
+                .any(|(used, limit)| used.saturating_mul(MUCH_USED) > limit)
+    }
+}

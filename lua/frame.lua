@@ -32,12 +32,12 @@
 -- If a value was written later than now, the clock has stepped back. Then the levels are those at which it
 -- was written, and it is written again, also if all checks are denied.
 --
--- A fragment has these sections: the names of its numbers and cells (numbers@, cells@, and maybe ring@); the
--- level of an unused and of a used up quota (fresh@, empty@); the level of own cells, and of those of another
--- revision (level@, adopt@); the cells of a level (store@); how these move with a clock that has stepped back
--- (back@); what is impossible (valid@), and what only another revision can have left (above@); and what a
--- permit adds to the level (price@). If this is not enough, it replaces sections of decide.lua, such as fits@
--- and count@.
+-- A fragment has these sections: the names of its numbers, which are the parameters of the quota, and of its
+-- cells, which are the state of the quota in a value (numbers@, cells@, and maybe ring@); the level of an unused
+-- and of a used up quota (fresh@, empty@); the level of own cells, and of those of another revision (level@,
+-- adopt@); the cells of a level (store@); how these move with a clock that has stepped back (back@); what is
+-- impossible (valid@), and what only another revision can have left (above@); and what a permit adds to the level
+-- (price@). If this is not enough, it replaces sections of decide.lua, such as fits@ and count@.
 --
 -- A denied check does not change a valid key. It reads its expiry (PTTL), because a key without one would deny
 -- forever. An allowed check sets the expiry in any case, and cached denials make other denied checks rare.

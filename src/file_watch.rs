@@ -1,9 +1,9 @@
 //! Watches files by reading them once a second.
 //!
-//! Notifications of the kernel come sooner, but not always: of a network file system a machine hears only its own
-//! changes, of a volume of a container or virtual machine often none, and a watched directory does not have the
-//! files that its symbolic links lead to. Reading finds each of these changes, and a few kilobytes once a second cost
-//! nothing that can be measured.
+//! Notifications of the kernel arrive sooner, but not always: on a network file system, a machine is notified only of
+//! its own changes; on a volume of a container or virtual machine, often of none; and a watched directory does not
+//! contain the files that its symbolic links lead to. Reading finds all of these changes, and reading a few kilobytes
+//! once a second costs nothing that can be measured.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! How many bytes a connection may hold, so that a client cannot fill the memory with requests that it does not
+//! Limits the bytes that a connection holds, so that a client cannot fill the memory with requests that it does not
 //! finish, requests that wait for the store, or responses that it does not read.
 
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! How many connections of a port each client address has, so that one cannot take all of them.
+//! Counts the connections of a port from each client address, so that one cannot take all of them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! What is logged at intervals, because anyone may send requests that cause it.
+//! Warnings that are logged at intervals, because anyone may send requests that cause them.
 
 use std::time::{Duration, Instant};
 

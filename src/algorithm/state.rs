@@ -1,4 +1,4 @@
-//! What a store keeps of a key: the states of its quotas, each with the identity of its quota, because
+//! The data that a store keeps of a key: the states of its quotas, each with the identity of its quota, because
 //! revisions of a policy may have different quotas. How the entries are encoded is a matter of the stores.
 
 use super::limit::QuotaState;

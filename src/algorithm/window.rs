@@ -1,4 +1,4 @@
-//! What the quotas of all kinds of windows have in common.
+//! The common part of the quotas of all kinds of windows.
 
 use crate::Quota;
 

@@ -1,4 +1,4 @@
-//! For which keys a limiter denies.
+//! The keys for which a limiter denies: all of them, or a percentage.
 
 use crate::{ConfigError, Key};
 

@@ -7,7 +7,7 @@
 //! and `waiters` are the checks that wait, and `taken` is what a check may give back. `failure_mode` says
 //! what happens if the store fails, `failure_log` reports it, and `enforcement` is the shadow mode.
 //! `limiters` (with `watch`) has policies from a file. `blocked` denies keys that an operator has blocked, and
-//! what the store said last about a key may deny it, before the store is asked.
+//! the last known state of a key may deny it, before the store is asked.
 //!
 //! A cost above the capacity is denied without asking the store (`Revision::known`): no state changes that
 //! decision, so it is the same on all stores and during an outage. What remains in the bucket is not known.

@@ -1,4 +1,5 @@
-//! Revisions of a policy: each is one version of its numbers, with their handle on the store.
+//! Revisions of a policy: each is one version of its numbers (such as rates and bursts), with their handle on the
+//! store.
 //!
 //! A running policy is replaced, not changed. `Limiter::update` makes a new revision and swaps it in with
 //! `arc-swap`. A check reads the revision without a lock, starts with all of the old numbers or all of the

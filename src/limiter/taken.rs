@@ -5,7 +5,7 @@
 //! requests that it keeps open. So what a check took is remembered with the time at which its quota would
 //! have reset and the permits that were in use, and each algorithm says what may still be given back
 //! (`Algorithm::returnable`): of a bucket what has not refilled, to the tick, or to the permit if it refills
-//! by intervals; of windows all, while the window, or for an exact sliding window the block, is the one in
+//! by intervals; of windows all, while the window, or for an exact sliding window the segment, is the one in
 //! which it was taken. → `tests/it/settlement.rs`, and the property tests of `algorithm/limits`
 
 use std::time::Duration;

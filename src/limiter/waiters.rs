@@ -1,4 +1,4 @@
-//! How many checks of a limiter wait, and the lines in which they do.
+//! The checks of a limiter that wait: their number, and the lines in which they wait.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;

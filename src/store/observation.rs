@@ -1,4 +1,4 @@
-//! What is observed of a check while it waits for the store: its latency, and a span.
+//! The observation of a check while it waits for the store: its latency, and a span.
 
 use tracing::span::EnteredSpan;
 

@@ -55,10 +55,10 @@ pub(crate) struct Overrides {
     /// Timeout of a check, such as 50ms
     #[arg(long, env = "FLEETLIMIT_TIMEOUT", value_name = "TIME")]
     timeout: Option<String>,
-    /// How to decide checks while Redis is unavailable: local, open or closed
+    /// Decision about checks while Redis is unavailable: local, open or closed
     #[arg(long, env = "FLEETLIMIT_FAILURE_MODE", value_name = "MODE")]
     failure_mode: Option<String>,
-    /// How long to keep accepting connections after /readyz starts to fail
+    /// Time to keep accepting connections after /readyz starts to fail
     #[arg(long, env = "FLEETLIMIT_SHUTDOWN_DELAY", value_name = "TIME")]
     shutdown_delay: Option<String>,
 }

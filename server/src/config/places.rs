@@ -1,4 +1,4 @@
-//! Where settings come from.
+//! The places that settings come from.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

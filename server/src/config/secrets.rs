@@ -1,4 +1,4 @@
-//! Which fields of the settings hold secrets, and what is in them.
+//! The fields of the settings that hold secrets, and their values.
 
 use serde_json::Value;
 

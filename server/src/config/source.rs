@@ -1,4 +1,4 @@
-//! Where a configuration comes from.
+//! The source of a configuration.
 
 use std::path::{Path, PathBuf};
 

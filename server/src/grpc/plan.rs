@@ -1,5 +1,4 @@
-//! What applies to each descriptor of a request: a list, a limit of the configuration or of the request, or
-//! nothing.
+//! The plan of a request: for each descriptor a list, a limit of the configuration or of the request, or nothing.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
-//! What is in the bytes of a request, without decoding it: an entry of two bytes takes 48 once it is decoded, and
-//! more as a part of a check.
+//! Reads the bytes of a request without decoding it: an entry of two bytes takes 48 once it is decoded, and more as a
+//! part of a check.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 

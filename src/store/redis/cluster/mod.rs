@@ -1,7 +1,8 @@
-//! Where a call goes: to the only server, or to the node of a cluster that serves its slot.
+//! The destination of a call: the only server, or the node of a cluster that serves its slot.
 //!
 //! `topology` sends a `call` and follows redirections. `discovery` connects to the nodes of a cluster and asks them
-//! for the slots from time to time, `view` parses what they say, `slot_map` decides whom to believe, and `routes` is the result.
+//! for the slots from time to time, `view` parses their replies, `slot_map` decides which of them count, and `routes`
+//! is the result.
 
 mod call;
 mod discovery;

@@ -1,4 +1,4 @@
-//! What sentinels report about the primary of a service, and which report counts. It does no I/O.
+//! The reports of sentinels about the primary of a service, and the one that counts. It does no I/O.
 
 use std::collections::HashMap;
 

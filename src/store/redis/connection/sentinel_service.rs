@@ -1,4 +1,4 @@
-//! What an application says about the primary that sentinels monitor.
+//! The description by an application of the primary that sentinels monitor.
 
 use super::endpoint::Endpoint;
 use super::server::RedisServer;

@@ -1,4 +1,4 @@
-//! What the instances of a fleet tell each other through Redis.
+//! The data that the instances of a fleet exchange through Redis.
 //!
 //! `membership` registers this instance, and `presence` notices that it was suspended. `repayment` charges what was
 //! taken locally while Redis failed. `blocks` reads and changes the list of blocked keys. `opened` warns of a second

@@ -608,7 +608,8 @@ mod tests {
         }
     }
 
-    /// Or it could be sent a moment later, as a trial, and be decided without what the key owes.
+    /// Otherwise it could be sent a moment later, as the trial of an open breaker, and be decided without what the
+    /// key owes.
     #[tokio::test]
     async fn a_check_is_refused_together_with_the_charge_before_it() {
         let (repayment, policy, key, name) = owing();

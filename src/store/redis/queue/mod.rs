@@ -1,7 +1,7 @@
-//! Where checks wait, and how batches of them are decided.
+//! The queues in which checks wait until a batch of them is decided.
 //!
 //! `queues` finds the queue of a check: there is one for each runtime, server and timeout. `node_queue` is one of
-//! them. It holds `queue_state` (which batch starts when, with `batch` and `window`) and a `breaker` under one
+//! them. It holds `queue_state` (which batch starts when, with `batch` and the in-flight `window`) and a `breaker` under one
 //! lock, and starts tasks: a `flusher` has a `flight` take each batch to the server and back, and `probe` finds out
 //! whether a failed server works again. A check that is alone runs its flight itself (`lone_call`). All of these
 //! report back to the queue that started them, so these files refer to each other. A `bucket` is what a check is

@@ -1,12 +1,12 @@
 //! The round trips of a queue: how long batches take, and how long they should take at most.
 //!
-//! A shorter round trip counts at once as the shortest. A longer one has two possible causes: a longer
-//! distance, or a wait at the server. So if none was about as short for half a second, the queue drains, as
-//! in BBR: its window shrinks to `n × shortest / t`. Where calls had to wait for each other, this ends the
-//! wait while the server stays busy, and that confirms the shortest round trip. If the distance has changed,
-//! the window shrinks to the smallest within a few round trips, and then the calls show the new distance. A
-//! round trip confirms the shortest if it leaves half of the allowed wait, or is hardly longer: a busy server
-//! is idle often enough for that, and an overloaded one is not.
+//! A shorter round trip counts at once as the shortest. A longer one has two possible causes: a longer distance, or a
+//! wait at the server. So if none was about as short for half a second, the queue drains, as in BBR: its in-flight
+//! window (`window`) shrinks to `n × shortest / t`. Where calls had to wait for each other, this ends the wait while
+//! the server stays busy, and that confirms the shortest round trip. If the distance has changed, the window shrinks
+//! to the smallest within a few round trips, and then the calls show the new distance. A round trip confirms the
+//! shortest if it leaves half of the allowed wait, or is hardly longer: a busy server is idle often enough for that,
+//! and an overloaded one is not.
 //!
 //! Queues that share a server must drain together. Alone, each would take the wait behind the others for
 //! distance, and all windows would grow until replies are late. They do so without knowing of each other:
@@ -25,7 +25,8 @@ const QUEUEING: Duration = Duration::from_millis(5);
 /// The time without a round trip that confirms the shortest, after which that may be outdated.
 const LONGEST_UNCONFIRMED: Duration = Duration::from_millis(500);
 
-/// The time for which the shortest round trip is then measured. Queues that share a server do not begin at exactly the same time.
+/// The time for which the shortest round trip is then measured. Queues that share a server do not begin at exactly
+/// the same time.
 const MEASUREMENT: Duration = Duration::from_millis(100);
 
 /// The divisor of the shortest round trip by which round trips vary, even if nothing waits.

@@ -1,4 +1,4 @@
-//! The Lua scripts: their text, what they are called with, and what they reply.
+//! The Lua scripts: their text, their arguments, and their replies.
 //!
 //! `scripts` has one for each combination of algorithms. `assembly` puts it together, from `section`s of the files in
 //! `lua/`, and `fragment` is what a script knows of an algorithm. `policy` is what is computed once for a policy:

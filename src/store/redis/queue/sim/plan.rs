@@ -1,4 +1,4 @@
-//! What happens in a run: the processes, the load and the faults. All of it follows from the seed.
+//! The plan of a run: the processes, the load and the faults. All of it follows from the seed.
 
 use super::random::Random;
 

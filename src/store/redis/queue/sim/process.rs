@@ -1,4 +1,4 @@
-//! What a process has: a connection to each node, and for each timeout a queue.
+//! A simulated process: a connection to each node, and for each timeout a queue.
 
 use std::rc::Rc;
 use std::time::Duration;

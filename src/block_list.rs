@@ -79,7 +79,7 @@ impl BlockList {
     /// I/O, and works while Redis fails.
     ///
     /// The first call inside of a Tokio runtime starts the task that reads the list of a
-    /// `RedisStore`, which ends with the last clone of the store and this list.
+    /// `RedisStore`, which ends with the last clone of the store, limiter on it, and list.
     #[inline]
     pub fn get(&self, policy: &str, key: &Key) -> Option<Duration> {
         self.0.follow();

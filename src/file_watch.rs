@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
@@ -63,8 +64,14 @@ impl FileWatch {
         let follow = move || {
             let mut settling = Settling::default();
             loop {
-                if let Some(content) = settling.read(watched.changed()) {
-                    watched.apply(content);
+                // A panic, such as of a subscriber to the log, must not end the watch.
+                let read = || {
+                    if let Some(content) = settling.read(watched.changed()) {
+                        watched.apply(content);
+                    }
+                };
+                if catch_unwind(AssertUnwindSafe(read)).is_err() {
+                    log.panicked();
                 }
                 if settling.has_to_warn() {
                     log.warn();
@@ -108,20 +115,16 @@ impl<T> Default for Settling<T> {
 struct WatchLog(String);
 
 impl WatchLog {
+    fn panicked(&self) {
+        tracing::error!(target: "fleetlimit", file = self.0, "applying a watched file has panicked");
+    }
+
     fn warn(&self) {
         tracing::warn!(
             target: "fleetlimit", file = self.0,
             "a watched file is different each time it is read, so its changes do not apply: replace it as a whole, \
              by renaming another one"
         );
-    }
-}
-
-impl Drop for WatchLog {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            tracing::error!(target: "fleetlimit", file = self.0, "a panic has ended the watch of a file");
-        }
     }
 }
 

@@ -60,6 +60,13 @@ impl LogThrottle {
         Some(self.left_out.swap(0, Ordering::Relaxed)).filter(|count| *count > 0)
     }
 
+    /// Lets no line through for an interval from now on, as if one had been logged.
+    #[cfg(feature = "redis")]
+    pub(crate) fn restart(&self, now: Instant) {
+        let next_line = self.micros(now).saturating_add(self.interval.as_micros() as u64);
+        self.next_line.store(next_line, Ordering::Relaxed);
+    }
+
     /// Returns the number of occurrences since the last line.
     pub(crate) fn left_out(&self) -> u64 {
         self.left_out.load(Ordering::Relaxed)

@@ -59,10 +59,10 @@ pub(crate) enum Failure {
     Lost(Error),
 }
 
-/// The server to which a call goes next.
 /// The reply to each call of a batch.
 pub(crate) type Replies = SmallVec<[Result<Value, Failure>; 1]>;
 
+/// The server to which a call goes next.
 struct CallTarget {
     connections: Arc<ConnectionSet>,
     /// The node is importing the slot, so the call has to follow an ASKING.
@@ -136,7 +136,7 @@ impl Topology {
     pub(crate) fn destination_of(&self, connections: &Arc<ConnectionSet>) -> Destination {
         match self {
             Self::Server { .. } => Destination::Server,
-            _ => Destination::Node(Arc::as_ptr(connections).addr()),
+            Self::Cluster(_) => Destination::Node(Arc::as_ptr(connections).addr()),
         }
     }
 

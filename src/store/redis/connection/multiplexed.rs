@@ -54,9 +54,11 @@ impl Multiplexed {
     /// a command of another check could come between them.
     pub(super) async fn call_asking(mut self, command: &Cmd) -> RedisResult<Value> {
         let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("ASKING").ignore().add_command(command.clone());
-        let (reply,) = pipeline.query_async(&mut self.0).await?;
-        Ok(reply)
+        pipeline.cmd("ASKING").add_command(command.clone());
+        let mut replies = self.0.send_packed_commands(&pipeline, 0, 2).await?.into_iter();
+        let (asked, reply) = (replies.next(), replies.next());
+        asked.unwrap_or(Value::Nil).extract_error()?;
+        reply.unwrap_or(Value::Nil).extract_error()
     }
 }
 

@@ -124,6 +124,8 @@ impl OpenBreakers {
                 let (since, refused) = (self.since.unwrap_or(now), self.refused);
                 (self.is_reported, self.opened, self.refused) = (false, 0, 0);
                 (self.faults, self.since) = (Faults::default(), None);
+                // The pause begins with the second line of a pair.
+                self.throttle.restart(now);
                 Some(BreakerLine::Closed { since, refused })
             }
             (false, false) => {
@@ -179,10 +181,12 @@ mod tests {
         assert!((2..=24).contains(&reported), "{reported} lines in a minute");
     }
 
+    /// Also after a long outage.
     #[test]
     fn an_outage_soon_after_another_is_reported_late_but_not_never() {
-        let (mut state, start) = (OpenBreakers::default(), Instant::now());
-        lines(&mut state, &opens(start), start);
+        let (mut state, opened) = (OpenBreakers::default(), Instant::now());
+        let start = opened + 2 * INTERVAL;
+        lines(&mut state, &opens(opened), opened);
         lines(&mut state, &closes(), start);
         let again = start + 100 * MS;
         assert_eq!(lines(&mut state, &opens(again), again), "");

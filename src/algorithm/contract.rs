@@ -344,10 +344,10 @@ fn an_instance_without_permits_has_no_part() {
         quota.sliding_window(4),
     ] {
         assert!(limit(quota).divided(&|_| 0).is_none(), "{quota:?}");
-        let part = limit(quota.burst(quota.capacity())).divided(&|permits| permits.div_ceil(3));
-        assert_eq!(part.unwrap().limit(), quota.capacity().div_ceil(3), "{quota:?}");
+        let share = limit(quota.burst(quota.capacity())).divided(&|permits| permits.div_ceil(3));
+        assert_eq!(share.unwrap().limit(), quota.capacity().div_ceil(3), "{quota:?}");
     }
-    // A part of the limit without one of each refill.
+    // A share of the limit without one of each refill.
     let refills = Quota::per_second(1).burst(9).interval_refill();
     assert!(limit(refills).divided(&|permits| permits / 3).is_none());
     let limits = limits(&[("a", quota), ("b", quota.fixed_window())]);
@@ -357,7 +357,7 @@ fn an_instance_without_permits_has_no_part() {
 
 /// A third of the permits at a third of the rate.
 #[test]
-fn a_part_of_a_bucket_refills_as_slowly_as_it_is_small() {
+fn a_share_of_a_bucket_refills_as_slowly_as_it_is_small() {
     for (quota, wait) in [
         (Quota::per_second(9), 333_333_000),
         (Quota::per_hour(3), 3_600_000_000_000),
@@ -373,9 +373,9 @@ fn a_part_of_a_bucket_refills_as_slowly_as_it_is_small() {
     }
 }
 
-/// The part holds 3 permits, and each of its refills has 10.
+/// The share holds 3 permits, and each of its refills has 10.
 #[test]
-fn a_part_of_a_bucket_repays_a_debt_with_all_permits_of_its_refill() {
+fn a_share_of_a_bucket_repays_a_debt_with_all_permits_of_its_refill() {
     let quota = Quota::per_minute(30).burst(9).interval_refill();
     let third = limits(&[("q", quota)]).divided(&|permits| permits / 3).unwrap();
     let mut standing = third.standing(&[], NOW);
@@ -386,7 +386,7 @@ fn a_part_of_a_bucket_repays_a_debt_with_all_permits_of_its_refill() {
 }
 
 #[test]
-fn a_part_of_a_bucket_lends_a_part() {
+fn a_share_of_a_bucket_lends_its_share() {
     let lends = limit(Quota::per_second(9).borrow_up_to(30));
     let third = lends.divided(&|permits| permits / 3).unwrap();
     assert_eq!((third.capacity(None), lends.capacity(None)), (13, 39));
@@ -408,7 +408,7 @@ fn fractions_of_a_microsecond_are_neither_lost_nor_won() {
     let (whole, thirds) = (limit(Quota::per_second(1_000)), limit(Quota::per_second(3_000_000)));
     let left = Left { used: 9, reset_after: 7, counts_for: 0 };
     assert_eq!(whole.returnable(9, left, 0), 7, "7 us");
-    assert_eq!(thirds.returnable(9, Left { reset_after: 2, ..left }, 0), 3, "1 us, and a part");
+    assert_eq!(thirds.returnable(9, Left { reset_after: 2, ..left }, 0), 3, "1 us, and a fraction");
     assert_eq!(limit(Quota::per_second(3_000_000).burst(9)).longest(), 3);
     let full_at = |micros| {
         let full_at = FullAt { micros, ticks: 0 };
@@ -437,20 +437,20 @@ fn numbers_outside_of_their_ranges_are_errors() {
 }
 
 #[test]
-fn what_is_given_back_to_a_part_is_in_its_units() {
+fn what_is_given_back_to_a_share_is_in_its_units() {
     let whole =
         limits(&[("a", Quota::per_second(1_000)), ("b", Quota::per_hour(9).fixed_window())]);
-    let part = whole.divided(&|permits| permits / 3).unwrap();
+    let share = whole.divided(&|permits| permits / 3).unwrap();
     let units = |limits: &Limits| {
         let credit = limits.credit(&Charge::Same(3));
         [credit.of(0), credit.of(1)]
     };
     let in_units = |permits| {
-        let adjustment = whole.in_units_of(&part, &permits);
+        let adjustment = whole.in_units_of(&share, &permits);
         [adjustment.of(0), adjustment.of(1)]
     };
-    assert_ne!(units(&whole)[0], units(&part)[0]);
-    assert_eq!(in_units(whole.credit(&Charge::Same(3))), units(&part));
+    assert_ne!(units(&whole)[0], units(&share)[0]);
+    assert_eq!(in_units(whole.credit(&Charge::Same(3))), units(&share));
     assert_eq!(in_units(whole.debit(&3)), [3, 3], "charges are in permits");
     assert_eq!(in_units([i64::MIN, -1].into_iter().collect())[0], i64::MIN);
 }

@@ -176,7 +176,7 @@ mod tests {
 
     /// Two thirds of a permit per 7 us is one per 10.5 us.
     #[test]
-    fn the_rate_of_a_part_is_as_precise_as_its_debt_allows() {
+    fn the_rate_of_a_share_is_as_precise_as_its_debt_allows() {
         let rate = Rate::new(7, 1).unwrap();
         let two_thirds =
             |most| rate.divided(2, 3, 1, most).map(|rate| (rate.permit(), rate.scale()));

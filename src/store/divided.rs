@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_instance_without_a_part_lets_nobody_wait() {
+    async fn an_instance_without_a_share_lets_nobody_wait() {
         let quota = Quota::per_second(10).queue(std::time::Duration::from_secs(5));
         let mut allowed = 0;
         for instance in 0..3 {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_owes_as_much_as_the_whole_could() {
+    async fn a_share_owes_as_much_as_the_whole_could() {
         for quota in [
             Quota::per_hour(1_000),
             Quota::per_day(1_000_000_000),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_charge_to_an_instance_without_a_part_counts_when_it_gets_one() {
+    async fn a_charge_to_an_instance_without_a_share_counts_when_it_gets_one() {
         for instance in 0..3 {
             let store = DividedStore::new(instance, instances(3)).unwrap();
             let limiter = Limiter::new(store.clone(), Quota::per_hour(2)).unwrap();

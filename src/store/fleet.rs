@@ -191,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_parts_of_a_number_add_up_to_it(plan in plan(), key: u64, permits in 0..=1u64 << 52) {
+        fn the_shares_of_a_number_add_up_to_it(plan in plan(), key: u64, permits in 0..=1u64 << 52) {
             let shares = plan.0.iter().map(|(id, _)| plan.share_of(*id, key, permits).unwrap());
             prop_assert_eq!(shares.sum::<u64>(), permits);
         }
@@ -212,7 +212,7 @@ mod tests {
         }
 
         #[test]
-        fn a_part_is_near_the_weight(plan in plan(), key: u64, permits in 0..=1_000_000u64) {
+        fn a_share_is_near_the_weight(plan in plan(), key: u64, permits in 0..=1_000_000u64) {
             let total: f64 = plan.0.iter().map(|(_, weight)| f64::from(*weight)).sum();
             for (id, weight) in &plan.0 {
                 prop_assert!(f64::from(*weight) >= total / (8.0 * plan.len() as f64));

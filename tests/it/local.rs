@@ -227,7 +227,7 @@ async fn an_exhausted_key_stays_exhausted_when_redis_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_signs_off_leaves_its_part_to_the_others() {
+async fn an_instance_that_signs_off_leaves_its_share_to_the_others() {
     let server = Server::start().await;
     let mut fleet = fleet(&server, Quota::per_hour(30), 2).await;
     let (store, _) = fleet.pop().unwrap();

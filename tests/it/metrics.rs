@@ -305,7 +305,7 @@ async fn repairs_and_unknown_scripts_are_counted() {
 }
 
 #[tokio::test]
-async fn an_outage_is_seen_in_decisions_breakers_and_the_part_of_the_instance() {
+async fn an_outage_is_seen_in_decisions_breakers_and_the_share_of_the_instance() {
     let server = Server::start().await;
     let (prometheus, _guard) = recorder();
     let policy = Policy::new("api").quota("rate", Quota::per_hour(2));

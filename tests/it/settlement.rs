@@ -355,7 +355,7 @@ async fn an_estimate_of_a_window_that_has_ended_is_not_given_back() {
 
 /// The part refills by 5 permits per second.
 #[tokio::test(start_paused = true)]
-async fn a_part_of_a_limit_gives_back_what_has_not_refilled_at_its_own_rate() {
+async fn a_share_of_a_limit_gives_back_what_has_not_refilled_at_its_own_rate() {
     let quota = Quota::per_second(15).burst(30);
     for quota in [quota, quota.interval_refill()] {
         let store = DividedStore::new(0, 3.try_into().unwrap()).unwrap();

@@ -10,7 +10,7 @@ use redis::{Cmd, Value};
 use crate::error::with_causes;
 use crate::store::blocks::{BlockChange, Blocks, Done, KnownBlocks, MAX_BLOCKED, Member, full};
 use crate::store::redis::cluster::Topology;
-use crate::store::redis::script::SLOTS;
+use crate::store::redis::script::slot_of;
 use crate::store::redis::sole_task::SoleTask;
 use crate::{Error, ErrorKind};
 
@@ -41,7 +41,7 @@ impl RedisBlocks {
         Arc::new_cyclic(|this| Self {
             topology,
             key: format!("{key_prefix}:{{{TAG}}}"),
-            slot: crc16::State::<crc16::XMODEM>::calculate(TAG.as_bytes()) % SLOTS,
+            slot: slot_of(TAG),
             known: Arc::default(),
             version: Mutex::default(),
             following: Arc::default(),

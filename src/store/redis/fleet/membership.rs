@@ -1,22 +1,22 @@
-//! The membership of an instance in its fleet: each registers in Redis from time to time, and remembers who
-//! was there last. `lua/fleet.lua` makes the plan by which the instances divide limits.
+//! The membership of an instance in its fleet: each registers in Redis from time to time, and remembers who was
+//! there last. `lua/fleet.lua` makes the plan by which the instances divide limits.
 //!
 //! If an instance has joined or left, or demand has moved by a quarter since the last plan was agreed, the
 //! script writes a new plan. It is agreed once all instances have reported that they know it, and not in the
 //! first seconds after Redis has lost its data or nobody could register for a while, when others are about to
-//! return. A plan for new demand moves at most a quarter of the limits, so that at least three quarters of
-//! them are granted until it is agreed; if demand has moved further, another plan follows. A plan for a
-//! changed set of instances keeps the proportions among those that stay, and gives each new one an equal
-//! share.
+//! return. A plan for new demand moves at most a quarter of the limits, so that at least three quarters of them
+//! are granted until it is agreed; if demand has moved further, another plan follows. A plan for a changed set
+//! of instances keeps the proportions among those that stay, and gives each new one an equal share.
 //!
-//! Usually a call writes only the instance's own field. At intervals that grow with the fleet, a call also
-//! reads the fields of all instances. With 500 instances such a scan takes 2.5 ms, 60 times as long as a call
-//! without one. So they cause at most four scans a second (fewer instances cause more, but shorter ones),
-//! plus one for each instance that joins or leaves.
+//! Usually a call writes only the instance's own field. (`RedisStore::instances` documents the interval.) At
+//! intervals that grow with the fleet, a call also reads the fields of all instances. With 500 instances such a
+//! scan takes 2.5 ms, 60 times as long as a call without one. So they cause at most four scans a second (fewer
+//! instances cause more, but shorter ones), plus one for each instance that joins or leaves.
 //!
 //! The weight of an instance follows its demand: load balancers are uneven, and equal shares would deny on a
 //! busy instance what an idle one leaves. It is the number of checks per second that reached the store, plus
-//! `LEAST_WEIGHT`.
+//! `LEAST_WEIGHT`. `store/local.rs` counts them: the queue reports those that Redis decides (`queue/batch.rs`),
+//! and `Local` has decided the others.
 //!
 //! A plan is not trusted, because it comes from a network and from other processes. One with more than
 //! `MAX_INSTANCES` instances is refused, as is a number that no fleet can have counted to. The instance then
@@ -36,7 +36,7 @@ use crate::metrics::FleetMetrics;
 use crate::store::fleet::{FIRST_UNKNOWN, InstanceId, MAX_INSTANCES, Plan, Share};
 use crate::store::local::{Local, random_id};
 use crate::store::redis::cluster::Topology;
-use crate::store::redis::script::SLOTS;
+use crate::store::redis::script::slot_of;
 use crate::store::redis::sole_task::SoleTask;
 use crate::{Error, ErrorKind};
 
@@ -118,7 +118,7 @@ struct RegistrationReply {
 
 impl Membership {
     pub(crate) fn new(topology: Topology, key_prefix: &str, local: Arc<Local>) -> Self {
-        let slot = crc16::State::<crc16::XMODEM>::calculate(TAG.as_bytes()) % SLOTS;
+        let slot = slot_of(TAG);
         let metrics = FleetMetrics::new(key_prefix, topology.first_server());
         Self {
             topology,

@@ -1,4 +1,8 @@
-//! The name of a bucket in Redis: `prefix:{key}:policy:format`.
+//! The name of a bucket in Redis, `prefix:{key}:policy:format`, and the slot of a hash tag on a cluster.
+//!
+//! Two keys belong to no policy and are named elsewhere: `prefix:{fleet}` in `fleet/membership.rs`, and
+//! `prefix:{blocked}` in `fleet/blocks.rs`. A third one, `fleetlimit:{none}` in `connection/established.rs`,
+//! never exists.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::Write;
@@ -11,9 +15,14 @@ use crate::{ConfigError, Key};
 /// The number of slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The format of the value: token bucket, version 2. Another algorithm or version has another name,
-/// so that none reads a value of another.
+/// The version of the names, so that an incompatible value gets another name. All algorithms have the same one:
+/// the value says which one wrote it (`fragment`).
 const FORMAT: &str = "t2";
+
+/// Returns the slot of a hash tag on a cluster.
+pub(crate) fn slot_of(tag: &str) -> u16 {
+    crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % SLOTS
+}
 
 /// Encodes keys as the names of their buckets under one policy.
 ///
@@ -56,7 +65,7 @@ impl KeyEncoder {
         Self { hash: 0, prefix: self.prefix.clone(), suffix: "}:probe".into() }
     }
 
-    /// The slot of the bucket on a cluster, which is the slot of its hash tag.
+    /// Returns the slot of a bucket on a cluster, as [`slot_of`] its hash tag, without a buffer for that.
     pub(crate) fn slot(&self, key: &Key) -> u16 {
         let mut crc = crc16::State::<crc16::XMODEM>::new();
         encode_key(key, |part| crc.update(part));
@@ -167,6 +176,7 @@ mod tests {
         let encoder = KeyEncoder::new("fleetlimit", "default").unwrap();
         // As CLUSTER KEYSLOT says.
         assert_eq!(encoder.slot(&"foo".into()), 12_182);
+        assert_eq!(slot_of("foo"), 12_182);
         assert_eq!(encoder.slot(&"user:7|/search".into()), 7_411);
     }
 
@@ -224,8 +234,7 @@ mod tests {
         #[test]
         fn the_slot_is_that_of_the_tag(key: Vec<u8>) {
             let encoder = KeyEncoder::new("fleetlimit", "default").unwrap();
-            let crc = crc16::State::<crc16::XMODEM>::calculate(tag(&name(&key)).as_bytes());
-            prop_assert_eq!(encoder.slot(&key.as_slice().into()), crc % 16_384);
+            prop_assert_eq!(encoder.slot(&key.as_slice().into()), slot_of(tag(&name(&key))));
         }
 
         #[test]

@@ -1,4 +1,6 @@
-//! The table of algorithms.
+//! The table of algorithms: the macro `algorithms!` makes the enums `Limit`, `Level` and `QuotaState` of it,
+//! which pass each method of `Algorithm` on to the algorithm of a quota. `Limit::new` chooses that by the
+//! `Kind` of the quota.
 
 use std::ops::Range;
 

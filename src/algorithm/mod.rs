@@ -1,27 +1,33 @@
 //! The algorithms as pure integer functions of a state, a time and a cost. They are the executable
-//! specification: the memory store runs them, the Redis store replays with them what a script decided, and
-//! the Lua fragments must agree with them. They do no I/O and read no clock.
+//! specification: the memory store runs them, the Redis store replays with them what a script decided, and the
+//! Lua fragments must agree with them. They do no I/O and read no clock.
 //!
 //! `limits` decides for a whole policy. `limit` is the table of algorithms, and the trait `Algorithm` in this
 //! file says what one does. `state` is what a store keeps of a key, and `validation` finds what is wrong with
 //! policies. Each algorithm has a file: `token_bucket` (`rate` converts its debt from one rate to another),
 //! `interval_refill`, `fixed_window`, `sliding_window` and `approximate_sliding_window`; `window` is what all
-//! windows have in common.
+//! windows have in common. A leaky bucket as a queue is a `token_bucket`, too. The tests of one algorithm are
+//! in its file, and those of all algorithms in `limits/tests/` (`contract` has what stores, responses and
+//! limiters rely on).
 //!
 //! At one time every quota is a level. An algorithm reads a state as the level at that time, raises the level
 //! by a cost, and says how long it takes until another cost fits. Everything else exists once for all
 //! algorithms: whether a cost fits and the numbers of a verdict follow from what is in use and when less will
 //! be.
 //!
-//! To add an algorithm in Rust: a file here that implements `Algorithm`, a line in the table of `limit.rs`, a
-//! variant of `Kind` with its method on `Quota`, and its word in `quota_text.rs`. In Lua: a fragment, and in
-//! `store/redis/script/fragment.rs` its tag, its numbers, and how its cells are read; `lua/frame.lua` lists
-//! the sections of a fragment. The property tests in `limits/tests/drawn.rs` and `tests/it/mixes.rs` then
-//! need the algorithm in their strategies, and the guide a row with the most that it admits.
+//! To add an algorithm in Rust: a file here that implements `Algorithm`, a line in the table of `limit.rs` and
+//! in `Limit::new`, a variant of `Kind` with its method on `Quota`, and its word in `quota_text.rs`. In Lua: a
+//! fragment, and in `store/redis/script/fragment.rs` its tag, its numbers, and how its cells are read;
+//! `lua/frame.lua` lists the sections of a fragment.
+//!
+//! Its tests: each `match` on `Kind` in `limits/tests/` (`bounds` does not compile without it, but a `_` in
+//! `fleet` and `adjustments` accepts it silently); the strategies in `limits/tests/drawn.rs`,
+//! `store/revision_states.rs` and `tests/it/mixes.rs`; and the lists of quotas in `limits/tests/contract.rs`,
+//! `store/memory.rs`, `store/divided.rs` and `tests/it/` (`state`, `clock_steps`, `clock_expiry`, `charges`,
+//! `debts`, `settlement`). It also needs mutations in `scripts/mutants.sh`, a row in `bench/src/admission.rs`,
+//! the most that it admits in the guide, and `docs/server.md`.
 
 mod approximate_sliding_window;
-#[cfg(all(test, feature = "redis"))]
-mod contract;
 mod fixed_window;
 mod interval_refill;
 mod limit;

@@ -1,3 +1,5 @@
+//! The body of a response: that of the service, whose bytes may be counted, or one made by the layer.
+
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -6,7 +6,7 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::headers::{QuotaFields, RateLimitHeaders, insert_retry_after};
 use super::retry_jitter::RetryJitter;
-use super::{HeaderStyle, caching, problem};
+use super::{HeaderStyle, no_store, problem};
 use crate::{Decision, Error, ErrorKind};
 
 impl Decision {
@@ -33,7 +33,7 @@ impl Decision {
         RateLimitHeaders::new(style, self, &QuotaFields::of(self)).append_to(&mut headers);
         insert_retry_after(self, &mut headers);
         if self.is_denied() {
-            caching::forbid(&mut headers);
+            no_store::forbid(&mut headers);
         }
         headers
     }
@@ -63,7 +63,7 @@ impl Error {
             (ErrorKind::Rejected, _) => {
                 let mut response = Response::new(Bytes::new());
                 *response.status_mut() = StatusCode::BAD_REQUEST;
-                caching::forbid(response.headers_mut());
+                no_store::forbid(response.headers_mut());
                 response
             }
             (ErrorKind::UnknownQuota, _) => problem::unavailable(),

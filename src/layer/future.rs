@@ -1,3 +1,5 @@
+//! The futures of a layer: after the admission they add to the response what belongs there.
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;

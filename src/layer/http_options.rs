@@ -1,3 +1,5 @@
+//! The options of a layer that only HTTP and gRPC have.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! What a layer logs at intervals for each item, such as a key or a reason, although clients choose the items.
+
 use std::borrow::Borrow;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +14,7 @@ pub(super) struct Logged<T>(Mutex<Vec<(T, LogThrottle)>>);
 
 const MOST: usize = 16;
 
-const INTERVAL: Duration = Duration::from_secs(600);
+const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
 impl<T> Logged<T> {
     /// Counts an occurrence of an item. Returns the number of occurrences since its last line if it is time for
@@ -31,7 +33,7 @@ impl<T> Logged<T> {
         if logged.len() >= MOST {
             logged.retain(|(_, throttle)| !throttle.is_due(now));
         }
-        let throttle = LogThrottle::new(INTERVAL);
+        let throttle = LogThrottle::new(LOG_INTERVAL);
         let count = throttle.occurred(now);
         (logged.len() < MOST).then(|| logged.push((item.to_owned(), throttle))).and(count)
     }
@@ -54,7 +56,7 @@ mod tests {
             items.filter(|item| logged.occurred(item.to_string().as_str()).is_some()).count()
         };
         assert_eq!((lines(0..100), lines(0..100)), (MOST, 0));
-        tokio::time::advance(INTERVAL).await;
+        tokio::time::advance(LOG_INTERVAL).await;
         assert_eq!(logged.occurred("0"), Some(2), "what was left out is counted");
         assert_eq!(lines(100..200), MOST - 1);
         assert_eq!(logged.0.lock().unwrap().len(), MOST);

@@ -41,16 +41,16 @@
 // The files. `rate_limit_layer` is the public layer (`logged` is what it has logged already), and
 // `http_options` has its options for HTTP and gRPC. `service` takes requests, `admission` decides each, and
 // `future` is the response. `protocol` is what differs between HTTP and other services. `error_response`
-// chooses how to respond to a request that does not reach the service: with a `problem`, over `grpc` (on a
-// `grpc_route`), or as the application says; `drain` reads the rest of the request before that. `headers`
-// writes the rate limit headers, `retry_jitter` spreads the returns of clients out, and `caching` forbids to
-// store responses. `precomputed` holds the parts that are the same for every response, and `interned` the
-// values without a reference count. `body` counts the bytes of a response, and `settlement` charges them.
-// `placement` and `decision_response` give handlers access to decisions.
+// chooses how to respond to a request that does not reach the service: with a `problem` over HTTP, with a
+// status over `grpc` (on a `grpc_route`), or as the application says; `drain` reads the rest of the request
+// before that. `headers` writes the rate limit headers, and reads those of an outer layer, `retry_jitter`
+// spreads the returns of clients out, and `no_store` forbids caches to store responses. `precomputed` holds
+// the parts that are the same for every response, and `interned` the values without a reference count. `body`
+// counts the bytes of a response, and `settlement` charges them. `placement` and `decision_response` give
+// handlers access to decisions.
 
 mod admission;
 mod body;
-mod caching;
 mod decision_response;
 mod drain;
 mod error_response;
@@ -61,6 +61,7 @@ mod headers;
 mod http_options;
 mod interned;
 mod logged;
+mod no_store;
 mod placement;
 mod precomputed;
 mod problem;

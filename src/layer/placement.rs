@@ -1,3 +1,5 @@
+//! Where handlers and middleware find decisions: in the extensions of requests and responses.
+
 use http::Extensions;
 
 use crate::Decision;

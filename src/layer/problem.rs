@@ -1,11 +1,15 @@
-//! Makes HTTP responses with problem details (RFC 9457), of the types that
-//! draft-ietf-httpapi-ratelimit-headers registers.
+//! Makes HTTP responses with problem details (RFC 9457), of the types that draft-ietf-httpapi-ratelimit-headers
+//! registers.
+//!
+//! `precomputed` keeps the bodies of denials by policies with a single quota. Over gRPC, `grpc` responds. The
+//! README shows a denial. `fleetlimit-server` has problem details of its own, for other errors
+//! (`server/src/http/problem.rs`).
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 
-use super::caching;
+use super::no_store;
 use crate::verdict::QuotaInfo;
 use crate::{Decision, Rejection, Source};
 
@@ -67,7 +71,7 @@ fn problem(status: StatusCode, body: impl Into<Bytes>) -> Response<Bytes> {
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    headers.insert(CACHE_CONTROL, caching::NO_STORE);
+    headers.insert(CACHE_CONTROL, no_store::NO_STORE);
     response
 }
 

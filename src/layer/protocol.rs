@@ -1,4 +1,5 @@
 //! The differences between protocols: how a request is taken apart, and how the layer responds.
+//! (`error_response` chooses the response, and `problem` and `grpc` write it.)
 //!
 //! HTTP and other services are two modes of one layer. Without the mode parameter the two `Service`
 //! implementations would overlap. Over HTTP, resolvers see the head of a request, so closures do not name a
@@ -12,8 +13,8 @@ use http::request::Parts;
 use http::{Request, Response};
 
 use super::body::ErrorBody;
-use super::caching;
 use super::headers::{self, RateLimitHeaders};
+use super::no_store;
 use super::precomputed::Precomputed;
 use super::settlement::{self, Settlement, SettlementOptions};
 use super::{
@@ -214,7 +215,7 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
             Some(hook) => {
                 let mut response = hook(context);
                 if !context.is_grpc() {
-                    caching::forbid(response.headers_mut());
+                    no_store::forbid(response.headers_mut());
                 }
                 response
             }

@@ -1,3 +1,5 @@
+//! The layer, with the options that all protocols have.
+
 use std::fmt;
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! The tower service: its readiness is that of the inner service, and each call is an `admission`.
+
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -1,3 +1,6 @@
+//! The settings of a limiter, such as for how long denials are cached, with their defaults and limits, and how
+//! they become a limiter.
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! The course of a check: what is denied without a call, then the store, then the failure mode.
+
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::mem;

@@ -23,7 +23,7 @@ pub(super) enum Effect {
     Forgives,
 }
 
-const INTERVAL: Duration = Duration::from_secs(5);
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A line so long after the last failure reports the past.
 const LATE_AFTER: Duration = Duration::from_secs(1);
@@ -87,7 +87,7 @@ impl FailureLog {
                     reasons.retain(|reason| !reason.is_over(now));
                 }
                 let named = reasons.iter().filter(|reason| !reason.is_of_others()).count();
-                let (kind, throttle) = (error.kind(), LogThrottle::new(INTERVAL));
+                let (kind, throttle) = (error.kind(), LogThrottle::new(LOG_INTERVAL));
                 let (server, text) = match named < MAX_REASONS {
                     true => (server.to_owned(), text),
                     false => (String::new(), OTHERS.to_owned()),
@@ -266,7 +266,7 @@ mod tests {
         // An outage goes on, and its lines do not come more often.
         fail();
         assert_eq!(count(), 1);
-        tokio::time::advance(INTERVAL).await;
+        tokio::time::advance(LOG_INTERVAL).await;
         fail();
         assert_eq!(count(), 0);
     }
@@ -285,12 +285,12 @@ mod tests {
             fail(&n.to_string());
         }
         assert_eq!(log.reasons().len(), MAX_REASONS + 1);
-        tokio::time::advance(INTERVAL / 2).await;
+        tokio::time::advance(LOG_INTERVAL / 2).await;
         // All but one happen again.
         for n in 1..=MAX_REASONS {
             fail(&n.to_string());
         }
-        tokio::time::advance(INTERVAL / 2).await;
+        tokio::time::advance(LOG_INTERVAL / 2).await;
         fail("NOAUTH");
         let count = |text| log.reasons().iter().filter(|reason| reason.text.contains(text)).count();
         assert_eq!((count("NOAUTH"), count(OTHERS)), (1, 1));

@@ -1,3 +1,5 @@
+//! The failure modes, and which of them applies to an error.
+
 use crate::verdict::{Numbers, Outcome, Verdict};
 use crate::{Error, ErrorKind};
 

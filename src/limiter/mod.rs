@@ -1,17 +1,17 @@
 //! The limiter: what a policy means for a check, and what happens when the store fails. It names neither HTTP
 //! nor Redis.
 //!
-//! `Limiter` is in this file, and `builder` has its settings. `revision` is a policy with its numbers until
-//! the next update, and `other_revisions` has those of single requests. `check` decides one check, `acquire`
-//! waits for permits, `adjust` charges and credits, and `best_effort` checks several keys. `waiting`, `line`
-//! and `waiters` are the checks that wait, and `taken` is what a check may give back. `failure_mode` says
-//! what happens if the store fails, `failure_log` reports it, and `enforcement` is the shadow mode.
-//! `limiters` (with `watch`) has policies from a file. `blocked` denies keys that an operator has blocked, and
-//! the last known state of a key may deny it, before the store is asked.
+//! `Limiter` is in this file, and `builder` has its settings. `revision` is a policy with its numbers until the
+//! next update, and `other_revisions` has those of single requests. `check` decides one check, `acquire` waits
+//! for permits, `adjust` charges and credits, and `best_effort` checks several keys. `waiting`, `waiting_line`
+//! and `waiters` are the checks that wait, and `taken` is what a check may give back. `failure_mode` says what
+//! happens if the store fails, `failure_log` reports it, and `enforcement` is the shadow mode. `limiters` has
+//! policies from a file, which `watch` reloads. `blocked` denies keys that an operator has blocked, and the last
+//! known state of a key may deny it, before the store is asked.
 //!
 //! A cost above the capacity is denied without asking the store (`Revision::known`): no state changes that
-//! decision, so it is the same on all stores and during an outage. What remains in the bucket is not known.
-//! So the source of the decision is the quota, its numbers are those of a full bucket, and a response has
+//! decision, so it is the same on all stores and during an outage. What remains in the bucket is not known. So
+//! the source of the decision is the quota, its numbers are those of a full bucket, and a response has
 //! `RateLimit-Policy`, whose `q` is what the client needs to know, but no `RateLimit`.
 
 mod acquire;
@@ -24,12 +24,12 @@ mod enforcement;
 mod failure_log;
 mod failure_mode;
 mod limiters;
-mod line;
 mod other_revisions;
 mod revision;
 mod taken;
 mod waiters;
 mod waiting;
+mod waiting_line;
 mod watch;
 
 use std::fmt;

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::Limiter;
-use super::line::{KeptPlace, Line, Terms};
+use super::waiting_line::{KeptPlace, Line, Terms};
 use crate::algorithm::Patience;
 use crate::{Costs, Key};
 

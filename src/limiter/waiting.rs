@@ -12,9 +12,9 @@ use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::adjust::no_runtime;
-use super::line::{Line, Reserved, Rounds, Terms, Ticket, Turn};
 use super::taken::{Taken, TakenPermits, micros};
 use super::waiters::Waiter;
+use super::waiting_line::{Line, Reserved, Rounds, Terms, Ticket, Turn};
 use super::{HeldRevision, Limiter, Revision};
 use crate::store::{Leaving, Op};
 use crate::verdict::{Verdict, Waiting};

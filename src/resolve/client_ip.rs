@@ -1,13 +1,15 @@
+//! The client behind proxies: which entry of a forwarding header is believed.
+
 use std::fmt::Display;
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 
-use super::forwarding::{ForwardingHeader, MAX_ENTRIES};
+use super::forwarding_header::{ForwardingHeader, MAX_ENTRIES};
 use super::peer::{Peer, peer};
 use super::prefix::Prefixes;
 use super::proxy_log::ProxyLog;
-use super::trusted::Trusted;
+use super::trusted_proxies::Trusted;
 use super::{KeyResolver, Resolution};
 use crate::ConfigError;
 

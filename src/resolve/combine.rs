@@ -1,3 +1,5 @@
+//! Combinations of resolvers: `or`, `or_skip`, `skip`, and tuples.
+
 use smallvec::SmallVec;
 
 use super::{KeyResolver, Resolution};

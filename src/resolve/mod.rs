@@ -44,16 +44,16 @@
 //! 3. A part has no key: missing. The other parts alone never make a key.
 //! 4. All parts have keys: the keys joined by [`Key::join`].
 
-// The files. Each resolver has one: `client_ip`, `peer_ip`, `header`, `path`, `extension`, `global`.
-// `combine` has `or`, `or_skip`, `skip` and tuples, and `rejection` is the response to a request without a
-// key. `peer`, `forwarded`, `forwarding`, `trusted` and `prefix` find and shorten addresses, and `proxy_log`
-// reports proxies that hide their clients.
+// The files. Each resolver has one: `client_ip`, `peer_ip`, `header`, `path`, `extension`, `global`. `combine`
+// has `or`, `or_skip`, `skip` and tuples, and `rejection` is the response to a request without a key. `peer`
+// is the other end of the connection, and `trusted_proxies` are those whose header is used.
+// `forwarding_header` says which header fields these are and how they are read (`rfc7239`: `Forwarded`).
+// `prefix` makes an address a key, and `proxy_log` reports proxies that hide their clients.
 
 mod client_ip;
 mod combine;
 mod extension;
-mod forwarded;
-mod forwarding;
+mod forwarding_header;
 mod global;
 mod header;
 mod path;
@@ -62,7 +62,8 @@ mod peer_ip;
 mod prefix;
 mod proxy_log;
 mod rejection;
-mod trusted;
+mod rfc7239;
+mod trusted_proxies;
 
 use std::sync::Arc;
 

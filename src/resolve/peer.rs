@@ -1,3 +1,5 @@
+//! The other end of a connection: an address, or a Unix socket.
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 

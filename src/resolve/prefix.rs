@@ -1,3 +1,5 @@
+//! An address as a key: cut to the prefix of the network that shares a bucket.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::peer::Peer;

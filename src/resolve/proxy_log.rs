@@ -7,11 +7,11 @@ use std::time::Duration;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::forwarding::ForwardingHeader;
+use super::forwarding_header::ForwardingHeader;
 use crate::log_throttle::LogThrottle;
 
 /// The least time between two lines about a cause. Health checks go on forever.
-const INTERVAL: Duration = Duration::from_secs(600);
+const LOG_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Logs at intervals, for each cause, that trusted proxies did not report the address of a client.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ const MESSAGE: &str = "a proxy does not report its clients, so all of them share
 
 impl Default for ProxyLog {
     fn default() -> Self {
-        let [absent, other, unusable] = [const { LogThrottle::new(INTERVAL) }; 3];
+        let [absent, other, unusable] = [const { LogThrottle::new(LOG_INTERVAL) }; 3];
         Self(Arc::new(Causes { absent, other, unusable }))
     }
 }

@@ -1,9 +1,12 @@
+//! The headers in which proxies report their clients, and how their entries are read, from the right to the
+//! left.
+
 use std::net::IpAddr;
 
 use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
 
-use super::forwarded::rightmost_element;
+use super::rfc7239::rightmost_element;
 use crate::canonical::canonical;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

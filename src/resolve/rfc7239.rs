@@ -1,3 +1,5 @@
+//! The header `Forwarded` of RFC 7239, read from the right.
+
 /// Returns the rightmost element of a `Forwarded` header (RFC 7239): the position of the comma before it
 /// unless it is the first, and the value of its `for`. `None` if it is malformed or has no `for`.
 ///

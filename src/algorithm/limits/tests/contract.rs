@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::rate::{FullAt, ROOM};
-use super::*;
+use crate::algorithm::rate::{FullAt, ROOM};
+use crate::algorithm::*;
 use crate::charge::AtMostOne;
 use crate::{Costs, Policy, Quota};
 

@@ -1,3 +1,5 @@
+//! The proxies whose forwarding headers are used.
+
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;

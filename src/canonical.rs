@@ -1,3 +1,5 @@
+//! IPv6 addresses that stand for IPv4 addresses.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The /96 of IPv4-mapped addresses.

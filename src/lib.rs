@@ -31,16 +31,17 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// This file re-exports, and has no logic. The crate docs are the README.
+// The files. This one re-exports, and has no logic. The crate docs are the README. ARCHITECTURE.md says how the
+// folders depend on each other.
 //
-// The value types: `quota` (with `quota_text` and `quota_serde`), `policy`, `policy_set`, `costs`, `key` (any
-// bytes, long ones as a digest), `charge` (what a check takes), `verdict` and `decision`, `error`, and `calendar`
-// (units of time zones).
+// The value types: `quota` (with `quota_text` and `quota_serde`), `policy`, `policy_set` (with
+// `policy_set_serde`), `costs`, `key` (any bytes, long ones as a digest), `charge` (what a check takes),
+// `verdict` and `decision`, `error`, and `calendar` (units of time zones).
 //
 // `any_store` is the store that a URL chooses, and `block_list` the keys that an operator has blocked, as an
-// application sees them. `denied_keys` counts the keys that are denied most. Helpers that all may use: `timer`,
-// `random`, `cooperation`, `trace` (spans and events of checks), `log_throttle`, `file_watch`, `address` and
-// `canonical` (IP addresses).
+// application sees them. `denied_keys` counts the keys that are denied most. `guide` is documentation only.
+// Helpers that all may use: `timer`, `random`, `cooperation`, `trace` (spans and events of checks),
+// `log_throttle`, `file_watch`, `address` and `canonical` (IP addresses).
 
 mod address;
 mod algorithm;

@@ -1,4 +1,9 @@
 //! Lines of the log that anyone can cause, such as by a request: at most one in an interval.
+//!
+//! The interval stands where the line is logged: `limiter/failure_log` and `queue/breaker_log` (failures of a
+//! store), `fleet/membership` and `fleet/opened` (the instances), `layer/logged` (what is wrong with requests),
+//! `resolve/proxy_log` (proxies), and `warnings` in the server. The docs of `FailureMode`, `Rejection`,
+//! `ClientIp` and `RateLimitLayer` name some of them.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,3 +1,6 @@
+//! The quota: its numbers, and the `Kind` of its algorithm. Text is in `quota_text`, what is wrong with numbers
+//! in `algorithm/validation.rs`.
+
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 

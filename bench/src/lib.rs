@@ -1,4 +1,10 @@
 //! Benchmarks of fleetlimit, against a baseline and other crates. `USAGE` lists the commands.
+//!
+//! The benchmarks: `rows` is the `table` of loads, each with its subjects (`subjects`), measured in rounds
+//! (`runs`, with `load` as a closed loop), and compared with `targets`; `script_cost` has the rows of the
+//! script alone (`captured`), and `bytes` the memory of a key. `scale`, `delay`, `admission`, `algorithms`,
+//! `allocations`, `sizes`, `flood`, `soak`, `chaos` and `smoke` are commands of their own. `setup` starts
+//! servers, `distance` delays them, `paced` are loads that fall behind, and `settings` the options.
 
 mod admission;
 mod algorithms;

@@ -1,3 +1,5 @@
+//! The options of the command line.
+
 use std::fmt::Display;
 use std::time::Duration;
 

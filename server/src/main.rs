@@ -2,18 +2,19 @@
 //! only the public API of the library.
 //!
 //! `cli` reads the command line, and `config` the files: the `settings` and the limits of a `domain`. It
-//! reports all `errors` in them at once, and `secret` has the types that hide tokens and passwords. `live`
-//! holds the configuration in use with its limiters on the `store`, and `reload` replaces it as a whole.
+//! reports all `errors` in them at once, and `secret` has the types that hide tokens and passwords. `range` is
+//! a range of IP addresses. `live` holds the configuration in use with its limiters, and `reload` replaces it
+//! as a whole.
 //!
-//! `grpc`, `http` and `admin` are the three ports. `checker` decides a key. `lists` (the allow list and the
-//! deny list, with `range` for addresses) come before that. `denied` counts the keys that are denied most, and
-//! `details` the values of descriptors that metrics tell apart. `telemetry` sets up logs and metrics.
+//! `grpc`, `http` and `admin` are the three ports. `store` opens the store of the settings. `checker` decides a
+//! key. `lists` (the allow list and the deny list) come before that. `denied` counts the keys that are denied
+//! most, and `details` the values of descriptors that metrics tell apart.
 //!
-//! `server` starts and stops the ports, `serve` accepts their connections (with `tls`, and the `protocol` of the
-//! port; `open_files` makes room for them), and `connection` serves one: `requests` counts its requests,
-//! `header_timeout` ends it if headers take too long, `per_address` limits the connections of a client, and
-//! `held_bytes` what one has in memory. `warnings` says when to log again what any client can cause. `simulate` is
-//! the command that replays access logs, with a crate of its own.
+//! `server` starts and stops the ports, `serve` accepts their connections (of a `protocol`, with `tls`, within
+//! the limit of `open_files`), and `connection` serves one: `requests` counts its requests, `header_timeout`
+//! ends it if headers take too long, `per_address` limits the connections of a client, and `held_bytes` what
+//! one has in memory. `telemetry` sets up logs and metrics, and `warnings` says when to log again what any
+//! client can cause. `simulate` is the command that replays access logs, with a crate of its own.
 
 mod admin;
 mod checker;

@@ -1,4 +1,10 @@
 //! The settings file: how the service runs, and what it limits.
+//!
+//! A new setting is a field with its default here, and its range in `config/validation.rs`, or in
+//! `config/reader.rs` if it depends on files. One that can be overridden is in `config/overrides.rs`, too.
+//! `restore` names the sections that a reload does not change, and the settings of these that it changes.
+//! `docs/server.md` lists all settings, and those of `limits` that follow a reload a second time;
+//! `tests/it/admin.rs` has the JSON of all of them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};

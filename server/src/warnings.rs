@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fleetlimit::internal::LogThrottle;
 
 /// The least time between two lines about one cause.
-const INTERVAL: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The causes. Each has an interval of its own, so that none hides another.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ impl Warnings {
 
 impl Default for Warnings {
     fn default() -> Self {
-        Self([const { LogThrottle::new(INTERVAL) }; Cause::COUNT])
+        Self([const { LogThrottle::new(LOG_INTERVAL) }; Cause::COUNT])
     }
 }
 

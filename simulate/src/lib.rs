@@ -17,7 +17,8 @@
 //! ```
 //!
 //! Dependencies point downwards: [`Simulation`] → `report` → `run` → `pattern` → `line` → `fields`. `table` and
-//! `plot` show a report.
+//! `plot` show a report, with numbers and keys as in `text`. `address` and `log_time` are parts of a line, and
+//! `busy_keys` finds the keys with the most requests.
 
 mod address;
 mod busy_keys;

@@ -1,4 +1,5 @@
-//! The result of a simulation.
+//! The result of a simulation, and its JSON: the fields are those of the JSON. `table` shows it as text, `plot`
+//! as a picture.
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};

@@ -1,4 +1,4 @@
-//! The replay.
+//! The replay: each line of a log becomes a check of each policy, at the time of the line, and is counted.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};

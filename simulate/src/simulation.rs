@@ -1,4 +1,4 @@
-//! The interface of this crate.
+//! The interface of this crate: `Simulation`, which takes policies and replays a log.
 
 use std::io::{self, BufRead, ErrorKind};
 

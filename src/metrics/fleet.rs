@@ -1,3 +1,5 @@
+//! What is measured of the instances that share limits.
+
 use super::instruments::Gauge;
 
 /// The measurements of the instances that share limits.

@@ -1,3 +1,5 @@
+//! What is measured of a store in memory.
+
 use super::instruments::Counter;
 
 /// The measurements of a store in memory.

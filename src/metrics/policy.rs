@@ -1,3 +1,5 @@
+//! What is measured of the checks of a policy: decisions, failures, latency, and what was not charged.
+
 use std::sync::Arc;
 use std::time::Duration;
 

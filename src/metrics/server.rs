@@ -1,3 +1,5 @@
+//! What is measured of a Redis server: its calls, batches, breakers and connections. A `ConnectionSet` has it.
+
 use std::time::Duration;
 
 use super::instruments::{Counter, Gauge, Histogram};

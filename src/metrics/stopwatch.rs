@@ -1,3 +1,5 @@
+//! The clock of the checks that are measured, one in 256.
+
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 

@@ -1,3 +1,5 @@
+//! The store of one instance of a fleet without a server: a memory store that enforces a share (`fleet`).
+
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;

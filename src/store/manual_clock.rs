@@ -1,3 +1,5 @@
+//! A clock that an application sets, for a memory store that replays recorded traffic.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

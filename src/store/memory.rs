@@ -1,3 +1,5 @@
+//! The store in memory, its clock, and its blocked keys. `shards` holds the buckets.
+
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};

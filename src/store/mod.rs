@@ -1,18 +1,18 @@
 //! The stores, where buckets are kept: in `memory`, or in `redis`.
 //!
 //! This file is their interface: a complete check goes in, a complete verdict comes out. A store that can
-//! decide at once returns the verdict as a value, not as a future that has to be woken, so the layer calls
-//! the service without cloning it first.
+//! decide at once returns the verdict as a value, not as a future that has to be woken, so the layer calls the
+//! service without cloning it first.
 //!
 //! The stores without a server, `memory` and `divided` (the share of one instance), keep buckets in a
 //! `memory_backend`. `shards` spreads them, `key_state` is one bucket of theirs (`unnamed` if it has no
 //! identity), and `key_hasher` makes their hashes unpredictable. `manual_clock` is a clock for simulations.
 //!
-//! `registry` is what the limiters on a store share: the policies in use, and the `state_cache`, which has
-//! what a server said last about each key; `revision_states` reads it for one revision of a policy. `fleet`
-//! has the shares by which a fleet divides limits without a server, and `local` decides by one while a server
-//! fails. `blocks` has the keys that an operator has blocked. `observation` is the latency and the span of a
-//! check that waits.
+//! `registry` is what the limiters on a store share: the policies in use, and the `state_cache`, which has what
+//! a server said last about each key; `revision_states` reads it for one revision of a policy, and is the cache
+//! of denials. `fleet` has the shares by which a fleet divides limits without a server, and `local` decides by
+//! one while a server fails. `blocks` has the keys that an operator has blocked. `observation` is the latency
+//! and the span of a check that waits (`no_observation` in builds without metrics and traces).
 
 // What only a remote store needs.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]

@@ -1,11 +1,12 @@
-//! The cached states of keys, as one revision of a policy reports and reads them.
+//! The cached states of keys, as one revision of a policy reports and reads them: the cache of denials.
 //!
-//! A cached denial is a lower bound on the level: checks only raise a level, and only time lowers it. A check that
-//! the cache does not deny may take permits that the cached state still has. So the state in which its batch leaves
-//! the key replaces the cached one, or discards the denial if there are permits left. A reset or another quota in
-//! another process makes a cached denial wrong, so it is used for a limited time. A bucket that another revision
-//! charged last refills at that revision's rate until the next charge, which may change the rate. So such a denial
-//! is used only while the bucket has no permits, when nothing can be charged. → `tests/it/denials.rs`
+//! A cached denial is a lower bound on the level: checks only raise a level, and only time lowers it. A check
+//! that the cache does not deny may take permits that the cached state still has. So the state in which its
+//! batch leaves the key replaces the cached one, or discards the denial if there are permits left. A reset or
+//! another quota in another process makes a cached denial wrong, so it is used for at most the time of
+//! `LimiterBuilder::cache_denials` (default and maximum: `limiter/builder.rs`). A bucket that another revision
+//! charged last refills at that revision's rate until the next charge, which may change the rate. So such a
+//! denial is used only while the bucket has no permits, when nothing can be charged. → `tests/it/denials.rs`
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

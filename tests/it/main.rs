@@ -1,5 +1,13 @@
-//! The integration tests. They are modules of one crate, because a crate per file would link all
-//! dependencies for each file.
+//! The integration tests. They are modules of one crate, because a crate per file would link all dependencies
+//! for each file.
+//!
+//! `common` has the servers, `log` the log of a test, and `harness` tests these. Of decisions: `exact` (with
+//! the `oracle`), `mixes`, `state`, `calendars`, `charges`, `debts`, `waiting`, `settlement`, `customers`,
+//! `shadow`, `denials`, `blocks`, `any_store`; by the clock `clock_steps`, `clock_expiry` and `time_travel`. Of
+//! the transport: `queue`, `connections`, `cluster`, `one_endpoint`, `runtimes`, `idle`, `cooperation`,
+//! `timing`. Of failures: `faults`, `server_errors`, `recovery`, `outages`, `local`, `local_policies`. Of the
+//! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `dependency_rules`,
+//! `examples`, `known_failures`, `lua_versions`, `metrics`, `traces`, `traps`, `file_watch`.
 
 mod common;
 

@@ -1,3 +1,5 @@
+//! A certificate authority, and the certificates that it issues to the servers and clients of the tests.
+
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
 };

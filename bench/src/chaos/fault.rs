@@ -1,3 +1,5 @@
+//! The faults, each with how it happens to a server or the proxy in front of it.
+
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;

@@ -1,5 +1,8 @@
-//! A long run of several processes with one fault after another. Every admission is counted, and the
-//! scorecard says whether the limit held, what a check cost, and how soon Redis decided again.
+//! A long run of several processes with one fault after another. Every admission is counted, and the scorecard
+//! says whether the limit held, what a check cost, and how soon Redis decided again.
+//!
+//! An `instance` is a process as the benchmark sees it, and a `worker` what runs in it. A `fault` happens to a
+//! server, the `scorecard` has the figures, and `open_breaker` measures the time of a check without a server.
 
 mod fault;
 mod instance;

@@ -1,3 +1,5 @@
+//! The scorecard: the worst figures of each fault, and what they are compared with.
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;

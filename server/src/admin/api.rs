@@ -1,4 +1,5 @@
-//! The admin API.
+//! The admin API: the handlers of `/api/...`. What a handler takes and returns is documented in
+//! `docs/server.md`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

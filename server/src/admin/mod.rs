@@ -1,4 +1,7 @@
 //! The admin listener: what operators and their tools ask for.
+//!
+//! `api` is what needs the token (`auth`), `page` the live page, and `health` serves `/healthz` and `/readyz`,
+//! which the HTTP port has, too.
 
 mod api;
 mod auth;

@@ -1,4 +1,8 @@
 //! Limits by descriptors, as Envoy asks for them.
+//!
+//! `format` is a file as envoyproxy/ratelimit writes it, and `context` what is known while one is checked.
+//! `tree` finds the `rule` (the limit) of a descriptor, by keys and values (`pattern`). `policy_name` names
+//! limits that have no name, and `unit` is their units.
 
 mod context;
 mod format;

@@ -1,4 +1,4 @@
-//! The limit of a descriptor.
+//! The limit of a descriptor, with its options, read from `format`.
 
 use fleetlimit::Policy;
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! The units of limits.
+//! The units of limits: their names in files, their numbers in the protocol, and their quotas.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Checks over gRPC.
 //!
-//! `services` tells checks from requests to the other services (`health`, `reflection`). `method` reads a
-//! check and sends its response, and `wire` counts its parts before it is decoded. `plan` finds what applies
-//! to each descriptor of a request, `ratelimit` decides each, and `overall` decides the request. `status`,
-//! `headers` and `metadata` are parts of the response.
+//! `services` tells checks from requests to the other services (`health`, `reflection`). `method` reads a check
+//! (`codec`) and sends its response, and `wire` counts its parts before it is decoded. `plan` finds what
+//! applies to each descriptor of a request, `ratelimit` decides each, and `overall` decides the request.
+//! `status`, `headers` and `metadata` are parts of the response.
 
 mod codec;
 mod headers;

@@ -1,5 +1,9 @@
-//! Checks over HTTP: `check` takes one as JSON, and `auth` is for gateways. `unchecked` logs why `auth`
-//! cannot check a request.
+//! Checks over HTTP: `check` takes one as JSON, and `auth` is for gateways. `unchecked` logs why `auth` cannot
+//! check a request.
+//!
+//! `body` and `costs` read a request. `decision_json` is a decision as JSON, here and in `/api/peek` of the
+//! admin API; about a key that is on a list or blocked, `check` writes less. `problem` writes errors, and what
+//! `auth` denies by a list. Denials by a policy are those of the library (`layer/problem.rs`).
 
 mod auth;
 mod body;

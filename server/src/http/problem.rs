@@ -1,4 +1,4 @@
-//! Errors as problem details (RFC 9457).
+//! Errors as problem details (RFC 9457). Those of denials are in the library (`src/layer/problem.rs`).
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};

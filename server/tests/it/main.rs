@@ -1,4 +1,9 @@
 //! Tests of the program, over real sockets.
+//!
+//! `common` has the processes. Of the configuration: `config`, `environment`, `deploy`, `simulate`. Of checks:
+//! `http`, `descriptors`, `nginx` and `gateways` (with real ones), `shared`. Of operations: `admin`, `page`,
+//! `operations`, `stores`, `reflection`, `tls`. Of hostile clients and servers: `connections`, `http2`,
+//! `large_messages`, `memory`, `hostile_redis`, `soak`. `dependency_rules` are those of the modules.
 
 mod common;
 #[allow(unused_imports, reason = "the library's tests use more of it")]

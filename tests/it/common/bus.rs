@@ -1,3 +1,5 @@
+//! A proxy for the bus of a cluster, which cuts a node off from the others.
+
 use std::net::Ipv4Addr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};

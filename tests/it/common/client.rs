@@ -1,3 +1,5 @@
+//! Commands that a test sends to a server itself.
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! A cluster of three primaries.
+
 use std::collections::BTreeSet;
 
 use redis::Value;

@@ -1,3 +1,5 @@
+//! An open loop of checks, and how many of them Redis decided.
+
 use std::time::{Duration, Instant};
 
 use fleetlimit::{Limiter, Source};

@@ -1,5 +1,8 @@
-//! Real servers for the tests. Each test starts its own servers, and they end with the test. So
-//! tests run in parallel, and each may stop, pause or flush its servers.
+//! Real servers for the tests: a `server`, a `cluster`, `sentinel`s, with `tls` or with a clock that a test
+//! sets (`clock_proxy`). A `proxy` in front of one has network faults (`relay`), and a `bus` divides a cluster.
+//! `client` sends commands, `load` checks; `stalls` notices those of the machine, `sleep` is precise, and
+//! `wait` waits for a condition. The rest is `start`, `ports` and `temp_dir`. Each test starts its own servers,
+//! and they end with the test. So tests run in parallel, and each may stop, pause or flush its servers.
 //!
 //! The binary is `redis-server`, or the one that `REDIS_SERVER_BIN` names.
 

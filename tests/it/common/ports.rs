@@ -1,3 +1,5 @@
+//! Free ports for servers.
+
 use std::net::{Ipv4Addr, TcpListener};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,3 +1,5 @@
+//! A proxy in front of a server, with the network faults that a test asks for.
+
 use std::mem;
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::SeqCst;

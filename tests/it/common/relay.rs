@@ -1,3 +1,5 @@
+//! One connection through a proxy, with its faults.
+
 use std::future::pending;
 use std::net::Ipv4Addr;
 use std::sync::Arc;

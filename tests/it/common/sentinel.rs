@@ -1,3 +1,5 @@
+//! A primary, a replica and three sentinels.
+
 use std::collections::HashMap;
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

@@ -1,3 +1,5 @@
+//! A server process.
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,3 +1,5 @@
+//! A timer that is more precise than Tokio's.
+
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, OnceLock};
 use std::thread;

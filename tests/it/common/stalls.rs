@@ -1,3 +1,5 @@
+//! Stalls of the machine, for which no test may blame the code.
+
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};

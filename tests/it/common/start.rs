@@ -1,3 +1,5 @@
+//! Futures that start without a task.
+
 use std::task::{Context, Poll, Waker};
 
 /// Polls a future once, as spawning it would, and returns the rest of it.

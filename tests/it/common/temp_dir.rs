@@ -1,3 +1,5 @@
+//! Temporary directories.
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io, process};

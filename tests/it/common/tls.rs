@@ -1,3 +1,5 @@
+//! The files of a server that speaks only TLS.
+
 use std::fs;
 
 use super::temp_dir::TempDir;

@@ -1,3 +1,5 @@
+//! Waiting for a condition instead of a time.
+
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, timeout};

@@ -1,8 +1,10 @@
 //! The destination of a call: the only server, or the node of a cluster that serves its slot.
 //!
-//! `topology` sends a `call` and follows redirections. `discovery` connects to the nodes of a cluster and asks them
-//! for the slots from time to time, `view` parses their replies, `slot_map` decides which of them count, and `routes`
-//! is the result.
+//! `topology` sends a `call` and follows redirections. `discovery` has the type `Cluster`: it connects to the
+//! nodes of a cluster and asks them for the slots after a redirection, when a call has failed
+//! (`Topology::failed`, which the queue and its probes report, too), and while the node of a slot is not known.
+//! `view` parses what they say, `slot_map` decides whom to believe and for how long a node that has failed is
+//! avoided, and `routes` is the result.
 
 mod call;
 mod discovery;

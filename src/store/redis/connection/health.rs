@@ -2,8 +2,8 @@
 //!
 //! A connection is judged by its own replies. It is of no use when it breaks, when a reply shows that the
 //! server is not a primary, and when nothing has arrived for `LONGEST_SILENCE` while a reply was outstanding,
-//! counted from the write. A check that times out proves nothing: its call may have been sent a millisecond
-//! before the deadline.
+//! counted from the write (the docs of `RedisStore` and the log line in `established` name that time). A check
+//! that times out proves nothing: its call may have been sent a millisecond before the deadline.
 //!
 //! A task on the runtime that polls the connection measures the silence. A measurement adds at most
 //! `LONGEST_GAP`, even if the task runs late: then the runtime has stalled, not the server, and the calls may

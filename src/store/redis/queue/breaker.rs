@@ -1,20 +1,22 @@
-//! The circuit breaker of a queue, which decides when a server is not asked any more. It does no I/O and
-//! reads no clock.
+//! The circuit breaker of a queue, which decides when a server is not asked any more. It does no I/O and reads
+//! no clock.
 //!
 //! A late reply or a failed call proves little: a worker was blocked, a connection was lost, a key has the
-//! wrong type. So it starts a probe, which is a call that no check waits for: at most one at a time and,
-//! while probes succeed, one per `REST`. If that fails too, and no check has had a good reply meanwhile, the
-//! breaker opens. Then checks that were not sent fail with the error of the probe, and so do new ones,
-//! without a call. Probes go on, and the first good one closes the breaker. Errors of single keys never open
-//! it.
+//! wrong type. So it starts a probe, which is a call that no check waits for: at most one at a time and, while
+//! probes succeed, one per `REST`. If that fails too, and no check has had a good reply meanwhile, the breaker
+//! opens. Then checks that were not sent fail with the error of the probe, and so do new ones, without a call.
+//! Probes go on, and the first good one closes the breaker. Errors of single keys never open it.
 //!
-//! A runtime that is only polled for checks that fail at once does not run probes. If the prober is overdue,
-//! a check is sent instead from time to time: this check is called a trial, and a good reply to it closes the
+//! A runtime that is only polled for checks that fail at once does not run probes. If the prober is overdue, a
+//! check is sent instead from time to time: this check is called a trial, and a good reply to it closes the
 //! breaker.
 //!
-//! Each queue has a breaker, because only its own timeout says what is late: a limiter with a timeout below
-//! the round trip does not affect its neighbors. The log has one pair of lines per server, whatever the
-//! number of breakers (`breaker_log`). → `tests/it/timing/breaker.rs`
+//! `node_queue` decides which calls are late or failed, and `Window::probe_patience` how long the first probe
+//! may take. `sim/probe.rs` imitates what `node_queue` and `probe` do with a breaker.
+//!
+//! Each queue has a breaker, because only its own timeout says what is late: a limiter with a timeout below the
+//! round trip does not affect its neighbors. The log has one pair of lines per server, whatever the number of
+//! breakers (`breaker_log`). → `tests/it/timing/breaker.rs`
 
 use std::time::{Duration, Instant};
 

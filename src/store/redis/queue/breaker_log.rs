@@ -9,7 +9,7 @@ use crate::Error;
 use crate::log_throttle::LogThrottle;
 
 /// The least time from one pair of lines to the next.
-const INTERVAL: Duration = Duration::from_secs(5);
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// One for all queues of a server, each of which has a breaker.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ impl BreakerLog {
 impl Default for OpenBreakers {
     fn default() -> Self {
         Self {
-            throttle: LogThrottle::new(INTERVAL),
+            throttle: LogThrottle::new(LOG_INTERVAL),
             open: 0,
             is_reported: false,
             opened: 0,
@@ -190,7 +190,7 @@ mod tests {
         lines(&mut state, &closes(), start);
         let again = start + 100 * MS;
         assert_eq!(lines(&mut state, &opens(again), again), "");
-        let later = start + INTERVAL;
+        let later = start + LOG_INTERVAL;
         let Some(BreakerLine::Opened { opened, .. }) =
             state.line(&Probed::StaysOpen { next: later }, later)
         else {

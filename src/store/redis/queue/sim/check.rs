@@ -1,4 +1,5 @@
-//! The checks, and the invariants.
+//! The checks of a simulation and their invariants: no check is late, runs twice, or is charged after it was
+//! cancelled in time, and enough of them are decided.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,8 +14,9 @@ use crate::store::redis::queue::queue_state::QueueState;
 use crate::verdict::Verdict;
 use crate::{Error, ErrorKind};
 
-/// After so long a silent connection has been replaced.
-pub(super) const LONGEST_SILENCE: Micros = 1_100 * MS;
+/// The time after which a silent connection has been replaced: its longest silence, and the time to notice it
+/// and to connect.
+pub(super) const REPLACED_AFTER: Micros = 1_100 * MS;
 
 /// The number of batches that may be in flight: those of the window, and a check sent alone.
 const MOST_IN_FLIGHT: usize = 64 + 1;
@@ -215,7 +217,7 @@ impl World {
         // What waits has arrived since the last batch could start: within a timeout, or the time
         // until a silent connection is replaced.
         let process = &self.processes[id.0];
-        let span = self.plan.timeouts[id.1].max(LONGEST_SILENCE);
+        let span = self.plan.timeouts[id.1].max(REPLACED_AFTER);
         let mut since = self.now.saturating_sub(span);
         if process.paused_until >= since {
             since = since.min(process.paused_from.saturating_sub(span));

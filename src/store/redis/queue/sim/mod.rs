@@ -1,12 +1,12 @@
 //! Deterministic simulation of the transport: `plan` is a run, drawn from a seed, and `world` its events in
 //! virtual time. `process`, `connection`, `server`, `probe` and `task` (a batch on its way) run the state
-//! machines of the queue and of its connections, and `check` has the invariants, which are checked after
-//! every event.
+//! machines of the queue and of its connections, and `check` has the invariants, which are checked after every
+//! event. `random` draws from the seed.
 //!
-//! The network stalls, loses and cuts, nodes redirect, processes stall, and the servers run the
-//! specification. No check may be late, run twice, or be charged after it was cancelled in time; no key may
-//! be admitted too much; attempts to connect are spread out, and memory is bounded; and what starts while
-//! nothing is wrong is decided.
+//! The network stalls, loses and cuts, nodes redirect, processes stall, and the servers run the specification.
+//! No check may be late, run twice, or be charged after it was cancelled in time; no key may be admitted too
+//! much; attempts to connect are spread out, and memory is bounded; and what starts while nothing is wrong is
+//! decided.
 //!
 //! The code around the state machines (locks, wakers, real connections) is not simulated, nor are TLS,
 //! Sentinel, pools and the merging of slot maps. Integration tests cover these.

@@ -1,4 +1,5 @@
-//! The circuit breakers and their probes: what `NodeQueue` and `Prober` do.
+//! The circuit breakers and their probes: what `NodeQueue` (`queue/node_queue.rs`) and `Prober`
+//! (`queue/probe.rs`) do.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 
-use super::check::{Check, LONGEST_SILENCE, Progress};
+use super::check::{Check, Progress, REPLACED_AFTER};
 use super::connection::Connection;
 use super::plan::{Fault, Kind, MS, Micros, Plan, SECOND, SLOTS};
 use super::process::Process;
@@ -642,7 +642,7 @@ impl World {
             Kind::BlockOne => self.processes[process].block_next = Some(until),
             Kind::BlockAll => {
                 let paused = &mut self.processes[process];
-                if self.now > paused.paused_until + LONGEST_SILENCE {
+                if self.now > paused.paused_until + REPLACED_AFTER {
                     paused.paused_from = self.now;
                 }
                 paused.paused_until = until.max(paused.paused_until);

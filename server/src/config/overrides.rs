@@ -55,7 +55,7 @@ pub(crate) struct Overrides {
     /// Timeout of a check, such as 50ms
     #[arg(long, env = "FLEETLIMIT_TIMEOUT", value_name = "TIME")]
     timeout: Option<String>,
-    /// Decision about checks while Redis is unavailable: local, open or closed
+    /// Failure mode for checks while Redis is unavailable: local, open or closed
     #[arg(long, env = "FLEETLIMIT_FAILURE_MODE", value_name = "MODE")]
     failure_mode: Option<String>,
     /// Time to keep accepting connections after /readyz starts to fail

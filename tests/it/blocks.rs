@@ -49,6 +49,19 @@ async fn other_processes_know_of_a_block_and_of_its_end() {
     assert!(one.list().is_empty());
 }
 
+/// The list belongs to the key prefix.
+#[tokio::test]
+async fn a_block_holds_for_clones_of_the_store_with_other_settings() {
+    let server = Server::start().await;
+    let store = RedisStore::open(server.url()).unwrap();
+    let other =
+        store.clone().local_keys(NonZeroUsize::new(9).unwrap()).instances(NonZeroUsize::MIN);
+    let limiter = Limiter::new(other, Policy::new("api").quota("a", Quota::per_hour(10))).unwrap();
+    BlockList::new(&store).block("api", "a", HOUR).await.unwrap();
+    assert_eq!(limiter.check("a").await.unwrap().source(), Source::Blocked);
+    assert!(limiter.check("b").await.unwrap().is_allowed());
+}
+
 #[tokio::test]
 async fn a_process_that_starts_can_read_the_list_before_its_first_request() {
     let server = Server::start().await;

@@ -16,7 +16,7 @@
 //! - **Nothing depends on a single caller.** Connections, queues and timers are shared, so the timeout, the
 //!   thread or the cancellation of one check must not affect the others.
 //! - **Decisions are state machines without I/O**, which take the time as an argument: `QueueState` with its
-//!   `Window`, `Breaker`, `Health`, `Lifecycle` with its `Backoff`, `SlotMap`. `NodeQueue`, `Connection` and
+//!   `InFlightWindow`, `Breaker`, `Health`, `Lifecycle` with its `Backoff`, `SlotMap`. `NodeQueue`, `Connection` and
 //!   `SharedConnection` are shells around them: a lock, tasks, and wakers. So tests need no waiting, and
 //!   `queue/sim` runs most of them in virtual time.
 //!

@@ -171,6 +171,8 @@ pub struct RedisStore {
     connection_settings: ConnectionSettings,
     registry: Arc<Registry>,
     fleet: Arc<OnceLock<Fleet>>,
+    /// The block list belongs to the key prefix, whatever the other settings of a clone are.
+    blocks: Arc<OnceLock<Arc<RedisBlocks>>>,
     instances: u64,
     local_keys: NonZeroUsize,
 }
@@ -181,7 +183,6 @@ struct Fleet {
     local: Arc<Local>,
     membership: Arc<Membership>,
     repayment: Arc<Repayment>,
-    blocks: Arc<RedisBlocks>,
     opened: Arc<Opened>,
 }
 
@@ -301,7 +302,7 @@ impl RedisStore {
     /// [`Limiter::new`](crate::Limiter::new).
     #[must_use]
     pub fn key_prefix(self, prefix: impl Into<Arc<str>>) -> Self {
-        Self { key_prefix: prefix.into(), fleet: Arc::default(), ..self }
+        Self { key_prefix: prefix.into(), fleet: Arc::default(), blocks: Arc::default(), ..self }
     }
 
     /// Sets the number of connections of each runtime to each server: 1 by default. Calls are spread over the
@@ -491,11 +492,10 @@ impl RedisStore {
             let membership = Membership::new(topology, &self.key_prefix, local.clone());
             let repayment = Repayment::new(local.max_keys());
             let topology = &self.queues.topology;
-            let blocks = RedisBlocks::new(topology.clone(), &self.key_prefix);
             let server = topology.first_server();
             let opened = Opened::new(topology.identity(), server, &self.key_prefix).into();
             let (membership, repayment) = (membership.into(), repayment.into());
-            Fleet { local, membership, repayment, blocks, opened }
+            Fleet { local, membership, repayment, opened }
         })
     }
 
@@ -511,6 +511,7 @@ impl RedisStore {
             connection_settings: ConnectionSettings::default(),
             registry: Arc::default(),
             fleet: Arc::default(),
+            blocks: Arc::default(),
             instances: 1,
             local_keys: LOCAL_KEYS,
         }
@@ -550,6 +551,7 @@ impl Open for RedisStore {
     }
 
     fn blocks(&self) -> Arc<dyn Blocks> {
-        self.fleet().blocks.clone()
+        let new = || RedisBlocks::new(self.queues.topology.clone(), &self.key_prefix);
+        self.blocks.get_or_init(new).clone()
     }
 }

@@ -11,7 +11,7 @@
 //! check is sent instead from time to time: this check is called a trial, and a good reply to it closes the
 //! breaker.
 //!
-//! `node_queue` decides which calls are late or failed, and `Window::probe_patience` how long the first probe
+//! `node_queue` decides which calls are late or failed, and `InFlightWindow::probe_timeout` how long the first probe
 //! may take. `sim/probe.rs` imitates what `node_queue` and `probe` do with a breaker.
 //!
 //! Each queue has a breaker, because only its own timeout says what is late: a limiter with a timeout below the

@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn an_outage_soon_after_another_is_reported_late_but_not_never() {
         let (mut state, opened) = (OpenBreakers::default(), Instant::now());
-        let start = opened + 2 * INTERVAL;
+        let start = opened + 2 * LOG_INTERVAL;
         lines(&mut state, &opens(opened), opened);
         lines(&mut state, &closes(), start);
         let again = start + 100 * MS;

@@ -14,8 +14,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::batch::{Batch, Group, Wakers};
 use super::calls::calls_of;
+use super::in_flight_window::SentBatch;
 use super::node_queue::NodeQueue;
-use super::window::SentBatch;
 use crate::Error;
 use crate::store::redis::cluster::{Call, Calls, Failure, Replies};
 use crate::store::redis::connection::Connection;

@@ -31,11 +31,11 @@ use super::breaker_log::BreakerLog;
 use super::bucket::{BucketRef, OwnedBucket};
 use super::flight::{Flight, FlightEnd};
 use super::flusher::Flusher;
+use super::in_flight_window::SentBatch;
 use super::lone_call::LoneCall;
 use super::overload::Overload;
 use super::probe::Prober;
 use super::queue_state::{Next, QueueState};
-use super::window::SentBatch;
 use crate::store::Op;
 use crate::store::redis::cluster::Topology;
 use crate::store::redis::connection::{Connection, ConnectionSet, RuntimeConnections};
@@ -330,7 +330,7 @@ impl NodeQueue {
         bucket: BucketRef<'_>,
         now: Instant,
     ) {
-        let patience = state.queue.probe_patience(now);
+        let patience = state.queue.probe_timeout(now);
         drop(state);
         self.runtime.spawn(Prober::new(self, bucket).run(patience));
     }

@@ -2,7 +2,7 @@
 //! late because too many are sent.
 //!
 //! A check that is not sent in time is `Overloaded` if its queue has read a reply within the last timeout
-//! (`Window::is_answering`). So is a check or a probe that is late, if the server has replied within the last
+//! (`InFlightWindow::is_answering`). So is a check or a probe that is late, if the server has replied within the last
 //! timeout to any queue of this process that kept it busy, and its shortest round trip is below the timeout.
 //! A breaker that overload opens refuses with `Overloaded` too.
 //!

@@ -2,7 +2,7 @@
 //! same slot, because a server can answer PING and refuse to write.
 //!
 //! While the server is silent, the first probe is late after half the timeout, so that the breaker opens soon
-//! (`Window::probe_patience`). It is a task of the runtime that reads the replies, and is polled once more
+//! (`InFlightWindow::probe_timeout`). It is a task of the runtime that reads the replies, and is polled once more
 //! after its time, so a stall of the process is not mistaken for one of the server. Each later probe may take a
 //! timeout to connect and another for its call. One that is late because it had to connect is followed by the
 //! next as soon as there is a connection. `sim/probe.rs` imitates this file.

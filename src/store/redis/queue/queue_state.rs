@@ -5,7 +5,7 @@
 //!
 //! Checks that cannot be answered in time fail early. A check is rejected on arrival if the full batches
 //! ahead of it would make it wait for more than a third of the timeout that remains after one round trip, and
-//! left out of its batch if the reply would come after its deadline (both in `window`). Without this, every
+//! left out of its batch if the reply would come after its deadline (both in `in_flight_window`). Without this, every
 //! check would be sent just before its deadline, and at 1.1 times the capacity none would be answered in
 //! time. The estimate is the shorter of the latest two round trips, because a single long one may only have
 //! been read late by a blocked worker. It leaves a third of the remaining timeout: checks that have waited
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::batch::{Batch, CheckIndex};
 use super::bucket::BucketRef;
-use super::window::{SentBatch, Window};
+use super::in_flight_window::{InFlightWindow, SentBatch};
 use crate::store::Op;
 
 /// The longest time for which a timer is set: one that became useless, because another one fires earlier, is removed only
@@ -34,7 +34,7 @@ const MAX_USED: usize = 4;
 #[derive(Debug)]
 pub(super) struct QueueState {
     timeout: Duration,
-    window: Window,
+    window: InFlightWindow,
     /// The batch that the next check joins. It may be empty.
     open: Arc<Batch>,
     /// The number of checks in the open batch.
@@ -96,7 +96,7 @@ impl QueueState {
     pub(super) fn new(timeout: Duration) -> Self {
         Self {
             timeout,
-            window: Window::new(timeout),
+            window: InFlightWindow::new(timeout),
             open: Arc::default(),
             open_checks: 0,
             full: VecDeque::new(),
@@ -244,8 +244,8 @@ impl QueueState {
     }
 
     /// Returns the timeout of a probe.
-    pub(super) fn probe_patience(&self, now: Instant) -> Duration {
-        self.window.probe_patience(now)
+    pub(super) fn probe_timeout(&self, now: Instant) -> Duration {
+        self.window.probe_timeout(now)
     }
 
     pub(super) fn timeout(&self) -> Duration {

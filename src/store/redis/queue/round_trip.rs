@@ -2,7 +2,7 @@
 //!
 //! A shorter round trip counts at once as the shortest. A longer one has two possible causes: a longer distance, or a
 //! wait at the server. So if none was about as short for half a second, the queue drains, as in BBR: its in-flight
-//! window (`window`) shrinks to `n × shortest / t`. Where calls had to wait for each other, this ends the wait while
+//! window (`in_flight_window`) shrinks to `n × shortest / t`. Where calls had to wait for each other, this ends the wait while
 //! the server stays busy, and that confirms the shortest round trip. If the distance has changed, the window shrinks
 //! to the smallest within a few round trips, and then the calls show the new distance. A round trip confirms the
 //! shortest if it leaves half of the allowed wait, or is hardly longer: a busy server is idle often enough for that,

@@ -54,7 +54,7 @@ impl World {
     pub(super) fn report(&mut self, id: QueueId, fault: Fault) {
         let now = self.instant();
         if self.breaker(id).failed(fault, now) {
-            let patience = self.queue(id).probe_patience(now);
+            let patience = self.queue(id).probe_timeout(now);
             self.probe(id, patience, true);
         }
     }

@@ -13,8 +13,8 @@ use super::world::{Event, QueueId, World, disconnected, too_late, unreachable};
 pub(super) use crate::store::redis::connection::Step;
 use crate::store::redis::queue::batch::Batch;
 use crate::store::redis::queue::breaker::Fault;
+use crate::store::redis::queue::in_flight_window::SentBatch;
 use crate::store::redis::queue::queue_state::{Next, QueueState};
-use crate::store::redis::queue::window::SentBatch;
 use crate::store::redis::script::Found;
 use crate::{Error, ErrorKind};
 

@@ -85,7 +85,7 @@ const ALWAYS_SENT_DIVISOR: u32 = 32;
 
 /// The load of a queue that is in flight, and its limit.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct InFlightWindow {
     timeout: Duration,
     /// The number of batches in flight or about to be sent, without a lone call.
     in_flight: usize,
@@ -135,7 +135,7 @@ impl SentBatch {
     }
 }
 
-impl Window {
+impl InFlightWindow {
     /// The window of a queue whose checks have this timeout.
     pub(super) fn new(timeout: Duration) -> Self {
         Self {
@@ -378,7 +378,7 @@ impl Window {
     }
 
     /// Returns the timeout of a probe, which is less than that of a check if the server is silent.
-    pub(super) fn probe_patience(&self, now: Instant) -> Duration {
+    pub(super) fn probe_timeout(&self, now: Instant) -> Duration {
         match &self.round_trip {
             Some(round_trip) if self.is_silent(now) => {
                 (self.timeout / 2).max(round_trip.shortest() * 2).min(self.timeout)
@@ -411,17 +411,17 @@ mod tests {
     const SERVICE_PER_KEY: Duration = Duration::from_micros(20);
 
     /// Sends a full batch.
-    fn send(window: &mut Window, now: Instant) -> SentBatch {
+    fn send(window: &mut InFlightWindow, now: Instant) -> SentBatch {
         window.reserve(now);
         window.sent(window.room(), window.connected.unwrap_or(now), now)
     }
 
-    fn may_start_full(window: &Window, now: Instant) -> bool {
+    fn may_start_full(window: &InFlightWindow, now: Instant) -> bool {
         window.may_start(now, window.room(), true)
     }
 
     /// A reply is read, and its place in the window returned.
-    fn reply(window: &mut Window, sent: SentBatch, now: Instant) {
+    fn reply(window: &mut InFlightWindow, sent: SentBatch, now: Instant) {
         window.replied(sent, now);
         window.release();
     }
@@ -432,14 +432,14 @@ mod tests {
         keys: usize,
     }
 
-    fn overload(windows: &mut [Window], start: Instant, time: Duration) -> Vec<Reply> {
+    fn overload(windows: &mut [InFlightWindow], start: Instant, time: Duration) -> Vec<Reply> {
         overload_by_and_by(windows, Duration::ZERO, start, time)
     }
 
     /// Full batches always wait for a server that takes them one after another. A window is used when so much
     /// time has passed since the one before.
     fn overload_by_and_by(
-        windows: &mut [Window],
+        windows: &mut [InFlightWindow],
         interval: Duration,
         start: Instant,
         time: Duration,
@@ -476,7 +476,7 @@ mod tests {
     /// Otherwise a short stall of the process would make it refuse checks for which there is time.
     #[test]
     fn a_window_that_has_just_shrunk_does_not_make_the_wait_seem_longer() {
-        let (mut window, start) = (Window::new(SECOND), Instant::now());
+        let (mut window, start) = (InFlightWindow::new(SECOND), Instant::now());
         let quick = send(&mut window, start);
         reply(&mut window, quick, start + MS);
         let sent: Vec<_> = (0..16).map(|_| send(&mut window, start + MS)).collect();
@@ -491,7 +491,7 @@ mod tests {
 
     #[test]
     fn under_lasting_overload_the_server_is_busy_and_answers_in_time() {
-        let (window, start) = (Window::new(55 * MS), Instant::now());
+        let (window, start) = (InFlightWindow::new(55 * MS), Instant::now());
         let replies = overload(&mut [window], start, 30 * SECOND);
         let settled: Vec<_> = replies.iter().filter(|reply| reply.at > start + 300 * MS).collect();
         let longest = settled.iter().map(|reply| reply.taken).max().unwrap();
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn queues_that_share_an_overloaded_server_do_not_all_grow_at_once() {
-        let (mut windows, start) = ([(); 9].map(|()| Window::new(55 * MS)), Instant::now());
+        let (mut windows, start) = ([(); 9].map(|()| InFlightWindow::new(55 * MS)), Instant::now());
         let replies = overload(&mut windows, start, 30 * SECOND);
         let settled: Vec<_> = replies.iter().filter(|reply| reply.at > start + SECOND).collect();
         let late = settled.iter().filter(|reply| reply.taken > 55 * MS).count();
@@ -511,7 +511,7 @@ mod tests {
         assert!(busy >= 29 * SECOND * 95 / 100, "busy for {busy:?}");
     }
 
-    fn shortest(window: &Window) -> Duration {
+    fn shortest(window: &InFlightWindow) -> Duration {
         window.round_trip.unwrap().shortest()
     }
 
@@ -519,7 +519,7 @@ mod tests {
     /// windows would grow until replies are late.
     #[test]
     fn queues_that_come_to_an_overloaded_server_learn_the_round_trip_without_the_wait() {
-        let (mut windows, start) = ([(); 9].map(|()| Window::new(55 * MS)), Instant::now());
+        let (mut windows, start) = ([(); 9].map(|()| InFlightWindow::new(55 * MS)), Instant::now());
         overload_by_and_by(&mut windows, 170 * MS, start, 20 * SECOND);
         let longest = windows.iter().map(shortest).max().unwrap();
         assert!(longest < BASE + 5 * MS, "{longest:?}");
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn a_round_trip_that_changes_under_load_is_learned() {
         for (before, after) in [(MS, 10), (MS, 40), (10 * MS, 30), (40 * MS, 1)] {
-            let (mut window, mut now) = (Window::new(55 * MS), Instant::now());
+            let (mut window, mut now) = (InFlightWindow::new(55 * MS), Instant::now());
             round_trips(&mut window, 20, before, now);
             now += 20 * before;
             let after = after * MS;
@@ -542,7 +542,7 @@ mod tests {
 
     #[test]
     fn the_round_trip_is_forgotten_with_the_connection() {
-        let (mut window, start) = (Window::new(55 * MS), Instant::now());
+        let (mut window, start) = (InFlightWindow::new(55 * MS), Instant::now());
         let sent = send(&mut window, start);
         reply(&mut window, sent, start + MS);
         let now = start + 10 * MS;
@@ -558,7 +558,7 @@ mod tests {
 
     #[test]
     fn batches_that_are_not_full_do_not_start_beyond_the_window() {
-        let (mut window, start) = (Window::new(55 * MS), Instant::now());
+        let (mut window, start) = (InFlightWindow::new(55 * MS), Instant::now());
         overload(slice::from_mut(&mut window), start, 500 * MS);
         let service = SERVICE_PER_KEY * window.limit as u32;
         assert!(service < 50 * MS, "the window takes longer than the timeout: {service:?}");
@@ -571,15 +571,15 @@ mod tests {
             }
             now += MS / 2;
         }
-        let Window { load, limit, .. } = window;
+        let InFlightWindow { load, limit, .. } = window;
         assert!(load.abs_diff(limit) <= LARGEST / 2 + CALL, "{load} of {limit}");
     }
 
     /// Each small batch takes the server nearly as long as a larger one.
     #[test]
     fn fewer_small_batches_start_while_others_wait_at_the_server() {
-        let (mut window, start) = (Window::new(100 * MS), Instant::now());
-        let starts = |window: &mut Window, from: Instant| {
+        let (mut window, start) = (InFlightWindow::new(100 * MS), Instant::now());
+        let starts = |window: &mut InFlightWindow, from: Instant| {
             let times = (0..280).map(|tenths| from + tenths * MS / 10);
             let started = times.filter(|&now| {
                 let starts = window.may_start(now, 1, false);
@@ -607,7 +607,7 @@ mod tests {
 
     #[test]
     fn after_a_stall_an_outdated_estimate_holds_nobody_up() {
-        let (mut window, start) = (Window::new(55 * MS), Instant::now());
+        let (mut window, start) = (InFlightWindow::new(55 * MS), Instant::now());
         reply(
             &mut window,
             SentBatch { at: start, load: 0, in_flight: 1, is_drained: true },
@@ -623,7 +623,7 @@ mod tests {
 
     #[test]
     fn a_first_reply_that_is_late_does_not_stop_all_checks() {
-        let (mut window, start) = (Window::new(50 * MS), Instant::now());
+        let (mut window, start) = (InFlightWindow::new(50 * MS), Instant::now());
         let sent = send(&mut window, start);
         let now = start + 3 * SECOND;
         assert!(window.replied(sent, now));
@@ -643,7 +643,12 @@ mod tests {
     }
 
     /// As many full batches are always in flight as may be, at a server that is not busy.
-    fn round_trips(window: &mut Window, count: u32, round_trip: Duration, mut now: Instant) {
+    fn round_trips(
+        window: &mut InFlightWindow,
+        count: u32,
+        round_trip: Duration,
+        mut now: Instant,
+    ) {
         for _ in 0..count {
             let mut sent = Vec::new();
             while may_start_full(window, now) {
@@ -656,7 +661,7 @@ mod tests {
 
     #[test]
     fn a_small_window_grows_again_within_a_few_round_trips() {
-        let (mut window, mut now) = (Window::new(55 * MS), Instant::now());
+        let (mut window, mut now) = (InFlightWindow::new(55 * MS), Instant::now());
         for taken in [BASE, 300 * MS] {
             let sent = send(&mut window, now);
             now += taken;
@@ -669,7 +674,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_a_blocked_worker_read_late_is_no_round_trip() {
-        let (mut window, start) = (Window::new(55 * MS), Instant::now());
+        let (mut window, start) = (InFlightWindow::new(55 * MS), Instant::now());
         let [blocked, other] = [0, 1].map(|ms| send(&mut window, start + ms * MS));
         reply(&mut window, other, start + BASE);
         let (expected, limit) = (window.expected(), window.limit);
@@ -679,7 +684,7 @@ mod tests {
 
     #[test]
     fn a_batch_held_up_by_a_blocked_worker_does_not_fill_a_small_window_for_ever() {
-        let (mut window, mut now) = (Window::new(55 * MS), Instant::now());
+        let (mut window, mut now) = (InFlightWindow::new(55 * MS), Instant::now());
         for taken in [BASE, 300 * MS] {
             let sent = send(&mut window, now);
             now += taken;

@@ -2,7 +2,7 @@
 //!
 //! `shared_connection` keeps a connection for each runtime, and replaces it when `lifecycle` (with `backoff`)
 //! says so. `established` has the type `Connection`. `health` decides whether it works, and how long it may be
-//! silent, which `silence` measures. `connector` makes it: from a pool, from an `endpoint` (with `tls`,
+//! silent, which `silence` measures. `connector` makes one: from a pool, from an `endpoint` (with `tls`,
 //! `credentials` and `url`), or from what a `sentinel` reports (`primary_report` decides which one counts).
 //! `multiplexed` is the connection of the client library. `server` and `sentinel_service` are what an
 //! application says about its servers, `settings` about all connections, and `node` is an address.

@@ -6,10 +6,10 @@
 //! script found, and `value` what is in a bucket, which has one of two forms: `short` and `packed`. `digits`
 //! and `double` are how numbers are written there.
 //!
-//! Of the files in `lua/`, a script has `frame`, `decide`, `other`, `one_policy` or `many_policies`, `short` or
-//! `packed` (the forms of a value), and a file for each algorithm. `doubt`, the `token_bucket_*` and
-//! `calendar_window` add sections to those of another file, or replace them. `fleet` and `block_list` are
-//! scripts of their own.
+//! Of the files in `lua/`, a script has what it needs of `frame`, `decide`, `other`, `one_policy` or
+//! `many_policies`, `short` or `packed` (the forms of a value), and a file for each algorithm. `doubt`, the
+//! `token_bucket_*` and `calendar_window` add sections to those of another file, or replace them. `fleet` and
+//! `block_list` are scripts of their own.
 
 mod assembly;
 mod digits;

@@ -443,8 +443,8 @@ impl RedisStore {
     ///
     /// - While Redis works, the store caches the last known state of so many keys, but of at least 65,536:
     ///   those that were [denied](crate::LimiterBuilder::cache_denials), and those that would not start from
-    ///   nothing if Redis failed. 100,000 states take 21 MB, or 34 MB with the longest keys. The bound is
-    ///   for all clones of the store together.
+    ///   nothing if Redis failed. 100,000 states of a single token bucket take 21 MB, or 34 MB with the longest
+    ///   keys. Several quotas and windows take more. The bound is for all clones of the store together.
     /// - While Redis fails, so many keys have a local bucket. 100,000 take as much again. With more
     ///   keys, some are evicted, as in a full [`MemoryStore`](crate::MemoryStore), and what further keys take
     ///   is not charged in Redis afterwards.

@@ -6,6 +6,9 @@
 //! after its time, so a stall of the process is not mistaken for one of the server. Each later probe may take a
 //! timeout to connect and another for its call. One that is late because it had to connect is followed by the
 //! next as soon as there is a connection. `sim/probe.rs` imitates this file.
+//!
+//! A prober is no `SoleTask`: each queue has its own, which the breaker starts under the lock of the queue, and
+//! which has to run in the runtime of that queue.
 
 use std::sync::{Arc, Weak};
 use std::task::Waker;

@@ -111,7 +111,8 @@ impl<K, B, D: DrainBody<B>> Protocol<Request<B>> for RateLimitLayer<K, Parts, Ht
         self.observe_decision(checking, decision);
     }
 
-    #[inline]
+    // Requests that have waited call it too, so the compiler would not inline it for those that have not.
+    #[inline(always)]
     fn allow(
         &self,
         revision: &Revision,

@@ -53,7 +53,7 @@ struct BatchState {
     completed: usize,
     /// The time at which the calls of the batch were sent, if they were.
     sent_at: Option<SentAt>,
-    /// The command of an earlier batch of one key, for the next call: to write it takes no allocation.
+    /// The command of an earlier batch with a single call, for the next one: to write it takes no allocation.
     spare: Option<Cmd>,
 }
 
@@ -294,7 +294,7 @@ impl Batch {
         encode(&to_send(policies, groups, costs))
     }
 
-    /// Keeps the command of a batch of one key, which has been sent, for a later one.
+    /// Keeps the command of the only call of a batch, which has been sent, for a later batch.
     pub(super) fn keep(&self, sent: Cmd) {
         self.state().spare = Some(sent);
     }

@@ -39,7 +39,6 @@ mod token_bucket;
 mod validation;
 mod window;
 
-pub(crate) use crate::charge::{Adjustment, Charge, Cost, Left, Patience, Place, Queued};
 #[cfg(feature = "redis")]
 pub(crate) use approximate_sliding_window::{CountersState, Span};
 #[cfg(feature = "redis")]
@@ -59,6 +58,7 @@ pub(crate) use token_bucket::TokenBucket;
 #[cfg(feature = "serde")]
 pub(crate) use validation::policy_errors;
 
+use crate::charge::{Cost, Left, Patience};
 use crate::verdict::{Numbers, Outcome, Verdict};
 
 /// An algorithm, reduced to what distinguishes it from the others. All times are in microseconds.

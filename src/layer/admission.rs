@@ -12,7 +12,7 @@ use tower_service::Service;
 use super::RateLimitLayer;
 use super::protocol::{Checking, Protocol};
 use super::settlement::Settlement;
-use crate::algorithm::Patience;
+use crate::charge::Patience;
 use crate::limiter::{CheckState, HeldRevision, PendingCheck, Revision, RevisionRef, Wait, Waiter};
 use crate::{Costs, Decision, Error, Key, KeyResolver, Limiter, Resolution, cooperation};
 

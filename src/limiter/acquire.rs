@@ -9,7 +9,7 @@ use super::check::CheckState;
 use super::taken::micros;
 use super::waiters::Waiter;
 use super::waiting::Wait;
-use crate::algorithm::Patience;
+use crate::charge::Patience;
 use crate::{Costs, Decision, Error, Key, cooperation};
 
 /// Permits that were taken in advance: see [`Limiter::reserve`].

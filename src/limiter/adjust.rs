@@ -19,7 +19,7 @@ use super::check::unknown_quota;
 use super::failure_log::Effect;
 use super::taken::Taken;
 use super::{FailureMode, HeldRevision, InvalidateOnDrop, Limiter, Revision};
-use crate::algorithm::{Adjustment, Charge};
+use crate::charge::{Adjustment, Charge};
 use crate::store::{Op, PendingVerdict};
 use crate::verdict::Verdict;
 use crate::{Costs, Error, ErrorKind, Key, cooperation};

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{FailureMode, HeldRevision, Inner, Limiter, Revision, RevisionRef};
-use crate::algorithm::{Charge, Patience, Queued};
+use crate::charge::{Charge, Patience, Queued};
 use crate::metrics::OutcomeLabel;
 use crate::store::{self, Observed, Op, PendingVerdict};
 use crate::trace;

@@ -19,7 +19,8 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 
 use super::blocked::BlockedKeys;
-use crate::algorithm::{Cost, Limits};
+use crate::algorithm::Limits;
+use crate::charge::Cost;
 use crate::metrics::PolicyMetrics;
 use crate::store::{Backend, PolicySpec, RevisionStates, Store};
 use crate::verdict::{QuotaInfo, Verdict};

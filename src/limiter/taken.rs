@@ -14,7 +14,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{HeldRevision, Limiter};
-use crate::algorithm::{Adjustment, Left, Limits};
+use crate::algorithm::Limits;
+use crate::charge::{Adjustment, Left};
 use crate::{Costs, Decision, Key, Source};
 
 /// A check that has taken permits.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Limiter;
 use super::waiting_line::{KeptPlace, Line, Terms};
-use crate::algorithm::Patience;
+use crate::charge::Patience;
 use crate::{Costs, Key};
 
 /// The checks of a limiter that wait, or may have to, in this process.

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 use super::HeldRevision;
 use super::taken::TakenPermits;
-use crate::algorithm::{Patience, Place};
+use crate::charge::{Patience, Place};
 use crate::{Costs, Decision, Error};
 
 /// The checks of a key that have taken the same permits and may wait for as long.

@@ -10,7 +10,8 @@ use super::fleet::{Plan, Share};
 use super::sealed::Open;
 use super::shards::PolicyIndex;
 use super::{KeyState, MemoryStore, Op, Store};
-use crate::algorithm::{Limits, Place, Queued};
+use crate::algorithm::Limits;
+use crate::charge::{Place, Queued};
 use crate::verdict::Verdict;
 use crate::{ConfigError, Key};
 

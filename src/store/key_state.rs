@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 
 use super::unnamed::{self, UNNAMED};
-use crate::algorithm::{BucketState, Cost, Limits, QuotaEntry, QuotaState, Standing, TokenBucket};
+use crate::algorithm::{BucketState, Limits, QuotaEntry, QuotaState, Standing, TokenBucket};
+use crate::charge::Cost;
 use crate::verdict::Verdict;
 
 /// The state of a key, which takes 32 bytes and no allocation in most cases.
@@ -217,7 +218,7 @@ mod tests {
                 if verdict.is_allowed() && cost > 0 {
                     entries = limits.entries(&standing, &entries, now);
                 }
-                let op = Op::Acquire(crate::algorithm::Charge::Same(cost));
+                let op = Op::Acquire(crate::charge::Charge::Same(cost));
                 let denial = stored.denial(limits, &cost, now..=now);
                 prop_assert_eq!(denial.is_some() && !verdict.is_allowed(), denial.is_some());
                 prop_assert_eq!(op.apply_to(limits, &mut stored, now), verdict);

@@ -17,7 +17,8 @@ use super::fleet::{InstanceId, Plan, Share};
 use super::shards::PolicyIndex;
 use super::{KeyState, MemoryStore, Op, RevisionStates, divided};
 use crate::Key;
-use crate::algorithm::{Adjustment, Limits};
+use crate::algorithm::Limits;
+use crate::charge::Adjustment;
 use crate::verdict::Verdict;
 
 /// The buckets of one process, for all limiters on a store.

@@ -45,9 +45,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use self::blocks::Blocks;
+use crate::algorithm::{Limits, Standing};
 #[cfg(feature = "redis")]
-use crate::algorithm::Cost;
-use crate::algorithm::{Adjustment, Charge, Limits, Place, Queued, Standing};
+use crate::charge::Cost;
+use crate::charge::{Adjustment, Charge, Place, Queued};
 use crate::metrics::PolicyMetrics;
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{CachedState, KeyState, RevisionId, SentAt, StateCache};
 use crate::Key;
-use crate::algorithm::{Cost, Limits};
+use crate::algorithm::Limits;
+use crate::charge::Cost;
 use crate::verdict::Verdict;
 
 /// The states that a store reports for a revision of a policy. All limiters that enforce the revision

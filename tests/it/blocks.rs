@@ -249,8 +249,12 @@ async fn assert_denies_a_blocked_key_and_no_other(store: impl Store + Clone) {
 #[tokio::test]
 async fn a_limiter_denies_a_blocked_key_and_no_other() {
     let server = Server::start().await;
-    assert_denies_a_blocked_key_and_no_other(MemoryStore::new()).await;
-    assert_denies_a_blocked_key_and_no_other(RedisStore::open(server.url()).unwrap()).await;
+    let in_redis = RedisStore::open(server.url()).unwrap();
+    let checked = async {
+        assert_denies_a_blocked_key_and_no_other(MemoryStore::new()).await;
+        assert_denies_a_blocked_key_and_no_other(in_redis).await;
+    };
+    tokio::time::timeout(BOUND, checked).await.expect("a blocked key waits for a permit");
 }
 
 /// An operator has chosen the key. It is not a limit that is tried out.

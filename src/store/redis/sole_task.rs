@@ -134,9 +134,7 @@ impl Role {
         }
         is_latest
     }
-}
 
-impl Role {
     async fn repeat<T, F>(self, owner: Weak<T>, longest: Duration, round: impl Fn(Arc<T>) -> F)
     where
         F: Future<Output = ControlFlow<Duration, Duration>>,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::algorithm::rate::{FullAt, ROOM};
 use crate::algorithm::*;
-use crate::charge::AtMostOne;
+use crate::charge::{Adjustment, AtMostOne, Charge, Left, Patience, Place, Queued};
 use crate::{Costs, Policy, Quota};
 
 const NOW: u64 = 1 << 50;

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::drawn::*;
-use crate::algorithm::Patience;
 use crate::algorithm::rate::MAX_TICKS;
+use crate::charge::Patience;
 
 /// What the limiter relies on when it returns a cached denial. `part` in a thousand of the wait, less
 /// `early`, are the times at which the store may decide. `is_own` if no other revision has charged the

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::super::*;
 use crate::Quota;
-use crate::algorithm::Patience;
 use crate::algorithm::rate::{MAX_TICKS, ROOM};
+use crate::charge::Patience;
 use crate::quota::Kind;
 use crate::verdict::Numbers;
 

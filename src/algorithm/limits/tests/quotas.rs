@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::drawn::*;
-use crate::algorithm::{Patience, QuotaState};
+use crate::algorithm::QuotaState;
+use crate::charge::Patience;
 use crate::{Costs, Quota};
 
 proptest! {

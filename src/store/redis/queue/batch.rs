@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use super::bucket::{BucketRef, OwnedBucket};
 use super::replay::Replay;
 use super::runs::Runs;
-use crate::algorithm;
+use crate::charge;
 use crate::store::redis::script::{Found, RedisPolicy};
 use crate::store::{Op, SentAt};
 use crate::verdict::Verdict;
@@ -451,7 +451,7 @@ impl BatchState {
 #[derive(Debug)]
 pub(super) struct Abandoned {
     pub(super) bucket: OwnedBucket,
-    pub(super) place: algorithm::Place,
+    pub(super) place: charge::Place,
 }
 
 /// Returns the groups that have checks. Those that may share a call are next to each other.

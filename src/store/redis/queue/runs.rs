@@ -7,7 +7,8 @@ use std::ptr;
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use crate::algorithm::{Charge, Cost, Limits, MAX_TICKS};
+use crate::algorithm::{Limits, MAX_TICKS};
+use crate::charge::{Charge, Cost};
 use crate::store::Op;
 
 /// The checks of a key, as runs of equal ones and their lengths.

@@ -6,9 +6,10 @@ use smallvec::{SmallVec, smallvec};
 use super::double::{Doubles, doubles, integer};
 use super::section::section;
 use crate::algorithm::{
-    Algorithm, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS, Patience,
-    QuotaState, Rate, Refills, SegmentsState, Span, WindowState, Windows,
+    Algorithm, BucketState, CountersState, FullAt, IntervalState, Limit, MAX_TICKS, QuotaState,
+    Rate, Refills, SegmentsState, Span, WindowState, Windows,
 };
+use crate::charge::Patience;
 
 /// The part of a script for one algorithm.
 #[derive(Debug, PartialEq, Eq, Hash)]

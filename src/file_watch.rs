@@ -64,18 +64,7 @@ impl FileWatch {
         let follow = move || {
             let mut settling = Settling::default();
             loop {
-                // A panic, such as of a subscriber to the log, must not end the watch.
-                let read = || {
-                    if let Some(content) = settling.read(watched.changed()) {
-                        watched.apply(content);
-                    }
-                };
-                if catch_unwind(AssertUnwindSafe(read)).is_err() {
-                    log.panicked();
-                }
-                if settling.has_to_warn() {
-                    log.warn();
-                }
+                read_once(&mut watched, &mut settling, &log);
                 if ended.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
@@ -83,6 +72,22 @@ impl FileWatch {
         };
         thread::Builder::new().name("fleetlimit-watch".into()).spawn(follow)?;
         Ok(Self { name, _end: end })
+    }
+}
+
+/// Reads files once, and applies what they have if it is the same as before. A panic, such as of an application's
+/// parser, must not end the watch.
+fn read_once<W: Watched>(watched: &mut W, settling: &mut Settling<W::Content>, log: &WatchLog) {
+    let read = AssertUnwindSafe(|| {
+        if let Some(content) = settling.read(watched.changed()) {
+            watched.apply(content);
+        }
+    });
+    if catch_unwind(read).is_err() {
+        log.panicked();
+    }
+    if settling.has_to_warn() {
+        log.warn();
     }
 }
 
@@ -146,6 +151,37 @@ mod tests {
         let applied = reads.map(|found| settling.read(found));
         let expected = [None, None, Some(2), None, None, None, None, None, Some(1), None];
         assert_eq!(applied, expected);
+    }
+
+    /// Applies each text once, and panics at the first.
+    #[derive(Default)]
+    struct PanicsAtFirst {
+        text: u32,
+        applied: Vec<u32>,
+    }
+
+    impl Watched for PanicsAtFirst {
+        type Content = u32;
+
+        fn changed(&mut self) -> Option<u32> {
+            Some(self.text).filter(|text| self.applied.last() != Some(text))
+        }
+
+        fn apply(&mut self, text: u32) {
+            self.applied.push(text);
+            assert!(self.applied.len() > 1, "at first");
+        }
+    }
+
+    #[test]
+    fn a_panic_does_not_end_the_watch() {
+        let (mut watched, mut settling) = (PanicsAtFirst::default(), Settling::default());
+        let log = WatchLog("file".to_owned());
+        for text in [1, 2] {
+            watched.text = text;
+            (0..3).for_each(|_| read_once(&mut watched, &mut settling, &log));
+        }
+        assert_eq!(watched.applied, [1, 2]);
     }
 
     #[test]

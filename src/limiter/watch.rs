@@ -19,10 +19,10 @@ impl Limiters {
     /// `error` with the errors of a file that is invalid or cannot be read. The old limits stay then.
     /// The errors are those of [`reload_file`](Self::reload_file).
     ///
-    /// The file may be replaced, also by a symbolic link or by one on its path, as in a Kubernetes ConfigMap, and it
-    /// may be on a network file system. But a file that is itself mounted into a container (a `subPath` in
-    /// Kubernetes, a file as a bind mount in Docker) remains the old one when another takes its place: mount its
-    /// directory. If `parse` panics, watching ends, which is logged.
+    /// The file may be replaced, also by a symbolic link or by one on its path, as in a Kubernetes ConfigMap. But a
+    /// file that is itself mounted into a container (a `subPath` in Kubernetes, a file as a bind mount in Docker)
+    /// remains the old one when another takes its place: mount its directory. If `parse` panics, that is logged, and
+    /// the next change of the file applies.
     ///
     /// # Errors
     ///
@@ -71,17 +71,19 @@ impl<E: Display, P: Fn(&str) -> Result<PolicySet, E> + Send + 'static> Watched f
 
 impl<E: Display, P: Fn(&str) -> Result<PolicySet, E>> PolicyFile<P> {
     fn reload(&mut self, text: FileText) {
-        let set = match &text {
-            Ok(text) => (self.parse)(text).map_err(|error| error.to_string()),
+        let Self { path, limiters, parse, last } = self;
+        let is_first = last.is_none();
+        // Before it is parsed, so that a text that makes that panic does so once.
+        let set = match last.insert(text) {
+            Ok(text) => parse(text).map_err(|error| error.to_string()),
             Err(error) => Err(error.clone()),
         };
-        let is_first = self.last.replace(text).is_none();
         let reloaded = match set {
-            Ok(set) if is_first && self.limiters.is_set(&set) => return,
-            Ok(set) => self.limiters.reload(set).map_err(|error| error.to_string()),
+            Ok(set) if is_first && limiters.is_set(&set) => return,
+            Ok(set) => limiters.reload(set).map_err(|error| error.to_string()),
             Err(error) => Err(error),
         };
-        let path = self.path.display();
+        let path = path.display();
         match reloaded {
             Ok(()) => tracing::info!(target: "fleetlimit", %path, "rate limits reloaded"),
             Err(errors) => {

@@ -120,7 +120,7 @@ msrv: ## Check the library with the oldest Rust that Cargo.toml supports
 	$(CARGO) +"$$version" check --locked --all-features
 
 deny: ## Check licenses, advisories and sources of the dependencies (needs cargo-deny)
-	$(CARGO) deny --locked check
+	$(CARGO) deny --locked --workspace check
 	$(CARGO) deny --locked --manifest-path bench/Cargo.toml check advisories sources
 
 bench: redis ## Compare with the baseline and other crates

@@ -27,7 +27,8 @@ $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
 .PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration faults server test-gateways test-page tls redis msrv deny \
-        bench bench-scale soak chaos soak-server bench-server bench-simulate bench-flood bench-delay bench-algorithms bench-instructions bench-smoke
+        bench bench-scale soak chaos soak-server bench-server bench-simulate bench-flood bench-delay bench-algorithms bench-instructions bench-smoke \
+        publish-dry-run semver public-api
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -165,3 +166,41 @@ bench-instructions: ## Count instructions of code that needs no Redis (needs val
 
 bench-smoke: redis ## Check that the benchmarks run, in seconds; the figures mean nothing
 	$(CARGO) run --locked --manifest-path bench/Cargo.toml --target-dir target -- smoke $(ARGS)
+
+# The API is compared with the latest release, or with another revision: `make semver BASELINE=main`.
+BASELINE ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
+
+define NEEDS_BASELINE
+if [ -z "$(BASELINE)" ]; then
+    echo "no release has a tag yet; to compare with a revision, set BASELINE"
+    exit
+fi
+endef
+
+define INSTALL
+export PATH="$$PWD/target/tools/bin:$$PATH"
+command -v $(1) >/dev/null || $(CARGO) install --quiet --locked --root target/tools $(1)
+endef
+
+publish-dry-run: ## Package each crate, in the order of their dependencies, and build it from its package
+	$(CARGO) publish --locked --workspace --dry-run $(ARGS)
+
+semver: ## Check that the public API is compatible with the latest release
+	@$(NEEDS_BASELINE)
+	$(call INSTALL,cargo-semver-checks)
+	$(CARGO) semver-checks --package fleetlimit --baseline-rev "$(BASELINE)" $(ARGS)
+
+# Both are listed from copies, because the tool would check out the other revision in this directory.
+public-api: ## Show what changes in the public API since the latest release (needs nightly Rust)
+	@$(NEEDS_BASELINE)
+	$(call INSTALL,cargo-public-api)
+	list() {
+	    rm -rf "target/public-api/$$1"
+	    mkdir -p "target/public-api/$$1"
+	    git archive "$$2" | tar -xmf - -C "target/public-api/$$1"
+	    $(CARGO) +nightly public-api --manifest-path "target/public-api/$$1/Cargo.toml" --target-dir target/public-api/target \
+	        --all-features -sss >"target/public-api/$$1.txt"
+	}
+	list before "$(BASELINE)"
+	list after HEAD
+	diff --unified=0 target/public-api/before.txt target/public-api/after.txt || [ $$? = 1 ]

@@ -70,10 +70,11 @@ pub enum ErrorKind {
     Overloaded,
     /// The check was denied. [`Error::decision`] returns the decision.
     Denied,
-    /// The resolver found no key, or rejected the request. Only from a layer made by
-    /// [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors).
+    /// From a layer made by [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors): the resolver
+    /// found no key, or rejected the request. From [`BlockList::block`](crate::BlockList::block): the time is
+    /// too short or too long, or 1,000 keys are blocked already.
     Rejected,
-    /// The [costs](crate::Costs) of a check name a quota that the policy does not have.
+    /// The [costs](crate::Costs) of a check, a charge or a credit name a quota that the policy does not have.
     UnknownQuota,
 }
 

@@ -121,12 +121,15 @@ struct WatchLog(String);
 
 impl WatchLog {
     fn panicked(&self) {
-        tracing::error!(target: "fleetlimit", file = self.0, "applying a watched file has panicked");
+        tracing::error!(
+            target: "fleetlimit", event = "watched_file_panicked", file = self.0,
+            "applying a watched file has panicked"
+        );
     }
 
     fn warn(&self) {
         tracing::warn!(
-            target: "fleetlimit", file = self.0,
+            target: "fleetlimit", event = "watched_file_unsettled", file = self.0,
             "a watched file is different each time it is read, so its changes do not apply: replace it as a whole, \
              by renaming another one"
         );

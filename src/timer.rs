@@ -134,6 +134,7 @@ impl TimerThread {
         if let Err(error) = spawned {
             tracing::error!(
                 target: "fleetlimit",
+                event = "timer_thread_failed",
                 error = &error as &dyn std::error::Error,
                 "cannot start the timer thread: checks on Redis and denied uploads may wait longer than their timeout",
             );

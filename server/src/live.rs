@@ -210,7 +210,11 @@ impl Live {
         let active = Active::new(config, &self.store, &mut reloads.policies, restart_needed)?;
         if !active.restart_needed.is_empty() {
             let settings = active.restart_needed.join(", ");
-            tracing::warn!(settings, "some settings have changed that need a restart");
+            tracing::warn!(
+                event = "restart_needed",
+                settings,
+                "some settings have changed that need a restart"
+            );
         }
         // Other files need a restart.
         let has_same_files = !active.restart_needed.contains(&"tls");
@@ -236,6 +240,7 @@ impl Active {
         let Config { settings, policies, shadow, domains, lists, client_ip } = config;
         for range in settings.auth.trusted_proxies.iter().filter(|range| range.is_large()) {
             tracing::warn!(
+                event = "trusted_network_large",
                 %range,
                 "a network in `auth.trusted_proxies` is large: a client with an address in it can claim any other. \
                  List only the proxies before the gateways, and the gateways in `auth.gateways`"

@@ -16,6 +16,7 @@ pub(crate) fn allow(limits: &Limits, ports: u64) {
     if allowed < needed {
         let most = allowed.saturating_sub(RESERVE) / ports;
         tracing::warn!(
+            event = "open_files_too_few",
             allowed,
             needed,
             "too few open files for `limits.connections` on {ports} ports, so a flood of connections to \
@@ -35,7 +36,10 @@ fn raise_to(needed: u64) -> u64 {
     match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         Ok(()) => limit.maximum.unwrap_or(u64::MAX),
         Err(error) => {
-            tracing::warn!(%error, "the limit of open files cannot be raised");
+            tracing::warn!(
+                event = "open_files_not_raised", %error,
+                "the limit of open files cannot be raised"
+            );
             soft
         }
     }

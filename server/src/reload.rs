@@ -65,7 +65,10 @@ impl Watched for WatchedFiles {
 
 fn log(result: &Reloaded) {
     match result {
-        Ok(()) => tracing::info!("configuration reloaded"),
-        Err(error) => tracing::error!("configuration not reloaded, the old one stays:\n{error}"),
+        Ok(()) => tracing::info!(event = "configuration_reloaded", "configuration reloaded"),
+        Err(error) => tracing::error!(
+            event = "configuration_rejected",
+            "configuration not reloaded, the old one stays:\n{error}"
+        ),
     }
 }

@@ -65,7 +65,11 @@ impl<H: Handler> Endpoint<H> {
                 Err(TooMany { is_first }) => {
                     telemetry::connection_refused(name);
                     if is_first {
-                        tracing::warn!(%peer, port = name, "this client has too many connections, and more are closed: see `limits.connections_per_address`");
+                        tracing::warn!(
+                            event = "too_many_connections", %peer, port = name,
+                            "this client has too many connections, and more are closed: see \
+                             `limits.connections_per_address`"
+                        );
                     }
                     continue;
                 }
@@ -144,7 +148,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
             }
             Err(error) if is_of_client(&error) => {}
             Err(error) => {
-                tracing::error!(%error, "cannot accept connections");
+                tracing::error!(event = "accept_failed", %error, "cannot accept connections");
                 sleep(ACCEPT_PAUSE).await;
             }
         }

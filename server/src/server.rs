@@ -92,12 +92,14 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
         () = end_signals.next() => {}
         never = health.follow(&readiness) => match never {},
     }
-    tracing::info!("shutting down");
+    tracing::info!(event = "shutdown_started", "shutting down");
     health.set_not_serving().await;
     readiness.end();
     tokio::select! {
         () = drain(&settings.shutdown, &stop, &mut health) => {}
-        () = end_signals.next() => tracing::warn!("a second signal: open requests are cut"),
+        () = end_signals.next() => {
+            tracing::warn!(event = "shutdown_forced", "a second signal: open requests are cut");
+        }
     }
     live.store.shutdown().await;
     Ok(())
@@ -157,9 +159,13 @@ impl Endpoints {
         let [grpc, http, admin] = [&self.grpc.listener, &self.http.listener, &self.admin.listener]
             .map(TcpListener::local_addr);
         let (grpc, http, admin) = (grpc?, http?, admin?);
-        tracing::info!(store = store::kind(&live.store), %grpc, %http, %admin, "listening");
+        let store = store::kind(&live.store);
+        tracing::info!(event = "listening", store, %grpc, %http, %admin, "listening");
         if is_sample {
-            tracing::warn!("no settings given: the limits are those of the built-in sample");
+            tracing::warn!(
+                event = "sample_in_use",
+                "no settings given: the limits are those of the built-in sample"
+            );
             print_sample(http, admin);
         }
         Ok(())
@@ -180,7 +186,10 @@ async fn drain(shutdown: &Shutdown, stop: &watch::Sender<bool>, health: &mut Hea
     health.end_watches().await;
     // All connections have ended.
     if timeout(shutdown.timeout, stop.closed()).await.is_err() {
-        tracing::warn!(timeout = ?shutdown.timeout, "requests were still open at the end");
+        tracing::warn!(
+            event = "shutdown_timed_out", timeout = ?shutdown.timeout,
+            "requests were still open at the end"
+        );
     }
 }
 
@@ -191,6 +200,7 @@ async fn report_store(live: Arc<Live>) {
     while let Err(error) = live.try_store().await {
         if start.elapsed() > STORE_PATIENCE {
             tracing::error!(
+                event = "store_unusable",
                 reason = with_causes(&error),
                 failure_mode = ?live.active().settings.checks.failure_mode,
                 "the store cannot be used: the failure mode decides until it can"

@@ -422,9 +422,15 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         let message = "rejecting requests that have no rate limit key";
         // Unknown paths, for example, may be normal.
         if status.is_server_error() {
-            tracing::error!(target: "fleetlimit", policy, status = code, count, advice, "{message}");
+            tracing::error!(
+                target: "fleetlimit", event = "requests_without_key", policy, status = code, count, advice,
+                "{message}"
+            );
         } else {
-            tracing::info!(target: "fleetlimit", policy, status = code, count, advice, "{message}");
+            tracing::info!(
+                target: "fleetlimit", event = "requests_without_key", policy, status = code, count, advice,
+                "{message}"
+            );
         }
     }
 }
@@ -434,7 +440,10 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
         if let Some(count) = self.logged_keys.occurred(key) {
             let (policy, advice, key) = (limiter.policy(), error.to_string(), key.digest());
             let (policy, message) = (policy.name(), "using the quota of the policy instead");
-            tracing::error!(target: "fleetlimit", policy, key, count, advice, "{message}");
+            tracing::error!(
+                target: "fleetlimit", event = "invalid_quota_ignored", policy, key, count, advice,
+                "{message}"
+            );
         }
     }
 }

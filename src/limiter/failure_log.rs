@@ -143,7 +143,10 @@ impl FailureLog {
         };
         log(policy, lines);
         if has_ended {
-            tracing::info!(target: "fleetlimit", policy, "rate limit enforced by the store again");
+            tracing::info!(
+                target: "fleetlimit", event = "store_decides_again", policy,
+                "rate limit enforced by the store again"
+            );
         }
     }
 
@@ -208,10 +211,12 @@ fn log(policy: &str, lines: Vec<FailureLine>) {
             (Effect::Forgives, false) => "permits are not charged",
             (Effect::Forgives, true) => "permits were not charged",
         };
+        let event =
+            if effect.is_of_checks() { "failure_mode_decides" } else { "permits_not_charged" };
         if is_late {
-            tracing::info!(target: "fleetlimit", policy, server, reason, count, "{message}");
+            tracing::info!(target: "fleetlimit", event, policy, server, reason, count, "{message}");
         } else {
-            tracing::warn!(target: "fleetlimit", policy, server, reason, count, "{message}");
+            tracing::warn!(target: "fleetlimit", event, policy, server, reason, count, "{message}");
         }
     }
 }

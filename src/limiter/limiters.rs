@@ -169,7 +169,7 @@ impl Limiters {
         drop(state);
         for name in self.unused() {
             let message = "no route uses this policy of the file";
-            tracing::warn!(target: "fleetlimit", policy = name, "{message}");
+            tracing::warn!(target: "fleetlimit", event = "policy_unused", policy = name, "{message}");
         }
         Ok(())
     }

@@ -85,10 +85,15 @@ impl<E: Display, P: Fn(&str) -> Result<PolicySet, E>> PolicyFile<P> {
         };
         let path = path.display();
         match reloaded {
-            Ok(()) => tracing::info!(target: "fleetlimit", %path, "rate limits reloaded"),
+            Ok(()) => {
+                let message = "rate limits reloaded";
+                tracing::info!(target: "fleetlimit", event = "policies_reloaded", %path, "{message}");
+            }
             Err(errors) => {
                 let message = "rate limits not reloaded, the old ones stay";
-                tracing::error!(target: "fleetlimit", %path, errors, "{message}");
+                tracing::error!(
+                    target: "fleetlimit", event = "policies_rejected", %path, errors, "{message}"
+                );
             }
         }
     }

@@ -46,19 +46,28 @@ impl ProxyLog {
             if let Some(count) = unusable.occurred(now) {
                 let advice = "the header has no address where the proxy should have added one: check \
                               what the proxy sends";
-                tracing::warn!(target: "fleetlimit", %proxy, header = name, count, advice, "{MESSAGE}");
+                tracing::warn!(
+                    target: "fleetlimit", event = "client_address_missing", %proxy, header = name, count,
+                    advice, "{MESSAGE}"
+                );
             }
         } else if let Some(found) = header.others().find(|other| headers.contains_key(*other)) {
             if let Some(count) = other.occurred(now) {
                 let other = found.as_str();
                 let advice = "the request has another header: choose that one if the proxy overwrites \
                               what its clients send, or have the proxy send this one";
-                tracing::warn!(target: "fleetlimit", %proxy, header = name, other, count, advice, "{MESSAGE}");
+                tracing::warn!(
+                    target: "fleetlimit", event = "client_address_missing", %proxy, header = name, other,
+                    count, advice, "{MESSAGE}"
+                );
             }
         } else if let Some(count) = absent.occurred(now) {
             let advice = "the requests have no such header: that is normal for health checks, but not \
                           for requests of clients";
-            tracing::info!(target: "fleetlimit", %proxy, header = name, count, advice, "{MESSAGE}");
+            tracing::info!(
+                target: "fleetlimit", event = "client_address_missing", %proxy, header = name, count,
+                advice, "{MESSAGE}"
+            );
         }
     }
 }

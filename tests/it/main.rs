@@ -7,7 +7,7 @@
 //! the transport: `queue`, `connections`, `cluster`, `one_endpoint`, `runtimes`, `idle`, `cooperation`,
 //! `timing`. Of failures: `faults`, `server_errors`, `recovery`, `outages`, `local`, `local_policies`. Of the
 //! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `dependency_rules`,
-//! `examples`, `known_failures`, `lua_versions`, `metrics`, `traces`, `traps`, `file_watch`.
+//! `examples`, `known_failures`, `lua_versions`, `messages`, `metrics`, `traces`, `traps`, `file_watch`.
 
 mod common;
 
@@ -38,6 +38,7 @@ mod local;
 mod local_policies;
 mod log;
 mod lua_versions;
+mod messages;
 mod metrics;
 mod mixes;
 mod one_endpoint;

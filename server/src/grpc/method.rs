@@ -165,6 +165,7 @@ fn is_within(counts: PartCounts, active: &Active) -> Result<(), Status> {
     };
     if let Some(count) = active.warnings.add(Cause::TooManyParts) {
         tracing::warn!(
+            event = "too_many_parts",
             count,
             "a request has {many} {parts}, more than `limits.{parts}`, so it is not checked: raise the limit"
         );

@@ -52,6 +52,7 @@ pub(super) fn plan<'a>(
         if let Some(count) = active.warnings.add(Cause::UnknownDomain) {
             let domain = start_of(&request.domain);
             tracing::warn!(
+                event = "unknown_domain",
                 ?domain,
                 count,
                 "the configuration does not have this domain: nothing is limited"

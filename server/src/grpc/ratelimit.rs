@@ -245,6 +245,7 @@ impl RateLimitService {
                 && let Some(count) = active.warnings.add(Cause::DeniedHits)
             {
                 tracing::warn!(
+                    event = "denied_hits_not_counted",
                     count,
                     policy = check.policy.name(),
                     hits = hits.count,
@@ -282,7 +283,7 @@ fn refused_negative(request: &RateLimitRequest, active: &Active, hits: u64) {
     telemetry::uncounted("negative", hits);
     if let Some(count) = active.warnings.add(Cause::NegativeHits) {
         tracing::warn!(
-            count, domain = ?start_of(&request.domain), hits,
+            event = "negative_hits_ignored", count, domain = ?start_of(&request.domain), hits,
             "a request with `is_negative_hits` gives nothing back: set `negative_hits` of its domain to true if it may"
         );
     }

@@ -28,7 +28,13 @@ impl Unchecked {
         let Self { cause, reason } = self;
         let reason = start(&reason, None, MAX_REASON).replace(char::is_control, " ");
         match active.warnings.add(cause) {
-            Some(count) => tracing::warn!(count, "/auth cannot check requests: {reason}"),
+            Some(count) => {
+                tracing::warn!(
+                    event = "auth_not_checked",
+                    count,
+                    "/auth cannot check requests: {reason}"
+                );
+            }
             None => tracing::debug!("/auth cannot check a request: {reason}"),
         }
         let status = match cause {

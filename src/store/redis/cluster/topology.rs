@@ -352,12 +352,12 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             // After an EVAL, which loads the script.
-            Failure::UnknownScript => Self::new(
+            Failure::UnknownScript => Error::new(
                 ErrorKind::Server,
                 "Redis replied NOSCRIPT right after running the script",
             ),
             Failure::Redirected => {
-                Self::new(ErrorKind::Unavailable, "too many redirections in the Redis cluster")
+                Error::new(ErrorKind::Unavailable, "too many redirections in the Redis cluster")
             }
             Failure::SpansSlots(error) | Failure::Refused(error) | Failure::Lost(error) => error,
         }

@@ -136,7 +136,10 @@ impl Sentinels {
         drop(logged);
         if before.as_ref() != Some(primary) {
             let (service, primary) = (self.service.as_str(), primary.to_string());
-            tracing::info!(target: "fleetlimit", service, primary, "connected to the primary of a service");
+            tracing::info!(
+                target: "fleetlimit", event = "primary_connected", service, primary,
+                "connected to the primary of a service"
+            );
         }
     }
 

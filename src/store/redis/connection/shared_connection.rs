@@ -95,7 +95,7 @@ impl ConnectionSet {
     pub(crate) fn spans_slots(&self) {
         if !self.one_key_per_call.swap(true, Ordering::Relaxed) {
             tracing::info!(
-                target: "fleetlimit", server = &**self.server(),
+                target: "fleetlimit", event = "cluster_behind_one_address", server = &**self.server(),
                 "this server is a cluster behind one address: from now on, each call to it has a single key \
                  (`RedisStore::one_key_per_call` sets this from the start)"
             );
@@ -379,7 +379,8 @@ impl Attempt {
             let replaced = timer::timeout_at(limit, self.replace()).await;
             let Err(error) = replaced.unwrap_or_else(|| Err(too_slow())) else { break };
             tracing::warn!(
-                target: "fleetlimit", server = &**self.connector.server(), reason = with_causes(&error),
+                target: "fleetlimit", event = "connection_not_replaced",
+                server = &**self.connector.server(), reason = with_causes(&error),
                 "a connection to Redis is old and cannot be replaced: it is used for longer"
             );
             due = Some(self.settings.replace_again_at(Instant::now()));

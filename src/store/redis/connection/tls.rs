@@ -64,6 +64,7 @@ pub(crate) fn warn_if_insecure(server: &ConnectionInfo) {
     if let ConnectionAddr::TcpTls { insecure: true, .. } = server.addr() {
         tracing::warn!(
             target: "fleetlimit",
+            event = "certificates_not_verified",
             server = %server.addr(),
             "TLS certificates are not verified (`#insecure`): the connection is encrypted, but \
              anyone on the network path can pose as the server"

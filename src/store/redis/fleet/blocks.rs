@@ -86,7 +86,8 @@ impl RedisBlocks {
     fn warn(&self, error: &Error) {
         if !error.is_transient() && !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                target: "fleetlimit", key = self.key, reason = with_causes(error),
+                target: "fleetlimit", event = "block_list_unreadable", key = self.key,
+                reason = with_causes(error),
                 "this instance cannot read which keys are blocked"
             );
         }

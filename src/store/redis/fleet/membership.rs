@@ -237,7 +237,8 @@ impl Membership {
         {
             self.has_warned.store(true, Ordering::Relaxed);
             tracing::warn!(
-                target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key, missed,
+                target: "fleetlimit", event = "registration_failed",
+                server = &*self.topology.server(self.slot), key = self.key, missed,
                 reason = with_causes(error),
                 "this instance cannot register: if this lasts, the others count it as gone, and if Redis \
                  fails, its share of the limits is out of date or unknown"
@@ -249,7 +250,8 @@ impl Membership {
         let missed = self.missed.swap(0, Ordering::Relaxed);
         if self.has_warned.swap(false, Ordering::Relaxed) {
             tracing::info!(
-                target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key, missed,
+                target: "fleetlimit", event = "registration_restored",
+                server = &*self.topology.server(self.slot), key = self.key, missed,
                 "this instance has registered again"
             );
         }
@@ -259,7 +261,8 @@ impl Membership {
     fn lose_share(&self) {
         if self.local.lose_share() {
             tracing::warn!(
-                target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key,
+                target: "fleetlimit", event = "instance_suspended",
+                server = &*self.topology.server(self.slot), key = self.key,
                 share = self.local.share().fraction(),
                 "this instance was suspended, and the others may have divided its share of the limits: local \
                  decisions use what is left until it has registered again"
@@ -279,7 +282,8 @@ impl Membership {
             && !self.has_reported_assumption.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                target: "fleetlimit", server = &*self.topology.server(self.slot), key = self.key, instances,
+                target: "fleetlimit", event = "instances_assumed",
+                server = &*self.topology.server(self.slot), key = self.key, instances,
                 "this instance has not registered yet: until it has, local decisions assume that so many \
                  instances share the limits, and if there are more, each adds its share to the limits: set \
                  `RedisStore::instances`"

@@ -36,7 +36,7 @@ impl Opened {
         let stores = stores().open(&id, Instant::now());
         if let Some(stores) = stores {
             tracing::warn!(
-                target: "fleetlimit", server, key_prefix, stores,
+                target: "fleetlimit", event = "duplicate_store", server, key_prefix, stores,
                 "this process has opened several stores for the same server and key prefix. Each has its own \
                  connections and batches, and counts as one more instance, so the share of each in an outage \
                  is smaller: open one store, and clone it"

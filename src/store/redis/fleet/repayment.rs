@@ -161,7 +161,7 @@ impl Repayment {
             policy.metrics.uncharged(largest(&permits));
             if is_first {
                 tracing::warn!(
-                    target: "fleetlimit", keys = self.max_keys,
+                    target: "fleetlimit", event = "local_keys_full", keys = self.max_keys,
                     "too many keys are in use while Redis fails: permits taken by further keys will not be \
                      charged afterwards (raise `RedisStore::local_keys`)"
                 );
@@ -260,7 +260,7 @@ impl Repayment {
         let keys = self.ledger().keys.len();
         if keys > 0 {
             tracing::warn!(
-                target: "fleetlimit", keys,
+                target: "fleetlimit", event = "permits_lost_at_shutdown", keys,
                 "shutdown could not charge all permits that were taken while Redis failed: they are lost if \
                  the process ends now"
             );

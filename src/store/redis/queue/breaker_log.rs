@@ -49,14 +49,15 @@ impl BreakerLog {
             Some(BreakerLine::Opened { opened, faults: Faults { failed, late } }) => {
                 let reason = error.map(crate::error::with_causes).unwrap_or_default();
                 tracing::warn!(
-                    target: "fleetlimit", server = &**server, reason, failed, late, opened,
+                    target: "fleetlimit", event = "breaker_opened", server = &**server, reason, failed,
+                    late, opened,
                     "circuit breaker open: checks are not sent to this server until it works"
                 );
             }
             Some(BreakerLine::Closed { since, refused }) => {
                 let open_ms = now.saturating_duration_since(since).as_millis() as u64;
                 tracing::info!(
-                    target: "fleetlimit", server = &**server, open_ms, refused,
+                    target: "fleetlimit", event = "breaker_closed", server = &**server, open_ms, refused,
                     "circuit breaker closed: the server works"
                 );
             }
@@ -71,7 +72,7 @@ impl BreakerLog {
         {
             let open_ms = now.saturating_duration_since(since).as_millis() as u64;
             tracing::info!(
-                target: "fleetlimit", server = &**server, open_ms, refused,
+                target: "fleetlimit", event = "breaker_ended", server = &**server, open_ms, refused,
                 "circuit breaker ended: this server is no longer used"
             );
         }

@@ -136,8 +136,9 @@ bench-delay: redis ## Measure at a distance from Redis, below and above the capa
 bench-algorithms: redis ## Check what each algorithm costs Redis, relative to the token bucket
 	$(BENCH) algorithms --check $(ARGS)
 
-plots: ## Draw what each algorithm admits: docs/algorithms.svg
+plots: redis ## Draw what each algorithm admits, and what a fleet admits in an outage
 	$(BENCH) admission
+	$(BENCH) outage
 
 soak: redis ## Check for 10 minutes that stalls of Redis have no lasting effect
 	$(BENCH) soak $(ARGS)

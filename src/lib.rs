@@ -1,31 +1,42 @@
 //! [guide]: crate::guide
 //! [Per-route limits]: crate::guide#per-route-limits
+//! [Health probes and CORS]: crate::guide#health-probes-and-cors
 //! [By API key]: crate::guide#by-api-key
 //! [By authenticated user]: crate::guide#by-authenticated-user
 //! [Behind nginx or a CDN]: crate::guide#behind-nginx-or-a-cdn
 //! [Plans from a database]: crate::guide#plans-from-a-database
 //! [Cost]: crate::guide#cost
-//! [Cost by response]: crate::guide#cost-by-response
+//! [cost by response]: crate::guide#cost-by-response
+//! [The tokens of a stream]: crate::guide#the-tokens-of-a-stream
 //! [Algorithms]: crate::guide#algorithms
 //! [Several quotas]: crate::guide#several-quotas
-//! [Several keys]: crate::guide#several-keys
+//! [several keys]: crate::guide#several-keys
 //! [Limits in a file]: crate::guide#limits-in-a-file
-//! [Custom responses]: crate::guide#custom-responses
+//! [custom responses]: crate::guide#custom-responses
 //! [Login, and other keys from the body]: crate::guide#login-and-other-keys-from-the-body
+//! [WebSocket messages]: crate::guide#websocket-messages
 //! [gRPC]: crate::guide#grpc
 //! [Outgoing calls]: crate::guide#outgoing-calls
 //! [Tests with a paused clock]: crate::guide#tests-with-a-paused-clock
 //! [Metrics and traces]: crate::guide#metrics-and-traces
 //! [Rollout]: crate::guide#rollout
-//! [Shutting down]: crate::guide#shutting-down
+//! [An admin endpoint]: crate::guide#an-admin-endpoint
 //! [examples]: https://docs.rs/crate/fleetlimit/latest/source/examples
+//! [examples/production.rs]: https://docs.rs/crate/fleetlimit/latest/source/examples/production.rs
 //! [docs/chaos.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/chaos.md
-//! [docs/known-failures.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/known-failures.md
-//! [docs/server.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/server.md
+//! [docs/exactness.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/exactness.md
+//! [docs/faq.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/faq.md
+//! [docs/migrating.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/migrating.md
+//! [docs/operations.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/operations.md
+//! [docs/outage.svg]: https://docs.rs/crate/fleetlimit/latest/source/docs/outage.svg
+//! [docs/outages.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/outages.md
 //! [docs/performance.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/performance.md
+//! [docs/runbook.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/runbook.md
+//! [docs/server.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/server.md
 //! [ARCHITECTURE.md]: https://docs.rs/crate/fleetlimit/latest/source/ARCHITECTURE.md
-//! [CONTRIBUTING.md]: https://docs.rs/crate/fleetlimit/latest/source/CONTRIBUTING.md
 //! [CHANGELOG.md]: https://docs.rs/crate/fleetlimit/latest/source/CHANGELOG.md
+//! [CONTRIBUTING.md]: https://docs.rs/crate/fleetlimit/latest/source/CONTRIBUTING.md
+//! [SECURITY.md]: https://docs.rs/crate/fleetlimit/latest/source/SECURITY.md
 //! [MIT]: https://docs.rs/crate/fleetlimit/latest/source/LICENSE-MIT
 //! [Apache-2.0]: https://docs.rs/crate/fleetlimit/latest/source/LICENSE-APACHE
 #![doc = include_str!("../README.md")]
@@ -77,6 +88,11 @@ mod store;
 mod timer;
 mod trace;
 mod verdict;
+
+// Its example is a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/outages.md")]
+mod outages {}
 
 pub use any_store::AnyStore;
 pub use block_list::{BlockList, BlockedKey};

@@ -53,6 +53,7 @@ Commands:
                 exits with status 1 if checks are not decided soon after each
   chaos         10 minutes of several processes with one fault after another; prints a scorecard, and
                 exits with status 1 if the limit, the latency or the recovery are not as documented
+  outage        draw what the processes of `chaos` admit while Redis is killed; writes docs/outage.svg
   flood         check a million keys in memory, on Redis, and while Redis is down; exits with status 1
                 if the memory of the process grows, or a denied key is allowed
   allocations   count the heap allocations of a request
@@ -89,6 +90,7 @@ pub fn main() -> ExitCode {
         "chaos" => block_on(chaos::run(settings)),
         // A process of `chaos`.
         "chaos-worker" => block_on(chaos::run_worker(settings)),
+        "outage" => block_on(chaos::draw_outage()),
         "flood" => block_on(flood::run()),
         "smoke" => block_on(smoke::run()),
         "allocations" => allocations::run(),

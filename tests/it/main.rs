@@ -34,6 +34,7 @@ mod hooks;
 mod idle;
 mod known_failures;
 mod layer;
+mod links;
 mod local;
 mod local_policies;
 mod log;

@@ -3,10 +3,12 @@
 //!
 //! An `instance` is a process as the benchmark sees it, and a `worker` what runs in it. A `fault` happens to a
 //! server, the `scorecard` has the figures, and `open_breaker` measures the time of a check without a server.
+//! `outage` draws a single fault.
 
 mod fault;
 mod instance;
 mod open_breaker;
+mod outage;
 mod scorecard;
 mod worker;
 
@@ -17,6 +19,7 @@ use tokio::time::sleep;
 
 use self::fault::{Fault, Target};
 use self::instance::Instance;
+pub(crate) use self::outage::run as draw_outage;
 use self::scorecard::{Cycle, Scorecard};
 pub(crate) use self::worker::run as run_worker;
 use crate::settings::Settings;

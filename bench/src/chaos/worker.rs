@@ -15,10 +15,10 @@ use crate::settings::Settings;
 use crate::soak::resident_kib;
 use crate::subjects::BoxError;
 
-const TASKS_ON_THE_KEY: u64 = 2;
+pub(super) const TASKS_ON_THE_KEY: u64 = 2;
 const TASKS_ON_OTHERS: u64 = 6;
 /// Between two checks of a task.
-const PAUSE: Duration = Duration::from_millis(5);
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
 const OTHER_KEYS: u64 = 10_000;
 
 #[derive(Default)]

@@ -26,7 +26,7 @@ RUST_TEST_THREADS=1 $(CARGO) test --locked --no-default-features --features redi
 $(CARGO) test --locked --no-default-features --features redis --lib tls
 endef
 
-.PHONY: help test test-servers mutants plots fmt fmt-check lint doc features unit sim integration faults server test-gateways test-page tls redis msrv deny \
+.PHONY: help test test-servers mutants fuzz plots fmt fmt-check lint doc features unit sim integration faults server test-gateways test-page tls redis msrv deny \
         bench bench-scale soak chaos soak-server bench-server bench-simulate bench-flood bench-delay bench-algorithms bench-instructions bench-smoke \
         publish-dry-run semver public-api
 
@@ -96,6 +96,14 @@ mutants: redis ## Change lua/ and src/algorithm in many ways, and check that tes
 	$(CARGO) install --quiet --locked --root target/tools cargo-mutants
 	target/tools/bin/cargo-mutants mutants --file 'src/algorithm/*.rs' --no-default-features --features jiff,redis \
 	    --cargo-arg=--lib --timeout 20 -j 2 -- algorithm
+
+# SECONDS_OF_FUZZING=60 is enough to try it. What a target finds is in fuzz/artifacts.
+SECONDS_OF_FUZZING ?= 600
+fuzz: ## Feed the parsers with input that looks for new paths, 10 minutes for each target (needs nightly Rust)
+	$(call INSTALL,cargo-fuzz)
+	for target in $(or $(ARGS),$$($(CARGO) +nightly fuzz list)); do
+	    $(CARGO) +nightly fuzz run "$$target" -- -max_total_time=$(SECONDS_OF_FUZZING)
+	done
 
 server: redis ## Run the tests of fleetlimit-server, fleetlimit-simulate and fleetlimit-plot
 	$(CARGO) test --locked --workspace --exclude fleetlimit $(ARGS)

@@ -124,4 +124,6 @@ pub use store::{RedisCredentials, RedisServer, RedisStore};
 pub mod internal {
     pub use crate::file_watch::{Settling, Watched};
     pub use crate::log_throttle::LogThrottle;
+    #[cfg(all(fuzzing, feature = "redis"))]
+    pub use crate::store::redis::fuzzing;
 }

@@ -31,6 +31,8 @@ mod backend;
 mod cluster;
 mod connection;
 mod fleet;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod no_reply;
 #[cfg(feature = "deadpool")]
 mod pool;

@@ -16,3 +16,10 @@ mod view;
 pub(super) use self::call::{Call, Calls};
 pub(super) use self::discovery::Cluster;
 pub(super) use self::topology::{Destination, Failure, Replies, Topology};
+
+/// Parses a view of the slots, for `fuzzing`.
+#[cfg(fuzzing)]
+pub(super) fn parse_view(slots: &redis::Value, nodes: Option<&str>) {
+    let from = super::connection::Node::named("192.0.2.1", 6379).expect("the address is valid");
+    let _ = view::View::parse(&from, slots, nodes).map(|view| view.claimed());
+}

@@ -138,7 +138,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The reply is not trusted.
-fn parse(reply: &Value) -> Option<Vec<(Member, Duration)>> {
+pub(super) fn parse(reply: &Value) -> Option<Vec<(Member, Duration)>> {
     let Value::Array(parts) = reply else { return None };
     let mut blocked = Vec::with_capacity(parts.len() / 2);
     for pair in parts.chunks(2).take(MAX_BLOCKED) {

@@ -109,7 +109,7 @@ struct Demand {
 
 /// The reply of Redis to a registration.
 #[derive(Debug, PartialEq, Eq)]
-struct RegistrationReply {
+pub(super) struct RegistrationReply {
     number: u64,
     agreed_number: u64,
     plan: Plan,
@@ -323,7 +323,7 @@ fn gone_after(instances: usize) -> Duration {
 }
 
 /// Parses a reply, which is not trusted.
-fn parse(reply: &Value) -> Result<RegistrationReply, Error> {
+pub(super) fn parse(reply: &Value) -> Result<RegistrationReply, Error> {
     let unexpected = || refused("the reply is not a list of instances".to_owned());
     let Value::Array(parts) = reply else { return Err(unexpected()) };
     let [Value::Int(number), Value::Int(agreed_number), plan, agreed] = &**parts else {

@@ -14,3 +14,9 @@ pub(super) use self::blocks::RedisBlocks;
 pub(super) use self::membership::Membership;
 pub(super) use self::opened::Opened;
 pub(super) use self::repayment::Repayment;
+
+/// Parses what the scripts of this folder reply, for `fuzzing`.
+#[cfg(fuzzing)]
+pub(super) fn parse_replies(reply: &redis::Value) {
+    let _ = (blocks::parse(reply), membership::parse(reply));
+}

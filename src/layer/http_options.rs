@@ -341,6 +341,7 @@ impl<D: fmt::Debug> fmt::Debug for Http<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Http")
             .field("headers", &self.headers)
+            .field("retry_jitter", &self.retry_jitter)
             .field("decision_in", &self.decision_in)
             .field("has_error_response", &self.error_response.is_some())
             .field("has_cost_by_response", &self.settling.cost_by_response.is_some())

@@ -8,6 +8,8 @@
 //! `timing`. Of failures: `faults`, `server_errors`, `recovery`, `outages`, `local`, `local_policies`. Of the
 //! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `dependency_rules`,
 //! `examples`, `known_failures`, `lua_versions`, `messages`, `metrics`, `traces`, `traps`, `file_watch`.
+//! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `defaults`,
+//! `dependency_rules`, `examples`, `known_failures`, `lua_versions`, `metrics`, `traces`, `traps`, `file_watch`.
 
 mod common;
 
@@ -22,6 +24,7 @@ mod connections;
 mod cooperation;
 mod customers;
 mod debts;
+mod defaults;
 mod denials;
 mod dependency_rules;
 mod exact;
@@ -45,6 +48,7 @@ mod mixes;
 mod one_endpoint;
 mod oracle;
 mod outages;
+mod package;
 mod queue;
 mod recovery;
 mod runtimes;

@@ -523,6 +523,9 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("servers", &self.queues.topology)
             .field("key_prefix", &self.key_prefix)
+            .field("connections", &self.connection_settings)
+            .field("instances", &self.instances)
+            .field("local_keys", &self.local_keys)
             .finish()
     }
 }

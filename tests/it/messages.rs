@@ -136,6 +136,7 @@ fn each_error_whose_text_is_in_the_code_is_on_the_page() {
         "Error::caused_by",
         "with_message",
         "unavailable",
+        "Rejection::bad_request",
         "Rejection::misconfigured",
         "with_advice",
         "Unchecked::new",

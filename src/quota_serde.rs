@@ -59,7 +59,7 @@ mod tests {
         for (text, says) in [
             (
                 r#""10/fortnight""#,
-                "one of the units month, week, day, h, min, s, ms, us, ns at column 4",
+                "one of the units month, week, day, h, hour, min, minute, s, second, ms, us, ns at column 4",
             ),
             ("10", "a quota as text, such as \"10/s burst 20\""),
         ] {

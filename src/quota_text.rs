@@ -145,7 +145,8 @@ impl<'a> Parser<'a> {
         };
         let (name, rest) = self.split(|c| c.is_ascii_alphabetic());
         let Some((_, unit)) = UNITS.into_iter().find(|(unit, _)| *unit == name) else {
-            return Err(self.error("one of the units month, week, day, h, min, s, ms, us, ns"));
+            let units = UNITS.map(|(unit, _)| unit).join(", ");
+            return Err(self.error(&format!("one of the units month, {units}")));
         };
         let too_long = |parser: &mut Self| {
             parser.rest = start;
@@ -305,6 +306,15 @@ mod tests {
             (Quota::per_second(5).burst(5).queue(Duration::ZERO), "5/s burst 5 queue 0s"),
         ] {
             assert_eq!(quota.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn an_error_lists_every_unit_that_is_allowed() {
+        let error = "10/fortnight".parse::<Quota>().unwrap_err().to_string();
+        assert!(error.contains("one of the units month, week, day, h, hour, min,"), "{error}");
+        for (unit, _) in UNITS {
+            assert!(error.contains(&format!(", {unit}")), "{unit}: {error}");
         }
     }
 

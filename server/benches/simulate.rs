@@ -41,7 +41,7 @@ fn main() -> Result<ExitCode> {
     let this = std::env::current_exe()?;
     let simulate = |log: &Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fleetlimit-server"));
-        command.arg("simulate").arg("--limits").arg(&settings).arg("--log").arg(log);
+        command.arg("simulate").arg("--config").arg(&settings).arg("--log").arg(log);
         command
     };
     let with = |program: &Path, arg: &str| {

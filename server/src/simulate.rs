@@ -17,7 +17,7 @@ use crate::config::{Config, Origin, Source};
 #[derive(Args, Debug)]
 pub(crate) struct Simulate {
     /// The settings file with the policies (YAML)
-    #[arg(long, visible_alias = "limits", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// Another settings file, to compare with
     #[arg(long, value_name = "FILE")]

@@ -10,6 +10,9 @@ use crate::address::{client, is_address};
 use crate::fields::{BYTES, Fields, METHOD, PATH, STATUS, USER};
 use crate::log_time::LogTime;
 
+/// The reason for which text without even three fields cannot be used.
+const UNKNOWN_FORMAT: &str = "it is neither in the common or combined format nor a JSON object";
+
 /// The parts of a line that a pattern can refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Line<'a> {
@@ -49,8 +52,8 @@ impl<'a> Line<'a> {
         if text.is_empty() {
             return Err("the line is empty");
         }
-        let (ip, rest) = split(text, b" ").ok_or("there is no field {user}")?;
-        let (ident, rest) = split(rest, b" ").ok_or("there is no field {user}")?;
+        let (ip, rest) = split(text, b" ").ok_or(UNKNOWN_FORMAT)?;
+        let (ident, rest) = split(rest, b" ").ok_or(UNKNOWN_FORMAT)?;
         let (user, rest) = split(rest, b" [").ok_or("there is no [time]")?;
         let (ip, user) =
             if ident == "-" { (ip, user) } else { without_virtual_host(ip, ident, user) };
@@ -190,8 +193,8 @@ mod tests {
         let mut times = LogTime::default();
         for (text, why) in [
             ("", "the line is empty"),
-            ("a", "no field {user}"),
-            ("a b", "no field {user}"),
+            ("a", "neither in the common or combined format nor a JSON object"),
+            ("a b", "neither in the common or combined format nor a JSON object"),
             ("a b c", "no [time]"),
             (r#"a - - [nonsense] "GET / HTTP/1.1" 200 1"#, "the time is not like"),
             (r#"a - - [] "GET / HTTP/1.1" 200 1"#, "the time is not like"),

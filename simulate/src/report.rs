@@ -19,6 +19,8 @@ pub struct Report {
     pub(crate) first_error: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) skipped_by_reason: Vec<Skipped>,
+    /// Used lines in which `{ip}` is part of the key, but not an address.
+    not_addresses: u64,
     pub(crate) out_of_order: u64,
     pub(crate) from: String,
     pub(crate) to: String,
@@ -95,11 +97,12 @@ impl Report {
             PolicyReport::new(name, &files, lines, &of_policy.collect::<Vec<_>>(), top)
         });
         Self {
-            warning: lines.warning.clone(),
+            warning: lines.warning(),
             lines: lines.all,
             skipped: lines.all - lines.used,
             first_error: lines.first_error(),
             skipped_by_reason: lines.skipped.clone(),
+            not_addresses: lines.not_addresses,
             out_of_order: lines.out_of_order,
             from: time(lines.first.unwrap_or_default()).to_string(),
             to: time(lines.last).to_string(),
@@ -110,7 +113,7 @@ impl Report {
         }
     }
 
-    /// A warning about the log, such as that `{ip}` is not an address.
+    /// A warning about the log, such as that `{ip}` is not an address in some lines.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }

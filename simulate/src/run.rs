@@ -15,14 +15,12 @@ use crate::busy_keys::BusyKeys;
 use crate::line::Line;
 use crate::log_time::LogTime;
 use crate::pattern::{Pattern, fields_of};
-use crate::text::shortened;
+use crate::text::{counted, shortened};
 
 /// Maximum number of keys per policy. Beyond it, buckets are evicted.
 const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(10_000_000).unwrap();
 /// The most keys of which all are counted. Of more, the rare ones are not.
 const MAX_COUNTED_KEYS: usize = 1 << 18;
-/// The number of lines whose clients are checked: enough to find a log of another format.
-const CLIENTS_CHECKED: u64 = 100;
 /// A minute in microseconds.
 pub(crate) const MINUTE: u64 = 60_000_000;
 
@@ -102,8 +100,10 @@ pub(crate) struct Lines {
     pub(crate) skipped: Vec<Skipped>,
     /// The number of the first line that lacks a field, and those that it has.
     pub(crate) lacking: Option<(u64, String)>,
-    /// A warning that `{ip}` is not an address.
-    pub(crate) warning: Option<String>,
+    /// The used lines in which `{ip}` is part of the key, but not an address.
+    pub(crate) not_addresses: u64,
+    /// The number of the first of these lines, and its `{ip}`.
+    first_not_address: Option<(u64, String)>,
     pub(crate) keys: BusyKeys,
 }
 
@@ -152,15 +152,21 @@ impl Lines {
         }
     }
 
+    /// Counts the line if its client is not an address. Such a value is a key like any other.
     fn check_client(&mut self, line: &Line<'_>) {
         if let Some(ip) = line.ip.as_deref()
             && !is_client(ip)
-            && self.warning.is_none()
         {
-            let (ip, line) = (shortened(ip), self.all);
-            let warning = format!("{{ip}} should be an address, but is `{ip}` in line {line}");
-            self.warning = Some(warning);
+            self.not_addresses += 1;
+            self.first_not_address.get_or_insert_with(|| (self.all, shortened(ip)));
         }
+    }
+
+    /// A warning that `{ip}` is not an address in some lines.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let (line, ip) = self.first_not_address.as_ref()?;
+        let lines = counted(self.not_addresses, "line");
+        Some(format!("{{ip}} is not an address in {lines}; the first is line {line}, with `{ip}`"))
     }
 }
 
@@ -183,13 +189,14 @@ pub(crate) fn replay(
         last: 0,
         skipped: Vec::new(),
         lacking: None,
-        warning: None,
+        not_addresses: 0,
+        first_not_address: None,
         keys: BusyKeys::new(MAX_COUNTED_KEYS),
     };
     let (mut bytes, mut times) = (Vec::new(), LogTime::default());
     let (mut key_text, mut cost_text) = (String::new(), String::new());
     let mut is_denied = Vec::with_capacity(runs.len());
-    let checked = if key.has_ip() { CLIENTS_CHECKED } else { 0 };
+    let has_ip = key.has_ip();
     while log.read_until(b'\n', &mut bytes)? > 0 {
         let line = bytes.trim_ascii();
         // `from_utf8_lossy` alone takes a fifth of the time of a line.
@@ -204,7 +211,7 @@ pub(crate) fn replay(
             // Servers write `-` for no bytes.
             let cost = if cost_text == "-" { Ok(0) } else { cost_text.parse() };
             let cost = cost.map_err(|_| "the cost is not a number")?;
-            if lines.used < checked {
+            if has_ip {
                 lines.check_client(&line);
             }
             Ok((line.time, cost))

@@ -87,7 +87,7 @@ fn a_policy_admits_what_it_would_have_admitted() {
 
     let expected = "\
 14 lines, from 2026-11-23T12:00:00Z to 2026-11-23T12:01:01Z
-lines skipped: 1; the first error: line 14: there is no field {user}
+lines skipped: 1; the first error: line 14: it is neither in the common or combined format nor a JSON object
 2 keys
 
   policy  admitted  denied  % denied  keys denied
@@ -241,10 +241,12 @@ fn json_lines_have_any_field_as_key() {
 fn what_cannot_be_simulated_is_explained() {
     let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", "a\nb\n")]);
     for (args, says) in [
-        (&[][..], "none of 2 lines could be used: line 1: there is no field {user}\n"),
+        (
+            &[][..],
+            "none of 2 lines could be used: line 1: it is neither in the common or combined format nor",
+        ),
         (&["--policy", "apo"], "no settings file has a policy `apo`"),
         (&["--key", "{ip"], "`{` without `}`"),
-        (&["--limits", "none.yaml"], "cannot be used multiple times"),
         (&["--compare", "none.yaml"], "none.yaml: "),
     ] {
         let output = simulate(&files, args);
@@ -338,16 +340,25 @@ fn a_virtual_host_before_the_address_is_not_the_client() {
     assert_eq!(keys, ["192.0.2.1", "2001:db8::/64"]);
 }
 
+/// As if a log changed its format at some point.
 #[test]
-fn a_client_that_is_no_address_is_warned_of() {
-    let log = line("192.0.2.1", 0, 10) + &line("app.example.com:443", 0, 10);
+fn clients_that_are_no_addresses_are_counted_however_late_they_come() {
+    let log = line("192.0.2.1", 0, 10).repeat(1_000)
+        + &line("app.example.com:443", 0, 10)
+        + &line("2001:db8::1", 0, 10)
+        + &line("x\u{1b}[31m", 0, 10);
     let files = Files::new(&[("settings.yaml", SETTINGS), ("access.log", &log)]);
-    let stderr = |args| String::from_utf8(simulate(&files, args).stderr).unwrap();
+    let output = simulate(&files, &["--json"]);
     assert_eq!(
-        stderr(&[]),
-        "warning: access.log: {ip} should be an address, but is `app.example.com:443` in line 2\n"
+        String::from_utf8(output.stderr.clone()).unwrap(),
+        "warning: access.log: {ip} is not an address in 2 lines; the first is line 1001, with \
+         `app.example.com:443`\n"
     );
-    assert_eq!(stderr(&["--key", "{path}"]), "", "the address does not matter");
+    let report = json_of(&output);
+    assert_eq!((&report["not_addresses"], &report["skipped"]), (&json!(2), &json!(0)));
+    let by_path = simulate(&files, &["--json", "--key", "{path}"]);
+    assert!(by_path.stderr.is_empty(), "the address does not matter");
+    assert_eq!(json_of(&by_path)["not_addresses"], 0);
 }
 
 #[test]
@@ -383,8 +394,5 @@ fn one_is_singular() {
     assert!(plot.contains("up to 1 request per minute") && plot.contains("00: 1 request\n"));
     files.write("access.log", "a");
     let error = String::from_utf8(simulate(&files, &[]).stderr).unwrap();
-    assert!(
-        error.contains("the only line could not be used: line 1: there is no field"),
-        "{error}"
-    );
+    assert!(error.contains("the only line could not be used: line 1: it is neither"), "{error}");
 }

@@ -123,10 +123,12 @@ tls: redis ## Run the tests of rediss:// with each TLS library, and with none
 redis: ## Install redis-server, nginx, faketime, OpenSSL headers and versions of Lua if they are missing
 	scripts/install-test-deps.sh
 
-msrv: ## Check the library with the oldest Rust that Cargo.toml supports
-	@version="$$(sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)"
-	rustup toolchain install --profile minimal --no-self-update "$$version"
-	$(CARGO) +"$$version" check --locked --all-features
+msrv: ## Check each package with the oldest Rust that its Cargo.toml supports
+	for package in . plot simulate server; do
+	    version="$$(sed -n 's/^rust-version = "\(.*\)"$$/\1/p' "$$package/Cargo.toml")"
+	    rustup toolchain install --profile minimal --no-self-update "$$version"
+	    $(CARGO) +"$$version" check --locked --all-features --manifest-path "$$package/Cargo.toml"
+	done
 
 deny: ## Check licenses, advisories and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --locked --workspace check

@@ -25,7 +25,7 @@ use crate::header_timeout::HeaderTimeout;
 use crate::held_bytes::HeldBytes;
 use crate::protocol::Protocol;
 use crate::requests::Requests;
-use crate::settings::Limits;
+use crate::settings::ResourceLimits;
 
 /// The time that a client has to end the connection, in addition to the time for its requests.
 const END_MARGIN: Duration = Duration::from_secs(2);
@@ -55,13 +55,13 @@ pub(crate) struct Connection<H> {
     pub(crate) handler: H,
     pub(crate) builder: auto::Builder<TokioExecutor>,
     pub(crate) protocol: Protocol,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ResourceLimits,
     pub(crate) first_request_by: Instant,
 }
 
 impl<H: Handler> Connection<H> {
     /// Serves requests until `shutdown`, or until none has begun by `first_request_by`, or until there was
-    /// none for `limits.idle_timeout`. Requests that have begun may then finish.
+    /// none for `resource_limits.idle_timeout`. Requests that have begun may then finish.
     ///
     /// # Errors
     ///

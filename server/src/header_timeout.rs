@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::protocol::Protocol;
 use crate::requests::Requests;
-use crate::settings::Limits;
+use crate::settings::ResourceLimits;
 
 /// A stream whose reads fail if the headers of a request take too long.
 pub(crate) struct HeaderTimeout<S> {
@@ -37,7 +37,7 @@ impl<S> HeaderTimeout<S> {
     pub(crate) fn new(
         stream: S,
         protocol: Protocol,
-        limits: &Limits,
+        limits: &ResourceLimits,
         requests: Arc<Requests>,
     ) -> Self {
         let timeout = (protocol == Protocol::Http1).then_some(limits.handshake_timeout);

@@ -200,9 +200,9 @@ impl Live {
         let Service { mut config, tls, .. } = service?;
         let restart_needed = config.settings.restore(&self.started_with);
         if !config.settings.failure_mode_answers() {
-            let current = config.settings.limits.request_timeout;
+            let current = config.settings.resource_limits.request_timeout;
             return Err(format!(
-                "checks.timeout: must be less than limits.request_timeout, which stays {current:?} until a \
+                "checks.timeout: must be less than resource_limits.request_timeout, which stays {current:?} until a \
                  restart"
             )
             .into());

@@ -2,14 +2,14 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::settings::Limits;
+use crate::settings::ResourceLimits;
 
 /// Files that are not connections of clients: the listeners, the store, and those of a reload.
 const RESERVE: u64 = 128;
 
 /// Raises the soft limit if the connections of `ports` do not fit into it, and warns if they do not fit
 /// into the hard limit either. This is no error: the process works until clients open that many.
-pub(crate) fn allow(limits: &Limits, ports: u64) {
+pub(crate) fn allow(limits: &ResourceLimits, ports: u64) {
     let connections = limits.connections.get() as u64;
     let needed = connections.saturating_mul(ports).saturating_add(RESERVE);
     let allowed = raise_to(needed);
@@ -19,9 +19,9 @@ pub(crate) fn allow(limits: &Limits, ports: u64) {
             event = "open_files_too_few",
             allowed,
             needed,
-            "too few open files for `limits.connections` on {ports} ports, so a flood of connections to \
+            "too few open files for `resource_limits.connections` on {ports} ports, so a flood of connections to \
              one could block the others: raise the limit of open files (`ulimit -Hn`, `LimitNOFILE`, `nofile`) to \
-             {needed}, or set `limits.connections` to at most {most}"
+             {needed}, or set `resource_limits.connections` to at most {most}"
         );
     }
 }

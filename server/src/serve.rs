@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::connection::{Connection, Handler};
 use crate::per_address::{PerAddress, TooMany};
 use crate::protocol::Protocol;
-use crate::settings::Limits;
+use crate::settings::ResourceLimits;
 use crate::telemetry;
 
 /// Interval of HTTP/2 pings, and how long a client may take to answer one.
@@ -46,7 +46,7 @@ pub(crate) struct Endpoint<H> {
 impl<H: Handler> Endpoint<H> {
     /// Serves until `stop` is true. Its connections keep a receiver until the requests that have begun
     /// are finished.
-    pub(crate) async fn serve(self, limits: Limits, mut stop: watch::Receiver<bool>) {
+    pub(crate) async fn serve(self, limits: ResourceLimits, mut stop: watch::Receiver<bool>) {
         let Self { name, listener, handler, protocol, tls } = self;
         let connections = Arc::new(Semaphore::new(limits.connections.get()));
         let per_address = PerAddress::new(limits.connections_per_address());
@@ -68,7 +68,7 @@ impl<H: Handler> Endpoint<H> {
                         tracing::warn!(
                             event = "too_many_connections", %peer, port = name,
                             "this client has too many connections, and more are closed: see \
-                             `limits.connections_per_address`"
+                             `resource_limits.connections_per_address`"
                         );
                     }
                     continue;
@@ -108,7 +108,7 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|is_stopped| *is_stopped).await;
 }
 
-fn builder(protocol: Protocol, limits: &Limits) -> auto::Builder<TokioExecutor> {
+fn builder(protocol: Protocol, limits: &ResourceLimits) -> auto::Builder<TokioExecutor> {
     let builder = auto::Builder::new(TokioExecutor::new());
     let mut builder = match protocol {
         Protocol::Http1 => builder.http1_only(),

@@ -23,7 +23,7 @@ use crate::live::Live;
 use crate::open_files;
 use crate::protocol::Protocol;
 use crate::serve::Endpoint;
-use crate::settings::{Limits, Settings, Shutdown};
+use crate::settings::{ResourceLimits, Settings, Shutdown};
 use crate::tls::Certificate;
 use crate::{grpc, http as http_api, reload, store, telemetry, tls};
 
@@ -64,10 +64,11 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     let (read, service) = source.load();
     let service = service?;
     let (settings, tls) = (service.config.settings.clone(), service.tls.clone());
-    open_files::allow(&settings.limits, PORTS);
+    open_files::allow(&settings.resource_limits, PORTS);
     let live = Arc::new(Live::new(service, read, source)?);
     let readiness = Arc::new(Readiness::new(live.clone()));
-    let (grpc_services, mut health) = grpc::services(live.clone(), &settings.limits).await?;
+    let (grpc_services, mut health) =
+        grpc::services(live.clone(), &settings.resource_limits).await?;
     let routers = [
         http_api::router(live.clone()).merge(admin::health_router(readiness.clone())),
         admin::router(live.clone(), settings.admin.token.as_ref(), readiness.clone(), prometheus),
@@ -86,7 +87,7 @@ async fn serve(source: Source) -> Result<(), Box<dyn Error>> {
     tokio::spawn(reload::on_hangup(live.clone(), hangups));
     let _watch = reload::on_change(live.clone())?;
     let stop = watch::Sender::new(false);
-    endpoints.serve(&settings.limits, &stop);
+    endpoints.serve(&settings.resource_limits, &stop);
 
     tokio::select! {
         () = end_signals.next() => {}
@@ -122,7 +123,7 @@ impl Endpoints {
         grpc_services: grpc::Services,
         [http_router, admin_router]: [Router; 2],
     ) -> Result<Self, Box<dyn Error>> {
-        let Settings { listen, limits, .. } = settings;
+        let Settings { listen, resource_limits: limits, .. } = settings;
         let acceptor =
             |protocol| tls.map(|certificate| tls::acceptor(certificate, protocol)).transpose();
         // gRPC limits the size of messages itself.
@@ -172,7 +173,7 @@ impl Endpoints {
     }
 
     /// Serves all ports until `stop` is true.
-    fn serve(self, limits: &Limits, stop: &watch::Sender<bool>) {
+    fn serve(self, limits: &ResourceLimits, stop: &watch::Sender<bool>) {
         tokio::spawn(self.grpc.serve(limits.clone(), stop.subscribe()));
         tokio::spawn(self.http.serve(limits.clone(), stop.subscribe()));
         tokio::spawn(self.admin.serve(limits.clone(), stop.subscribe()));

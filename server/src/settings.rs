@@ -3,7 +3,7 @@
 //! A new setting is a field with its default here, and its range in `config/validation.rs`, or in
 //! `config/reader.rs` if it depends on files. One that can be overridden is in `config/overrides.rs`, too.
 //! `restore` names the sections that a reload does not change, and the settings of these that it changes.
-//! `docs/server.md` lists all settings, and those of `limits` that follow a reload a second time;
+//! `docs/server/settings.md` lists all settings, and those of `resource_limits` that follow a reload a second time;
 //! `tests/it/admin.rs` has the JSON of all of them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,7 +32,7 @@ pub(crate) struct Settings {
     #[serde(deserialize_with = "or_default")]
     pub(crate) checks: Checks,
     #[serde(deserialize_with = "or_default")]
-    pub(crate) limits: Limits,
+    pub(crate) resource_limits: ResourceLimits,
     #[serde(deserialize_with = "or_default")]
     pub(crate) shutdown: Shutdown,
     pub(crate) tls: Option<Tls>,
@@ -62,7 +62,7 @@ pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de
 impl Settings {
     /// Returns true if a check ends before its request.
     pub(crate) fn failure_mode_answers(&self) -> bool {
-        self.checks.timeout < self.limits.request_timeout
+        self.checks.timeout < self.resource_limits.request_timeout
     }
 
     /// Puts the settings of the start in place of those that a reload does not change, and returns the
@@ -73,12 +73,19 @@ impl Settings {
             *setting = started_with;
             differs
         }
-        let Self { listen, store, limits, shutdown, tls, admin, .. } = started_with.clone();
-        let Limits { descriptors, entries, .. } = self.limits;
+        let Self { listen, store, resource_limits, shutdown, tls, admin, .. } =
+            started_with.clone();
+        let ResourceLimits { descriptors, entries, .. } = self.resource_limits;
         let restored = [
             ("listen", set(&mut self.listen, listen)),
             ("store", set(&mut self.store, store)),
-            ("limits", set(&mut self.limits, Limits { descriptors, entries, ..limits })),
+            (
+                "resource_limits",
+                set(
+                    &mut self.resource_limits,
+                    ResourceLimits { descriptors, entries, ..resource_limits },
+                ),
+            ),
             ("shutdown", set(&mut self.shutdown, shutdown)),
             ("tls", set(&mut self.tls, tls)),
             ("admin", set(&mut self.admin, admin)),
@@ -244,7 +251,7 @@ impl From<FailureMode> for fleetlimit::FailureMode {
 /// Resource limits per client or listener.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Limits {
+pub(crate) struct ResourceLimits {
     /// Connections per port. More wait to be accepted.
     pub(crate) connections: NonZeroUsize,
     /// Connections per port of one client address. Half of `connections` if there is none.
@@ -271,14 +278,14 @@ pub(crate) struct Limits {
     pub(crate) idle_timeout: Duration,
 }
 
-impl Limits {
+impl ResourceLimits {
     pub(crate) fn connections_per_address(&self) -> usize {
         let half = self.connections.get().div_ceil(2);
         self.connections_per_address.map_or(half, NonZeroUsize::get)
     }
 }
 
-impl Default for Limits {
+impl Default for ResourceLimits {
     fn default() -> Self {
         Self {
             connections: NonZeroUsize::new(4_096).unwrap_or(NonZeroUsize::MIN),

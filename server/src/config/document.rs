@@ -10,6 +10,8 @@ use super::lenient::{Lenient, Names, Pass};
 use super::secrets;
 use crate::secret::{excerpt, excerpt_of_field};
 
+/// The section that some would expect, and older settings have, under the name `limits`.
+const RESOURCE_LIMITS: &str = "resource_limits";
 /// Each error costs a pass, so a large document with very many errors is not looked at to the end.
 const MAX_BYTES_READ: usize = 1 << 28;
 
@@ -109,6 +111,14 @@ fn message(error: &Error, names: &Names) -> String {
 fn text(error: &Error, names: &Names) -> String {
     match error {
         Error::AliasError { error, .. } | Error::WithSnippet { error, .. } => text(error, names),
+        Error::SerdeUnknownField { field, expected, .. }
+            if field == "limits" && expected.contains(&RESOURCE_LIMITS) =>
+        {
+            format!(
+                "unknown field `limits`: bounds of connections and requests are in `{RESOURCE_LIMITS}`, and rate \
+                 limits in `policies` and `domains`"
+            )
+        }
         Error::SerdeUnknownField { field, expected, .. } => {
             let expected = expected.join(", ");
             format!("unknown field `{}`, expected one of {expected}", excerpt_of_field(field))

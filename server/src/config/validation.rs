@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use crate::settings::{Auth, Limits, Settings, StoreSettings};
+use crate::settings::{Auth, ResourceLimits, Settings, StoreSettings};
 
 /// The longest handshake timeout. It is bounded, so that its end is a point in time.
 const MAX_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -20,7 +20,7 @@ pub(super) fn errors_in(settings: &Settings, incomplete: &HashSet<String>) -> Fo
     let mut errors = of_store(&settings.store, incomplete.contains("store"));
     errors.extend(of_checks(settings));
     errors.extend(of_admin(settings, incomplete.contains("admin")));
-    errors.extend(of_limits(&settings.limits));
+    errors.extend(of_limits(&settings.resource_limits));
     errors.extend(of_auth(&settings.auth));
     errors
 }
@@ -54,9 +54,9 @@ fn of_checks(settings: &Settings) -> Found {
     if settings.checks.timeout.is_zero() {
         add("checks.timeout: must be more than 0s");
     }
-    if !settings.limits.request_timeout.is_zero() && !settings.failure_mode_answers() {
+    if !settings.resource_limits.request_timeout.is_zero() && !settings.failure_mode_answers() {
         add(
-            "checks.timeout: must be less than limits.request_timeout, so that the failure mode answers",
+            "checks.timeout: must be less than resource_limits.request_timeout, so that the failure mode answers",
         );
     }
     errors
@@ -85,25 +85,25 @@ fn of_admin(settings: &Settings, is_incomplete: bool) -> Found {
     vec![("admin.token", message)]
 }
 
-fn of_limits(limits: &Limits) -> Found {
+fn of_limits(limits: &ResourceLimits) -> Found {
     let mut errors = Found::new();
     for (setting, is_zero) in [
-        ("limits.request_timeout", limits.request_timeout.is_zero()),
-        ("limits.idle_timeout", limits.idle_timeout.is_zero()),
-        ("limits.header_bytes", limits.header_bytes == 0),
-        ("limits.request_bytes", limits.request_bytes == 0),
-        ("limits.descriptors", limits.descriptors == 0),
+        ("resource_limits.request_timeout", limits.request_timeout.is_zero()),
+        ("resource_limits.idle_timeout", limits.idle_timeout.is_zero()),
+        ("resource_limits.header_bytes", limits.header_bytes == 0),
+        ("resource_limits.request_bytes", limits.request_bytes == 0),
+        ("resource_limits.descriptors", limits.descriptors == 0),
     ] {
         if is_zero {
             errors.push((setting, format!("{setting}: must be more than 0")));
         }
     }
     if limits.connections.get() > Semaphore::MAX_PERMITS {
-        let (setting, most) = ("limits.connections", Semaphore::MAX_PERMITS);
+        let (setting, most) = ("resource_limits.connections", Semaphore::MAX_PERMITS);
         errors.push((setting, format!("{setting}: must be at most {most}")));
     }
     if limits.handshake_timeout.is_zero() || limits.handshake_timeout > MAX_HANDSHAKE_TIMEOUT {
-        let setting = "limits.handshake_timeout";
+        let setting = "resource_limits.handshake_timeout";
         errors.push((setting, format!("{setting}: must be more than 0s, and at most 1h")));
     }
     errors

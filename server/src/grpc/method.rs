@@ -155,7 +155,7 @@ fn cancelled(error: axum::Error) -> Status {
 
 /// Returns an error if the request has too many parts.
 fn is_within(counts: PartCounts, active: &Active) -> Result<(), Status> {
-    let limits = &active.settings.limits;
+    let limits = &active.settings.resource_limits;
     let numbers = [
         ("descriptors", counts.descriptors, limits.descriptors),
         ("entries", counts.most_entries, limits.entries),
@@ -167,7 +167,7 @@ fn is_within(counts: PartCounts, active: &Active) -> Result<(), Status> {
         tracing::warn!(
             event = "too_many_parts",
             count,
-            "a request has {many} {parts}, more than `limits.{parts}`, so it is not checked: raise the limit"
+            "a request has {many} {parts}, more than `resource_limits.{parts}`, so it is not checked: raise the limit"
         );
     }
     Err(Status::invalid_argument(format!("{many} {parts}, of at most {most}")))

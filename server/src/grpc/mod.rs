@@ -25,7 +25,7 @@ use tonic::service::Routes;
 use self::method::ShouldRateLimit;
 use self::ratelimit::RateLimitService;
 use crate::live::Live;
-use crate::settings::Limits;
+use crate::settings::ResourceLimits;
 
 pub(crate) use health::Health;
 pub(crate) use services::Services;
@@ -36,7 +36,7 @@ const OTHER_MESSAGE_BYTES: usize = 4 * 1_024;
 /// Builds the rate limit, health and reflection services.
 pub(crate) async fn services(
     live: Arc<Live>,
-    limits: &Limits,
+    limits: &ResourceLimits,
 ) -> Result<(Services, Health), tonic_reflection::server::Error> {
     let check = ShouldRateLimit::new(RateLimitService::new(live), limits.request_bytes);
     // Each service has a limit of its own, of 4 MiB by default, and reserves the memory for a message when it starts.

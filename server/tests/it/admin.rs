@@ -145,7 +145,7 @@ async fn the_active_configuration_is_shown_as_a_whole() {
     let settings = "
 store: { max_keys: 1000 }
 checks: { timeout: 20ms, failure_mode: open }
-limits: { descriptors: 3 }
+resource_limits: { descriptors: 3 }
 shutdown: { delay: 1s }
 policies: { search: { hour: 5/h } }
 auth: { policy: search, key_header: X-Api-Key, trusted_proxies: [10.0.0.0/8] }
@@ -177,7 +177,7 @@ descriptors:
                 "one_key_per_call": false,
             },
             "checks": { "timeout": "30ms", "failure_mode": "open", "cache_denials": "1s" },
-            "limits": {
+            "resource_limits": {
                 "connections": 4096, "streams": 1024, "header_bytes": 65536,
                 "request_bytes": 262144, "descriptors": 3, "entries": 64, "request_timeout": "5s",
                 "idle_timeout": "1m 15s", "handshake_timeout": "10s", "connections_per_address": null,
@@ -229,10 +229,10 @@ descriptors:
         .await;
     assert_eq!(reloaded.unwrap().status(), StatusCode::NO_CONTENT);
     let shown = &config(&server).await["settings"];
-    assert_eq!(shown["limits"]["descriptors"], 4);
-    assert_eq!(shown["limits"]["streams"], 1024);
+    assert_eq!(shown["resource_limits"]["descriptors"], 4);
+    assert_eq!(shown["resource_limits"]["streams"], 1024);
     assert_eq!(shown["store"]["max_keys"], 1000);
-    assert_eq!(restart_needed().await, json!(["store", "limits"]));
+    assert_eq!(restart_needed().await, json!(["store", "resource_limits"]));
 }
 
 #[tokio::test]
@@ -240,7 +240,7 @@ async fn a_reload_that_leaves_the_failure_mode_no_time_to_answer_is_rejected() {
     let files = Files::new(&[("settings.yaml", SETTINGS)]);
     let server = Server::start(&files.path("settings.yaml"), &[]);
     // A restart would be fine, but a reload does not change the limits.
-    let changed = "checks: { timeout: 8s }\nlimits: { request_timeout: 10s }";
+    let changed = "checks: { timeout: 8s }\nresource_limits: { request_timeout: 10s }";
     files.write("settings.yaml", &format!("{SETTINGS}\n{changed}"));
     let reloaded = Client::new().post(server.admin("/api/reload")).send().await.unwrap();
     assert_eq!(reloaded.status(), StatusCode::UNPROCESSABLE_ENTITY);

@@ -82,7 +82,7 @@ checks:
   failure_mode: ajar
   cache_denials: 1s
   cache_denials: 2s
-limits: { streams: 0, request_bytes: 0, descriptor: 1 }
+resource_limits: { streams: 0, request_bytes: 0, descriptor: 1 }
 shutdown: { delay: soon, timeout: x }
 tls: { certificate: none.pem, key: none.key }
 admin: { token: '' }
@@ -108,9 +108,9 @@ domains: [a.yaml, none.yaml, empty]
             "settings.yaml:5:3: invalid value: string \"5 parsecs\"",
             "settings.yaml:6:17: unknown variant `ajar`",
             "settings.yaml:8:3: duplicate field `cache_denials`",
-            "settings.yaml:9:11: invalid value: integer `0`",
-            "settings.yaml:9:23: limits.request_bytes: must be more than 0",
-            "settings.yaml:9:41: unknown field `descriptor`",
+            "settings.yaml:9:20: invalid value: integer `0`",
+            "settings.yaml:9:32: resource_limits.request_bytes: must be more than 0",
+            "settings.yaml:9:50: unknown field `descriptor`",
             "settings.yaml:10:13: invalid value: string \"soon\"",
             "settings.yaml:10:26: invalid value: string \"x\"",
             "settings.yaml:11:8: none.pem: No such file",
@@ -182,7 +182,7 @@ fn what_precedes_an_error_of_the_syntax_is_listed_with_it() {
         ("checks: { bar: [ }", &["unknown field `bar`", "mismatched bracket"][..]),
         ("allow: [ }", &["mismatched bracket"]),
     ] {
-        let settings = format!("limits: {{ foo: 1 }}\n{line}\npolicies: {{ a: {{}} }}");
+        let settings = format!("resource_limits: {{ foo: 1 }}\n{line}\npolicies: {{ a: {{}} }}");
         let files = Files::new(&[("settings.yaml", &settings)]);
         let output = check(&files.path("settings.yaml"));
         let message = |line: &str| line.splitn(4, ':').nth(3).unwrap().trim_start().to_owned();
@@ -272,22 +272,23 @@ fn a_key_that_does_not_match_the_certificate_is_found_before_the_start() {
 #[test]
 fn servers_that_do_not_fit_together_are_found_before_the_start() {
     assert_errors(
-        "store: { cluster: ['redis://a', 'unix:///b'] }\nlimits: { foo: 1 }\npolicies: { p: { q: 1/s } }",
+        "store: { cluster: ['redis://a', 'unix:///b'] }\nresource_limits: { foo: 1 }\npolicies: { p: { q: 1/s } }",
         &[],
-        &["settings.yaml:1:10: invalid cluster node", "settings.yaml:2:11: unknown field `foo`"],
+        &["settings.yaml:1:10: invalid cluster node", "settings.yaml:2:20: unknown field `foo`"],
     );
 }
 
 #[test]
 fn errors_in_the_environment_name_the_variable() {
-    let settings = "limits: { foo: 1 }\nauth: { policy: serch }\nstore: { redis: nonsense }\n";
+    let settings =
+        "resource_limits: { foo: 1 }\nauth: { policy: serch }\nstore: { redis: nonsense }\n";
     let output = check_env(&[("FLEETLIMIT_SETTINGS", &format!("{settings}policies: {{}}"))]);
     assert_lines(
         &output,
         str::to_owned,
         &[
             "FLEETLIMIT_SETTINGS: nothing is limited",
-            "FLEETLIMIT_SETTINGS:1:11: unknown field `foo`",
+            "FLEETLIMIT_SETTINGS:1:20: unknown field `foo`",
             "FLEETLIMIT_SETTINGS:2:17: auth.policy: there is no policy `serch`",
             "FLEETLIMIT_SETTINGS:3:17: invalid Redis URL",
         ],
@@ -368,15 +369,33 @@ fn errors_of_common_mistakes_say_what_to_write() {
     assert!(error.contains("settings.yaml:1:21: ") && error.ends_with(hint), "{error}");
 }
 
+/// The name could mean rate limits as well.
+#[test]
+fn the_ambiguous_name_limits_is_an_error_that_names_both_meanings() {
+    assert_errors(
+        "policies: { p: { q: 1/s } }\nlimits: { streams: 8 }\nbar: 1",
+        &[],
+        &[
+            "settings.yaml:2:1: unknown field `limits`: bounds of connections and requests are in `resource_limits`, \
+             and rate limits in `policies` and `domains`",
+            "settings.yaml:3:1: unknown field `bar`, expected one of listen",
+        ],
+    );
+    assert_domain_error(
+        "domain: d\nlimits: {}",
+        "d.yaml:2:1: unknown field `limits`, expected one of domain",
+    );
+}
+
 #[test]
 fn a_section_that_is_given_twice_has_a_line_and_hides_no_other_error() {
     assert_errors(
-        "policies: { p: { q: 1/s } }\nlimits: { foo: 1 }\npolicies: { r: { q: 1/s } }\nlimits: {}\nbar: 1",
+        "policies: { p: { q: 1/s } }\nresource_limits: { foo: 1 }\npolicies: { r: { q: 1/s } }\nresource_limits: {}\nbar: 1",
         &[],
         &[
-            "settings.yaml:2:11: unknown field `foo`",
+            "settings.yaml:2:20: unknown field `foo`",
             "settings.yaml:3:1: duplicate field `policies`",
-            "settings.yaml:4:1: duplicate field `limits`",
+            "settings.yaml:4:1: duplicate field `resource_limits`",
             "settings.yaml:5:1: unknown field `bar`",
         ],
     );
@@ -567,13 +586,13 @@ fn a_secret_in_the_wrong_form_or_place_is_not_in_any_error() {
         "checks: { timeout: token:s3cret-0123456789 }",
         "checks: { timeout: s3cret-0123456789, timeout: 1s }\nadmin: { token: s3cret-0123456789 }",
         "admin: { token: &t s3cret-0123456789 }\nauth: { policy: *t }",
-        "admin: { token: &t s3cret-0123456789 }\nauth: { policy: *t }\nlimits: { streams: !!int x }",
+        "admin: { token: &t s3cret-0123456789 }\nauth: { policy: *t }\nresource_limits: { streams: !!int x }",
         "admin: { token: &t s3cret-0123456789 }\nauth: { key_header: *t, policy_header: *t }\nshadow: [*t]",
         "admin: { token: &t s3cret-0123456789 }\nchecks: { timeout: *t, failure_mode: *t }",
         "admin: { token: &t s3cret-0123456789 }\npolicies: { *t : 5, p: { q: *t } }",
         "admin: { token: &t s3cret-0123456789 }\n*t : 5",
         "admin: { token: &t s3cret-0123456789 }\ndomains: [*t]",
-        "admin: &a { token: s3cret-0123456789 }\nlimits: *a\nauth: *a",
+        "admin: &a { token: s3cret-0123456789 }\nresource_limits: *a\nauth: *a",
         "admin: &a { token: s3cret-0123456789, x: 1 }\nchecks: { <<: *a }",
         "admin: { token: &t [s3cret-0123456789] }\nshadow: *t",
         "store: s3cret-0123456789",
@@ -639,7 +658,7 @@ fn settings_that_contradict_each_other_are_rejected() {
 store: { redis: 'redis://a', cluster: ['redis://b'] }
 checks: { timeout: 0s }
 listen: { admin: '0.0.0.0:6070' }
-limits: { descriptors: 0, handshake_timeout: 2h, header_bytes: 0, connections: 9223372036854775807 }
+resource_limits: { descriptors: 0, handshake_timeout: 2h, header_bytes: 0, connections: 9223372036854775807 }
 auth: { ipv4_prefix: 0, ipv6_prefix: 129, policy: a, policy_header: x-plan }
 ",
         &[],
@@ -648,10 +667,10 @@ auth: { ipv4_prefix: 0, ipv6_prefix: 129, policy: a, policy_header: x-plan }
             "settings.yaml:2:1: store: give only one of",
             "settings.yaml:3:11: checks.timeout",
             "settings.yaml:4:11: admin.token is missing",
-            "settings.yaml:5:11: limits.descriptors: must be more than 0",
-            "settings.yaml:5:27: limits.handshake_timeout",
-            "settings.yaml:5:50: limits.header_bytes: must be more than 0",
-            "settings.yaml:5:67: limits.connections: must be at most",
+            "settings.yaml:5:20: resource_limits.descriptors: must be more than 0",
+            "settings.yaml:5:36: resource_limits.handshake_timeout",
+            "settings.yaml:5:59: resource_limits.header_bytes: must be more than 0",
+            "settings.yaml:5:76: resource_limits.connections: must be at most",
             "settings.yaml:6:9: auth.ipv4_prefix: must be 1 to 32",
             "settings.yaml:6:25: auth.ipv6_prefix: must be 1 to 128",
             "settings.yaml:6:43: auth.policy: with auth.policy_header, requests without the header are rejected",
@@ -813,19 +832,4 @@ fn sentinels_need_not_be_encrypted_as_their_primary_is() {
         let output = check(&files.path("settings.yaml"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-}
-
-#[test]
-fn the_documented_settings_are_valid() {
-    let block = |page: &'static str, n| {
-        page.split("```yaml\n").nth(n).unwrap().split("```").next().unwrap()
-    };
-    let settings = block(include_str!("../../../docs/server.md"), 1);
-    let with_domain = settings.replace("# domains: [limits/]", "domains: [limits/]");
-    assert_ne!(settings, with_domain);
-    // After two blocks of Envoy's configuration.
-    let domain = block(include_str!("../../../docs/gateways/envoy.md"), 3);
-    let files = Files::new(&[("settings.yaml", &with_domain), ("limits/app.yaml", domain)]);
-    let output = check(&files.path("settings.yaml"));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

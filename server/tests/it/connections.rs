@@ -42,7 +42,7 @@ async fn one_client_address_cannot_take_all_connections() {
     for (limits, most) in [("connections: 8", 4), ("connections: 8, connections_per_address: 6", 6)]
     {
         let server = Server::with_settings(&format!(
-            "{{ policies: {{ a: {{ q: 9/s }} }}, limits: {{ {limits}, idle_timeout: 1h }} }}"
+            "{{ policies: {{ a: {{ q: 9/s }} }}, resource_limits: {{ {limits}, idle_timeout: 1h }} }}"
         ));
         for (name, address) in
             [("grpc", server.grpc), ("http", server.http), ("admin", server.admin)]
@@ -69,7 +69,7 @@ async fn one_client_address_cannot_take_all_connections() {
 #[tokio::test]
 async fn a_client_that_had_too_many_connections_may_come_back() {
     let server = Server::with_settings(
-        "{ policies: { a: { q: 9/s } }, limits: { connections: 2, idle_timeout: 1h } }",
+        "{ policies: { a: { q: 9/s } }, resource_limits: { connections: 2, idle_timeout: 1h } }",
     );
     let held = connect(server.http).await;
     assert!(read_to_end(&mut connect(server.http).await).await.is_empty());
@@ -88,7 +88,7 @@ async fn connections_without_a_complete_request_are_closed_in_time() {
     let server = Server::with_settings(
         "
 policies: { a: { q: 9/s } }
-limits: { connections: 16, handshake_timeout: 2s, idle_timeout: 1h, request_timeout: 1h }
+resource_limits: { connections: 16, handshake_timeout: 2s, idle_timeout: 1h, request_timeout: 1h }
 ",
     );
     let half_headers = [PREFACE, HALF_HEADERS].concat();
@@ -129,7 +129,7 @@ async fn get(stream: &mut TcpStream) -> std::io::Result<()> {
 #[tokio::test]
 async fn an_idle_connection_that_has_had_a_request_outlasts_one_that_had_none() {
     let server = Server::with_settings(
-        "{ policies: { a: { q: 9/s } }, limits: { handshake_timeout: 1s, idle_timeout: 1h } }",
+        "{ policies: { a: { q: 9/s } }, resource_limits: { handshake_timeout: 1s, idle_timeout: 1h } }",
     );
     let (client, connection) = h2::client::handshake(connect(server.grpc).await).await.unwrap();
     tokio::spawn(connection);
@@ -155,7 +155,7 @@ async fn an_idle_connection_that_has_had_a_request_outlasts_one_that_had_none() 
 #[tokio::test]
 async fn no_request_of_a_connection_may_have_headers_that_never_end() {
     let server = Server::with_settings(
-        "{ policies: { a: { q: 9/s } }, limits: { handshake_timeout: 1s, idle_timeout: 1h } }",
+        "{ policies: { a: { q: 9/s } }, resource_limits: { handshake_timeout: 1s, idle_timeout: 1h } }",
     );
     for address in [server.http, server.admin] {
         let mut stream = connect(address).await;
@@ -182,7 +182,7 @@ async fn no_request_of_a_connection_may_have_headers_that_never_end() {
 #[tokio::test]
 async fn a_request_that_takes_longer_than_the_idle_timeout_ends_no_connection() {
     let server = Server::with_settings(
-        "{ policies: { a: { q: 9/s } }, limits: { idle_timeout: 1s, request_timeout: 1h } }",
+        "{ policies: { a: { q: 9/s } }, resource_limits: { idle_timeout: 1s, request_timeout: 1h } }",
     );
     let mut slow = connect(server.http).await;
     let head = b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
@@ -206,7 +206,7 @@ async fn a_request_that_takes_longer_than_the_idle_timeout_ends_no_connection() 
 async fn a_low_soft_limit_of_open_files_does_not_limit_connections() {
     let settings = "
 policies: { a: { q: 9/s } }
-limits: { connections: 100, connections_per_address: 100, handshake_timeout: 1h, idle_timeout: 1h }
+resource_limits: { connections: 100, connections_per_address: 100, handshake_timeout: 1h, idle_timeout: 1h }
 ";
     let server = Server::after("ulimit -S -n 64", settings);
     let mut held = Vec::new();
@@ -226,14 +226,14 @@ async fn too_few_open_files_for_the_connections_are_reported_with_what_to_change
         let server = Server::after(
             "ulimit -n 200",
             &format!(
-                "{{ policies: {{ a: {{ q: 9/s }} }}, limits: {{ connections: {connections} }} }}"
+                "{{ policies: {{ a: {{ q: 9/s }} }}, resource_limits: {{ connections: {connections} }} }}"
             ),
         );
         let warning = server.log.iter().find(|line| line.contains("too few open files"));
         assert_eq!(warning.is_none(), fit, "{warning:?}");
         if let Some(warning) = warning {
             assert!(
-                warning.contains("to 428, or set `limits.connections` to at most 24"),
+                warning.contains("to 428, or set `resource_limits.connections` to at most 24"),
                 "{warning}"
             );
         }

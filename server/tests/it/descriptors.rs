@@ -794,7 +794,7 @@ descriptors:
 /// Envoy lets a request pass that gets an error.
 #[tokio::test]
 async fn a_request_that_makes_no_sense_does_not_pass_the_deny_list_and_blocks() {
-    let settings = "deny: [foe, caf\u{e9}]\nlimits: { descriptors: 64, entries: 16 }";
+    let settings = "deny: [foe, caf\u{e9}]\nresource_limits: { descriptors: 64, entries: 16 }";
     let server = Server::with_domain(
         "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 10 } }]",
         settings,
@@ -833,8 +833,10 @@ async fn a_request_that_makes_no_sense_does_not_pass_the_deny_list_and_blocks() 
 
 #[tokio::test]
 async fn requests_that_make_no_sense_or_too_much_work_are_rejected() {
-    let server =
-        Server::with_domain(BASIC, "limits: { descriptors: 3, entries: 2, request_bytes: 4096 }");
+    let server = Server::with_domain(
+        BASIC,
+        "resource_limits: { descriptors: 3, entries: 2, request_bytes: 4096 }",
+    );
     let mut client = server.client().await;
     let one: &[(&str, &str)] = &[("key2", "x")];
     let three = &[one, one, one].concat()[..];

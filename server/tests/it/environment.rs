@@ -30,7 +30,7 @@ domains: [{domain:?}]
 auth: {{ policy: p, key_header: x-key }}
 allow: [friend]
 deny: [foe]
-limits: {{ descriptors: 2 }}"
+resource_limits: {{ descriptors: 2 }}"
     ));
     let auth = async |key: &str| {
         let request = Client::new().get(server.http("/auth")).header("x-key", key);

@@ -167,7 +167,7 @@ async fn a_client_that_chooses_its_key_cannot_take_the_permits_of_another_one() 
 
 #[tokio::test]
 async fn a_request_that_does_not_end_in_time_gets_408() {
-    let settings = "{ policies: { a: { q: 1/s } }, limits: { request_timeout: 200ms } }";
+    let settings = "{ policies: { a: { q: 1/s } }, resource_limits: { request_timeout: 200ms } }";
     let server = Server::with_settings(settings);
     let mut connection = TcpStream::connect(server.http).unwrap();
     let head = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n\
@@ -439,8 +439,9 @@ async fn a_policy_that_is_tried_out_denies_nothing_and_shows_what_it_would_deny(
 
 #[tokio::test]
 async fn invalid_checks_are_explained() {
-    let server =
-        Server::with_settings("{ policies: { a: { q: 1/s } }, limits: { request_bytes: 1000 } }");
+    let server = Server::with_settings(
+        "{ policies: { a: { q: 1/s } }, resource_limits: { request_bytes: 1000 } }",
+    );
     for (body, status, says) in [
         (json!({ "policy": "b", "key": "k" }), 404, "there is no policy `b`"),
         (json!({ "policy": "a" }), 422, "missing field `key`"),

@@ -155,7 +155,8 @@ async fn other_methods_and_services_are_unimplemented() {
 
 #[tokio::test]
 async fn a_connection_has_at_most_so_many_requests_at_a_time() {
-    let server = Server::with_settings("{ policies: { a: { q: 9/s } }, limits: { streams: 3 } }");
+    let server =
+        Server::with_settings("{ policies: { a: { q: 9/s } }, resource_limits: { streams: 3 } }");
     let requests = connect(&server).await;
     until(async || requests.current_max_send_streams() == 3).await;
     let mut begun = Vec::new();
@@ -170,7 +171,7 @@ async fn a_connection_has_at_most_so_many_requests_at_a_time() {
 #[tokio::test]
 async fn requests_that_are_not_finished_cannot_fill_the_memory() {
     let server = Server::with_settings(
-        "{ policies: { a: { q: 9/s } }, limits: { request_bytes: 65536, request_timeout: 1h } }",
+        "{ policies: { a: { q: 9/s } }, resource_limits: { request_bytes: 65536, request_timeout: 1h } }",
     );
     let requests = connect(&server).await;
     let mut halves = Vec::new();
@@ -198,7 +199,7 @@ async fn requests_that_are_not_finished_cannot_fill_the_memory() {
 #[tokio::test]
 async fn a_request_that_is_not_finished_in_time_gets_the_status_of_grpc() {
     let server = Server::with_settings(
-        "{ policies: { a: { q: 9/s } }, limits: { request_timeout: 500ms } }",
+        "{ policies: { a: { q: 9/s } }, resource_limits: { request_timeout: 500ms } }",
     );
     let requests = connect(&server).await;
     let (half, _stream) = begin(&requests).await;
@@ -213,7 +214,7 @@ async fn a_check_that_has_begun_is_answered_before_the_process_ends() {
     let mut server = Server::with_settings(
         "
 policies: { a: { q: 9/s } }
-limits: { request_timeout: 60s }
+resource_limits: { request_timeout: 60s }
 shutdown: { timeout: 60s }
 ",
     );

@@ -193,7 +193,7 @@ async fn headers_do_not_fill_the_memory() {
     // About as many as are allowed. Each is a byte on the wire.
     let hostile = Hostile { is_ended: false, headers: 1_900, ..Hostile::new(body) };
     // A busy machine may take longer to send the first one.
-    assert_bounded(&server("limits: { handshake_timeout: 5m }"), &hostile).await;
+    assert_bounded(&server("resource_limits: { handshake_timeout: 5m }"), &hostile).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

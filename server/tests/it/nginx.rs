@@ -155,7 +155,7 @@ async fn nginx_denies_what_the_last_of_several_servers_rejects() {
 async fn a_flood_of_more_checks_than_connections_passes_no_limit_of_nginx() {
     const CHECKS: usize = 60;
     const FLOOD: usize = 200;
-    let limits = format!("limits: {{ connections_per_address: {CHECKS} }}");
+    let limits = format!("resource_limits: {{ connections_per_address: {CHECKS} }}");
     let policies = "policies: { search: { requests: 1/day burst 20 } }";
     let server = Server::with_settings(&format!("{policies}\n{limits}"));
     let changes = [

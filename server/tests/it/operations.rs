@@ -122,7 +122,7 @@ async fn a_rejected_reload_changes_nothing_and_is_tried_again_when_its_files_cha
 async fn a_reload_lists_all_errors_also_those_of_what_needs_a_restart() {
     let server = Server::with_domain(&domain(10), "");
     let settings = "domains: [domain.yaml]\nstore: { redis: nonsense }\n\
-                    tls: { certificate: none.pem, key: none.key }\nlimits: { foo: 1 }";
+                    tls: { certificate: none.pem, key: none.key }\nresource_limits: { foo: 1 }";
     server.files().write("settings.yaml", settings);
     server.files().write("domain.yaml", "domain: d\ndescriptors: [{ key: user, polcy: x }]");
     let (status, text) = reload(&server).await;
@@ -131,7 +131,7 @@ async fn a_reload_lists_all_errors_also_those_of_what_needs_a_restart() {
         "settings.yaml:2:17: invalid Redis URL",
         "settings.yaml:3:8: none.pem",
         "settings.yaml:3:31: tls.key: No such file",
-        "settings.yaml:4:11: unknown field `foo`",
+        "settings.yaml:4:20: unknown field `foo`",
         "domain.yaml:2:28: unknown field `polcy`",
     ] {
         assert!(text.contains(expected), "{expected} is not in {text}");
@@ -183,7 +183,7 @@ async fn descriptors_and_domains_without_a_limit_are_visible() {
 /// Envoy lets these requests pass, so operators have to see them.
 #[tokio::test]
 async fn requests_that_were_not_checked_are_visible() {
-    let settings = "limits: { descriptors: 2, request_bytes: 4096, request_timeout: 300ms }\n\
+    let settings = "resource_limits: { descriptors: 2, request_bytes: 4096, request_timeout: 300ms }\n\
                     checks: { timeout: 100ms }";
     let server = Server::with_domain(&domain(10), settings);
     let mut client = server.client().await;
@@ -309,7 +309,7 @@ async fn a_process_that_ends_says_so_first_and_finishes_what_it_has_begun() {
     let mut server = Server::with_settings(
         "
 policies: { a: { q: 9/s } }
-limits: { request_timeout: 60s }
+resource_limits: { request_timeout: 60s }
 shutdown: { delay: 5s, timeout: 60s }
 ",
     );
@@ -342,7 +342,7 @@ shutdown: { delay: 5s, timeout: 60s }
 
 #[tokio::test]
 async fn large_health_checks_are_rejected() {
-    let settings = "{ policies: { a: { q: 9/s } }, limits: { request_bytes: 1000 } }";
+    let settings = "{ policies: { a: { q: 9/s } }, resource_limits: { request_bytes: 1000 } }";
     let server = Server::with_settings(settings);
     let request = HealthCheckRequest { service: "x".repeat(2_000) };
     let status = server.health().await.check(request).await.unwrap_err();
@@ -364,7 +364,7 @@ async fn clients_that_watch_the_health_do_not_delay_the_end() {
     let mut server = Server::with_settings(
         "
 policies: { a: { q: 9/s } }
-limits: { request_timeout: 60s }
+resource_limits: { request_timeout: 60s }
 shutdown: { timeout: 60s }
 ",
     );
@@ -380,7 +380,7 @@ shutdown: { timeout: 60s }
 async fn clients_that_send_garbage_or_half_a_request_do_not_disturb_others() {
     let server = Server::with_domain(
         &domain(10),
-        "limits: { connections: 32, connections_per_address: 32 }",
+        "resource_limits: { connections: 32, connections_per_address: 32 }",
     );
     let half_open: Vec<_> = (0..20)
         .flat_map(|_| [server.grpc, server.http, server.admin])
@@ -410,7 +410,7 @@ async fn clients_that_send_garbage_or_half_a_request_do_not_disturb_others() {
 async fn connections_without_requests_make_room_for_others() {
     let server = Server::with_domain(
         &domain(10),
-        "limits: { connections: 1, request_timeout: 1s, idle_timeout: 1s }",
+        "resource_limits: { connections: 1, request_timeout: 1s, idle_timeout: 1s }",
     );
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     // Half a preface, then a complete one with empty SETTINGS.
@@ -434,7 +434,7 @@ async fn in_time<F: Future>(answer: F) -> F::Output {
 
 #[tokio::test]
 async fn a_request_with_large_headers_is_rejected() {
-    let server = Server::with_domain(&domain(10), "limits: { header_bytes: 8192 }");
+    let server = Server::with_domain(&domain(10), "resource_limits: { header_bytes: 8192 }");
     let large = "x".repeat(12_000);
     let with_header = Client::new().get(server.http("/healthz")).header("x-large", &large);
     let status = with_header.send().await.unwrap().status();

@@ -262,10 +262,11 @@ async fn the_page_shows_what_the_api_says() {
     assert!(requests.iter().all(is_own), "{requests:?}");
 
     // Another configuration, a part of which is not in effect.
-    let changed = SETTINGS.replace("admin:", "shadow: [search]\nlimits: { streams: 7 }\nadmin:");
+    let changed =
+        SETTINGS.replace("admin:", "shadow: [search]\nresource_limits: { streams: 7 }\nadmin:");
     server.files().write("settings.yaml", &changed);
     until(async || browser.text("#policies").await.contains("(shadow)")).await;
-    let note = "as in the files, except limits: these need a restart";
+    let note = "as in the files, except resource_limits: these need a restart";
     until(async || browser.text("#server").await.contains(note)).await;
 
     // By keyboard.

@@ -2,7 +2,7 @@
 
 use crate::common::Server;
 
-const SETTINGS: &str = "{ policies: { a: { q: 9/s } }, limits: { request_bytes: 1000 } }";
+const SETTINGS: &str = "{ policies: { a: { q: 9/s } }, resource_limits: { request_bytes: 1000 } }";
 const RATE_LIMITS: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 macro_rules! tests_of {

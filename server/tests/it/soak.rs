@@ -37,7 +37,7 @@ store: {{ redis: '{}', max_keys: 20000 }}
 policies: {{ api: {{ second: 100/s, day: 1000000/day }} }}
 auth: {{ policy: api }}
 domains: [domain.yaml]
-limits: {{ connections: 128, idle_timeout: 4s }}
+resource_limits: {{ connections: 128, idle_timeout: 4s }}
 ",
         redis.url()
     )

@@ -28,7 +28,7 @@ fn server_with_files() -> (Server, CertificateDer<'static>, Files) {
     let [certificate, key] = ["server.pem", "server.key"].map(|name| files.path(name));
     let settings = format!(
         "policies: {{ day: {{ requests: 1/day }} }}\ndomains: [d.yaml]\n\
-         limits: {{ handshake_timeout: 2s, idle_timeout: 1h }}\n\
+         resource_limits: {{ handshake_timeout: 2s, idle_timeout: 1h }}\n\
          tls: {{ certificate: {certificate:?}, key: {key:?} }}"
     );
     files.write("settings.yaml", &settings);

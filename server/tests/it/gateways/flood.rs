@@ -38,7 +38,7 @@ fn count(statuses: &[StatusCode], status: StatusCode) -> usize {
 async fn a_flood_is_limited_by_envoy_even_if_all_checks_are_in_flight_at_once() {
     let redis = Redis::start().await;
     // So that a slow machine fails no check, and takes no permits from the failure mode in addition.
-    let patient = "checks: { timeout: 20s }\nlimits: { request_timeout: 30s }";
+    let patient = "checks: { timeout: 20s }\nresource_limits: { request_timeout: 30s }";
     let memory = format!("{SEARCH}\n{patient}");
     let with_redis = format!("{memory}\nstore: {{ redis: '{}' }}", redis.url());
     for (settings, is_redis_stopped) in
@@ -103,7 +103,7 @@ async fn envoy_denies_what_it_cannot_check_if_it_is_configured_so() {
 #[ignore = "needs Caddy and Traefik: make test-gateways"]
 async fn a_flood_of_more_checks_than_connections_passes_no_limit_of_caddy_or_traefik() {
     let settings = "policies: { search: { requests: 1/day burst 100 } }
-limits: { connections_per_address: 200 }";
+resource_limits: { connections_per_address: 200 }";
     for (gateway, failed) in [
         (Gateway::caddy as fn(&Server) -> Gateway, StatusCode::BAD_GATEWAY),
         (Gateway::traefik, StatusCode::INTERNAL_SERVER_ERROR),

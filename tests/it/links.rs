@@ -1,21 +1,19 @@
 //! The links between the pages of the repository lead somewhere. `package` checks that the package has what its
-//! pages link.
+//! pages link, and `src/guide.rs` the links to its sections.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const GUIDE: &str = "src/guide.rs";
 
-/// Each page of the repository, by its path: the Markdown files beside README.md and below `docs`, and the guide.
+/// Returns the pages by their paths: the Markdown files beside README.md, and those below `docs`.
 fn pages() -> BTreeMap<String, String> {
     let (mut pages, mut directories) = (BTreeMap::new(), vec!["docs".to_owned()]);
     let mut add = |path: String| {
         let text = fs::read_to_string(Path::new(ROOT).join(&path)).unwrap();
         pages.insert(path, prose(&text));
     };
-    add(GUIDE.to_owned());
     for name in names("") {
         if name.ends_with(".md") {
             add(name);
@@ -39,11 +37,10 @@ fn names(directory: &str) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Returns the lines of a page outside of blocks of code. A source has its page in comments.
+/// Returns the lines of a page outside of blocks of code.
 fn prose(text: &str) -> String {
     let (mut is_code, mut prose) = (false, String::new());
     for line in text.lines() {
-        let line = line.strip_prefix("//! ").unwrap_or(line);
         if line.trim_start().starts_with("```") {
             is_code = !is_code;
         } else if !is_code {
@@ -130,13 +127,13 @@ fn each_relative_link_leads_to_a_file_and_a_heading_that_exist() {
 #[test]
 fn each_relative_link_of_the_readme_has_another_destination_in_the_crate_docs() {
     let pages = pages();
-    let (readme, guide) = (&pages["README.md"], anchors(&pages[GUIDE]));
+    let readme = &pages["README.md"];
     let source = fs::read_to_string(Path::new(ROOT).join("src/lib.rs")).unwrap();
     let source: Vec<_> = source.lines().filter_map(|line| line.strip_prefix("//! ")).collect();
     let (source, mut wrong) = (source.join("\n"), Vec::new());
     let mut others = definitions(&source);
     for link in readme.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-        if is_relative(link) {
+        if is_relative(link) && !link.starts_with('#') {
             wrong.push(format!("README.md: ({link}) needs a definition, such as [label]: {link}"));
         }
     }
@@ -145,12 +142,9 @@ fn each_relative_link_of_the_readme_has_another_destination_in_the_crate_docs() 
         let expected = format!("https://docs.rs/crate/fleetlimit/latest/source/{path}");
         let is_right = match others.remove(label) {
             None => !is_relative(link),
-            Some("crate::guide") => path == GUIDE,
-            Some(other) => match other.strip_prefix("crate::guide#") {
-                Some(anchor) => path == GUIDE && guide.iter().any(|other| other == anchor),
-                // Sources on docs.rs have no headings.
-                None => other == expected,
-            },
+            Some(other) if other.starts_with("crate::guide") => path == "src/guide.rs",
+            // Sources on docs.rs have no headings.
+            Some(other) => other == expected,
         };
         if !is_right {
             wrong.push(format!("src/lib.rs: [{label}], for {link}"));

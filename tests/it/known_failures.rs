@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// All Rust files below these directories of the package.
-fn sources(directories: &[&str]) -> String {
+pub(crate) fn sources(directories: &[&str]) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut directories: Vec<_> = directories.iter().map(|name| root.join(name)).collect();
     let mut text = String::new();

@@ -10,9 +10,13 @@
 //! `examples`, `known_failures`, `lua_versions`, `messages`, `metrics`, `traces`, `traps`, `file_watch`.
 //! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `defaults`,
 //! `dependency_rules`, `examples`, `known_failures`, `lua_versions`, `metrics`, `traces`, `traps`, `file_watch`.
+//! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `alerts`,
+//! `dependency_rules`, `examples`, `known_failures`, `lua_versions`, `metrics`, `operations`, `traces`, `traps`,
+//! `file_watch`.
 
 mod common;
 
+mod alerts;
 mod any_store;
 mod blocks;
 mod calendars;
@@ -46,6 +50,7 @@ mod messages;
 mod metrics;
 mod mixes;
 mod one_endpoint;
+mod operations;
 mod oracle;
 mod outages;
 mod package;

@@ -1,35 +1,148 @@
-//! Recipes for common tasks. Every example is compiled by the crate's tests, and run where it can be. Short
-//! ones leave out what surrounds them, such as the function they are in, or a limiter made as above.
+//! Recipes for common tasks. Every example is compiled by the crate's tests, and most are run. Short ones leave
+//! out what surrounds them, such as the function that they are in.
 //!
-//! - [Per-route limits](#per-route-limits)
+//! Start here:
+//! - [Terms](#terms)
+//! - [From memory to production](#from-memory-to-production), and
+//!   [memory or Redis by configuration](#memory-or-redis-by-configuration)
+//! - [Compile errors](#compile-errors) and what to do about them
+//!
+//! Keys:
+//! - [Per-route limits](#per-route-limits), [health probes and CORS](#health-probes-and-cors), and
+//!   [a finished router](#a-finished-router)
 //! - [By API key](#by-api-key), and why an unauthenticated header limits nobody
 //! - [By authenticated user](#by-authenticated-user)
-//! - [Behind nginx or a CDN](#behind-nginx-or-a-cdn)
+//! - [Behind nginx or a CDN](#behind-nginx-or-a-cdn), and [uploads](#uploads)
+//! - [Several keys](#several-keys): per user, per tenant, and for everyone
+//!
+//! Limits:
 //! - [Plans from a database](#plans-from-a-database)
 //! - [Cost](#cost)
 //! - [Cost by response](#cost-by-response): failed logins, bytes sent
+//! - [The tokens of a stream](#the-tokens-of-a-stream)
+//! - [Requests in flight](#requests-in-flight)
 //! - [Algorithms](#algorithms), and the most that each admits
 //! - [Several quotas](#several-quotas)
-//! - [Several keys](#several-keys): per user, per tenant, and for everyone
 //! - [Limits in a file](#limits-in-a-file), and changing them without a restart
+//!
+//! Responses:
+//! - [A check in a handler](#a-check-in-a-handler), with the headers of a layer
 //! - [Custom responses](#custom-responses)
-//! - [Login, and other keys from the body](#login-and-other-keys-from-the-body)
-//! - [gRPC](#grpc)
-//! - [Outgoing calls](#outgoing-calls)
+//! - [Login, and other keys from the body](#login-and-other-keys-from-the-body), and
+//!   [catch-all errors](#under-a-catch-all-error)
+//!
+//! Other protocols:
+//! - [WebSocket messages](#websocket-messages)
+//! - [gRPC](#grpc), and [gRPC by tenant](#grpc-by-tenant)
+//! - [Outgoing calls](#outgoing-calls), and [callers that give up](#callers-that-give-up)
+//!
+//! Operation:
 //! - [Tests with a paused clock](#tests-with-a-paused-clock)
 //! - [Shutting down](#shutting-down)
 //! - [Rollout](#rollout)
+//! - [An admin endpoint](#an-admin-endpoint)
 //! - [Metrics and traces](#metrics-and-traces)
 //!
-//! The examples use a [`MemoryStore`]. In production replace it with a [`RedisStore`]; nothing else
-//! changes. They need edition 2024, `cargo add axum` and `cargo add tokio --features full`.
+//! The examples need edition 2024, `cargo add axum` and `cargo add tokio --features full`. What else a recipe
+//! needs is named there.
+//!
+//! # Terms
+//!
+//! | term | meaning |
+//! |---|---|
+//! | key | What a limit applies to: a user, an address, an API key. A resolver finds the key of a request. |
+//! | permit | The unit of a limit. A check takes one permit for its key, or as many as its cost. |
+//! | quota | A number of permits per period, a burst, and an algorithm: 10 per second, and up to 20 at once. |
+//! | policy | A named set of quotas that are checked together. |
+//! | bucket | The state of one key under one policy: how many of its permits are in use. |
+//! | instance | A process with a store. Instances with the same Redis and the same key prefix share their buckets. |
+//! | failure mode | The rule that decides checks while Redis fails. |
+//!
+//! # From memory to production
+//!
+//! The recipes use a [`MemoryStore`], so that they run anywhere. With several instances, each would enforce the
+//! whole limit. So open a [`RedisStore`] instead:
+//!
+//! ```
+//! use std::num::NonZeroUsize;
+//! use std::time::Duration;
+//! use fleetlimit::{ConfigError, FailureMode, Limiter, Policy, Quota, RedisStore};
+//!
+//! fn open(url: &str, instances: NonZeroUsize) -> Result<(RedisStore, Limiter), ConfigError> {
+//!     let store = RedisStore::open(url)?.key_prefix("search-api").instances(instances);
+//!     let policy = Policy::new("search").quota("search", Quota::per_second(10).burst(20));
+//!     let limiter = Limiter::builder(store.clone(), policy)
+//!         .timeout(Duration::from_millis(50))
+//!         .failure_mode(FailureMode::Local)
+//!         .build()?;
+//!     Ok((store, limiter))
+//! }
+//! # let three = NonZeroUsize::new(3).unwrap();
+//! # open("redis://127.0.0.1:6379", three).unwrap();
+//! ```
+//!
+//! Layers, resolvers and checks stay as they are. These settings are new:
+//!
+//! | setting | default | why |
+//! |---|---|---|
+//! | [`key_prefix`] | `fleetlimit` | Services with the same prefix share policies of the same name. In an outage they also divide their limits among each other. So give each service its own prefix, and all its instances the same one. |
+//! | [`instances`] | 1 | An instance that starts while Redis is down knows of no others. It divides the limit by this number. With 1, it enforces the whole limit. |
+//! | [`timeout`] | 50 ms | The longest that a check may take, including the time to connect. Use at least twice the round trip to Redis, and at least 20 ms. |
+//! | [`failure_mode`] | `Local` | While Redis fails, each instance enforces its share of the limit. With `Closed` requests get 503, with `Open` they pass: see [`FailureMode`]. |
+//!
+//! The code around the limiter changes too:
+//!
+//! - Open one store per process, and clone it. Each store that is opened counts as an instance.
+//! - Opening a store does no I/O. To find a wrong password before you serve traffic, call
+//!   `limiter.peek("startup").await`. It returns the error in every failure mode.
+//! - Before the process exits, call [`RedisStore::shutdown`]: see [Shutting down](#shutting-down).
+//! - Behind a proxy, replace `PeerIp` with `ClientIp`: see [Behind nginx or a CDN](#behind-nginx-or-a-cdn).
+//! - Give Redis enough memory and the right eviction policy: see [Rollout](#rollout).
+//!
+//! The example [`production`] has all of this, with metrics, probes and CORS. [docs/operations.md] is about
+//! Redis itself, timeouts, Kubernetes and upgrades.
+//!
+//! ## Memory or Redis by configuration
+//!
+//! [`AnyStore`] is a store that a URL chooses, so a laptop and a cluster run the same code:
+//!
+//! ```
+//! use fleetlimit::{AnyStore, Limiter, Policy, Quota};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // `memory:`, `redis://host:6379`, `redis+cluster://a:6379,b:6379` or `redis+sentinel://host/service`
+//! let url = std::env::var("STORE_URL").unwrap_or("memory:".into());
+//! // A store in memory ignores the settings of Redis.
+//! let store = AnyStore::open(&url)?.map_redis(|redis| redis.key_prefix("search-api"));
+//! let policy = Policy::new("search").quota("search", Quota::per_second(10));
+//! let limiter = Limiter::new(store.clone(), policy)?;
+//! limiter.check("user:7").await?.ensure_allowed()?;
+//!
+//! // Before the process exits.
+//! store.shutdown().await;
+//! # Ok(()) }
+//! ```
+//!
+//! # Compile errors
+//!
+//! | the compiler says | cause | write |
+//! |---|---|---|
+//! | `lifetime may not live long enough` at a closure | The key borrows from the request, as an `Option<&str>` does. | `Some(tenant.to_str().ok()?.to_owned())` |
+//! | `implementation of FnOnce is not general enough` | The argument of a closure has no type. | [`from_fn`]`(\|parts\| ..)`, or `\|parts: &Parts\|` |
+//! | ``the trait bound `RedisPool: From<..>` is not satisfied`` | The pool is not one of `deadpool-redis` 0.23. | the version that [`RedisStore::from_pool`] names; [`RedisStore::open`] needs no pool |
+//! | ``the trait bound `RateLimit<Router, ..>: Service<IncomingStream<..>>` is not satisfied`` | A layer around a finished router is no router. | [`Router::new().fallback_service(..)`](#a-finished-router) |
+//! | `unused Decision that must be used` | A denial is a value, not an error. | `.ensure_allowed()?`, or test `is_allowed()` |
+//!
+//! `tower::util::option_layer` does not compile without a conversion of the response body. In axum, add the
+//! layer conditionally: see [`RateLimitLayer`](crate::RateLimitLayer#optional-layers).
 //!
 //! # Per-route limits
 //!
-//! Add one [`RateLimitLayer`] per route or group of routes, each with its own limiter. Give every
-//! [`Policy`] a name: limiters with the same name on the same store share their buckets, and a
-//! second limiter with the same name but different quotas is an error. The policy's name separates
-//! buckets, and the quota's name is what clients see in the headers. Here they are the same.
+//! Add one [`RateLimitLayer`] per route or group of routes, each with its own limiter. Give every [`Policy`] a
+//! name, because limiters with the same policy name on one store share their buckets. (If their quotas differ,
+//! building the second one is an error.) Clients see the name of the quota in the headers. Here policy and quota
+//! have the same name.
 //!
 //! ```
 //! use axum::Router;
@@ -57,20 +170,111 @@
 //! # app().unwrap();
 //! ```
 //!
-//! axum's [`Router::layer`] applies to the routes that were added before it. [`MatchedPath`] works
-//! only in a layer that is added to the `Router` or to a route, not in one wrapped around the
-//! finished `Router`. A request that one layer allowed and an inner layer denied has consumed a
-//! permit of the outer one, unless that has [`refund_inner_denials`](#several-keys).
+//! axum's [`Router::layer`] applies to the routes that were added before it. The layer that was added last runs
+//! first. If an inner layer denies a request, the outer one has already taken a permit for it.
+//! [`refund_inner_denials`](#several-keys) gives that permit back.
 //!
-//! Add tower-http's `CorsLayer` after the rate limit layer, so that it runs first. Otherwise a
-//! browser hides the 429 from the page, and preflight requests take permits. Expose `Retry-After`
-//! and `RateLimit` with `expose_headers` if scripts read them.
+//! ## Health probes and CORS
+//!
+//! Add the routes of health probes after all layers, so that no limit applies to them. Add tower-http's
+//! `CorsLayer` after the rate limit layer, so that it runs first. Otherwise a browser hides the 429 from the page,
+//! and preflight requests take permits. This recipe needs `cargo add tower-http --features cors`:
+//!
+//! ```
+//! use axum::Router;
+//! use axum::http::header::RETRY_AFTER;
+//! use axum::http::{HeaderName, HeaderValue, Method};
+//! use axum::routing::get;
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, RateLimitLayer};
+//! use tower_http::cors::CorsLayer;
+//!
+//! fn app(limiter: Limiter) -> Router {
+//!     let cors = CorsLayer::new()
+//!         .allow_origin(HeaderValue::from_static("https://app.example.com"))
+//!         .allow_methods([Method::GET])
+//!         // So that scripts can read them.
+//!         .expose_headers([
+//!             RETRY_AFTER,
+//!             HeaderName::from_static("ratelimit"),
+//!             HeaderName::from_static("ratelimit-policy"),
+//!         ]);
+//!     Router::new()
+//!         .route("/items", get(async || "items"))
+//!         .layer(RateLimitLayer::new(limiter, PeerIp::new()))
+//!         .layer(cors)
+//!         .route("/healthz", get(async || "healthy"))
+//! }
+//! # use axum::body::Body;
+//! # use axum::extract::connect_info::MockConnectInfo;
+//! # use axum::http::{Request, StatusCode};
+//! # use tower::ServiceExt;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::new(fleetlimit::MemoryStore::new(), fleetlimit::Quota::per_hour(1))?;
+//! # let client = std::net::SocketAddr::from(([203, 0, 113, 7], 4711));
+//! # let app = app(limiter).layer(MockConnectInfo(client));
+//! # let send = async |method, path| {
+//! #     let request = Request::builder().method(method).uri(path);
+//! #     let request = request.header("origin", "https://app.example.com");
+//! #     let request = request.header("access-control-request-method", "GET");
+//! #     app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+//! # };
+//! # for _ in 0..5 {
+//! #     assert_eq!(send(Method::OPTIONS, "/items").await.status(), StatusCode::OK);
+//! #     assert_eq!(send(Method::GET, "/healthz").await.status(), StatusCode::OK);
+//! # }
+//! # assert_eq!(send(Method::GET, "/items").await.status(), StatusCode::OK);
+//! # let denied = send(Method::GET, "/items").await;
+//! # assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+//! # assert_eq!(denied.headers()["access-control-allow-origin"], "https://app.example.com");
+//! # let exposed = denied.headers()["access-control-expose-headers"].to_str()?;
+//! # assert_eq!(exposed, "retry-after,ratelimit,ratelimit-policy");
+//! # assert_eq!(send(Method::GET, "/healthz").await.status(), StatusCode::OK);
+//! # Ok(()) }
+//! ```
+//!
+//! ## A finished router
+//!
+//! A layer around a finished `Router` also sees requests that match no route. But `layer.layer(router)` is no
+//! `Router`, and `axum::serve` does not take it. Make it the fallback of a new router:
+//!
+//! ```
+//! use axum::Router;
+//! use axum::routing::get;
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, RateLimitLayer};
+//! use tower::Layer;
+//!
+//! fn app(limiter: Limiter) -> Router {
+//!     let router = Router::new().route("/", get(async || "hello"));
+//!     let limited = RateLimitLayer::new(limiter, PeerIp::new()).layer(router);
+//!     Router::new().fallback_service(limited)
+//! }
+//! # use axum::body::Body;
+//! # use axum::extract::connect_info::MockConnectInfo;
+//! # use axum::http::{Request, StatusCode};
+//! # use tower::ServiceExt;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::new(fleetlimit::MemoryStore::new(), fleetlimit::Quota::per_hour(2))?;
+//! # let client = std::net::SocketAddr::from(([203, 0, 113, 7], 4711));
+//! # let app = app(limiter).layer(MockConnectInfo(client));
+//! # for (path, status) in [("/", 200), ("/unknown", 404), ("/", 429)] {
+//! #     let request = Request::get(path).body(Body::empty())?;
+//! #     assert_eq!(app.clone().oneshot(request).await?.status(), status, "{path}");
+//! # }
+//! # Ok(()) }
+//! ```
+//!
+//! This recipe needs `cargo add tower`. Here [`MatchedPath`] finds no route: it works only in a layer that is
+//! added to the `Router` or to a route.
 //!
 //! # By API key
 //!
 //! A client chooses what it sends. Every unknown key has a full bucket, so a client that invents a
 //! new key for every request has no limit at all. `Header::new(API_KEY).or(PeerIp::new())` does not
-//! help: the header is always there. So verify the key first, reject unknown ones, and limit by
+//! help, because the header is always there. So verify the key first, reject unknown ones, and limit by
 //! what was verified. An outer limit per address bounds the number of attempts.
 //!
 //! ```
@@ -116,9 +320,9 @@
 //! # app().unwrap();
 //! ```
 //!
-//! [`Header`] is for headers that something outside of your service has verified, such as an API
-//! gateway that overwrites them. It puts a hash of the value into Redis, keyed with a secret if you
-//! give it one.
+//! [`Header`] is for headers that something outside of your service has verified, such as an API gateway that
+//! overwrites them. The value may be a secret, so the key in Redis is only a hash of it, or with
+//! [`with_secret`](crate::resolve::Header::with_secret) an HMAC.
 //!
 //! # By authenticated user
 //!
@@ -148,12 +352,13 @@
 //! # by_user();
 //! ```
 //!
-//! Here a client cannot gain buckets by inventing users: without valid credentials it is limited by
-//! address. So one user at one address has at most two buckets. The prefix `user:` keeps the keys
-//! of users and addresses apart. Make sure that the authentication layer runs first (in axum: is
-//! added later). With `or`, a missing `User` looks like an anonymous client, so a wrong order goes
-//! unreported. Without `or` it is a 500 without details for the client, and the log says which
-//! layer has to run first.
+//! A client cannot gain buckets by inventing users, because without valid credentials it is limited by address.
+//! So one user at one address has at most two buckets. The prefix `user:` keeps the keys of users and addresses
+//! apart.
+//!
+//! Make sure that the authentication layer runs first. In axum, add it after the rate limit layer. With `or`, a
+//! missing `User` looks like an anonymous client, so a wrong order goes unreported. Without `or`, the client gets
+//! a 500 without details, and the log names the layer that has to run first.
 //!
 //! # Behind nginx or a CDN
 //!
@@ -168,8 +373,8 @@
 //! // nginx on the same host, with `proxy_set_header X-Real-IP $remote_addr;`
 //! let nginx = ClientIp::new(["127.0.0.1", "::1"])?.x_real_ip();
 //!
-//! // A load balancer that appends to X-Forwarded-For, as most do, in a subnet of its own. Do not trust all
-//! // of a private network: whatever else runs there could claim any address.
+//! // A load balancer that appends to X-Forwarded-For, as most do. It has a subnet of its own. Do not trust
+//! // all of a private network, because anything else that runs there could claim any address.
 //! let load_balancers = "10.0.8.0/28"; // from your configuration
 //! let load_balancer = ClientIp::new([load_balancers])?;
 //!
@@ -177,7 +382,7 @@
 //! // else connect.
 //! let google = ClientIp::hops(2)?;
 //!
-//! // A CDN in front of a load balancer: trust both, so that neither is taken for the client.
+//! // A CDN in front of a load balancer. Trust both, so that neither is taken for the client.
 //! let cdn_ranges = ["198.51.100.0/24", "2001:db8:cd::/48"]; // from your configuration
 //! let cdn = ClientIp::new(cdn_ranges.into_iter().chain([load_balancers]))?;
 //!
@@ -185,7 +390,7 @@
 //! const CF_CONNECTING_IP: HeaderName = HeaderName::from_static("cf-connecting-ip");
 //! let direct = ClientIp::new(cdn_ranges)?.header(CF_CONNECTING_IP);
 //!
-//! // A proxy that connects over a Unix socket: add `.layer(axum::Extension(UnixSocket))` after the
+//! // A proxy that connects over a Unix socket. Add `.layer(axum::Extension(UnixSocket))` after the
 //! // rate limit layer.
 //! let unix = ClientIp::new(["unix:"])?;
 //! # let _ = (nginx, load_balancer, google, cdn, direct, unix);
@@ -199,12 +404,14 @@
 //!
 //! ## Uploads
 //!
-//! An HTTP/1 server that responds before it has read a request closes the connection, and a client
-//! that is still sending loses the response. nginx then responds with 502 instead of 429 and, with
-//! several servers in an `upstream`, takes this one out of use for ten seconds: a client that is over
-//! its limit could take all servers out of use for everybody. So before the layer responds itself, it reads and
-//! drops the rest of the body, up to 64 KiB and for up to a second. If clients upload more, raise
-//! this to the largest body that the proxy passes on (`client_max_body_size` of nginx):
+//! If an HTTP/1 server responds before it has read the whole request, it closes the connection. A client that is
+//! still sending then loses the response. nginx responds with 502 instead of 429. With several servers in an
+//! `upstream`, it also takes this one out of use for ten seconds. So a client that is over its limit could take
+//! all servers out of use for everybody.
+//!
+//! The layer prevents this. Before it responds itself, it reads and drops the rest of the body: up to 64 KiB, for
+//! up to a second. If clients upload more, raise this to the largest body that the proxy passes on
+//! (`client_max_body_size` of nginx):
 //!
 //! ```
 //! use std::time::Duration;
@@ -216,15 +423,15 @@
 //! }
 //! ```
 //!
-//! The same happens with every handler that responds before it reads the body.
-//! [`Drain::read`](crate::layer::Drain::read) is for those that check a limit.
+//! The same happens with every handler that responds before it reads the body. In a handler that checks a limit,
+//! call [`Drain::read`](crate::layer::Drain::read).
 //!
 //! # Plans from a database
 //!
-//! Resolvers and hooks are not async, so that the layer never waits for anything but the check.
-//! Load the plan in a middleware before the layer. There you can cache it, and handle database
-//! errors as you like. Then [`limiter_for`] chooses the limiter. Add an outer limit by address, as
-//! in [By API key](#by-api-key), to limit the queries of clients without an account.
+//! Resolvers and hooks are not async, so the layer never waits for anything but the check. Load the plan in a
+//! middleware that runs before the layer. There you can cache it, and handle database errors as you like. Then
+//! [`limiter_for`] chooses the limiter. Add an outer limit by address, as in [By API key](#by-api-key). It limits
+//! the database queries of clients without an account.
 //!
 //! ```
 //! use std::collections::HashMap;
@@ -292,21 +499,18 @@
 //! # app(Database).unwrap();
 //! ```
 //!
-//! If each account has numbers of its own, one limiter is enough: [`quota_for`] takes them from
-//! the request, and [`Limiter::with_quota`] does the same outside of a layer.
+//! If each account has its own numbers, one limiter is enough. [`quota_for`] takes the numbers from the request,
+//! and [`Limiter::with_quota`] does the same outside of a layer.
 //!
-//! To change the numbers of a plan while the service runs, call [`Limiter::update`] in every
-//! instance. Used permits stay used: after 3 of 3, a limit that is raised to 6 leaves 3
-//! immediately. With `limiter_for`, an account that changes its plan starts with a full bucket,
-//! because each policy has its own buckets. With `quota_for`, used permits stay used.
+//! To change the numbers of a plan while the service runs, call [`Limiter::update`] in every instance. Used
+//! permits stay used: after 3 of 3, a limit that is raised to 6 leaves 3 at once. An account that changes its
+//! plan starts with a full bucket under `limiter_for`, because each policy has its own buckets. Under `quota_for`
+//! its used permits stay used.
 //!
 //! # Cost
 //!
 //! A request costs one permit by default. [`cost`] sets another number, for example by route or by
-//! the size of the request. A cost of 0 is always allowed (with a
-//! [cost by response](#cost-by-response) only while every quota has a permit left). A cost that no wait
-//! can satisfy (above the burst plus what may be borrowed or waited for) is always denied, without a
-//! `Retry-After`.
+//! the size of the request.
 //!
 //! ```
 //! use axum::http::header::CONTENT_LENGTH;
@@ -327,18 +531,23 @@
 //! # upload_limit().unwrap();
 //! ```
 //!
+//! A cost of 0 takes nothing and is always allowed. With a [cost by response](#cost-by-response) it is allowed
+//! only while every quota has a permit left. A cost above the burst can never be paid at once, so it is always
+//! denied, without a `Retry-After`. (What may be [borrowed](crate::Quota::borrow_up_to) or waited for adds to the
+//! burst.)
+//!
 //! # Cost by response
 //!
-//! Some costs are known only when the response is there. The check takes an estimate, which
-//! [`cost_by_response`] replaces once the response has been sent:
+//! Some costs are known only when the response is there. The check takes an estimate, and
+//! [`cost_by_response`] replaces it once the response has been sent:
 //!
 //! ```
 //! use axum::http::StatusCode;
 //! use fleetlimit::layer::Sent;
 //! use fleetlimit::resolve::PeerIp;
-//! use fleetlimit::{Costs, Limiter, RateLimitLayer};
+//! use fleetlimit::{Limiter, RateLimitLayer};
 //!
-//! /// What a query has cost. The handler puts it into the extensions of its response.
+//! /// The cost of a query. The handler puts it into the extensions of its response.
 //! #[derive(Clone)]
 //! struct Points(u64);
 //!
@@ -351,44 +560,245 @@
 //!     if sent.response.status == StatusCode::UNAUTHORIZED { 1 } else { 0 }
 //! });
 //!
-//! // The bytes that were sent. While any are left, a request is allowed, however large the response.
-//! let bytes = layer().cost(|_| 0).cost_by_response(|sent| sent.body_bytes);
-//!
 //! // Points. The check takes 100, and the actual cost replaces it. If the client disconnects before
 //! // there is a response, it pays 5.
 //! let points = layer()
 //!     .cost(|_| 100)
 //!     .cost_by_response(|sent| sent.response.extensions.get::<Points>().map_or(1, |points| points.0))
 //!     .cost_without_response(5);
+//!
+//! // The bytes that were sent. A request is allowed while any permit is left, however large its response is.
+//! let bytes = layer().cost(|_| 0).cost_by_response(|sent| sent.body_bytes);
+//! # let _ = (failures, points, bytes);
 //! # }
+//! # use axum::body::{Body, to_bytes};
+//! # use axum::extract::connect_info::MockConnectInfo;
+//! # use axum::http::Request;
+//! # use axum::{Router, routing::get};
+//! # use tower::ServiceExt;
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let quota = fleetlimit::Quota::per_hour(1_000);
+//! # let limiter = Limiter::new(fleetlimit::MemoryStore::new(), quota)?;
+//! # let bytes = RateLimitLayer::new(limiter, PeerIp::new()).cost(|_| 0);
+//! # let bytes = bytes.cost_by_response(|sent| sent.body_bytes);
+//! # let client = std::net::SocketAddr::from(([203, 0, 113, 7], 4711));
+//! # let app = Router::new().route("/", get(async || "x".repeat(1_000))).layer(bytes);
+//! # let app = app.layer(MockConnectInfo(client));
+//! # let send = async || app.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+//! # let mut responses = Vec::new();
+//! # for _ in 0..20 { responses.push(send().await); }
+//! # for response in responses {
+//! #     assert_eq!(to_bytes(response.into_body(), 2_000).await?.len(), 1_000);
+//! # }
+//! # let denied = send().await;
+//! # assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+//! # let wait = denied.headers()["retry-after"].to_str()?.parse::<u64>()?;
+//! # assert!((19 * 3_600..19 * 3_600 + 100).contains(&wait), "{wait}");
+//! # Ok(()) }
 //! ```
 //!
-//! A cost above the estimate can exceed what is left. Then the key is in debt, and denied until the
-//! debt is repaid. A bucket keeps the debt whole: with 10,000 tokens per minute, a response of 50,000 is
-//! followed by four minutes of denials, and a hundred concurrent responses hold to the limit as well, on
-//! average. [`Quota::debt_up_to`] limits the debt, and so the wait. A window forgets a debt when it
-//! ends, an approximate sliding window at the end of the next period: see [`Limiter::charge`]. Outside of a layer, use
-//! [`Limiter::charge`] and [`Limiter::credit`].
+//! **With an estimate of 0, concurrent responses can exceed the limit many times.** A response is charged when it
+//! has been sent. Until then, its permits look unused to all other requests. So every response that starts before
+//! the first one ends is sent in full: 20 responses of 1,000 bytes pass a limit of 1,000. If the limit must hold at
+//! every moment, choose the largest cost as the estimate: see [The tokens of a stream](#the-tokens-of-a-stream).
+//!
+//! A key that has used more than its limit is in debt, and denied until the debt is repaid. A bucket keeps a debt
+//! whole, so the limit holds on average: with 10,000 per minute, a response of 50,000 is followed by four minutes of
+//! denials. [`Quota::debt_up_to`] limits the debt, and with it the wait. Windows forget a debt: a fixed or calendar
+//! window when it ends, an approximate sliding window at the end of the next period. Use a bucket if a debt has to
+//! be repaid.
+//!
+//! Outside of a layer, [`Limiter::charge`] takes permits without a check, and [`Limiter::credit`] gives permits back.
+//!
+//! A WebSocket has no cost by response: see [WebSocket messages](#websocket-messages).
+//!
+//! # The tokens of a stream
+//!
+//! The number of tokens in a streamed answer is known at its end. Reserve the most that an answer can have, and
+//! give back what it did not use. Then streams never exceed the limit, however many run at once. The handler puts
+//! a counter into the extensions of its response, and the layer reads it after the last chunk:
+//!
+//! ```
+//! use std::convert::Infallible;
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+//!
+//! use axum::Extension;
+//! use axum::body::Body;
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, RateLimitLayer};
+//! use futures_util::{StreamExt, stream};
+//!
+//! /// The limit of the model for one answer. The burst of the quota has to be at least as large.
+//! const MAX_TOKENS: u64 = 4_000;
+//!
+//! /// The tokens that were generated so far.
+//! #[derive(Clone, Default)]
+//! struct Generated(Arc<AtomicU64>);
+//!
+//! async fn answer() -> (Extension<Generated>, Body) {
+//!     let generated = Generated::default();
+//!     let counter = generated.clone();
+//!     // A stand-in for the model.
+//!     let tokens = stream::iter(["Hello", ",", " world"]).map(move |token| {
+//!         counter.0.fetch_add(1, Relaxed);
+//!         Ok::<_, Infallible>(token)
+//!     });
+//!     (Extension(generated), Body::from_stream(tokens))
+//! }
+//!
+//! fn layer(limiter: Limiter) -> RateLimitLayer<PeerIp> {
+//!     RateLimitLayer::new(limiter, PeerIp::new())
+//!         .cost(|_| MAX_TOKENS)
+//!         // Also if the client disconnects before the end. An error page has no counter, and is free.
+//!         .cost_by_response(|sent| match sent.response.extensions.get::<Generated>() {
+//!             Some(Generated(count)) => count.load(Relaxed),
+//!             None => 0,
+//!         })
+//! }
+//! # use axum::extract::connect_info::MockConnectInfo;
+//! # use axum::http::{Request, StatusCode};
+//! # use axum::{Router, routing::get};
+//! # use tower::ServiceExt;
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::new(fleetlimit::MemoryStore::new(), fleetlimit::Quota::per_hour(9_000))?;
+//! # let client = std::net::SocketAddr::from(([203, 0, 113, 7], 4711));
+//! # let app = Router::new().route("/", get(answer)).layer(layer(limiter.clone()));
+//! # let app = app.layer(MockConnectInfo(client));
+//! # let send = async || app.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+//! # let responses = [send().await, send().await, send().await];
+//! # assert_eq!(responses.each_ref().map(|response| response.status().as_u16()), [200, 200, 429]);
+//! # for response in responses {
+//! #     axum::body::to_bytes(response.into_body(), usize::MAX).await?;
+//! # }
+//! # assert_eq!(limiter.peek("203.0.113.7").await?.remaining(), 9_000 - 2 * 3);
+//! # assert_eq!(send().await.status(), StatusCode::OK);
+//! # Ok(()) }
+//! ```
+//!
+//! This recipe needs `cargo add futures-util`. If the most is too much to reserve, take the permits for one block
+//! of tokens at a time, before the block is generated. Then a stream ends when the limit is reached:
+//!
+//! ```
+//! use fleetlimit::{Error, Limiter};
+//! use tokio::sync::mpsc;
+//!
+//! const BLOCK: u64 = 100;
+//!
+//! async fn generate(
+//!     limiter: &Limiter,
+//!     tenant: &str,
+//!     tokens: impl Iterator<Item = String>,
+//!     client: mpsc::Sender<String>,
+//! ) -> Result<(), Error> {
+//!     let mut left = 0;
+//!     for token in tokens {
+//!         if left == 0 {
+//!             limiter.check_cost(tenant, BLOCK).await?.ensure_allowed()?;
+//!             left = BLOCK;
+//!         }
+//!         left -= 1;
+//!         if client.send(token).await.is_err() {
+//!             break; // The client has disconnected.
+//!         }
+//!     }
+//!     // What is left of the last block.
+//!     limiter.credit(tenant, left).await
+//! }
+//! # use fleetlimit::{MemoryStore, Quota};
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::new(MemoryStore::new(), Quota::per_hour(1_000))?;
+//! # let tokens = |n| std::iter::repeat_n("token".to_owned(), n);
+//! # let (client, mut sent) = mpsc::channel(100_000);
+//! # generate(&limiter, "acme", tokens(150), client.clone()).await?;
+//! # assert_eq!(limiter.peek("acme").await?.remaining(), 850);
+//! # let streams = (0..20).map(|_| {
+//! #     let (limiter, client) = (limiter.clone(), client.clone());
+//! #     tokio::spawn(async move { generate(&limiter, "acme", tokens(1_000), client).await })
+//! # });
+//! # let streams: Vec<_> = streams.collect();
+//! # for stream in streams {
+//! #     assert!(stream.await?.is_err(), "the limit ends all of them");
+//! # }
+//! # drop(client);
+//! # let mut count = 0;
+//! # while sent.recv().await.is_some() { count += 1; }
+//! # assert_eq!(count, 150 + 800);
+//! # Ok(()) }
+//! ```
+//!
+//! If a block turns out to cost more than was taken, [`Limiter::charge`] takes the rest. It never denies, so a
+//! stream can exceed the limit by what it charges.
+//!
+//! # Requests in flight
+//!
+//! A quota counts requests over time, not those that are in progress. fleetlimit has no limit of concurrent
+//! requests that instances share. In each process, tower can limit them. Add its layer before the rate limit layer,
+//! so that a denied request takes no slot:
+//!
+//! ```
+//! use axum::Router;
+//! use axum::error_handling::HandleErrorLayer;
+//! use axum::http::StatusCode;
+//! use axum::routing::get;
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, RateLimitLayer};
+//! use tower::limit::GlobalConcurrencyLimitLayer;
+//! use tower::{BoxError, ServiceBuilder};
+//!
+//! fn app(limiter: Limiter) -> Router {
+//!     let in_flight = ServiceBuilder::new()
+//!         .layer(HandleErrorLayer::new(async |_: BoxError| StatusCode::SERVICE_UNAVAILABLE))
+//!         // Without this, requests wait for a slot.
+//!         .load_shed()
+//!         // Not `ConcurrencyLimitLayer`, which axum would apply to each route on its own.
+//!         .layer(GlobalConcurrencyLimitLayer::new(100));
+//!     Router::new()
+//!         .route("/", get(async || "hello"))
+//!         .layer(in_flight)
+//!         .layer(RateLimitLayer::new(limiter, PeerIp::new()))
+//! }
+//! # use axum::body::Body;
+//! # use axum::extract::connect_info::MockConnectInfo;
+//! # use axum::http::Request;
+//! # use tower::ServiceExt;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::new(fleetlimit::MemoryStore::new(), fleetlimit::Quota::per_hour(1))?;
+//! # let client = std::net::SocketAddr::from(([203, 0, 113, 7], 4711));
+//! # let app = app(limiter).layer(MockConnectInfo(client));
+//! # for status in [200, 429] {
+//! #     let request = Request::new(Body::empty());
+//! #     assert_eq!(app.clone().oneshot(request).await?.status(), status);
+//! # }
+//! # Ok(()) }
+//! ```
+//!
+//! This recipe needs `cargo add tower --features limit,load-shed`. A request leaves its slot when the handler
+//! returns, before a streamed body is sent. To limit open streams, move the permit of a
+//! [`Semaphore`](tokio::sync::Semaphore) into the stream. A limit for each client needs a semaphore for each.
 //!
 //! # Algorithms
 //!
-//! A [`Quota`] is a token bucket unless you choose another algorithm. All of them support costs,
-//! decide the same on Redis and in memory, and can be mixed in one policy. If nobody else uses the
-//! key, a retry with the same cost after `Retry-After` is allowed. In the table, `n` is the number
-//! of permits per period.
+//! A [`Quota`] is a token bucket unless you choose another algorithm. All algorithms support costs, make the same
+//! decisions on Redis and in memory, and can be mixed in one policy. If nobody else uses the key, a retry with the
+//! same cost after `Retry-After` is allowed. In the table, `n` is the number of permits per period.
 //!
 //! | | a span of length `t` admits at most | choose it for |
 //! |---|---|---|
 //! | [token bucket](crate::Quota) | burst + `n` × `t` / period | nearly everything: smooth, with a burst that you choose |
 //! | [borrowing](crate::Quota::borrow_up_to) | burst + borrowed + `n` × `t` / period | costly requests that should start at once and pay afterwards |
-//! | [queue](crate::Quota::queue) | burst (1 by default), or the largest cost if that is higher, + `n` × `t` / period proceed | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
+//! | [queue](crate::Quota::queue) | burst + `n` × `t` / period proceed; the burst is 1 by default, and a larger cost counts instead of it | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
 //! | [interval refill](crate::Quota::interval_refill) | burst + `n` for each refill in the span | permits that arrive all at once: 10 a minute, counted from the first check |
 //! | [fixed window](crate::Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
 //! | [calendar](crate::Quota::calendar) | `n` for each window that the span touches | contracts and invoices: 1,000 per day or month, in UTC or another time zone |
 //! | [sliding window](crate::Quota::sliding_window) | `n` in any span of one period | a hard limit for any period; a permit comes back up to a segment late |
-//! | [approximate sliding window](crate::Quota::approximate_sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | a window that is not used up again at its edge, in little memory |
+//! | [approximate sliding window](crate::Quota::approximate_sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | little memory, if about `n` is exact enough |
 //!
-//! What each admits of the same requests, with 10 permits per 5 seconds (`make plots` draws it):
+//! The plot shows what each algorithm admits of the same requests, with 10 permits per 5 seconds:
 //!
 //! <div>
 #![doc = include_str!("../docs/algorithms.svg")]
@@ -396,24 +806,16 @@
 //!
 //! ## Queue
 //!
-//! A leaky bucket as a queue does not deny what comes too early, but lets it wait. A layer waits
-//! before it calls the service. Meanwhile it holds no resources of the service, such as a place of
-//! an inner concurrency limit. The longest wait is part of the quota and holds for all processes
-//! together; the [number of waiters](crate::LimiterBuilder::max_waiters) is limited in each
-//! process, and [for each key](crate::LimiterBuilder::max_waiters_per_key). Waiting is not part of the timeout.
-//! When a client disconnects, those behind it in the process move up, and the last place is given back. If other
-//! processes have queued behind that one, the next request of the process gets it. A process that is killed
-//! leaves its places behind, and the others wait for the time in which their permits refill. So drop what
-//! waits when a process ends, and then call `RedisStore::shutdown`. Those that wait already keep their times
-//! if permits are given back by [`Limiter::credit`] or after a response. The next request gets these permits, so it may proceed
-//! together with one that has waited.
+//! A queue does not deny a request that comes too early, but lets it wait. (This algorithm is also known as a
+//! leaky bucket.) A layer waits before it calls the service. A waiting request holds no resources of the service,
+//! such as a slot of an inner concurrency limit.
 //!
 //! ```
 //! use std::time::Duration;
 //! use fleetlimit::resolve::PeerIp;
 //! use fleetlimit::{ConfigError, Limiter, MemoryStore, Quota, RateLimitLayer};
 //!
-//! /// 20 requests at once, and then one every 100 ms. Those that would wait for longer than a second get
+//! /// 20 requests at once, and then one every 100 ms. A request that would wait for longer than a second gets
 //! /// a 429.
 //! fn shaped() -> Result<RateLimitLayer<PeerIp>, ConfigError> {
 //!     let quota = Quota::per_second(10).burst(20).queue(Duration::from_secs(1));
@@ -422,17 +824,29 @@
 //! # shaped().unwrap();
 //! ```
 //!
+//! - The longest wait is part of the quota, and holds for all processes together. The wait is not part of the
+//!   [timeout](crate::LimiterBuilder::timeout).
+//! - The [number of waiters](crate::LimiterBuilder::max_waiters) is limited in each process, and so is their
+//!   number [for each key](crate::LimiterBuilder::max_waiters_per_key).
+//! - When a client disconnects, the requests behind it in the same process move up. The last place is given back.
+//!   If other processes have queued behind that place, the next request of this process gets it.
+//! - A process that is killed leaves its places behind. The other processes wait for the time in which the permits
+//!   of these places refill. So when a process ends, drop what waits, and then call
+//!   [`RedisStore::shutdown`].
+//! - Permits that are given back, by [`Limiter::credit`] or after a response, go to the next request. Requests that
+//!   already wait keep their times, so one of them may proceed together with the next request.
+//!
 //! ## Fixed window
 //!
-//! Around the end of a window, a client can use the permits of that window and then those of the
-//! next: up to 2 × `n` in a moment with `calendar`, and one less with `fixed_window`, whose window
-//! starts with its first permit. If that is too much, use a token bucket or a sliding window.
+//! Around the end of a window, a client can use the permits of that window and then those of the next. With
+//! `calendar` that is up to 2 × `n` in a moment. With `fixed_window` it is one less, because its window starts with
+//! its first permit. If that is too much, use a token bucket or a sliding window.
 //!
 //! # Several quotas
 //!
-//! A policy can have up to 16 quotas of any algorithms, of which at most 8 are sliding or calendar
-//! windows. A check takes from all of them or
-//! from none, in one call to Redis. [`Costs`] take a different number of permits from each.
+//! A policy can have up to 16 quotas, of which at most 8 are sliding or calendar windows. The algorithms may
+//! differ. A check takes permits from all quotas or from none, in one call to Redis. With [`Costs`] a check takes a
+//! different number from each.
 //!
 //! ```
 //! use fleetlimit::{Costs, Limiter, MemoryStore, Policy, Quota};
@@ -455,10 +869,9 @@
 //!
 //! # Several keys
 //!
-//! Quotas on the same key belong in one policy, which is atomic. Limits on different keys (user,
-//! tenant, everyone) need a check each, because the keys may be on different servers. Without
-//! further measures, a request that the last check denies has taken permits from the others. Check
-//! the narrowest key first and let it give its permits back:
+//! Quotas on the same key belong in one policy, which is atomic. Limits on different keys (user, tenant, everyone)
+//! need a check each, because the keys may be on different servers. If the last check denies a request, the
+//! earlier checks have already taken permits. So check the narrowest key first, and let it give its permits back:
 //!
 //! ```
 //! use axum::Router;
@@ -493,12 +906,13 @@
 //!
 //! # Limits in a file
 //!
-//! [`Limiters`] takes policies by name from a [`PolicySet`], which the feature `serde` reads from any
-//! format. The file overrides the code. A reload changes the limits of the running service and
-//! keeps what was consumed. An invalid file changes nothing, and all errors in it are listed. A valid
-//! file is rejected too if a policy that is in use is neither in the file nor in the code.
-//! This needs `cargo add toml --features preserve_order` (without that feature the quotas of a policy are
-//! sorted by name) and the feature `serde`.
+//! [`Limiters`] takes policies by name from a [`PolicySet`], which the feature `serde` reads from any format. The
+//! file overrides the numbers in the code. A reload changes the limits of the running service, and used permits
+//! stay used. An invalid file changes nothing, and the error lists everything that is wrong with it. A file is also
+//! invalid if a policy that is in use is neither in the file nor in the code.
+//!
+//! This recipe needs the feature `serde` and `cargo add toml --features preserve_order`. Without
+//! `preserve_order`, the quotas of a policy are sorted by name.
 //!
 //! ```
 //! # #[cfg(feature = "serde")]
@@ -539,9 +953,47 @@
 //! # app().unwrap();
 //! ```
 //!
-//! The example `limits_file` is a complete program. All instances have to read the same file. Until
-//! the last one has, a key gets at most the larger burst and the larger rate. If an algorithm or the
-//! period of a calendar changes, it can get the sum of both limits.
+//! The example `limits_file` is a complete program. All instances have to read the same file. Until the last one
+//! has read it, a key gets at most the larger burst and the larger rate. If an algorithm or the period of a
+//! calendar changes, a key can get the sum of both limits.
+//!
+//! # A check in a handler
+//!
+//! A [`Decision`](crate::Decision) and an [`Error`](crate::Error) are responses of axum. `?` on
+//! [`ensure_allowed`](crate::Decision::ensure_allowed) gives the same 429 as a layer. To add the rate limit headers
+//! to your own responses, put the decision into the tuple. For a denial with your own body, add
+//! [`decision.headers`](crate::Decision::headers), which includes `Retry-After`:
+//!
+//! ```
+//! use axum::extract::State;
+//! use axum::http::StatusCode;
+//! use axum::response::{IntoResponse, Response};
+//! use fleetlimit::Limiter;
+//! use fleetlimit::layer::HeaderStyle;
+//!
+//! async fn search(State(limiter): State<Limiter>) -> Result<Response, fleetlimit::Error> {
+//!     let decision = limiter.check("user:7").await?;
+//!     if decision.is_denied() {
+//!         let headers = decision.headers(HeaderStyle::Ietf);
+//!         return Ok((StatusCode::TOO_MANY_REQUESTS, headers, "too many searches").into_response());
+//!     }
+//!     Ok((decision, "found").into_response())
+//! }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::new(fleetlimit::MemoryStore::new(), fleetlimit::Quota::per_minute(1))?;
+//! # let found = search(State(limiter.clone())).await?;
+//! # assert_eq!(found.status(), StatusCode::OK);
+//! # assert_eq!(found.headers()["ratelimit"], r#""default";r=0;t=60"#);
+//! # let denied = search(State(limiter)).await?;
+//! # assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+//! # assert!(denied.headers().contains_key("retry-after"));
+//! # assert_eq!(denied.headers()["cache-control"], "no-store");
+//! # Ok(()) }
+//! ```
+//!
+//! Behind a layer, the handler does not check again. It finds the decision of the layer in an
+//! `Option<axum::Extension<Decision>>`, which is `None` if the resolver skipped the request.
 //!
 //! # Custom responses
 //!
@@ -581,13 +1033,14 @@
 //! }
 //! ```
 //!
-//! The layer adds `Retry-After` and the rate limit headers to a denial, and `Cache-Control: no-store` to
-//! each of these responses that does not set it. An [`Error`](crate::Error) describes the server: log it, do not send it to clients.
+//! The layer adds `Retry-After` and the rate limit headers to a denial. It adds `Cache-Control: no-store` to each
+//! of these responses that does not set it. The text of an [`Error`](crate::Error) describes the server: log it, and
+//! do not send it to clients.
 //!
 //! # Login, and other keys from the body
 //!
-//! A layer does not read bodies. Check in the handler instead: a [`Decision`](crate::Decision) and
-//! an [`Error`](crate::Error) are responses that look like those of the layer, so `?` is enough.
+//! A layer does not read bodies. Check in the handler instead, where the body has been parsed. This recipe needs
+//! `cargo add serde --features derive`.
 //!
 //! ```
 //! use axum::extract::State;
@@ -633,14 +1086,43 @@
 //!         .route("/login", post(login).layer(RateLimitLayer::new(per_address, PeerIp::new())))
 //!         .with_state(per_account))
 //! }
-//! # app().unwrap();
+//! # use axum::body::Body;
+//! # use axum::extract::connect_info::MockConnectInfo;
+//! # use axum::http::Request;
+//! # use tower::ServiceExt;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let client = std::net::SocketAddr::from(([203, 0, 113, 7], 4711));
+//! # let app = app()?.layer(MockConnectInfo(client));
+//! # let log_in = async |email: &str, password: &str| {
+//! #     let body = serde_json::json!({ "email": email, "password": password }).to_string();
+//! #     let request = Request::post("/login").header("content-type", "application/json");
+//! #     app.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap().status().as_u16()
+//! # };
+//! # assert_eq!(log_in("me@example.com", "correct horse").await, 200);
+//! # for _ in 0..5 {
+//! #     assert_eq!(log_in(" Me@example.com", "wrong").await, 401);
+//! # }
+//! # assert_eq!(log_in("me@example.com", "correct horse").await, 429);
+//! # assert_eq!(log_in("you@example.com", "correct horse").await, 200);
+//! # Ok(()) }
 //! ```
+//!
+//! - **Anyone can lock the owner of an account out**, for as long as they keep trying. The limit per address only
+//!   bounds how many accounts one address can lock out.
+//! - **While Redis is down**, each instance allows its share of the attempts. An instance that knows of no others
+//!   allows the whole limit. If that is worse than nobody being able to log in, build `per_account` with
+//!   [`FailureMode::Closed`]. `reset` ignores the failure mode: it fails whenever Redis does.
+//! - **Keys are readable in Redis.** If e-mail addresses must not be stored there, hash them first.
+//!
+//! The example `login` counts only failures. It has a layer by address, then a middleware that reads the body, and
+//! then a layer by e-mail address.
 //!
 //! ## Under a catch-all error
 //!
-//! Many handlers return an error type that any error converts into, for example by way of
-//! `anyhow::Error`, and respond to it with 500. With that type, `?` makes a 500 of a denial and of an
-//! outage too. Take the error of the limiter out again in the response, in two lines:
+//! Many handlers return an error type that any error converts into, for example an `anyhow::Error`, and that
+//! responds with 500. With such a type, `?` turns denials and outages into a 500. Take the limiter's error out again
+//! in the response:
 //!
 //! ```
 //! use axum::http::StatusCode;
@@ -680,61 +1162,208 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The example `login` counts only failures, with a layer by address in front of the middleware
-//! that reads the body, and a layer by e-mail address behind it.
+//! # WebSocket messages
 //!
-//! This recipe needs `cargo add serde --features derive`. A limit per account lets anyone lock the
-//! owner of an account out for as long as they keep trying; the limit per address only bounds how
-//! many accounts one address can lock out. While Redis is down, each instance allows its share of the
-//! attempts, and one that knows of no others the whole. If that is worse than nobody being able to log
-//! in, build `per_account` with [`FailureMode::Closed`]. `reset` ignores the failure mode: it fails whenever Redis does. Keys
-//! are readable in Redis: hash them first if e-mail addresses must not be stored there.
+//! A layer sees only the request that opens a WebSocket, and so limits connections, not messages. Check each
+//! message in the handler. This recipe needs `cargo add axum --features ws`.
+//!
+//! ```
+//! use axum::Router;
+//! use axum::extract::State;
+//! use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+//! use axum::response::Response;
+//! use axum::routing::any;
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, RateLimitLayer};
+//!
+//! async fn chat(upgrade: WebSocketUpgrade, State(messages): State<Limiter>) -> Response {
+//!     // The user that was authenticated.
+//!     let user = "user:7";
+//!     upgrade.on_upgrade(move |socket| serve(socket, messages, user))
+//! }
+//!
+//! async fn serve(mut socket: WebSocket, messages: Limiter, user: &'static str) {
+//!     while let Some(Ok(message)) = socket.recv().await {
+//!         let Message::Text(text) = message else { continue };
+//!         let reply = match messages.check(user).await {
+//!             Ok(decision) if decision.is_allowed() => text,
+//!             Ok(_) => "slow down".into(),
+//!             // Redis fails, in the failure mode `Closed`.
+//!             Err(_) => break,
+//!         };
+//!         if socket.send(Message::Text(reply)).await.is_err() {
+//!             break;
+//!         }
+//!     }
+//! }
+//!
+//! fn app(connections: Limiter, messages: Limiter) -> Router {
+//!     Router::new()
+//!         .route("/chat", any(chat))
+//!         .layer(RateLimitLayer::new(connections, PeerIp::new()))
+//!         .with_state(messages)
+//! }
+//! # use fleetlimit::{MemoryStore, Policy, Quota};
+//! # use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let store = MemoryStore::new();
+//! # let limiter = |name, n| {
+//! #     Limiter::new(store.clone(), Policy::new(name).quota(name, Quota::per_hour(n)))
+//! # };
+//! # let (connections, messages) = (limiter("connections", 1)?, limiter("messages", 2)?);
+//! # let settled = limiter("settled", 100)?;
+//! # let by_response = RateLimitLayer::new(settled.clone(), PeerIp::new()).cost_by_response(|_| 7);
+//! # let app = app(connections, messages).layer(by_response);
+//! # let app = app.into_make_service_with_connect_info::<std::net::SocketAddr>();
+//! # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! # let address = listener.local_addr()?;
+//! # tokio::spawn(async { axum::serve(listener, app).await });
+//! # let open = async || {
+//! #     let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
+//! #     let head = "GET /chat HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+//! #         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+//! #     client.write_all(head.as_bytes()).await.unwrap();
+//! #     let mut head = Vec::new();
+//! #     while !head.ends_with(b"\r\n\r\n") {
+//! #         head.push(client.read_u8().await.unwrap());
+//! #     }
+//! #     (client, String::from_utf8(head).unwrap())
+//! # };
+//! # let (mut client, head) = open().await;
+//! # assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+//! # let (_, head) = open().await;
+//! # assert!(head.starts_with("HTTP/1.1 429 "), "{head}");
+//! # for reply in ["hello", "hello", "slow down", "slow down"] {
+//! #     // A text frame of a client, with a mask of zeros.
+//! #     client.write_all(b"\x81\x85\0\0\0\0hello").await?;
+//! #     let mut frame = vec![0; 2 + reply.len()];
+//! #     client.read_exact(&mut frame).await?;
+//! #     assert_eq!(&frame[2..], reply.as_bytes());
+//! # }
+//! # // The connection that is open, and the one that was denied.
+//! # assert_eq!(settled.peek("127.0.0.1").await?.remaining(), 100 - 2 * 7);
+//! # Ok(()) }
+//! ```
+//!
+//! To slow the client down instead, call [`acquire`], which waits until the message may proceed. Meanwhile the
+//! handler reads nothing, and so the client cannot send much more.
+//!
+//! [`cost_by_response`] cannot charge for a WebSocket. The response that opens it has no body, so its cost is
+//! settled at once. Nor does a WebSocket count as a [request in flight](#requests-in-flight).
 //!
 //! # gRPC
 //!
-//! The same layer works for tonic. Where tonic serves a request with a gRPC content type, gRPC-Web
-//! included, the layer sends gRPC responses: `RESOURCE_EXHAUSTED` with a `RetryInfo` for a denial. That
-//! is on tonic's server, and on the routes of tonic in an axum router, for services with a name such as
-//! `package.Service`. Elsewhere the application says so with [`grpc`]. On an HTTP
-//! route a client cannot get gRPC responses. They have the HTTP status 200, so its denials would look like
-//! successes.
-//!
-//! The layer knows tonic's server, and [`PeerIp`] the peer address from it, only with the crate's
-//! feature `tonic`. Without it every call with `PeerIp` fails, and the log says why.
+//! The same layer works for tonic. Denials are gRPC responses there: `RESOURCE_EXHAUSTED` with a `RetryInfo`. This
+//! needs the crate's feature `tonic`. Without it, the layer does not recognize tonic's server, [`PeerIp`] finds no
+//! address, and every call fails. The log says why.
 //!
 //! ```no_run
-//! use fleetlimit::resolve::PeerIp;
-//! use fleetlimit::{Limiter, MemoryStore, Quota, RateLimitLayer};
-//! use tonic::transport::Server;
+//! use std::net::SocketAddr;
 //!
-//! #[tokio::main]
-//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let limiter = Limiter::new(MemoryStore::new(), Quota::per_second(10).burst(20))?;
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{Limiter, RateLimitLayer};
+//! use tonic::transport::{Error, Server};
+//!
+//! async fn serve(limiter: Limiter, address: SocketAddr) -> Result<(), Error> {
 //!     // Any service that tonic generates works in place of the health service.
 //!     let (_reporter, service) = tonic_health::server::health_reporter();
 //!     Server::builder()
 //!         .layer(RateLimitLayer::new(limiter, PeerIp::new()))
 //!         .add_service(service)
-//!         .serve("127.0.0.1:50051".parse()?)
-//!         .await?;
-//!     Ok(())
+//!         .serve(address)
+//!         .await
 //! }
 //! ```
 //!
-//! This recipe needs `cargo add --path ../fleetlimit --features tonic` and `cargo add tonic
-//! tonic-health`. The path of a request is `/package.Service/Method`, so `(PeerIp::new(), Path)`
-//! limits per method. Unknown methods are keys too: add the layer to known services only, or match
-//! the path in a closure. Browsers read gRPC-Web statuses only if CORS exposes the headers
-//! `grpc-status` and `grpc-message`.
+//! This recipe needs `cargo add --path ../fleetlimit --features tonic` and `cargo add tonic tonic-health`.
+//!
+//! A request gets a gRPC response if its content type is gRPC or gRPC-Web and tonic serves it. That is the case on
+//! tonic's server, and on the routes of tonic in an axum router, for services with a name such as
+//! `package.Service`. Elsewhere, [`grpc`] enables gRPC responses. Do not enable them on HTTP routes: a gRPC response
+//! has the HTTP status 200, so a denial would look like a success.
+//!
+//! The path of a request is `/package.Service/Method`, so `(PeerIp::new(), Path)` limits each method on its own. A
+//! client can invent methods, and each is a key. So add that layer to known services only, or match the path in a
+//! closure. Browsers read gRPC-Web statuses only if CORS exposes the headers `grpc-status` and `grpc-message`.
+//!
+//! ## gRPC by tenant
+//!
+//! Metadata are headers, and a client chooses them. So let an interceptor verify the metadata and insert the tenant
+//! into the request's extensions, where [`Extension`] finds it. In tonic, the layer that was added **first** runs
+//! first:
+//!
+//! ```
+//! use fleetlimit::resolve::{Extension, PeerIp};
+//! use fleetlimit::{Limiter, RateLimitLayer};
+//! use tonic::service::InterceptorLayer;
+//! use tonic::transport::Server;
+//! use tonic::{Request, Status};
+//!
+//! #[derive(Clone)]
+//! struct Tenant(u64);
+//!
+//! fn authenticate(mut request: Request<()>) -> Result<Request<()>, Status> {
+//!     let token = request.metadata().get("authorization").and_then(|token| token.to_str().ok());
+//!     let tenant = match token {
+//!         Some("Bearer secret") => Tenant(7),
+//!         _ => return Err(Status::unauthenticated("invalid token")),
+//!     };
+//!     request.extensions_mut().insert(tenant);
+//!     Ok(request)
+//! }
+//!
+//! # async fn serve(
+//! #     per_address: Limiter,
+//! #     per_tenant: Limiter,
+//! #     incoming: tonic::transport::server::TcpIncoming,
+//! # ) -> Result<(), tonic::transport::Error> {
+//! # let (_reporter, service) = tonic_health::server::health_reporter();
+//! Server::builder()
+//!     // Also limits calls with invalid tokens.
+//!     .layer(RateLimitLayer::new(per_address, PeerIp::new()))
+//!     .layer(InterceptorLayer::new(authenticate))
+//!     .layer(RateLimitLayer::new(per_tenant, Extension::map(|Tenant(id): &Tenant| *id)))
+//!     .add_service(service)
+//! #   .serve_with_incoming(incoming)
+//! #   .await
+//! # }
+//! # use fleetlimit::{MemoryStore, Policy, Quota};
+//! # use tonic::{Code, metadata::MetadataValue};
+//! # use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let store = MemoryStore::new();
+//! # let limiter = |name, n| {
+//! #     Limiter::new(store.clone(), Policy::new(name).quota(name, Quota::per_hour(n)))
+//! # };
+//! # let (per_address, per_tenant) = (limiter("address", 5)?, limiter("tenant", 2)?);
+//! # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! # let url = format!("http://{}", listener.local_addr()?);
+//! # tokio::spawn(serve(per_address, per_tenant, listener.into()));
+//! # let channel = tonic::transport::Endpoint::from_shared(url)?.connect().await?;
+//! # let mut client = HealthClient::new(channel);
+//! # let mut call = async |token| {
+//! #     let mut request = Request::new(HealthCheckRequest { service: String::new() });
+//! #     request.metadata_mut().insert("authorization", MetadataValue::from_static(token));
+//! #     client.check(request).await.map_or_else(|status| status.code(), |_| Code::Ok)
+//! # };
+//! # assert_eq!(call("Bearer wrong").await, Code::Unauthenticated);
+//! # assert_eq!(call("Bearer secret").await, Code::Ok);
+//! # assert_eq!(call("Bearer secret").await, Code::Ok);
+//! # assert_eq!(call("Bearer secret").await, Code::ResourceExhausted);
+//! # assert_eq!(call("Bearer wrong").await, Code::Unauthenticated);
+//! # assert_eq!(call("Bearer wrong").await, Code::ResourceExhausted);
+//! # Ok(()) }
+//! ```
 //!
 //! # Outgoing calls
 //!
-//! Instances that share a budget of five requests per second to a third party take their permits
-//! from one key. [`acquire`] waits until the permit is there, in the order of arrival and for at
-//! most the longest wait of the [queue](#queue) or, without one,
-//! [`max_wait`](crate::LimiterBuilder::max_wait). If the wait would be longer, or too many tasks of the
-//! process wait already, it denies at once. By default 128 may wait for one key: with a single key, raise
-//! [`max_waiters_per_key`](crate::LimiterBuilder::max_waiters_per_key).
+//! Instances that share a budget of five requests per second to a third party take their permits from one key.
+//! [`acquire`] waits until the permit is there, in the order of arrival. The longest wait is that of the
+//! [queue](#queue) or, without one, [`max_wait`](crate::LimiterBuilder::max_wait). A check that would have to wait
+//! longer is denied at once, and so is one that finds too many waiters in its process. By default 128 may wait for
+//! one key. With a single key, raise [`max_waiters_per_key`](crate::LimiterBuilder::max_waiters_per_key).
 //!
 //! ```
 //! use std::time::Duration;
@@ -756,14 +1385,67 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A [`RateLimitLayer`] around a client waits in the same way: see the example `outbound`. With
-//! [`without_drain`](crate::RateLimitLayer::without_drain) it does not read the body of a request that it
-//! denies. Use
-//! [`FailureMode::Closed`] if calls beyond the limit are worse than no calls.
+//! A [`RateLimitLayer`] around a client waits in the same way: see the example `outbound`. Its option
+//! [`without_drain`](crate::RateLimitLayer::without_drain) is for clients, whose request bodies need not be read
+//! before a denial. Use [`FailureMode::Closed`] if calls beyond the limit are worse than no calls.
 //!
-//! Calls proceed 200 ms apart, but the network and busy machines delay some of them, so two can
-//! arrive closer together. If the other side counts strictly, leave some room, such as 5
-//! per 1,100 ms.
+//! Calls proceed 200 ms apart. The network and busy machines delay some of them, so two can arrive closer
+//! together. If the other side counts strictly, leave some room, such as 5 per 1,100 ms.
+//!
+//! ## Callers that give up
+//!
+//! A caller that drops the future of [`acquire`] gives its place back, and those behind it in the process move up.
+//! So a deadline or a shutdown is a `select!`. When all callers have returned, shut the store down, which waits
+//! until the places are given back:
+//!
+//! ```
+//! use std::time::Duration;
+//! use fleetlimit::Limiter;
+//! use tokio::sync::watch;
+//! use tokio::time::sleep;
+//!
+//! /// Returns true if the call may be made.
+//! async fn may_call(
+//!     limiter: &Limiter,
+//!     mut shutdown: watch::Receiver<bool>,
+//! ) -> Result<bool, fleetlimit::Error> {
+//!     tokio::select! {
+//!         decision = limiter.acquire("third-party") => Ok(decision?.is_allowed()),
+//!         _ = sleep(Duration::from_secs(5)) => Ok(false),
+//!         _ = shutdown.wait_for(|is_shutting_down| *is_shutting_down) => Ok(false),
+//!     }
+//! }
+//! # use fleetlimit::{AnyStore, Quota};
+//! # use tokio::time::Instant;
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let store = AnyStore::open("memory:")?;
+//! # let quota = Quota::per_second(1).queue(Duration::from_secs(30));
+//! # let limiter = Limiter::new(store.clone(), quota)?;
+//! # let (stop, shutdown) = watch::channel(false);
+//! # let start = Instant::now();
+//! # let callers: Vec<_> = (0..10).map(|_| {
+//! #     let (limiter, shutdown) = (limiter.clone(), shutdown.clone());
+//! #     tokio::spawn(async move { may_call(&limiter, shutdown).await })
+//! # }).collect();
+//! # let mut allowed = 0;
+//! # for caller in callers { allowed += u32::from(caller.await??); }
+//! # assert!((5..=6).contains(&allowed), "{allowed}");
+//! # assert_eq!(start.elapsed().as_secs(), 5);
+//! # // The places of those that have given up are free.
+//! # limiter.acquire("third-party").await?.ensure_allowed()?;
+//! # assert!(start.elapsed() <= Duration::from_secs(6));
+//!
+//! # let caller = tokio::spawn({
+//! #     let limiter = limiter.clone();
+//! #     async move { may_call(&limiter, shutdown).await }
+//! # });
+//! // At SIGTERM: first the callers return, then the store.
+//! stop.send(true)?;
+//! # assert!(!caller.await??);
+//! store.shutdown().await;
+//! # Ok(()) }
+//! ```
 //!
 //! # Tests with a paused clock
 //!
@@ -803,38 +1485,44 @@
 //! ```
 //!
 //! This recipe needs `cargo add --dev tokio --features full,test-util` and `cargo add --dev tower
-//! --features util`. The buckets of a [`RedisStore`] follow the server's clock, so only time
-//! refills them. Code that takes a decision can be tested with one made by [`Decision::allowed`] or
-//! [`Decision::denied`]. For a resolver by address, use axum's `MockConnectInfo`.
+//! --features util`.
+//!
+//! - The buckets of a [`RedisStore`] follow the clock of the Redis server, so only real time refills them.
+//! - [`Decision::allowed`] and [`Decision::denied`] make decisions, for tests of code that takes one.
+//! - axum's `MockConnectInfo` provides the address for [`PeerIp`] and [`ClientIp`].
 //!
 //! # Shutting down
 //!
-//! Finish the open requests, and then call [`RedisStore::shutdown`]. It deregisters the instance, so that
-//! the others soon divide the limits among themselves, charges what the instance took while Redis failed, and
-//! writes what has been counted and not reported yet to the log.
+//! Finish the open requests, and then call [`RedisStore::shutdown`]. It deregisters the instance, so that the
+//! others soon divide the limits among themselves. It charges what the instance took while Redis failed. It also
+//! logs what has been counted and not reported yet.
 //!
 //! ```no_run
 //! use axum::Router;
 //! use tokio::net::TcpListener;
-//! use tokio::signal;
+//! use tokio::signal::unix::{SignalKind, signal};
 //! use fleetlimit::RedisStore;
 //!
 //! async fn serve(app: Router, store: RedisStore) -> std::io::Result<()> {
+//!     // What Kubernetes, systemd and Docker send.
+//!     let mut terminate = signal(SignalKind::terminate())?;
 //!     let listener = TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app)
-//!         .with_graceful_shutdown(async { signal::ctrl_c().await.unwrap_or_default() })
+//!         .with_graceful_shutdown(async move {
+//!             terminate.recv().await;
+//!         })
 //!         .await?;
 //!     store.shutdown().await;
 //!     Ok(())
 //! }
 //! ```
 //!
-//! Orchestrators such as Kubernetes send SIGTERM: wait for
-//! `signal::unix::signal(SignalKind::terminate())` as well.
+//! `shutdown` takes at most a second. The grace period of the orchestrator has to be long enough for the open
+//! requests and that second.
 //!
 //! # Rollout
 //!
-//! 1. **Measure first**, in shadow mode: requests are decided and charged as usual, but not denied,
+//! 1. **Measure first**, in shadow mode. Requests are decided and charged as usual, but not denied,
 //!    and clients see no headers. Look at who would be denied:
 //!
 //!    ```
@@ -854,34 +1542,122 @@
 //!    ```
 //!
 //!    Then enforce the limit for 1% of the keys, 10%, and all.
-//! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied
-//!    while Redis is down. (While Redis is only [overloaded](crate::FailureMode#overload), each instance
-//!    enforces its share of the limit.) Change to `Local` once the limit fits. Alert on
-//!    `tracing` events of the target `fleetlimit` at level WARN (for example: the failure mode decides checks,
-//!    a circuit breaker opens, an instance cannot register or has not yet, permits cannot be charged
-//!    afterwards, or a policy in a file is not used) and ERROR (requests are rejected because of a
-//!    misconfiguration, or limits in a file or of a request are invalid and not used). Count denials with [metrics](#metrics-and-traces).
-//! 3. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits
-//!    stay used. While two versions of a quota run at once, on a rolling deployment, a key gets at
-//!    most the larger burst and the larger rate. If the algorithm or the period of a calendar changes, it
-//!    can get the sum of both limits.
-//! 4. **Give Redis enough memory**, the eviction policy `volatile-ttl` or `noeviction`, and a user
-//!    with only the permissions that [`RedisStore`] lists. When memory is full, `noeviction` makes
-//!    checks fail, and the failure mode decides; `volatile-ttl` refills the buckets that it evicts.
+//! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied while Redis is
+//!    down. (While Redis is only [overloaded](crate::FailureMode#overload), each instance enforces its share of the
+//!    limit.) Change to `Local` once the limit fits.
+//! 3. **Watch the log.** Alert on `tracing` events of the target `fleetlimit` at the levels WARN and ERROR. WARN
+//!    means, for example, that the failure mode decides checks, or that an instance cannot register. ERROR means
+//!    that requests are rejected because of a misconfiguration, or that invalid limits are not used. Each event has
+//!    a stable name in its field `event`: [docs/messages.md] has the cause of each, and what to change. Count
+//!    denials with [metrics](#metrics-and-traces).
+//! 4. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits stay used. While
+//!    two versions of a quota run at once, a key gets at most the larger burst and the larger rate. If the algorithm
+//!    or the period of a calendar changes, a key can get the sum of both limits.
+//! 5. **Prepare Redis.** Give it enough memory, the eviction policy `noeviction`, and a user with only the
+//!    permissions that [`RedisStore`] lists. When memory is full, checks fail, and the failure mode
+//!    decides. An eviction policy that removes buckets refills them instead: see [docs/operations.md].
+//!
+//! # An admin endpoint
+//!
+//! Operators ask three questions: what is left for a key, which keys are denied most, and how to block one.
+//! [`Limiter::peek`] answers the first, and takes no permit. [`DeniedKeys`] counts denials in bounded memory. A
+//! [`BlockList`] blocks keys in all instances. This recipe needs the crate's feature `denied-keys`.
+//!
+//! ```
+//! # #[cfg(feature = "denied-keys")]
+//! # mod recipe {
+//! use std::num::NonZeroU16;
+//! use std::time::Duration;
+//!
+//! use axum::Router;
+//! use axum::extract::{Path, State};
+//! use axum::routing::{get, put};
+//! use fleetlimit::resolve::PeerIp;
+//! use fleetlimit::{BlockList, DeniedKeys, Error, Limiter, RateLimitLayer, Store};
+//!
+//! const TWENTY: NonZeroU16 = NonZeroU16::new(20).unwrap();
+//!
+//! #[derive(Clone)]
+//! struct Admin {
+//!     limiter: Limiter,
+//!     denied: DeniedKeys,
+//!     blocked: BlockList,
+//! }
+//!
+//! async fn left(State(admin): State<Admin>, Path(key): Path<String>) -> Result<String, Error> {
+//!     let decision = admin.limiter.peek(key).await?;
+//!     Ok(format!("{} of {} permits left\n", decision.remaining(), decision.limit()))
+//! }
+//!
+//! async fn most_denied(State(admin): State<Admin>) -> String {
+//!     let lines = admin.denied.list().into_iter().map(|(key, count)| format!("{count} {key}\n"));
+//!     lines.collect()
+//! }
+//!
+//! async fn block(State(admin): State<Admin>, Path(key): Path<String>) -> Result<&'static str, Error> {
+//!     let policy = admin.limiter.policy();
+//!     admin.blocked.block(policy.name(), key, Duration::from_secs(3_600)).await?;
+//!     Ok("blocked for an hour\n")
+//! }
+//!
+//! /// Returns the routes of the service and those for operators.
+//! pub fn apps(store: &impl Store, limiter: Limiter) -> (Router, Router) {
+//!     let (denied, blocked) = (DeniedKeys::plain(TWENTY), BlockList::new(store));
+//!     let counter = denied.clone();
+//!     let layer = RateLimitLayer::new(limiter.clone(), PeerIp::new())
+//!         .on_decision(move |checked| counter.observe(checked.key, checked.decision));
+//!     let app = Router::new().route("/", get(async || "hello")).layer(layer);
+//!     let admin = Router::new()
+//!         .route("/keys/{key}", get(left))
+//!         .route("/denied", get(most_denied))
+//!         .route("/blocked/{key}", put(block))
+//!         .with_state(Admin { limiter, denied, blocked });
+//!     (app, admin)
+//! }
+//! # }
+//! # #[cfg(feature = "denied-keys")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use axum::body::{Body, to_bytes};
+//! # use axum::extract::connect_info::MockConnectInfo;
+//! # use axum::http::Request;
+//! # use fleetlimit::{Limiter, MemoryStore, Quota};
+//! # use tower::ServiceExt;
+//! # let store = MemoryStore::new();
+//! # let (app, admin) = recipe::apps(&store, Limiter::new(store.clone(), Quota::per_hour(1))?);
+//! # let app = app.layer(MockConnectInfo(std::net::SocketAddr::from(([203, 0, 113, 7], 4711))));
+//! # let text = async |method, path| {
+//! #     let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+//! #     let response = admin.clone().oneshot(request).await.unwrap();
+//! #     String::from_utf8(to_bytes(response.into_body(), 1_000).await.unwrap().into()).unwrap()
+//! # };
+//! # assert_eq!(text("GET", "/keys/203.0.113.7").await, "1 of 1 permits left\n");
+//! # for _ in 0..3 { app.clone().oneshot(Request::new(Body::empty())).await?; }
+//! # assert_eq!(text("GET", "/keys/203.0.113.7").await, "0 of 1 permits left\n");
+//! # assert_eq!(text("GET", "/denied").await, "2 203.0.113.7\n");
+//! # assert_eq!(text("PUT", "/blocked/203.0.113.8").await, "blocked for an hour\n");
+//! # Ok(()) }
+//! # #[cfg(not(feature = "denied-keys"))]
+//! # fn main() {}
+//! ```
+//!
+//! Serve these routes on a port that only operators reach, or behind authentication: they show keys, which may be
+//! addresses or names. The example `admin` asks for a bearer token. Call [`BlockList::refresh`] when a process
+//! starts, so that the list applies to its first request.
 //!
 //! # Metrics and traces
 //!
-//! With the feature `metrics`, fleetlimit reports to the recorder of the crate [`metrics`]. If one is
-//! installed after the first check, counters and gauges have what happened before, and histograms do not. (A
-//! zero-sized recorder is treated as no recorder.) Set no idle timeout in an exporter: what it removes is
-//! not reported again. `cargo run --example metrics --features metrics` serves the metrics to Prometheus,
-//! and `docs/grafana.json` is a dashboard for them.
+//! With the feature `metrics`, fleetlimit reports to the recorder of the crate [`metrics`]. The example `metrics`
+//! serves them to Prometheus (`cargo run --example metrics --features metrics`), and `docs/grafana.json` is a
+//! dashboard for them.
 //!
-//! The names follow OpenTelemetry, and the units are those of UCUM. The queries below and the dashboard
-//! have the names that Prometheus recommends, such as `fleetlimit_decisions_total`, and need histograms.
-//! With `metrics-exporter-prometheus`, call `with_recommended_naming(true)` and set buckets, as the
-//! example does. No label has the value of a key. A process has labels for 2,000 servers, and `other`
-//! for all further ones.
+//! - The names follow OpenTelemetry, and the units are those of UCUM. The queries below and the dashboard use the
+//!   names that Prometheus recommends, such as `fleetlimit_decisions_total`, and need histograms. With
+//!   `metrics-exporter-prometheus`, call `with_recommended_naming(true)` and set buckets, as the example does.
+//! - Install the recorder before the first check. Counters and gauges also have what happened before, but
+//!   histograms do not. A zero-sized recorder is treated as no recorder.
+//! - Set no idle timeout in an exporter, because what it removes is not reported again.
+//! - No label has the value of a key. A process has labels for 2,000 servers, and `other` for all further ones.
 //!
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
@@ -904,21 +1680,26 @@
 //! | `fleetlimit.fleet.instances` | gauge | {instance} | `fleetlimit.key_prefix`, `fleetlimit.server` | Instances that share the limits, as this one knows them. |
 //! | `fleetlimit.fleet.share` | gauge | 1 | `fleetlimit.key_prefix`, `fleetlimit.server` | The share of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure modes `Local` and `Open`, as the row above. |
 //!
-//! The first metric answers most questions. These queries are for Prometheus:
+//! The first metric answers most questions. These queries are for Prometheus. `docs/alerts.yaml` has them and
+//! further ones as alerting rules, and [docs/runbook.md] says what to do about each.
 //!
-//! - Is a limit not enforced? Alert on
-//!   `rate(fleetlimit_decisions_total{fleetlimit_source="failure_mode", fleetlimit_outcome="allowed"}[5m]) > 0`.
-//!   With the source `local` instead, each instance enforces its share: Redis fails, or has more checks than it
-//!   decides in time (`fleetlimit_check_failures_total{error_type="overloaded"}`). The outcome `failed` means that
-//!   requests get 503.
+//! - Does Redis decide? If not, the source says what decides instead, which depends on the failure mode:
+//!   - `Local`, the default: each instance enforces its share, with the source `local`. Alert on
+//!     `sum(rate(fleetlimit_decisions_total{fleetlimit_source="local"}[5m])) > 0.05 * sum(rate(fleetlimit_decisions_total[5m]))`.
+//!     A few such decisions are normal, because a late reply causes one.
+//!   - `Open`: checks are allowed, with the source `failure_mode`. Alert on
+//!     `sum(rate(fleetlimit_decisions_total{fleetlimit_source="failure_mode", fleetlimit_outcome="allowed"}[5m])) > 0`.
+//!   - `Closed`: checks fail, and requests get 503. Alert on
+//!     `sum(rate(fleetlimit_decisions_total{fleetlimit_outcome="failed"}[5m])) > 0`.
+//! - Is Redis overloaded? If it works, but has more checks than it decides in time, the modes `Local` and `Open` both
+//!   decide with the source `local`, and `fleetlimit_check_failures_total{error_type="overloaded"}` grows.
 //! - Which policies deny? `sum by (fleetlimit_policy) (rate(fleetlimit_decisions_total{fleetlimit_outcome="denied"}[5m]))`.
-//!   Keys are in no metric. With the feature `denied-keys`, `DeniedKeys` finds those that are denied most
-//!   often.
+//!   Keys are in no metric: see [An admin endpoint](#an-admin-endpoint).
 //!
-//! With the feature `tracing`, each check that waits for the store has a span `rate_limit_check`. Each
-//! decision is an event `rate limit decision`, with the policy, the quota, the outcome, the source, what
-//! remains, and the wait in milliseconds. The level of both is `DEBUG`, the target
-//! `fleetlimit`. Problems are logged without this feature too: see [Rollout](#rollout).
+//! With the feature `tracing`, each check that waits for the store has a span `rate_limit_check`. Each decision is
+//! an event `rate limit decision`, with the policy, the quota, the outcome, the source, what remains, and the wait
+//! in milliseconds. The level of both is `DEBUG`, the target `fleetlimit`. Problems are logged without this feature
+//! too: see [Rollout](#rollout).
 //!
 //! [`metrics`]: https://docs.rs/metrics
 //! [`Closed`]: crate::FailureMode::Closed
@@ -958,4 +1739,85 @@
 //! [`Limiter::credit`]: crate::Limiter::credit
 //! [`acquire`]: crate::Limiter::acquire
 //! [`error_response`]: crate::RateLimitLayer::error_response
-//! [`on_decision`]: crate::RateLimitLayer::on_decision
+//! [`AnyStore`]: crate::AnyStore
+//! [`BlockList`]: crate::BlockList
+//! [`BlockList::refresh`]: crate::BlockList::refresh
+//! [`DeniedKeys`]: crate::DeniedKeys
+//! [`FailureMode`]: crate::FailureMode
+//! [`Limiter::peek`]: crate::Limiter::peek
+//! [`RedisStore::open`]: crate::RedisStore::open
+//! [`RedisStore::from_pool`]: crate::RedisStore::from_pool
+//! [`from_fn`]: crate::resolve::from_fn
+//! [`key_prefix`]: crate::RedisStore::key_prefix
+//! [`instances`]: crate::RedisStore::instances
+//! [`timeout`]: crate::LimiterBuilder::timeout
+//! [`failure_mode`]: crate::LimiterBuilder::failure_mode
+//! [`production`]: https://docs.rs/crate/fleetlimit/latest/source/examples/production.rs
+//! [docs/operations.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/operations.md
+//! [docs/runbook.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/runbook.md
+//! [docs/messages.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/messages.md
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// The anchors that rustdoc gives to the headings of this page.
+    fn anchors() -> BTreeSet<String> {
+        let mut is_code = false;
+        let lines = include_str!("guide.rs").lines().filter_map(|line| line.strip_prefix("//! "));
+        let headings = lines.filter(|line| {
+            is_code ^= line.trim_start().starts_with("```");
+            !is_code && line.starts_with('#')
+        });
+        let slug = |heading: &str| {
+            let kept =
+                heading.trim_start_matches('#').trim().chars().filter_map(|char| match char {
+                    ' ' => Some('-'),
+                    _ if char.is_alphanumeric() || "-_".contains(char) => {
+                        Some(char.to_ascii_lowercase())
+                    }
+                    _ => None,
+                });
+            kept.collect()
+        };
+        headings.map(slug).collect()
+    }
+
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let files = entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
+        files.collect()
+    }
+
+    /// Rustdoc does not check the part of a link after `#`.
+    #[test]
+    fn every_link_to_a_section_of_the_guide_leads_to_one() {
+        let anchors = anchors();
+        assert!(anchors.contains("login-and-other-keys-from-the-body"), "{anchors:?}");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut pages = files(&root.join("src"));
+        pages.push(root.join("README.md"));
+        let mut broken = Vec::new();
+        for page in pages {
+            let text = fs::read_to_string(&page).unwrap();
+            let mut links = vec!["crate::guide#", "fleetlimit/guide/index.html#"];
+            if page.ends_with("src/guide.rs") {
+                links.push("](#");
+            }
+            for start in links {
+                for target in text.split(start).skip(1) {
+                    let end =
+                        target.find(|char: char| !char.is_alphanumeric() && !"-_".contains(char));
+                    let target = &target[..end.unwrap_or(target.len())];
+                    // The texts that this test looks for have none.
+                    if !target.is_empty() && !anchors.contains(target) {
+                        broken.push(format!("{}: #{target}", page.display()));
+                    }
+                }
+            }
+        }
+        assert!(broken.is_empty(), "{broken:#?}");
+    }
+}

@@ -24,9 +24,9 @@ use crate::ConfigError;
 ///
 /// If the proxies have no fixed addresses, [`hops`](Self::hops) counts entries instead.
 ///
-/// Trusted peers that do not report their clients are logged for each cause, at most every ten minutes:
-/// no header at all (which is normal for health checks), another header than the selected one, or no
-/// usable address.
+/// A trusted peer that does not report its client is logged, at most every ten minutes for each cause. The
+/// causes are: no header at all (which is normal for health checks), another header than the selected one, or
+/// no usable address.
 ///
 /// At most 32 entries are read; if all of them are trusted, the client is the last one read. An
 /// entry longer than 8 KiB counts as one without a usable address. The peer is found, and the key
@@ -169,15 +169,15 @@ impl ClientIp {
     /// use fleetlimit::resolve::ClientIp;
     /// use fleetlimit::{KeyResolver, Resolution};
     ///
-    /// // A gateway anywhere in the private network, behind a load balancer.
-    /// let client_ip = ClientIp::new(["192.0.2.10"])?.peers(["10.0.0.0/8"])?;
+    /// // A gateway anywhere in this network, behind a load balancer.
+    /// let client_ip = ClientIp::new(["192.0.2.10"])?.peers(["10.0.8.0/24"])?;
     ///
     /// for (forwarded, client) in
-    ///     [("203.0.113.7, 192.0.2.10", "203.0.113.7"), ("203.0.113.7, 10.1.2.3", "10.1.2.3")]
+    ///     [("203.0.113.7, 192.0.2.10", "203.0.113.7"), ("203.0.113.7, 10.0.8.66", "10.0.8.66")]
     /// {
     ///     let request = http::Request::get("/").header("x-forwarded-for", forwarded);
     ///     let (mut parts, ()) = request.body(())?.into_parts();
-    ///     parts.extensions.insert("10.0.0.1:4711".parse::<SocketAddr>()?);
+    ///     parts.extensions.insert("10.0.8.1:4711".parse::<SocketAddr>()?);
     ///     assert_eq!(client_ip.resolve(&parts), Resolution::Key(client.into()));
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -16,7 +16,7 @@ use crate::Key;
 /// closure over `&T`, which may return anything that a closure resolver may, including an
 /// [`Option`] of a key, a [`Rejection`], or [`Resolution::Skip`].
 ///
-/// A request without a `T` has no key. It is answered with 500, and the log says that the layer
+/// A request without a `T` has no key. The layer responds with 500, and the log says that the layer
 /// which inserts `T` is missing, or runs inside of this one. If anonymous requests are expected,
 /// give them another key with `or`, or let them pass with `or_skip`.
 ///

@@ -161,8 +161,7 @@ where
 
 /// Makes a resolver of a closure over HTTP requests, whose argument needs no type.
 ///
-/// The closure returns anything that converts into a [`Resolution`]. What it returns does not borrow from
-/// the request.
+/// The closure returns anything that converts into a [`Resolution`].
 ///
 /// ```
 /// use fleetlimit::resolve::from_fn;
@@ -175,6 +174,18 @@ where
 /// });
 /// let layer = RateLimitLayer::new(limiter, by_tenant);
 /// # Ok::<(), fleetlimit::ConfigError>(())
+/// ```
+///
+/// A key cannot borrow from the request. This does not compile ("lifetime may not live long enough"):
+///
+/// ```compile_fail
+/// # use fleetlimit::resolve::from_fn;
+/// let by_tenant = from_fn(|parts| parts.headers.get("x-tenant")?.to_str().ok());
+/// ```
+///
+/// ```
+/// # use fleetlimit::resolve::from_fn;
+/// let by_tenant = from_fn(|parts| Some(parts.headers.get("x-tenant")?.to_str().ok()?.to_owned()));
 /// ```
 ///
 /// Without `from_fn`, the argument of the closure needs a type. This does not compile ("implementation of

@@ -9,10 +9,10 @@ use crate::Key;
 
 /// Uses the peer's IP address as the key: that of the other end of the connection.
 ///
-/// The key is text: `203.0.113.7` for an IPv4 address, `2001:db8:1:2::/64` for an IPv6 address. An
-/// IPv6 address that stands for an IPv4 address counts as that: an IPv4-mapped one (`::ffff:203.0.113.7`),
-/// and one that NAT64 has made (`64:ff9b::203.0.113.7`). IPv6 is limited per /64, the smallest
-/// network that a subscriber gets, because the owner of a /64 can use any of its 2^64 addresses.
+/// The key is text: `203.0.113.7` for an IPv4 address, `2001:db8:1:2::/64` for an IPv6 address. IPv6 is limited
+/// per /64, the smallest network that a subscriber gets, because the owner of a /64 can use any of its 2^64
+/// addresses. An IPv6 address that stands for an IPv4 address counts as the IPv4 address: an IPv4-mapped one
+/// (`::ffff:203.0.113.7`), and one that NAT64 has made (`64:ff9b::203.0.113.7`).
 ///
 /// The server must provide the peer address. It is the first of these in the request's extensions:
 /// - axum's `ConnectInfo<SocketAddr>` (feature `axum`), which an app has when it is served with
@@ -23,10 +23,11 @@ use crate::Key;
 /// Peers of a Unix socket have no address. With [`UnixSocket`](super::UnixSocket), or tonic's
 /// `UdsConnectInfo`, they all share the key `unix`.
 ///
-/// Without any of these there is no key. The request is answered with 500, and the log says what to
-/// change. The types of axum are those of version 0.8, and the types of tonic those of 0.14: the connect
-/// info of another version is another type, which is not found. With such a server, insert the
-/// `SocketAddr` into the request's extensions in a middleware.
+/// Without any of these there is no key. The layer responds with 500, and the log says what to change.
+///
+/// The types of axum are those of version 0.8, and the types of tonic those of 0.14. The connect info of another
+/// version is another type, which is not found. With such a server, insert the `SocketAddr` into the request's
+/// extensions in a middleware.
 ///
 /// # Security
 /// Behind a reverse proxy or a load balancer the peer is the proxy, and all clients share one

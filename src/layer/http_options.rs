@@ -156,19 +156,24 @@ impl<K, D> RateLimitLayer<K, Parts, Http<D>> {
     /// before them turn out to be free. With 0, a request is allowed if every quota has a permit
     /// left, and its cost is charged afterwards, up to the most that a key can
     /// [owe](crate::Limiter::charge). A request is denied while any quota has no permit
-    /// left, even if the estimate is 0.
+    /// left, even if the estimate is 0. So with 0, all responses that start before the first one ends are
+    /// sent in full, and together can exceed the limit many times: see the
+    /// [guide](crate::guide#the-tokens-of-a-stream).
     ///
     /// If the service fails or the client disconnects before there is a response, the estimate
     /// stands: see [`cost_without_response`](Self::cost_without_response). If the client
-    /// disconnects later, the closure is called with the bytes sent by then. Permits that are
-    /// available again by then, because the window has ended or the bucket has refilled, are not
-    /// given back. Those of a sliding window are given back only until the segment (of an approximate
-    /// one: the period) in which they were taken ends, and not in its last moments, as long as the limiter's
-    /// [timeout](crate::LimiterBuilder::timeout). So with segments that are not longer than the timeout
-    /// nothing is given back. If the store failed and the failure
-    /// mode [`Open`](crate::FailureMode::Open) allowed the request, nothing was taken, so its whole cost is
-    /// charged afterwards. If Redis charged the check although its reply was late, the request is
-    /// charged twice. Costs that could not be charged are logged. If the costs name a quota that
+    /// disconnects later, the closure is called with the bytes sent by then. A WebSocket has no body, so its cost
+    /// is settled as soon as it is open.
+    ///
+    /// Permits that are available again by then, because the window has ended or the bucket has refilled, are not
+    /// given back. A sliding window gives permits back only in the segment in which they were taken, and an
+    /// approximate one only in the period. In the last moments of these, as long as the limiter's
+    /// [timeout](crate::LimiterBuilder::timeout), it gives nothing back. So with segments that are not longer
+    /// than the timeout, nothing is given back at all.
+    ///
+    /// If the store failed and the failure mode [`Open`](crate::FailureMode::Open) allowed the request, nothing
+    /// was taken, so its whole cost is charged afterwards. If Redis charged the check although its reply was late,
+    /// the request is charged twice. Costs that could not be charged are logged. If the costs name a quota that
     /// the policy does not have, the estimate stands and the log says so.
     ///
     /// The closure sees the head of the response with its extensions, where a handler can put what

@@ -60,9 +60,10 @@ use crate::{ConfigError, Costs, Decision, Key, KeyResolver, Limiter, Policy, Quo
 ///
 /// # Around a whole app
 ///
-/// A layer that is added with `Router::layer` sees only the routes that were added before. Around the
-/// finished router it sees all requests, but what it returns is no `Router`, and `axum::serve` does not
-/// take it. Make a router of it:
+/// A layer that is added with `Router::layer` sees only the routes that were added before. Around a
+/// finished router, as in `layer.layer(router)`, it sees all requests. The result is no `Router`, and so
+/// `axum::serve` does not take it ("the trait bound `RateLimit<Router, ..>: Service<IncomingStream<..>>` is
+/// not satisfied"). Make it the fallback of a new router:
 ///
 /// ```no_run
 /// use std::net::SocketAddr;
@@ -264,10 +265,9 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     }
 
     /// Sets how many permits a request costs: 1 by default. The closure returns a number, or [`Costs`] that
-    /// differ per quota. A cost of 0 is always allowed and
-    /// consumes nothing, unless responses are [charged](RateLimitLayer::cost_by_response). A cost
-    /// that no wait can satisfy, above the burst plus what may be borrowed or waited for, is always
-    /// denied.
+    /// differ per quota. A cost of 0 is always allowed and consumes nothing, unless responses are
+    /// [charged](RateLimitLayer::cost_by_response). A cost above the burst can never be paid at once, so it is
+    /// always denied. (What may be borrowed or waited for adds to the burst.)
     ///
     /// ```
     /// # use http::request::Parts;
@@ -338,7 +338,7 @@ impl<K, R, M> RateLimitLayer<K, R, M> {
     }
 
     /// Sets the numbers of a request's quota, for example those of the customer's contract. `None`
-    /// means the numbers of the policy, which must have a single quota. The requests share the
+    /// means the numbers of the policy. The policy must have a single quota. The requests share the
     /// buckets, connections and calls of the limiter: see [`Limiter::with_quota`]. For policies of
     /// several quotas, use [`limiter_for`](Self::limiter_for) and [`Limiter::with_policy`].
     ///

@@ -53,11 +53,13 @@ impl LimiterBuilder {
         Self { policy, ..self }
     }
 
-    /// Sets the maximum time that a check may take: 50 ms by default. It covers queueing,
-    /// connecting and the reply of the store. After that the failure mode applies. A check that was
-    /// already sent may still be charged. The timeout also applies to `peek`, `reset`, `charge` and
-    /// `credit`, but not to the wait of `acquire`. It is clamped to a year. Limiters with the same
-    /// timeout on one `RedisStore` share their calls, so few different timeouts are best.
+    /// Sets the maximum time that a check may take: 50 ms by default. It covers queueing, connecting and the
+    /// reply of the store. After that the failure mode applies. A check that was already sent may still be
+    /// charged. Set it to at least twice the round trip to Redis, and to at least 20 ms.
+    ///
+    /// The timeout also applies to `peek`, `reset`, `charge` and `credit`, but not to the wait of `acquire`. It is
+    /// clamped to a year. Limiters with the same timeout on one `RedisStore` share their calls, so use few
+    /// different timeouts.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -100,11 +102,12 @@ impl LimiterBuilder {
     ///
     /// The process denies the same check again, without asking the store, until
     /// [`retry_after`](crate::Decision::retry_after) has passed, but for at most `max_ttl`. A
-    /// [`reset`](Limiter::reset) or a larger quota in this process takes effect at once; one in
-    /// another process can go unnoticed for up to `max_ttl`. Denials are part of the states that the store
-    /// caches, for all limiters on it and its clones together:
-    /// [`local_keys`](crate::RedisStore::local_keys) has their number and size. A
-    /// [`MemoryStore`](crate::MemoryStore) needs no cache and ignores this.
+    /// [`reset`](Limiter::reset) or a larger quota takes effect at once in this process. In other processes it can
+    /// go unnoticed for up to `max_ttl`.
+    ///
+    /// The number of cached denials is bounded for all limiters on a store and its clones together: see
+    /// [`local_keys`](crate::RedisStore::local_keys). A [`MemoryStore`](crate::MemoryStore) needs no cache and
+    /// ignores this.
     pub fn cache_denials(self, max_ttl: Duration) -> Self {
         Self { cache_denials: max_ttl, ..self }
     }

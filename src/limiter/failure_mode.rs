@@ -8,11 +8,12 @@ use crate::{Error, ErrorKind};
 ///
 /// # Overload
 ///
-/// More checks may wait for a store than it can decide within the timeout, although it replies. Those
-/// that are not sent, or late, are [`Overloaded`](crate::ErrorKind::Overloaded). A client can cause this by
-/// sending many requests, so it must not lift a limit. In the mode [`Open`](Self::Open), too, such checks are decided by
-/// this process's share of the limits, as in [`Local`](Self::Local). In the mode [`Closed`](Self::Closed) they
-/// fail. A limiter [in shadow mode](crate::LimiterBuilder::enforce_for_percent) denies nothing.
+/// A store that works may still get more checks than it can decide within the timeout. Checks that are not sent for
+/// this reason, or are late, are [`Overloaded`](crate::ErrorKind::Overloaded). A client can cause overload by
+/// sending many requests, so overload must not lift a limit. In the mode [`Open`](Self::Open), too, such checks are
+/// decided by this process's share of the limits, as in [`Local`](Self::Local). In the mode
+/// [`Closed`](Self::Closed) they fail. A limiter [in shadow mode](crate::LimiterBuilder::enforce_for_percent) denies
+/// nothing.
 ///
 /// # Logs
 ///
@@ -43,57 +44,60 @@ use crate::{Error, ErrorKind};
 pub enum FailureMode {
     /// This process decides by its share of the limits, in memory.
     ///
-    /// The instances of a fleet register in Redis, and remember which of them were there. In an
-    /// outage each has a share of every limit, in proportion to the checks that came to it before (other than
-    /// those that a cached denial answered), and at least a quarter of an equal share. The shares of a limit add up to the limit: over an
-    /// outage, the fleet admits at most the burst and the rate times its length. A limit below the
-    /// number of instances is enforced by some of them, chosen by the key; the others deny. The same applies
-    /// if the burst is below that number, or if an [interval refill](crate::Quota::interval_refill) adds fewer
-    /// permits at a time. A [queue](crate::Quota::queue) has a burst of 1 by default, so in an
-    /// outage only one instance admits checks of a given key: set the queue's burst to at least the number
-    /// of instances.
+    /// The instances register in Redis, and each remembers the others. In an outage each enforces a share of
+    /// every limit. The shares add up to the limit: over an outage, all instances together admit at most the burst
+    /// and the rate times its length. The share of an instance is proportional to the checks that it made before
+    /// (without cached denials), but at least a quarter of an equal share.
     ///
-    /// A bucket starts from what Redis said last about its key, if the key had used more than an
-    /// eighth of a limit. When Redis works again, what was taken and still counts is charged there:
-    /// before the next check of the key, and in the background for keys without one.
+    /// **A limit below the number of instances** is enforced by some of them, chosen by the key. The others deny.
+    /// The same applies if the burst is below that number, or if an
+    /// [interval refill](crate::Quota::interval_refill) adds fewer permits at a time. A
+    /// [queue](crate::Quota::queue) has a burst of 1 by default, so in an outage only one instance admits checks of
+    /// a given key. Set the queue's burst to at least the number of instances.
     ///
-    /// In these cases the fleet can admit more:
+    /// A local bucket starts from what Redis last reported about its key, if the key had used more than an
+    /// eighth of a limit. When Redis works again, what was taken and still counts is charged there: before the
+    /// next check of the key, or in the background if there is none.
     ///
-    /// - An instance that has just registered uses its share at once. The others reduce theirs when they
-    ///   next register. If Redis fails before that, they keep the larger shares until it is back, so the
-    ///   fleet can admit an extra share for each new instance.
-    /// - An instance that loses Redis while others still reach it uses its share in addition to what Redis
-    ///   admits. The same applies to checks whose reply is late, or that are not sent because too many wait.
-    /// - An instance that was suspended, for example with its machine, and goes on in an outage, may not know
-    ///   that the others have divided its share. If it could not register for more than 10 seconds (longer with
-    ///   more than 100 instances) because it did not run, it gives its share up when its next registration
-    ///   fails, which takes at most 3 seconds: until then it adds its share of a burst and of the rate, and
-    ///   afterwards nothing. (It keeps what [`set_instances`](crate::RedisStore::set_instances) leaves to it,
+    /// In these cases the instances can admit more:
+    ///
+    /// - **New instances.** An instance that has just registered uses its share at once. The others reduce theirs
+    ///   when they next register. If Redis fails before that, they keep the larger shares until it is back. So
+    ///   each new instance can add a share.
+    /// - **Redis fails for some only.** An instance that loses Redis while others still reach it uses its share in
+    ///   addition to what Redis admits. The same applies to checks whose reply is late, or that are not sent
+    ///   because too many wait.
+    /// - **A suspended instance**, for example with its machine, goes on in an outage. The others may have divided
+    ///   its share. If it did not run for more than 10 seconds (longer with more than 100 instances), it gives its
+    ///   share up when its next registration fails, which takes at most 3 seconds. Until then it adds its share of
+    ///   a burst and of the rate. (It keeps what [`set_instances`](crate::RedisStore::set_instances) leaves to it,
     ///   and everything if it was the only instance.)
-    /// - An instance that was running, but could not reach Redis for so long while others could, keeps its
-    ///   share, because it cannot know about them. If Redis then fails for all, it uses this share in addition
-    ///   to those of the others.
-    /// - A charge whose reply is lost is not repeated, because Redis may have made it. So each time that
-    ///   Redis goes away, what an instance has taken since its last charge may never be charged. The same
-    ///   applies to what it has not charged yet when it exits.
-    /// - After such a loss, the local bucket of the key is kept until it is full. If Redis goes away again
-    ///   before that, the bucket goes on from its own state instead of what Redis said last, so the instance
-    ///   can use its share of the burst although others have used up the limit.
-    /// - Local buckets that do not fit into [`RedisStore::local_keys`](crate::RedisStore::local_keys) are
-    ///   evicted, and what was taken from them is forgotten.
-    /// - If instances start while Redis cannot be reached, they know of no others:
+    /// - **An instance that was cut off.** It was running, but could not reach Redis for so long while others
+    ///   could. It keeps its share, because it cannot know about them. If Redis then fails for all, it uses this
+    ///   share in addition to theirs.
+    /// - **Lost charges.** A charge whose reply is lost is not repeated, because Redis may have made it. So each
+    ///   time that Redis goes away, what an instance has taken since its last charge may never be charged. The same
+    ///   applies to what it has not charged yet when it exits. After such a loss, the local bucket of the key is
+    ///   kept until it is full. If Redis goes away again before that, the bucket continues from its own state. So
+    ///   the instance can use its share of the burst although others have used up the limit.
+    /// - **Many keys.** Local buckets that do not fit into
+    ///   [`RedisStore::local_keys`](crate::RedisStore::local_keys) are evicted, and what was taken from them is
+    ///   forgotten.
+    /// - **A start in an outage.** Instances that start while Redis cannot be reached know of no others.
     ///   [`RedisStore::instances`](crate::RedisStore::instances) says how many to expect, and
-    ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. A warning
-    ///   says which number an instance assumes. Each guesses which share is its own, so a limit below their
-    ///   number may be granted by none of them, or by several.
-    /// - With more than 10,000 instances, none can register: each keeps the share that it had last, and logs a
+    ///   [`set_instances`](crate::RedisStore::set_instances) how many there are by now. A warning has the number
+    ///   that an instance assumes. Each guesses which share is its own, so a limit below their number may be granted
+    ///   by none of them, or by several.
+    /// - **More than 10,000 instances.** None can register. Each keeps the share that it had last, and logs a
     ///   warning.
     ///
-    /// It can admit less, too: a check whose reply is late may be charged twice, and local windows
-    /// start in the outage and include what was used before, so that counts for longer. A cost above
-    /// the share of an instance is denied. Permits that Redis has charged and that are given back in an
-    /// outage stay charged there. If Redis may have received what gives permits back, but its reply is lost,
-    /// they are not given back again.
+    /// They can also admit less:
+    ///
+    /// - A check whose reply is late may be charged twice.
+    /// - A cost above the share of an instance is denied.
+    /// - A local window starts in the outage with what was used before, so that counts for longer.
+    /// - Permits that Redis has charged and that are given back in an outage stay charged there. Permits are not
+    ///   given back a second time if the reply to the first attempt is lost.
     ///
     /// All stores with the same [key prefix](crate::RedisStore::key_prefix) on a server are one fleet.
     /// Each store that is opened registers as an instance; clones do not. So give each service its own

@@ -137,11 +137,10 @@ impl Limiter {
     /// dropped before it was sent to the store is not charged.
     ///
     /// Many checks complete at once, such as those on a [`MemoryStore`](crate::MemoryStore), cached
-    /// denials, and checks in an outage. So that a loop of them does not starve other tasks, checks and
-    /// all other operations take part in Tokio's [cooperative scheduling](tokio::task::coop), and yield
-    /// from time to time. Synchronous code inside of a task that polls a check itself, as with
-    /// `now_or_never` or the `block_on` of another crate, has to wrap it in
-    /// [`unconstrained`](tokio::task::coop::unconstrained).
+    /// denials, and checks in an outage. A loop of them must not starve other tasks. So checks and all other
+    /// operations take part in Tokio's [cooperative scheduling](tokio::task::coop): from time to time one of
+    /// them yields. Code in a task that polls a check itself, with `now_or_never` or the `block_on` of another
+    /// crate, has to wrap the check in [`unconstrained`](tokio::task::coop::unconstrained).
     ///
     /// The future borrows the limiter. To spawn a check, move a clone into the task:
     ///
@@ -202,17 +201,15 @@ impl Limiter {
 
     /// Fills the key's bucket, for every process that shares it.
     ///
-    /// Another process may have cached a denial, and a limiter on another store of this process too.
-    /// They keep denying the key for at most as long as
-    /// [`cache_denials`](LimiterBuilder::cache_denials) allows. Limiters of the same policy on this
-    /// store and its clones do not.
+    /// Limiters of the same policy on this store and its clones use the full bucket at once. Other processes, and
+    /// other stores of this process, may have cached a denial. They keep denying the key for at most as long as
+    /// [`cache_denials`](LimiterBuilder::cache_denials) allows.
     ///
-    /// Checks that wait, as in [`acquire`](Self::acquire), have taken their permits before, and proceed at
-    /// their times. Until then a key can get twice its rate. A process may keep a place that a check has
-    /// given up for its next one, if other processes have queued behind it. It drops such places of the
-    /// key if it resets the key itself. After a reset by another process, a check that takes one over
-    /// waits for its time: at most as long as the [`queue`](crate::Quota::queue) or
-    /// [`max_wait`](LimiterBuilder::max_wait) allowed when it was taken.
+    /// Checks that wait already, as in [`acquire`](Self::acquire), keep their permits and their times. So until
+    /// the last of them has proceeded, a key can get twice its rate. A process may also keep a place that a check
+    /// has given up, for its next check. It drops these places if it resets the key itself. After a reset by
+    /// another process, the check that gets such a place waits for its time: at most as long as the
+    /// [`queue`](crate::Quota::queue) or [`max_wait`](LimiterBuilder::max_wait) allowed when it was taken.
     ///
     /// # Errors
     ///
@@ -229,10 +226,10 @@ impl Limiter {
     /// policy's name on the same store.
     ///
     /// Buckets are not reset. **Used permits stay used**: after 3 of 3, a limit that is raised to 6
-    /// leaves 3 immediately; after 5 of 6, one that is lowered to 3 denies until only 2 are used. A
-    /// check of a bucket waits at most until what is used above the new burst has refilled, and then
-    /// its own permits. A bucket refills at the old rate until the next check that is allowed to take
-    /// permits, and the waits of its denials say so.
+    /// leaves 3 immediately. After 5 of 6, a limit that is lowered to 3 denies until only 2 are used. In
+    /// a bucket, a key that has used more than the new burst waits at most until the excess has refilled, and
+    /// then for its own permits. A bucket refills at the old rate until the next check that is allowed to take
+    /// permits, and `retry_after` says so.
     ///
     /// Only this process is updated: call `update` in every process. Until then the others use the
     /// old numbers. Meanwhile a key gets at most the larger burst and the larger rate. If the

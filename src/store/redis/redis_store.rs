@@ -36,13 +36,14 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// one connection per server by default
 /// ([`connections`](Self::connections)), which is replaced when it fails.
 ///
-/// A check takes at most one round trip, except for redirections in a cluster, when the server has
-/// forgotten its scripts, and for the first calls to a cluster behind one address. Checks of a runtime that
-/// arrive while calls are in flight go out together,
-/// whichever limiter on this store or its clones they come from, if the limiters have the same timeout. Beyond
-/// the capacity of Redis, these are rejected alike ([overload](crate::FailureMode#overload)). To isolate a
-/// policy, open a second store for it,
-/// with another key prefix. A call is sent again only after a reply that proves that it did not run.
+/// A check takes at most one round trip. There are three exceptions: redirections in a cluster, a server that has
+/// forgotten the scripts, and the first calls to a cluster behind one address. A call is sent again only after a
+/// reply that proves that it did not run.
+///
+/// Checks of a runtime that arrive while calls are in flight go out together. They may come from any limiters on
+/// this store or its clones that have the same timeout. If there are more checks than Redis can decide, those of
+/// all these limiters are rejected alike ([overload](crate::FailureMode#overload)). To isolate a policy, open a
+/// second store for it, with another key prefix.
 ///
 /// # Runtimes
 ///
@@ -51,11 +52,12 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// [`Unavailable`](crate::ErrorKind::Unavailable) error.
 ///
 /// Each runtime that checks has its own connections to each server, which end with the runtime. So a store
-/// may outlive runtimes, for example in a `static` that tests share, and no check waits for a task of another
-/// runtime or fails with it. With a runtime per thread, as in actix-web, there are so many connections from a
-/// process, and each batch has the checks of one thread. The first check in a runtime has to connect first: a
-/// program that makes a runtime for each check does so each time, and needs a timeout that is long enough
-/// for it. A call that is in flight when its runtime ends is lost: if it ran, it is charged.
+/// may outlive runtimes, for example in a `static` that tests share. No check waits for a task of another
+/// runtime or fails with it. A call that is in flight when its runtime ends is lost: if it ran, it is charged.
+///
+/// With a runtime per thread, as in actix-web, a process has a connection per thread, and each batch has the
+/// checks of one thread. The first check in a runtime has to connect. So a program that makes a runtime for each
+/// check connects each time, and needs a timeout that is long enough for it.
 ///
 /// One of the runtimes registers this instance, reads the block list and the slots of a cluster, watches the
 /// sentinels, and charges what was taken locally. When that runtime ends, another one takes over at its
@@ -158,12 +160,13 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// owner of a slot is the newest; without it the majority of the nodes decides. A store on a cluster reads the slots
 /// from several nodes, because a node that is cut off from the others does not know what they decide.
 ///
-/// When Redis evicts a key, its bucket is full again. Use the eviction policy `volatile-ttl` or
-/// `noeviction`, and provide enough memory: in total about 150 bytes per active key of up to 16
-/// bytes (16 more on Valkey 9), or 200 if the rate is not short. A rate is short if the microseconds
-/// per permit are one or two digits followed by zeros (5 per second: 200,000), or 864 followed by
-/// zeros. 7 per second is not. When memory is full, checks fail with `noeviction`, and the failure
-/// mode applies. With `volatile-ttl`, Redis evicts buckets, and their keys can use a full burst again.
+/// Use the eviction policy `noeviction`. When memory is full, checks fail, and the failure mode applies. On a
+/// server that is also a cache, use `volatile-ttl`. Then Redis evicts buckets, and their keys can use a full
+/// burst again.
+///
+/// Provide enough memory: in total about 150 bytes per active key of up to 16 bytes (16 more on Valkey 9), or 200
+/// if the rate is not short. A rate is short if the microseconds per permit are one or two digits followed by
+/// zeros (5 per second: 200,000), or 864 followed by zeros. 7 per second is not.
 #[derive(Clone)]
 pub struct RedisStore {
     queues: Arc<Queues>,
@@ -382,11 +385,11 @@ impl RedisStore {
     }
 
     /// Sets how many instances this one assumes until it has registered in Redis: 1 by default. It
-    /// registers at its first check, and about every two seconds from then on (less often with more than
-    /// 100 instances, and more often until all have agreed on their shares). So this matters only to an
-    /// instance that starts while Redis is unreachable. With 1, each such instance enforces the whole limit, so the
-    /// fleet admits a multiple of it for as long as the outage lasts. So set the usual number of instances, for
-    /// example from the environment. A number that is too large denies more than necessary. The log has a
+    /// registers at its first check, and about every two seconds from then on. (With more than 100 instances it
+    /// does so less often, and until all have agreed on their shares more often.) So this matters only to an
+    /// instance that starts while Redis is unreachable. With 1, each such instance enforces the whole limit, and
+    /// together they admit a multiple of it for as long as the outage lasts. So set the usual number of instances,
+    /// for example from the environment. A number that is too large denies more than necessary. The log has a
     /// warning with the number that an instance assumes.
     ///
     /// ```

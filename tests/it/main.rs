@@ -6,13 +6,9 @@
 //! `shadow`, `denials`, `blocks`, `any_store`; by the clock `clock_steps`, `clock_expiry` and `time_travel`. Of
 //! the transport: `queue`, `connections`, `cluster`, `one_endpoint`, `runtimes`, `idle`, `cooperation`,
 //! `timing`. Of failures: `faults`, `server_errors`, `recovery`, `outages`, `local`, `local_policies`. Of the
-//! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `dependency_rules`,
-//! `examples`, `known_failures`, `lua_versions`, `messages`, `metrics`, `traces`, `traps`, `file_watch`.
-//! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `defaults`,
-//! `dependency_rules`, `examples`, `known_failures`, `lua_versions`, `metrics`, `traces`, `traps`, `file_watch`.
-//! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `alerts`,
-//! `dependency_rules`, `examples`, `known_failures`, `lua_versions`, `metrics`, `operations`, `traces`, `traps`,
-//! `file_watch`.
+//! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `dependency_rules`, `examples`,
+//! `known_failures`, `lua_versions`, `metrics`, `traces`, `traps`, `file_watch`. Of the docs and the package: `alerts`,
+//! `defaults`, `links`, `messages`, `operations`, `package`.
 
 mod common;
 

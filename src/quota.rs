@@ -198,12 +198,14 @@ impl Quota {
     /// Limits what a key can owe to `permits`. What [`charge`](crate::Limiter::charge) and costs by response
     /// take beyond that is forgiven.
     ///
-    /// A debt is what is in use beyond what checks can take. Without this, it is kept whole, up to what can be
-    /// represented exactly: at least ten times the capacity. So whoever spends five times the limit of a bucket
-    /// at once waits five times as long, and the limit holds on average. (Windows forget a debt: see
-    /// [`Limiter::charge`](crate::Limiter::charge).) A limit of the debt bounds the wait instead, and lets more
-    /// through. With 0 there are no debts: a charge takes at most what is left. What is forgiven
-    /// is counted by the metric `fleetlimit.charges.forgiven`, and logged.
+    /// A key is in debt if more of its permits are in use than checks can take. By default the whole debt is
+    /// kept, up to what can be represented exactly: at least ten times the capacity. So a key that spends five
+    /// times the limit of a bucket at once waits five times as long, and the limit holds on average. (Windows
+    /// forget a debt: see [`Limiter::charge`](crate::Limiter::charge).)
+    ///
+    /// A limit of the debt bounds the wait instead, and lets more through. With 0 there are no debts: a charge
+    /// takes at most what is left. What is forgiven is logged, and counted by the metric
+    /// `fleetlimit.charges.forgiven`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -269,11 +271,12 @@ impl Quota {
     /// Estimates the permits in a sliding window from two counters, in less memory than
     /// [`sliding_window`](Self::sliding_window) takes. It can admit up to twice the permits.
     ///
-    /// The estimate is the permits taken in the current period, and a fraction of those taken in the previous
-    /// one: the fraction of the previous period that the window still covers, as if its permits had been taken
-    /// evenly, rounded down to whole permits. So a window can admit twice the permits: all at the
-    /// end of one period, and nearly all again during the next. With few permits the rounding matters:
-    /// `per_minute(1)` can admit two requests around the end of a period.
+    /// The estimate is the number of permits taken in the current period, plus a fraction of those taken in the
+    /// previous one. The fraction is the part of the previous period that the window still covers. The result
+    /// is rounded down to whole permits. It is right if the permits of the previous period were taken evenly. If
+    /// not, a window can admit twice the permits: all at the end of one period, and nearly all again during the
+    /// next. With few permits the rounding matters: `per_minute(1)` can admit two requests around the end of a
+    /// period.
     ///
     /// The algorithm is known as "sliding window counter". Its name says here that it is approximate, because
     /// that is easily overlooked.
@@ -292,29 +295,28 @@ impl Quota {
         Self { kind: Kind::ApproximateSlidingWindow, ..self }
     }
 
-    /// Lets layers wait for permits, in the order of arrival, and sets the longest wait for them and for
-    /// [`acquire`](crate::Limiter::acquire): a leaky bucket as a queue. Each waits until its own
-    /// permits are there, and later ones wait behind it. One that would have to wait for longer is
-    /// denied at once. So requests proceed evenly, one per `period / n`, for all instances
-    /// together.
+    /// Lets checks wait for their permits, in the order of arrival, instead of denying them: a leaky bucket as
+    /// a queue. A check that would have to wait longer than this is denied at once. So requests proceed evenly,
+    /// one per `period / n`, for all instances together.
     ///
     /// [`Limiter::acquire`](crate::Limiter::acquire) and a [`RateLimitLayer`](crate::RateLimitLayer)
     /// wait. [`Limiter::check`](crate::Limiter::check) does not: it allows what can proceed at
     /// once. A limiter also bounds the [number of waiters](crate::LimiterBuilder::max_waiters) in
     /// its process.
     ///
-    /// When one gives up, those behind it in its process move up. A process that is killed leaves its
-    /// places behind, which nobody takes: of a key at most as many as it had
-    /// [waiters](crate::LimiterBuilder::max_waiters_per_key). Each costs the others `period / n`, and all
-    /// together at most the longest wait.
+    /// If a waiting check is dropped, those behind it in its process move up. A process that is killed leaves
+    /// its places behind, and no check takes them: for each key at most as many as the process had
+    /// [waiters](crate::LimiterBuilder::max_waiters_per_key). Each such place delays the others by
+    /// `period / n`, and all together by at most the longest wait.
     ///
-    /// Who waits needs the timers of a Tokio runtime: without them
-    /// ([`enable_time`](tokio::runtime::Builder::enable_time)) a check that has to wait panics.
+    /// A check that has to wait needs the timers of a Tokio runtime
+    /// ([`enable_time`](tokio::runtime::Builder::enable_time)). Without them it panics.
     ///
     /// The burst is 1 unless [`burst`](Self::burst) sets it: an unused key can take that many
-    /// permits without waiting. A cost above the burst waits for the rest of it. With
-    /// [`borrow_up_to`](Self::borrow_up_to), or with a wait of zero, of more than 142 years or with
-    /// a part of a microsecond, [`Limiter::new`](crate::Limiter::new) returns an error.
+    /// permits without waiting. A cost above the burst waits for the rest of it.
+    /// [`Limiter::new`](crate::Limiter::new) returns an error for a queue that also
+    /// [lends](Self::borrow_up_to) permits, and for a wait of zero, of more than 142 years, or with a part of a
+    /// microsecond.
     ///
     /// ```
     /// use std::time::Duration;
@@ -341,7 +343,7 @@ impl Quota {
     /// Counts permits in windows of the period instead of refilling a bucket. A window starts with the
     /// first check that takes a permit, and ends a period later.
     ///
-    /// Around the end of a window nearly twice the permits can be taken in a moment: see the
+    /// Around the end of a window, `2 × n - 1` permits can be taken in a moment: see the
     /// [guide](crate::guide#fixed-window). A window is a whole number of microseconds, 1 ms to 142
     /// years, and has at most 409,418,147,942,772 permits and no [`burst`](Self::burst).
     ///
@@ -400,14 +402,16 @@ impl Quota {
     /// Like [`fixed_window`](Self::fixed_window), but windows are aligned to the clock, in UTC.
     /// They start at multiples of the period since 1970-01-01 00:00; those of whole weeks start on
     /// a Monday, counted from 1970-01-05. So a day starts at midnight. A period of 30 days is not a
-    /// calendar month. As with `fixed_window`, nearly twice the permits can be taken in a moment around the
-    /// end of a window.
+    /// calendar month. Around the end of a window, `2 × n` permits can be taken in a moment: see the
+    /// [guide](crate::guide#fixed-window).
     ///
     /// The clock is the Redis server's. A [`MemoryStore`](crate::MemoryStore) reads the system
     /// clock once, when it is created, and then counts with Tokio's clock, so later changes of the
-    /// system clock have no effect. If a deployment changes the period, a window that old and new
-    /// instances charge ends with the later of both ends. In later windows, old and new
-    /// instances count separately, so until the deployment has ended a key can use up both limits.
+    /// system clock have no effect.
+    ///
+    /// If a deployment changes the period, old and new instances count separately from the next window on. So
+    /// until the deployment has ended, a key can use up both limits. The window that they both charge when the
+    /// deployment begins ends with the later of both ends.
     ///
     /// ```
     /// use fleetlimit::Quota;
@@ -497,6 +501,28 @@ impl Hash for Quota {
 mod tests {
     use super::*;
     use crate::{Limiter, MemoryStore};
+
+    /// As the docs of both say.
+    #[tokio::test(start_paused = true)]
+    async fn in_a_moment_a_calendar_admits_twice_its_limit_and_a_fixed_window_one_less() {
+        const MOMENT: Duration = Duration::from_millis(1);
+        let calendar = Quota::per_hour(3).calendar();
+        for (quota, most) in [(calendar, 6), (Quota::per_hour(3).fixed_window(), 5)] {
+            let limiter = Limiter::new(MemoryStore::new(), quota).unwrap();
+            // Windows of a calendar end together, others an hour after the first permit of their key.
+            let key = if quota == calendar { "another" } else { "key" };
+            let end = limiter.check(key).await.unwrap().reset_after();
+            tokio::time::advance(end - MOMENT).await;
+            let mut admitted = 0;
+            for _before_and_after_the_end in 0..2 {
+                while limiter.check("key").await.unwrap().is_allowed() {
+                    admitted += 1;
+                }
+                tokio::time::advance(MOMENT).await;
+            }
+            assert_eq!(admitted, most, "{quota}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_quota_per_second_is_so_many_in_a_second() {

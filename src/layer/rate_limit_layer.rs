@@ -62,7 +62,7 @@ use crate::{ConfigError, Costs, Decision, Key, KeyResolver, Limiter, Policy, Quo
 ///
 /// A layer that is added with `Router::layer` sees only the routes that were added before. Around a
 /// finished router, as in `layer.layer(router)`, it sees all requests. The result is no `Router`, and so
-/// `axum::serve` does not take it ("the trait bound `RateLimit<Router, ..>: Service<IncomingStream<..>>` is
+/// `axum::serve` does not take it ("the trait bound `RateLimit<Router<_>, ..>: Service<IncomingStream<..>>` is
 /// not satisfied"). Make it the fallback of a new router:
 ///
 /// ```no_run

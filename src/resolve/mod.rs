@@ -188,8 +188,8 @@ where
 /// let by_tenant = from_fn(|parts| Some(parts.headers.get("x-tenant")?.to_str().ok()?.to_owned()));
 /// ```
 ///
-/// Without `from_fn`, the argument of the closure needs a type. This does not compile ("implementation of
-/// `FnOnce` is not general enough"):
+/// Without `from_fn`, the argument of the closure needs a type. This does not compile ("type annotations
+/// needed"):
 ///
 /// ```compile_fail
 /// # use fleetlimit::{Limiter, RateLimitLayer};

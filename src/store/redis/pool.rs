@@ -1,8 +1,14 @@
 //! A pool of connections that belongs to the application.
 
+// The compiler shows the line of the conversion below for a pool of another version, whose types look the same.
+use deadpool_redis as deadpool_redis_0_23;
+
 use super::connection::Connector;
 
-/// A pool of `deadpool-redis`: of connections to one server, or through Sentinel.
+/// A pool of `deadpool-redis` 0.23, which has connections to one server, directly or through Sentinel.
+///
+/// Pools of other versions are other types ("the trait bound `RedisPool: From<..>` is not satisfied"). With these,
+/// use [`RedisStore::open`](crate::RedisStore::open), which needs no pool.
 ///
 /// A pool of connections to one server has the address of that server in logs, metrics and errors. Sentinel
 /// pools do not reveal their addresses: [`named`](Self::named) sets a name for them. For a cluster use
@@ -35,16 +41,31 @@ impl RedisPool {
     }
 }
 
-impl From<deadpool_redis::Pool> for RedisPool {
-    fn from(pool: deadpool_redis::Pool) -> Self {
+impl From<deadpool_redis_0_23::Pool> for RedisPool {
+    fn from(pool: deadpool_redis_0_23::Pool) -> Self {
         Self(Connector::pool(pool))
     }
 }
 
 #[cfg(feature = "sentinel")]
 #[cfg_attr(docsrs, doc(cfg(all(feature = "sentinel", feature = "deadpool"))))]
-impl From<deadpool_redis::sentinel::Pool> for RedisPool {
-    fn from(pool: deadpool_redis::sentinel::Pool) -> Self {
+impl From<deadpool_redis_0_23::sentinel::Pool> for RedisPool {
+    fn from(pool: deadpool_redis_0_23::sentinel::Pool) -> Self {
         Self(Connector::sentinel_pool(pool))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_version_that_the_compiler_and_the_docs_name_is_that_of_the_dependency() {
+        let manifest: toml::Table = toml::from_str(include_str!("../../../Cargo.toml")).unwrap();
+        let version = manifest["dependencies"]["deadpool-redis"]["version"].as_str().unwrap();
+        let minor = version.rsplit_once('.').unwrap().0;
+        let (this_file, guide) = (include_str!("pool.rs"), include_str!("../../guide.rs"));
+        let alias = format!("deadpool_redis_{}::Pool", minor.replace('.', "_"));
+        assert!(this_file.contains(&format!("From<{alias}>")), "{alias}");
+        assert!(this_file.contains(&format!("`deadpool-redis` {minor}")), "{minor}");
+        assert!(guide.contains(&format!("version {minor}, or [`RedisStore::open`]")), "{minor}");
     }
 }

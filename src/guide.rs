@@ -131,8 +131,8 @@
 //! | `lifetime may not live long enough` at a closure, or `one type is more general than the other` at a function | The key borrows from the request, as an `Option<&str>` does. | `Some(tenant.to_str().ok()?.to_owned())` |
 //! | `type annotations needed` at a closure | Its argument has no type. | [`from_fn`]`(\|parts\| ..)`, or `\|parts: &Parts\|` |
 //! | ``the trait bound `RedisPool: From<..>` is not satisfied`` | The pool is of another version of `deadpool-redis`. | version 0.23, or [`RedisStore::open`], which needs no pool |
-//! | ``the trait bound `RateLimit<Router<_>, ..>: Service<IncomingStream<..>>` is not satisfied``, or ``no method named `into_make_service_with_connect_info` `` | A layer around a finished router is no router. | [`Router::new().fallback_service(..)`](#a-finished-router) |
-//! | ``expected `Response<ResponseBody<Body>>`, found `Response<Body>` `` | `option_layer` needs the same body with and without the layer. | a `match`, or a conversion: see [optional layers](crate::RateLimitLayer#optional-layers) |
+//! | ``the trait bound `RateLimit<Router<_>, ..>: Service<IncomingStream<..>>` is not satisfied``, or `` no method named `into_make_service_with_connect_info` `` | A layer around a finished router is no router. | [`Router::new().fallback_service(..)`](#a-finished-router) |
+//! | `` expected `Response<ResponseBody<Body>>`, found `Response<Body>` `` | `option_layer` needs the same body with and without the layer. | a `match`, or a conversion: see [optional layers](crate::RateLimitLayer#optional-layers) |
 //! | ``unused `Decision` that must be used`` | A denial is a value, not an error. | `.ensure_allowed()?`, or test `is_allowed()` |
 //!
 //! # Per-route limits

@@ -25,20 +25,20 @@ use crate::verdict::Verdict;
 use crate::{Costs, Error, ErrorKind, Key, cooperation};
 
 impl Limiter {
-    /// Takes the permits that something has cost, whether or not they are there: for costs that are
-    /// known only afterwards. The cost is a number, or [`Costs`] that differ per quota. Checks are denied until the debt is repaid. A bucket repays all of it: after
-    /// a charge of five times the limit per minute, a key is denied for about five minutes. So charges hold
-    /// to the limit on average, however much is taken at once. [`Quota::debt_up_to`](crate::Quota::debt_up_to)
-    /// limits the debt, and so the wait. On a bucket without a queue, the permits for which
-    /// [`acquire`](Self::acquire) waits are part of the debt.
+    /// Takes permits without a check, whether or not they are available: for costs that are known only
+    /// afterwards. The cost is a number, or [`Costs`] that differ per quota.
     ///
-    /// A window forgets a debt: a [fixed](crate::Quota::fixed_window) or
-    /// [calendar](crate::Quota::calendar) window when it ends, a [sliding
-    /// window](crate::Quota::sliding_window) when the permits are older than the window, and an [approximate
-    /// one](crate::Quota::approximate_sliding_window) at the end of the next period, so two periods later at
-    /// most.
-    /// Permits that are charged count there for as long as those of checks. Use a bucket if a debt has to
-    /// be repaid.
+    /// A key from which more is taken than it has is in debt, and its checks are denied until the debt is repaid.
+    /// A bucket repays all of it: after a charge of five times the limit per minute, a key is denied for about
+    /// five minutes. So charges hold to the limit on average, however much is taken at once.
+    /// [`Quota::debt_up_to`](crate::Quota::debt_up_to) limits the debt, and with it the wait. On a bucket without
+    /// a queue, the permits for which [`acquire`](Self::acquire) waits are part of the debt.
+    ///
+    /// A window forgets a debt, because permits that are charged count for as long as those of checks: in a
+    /// [fixed](crate::Quota::fixed_window) or [calendar](crate::Quota::calendar) window until it ends, in a
+    /// [sliding window](crate::Quota::sliding_window) until they are older than the window, and in an
+    /// [approximate one](crate::Quota::approximate_sliding_window) until the end of the next period. Use a bucket
+    /// if a debt has to be repaid.
     ///
     /// A charge is sent in the same calls as the checks. It is not applied if the future is dropped
     /// before the charge was sent to the store. A layer can
@@ -75,9 +75,8 @@ impl Limiter {
     /// Gives permits back, at most as many as are in use: a number to every quota, or [`Costs`] that
     /// differ per quota. In a sliding window, those that were taken last come back first.
     ///
-    /// Give back only what was taken a short time ago, before the quota
-    /// [resets](crate::Decision::reset_after). After that the permits are there again in any case,
-    /// and a credit would add to what the quota allows. A layer takes care of this.
+    /// Give permits back only before the quota [resets](crate::Decision::reset_after). After that they are
+    /// available again in any case, and a credit would add to what the quota allows. A layer takes care of this.
     ///
     /// As after a [`reset`](Self::reset), another process may deny the key for at most as long as
     /// [`cache_denials`](crate::LimiterBuilder::cache_denials) allows.

@@ -120,18 +120,17 @@ impl LimiterBuilder {
         Self { max_wait, ..self }
     }
 
-    /// Sets how many checks of this limiter may wait in this process at a time: 1,024 by default.
-    /// The next ones are denied unless they can proceed at once. Checks that the store is deciding
-    /// count too, if they may have to wait. Clones of a limiter share
-    /// this number, and so do all keys: see [`max_waiters_per_key`](Self::max_waiters_per_key). Another
-    /// limiter with the same policy has a number of its own.
+    /// Sets how many checks of this limiter may wait in this process at a time: 1,024 by default. Further checks
+    /// are denied unless they can proceed at once. Checks that the store is deciding count too, if they may have
+    /// to wait. The number is for all clones of the limiter and all keys together: see
+    /// [`max_waiters_per_key`](Self::max_waiters_per_key). Another limiter with the same policy has its own.
     pub fn max_waiters(self, max_waiters: usize) -> Self {
         Self { max_waiters, ..self }
     }
 
     /// Sets how many of the [waiters](Self::max_waiters) may have the same key: by default an eighth of them,
-    /// rounded up, which is 128. So one client cannot keep all others from waiting. Set it to the number of
-    /// all waiters if there is only one key, such as the name of a service that is called.
+    /// rounded up, which is 128. So one client cannot keep all others from waiting. If there is only one key,
+    /// such as the name of a service that is called, set it to the number of all waiters.
     ///
     /// ```
     /// use std::time::Duration;

@@ -87,7 +87,7 @@
 //! |---|---|---|
 //! | [`key_prefix`] | `fleetlimit` | Services with the same prefix share policies of the same name. In an outage they also divide their limits among each other. So give each service its own prefix, and all its instances the same one. |
 //! | [`instances`] | 1 | An instance that starts while Redis is down knows of no others. It divides the limit by this number. With 1, it enforces the whole limit. |
-//! | [`timeout`] | 50 ms | The longest that a check may take, including the time to connect. Use at least twice the round trip to Redis, and at least 20 ms. |
+//! | [`timeout`] | 50 ms | The longest that a check waits for Redis, including the time to connect. Use at least twice the round trip to Redis, and at least 20 ms. |
 //! | [`failure_mode`] | `Local` | While Redis fails, each instance enforces its share of the limit. With `Closed` requests get 503, with `Open` they pass: see [`FailureMode`]. |
 //!
 //! The code around the limiter changes too:

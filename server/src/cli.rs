@@ -179,3 +179,39 @@ impl OtherOptions {
         Source { origin, overrides: self.overrides, environment: unknown_variables() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const PAGES: [&str; 6] = [
+        include_str!("../../docs/server/settings.md"),
+        include_str!("../../docs/server.md"),
+        include_str!("../../docs/server/clients.md"),
+        include_str!("../../docs/server/http-api.md"),
+        include_str!("../../docs/server/operating.md"),
+        include_str!("../../docs/server/simulate.md"),
+    ];
+
+    #[test]
+    fn the_pages_name_no_variable_that_does_not_exist() {
+        let command = Cli::command();
+        let commands = iter::once(&command).chain(command.get_subcommands());
+        let variables =
+            commands.flat_map(|command| command.get_arguments()).filter_map(|arg| arg.get_env());
+        let mut variables: HashSet<_> = variables.map(|name| name.to_str().unwrap()).collect();
+        for name in [CONFIG, SETTINGS] {
+            assert!(variables.contains(name) && PAGES[0].contains(&format!("`{name}`")), "{name}");
+        }
+        // An example of those that Kubernetes sets, and the prefix of all.
+        variables.extend(["FLEETLIMIT_SERVER_PORT", PREFIX]);
+        for page in PAGES {
+            let words = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for word in words.filter(|word| word.starts_with(PREFIX)) {
+                assert!(variables.contains(word), "{word}");
+            }
+        }
+    }
+}

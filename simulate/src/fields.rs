@@ -145,3 +145,30 @@ fn micros(text: &str) -> Option<u64> {
     };
     u64::try_from(micros).ok().filter(|micros| *micros > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_fields_are_documented() {
+        let page = include_str!("../../docs/server/simulate.md");
+        let (_, table) = page.split_once("| pattern | fields of JSON |\n").unwrap();
+        let rows = table.lines().skip(1).take_while(|line| !line.is_empty());
+        let rows: Vec<_> =
+            rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>()).collect();
+        for (pattern, names) in [
+            ("time (required)", TIME),
+            ("`{ip}`", IP),
+            ("`{user}`", USER),
+            ("`{method}`", METHOD),
+            ("`{path}`, `{1}`", PATH),
+            ("`{status}`", STATUS),
+            ("`{bytes}`", BYTES),
+        ] {
+            let row = rows.iter().find(|row| row[1] == pattern).unwrap();
+            let documented = row[2].split(": ").next().unwrap();
+            assert_eq!(documented, format!("`{}`", names.join("`, `")), "{pattern}");
+        }
+    }
+}

@@ -1,5 +1,5 @@
 //! The admin API: the handlers of `/api/...`. What a handler takes and returns is documented in
-//! `docs/server.md`.
+//! `docs/server/http-api.md`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

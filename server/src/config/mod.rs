@@ -15,6 +15,8 @@ mod places;
 mod reader;
 mod secrets;
 mod source;
+#[cfg(test)]
+mod tests;
 mod validation;
 
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! Tests of the program, over real sockets.
 //!
-//! `common` has the processes. Of the configuration: `config`, `environment`, `deploy`, `simulate`. Of checks:
+//! `common` has the processes. Of the configuration: `config`, `environment`, `deploy`, `docs`, `simulate`. Of checks:
 //! `http`, `descriptors`, `nginx` and `gateways` (with real ones), `shared`. Of operations: `admin`, `page`,
 //! `operations`, `stores`, `reflection`, `tls`. Of hostile clients and servers: `connections`, `http2`,
 //! `large_messages`, `memory`, `hostile_redis`, `soak`. `dependency_rules` are those of the modules.
@@ -16,6 +16,7 @@ mod connections;
 mod dependency_rules;
 mod deploy;
 mod descriptors;
+mod docs;
 mod environment;
 mod gateways;
 mod hostile_redis;

@@ -69,7 +69,7 @@ fn page() -> String {
 
 /// The texts of events on the page, which follow their level.
 fn logged(page: &str) -> impl Iterator<Item = &str> {
-    let lines = page.lines().filter(|line| line.starts_with(["W", "I", "E"]));
+    let lines = page.lines().filter(|line| line.starts_with(['W', 'I', 'E']));
     let lines = lines.filter_map(|line| line.split_once(": `"));
     lines.map(|(_, text)| match text.strip_prefix('`') {
         Some(text) => text.split("``").next().unwrap_or(text).trim(),

@@ -4,7 +4,6 @@
 //! cargo run --example grpc --features tonic
 //! ```
 
-use std::error::Error;
 use std::net::Ipv4Addr;
 
 use fleetlimit::resolve::PeerIp;
@@ -18,7 +17,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> anyhow::Result<()> {
     let limiter = Limiter::new(MemoryStore::new(), Quota::per_minute(2))?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?;

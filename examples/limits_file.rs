@@ -8,16 +8,22 @@
 //! `LIMITS` is the file (by default one in the directory for temporary files, which each start
 //! overwrites), `REDIS_URL` a Redis server (by default limits are in memory), and `PORT` the port
 //! (default 3000).
+//!
+//! While Redis is down and requests arrive, the log has this line every five seconds:
+//!
+//! ```text
+//! WARN fleetlimit: rate limit enforced locally, by this instance's share policy="search" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
+//! ```
 
 use std::env;
-use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use axum::Router;
 use axum::routing::get;
 use fleetlimit::resolve::PeerIp;
-use fleetlimit::{Limiters, MemoryStore, Policy, PolicySet, Quota, RateLimitLayer, RedisStore};
+use fleetlimit::{AnyStore, Limiters, Policy, PolicySet, Quota, RateLimitLayer};
 use tokio::net::TcpListener;
 
 const SAMPLE: &str = r#"# Policies, each with its quotas by name.
@@ -31,7 +37,8 @@ fn parse(text: &str) -> Result<PolicySet, toml::de::Error> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> anyhow::Result<()> {
+    // Shows when Redis does not answer, and when it does again.
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let file = match env::var_os("LIMITS") {
         Some(path) => PathBuf::from(path),
@@ -42,10 +49,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let policies = parse(&std::fs::read_to_string(&file)?)?;
-    let limiters = match env::var("REDIS_URL") {
-        Ok(url) => Limiters::new(RedisStore::open(url)?, policies)?,
-        Err(_) => Limiters::new(MemoryStore::new(), policies)?,
-    };
+    let url = env::var("REDIS_URL").unwrap_or("memory:".into());
+    let store = AnyStore::open(&url).context("invalid REDIS_URL")?;
+    let limiters = Limiters::new(store, policies)?;
     // Only in the file.
     let search = limiters.get("search")?;
     // Also in the code, for files without this policy.
@@ -59,7 +65,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = Router::new()
         .route("/search", get(async || "found").layer(RateLimitLayer::new(search, PeerIp::new())))
         .route("/items", get(async || "items").layer(RateLimitLayer::new(items, PeerIp::new())));
-    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let port = env::var("PORT").unwrap_or("3000".into()).parse().context("invalid PORT")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     println!(
         "Edit {file} and look at the headers again:

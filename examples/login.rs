@@ -6,12 +6,18 @@
 //! ```
 //!
 //! `PORT` sets the port (default 3000).
+//!
+//! While Redis is down and requests arrive, the log has this line every five seconds:
+//!
+//! ```text
+//! WARN fleetlimit: rate limit unavailable, failing closed policy="login-address" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
+//! ```
 
 use std::env;
-use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use anyhow::Context;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -21,9 +27,7 @@ use axum::routing::post;
 use axum::{Extension, Form, RequestExt, Router};
 use fleetlimit::layer::Sent;
 use fleetlimit::resolve::{Extension as FromExtension, PeerIp};
-use fleetlimit::{
-    FailureMode, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
-};
+use fleetlimit::{AnyStore, FailureMode, KeyResolver, Limiter, Policy, Quota, RateLimitLayer};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 
@@ -64,27 +68,21 @@ fn count_failures<K: KeyResolver>(limiter: Limiter, resolver: K) -> RateLimitLay
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> anyhow::Result<()> {
+    // Shows when Redis does not answer, and when it does again.
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let url = env::var("REDIS_URL").unwrap_or("memory:".into());
+    let store = AnyStore::open(&url).context("invalid REDIS_URL")?;
     let failures = |n| Quota::new(n, Duration::from_secs(15 * 60)).fixed_window();
-    let by_email = Policy::new("login-email").quota("email", failures(5));
-    let by_address = Policy::new("login-address").quota("address", failures(20));
-    let [by_email, by_address] = match env::var("REDIS_URL") {
-        Ok(url) => {
-            let store = RedisStore::open(url)?;
-            // Without Redis nobody logs in, rather than anyone trying all passwords.
-            let limiter = |policy| {
-                Limiter::builder(store.clone(), policy)
-                    .failure_mode(FailureMode::Closed)
-                    .timeout(Duration::from_secs(1))
-                    .build()
-            };
-            [limiter(by_email)?, limiter(by_address)?]
-        }
-        Err(_) => {
-            let store = MemoryStore::new();
-            [Limiter::new(store.clone(), by_email)?, Limiter::new(store, by_address)?]
-        }
+    // Without Redis nobody logs in, rather than anyone trying all passwords.
+    let limiter = |policy| {
+        Limiter::builder(store.clone(), policy)
+            .failure_mode(FailureMode::Closed)
+            .timeout(Duration::from_secs(1))
+            .build()
     };
+    let by_email = limiter(Policy::new("login-email").quota("email", failures(5)))?;
+    let by_address = limiter(Policy::new("login-address").quota("address", failures(20)))?;
     // One key per account, however the address is written.
     let email = FromExtension::map(|login: &Login| login.email.trim().to_lowercase());
     let app = Router::new()
@@ -94,7 +92,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .layer(count_failures(by_address, PeerIp::new()))
         .with_state(Accounts);
 
-    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let port = env::var("PORT").unwrap_or("3000".into()).parse().context("invalid PORT")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     println!(
         "The sixth wrong password is not tried. The right one is `correct horse`:

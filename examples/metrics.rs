@@ -8,30 +8,40 @@
 //!
 //! It uses Redis if `REDIS_URL` is set. `PORT` changes the port from 3000; 0 picks a free one. The dashboard
 //! `docs/grafana.json` shows these metrics.
+//!
+//! While Redis is down and requests arrive, the log has this line every five seconds:
+//!
+//! ```text
+//! WARN fleetlimit: rate limit enforced locally, by this instance's share policy="default" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
+//! ```
 
 use std::env;
-use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use anyhow::Context;
 use axum::Router;
 use axum::routing::get;
 use fleetlimit::resolve::PeerIp;
-use fleetlimit::{ConfigError, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore};
+use fleetlimit::{AnyStore, Limiter, Quota, RateLimitLayer};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> anyhow::Result<()> {
+    // Shows when Redis does not answer, and when it does again.
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let prometheus = recorder()?;
-    let limits = RateLimitLayer::new(limiter()?, PeerIp::new());
+    let url = env::var("REDIS_URL").unwrap_or("memory:".into());
+    let store = AnyStore::open(&url).context("invalid REDIS_URL")?;
+    let limiter = Limiter::new(store, Quota::per_second(5))?;
     // Routes after a layer are not limited by it.
     let app = Router::new()
         .route("/", get(async || "Hello!\n"))
-        .layer(limits)
+        .layer(RateLimitLayer::new(limiter, PeerIp::new()))
         .route("/metrics", get(async move || prometheus.render()));
 
-    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let port = env::var("PORT").unwrap_or("3000".into()).parse().context("invalid PORT")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     println!("GET http://{0}/ and http://{0}/metrics", listener.local_addr()?);
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
@@ -39,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Installs a recorder, before the first check.
-fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
+fn recorder() -> anyhow::Result<PrometheusHandle> {
     let seconds: Vec<f64> = (0..16).map(|power| 50e-6 * f64::from(1 << power)).collect();
     let checks: Vec<f64> = (0..12).map(|power| f64::from(1 << power)).collect();
     let handle = PrometheusBuilder::new()
@@ -56,12 +66,4 @@ fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
         }
     });
     Ok(handle)
-}
-
-fn limiter() -> Result<Limiter, ConfigError> {
-    let quota = Quota::per_second(5);
-    match env::var("REDIS_URL") {
-        Ok(url) => Limiter::new(RedisStore::open(url)?, quota),
-        Err(_) => Limiter::new(MemoryStore::new(), quota),
-    }
 }

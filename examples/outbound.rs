@@ -9,16 +9,22 @@
 //!
 //! `API_URL` is the `http://` URL to call (default: a server in this process), and `CALLS` the
 //! number of calls (default 20).
+//!
+//! If Redis is down, the log has this line:
+//!
+//! ```text
+//! WARN fleetlimit: rate limit unavailable, failing closed policy="outbound" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
+//! ```
 
 use std::env;
-use std::error::Error;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
-use fleetlimit::{FailureMode, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore};
+use fleetlimit::{AnyStore, FailureMode, Limiter, Policy, Quota, RateLimitLayer};
 use http::request::Parts;
 use http::{Request, StatusCode};
 use hyper_util::client::legacy::Client;
@@ -31,21 +37,22 @@ use tower::{ServiceBuilder, ServiceExt};
 const PER_API: Quota = Quota::new(5, Duration::from_millis(1_100)).queue(Duration::from_secs(30));
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> anyhow::Result<()> {
+    // Shows when Redis does not answer, and when it does again.
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let url = env::var("REDIS_URL").unwrap_or("memory:".into());
+    let store = AnyStore::open(&url).context("invalid REDIS_URL")?;
     let policy = Policy::new("outbound").quota("calls", PER_API);
-    let limiter = match env::var("REDIS_URL") {
-        // Without Redis no call is made, rather than one too many.
-        Ok(url) => Limiter::builder(RedisStore::open(url)?, policy)
-            .failure_mode(FailureMode::Closed)
-            .timeout(Duration::from_secs(5))
-            .build()?,
-        Err(_) => Limiter::new(MemoryStore::new(), policy)?,
-    };
+    // Without Redis no call is made, rather than one too many.
+    let limiter = Limiter::builder(store, policy)
+        .failure_mode(FailureMode::Closed)
+        .timeout(Duration::from_secs(5))
+        .build()?;
     let api = match env::var("API_URL") {
         Ok(url) => url,
         Err(_) => serve().await?,
     };
-    let calls = env::var("CALLS").map_or(Ok(20), |calls| calls.parse::<u32>())?;
+    let calls = env::var("CALLS").unwrap_or("20".into()).parse::<u32>().context("invalid CALLS")?;
 
     // One queue for each host.
     let host = |parts: &Parts| parts.uri.host().unwrap_or_default().to_owned();

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use fleetlimit::{Error, ErrorKind, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
-use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
 #[derive(Clone, Copy)]
 struct Mail {
@@ -16,7 +16,7 @@ struct Mail {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), BoxError> {
+async fn main() -> anyhow::Result<()> {
     let store = MemoryStore::new();
     let outgoing = Policy::new("outgoing").quota("recipients", Quota::per_second(50).burst(10));
     let outgoing = Limiter::new(store.clone(), outgoing)?;
@@ -30,12 +30,12 @@ async fn main() -> Result<(), BoxError> {
         }
     }
 
-    // Any error type that converts from a `fleetlimit::Error` works, such as `BoxError`.
+    // Any error type that converts from a `fleetlimit::Error` works.
     let incoming = Policy::new("incoming").quota("mails", Quota::per_minute(2));
     let limiter = Limiter::new(store, incoming)?;
     let mut mailbox = ServiceBuilder::new()
         .layer(RateLimitLayer::with_errors(limiter, |mail: &Mail| mail.tenant))
-        .service(service_fn(async |_: Mail| Ok::<_, BoxError>("accepted")));
+        .service(service_fn(async |_: Mail| Ok::<_, anyhow::Error>("accepted")));
     for _ in 0..3 {
         let mail = Mail { tenant: "acme" };
         match mailbox.ready().await?.call(mail).await {

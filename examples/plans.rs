@@ -1,4 +1,5 @@
-//! Plans: free accounts have 10 permits per second, paid ones 100, and an export costs 5.
+//! Plans: free accounts have 10 permits per second, paid ones 100, and an export costs 5. A client address may send
+//! 200 requests per second, with any token or none.
 //!
 //! ```sh
 //! cargo run --example plans
@@ -7,9 +8,9 @@
 //! `PORT` changes the port from 3000.
 
 use std::env;
-use std::error::Error;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
+use anyhow::Context;
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
@@ -19,8 +20,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use fleetlimit::layer::{Cause, ErrorContext};
-use fleetlimit::resolve::Extension;
-use fleetlimit::{ConfigError, KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+use fleetlimit::resolve::{Extension, PeerIp};
+use fleetlimit::{KeyResolver, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -41,16 +42,11 @@ async fn authenticate(mut request: Request, next: Next) -> Result<Response, Stat
     Ok(next.run(request).await)
 }
 
-fn rate_limit() -> Result<RateLimitLayer<impl KeyResolver>, ConfigError> {
-    let store = MemoryStore::new();
-    let limiter = |name, quota| Limiter::new(store.clone(), Policy::new(name).quota(name, quota));
-    let free = limiter("free", Quota::per_second(10))?;
-    let paid = limiter("paid", Quota::per_second(100))?;
-
-    Ok(RateLimitLayer::new(free, Extension::map(|account: &Account| account.id))
+fn by_plan(free: Limiter, paid: Limiter) -> RateLimitLayer<impl KeyResolver> {
+    RateLimitLayer::new(free, Extension::map(|account: &Account| account.id))
         .limiter_for(move |parts| has_paid(parts).then(|| paid.clone()))
         .cost(|parts| if parts.uri.path() == "/export" { 5 } else { 1 })
-        .error_response(error_response))
+        .error_response(error_response)
 }
 
 fn has_paid(parts: &Parts) -> bool {
@@ -69,15 +65,21 @@ fn error_response(context: &ErrorContext<'_>) -> Response {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> anyhow::Result<()> {
+    let store = MemoryStore::new();
+    let limiter = |name, quota| Limiter::new(store.clone(), Policy::new(name).quota(name, quota));
+    let free = limiter("free", Quota::per_second(10))?;
+    let paid = limiter("paid", Quota::per_second(100))?;
+    let by_address = limiter("address", Quota::per_second(200))?;
     let app = Router::new()
         .route("/", get(async || "hello\n"))
         .route("/export", get(async || "all of it\n"))
-        .layer(rate_limit()?)
-        // The last layer runs first.
-        .layer(middleware::from_fn(authenticate));
+        .layer(by_plan(free, paid))
+        .layer(middleware::from_fn(authenticate))
+        // The last layer runs first: it limits how many tokens a client can try.
+        .layer(RateLimitLayer::new(by_address, PeerIp::new()));
 
-    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let port = env::var("PORT").unwrap_or("3000".into()).parse().context("invalid PORT")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     println!(
         "Three exports with each plan:
@@ -85,5 +87,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
   curl -i -H 'authorization: Bearer free' 'http://{address}/export?[1-3]'",
         address = listener.local_addr()?,
     );
-    Ok(axum::serve(listener, app).await?)
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
 }

@@ -3,55 +3,47 @@
 //! ```sh
 //! cargo run --example quickstart
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run --example quickstart
-//! REDIS_CLUSTER=redis://127.0.0.1:7000,redis://127.0.0.1:7001 cargo run --example quickstart
+//! REDIS_URL=redis+cluster://127.0.0.1:7000,127.0.0.1:7001 cargo run --example quickstart
 //! ```
 //!
 //! `PORT` changes the port from 3000; 0 picks a free one. `LIMIT` changes the limit: `50/s burst 50`.
 //! Several processes on the same Redis share the limit, also while Redis does not answer.
+//!
+//! While Redis is down and requests arrive, the log has this line every five seconds:
+//!
+//! ```text
+//! WARN fleetlimit: rate limit enforced locally, by this instance's share policy="default" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
+//! ```
 
 use std::env;
-use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::ExitCode;
 
+use anyhow::Context;
 use axum::routing::get;
 use axum::{Extension, Router};
 use fleetlimit::resolve::PeerIp;
-use fleetlimit::{Decision, Limiter, MemoryStore, Quota, RateLimitLayer, RedisStore, Source};
+use fleetlimit::{AnyStore, Decision, Limiter, Quota, RateLimitLayer, Source};
 use tokio::net::TcpListener;
 
-const LIMIT: &str = "5/s burst 10";
-
 #[tokio::main]
-async fn main() -> ExitCode {
+async fn main() -> anyhow::Result<()> {
     // Shows when Redis does not answer, and when it does again.
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    match serve().await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("quickstart: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn serve() -> Result<(), Box<dyn Error>> {
-    let limit = env::var("LIMIT").unwrap_or_else(|_| LIMIT.into());
-    let quota = limit.parse().map_err(|error| format!("LIMIT: {error}"))?;
-    let (limiter, place) = limiter(quota)?;
+    // Opening a store does no I/O. Redis may start later.
+    let url = env::var("REDIS_URL").unwrap_or("memory:".into());
+    let store = AnyStore::open(&url).context("invalid REDIS_URL")?;
+    let limit = env::var("LIMIT").unwrap_or("5/s burst 10".into());
+    let quota: Quota = limit.parse().context("invalid LIMIT")?;
+    let limiter = Limiter::new(store, quota)?;
     let app =
         Router::new().route("/", get(hello)).layer(RateLimitLayer::new(limiter, PeerIp::new()));
 
-    let port = env::var("PORT").unwrap_or_else(|_| "3000".into());
-    let port = port
-        .parse()
-        .map_err(|_| format!("invalid PORT {port:?}: expected a number from 0 to 65535"))?;
+    let port = env::var("PORT").unwrap_or("3000".into()).parse().context("invalid PORT")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .await
-        .map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}"))?;
+        .with_context(|| format!("cannot listen on 127.0.0.1:{port}"))?;
     println!(
         "GET http://{address}/ allows each client {limit}.
-The buckets are {place}.
 
 One response with its headers:
   curl -i http://{address}/
@@ -62,24 +54,6 @@ One response with its headers:
     // `PeerIp` needs the connect info.
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
-}
-
-/// A limiter, and where its buckets are. The type is the same for every store.
-fn limiter(quota: Quota) -> Result<(Limiter, &'static str), Box<dyn Error>> {
-    Ok(match (env::var("REDIS_URL"), env::var("REDIS_CLUSTER")) {
-        (Err(_), Err(_)) => (Limiter::new(MemoryStore::new(), quota)?, "in this process"),
-        // Opening a store does no I/O. Redis may start later.
-        (Ok(url), Err(_)) => {
-            let store = RedisStore::open(url).map_err(|error| format!("REDIS_URL: {error}"))?;
-            (Limiter::new(store, quota)?, "in the Redis of REDIS_URL")
-        }
-        (Err(_), Ok(urls)) => {
-            let store = RedisStore::open_cluster(urls.split(','))
-                .map_err(|error| format!("REDIS_CLUSTER: {error}"))?;
-            (Limiter::new(store, quota)?, "in the Redis cluster of REDIS_CLUSTER")
-        }
-        (Ok(_), Ok(_)) => return Err("REDIS_URL and REDIS_CLUSTER are both set: keep one".into()),
-    })
 }
 
 async fn hello(Extension(decision): Extension<Decision>) -> String {

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use std::{env, str};
+use std::{env, fs, str};
 
 use futures_util::future::join_all;
 use http::{Request, Response, StatusCode};
@@ -78,10 +78,9 @@ impl Example {
         Some(Response::from_parts(parts, body.collect().await.ok()?.to_bytes()))
     }
 
-    /// The process ends without a chance to do anything.
-    fn kill(&self) {
+    fn signal(&self, signal: &str) {
         let id = self.process.id().expect("the process runs").to_string();
-        let status = std::process::Command::new("kill").args(["-9", &id]).status();
+        let status = std::process::Command::new("kill").args([signal, &id]).status();
         assert!(status.unwrap().success());
     }
 
@@ -119,7 +118,9 @@ async fn run(name: &str, environment: &[(&str, &str)]) -> Output {
 
 fn command(name: &str, environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(binary(name));
-    command.env_remove("REDIS_URL").env_remove("REDIS_CLUSTER").env("PORT", "0");
+    command.env_remove("REDIS_URL").env("PORT", "0");
+    // An error is its text, and a line of the log has no colors.
+    command.env("RUST_BACKTRACE", "0").env("NO_COLOR", "1");
     command.envs(environment.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
     command
 }
@@ -186,7 +187,7 @@ async fn quickstart_serves_before_redis_is_up_and_uses_it_then() {
     server.stop();
     let directory = TempDir::new();
     let log = directory.path().join("log");
-    let (url, stderr) = (server.url(), std::fs::File::create(&log).unwrap());
+    let (url, stderr) = (server.url(), fs::File::create(&log).unwrap());
     let quickstart = Example::serve_with("quickstart", &[("REDIS_URL", &url)], stderr.into()).await;
 
     let started = Instant::now();
@@ -194,7 +195,7 @@ async fn quickstart_serves_before_redis_is_up_and_uses_it_then() {
     assert_eq!(response.status(), StatusCode::OK);
     assert!(!is_counted(&response) && text(response.body()).contains("its share"));
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
-    let (log, port) = (std::fs::read_to_string(&log).unwrap(), server.port().to_string());
+    let (log, port) = (fs::read_to_string(&log).unwrap(), server.port().to_string());
     assert!(log.contains("rate limit enforced locally") && log.contains(&port), "{log}");
 
     server.restart().await;
@@ -217,8 +218,8 @@ const TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Sends requests from 64 clients to three processes for three seconds. Asserts that the processes
 /// together admit exactly the burst plus the rate times the time on the server's clock.
-async fn assert_processes_share_quota(variable: &str, urls: &str, server: &Server) {
-    let environment = [(variable, urls)];
+async fn assert_processes_share_quota(url: &str, server: &Server) {
+    let environment = [("REDIS_URL", url)];
     let mut processes = Vec::new();
     for _ in 0..3 {
         processes.push(Example::serve("quickstart", &environment).await);
@@ -291,15 +292,17 @@ async fn assert_share_quota(processes: Vec<Example>, server: &Server) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_processes_share_exactly_the_quota_on_one_redis() {
     let server = Server::start().await;
-    assert_processes_share_quota("REDIS_URL", &server.url(), &server).await;
+    assert_processes_share_quota(&server.url(), &server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_processes_share_exactly_the_quota_on_a_cluster() {
     let cluster = Cluster::start().await;
     let owner = cluster.slot_owner(cluster.slot_of(BUCKET).await).await;
-    assert_processes_share_quota("REDIS_CLUSTER", &cluster.urls().join(","), cluster.node(owner))
-        .await;
+    let node = |url: String| url.replace("redis://", "").replace('/', "");
+    let nodes: Vec<_> = cluster.urls().into_iter().map(node).collect();
+    let url = format!("redis+cluster://{}", nodes.join(","));
+    assert_processes_share_quota(&url, cluster.node(owner)).await;
 }
 
 /// Time is that of Redis. If a process used its own, its clock would fill or empty the bucket.
@@ -397,7 +400,8 @@ async fn admitted_in_an_outage(weights: [usize; 3], is_killed: bool) -> (f64, f6
     let mut admitted = clients.admitted_in(3 * SECOND).await;
     server.stop();
     if is_killed {
-        processes[0].kill();
+        // It has no chance to do anything.
+        processes[0].signal("-KILL");
     }
     admitted += clients.admitted_in(10 * SECOND).await;
     let (admitted, most) = (admitted as f64, 50.0 + 50.0 * start.elapsed().as_secs_f64());
@@ -416,19 +420,72 @@ async fn quickstart_reports_invalid_configuration_and_exits() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let taken = taken.local_addr().unwrap().port().to_string();
     for (environment, expected) in [
-        (&[("REDIS_URL", "no redis")][..], "REDIS_URL: "),
-        (&[("REDIS_URL", "")], "REDIS_URL: "),
-        (&[("REDIS_CLUSTER", "redis://127.0.0.1:1,no redis")], "REDIS_CLUSTER: "),
-        (&[("REDIS_URL", "redis://a"), ("REDIS_CLUSTER", "redis://a")], "keep one"),
-        (&[("PORT", "http")], "invalid PORT \"http\""),
+        (&[("REDIS_URL", "no redis")][..], "invalid REDIS_URL"),
+        (&[("REDIS_URL", "")], "invalid REDIS_URL"),
+        (&[("REDIS_URL", "redis+cluster://127.0.0.1:1,")], "invalid REDIS_URL"),
+        (&[("LIMIT", "5/fortnight")], "invalid LIMIT"),
+        (&[("PORT", "http")], "invalid PORT"),
         (&[("PORT", &taken)], &format!("cannot listen on 127.0.0.1:{taken}")),
     ] {
         let output = run("quickstart", environment).await;
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{environment:?}: {error}");
-        assert!(error.starts_with("quickstart: ") && error.contains(expected), "{error}");
-        assert_eq!((error.lines().count(), &output.stdout[..]), (1, &b""[..]), "{error}");
+        assert!(error.starts_with(&format!("Error: {expected}\n\nCaused by:\n")), "{error}");
+        assert!(!error.contains("Error(") && output.stdout.is_empty(), "{error}");
     }
+}
+
+/// An operator searches for the line that the docs show.
+#[tokio::test]
+async fn each_example_on_redis_logs_an_outage_as_its_docs_say() {
+    let server = Server::start().await;
+    server.stop();
+    let (url, address) = (server.url(), format!("127.0.0.1:{}", server.port()));
+    let mut examples = 0;
+    for file in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples")).unwrap() {
+        let path = file.unwrap().path();
+        let source = fs::read_to_string(&path).unwrap();
+        if !source.contains("REDIS_URL") {
+            continue;
+        }
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let documented = source.lines().find_map(|line| line.strip_prefix("//! WARN fleetlimit: "));
+        let documented = documented.unwrap_or_else(|| panic!("{name} documents no line"));
+        let (line, _) = documented.split_once(" reason=").unwrap();
+        let (line, log) = (line.replace("127.0.0.1:6379", &address), log_of(name, &url).await);
+        assert!(log.contains(&line), "{name}: no {line} in\n{log}");
+        examples += 1;
+    }
+    assert!(examples >= 6, "{examples}");
+}
+
+/// What an example logs about a request or a call.
+async fn log_of(name: &str, url: &str) -> String {
+    let environment = [
+        ("REDIS_URL", url),
+        ("CALLS", "1"),
+        ("LISTEN", "127.0.0.1:0"),
+        ("METRICS_LISTEN", "127.0.0.1:0"),
+    ];
+    if name == "outbound" {
+        return text(&run(name, &environment).await.stderr).to_owned();
+    }
+    let directory = TempDir::new();
+    let log = directory.path().join("log");
+    let stderr = fs::File::create(&log).unwrap();
+    let example = Example::serve_with(name, &environment, stderr.into()).await;
+    match name {
+        "login" => {
+            example.log_in("me@example.com", "wrong").await;
+        }
+        "limits_file" => {
+            example.get("/search").await;
+        }
+        _ => {
+            example.get("/").await;
+        }
+    }
+    fs::read_to_string(&log).unwrap()
 }
 
 #[tokio::test]
@@ -441,13 +498,13 @@ async fn routes_have_separate_quotas_and_keys() {
     }
     assert_eq!(routes.get("/items/3/price").await.status(), 200);
 
-    for (tenant, status) in [("acme", 200), ("acme", 429), ("other", 200)] {
-        let response = routes.get_with("/report", "x-tenant", tenant).await;
-        assert_eq!(response.status(), status, "{tenant}");
+    // The first two are accounts of one tenant, and the third has none.
+    for (key, status) in [("secret-1", 200), ("secret-2", 429), ("secret-3", 403), ("a", 401)] {
+        let response = routes.get_with("/report", "x-api-key", key).await;
+        assert_eq!(response.status(), status, "{key}");
     }
-    assert!(text(routes.get("/report").await.body()).contains("missing header: x-tenant"));
 
-    let found = routes.get_with("/search", "x-api-key", "secret").await;
+    let found = routes.get_with("/search", "x-api-key", "secret-1").await;
     let fields: Vec<_> = found.headers().get_all("ratelimit").iter().collect();
     let [inner, outer] = fields[..] else { panic!("{fields:?}") };
     assert_eq!(inner, r#""search";r=2;t=20"#);
@@ -459,18 +516,22 @@ async fn routes_have_separate_quotas_and_keys() {
         is_denied && text(response.body()).contains(r#""violated-policies":["all"]"#)
     })
     .await;
-    let health = routes.get("/health").await;
+    let health = routes.get("/healthz").await;
     assert!(health.status() == 200 && !is_counted(&health));
 }
 
 #[tokio::test]
 async fn plans_limit_by_the_plan_of_the_account() {
     let plans = Example::serve("plans", &[]).await;
-    assert_eq!(plans.get("/export").await.status(), StatusCode::UNAUTHORIZED);
+    // Without an account, only the address is limited.
+    let unauthorized = plans.get("/export").await;
+    assert_eq!(unauthorized.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(unauthorized.headers()["ratelimit-policy"], r#""address";q=200;w=1"#);
 
     for (plan, quota) in [("free", 10), ("paid", 100)] {
         let bearer = format!("Bearer {plan}");
         let response = plans.get_with("/export", "authorization", &bearer).await;
+        // The first field is that of the inner layer.
         let policy = format!("\"{plan}\";q={quota};w=1");
         assert_eq!(response.headers()["ratelimit-policy"], policy.as_str());
         let remaining = format!("\"{plan}\";r={};t=1", quota - 5);
@@ -624,15 +685,15 @@ async fn an_edited_file_changes_the_limits_and_keeps_what_was_consumed() {
     // As editors do: a new file takes the place of the old one.
     let write = |text: &str| {
         let new = directory.path().join("new");
-        std::fs::write(&new, text).unwrap();
-        std::fs::rename(new, &file).unwrap();
+        fs::write(&new, text).unwrap();
+        fs::rename(new, &file).unwrap();
     };
     write("[search]\nday = \"10/day\"\n");
     let log = directory.path().join("log");
-    let stderr = std::fs::File::create(&log).unwrap();
+    let stderr = fs::File::create(&log).unwrap();
     let path = file.to_str().unwrap();
     let example = Example::serve_with("limits_file", &[("LIMITS", path)], stderr.into()).await;
-    let logged = |text: &str| std::fs::read_to_string(&log).unwrap().matches(text).count();
+    let logged = |text: &str| fs::read_to_string(&log).unwrap().matches(text).count();
     let used_and_limit = async || {
         let response = example.get("/search").await;
         let number = |header: &str, key: &str| -> u64 {
@@ -657,8 +718,7 @@ async fn an_edited_file_changes_the_limits_and_keeps_what_was_consumed() {
     write("[search]\nday = \"70/day\"\n");
     wait_until("the file is read again", BOUND, async || logged("rate limits reloaded") == 2).await;
     assert_eq!(used_and_limit().await, (4, 70));
-    let id = example.process.id().unwrap().to_string();
-    assert!(Command::new("kill").args(["-HUP", &id]).status().await.unwrap().success());
+    example.signal("-HUP");
     wait_until("the signal reloads", BOUND, async || logged("rate limits reloaded") == 3).await;
     assert_eq!(used_and_limit().await, (5, 70));
 }

@@ -1,5 +1,7 @@
 //! The examples, each run as a process.
 
+mod production;
+
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -456,7 +458,7 @@ async fn each_example_on_redis_logs_an_outage_as_its_docs_say() {
         assert!(log.contains(&line), "{name}: no {line} in\n{log}");
         examples += 1;
     }
-    assert!(examples >= 6, "{examples}");
+    assert!(examples >= 7, "{examples}");
 }
 
 /// What an example logs about a request or a call.

@@ -14,7 +14,7 @@ mod client;
 mod clock_proxy;
 mod cluster;
 mod load;
-mod ports;
+pub(crate) mod ports;
 mod proxy;
 mod relay;
 mod sentinel;

@@ -458,13 +458,14 @@ async fn each_example_on_redis_logs_an_outage_as_its_docs_say() {
         assert!(log.contains(&line), "{name}: no {line} in\n{log}");
         examples += 1;
     }
-    assert!(examples >= 7, "{examples}");
+    assert!(examples >= 8, "{examples}");
 }
 
 /// What an example logs about a request or a call.
 async fn log_of(name: &str, url: &str) -> String {
     let environment = [
         ("REDIS_URL", url),
+        ("ADMIN_TOKEN", "secret"),
         ("CALLS", "1"),
         ("LISTEN", "127.0.0.1:0"),
         ("METRICS_LISTEN", "127.0.0.1:0"),
@@ -554,6 +555,83 @@ async fn plans_limit_by_the_plan_of_the_account() {
         true
     })
     .await;
+}
+
+#[tokio::test]
+async fn admin_routes_need_the_token_and_show_and_block_clients() {
+    for environment in [&[][..], &[("ADMIN_TOKEN", "")]] {
+        let output = run("admin", environment).await;
+        assert_eq!(output.status.code(), Some(1), "{environment:?}");
+        assert!(text(&output.stderr).starts_with("Error: ADMIN_TOKEN is "), "{environment:?}");
+    }
+
+    let server = Server::start().await;
+    let environment = [("REDIS_URL", &*server.url()), ("ADMIN_TOKEN", "secret")];
+    let admin = Example::serve("admin", &environment).await;
+    let other = Example::serve("admin", &environment).await;
+    for token in ["", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "Basic secret"] {
+        let response = admin.get_with("/admin/denied", "authorization", token).await;
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{token}");
+    }
+    let send = async |method: &str, path: &str| {
+        let url = format!("http://{}/admin{path}", admin.address);
+        let request = Request::builder().method(method).uri(url);
+        let request = request.header("authorization", "Bearer secret");
+        admin.exchange(request.body(Full::default()).unwrap()).await
+    };
+    // A call to Redis can time out on a busy machine.
+    let json = async |path: &str| {
+        let mut body = None;
+        wait_until(path, BOUND, async || {
+            let response = send("GET", path).await;
+            let is_ok = response.status() == StatusCode::OK;
+            body = is_ok.then(|| serde_json::from_slice::<Value>(response.body()).unwrap());
+            is_ok
+        })
+        .await;
+        body.unwrap()
+    };
+
+    wait_until("a client is denied", BOUND, async || {
+        admin.get("/").await.status() == StatusCode::TOO_MANY_REQUESTS
+    })
+    .await;
+    let denied = json("/denied").await;
+    assert_eq!((&denied[0][0], denied.as_array().unwrap().len()), (&json!("127.0.0.1"), 1));
+    let limit = json("/limits/127.0.0.1").await;
+    assert_eq!((&limit["limit"], &limit["blocked_seconds"]), (&json!(10), &Value::Null));
+    wait_until("the bucket is full again", BOUND, async || {
+        send("DELETE", "/limits/127.0.0.1").await.status() == StatusCode::NO_CONTENT
+    })
+    .await;
+    assert_eq!(json("/limits/203.0.113.7").await["remaining"], 10);
+
+    for key in ["127.0.0.1", "2001:db8::/64"] {
+        let block = send("PUT", &format!("/blocked/{key}?seconds=3600")).await;
+        assert_eq!(block.status(), StatusCode::NO_CONTENT, "{key}");
+        let seconds = json(&format!("/limits/{key}")).await["blocked_seconds"].as_u64().unwrap();
+        assert!((3_500..=3_600).contains(&seconds), "{seconds}");
+    }
+    assert_eq!(json("/blocked").await.as_array().unwrap().len(), 2);
+    for invalid in ["/blocked/a?seconds=0", "/blocked/a?seconds=1e9", "/blocked/a"] {
+        assert_eq!(send("PUT", invalid).await.status(), StatusCode::BAD_REQUEST, "{invalid}");
+    }
+    for example in [&admin, &other] {
+        wait_until("the client is blocked", BOUND, async || {
+            let response = example.get("/").await;
+            let wait = response.headers().get("retry-after").map(|wait| wait.to_str().unwrap());
+            response.status() == StatusCode::TOO_MANY_REQUESTS
+                && wait.is_some_and(|wait| wait.len() == 4)
+        })
+        .await;
+    }
+    assert_eq!(send("DELETE", "/blocked/127.0.0.1").await.status(), StatusCode::NO_CONTENT);
+    for example in [&admin, &other] {
+        wait_until("the client is not blocked", BOUND, async || {
+            example.get("/").await.status() == StatusCode::OK
+        })
+        .await;
+    }
 }
 
 #[cfg(feature = "tonic")]

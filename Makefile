@@ -175,8 +175,9 @@ bench-instructions: ## Count instructions of code that needs no Redis (needs val
 	$(CARGO) bench --locked --manifest-path bench/Cargo.toml --bench instructions $(ARGS)
 	$(CARGO) bench --locked --manifest-path bench/Cargo.toml --bench metrics --features observed $(ARGS)
 
-bench-smoke: redis ## Check that the benchmarks run, in seconds; the figures mean nothing
+bench-smoke: redis ## Check that the benchmarks run, in seconds, and the conversions of docs/migrating.md
 	$(CARGO) run --locked --manifest-path bench/Cargo.toml --target-dir target -- smoke $(ARGS)
+	$(CARGO) test --locked --manifest-path bench/Cargo.toml --target-dir target --test migrating
 
 # The API is compared with the latest release, or with another revision: `make semver BASELINE=main`.
 BASELINE ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)

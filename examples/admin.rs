@@ -15,7 +15,7 @@
 //! While Redis is down and requests arrive, the log has this line every five seconds:
 //!
 //! ```text
-//! WARN fleetlimit: rate limit enforced locally, by this instance's share policy="requests" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
+//! WARN fleetlimit: rate limit enforced locally, by this instance's share event="failure_mode_decides" policy="requests" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
 //! ```
 
 use std::env;

@@ -10,7 +10,7 @@
 //! While Redis is down and requests arrive, the log has this line every five seconds:
 //!
 //! ```text
-//! WARN fleetlimit: rate limit unavailable, failing closed policy="login-address" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
+//! WARN fleetlimit: rate limit unavailable, failing closed event="failure_mode_decides" policy="login-address" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
 //! ```
 
 use std::env;

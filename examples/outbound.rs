@@ -13,7 +13,7 @@
 //! If Redis is down, the log has this line:
 //!
 //! ```text
-//! WARN fleetlimit: rate limit unavailable, failing closed policy="outbound" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
+//! WARN fleetlimit: rate limit unavailable, failing closed event="failure_mode_decides" policy="outbound" server="127.0.0.1:6379" reason="Redis unreachable: Connection refused (os error 111)" count=1
 //! ```
 
 use std::env;

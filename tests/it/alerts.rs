@@ -457,3 +457,19 @@ fn each_alert_has_its_section_in_the_runbook_and_each_section_its_alert() {
     let groups: Vec<String> = groups().into_iter().map(|group| group.name).collect();
     assert_eq!(groups, ["fleetlimit", "fleetlimit-server"]);
 }
+
+#[test]
+fn each_event_that_the_runbook_names_is_in_the_messages() {
+    let (runbook, messages) = (file("docs/runbook.md"), file("docs/messages.md"));
+    let logs = runbook.split("\n- **Log**: ").skip(1);
+    let logs = logs.map(|rest| rest.split("\n- **Action**: ").next().unwrap());
+    let is_event = |code: &&str| {
+        code.contains('_') && code.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+    };
+    let events: BTreeSet<&str> =
+        logs.flat_map(|log| log.split('`').skip(1).step_by(2).filter(is_event)).collect();
+    assert!(events.len() > 10, "{events:?}");
+    for event in events {
+        assert!(messages.contains(&format!("\n#### `{event}`\n")), "no {event} in messages.md");
+    }
+}

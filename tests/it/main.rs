@@ -2,8 +2,8 @@
 //! for each file.
 //!
 //! `common` has the servers, `log` the log of a test, and `harness` tests these. Of decisions: `exact` (with
-//! the `oracle`), `mixes`, `state`, `calendars`, `charges`, `debts`, `waiting`, `settlement`, `customers`,
-//! `shadow`, `denials`, `blocks`, `any_store`; by the clock `clock_steps`, `clock_expiry` and `time_travel`. Of
+//! the `oracle`), `mixes`, `state`, `upgrades`, `calendars`, `charges`, `debts`, `waiting`, `settlement`,
+//! `customers`, `shadow`, `denials`, `blocks`, `any_store`; by the clock `clock_steps`, `clock_expiry` and `time_travel`. Of
 //! the transport: `queue`, `connections`, `cluster`, `one_endpoint`, `runtimes`, `idle`, `cooperation`,
 //! `timing`. Of failures: `faults`, `server_errors`, `recovery`, `outages`, `local`, `local_policies`. Of the
 //! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `dependency_rules`, `examples`,
@@ -62,5 +62,6 @@ mod time_travel;
 mod timing;
 mod traces;
 mod traps;
+mod upgrades;
 mod uploads;
 mod waiting;

@@ -210,8 +210,8 @@ public-api: ## Show what changes in the public API since the latest release (nee
 	    rm -rf "target/public-api/$$1"
 	    mkdir -p "target/public-api/$$1"
 	    git archive "$$2" | tar -xmf - -C "target/public-api/$$1"
-	    $(CARGO) +nightly public-api --manifest-path "target/public-api/$$1/Cargo.toml" --target-dir target/public-api/target \
-	        --all-features -sss >"target/public-api/$$1.txt"
+	    CARGO_TARGET_DIR="$$PWD/target/public-api/target" $(CARGO) +nightly public-api --all-features -sss \
+	        --manifest-path "target/public-api/$$1/Cargo.toml" >"target/public-api/$$1.txt"
 	}
 	list before "$(BASELINE)"
 	list after HEAD

@@ -133,6 +133,7 @@ msrv: ## Check each package with the oldest Rust that its Cargo.toml supports
 deny: ## Check licenses, advisories and sources of the dependencies (needs cargo-deny)
 	$(CARGO) deny --locked --workspace check
 	$(CARGO) deny --locked --manifest-path bench/Cargo.toml check advisories sources
+	$(CARGO) deny --locked --manifest-path fuzz/Cargo.toml check advisories sources
 
 bench: redis ## Compare with the baseline and other crates
 	$(BENCH) table $(ARGS)

@@ -252,7 +252,7 @@ impl StdError for Error {
 }
 
 /// Returns the text of an error and its causes, for logs.
-pub(crate) fn with_causes(error: &Error) -> String {
+pub fn with_causes(error: &Error) -> String {
     // The text of an error and that of its source are bounded already.
     let mut text = error.to_string();
     if let Some(source) = error.source() {

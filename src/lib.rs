@@ -122,6 +122,7 @@ pub use store::{RedisCredentials, RedisServer, RedisStore};
 /// Parts of this crate that `fleetlimit-server` uses too. They are not part of the stable API.
 #[doc(hidden)]
 pub mod internal {
+    pub use crate::error::with_causes;
     pub use crate::file_watch::{Settling, Watched};
     pub use crate::log_throttle::LogThrottle;
     #[cfg(all(fuzzing, feature = "redis"))]

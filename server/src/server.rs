@@ -202,7 +202,7 @@ async fn report_store(live: Arc<Live>) {
         if start.elapsed() > STORE_PATIENCE {
             tracing::error!(
                 event = "store_unusable",
-                reason = with_causes(&error),
+                reason = fleetlimit::internal::with_causes(&error),
                 failure_mode = ?live.active().settings.checks.failure_mode,
                 "the store cannot be used: the failure mode decides until it can"
             );
@@ -210,11 +210,6 @@ async fn report_store(live: Arc<Live>) {
         }
         sleep(STORE_INTERVAL).await;
     }
-}
-
-fn with_causes(error: &dyn Error) -> String {
-    std::iter::successors(error.source(), |cause| (*cause).source())
-        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, String> {

@@ -66,6 +66,10 @@ pub(crate) fn init_metrics() -> Result<PrometheusHandle, Box<dyn Error>> {
         "Connections that were closed because their client address had too many, by port"
     );
     metrics::gauge!(RELOAD_FAILED).set(0.0);
+    // A counter that appears with its first event has not increased, so no alert would fire for that.
+    for reason in ["denied", "failed", "negative"] {
+        uncounted(reason, 0);
+    }
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {

@@ -50,8 +50,9 @@ use tower_http::cors::CorsLayer;
 /// is at least twice the round trip, and short compared with the time that a client waits for a response.
 const REDIS_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The time that requests have to finish after SIGTERM. Kubernetes kills a process 30 seconds after SIGTERM, and
-/// `store.shutdown()` takes up to a second.
+/// The time that requests have to finish after SIGTERM. `store.shutdown()` takes up to a second more, and Kubernetes
+/// kills a pod 30 seconds after it has begun to end it. New requests still arrive for some of that time, so add a
+/// `preStop` hook that sleeps for 5 seconds: SIGTERM follows it.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::main]

@@ -1606,9 +1606,10 @@
 //!         .on_decision(move |checked| counter.observe(checked.key, checked.decision));
 //!     let app = Router::new().route("/", get(async || "hello")).layer(layer);
 //!     let admin = Router::new()
-//!         .route("/keys/{key}", get(left))
+//!         // The key of an IPv6 client has a slash.
+//!         .route("/keys/{*key}", get(left))
 //!         .route("/denied", get(most_denied))
-//!         .route("/blocked/{key}", put(block))
+//!         .route("/blocked/{*key}", put(block))
 //!         .with_state(Admin { limiter, denied, blocked });
 //!     (app, admin)
 //! }
@@ -1634,6 +1635,7 @@
 //! # assert_eq!(text("GET", "/keys/203.0.113.7").await, "0 of 1 permits left\n");
 //! # assert_eq!(text("GET", "/denied").await, "2 203.0.113.7\n");
 //! # assert_eq!(text("PUT", "/blocked/203.0.113.8").await, "blocked for an hour\n");
+//! # assert_eq!(text("GET", "/keys/2001:db8:1:2::/64").await, "1 of 1 permits left\n");
 //! # Ok(()) }
 //! # #[cfg(not(feature = "denied-keys"))]
 //! # fn main() {}

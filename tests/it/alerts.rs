@@ -1,5 +1,5 @@
-//! The alerting rules in `docs/alerts.yaml`: they are valid, name what exists, and fire in the situation that the
-//! runbook describes, and only then.
+//! The alerting rules in `docs/alerts.yaml`: they are valid, and name what exists. Those for outages, shares that start
+//! too large, corrupt buckets and evictions fire when that happens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -43,6 +43,40 @@ fn assert_documented(file: &str, value: &impl Debug, rows: &[(&str, &str, &str)]
     assert_eq!(documented(file), rows.collect(), "{file}");
 }
 
+/// The cells of the rows that start with this, without the markup of code and links.
+fn rows(text: &str, start: &str) -> Vec<Vec<String>> {
+    let lines = text.lines().filter_map(|line| line.trim().strip_prefix(start));
+    let cell = |cell: &str| cell.trim().replace(['`', '[', ']'], "");
+    lines.map(|line| line.split(" | ").map(cell).collect()).collect()
+}
+
+#[test]
+fn the_guide_has_the_defaults_of_the_docs_of_each_setting() {
+    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide.rs")).unwrap();
+    let (_, table) = guide.split_once("//! | setting | default | why |").unwrap();
+    let rows = rows(table.split("//!\n").next().unwrap(), "//! | [");
+    let mut settings = documented("limiter/builder.rs");
+    settings.extend(documented("store/redis/redis_store.rs"));
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        let default = settings[&row[0]].replace(['`', '[', ']'], "");
+        assert!(default.ends_with(&row[1]), "{row:?} is {default}");
+    }
+}
+
+#[test]
+fn the_example_production_has_the_defaults_that_its_head_lists() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/production.rs");
+    let source = fs::read_to_string(source).unwrap();
+    let rows: Vec<_> =
+        rows(&source, "//! | `").into_iter().filter(|row| row[0] != "REDIS_URL").collect();
+    assert_eq!(rows.len(), source.matches("setting(\"").count());
+    for row in rows {
+        let call = format!("setting(\"{}\", \"{}\")", row[0], row[1]);
+        assert!(source.contains(&call), "there is no {call}");
+    }
+}
+
 #[tokio::test]
 async fn the_docs_of_each_setting_have_its_default() {
     let builder = Limiter::builder(MemoryStore::new(), Quota::per_second(1));

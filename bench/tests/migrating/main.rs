@@ -312,7 +312,7 @@ async fn the_bucket_in_lua_is_a_token_bucket() {
 /// fleetlimit counts by segments: no window admits more than the script would, and a permit comes back at most
 /// a segment later.
 #[tokio::test]
-async fn a_permit_of_the_log_in_lua_comes_back_up_to_a_segment_earlier() {
+async fn a_permit_comes_back_up_to_a_segment_later_than_with_the_log_in_lua() {
     let server = Server::start().await;
     let (mut clock, mut redis) =
         (Clock::start(&server).await, connect(&server.url()).await.unwrap());

@@ -10,7 +10,7 @@ use super::lenient::{Lenient, Names, Pass};
 use super::secrets;
 use crate::secret::{excerpt, excerpt_of_field};
 
-/// The section that some would expect, and older settings have, under the name `limits`.
+/// Some expect this section under the name `limits`.
 const RESOURCE_LIMITS: &str = "resource_limits";
 /// Each error costs a pass, so a large document with very many errors is not looked at to the end.
 const MAX_BYTES_READ: usize = 1 << 28;

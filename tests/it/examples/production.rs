@@ -151,7 +151,9 @@ async fn production_keeps_the_limit_while_redis_is_killed_and_shows_it() {
 
     let [by_first, by_second] = admitted(&instances, "203.0.113.7").await;
     let sum = by_first + by_second;
-    assert!((LIMIT / 2..=LIMIT).contains(&sum), "{by_first} and {by_second} of {LIMIT}");
+    // The shares of both, of which each may round one permit down.
+    assert!((LIMIT - 2..=LIMIT).contains(&sum), "{by_first} and {by_second} of {LIMIT}");
+    assert!(by_first > 0 && by_second > 0, "{by_first} and {by_second}");
     for (instance, admitted) in instances.iter().zip([by_first, by_second]) {
         assert!(instance.decisions(Some("local")).await >= admitted.max(1));
         assert_eq!(instance.decisions(Some("failure_mode")).await, 0);

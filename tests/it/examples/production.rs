@@ -61,11 +61,12 @@ impl Instance {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Asserts that the process exits with code 0.
-    async fn assert_exits(mut self) {
+    /// Asserts that the process exits with code 0. Returns its log.
+    async fn assert_exits(mut self) -> String {
         let status = timeout(BOUND, self.example.process.wait()).await;
         let status = status.expect("the process exits").unwrap();
         assert_eq!(status.code(), Some(0), "{}", self.log());
+        self.log()
     }
 }
 
@@ -200,7 +201,8 @@ async fn production_finishes_its_requests_and_leaves_the_fleet_on_sigterm() {
     let mut response = String::new();
     timeout(BOUND, in_flight.read_to_string(&mut response)).await.unwrap().unwrap();
     assert!(response.starts_with("HTTP/1.1 200 OK") && response.ends_with("hello"), "{response}");
-    first.assert_exits().await;
+    let log = first.assert_exits().await;
+    assert!(!log.contains("cut off"), "{log}");
     assert_eq!(registered(&server).await, 1, "the other one has the whole limit");
 
     second.example.signal("-TERM");

@@ -1,5 +1,5 @@
-//! Recipes for common tasks. Every example is compiled by the crate's tests, and most are run. Short ones leave
-//! out what surrounds them, such as the function that they are in.
+//! Recipes for common tasks. Every example is compiled by the crate's tests, and most are run. Short examples omit
+//! the code around them, such as the enclosing function.
 //!
 //! Start here:
 //! - [Terms](#terms)
@@ -43,8 +43,8 @@
 //! - [An admin endpoint](#an-admin-endpoint)
 //! - [Metrics and traces](#metrics-and-traces)
 //!
-//! The examples need edition 2024, `cargo add axum` and `cargo add tokio --features full`. What else a recipe
-//! needs is named there.
+//! The examples need edition 2024, `cargo add axum` and `cargo add tokio --features full`. Each recipe names what
+//! else it needs.
 //!
 //! # Terms
 //!
@@ -55,7 +55,7 @@
 //! | quota | A number of permits per period, a burst, and an algorithm: 10 per second, and up to 20 at once. |
 //! | policy | A named set of quotas that are checked together. |
 //! | bucket | The state of one key under one policy: how many of its permits are in use. |
-//! | instance | A process with a store. Instances with the same Redis and the same key prefix share their buckets. |
+//! | instance | A process with an open store. (A second store in the process counts as another instance.) Instances with the same Redis and the same key prefix share their buckets. |
 //! | failure mode | The rule that decides checks while Redis fails. |
 //!
 //! # From memory to production
@@ -85,10 +85,10 @@
 //!
 //! | setting | default | why |
 //! |---|---|---|
-//! | [`key_prefix`] | `fleetlimit` | Services with the same prefix share policies of the same name. In an outage they also divide their limits among each other. So give each service its own prefix, and all its instances the same one. |
+//! | [`key_prefix`] | `fleetlimit` | Services with the same prefix share the buckets of policies with the same name. In an outage they also divide their limits among themselves. So give each service its own prefix, and all its instances the same one. |
 //! | [`instances`] | 1 | An instance that starts while Redis is down knows of no others. It divides the limit by this number. With 1, it enforces the whole limit. |
 //! | [`timeout`] | 50 ms | The longest that a check waits for Redis, including the time to connect. Use at least twice the round trip to Redis, and at least 20 ms. |
-//! | [`failure_mode`] | `Local` | While Redis fails, each instance enforces its share of the limit. With `Closed` requests get 503, with `Open` they pass: see [`FailureMode`]. |
+//! | [`failure_mode`] | `Local` | While Redis fails, each instance enforces its share of the limit. With `Closed`, requests get 503. With `Open`, they pass. See [`FailureMode`]. |
 //!
 //! The code around the limiter changes too:
 //!
@@ -104,7 +104,7 @@
 //!
 //! ## Memory or Redis by configuration
 //!
-//! [`AnyStore`] is a store that a URL chooses, so a laptop and a cluster run the same code:
+//! [`AnyStore`] opens the kind of store that a URL names, so a laptop and a cluster run the same code:
 //!
 //! ```
 //! use fleetlimit::{AnyStore, Limiter, Policy, Quota};
@@ -130,8 +130,8 @@
 //! |---|---|---|
 //! | `lifetime may not live long enough` at a closure, or `one type is more general than the other` at a function | The key borrows from the request, as an `Option<&str>` does. | `Some(tenant.to_str().ok()?.to_owned())` |
 //! | `type annotations needed` at a closure | Its argument has no type. | [`from_fn`]`(\|parts\| ..)`, or `\|parts: &Parts\|` |
-//! | ``the trait bound `RedisPool: From<..>` is not satisfied`` | The pool is of another version of `deadpool-redis`. | version 0.23, or [`RedisStore::open`], which needs no pool |
-//! | ``the trait bound `RateLimit<Router<_>, ..>: Service<IncomingStream<..>>` is not satisfied``, or `` no method named `into_make_service_with_connect_info` `` | A layer around a finished router is no router. | [`Router::new().fallback_service(..)`](#a-finished-router) |
+//! | ``the trait bound `RedisPool: From<..>` is not satisfied`` | The pool is from another version of `deadpool-redis`. | version 0.23, or [`RedisStore::open`], which needs no pool |
+//! | ``the trait bound `RateLimit<Router<_>, ..>: Service<IncomingStream<..>>` is not satisfied``, or `` no method named `into_make_service_with_connect_info` `` | A layer around a finished router is not a `Router`. | [`Router::new().fallback_service(..)`](#a-finished-router) |
 //! | `` expected `Response<ResponseBody<Body>>`, found `Response<Body>` `` | `option_layer` needs the same body with and without the layer. | a `match`, or a conversion: see [optional layers](crate::RateLimitLayer#optional-layers) |
 //! | ``unused `Decision` that must be used`` | A denial is a value, not an error. | `.ensure_allowed()?`, or test `is_allowed()` |
 //!
@@ -139,8 +139,8 @@
 //!
 //! Add one [`RateLimitLayer`] per route or group of routes, each with its own limiter. Give every [`Policy`] a
 //! name, because limiters with the same policy name on one store share their buckets. (If their quotas differ,
-//! building the second one is an error.) Clients see the name of the quota in the headers. Here policy and quota
-//! have the same name.
+//! building the second one is an error.) Clients see the name of the quota in the headers. In this example, each
+//! policy and its quota have the same name.
 //!
 //! ```
 //! use axum::Router;
@@ -234,8 +234,8 @@
 //!
 //! ## A finished router
 //!
-//! A layer around a finished `Router` also sees requests that match no route. But `layer.layer(router)` is no
-//! `Router`, and `axum::serve` does not take it. Make it the fallback of a new router:
+//! A layer around a finished `Router` also sees requests that match no route. But `layer.layer(router)` is not a
+//! `Router`, and `axum::serve` does not accept it. Make it the fallback of a new router:
 //!
 //! ```
 //! use axum::Router;
@@ -265,15 +265,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! This recipe needs `cargo add tower`. Here [`MatchedPath`] finds no route: it works only in a layer that is
-//! added to the `Router` or to a route.
+//! This recipe needs `cargo add tower`. In such a layer, [`MatchedPath`] finds no route: it works only in a layer
+//! that is added to the `Router` or to a route.
 //!
 //! # By API key
 //!
 //! A client chooses what it sends. Every unknown key has a full bucket, so a client that invents a
 //! new key for every request has no limit at all. `Header::new(API_KEY).or(PeerIp::new())` does not
-//! help, because the header is always there. So verify the key first, reject unknown ones, and limit by
-//! what was verified. An outer limit per address bounds the number of attempts.
+//! help, because the header is always there. So verify the key first, reject unknown keys, and limit by
+//! the verified account. An outer limit per address bounds the number of attempts.
 //!
 //! ```
 //! use axum::Router;
@@ -319,8 +319,8 @@
 //! ```
 //!
 //! [`Header`] is for headers that something outside of your service has verified, such as an API gateway that
-//! overwrites them. The value may be a secret, so the key in Redis is only a hash of it, or with
-//! [`with_secret`](crate::resolve::Header::with_secret) an HMAC.
+//! overwrites them. The value may be a secret, so the key in Redis is only a hash of it, or an HMAC if you set
+//! [`with_secret`](crate::resolve::Header::with_secret).
 //!
 //! # By authenticated user
 //!
@@ -404,11 +404,11 @@
 //!
 //! If an HTTP/1 server responds before it has read the whole request, it closes the connection. A client that is
 //! still sending then loses the response. nginx responds with 502 instead of 429. With several servers in an
-//! `upstream`, it also takes this one out of use for ten seconds. So a client that is over its limit could take
+//! `upstream`, it also takes that server out of use for ten seconds. So a client that is over its limit could take
 //! all servers out of use for everybody.
 //!
-//! The layer prevents this. Before it responds itself, it reads and drops the rest of the body: up to 64 KiB, for
-//! up to a second. If clients upload more, raise this to the largest body that the proxy passes on
+//! The layer prevents this. Before it sends a response of its own, it reads and drops the rest of the body: up to
+//! 64 KiB, for up to a second. If clients upload more, raise the size to the largest body that the proxy passes on
 //! (`client_max_body_size` of nginx):
 //!
 //! ```
@@ -497,13 +497,13 @@
 //! # app(Database).unwrap();
 //! ```
 //!
-//! If each account has its own numbers, one limiter is enough. [`quota_for`] takes the numbers from the request,
-//! and [`Limiter::with_quota`] does the same outside of a layer.
+//! If each account has its own quota, one limiter is enough. [`quota_for`] chooses the quota for each request, and
+//! [`Limiter::with_quota`] does the same outside of a layer.
 //!
-//! To change the numbers of a plan while the service runs, call [`Limiter::update`] in every instance. Used
-//! permits stay used: after 3 of 3, a limit that is raised to 6 leaves 3 at once. An account that changes its
-//! plan starts with a full bucket under `limiter_for`, because each policy has its own buckets. Under `quota_for`
-//! its used permits stay used.
+//! To change the quota of a plan while the service runs, call [`Limiter::update`] in every instance. Used permits
+//! stay used: a key that has used 3 of 3 permits has 3 left when the limit is raised to 6. With `limiter_for`, an
+//! account that changes its plan starts with a full bucket, because each policy has its own buckets. With
+//! `quota_for`, its used permits stay used.
 //!
 //! # Cost
 //!
@@ -529,14 +529,14 @@
 //! # upload_limit().unwrap();
 //! ```
 //!
-//! A cost of 0 takes nothing and is always allowed. With a [cost by response](#cost-by-response) it is allowed
-//! only while every quota has a permit left. A cost above the burst can never be paid at once, so it is always
-//! denied, without a `Retry-After`. (What may be [borrowed](crate::Quota::borrow_up_to) or waited for adds to the
-//! burst.)
+//! A cost of 0 takes nothing and is allowed. With a [cost by response](#cost-by-response), though, it is denied if a
+//! quota has no permit left. A cost above the burst can never be paid at once, so it is always denied, without a
+//! `Retry-After`. (Permits that a check may [borrow](crate::Quota::borrow_up_to) or wait for count as part of the
+//! burst here.)
 //!
 //! # Cost by response
 //!
-//! Some costs are known only when the response is there. The check takes an estimate, and
+//! Some costs are known only after the response. The check takes an estimate, and
 //! [`cost_by_response`] replaces it once the response has been sent:
 //!
 //! ```
@@ -601,11 +601,11 @@
 //! the first one ends is sent in full: 20 responses of 1,000 bytes pass a limit of 1,000. If the limit must hold at
 //! every moment, choose the largest cost as the estimate: see [The tokens of a stream](#the-tokens-of-a-stream).
 //!
-//! A key that has used more than its limit is in debt, and denied until the debt is repaid. A bucket keeps a debt
-//! whole, so the limit holds on average: with 10,000 per minute, a response of 50,000 is followed by four minutes of
-//! denials. [`Quota::debt_up_to`] limits the debt, and with it the wait. Windows forget a debt: a fixed or calendar
-//! window when it ends, an approximate sliding window at the end of the next period. Use a bucket if a debt has to
-//! be repaid.
+//! A key that has used more than its limit is in debt, and denied until the debt is repaid. A token bucket keeps the
+//! whole debt, so the limit holds on average: with 10,000 per minute, a response of 50,000 is followed by four
+//! minutes of denials. [`Quota::debt_up_to`] limits the debt, and with it the wait. Windows forget a debt: a fixed or
+//! calendar window when it ends, a sliding window once the charge is older than the window, an approximate sliding
+//! window at the end of the next period. Use a token bucket if a debt has to be repaid.
 //!
 //! Outside of a layer, [`Limiter::charge`] takes permits without a check, and [`Limiter::credit`] gives permits back.
 //!
@@ -613,8 +613,8 @@
 //!
 //! # The tokens of a stream
 //!
-//! The number of tokens in a streamed answer is known at its end. Reserve the most that an answer can have, and
-//! give back what it did not use. Then streams never exceed the limit, however many run at once. The handler puts
+//! The number of tokens in a streamed response is known only at its end. Reserve the maximum, and give back what
+//! was not used. Then streams never exceed the limit, however many run at once. The handler puts
 //! a counter into the extensions of its response, and the layer reads it after the last chunk:
 //!
 //! ```
@@ -676,7 +676,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! This recipe needs `cargo add futures-util`. If the most is too much to reserve, take the permits for one block
+//! This recipe needs `cargo add futures-util`. If the maximum is too much to reserve, take permits for one block
 //! of tokens at a time, before the block is generated. Then a stream ends when the limit is reached:
 //!
 //! ```
@@ -728,14 +728,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! If a block turns out to cost more than was taken, [`Limiter::charge`] takes the rest. It never denies, so a
-//! stream can exceed the limit by what it charges.
+//! If a block turns out to cost more than was taken, charge the rest with [`Limiter::charge`]. A charge is never
+//! denied, so a stream can exceed the limit by its charges.
 //!
 //! # Requests in flight
 //!
-//! A quota counts requests over time, not those that are in progress. fleetlimit has no limit of concurrent
-//! requests that instances share. In each process, tower can limit them. Add its layer before the rate limit layer,
-//! so that a denied request takes no slot:
+//! A quota counts requests over time, not those that are in progress. fleetlimit does not limit concurrent requests
+//! across instances. Within each process, tower can. Add tower's layer before the rate limit layer, so that a denied
+//! request takes no slot:
 //!
 //! ```
 //! use axum::Router;
@@ -775,9 +775,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! This recipe needs `cargo add tower --features limit,load-shed`. A request leaves its slot when the handler
+//! This recipe needs `cargo add tower --features limit,load-shed`. A request frees its slot when the handler
 //! returns, before a streamed body is sent. To limit open streams, move the permit of a
-//! [`Semaphore`](tokio::sync::Semaphore) into the stream. A limit for each client needs a semaphore for each.
+//! [`Semaphore`](tokio::sync::Semaphore) into the stream. A limit per client needs one semaphore per client.
 //!
 //! # Algorithms
 //!
@@ -789,14 +789,14 @@
 //! |---|---|---|
 //! | [token bucket](crate::Quota) | burst + `n` × `t` / period | nearly everything: smooth, with a burst that you choose |
 //! | [borrowing](crate::Quota::borrow_up_to) | burst + borrowed + `n` × `t` / period | costly requests that should start at once and pay afterwards |
-//! | [queue](crate::Quota::queue) | burst + `n` × `t` / period proceed; the burst is 1 by default, and a larger cost counts instead of it | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
+//! | [queue](crate::Quota::queue) | burst + `n` × `t` / period proceed; the burst is 1 by default, and if a request costs more, its cost counts as the burst | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
 //! | [interval refill](crate::Quota::interval_refill) | burst + `n` for each refill in the span | permits that arrive all at once: 10 a minute, counted from the first check |
 //! | [fixed window](crate::Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
 //! | [calendar](crate::Quota::calendar) | `n` for each window that the span touches | contracts and invoices: 1,000 per day or month, in UTC or another time zone |
-//! | [sliding window](crate::Quota::sliding_window) | `n` in any span of one period | a hard limit for any period; a permit comes back up to a segment late |
+//! | [sliding window](crate::Quota::sliding_window) | `n` in any span of one period | a hard limit for any period, which is divided into segments; a permit comes back up to one segment late |
 //! | [approximate sliding window](crate::Quota::approximate_sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | little memory, if about `n` is exact enough |
 //!
-//! The plot shows what each algorithm admits of the same requests, with 10 permits per 5 seconds:
+//! The plot shows which of the same requests each algorithm admits, with 10 permits per 5 seconds:
 //!
 //! <div>
 #![doc = include_str!("../docs/algorithms.svg")]
@@ -822,14 +822,14 @@
 //! # shaped().unwrap();
 //! ```
 //!
-//! - The longest wait is part of the quota, and holds for all processes together. The wait is not part of the
+//! - The longest wait is part of the quota, and all processes share the queue. The wait is not part of the
 //!   [timeout](crate::LimiterBuilder::timeout).
-//! - The [number of waiters](crate::LimiterBuilder::max_waiters) is limited in each process, and so is their
-//!   number [for each key](crate::LimiterBuilder::max_waiters_per_key).
+//! - Each process limits the [number of waiters](crate::LimiterBuilder::max_waiters), in all and
+//!   [for each key](crate::LimiterBuilder::max_waiters_per_key).
 //! - When a client disconnects, the requests behind it in the same process move up. The last place is given back.
 //!   If other processes have queued behind that place, the next request of this process gets it.
-//! - A process that is killed leaves its places behind. The other processes wait for the time in which the permits
-//!   of these places refill. So when a process ends, drop what waits, and then call
+//! - A process that is killed leaves its places in the queue. They delay the other processes by the time that their
+//!   permits take to refill. So when a process ends, drop the futures that wait, and then call
 //!   [`RedisStore::shutdown`].
 //! - Permits that are given back, by [`Limiter::credit`] or after a response, go to the next request. Requests that
 //!   already wait keep their times, so one of them may proceed together with the next request.
@@ -869,7 +869,8 @@
 //!
 //! Quotas on the same key belong in one policy, which is atomic. Limits on different keys (user, tenant, everyone)
 //! need a check each, because the keys may be on different servers. If the last check denies a request, the
-//! earlier checks have already taken permits. So check the narrowest key first, and let it give its permits back:
+//! earlier checks have already taken permits. So check the narrowest key first, and give back its permits if a later
+//! check denies:
 //!
 //! ```
 //! use axum::Router;
@@ -900,14 +901,14 @@
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(job()).unwrap();
 //! ```
 //!
-//! This is best effort: [`BestEffortChecks`] has the bounds.
+//! Giving back is best effort: the docs of [`BestEffortChecks`] list what can go wrong.
 //!
 //! # Limits in a file
 //!
 //! [`Limiters`] takes policies by name from a [`PolicySet`], which the feature `serde` reads from any format. The
-//! file overrides the numbers in the code. A reload changes the limits of the running service, and used permits
+//! file overrides the limits in the code. A reload changes the limits of the running service, and used permits
 //! stay used. An invalid file changes nothing, and the error lists everything that is wrong with it. A file is also
-//! invalid if a policy that is in use is neither in the file nor in the code.
+//! invalid if it lacks a policy that is in use and has no default in the code.
 //!
 //! This recipe needs the feature `serde` and `cargo add toml --features preserve_order`. Without
 //! `preserve_order`, the quotas of a policy are sorted by name.
@@ -952,14 +953,14 @@
 //! ```
 //!
 //! The example `limits_file` is a complete program. All instances have to read the same file. Until the last one
-//! has read it, a key gets at most the larger burst and the larger rate. If an algorithm or the period of a
-//! calendar changes, a key can get the sum of both limits.
+//! has read it, a key gets at most the larger burst and the larger rate. If an algorithm changes, or the period of a
+//! calendar window, a key can get the sum of both limits.
 //!
 //! # A check in a handler
 //!
-//! A [`Decision`](crate::Decision) and an [`Error`](crate::Error) are responses of axum. `?` on
+//! A handler can return a [`Decision`](crate::Decision) or an [`Error`](crate::Error) as a response. `?` on
 //! [`ensure_allowed`](crate::Decision::ensure_allowed) gives the same 429 as a layer. To add the rate limit headers
-//! to your own responses, put the decision into the tuple. For a denial with your own body, add
+//! to your own responses, return a tuple with the decision. For a denial with your own body, add
 //! [`decision.headers`](crate::Decision::headers), which includes `Retry-After`:
 //!
 //! ```
@@ -990,7 +991,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Behind a layer, the handler does not check again. It finds the decision of the layer in an
+//! Behind a layer, the handler need not check again. It finds the decision of the layer in an
 //! `Option<axum::Extension<Decision>>`, which is `None` if the resolver skipped the request.
 //!
 //! # Custom responses
@@ -1031,8 +1032,8 @@
 //! }
 //! ```
 //!
-//! The layer adds `Retry-After` and the rate limit headers to a denial. It adds `Cache-Control: no-store` to each
-//! of these responses that does not set it. The text of an [`Error`](crate::Error) describes the server: log it, and
+//! The layer adds `Retry-After` and the rate limit headers to a denial. Unless the hook sets `Cache-Control`, the
+//! layer sets it to `no-store`. The text of an [`Error`](crate::Error) describes the server: log it, and
 //! do not send it to clients.
 //!
 //! # Login, and other keys from the body
@@ -1109,7 +1110,7 @@
 //! - **Anyone can lock the owner of an account out**, for as long as they keep trying. The limit per address only
 //!   bounds how many accounts one address can lock out.
 //! - **While Redis is down**, each instance allows its share of the attempts. An instance that knows of no others
-//!   allows the whole limit. If that is worse than nobody being able to log in, build `per_account` with
+//!   allows the whole limit. If you would rather let nobody log in, build `per_account` with
 //!   [`FailureMode::Closed`]. `reset` ignores the failure mode: it fails whenever Redis does.
 //! - **Keys are readable in Redis.** If e-mail addresses must not be stored there, hash them first.
 //!
@@ -1118,9 +1119,9 @@
 //!
 //! ## Under a catch-all error
 //!
-//! Many handlers return an error type that any error converts into, for example an `anyhow::Error`, and that
-//! responds with 500. With such a type, `?` turns denials and outages into a 500. Take the limiter's error out again
-//! in the response:
+//! Many handlers return a catch-all error type, for example around an `anyhow::Error`, which responds to any error
+//! with 500. With such a type, `?` also turns denials and outages into a 500. Recover the limiter's error where the
+//! type becomes a response:
 //!
 //! ```
 //! use axum::http::StatusCode;
@@ -1276,18 +1277,18 @@
 //!
 //! This recipe needs `cargo add --path ../fleetlimit --features tonic` and `cargo add tonic tonic-health`.
 //!
-//! A request gets a gRPC response if its content type is gRPC or gRPC-Web and tonic serves it. That is the case on
-//! tonic's server, and on the routes of tonic in an axum router, for services with a name such as
+//! A request gets a gRPC response if its content type is gRPC or gRPC-Web and tonic serves it. The layer recognizes
+//! tonic's server, and the routes of tonic in an axum router, if the service has a name such as
 //! `package.Service`. Elsewhere, [`grpc`] enables gRPC responses. Do not enable them on HTTP routes: a gRPC response
 //! has the HTTP status 200, so a denial would look like a success.
 //!
-//! The path of a request is `/package.Service/Method`, so `(PeerIp::new(), Path)` limits each method on its own. A
-//! client can invent methods, and each is a key. So add that layer to known services only, or match the path in a
-//! closure. Browsers read gRPC-Web statuses only if CORS exposes the headers `grpc-status` and `grpc-message`.
+//! The path of a request is `/package.Service/Method`, so `(PeerIp::new(), Path)` limits each method separately. A
+//! client can invent methods, and each is a new key. So add that layer to known services only, or match the path in
+//! a closure. Browsers read gRPC-Web statuses only if CORS exposes the headers `grpc-status` and `grpc-message`.
 //!
 //! ## gRPC by tenant
 //!
-//! Metadata are headers, and a client chooses them. So let an interceptor verify the metadata and insert the tenant
+//! gRPC metadata are headers that the client chooses. So let an interceptor verify them and insert the tenant
 //! into the request's extensions, where [`Extension`] finds it. In tonic, the layer that was added **first** runs
 //! first:
 //!
@@ -1358,7 +1359,7 @@
 //! # Outgoing calls
 //!
 //! Instances that share a budget of five requests per second to a third party take their permits from one key.
-//! [`acquire`] waits until the permit is there, in the order of arrival. The longest wait is that of the
+//! [`acquire`] waits until a permit is available, in the order of arrival. The longest wait is that of the
 //! [queue](#queue) or, without one, [`max_wait`](crate::LimiterBuilder::max_wait). A check that would have to wait
 //! longer is denied at once, and so is one that finds too many waiters in its process. By default 128 may wait for
 //! one key. With a single key, raise [`max_waiters_per_key`](crate::LimiterBuilder::max_waiters_per_key).
@@ -1393,8 +1394,8 @@
 //! ## Callers that give up
 //!
 //! A caller that drops the future of [`acquire`] gives its place back, and those behind it in the process move up.
-//! So a deadline or a shutdown is a `select!`. When all callers have returned, shut the store down, which waits
-//! until the places are given back:
+//! So `select!` is enough for a deadline or a shutdown. When all callers have returned, call `shutdown` on the store,
+//! which waits until the places are given back:
 //!
 //! ```
 //! use std::time::Duration;
@@ -1486,14 +1487,14 @@
 //! --features util`.
 //!
 //! - The buckets of a [`RedisStore`] follow the clock of the Redis server, so only real time refills them.
-//! - [`Decision::allowed`] and [`Decision::denied`] make decisions, for tests of code that takes one.
+//! - [`Decision::allowed`] and [`Decision::denied`] create decisions, for tests of code that takes a `Decision`.
 //! - axum's `MockConnectInfo` provides the address for [`PeerIp`] and [`ClientIp`].
 //!
 //! # Shutting down
 //!
-//! Finish the open requests, and then call [`RedisStore::shutdown`]. It deregisters the instance, so that the
-//! others soon divide the limits among themselves. It charges what the instance took while Redis failed. It also
-//! logs what has been counted and not reported yet.
+//! Finish the open requests, and then call [`RedisStore::shutdown`]. It deregisters the instance, so that in a later
+//! outage the others divide the whole limits among themselves. It charges what the instance took while Redis failed.
+//! It also logs the number of checks that Redis did not decide, if that has not been logged yet.
 //!
 //! ```no_run
 //! use axum::Router;
@@ -1520,7 +1521,10 @@
 //!
 //! # Rollout
 //!
-//! 1. **Measure first**, in shadow mode. Requests are decided and charged as usual, but not denied,
+//! 1. **Prepare Redis.** Give it enough memory, the eviction policy `noeviction`, and a user with only the
+//!    permissions that [`RedisStore`] lists. When memory is full, checks fail, and the failure mode
+//!    decides. An eviction policy that removes buckets refills them instead: see [docs/operations.md].
+//! 2. **Measure first**, in shadow mode. Requests are decided and charged as usual, but not denied,
 //!    and clients see no headers. Look at who would be denied:
 //!
 //!    ```
@@ -1540,26 +1544,23 @@
 //!    ```
 //!
 //!    Then enforce the limit for 1% of the keys, 10%, and all.
-//! 2. **Start with a generous limit and the failure mode [`Open`]**, so that no request is denied while Redis is
+//! 3. **Start with a generous limit and the failure mode [`Open`]**, so that requests pass while Redis is
 //!    down. (While Redis is only [overloaded](crate::FailureMode#overload), each instance enforces its share of the
 //!    limit.) Change to `Local` once the limit fits.
-//! 3. **Watch the log.** Alert on `tracing` events of the target `fleetlimit` at the levels WARN and ERROR. WARN
+//! 4. **Watch the log.** Alert on `tracing` events of the target `fleetlimit` at the levels WARN and ERROR. WARN
 //!    means, for example, that the failure mode decides checks, or that an instance cannot register. ERROR means
 //!    that requests are rejected because of a misconfiguration, or that invalid limits are not used. Each event has
 //!    a stable name in its field `event`: [docs/messages.md] has the cause of each, and what to change. Count
 //!    denials with [metrics](#metrics-and-traces).
-//! 4. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits stay used. While
+//! 5. **Tighten** with a deployment, or with [`Limiter::update`] in every instance. Used permits stay used. While
 //!    two versions of a quota run at once, a key gets at most the larger burst and the larger rate. If the algorithm
-//!    or the period of a calendar changes, a key can get the sum of both limits.
-//! 5. **Prepare Redis.** Give it enough memory, the eviction policy `noeviction`, and a user with only the
-//!    permissions that [`RedisStore`] lists. When memory is full, checks fail, and the failure mode
-//!    decides. An eviction policy that removes buckets refills them instead: see [docs/operations.md].
+//!    changes, or the period of a calendar window, a key can get the sum of both limits.
 //!
 //! # An admin endpoint
 //!
 //! Operators ask three questions: what is left for a key, which keys are denied most, and how to block one.
-//! [`Limiter::peek`] answers the first, and takes no permit. [`DeniedKeys`] counts denials in bounded memory. A
-//! [`BlockList`] blocks keys in all instances. This recipe needs the crate's feature `denied-keys`.
+//! [`Limiter::peek`] answers the first, and takes no permit. [`DeniedKeys`] finds the keys that are denied most, in
+//! bounded memory. A [`BlockList`] blocks keys in all instances. This recipe needs the crate's feature `denied-keys`.
 //!
 //! ```
 //! # #[cfg(feature = "denied-keys")]
@@ -1647,17 +1648,18 @@
 //!
 //! # Metrics and traces
 //!
-//! With the feature `metrics`, fleetlimit reports to the recorder of the crate [`metrics`]. The example `metrics`
-//! serves them to Prometheus (`cargo run --example metrics --features metrics`), and `docs/grafana.json` is a
-//! dashboard for them.
+//! With the feature `metrics`, fleetlimit reports metrics to the recorder of the crate [`metrics`]. The example
+//! `metrics` serves them to Prometheus (`cargo run --example metrics --features metrics`), and `docs/grafana.json`
+//! is a dashboard.
 //!
 //! - The names follow OpenTelemetry, and the units are those of UCUM. The queries below and the dashboard use the
 //!   names that Prometheus recommends, such as `fleetlimit_decisions_total`, and need histograms. With
 //!   `metrics-exporter-prometheus`, call `with_recommended_naming(true)` and set buckets, as the example does.
-//! - Install the recorder before the first check. Counters and gauges also have what happened before, but
+//! - Install the recorder before the first check. Counters and gauges also include what happened before that, but
 //!   histograms do not. A zero-sized recorder is treated as no recorder.
 //! - Set no idle timeout in an exporter, because what it removes is not reported again.
-//! - No label has the value of a key. A process has labels for 2,000 servers, and `other` for all further ones.
+//! - No label contains the key of a check. In each process, up to 2,000 servers have a label value of their own,
+//!   and all further servers share the value `other`.
 //!
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
@@ -1666,12 +1668,12 @@
 //! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
 //! | `fleetlimit.charges.forgiven` | counter | {permit} | `fleetlimit.policy` | Permits that were not charged, because the key already owed as much as it can: see [`Quota::debt_up_to`]. With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
-//! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt or of another type, and count as buckets without permits. |
+//! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt or of another type. Each counts as a bucket with no permits left. |
 //! | `fleetlimit.redis.uncharged` | counter | {permit} | `fleetlimit.policy` | Permits taken locally while Redis failed that might remain uncharged there: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.redis.call.duration` | histogram | s | `fleetlimit.server` | How long a server took to reply to a batch, including the network. |
 //! | `fleetlimit.redis.batch.size` | histogram | {check} | `fleetlimit.server` | Checks that were sent together. |
 //! | `fleetlimit.redis.queue.length` | histogram | {check} | `fleetlimit.server` | Checks that still waited when a batch was sent. |
-//! | `fleetlimit.redis.breaker.open` | gauge | {breaker} | `fleetlimit.server` | Circuit breakers that are open. There is one for each timeout. |
+//! | `fleetlimit.redis.breaker.open` | gauge | {breaker} | `fleetlimit.server` | Circuit breakers that are open. There is one for each server and timeout. |
 //! | `fleetlimit.redis.breaker.openings` | counter | {opening} | `fleetlimit.server` | How often they have opened. |
 //! | `fleetlimit.redis.noscript` | counter | {reply} | `fleetlimit.server` | `NOSCRIPT` replies, after which a script is sent again as a whole. |
 //! | `fleetlimit.redis.redirections` | counter | {reply} | `fleetlimit.server` | `MOVED` and `ASK` replies. |
@@ -1680,8 +1682,8 @@
 //! | `fleetlimit.fleet.instances` | gauge | {instance} | `fleetlimit.key_prefix`, `fleetlimit.server` | Instances that share the limits, as this one knows them. |
 //! | `fleetlimit.fleet.share` | gauge | 1 | `fleetlimit.key_prefix`, `fleetlimit.server` | The share of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure modes `Local` and `Open`, as the row above. |
 //!
-//! The first metric answers most questions. These queries are for Prometheus. `docs/alerts.yaml` has them and
-//! further ones as alerting rules, and [docs/runbook.md] says what to do about each.
+//! The first metric answers most questions. These queries are for Prometheus. `docs/alerts.yaml` has alerting rules
+//! for these cases, with thresholds per policy, and for others. [docs/runbook.md] says what to do about each.
 //!
 //! - Does Redis decide? If not, the source says what decides instead, which depends on the failure mode:
 //!   - `Local`, the default: each instance enforces its share, with the source `local`. Alert on

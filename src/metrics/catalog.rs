@@ -41,7 +41,7 @@ impl InstrumentGroup for PolicyInstruments {
         self.repairs.register(
             &registration,
             "fleetlimit.redis.repairs",
-            "Values in Redis that were corrupt, and count as buckets without permits",
+            "Values in Redis that were corrupt, and count as buckets with no permits left",
         );
         self.uncharged.register(
             &registration,

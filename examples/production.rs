@@ -6,6 +6,20 @@
 //! curl -s http://127.0.0.1:9000/metrics
 //! ```
 //!
+//! To start from a copy of this file, in a project whose directory is next to the clone:
+//!
+//! ```sh
+//! cargo add --path ../fleetlimit --features metrics
+//! cargo add anyhow axum tracing tracing-subscriber
+//! cargo add tokio --features full
+//! cargo add tower-http --features cors
+//! cargo add metrics-exporter-prometheus --no-default-features --features http-listener
+//! ```
+//!
+//! In nginx, `proxy_set_header X-Forwarded-For $remote_addr;` names the client. Without this line all clients share one
+//! limit. An address in `TRUSTED_PROXIES` can name any client, so do not test this with curl from 127.0.0.1, but with
+//! `curl --interface 127.0.0.2`.
+//!
 //! | variable | default | |
 //! |---|---|---|
 //! | `REDIS_URL` | none | `redis://user:password@host:6379`; for a cluster `redis+cluster://host1:6379,host2:6379` |
@@ -15,7 +29,7 @@
 //! | `TRUSTED_PROXIES` | `127.0.0.1,::1` | addresses or networks of the proxies that set `X-Forwarded-For` |
 //! | `ALLOWED_ORIGIN` | `https://app.example.com` | the web app whose scripts may call this service |
 //! | `LISTEN` | `127.0.0.1:3000` | in a container `0.0.0.0:3000` |
-//! | `METRICS_LISTEN` | `127.0.0.1:9000` | a port that clients cannot reach |
+//! | `METRICS_LISTEN` | `127.0.0.1:9000` | a port that clients cannot reach; in a container `0.0.0.0:9000` |
 //!
 //! While Redis is down and requests arrive, the log has this line every five seconds:
 //!
@@ -25,7 +39,7 @@
 
 use std::env;
 use std::error::Error;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
@@ -57,8 +71,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    // The log says when Redis stops deciding, and when it decides again.
-    tracing_subscriber::fmt().with_writer(io::stderr).init();
+    // The log says when Redis stops deciding, and when it decides again. Colors would make it hard to search.
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).init();
     serve_metrics()?;
     let store = open_store()?;
     let limiter = limiter(&store)?;
@@ -72,8 +86,8 @@ async fn main() -> anyhow::Result<()> {
     println!("listening on http://{}/", listener.local_addr()?);
     serve(listener, app).await?;
 
-    // After the last request. The other instances get this one's share of the limits at once, and not after
-    // ten seconds.
+    // After the last request. The other instances get this one's share of the limits within about two seconds, and
+    // not after ten.
     store.shutdown().await;
     Ok(())
 }
@@ -111,7 +125,8 @@ fn limiter(store: &AnyStore) -> anyhow::Result<Limiter> {
 /// because the limit is in force without Redis.
 async fn connect(limiter: &Limiter) {
     if let Err(error) = limiter.peek("startup").await {
-        tracing::warn!("Redis does not work yet: {:#}", anyhow::Error::from(error));
+        let cause = error.source().map(ToString::to_string);
+        tracing::warn!(cause, "Redis does not work yet: {error}");
     }
 }
 

@@ -24,6 +24,10 @@ impl InstrumentGroup for PolicyInstruments {
             }
         }
         for (kind, counter) in iter::zip(ErrorKind::ALL, &self.failures) {
+            // The store does not fail with these.
+            if matches!(kind, ErrorKind::Denied | ErrorKind::Rejected) {
+                continue;
+            }
             let kind = Label::new("error.type", kind.name());
             counter.register(
                 &Registration::new(recorder, [policy(), kind]),

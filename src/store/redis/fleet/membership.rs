@@ -286,7 +286,7 @@ impl Membership {
                 server = &*self.topology.server(self.slot), key = self.key, instances,
                 "this instance has not registered yet: until it has, local decisions assume that so many \
                  instances share the limits, and if there are more, each adds its share to the limits: set \
-                 `RedisStore::instances`"
+                 `RedisStore::instances` (of fleetlimit-server: `store.instances`) to their usual number"
             );
         }
     }

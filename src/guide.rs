@@ -371,7 +371,7 @@
 //! // nginx on the same host, with `proxy_set_header X-Real-IP $remote_addr;`
 //! let nginx = ClientIp::new(["127.0.0.1", "::1"])?.x_real_ip();
 //!
-//! // A load balancer that appends to X-Forwarded-For, as most do. It has a subnet of its own. Do not trust
+//! // A load balancer that appends to X-Forwarded-For, as most do. It has its own subnet. Do not trust
 //! // all of a private network, because anything else that runs there could claim any address.
 //! let load_balancers = "10.0.8.0/28"; // from your configuration
 //! let load_balancer = ClientIp::new([load_balancers])?;
@@ -407,7 +407,7 @@
 //! `upstream`, it also takes that server out of use for ten seconds. So a client that is over its limit could take
 //! all servers out of use for everybody.
 //!
-//! The layer prevents this. Before it sends a response of its own, it reads and drops the rest of the body: up to
+//! The layer prevents this. Before it sends its own response, it reads and drops the rest of the body: up to
 //! 64 KiB, for up to a second. If clients upload more, raise the size to the largest body that the proxy passes on
 //! (`client_max_body_size` of nginx):
 //!
@@ -426,10 +426,10 @@
 //!
 //! # Plans from a database
 //!
-//! Resolvers and hooks are not async, so the layer never waits for anything but the check. Load the plan in a
-//! middleware that runs before the layer. There you can cache it, and handle database errors as you like. Then
-//! [`limiter_for`] chooses the limiter. Add an outer limit by address, as in [By API key](#by-api-key). It limits
-//! the database queries of clients without an account.
+//! Resolvers and hooks are not async, so they cannot wait for a database. Load the plan in a middleware that runs
+//! before the layer. There you can cache it, and handle database errors as you like. Then [`limiter_for`] chooses
+//! the limiter. Add an outer limit by address, as in [By API key](#by-api-key). It limits the database queries of
+//! clients without an account.
 //!
 //! ```
 //! use std::collections::HashMap;
@@ -531,8 +531,8 @@
 //!
 //! A cost of 0 takes nothing and is allowed. With a [cost by response](#cost-by-response), though, it is denied if a
 //! quota has no permit left. A cost above the burst can never be paid at once, so it is always denied, without a
-//! `Retry-After`. (Permits that a check may [borrow](crate::Quota::borrow_up_to) or wait for count as part of the
-//! burst here.)
+//! `Retry-After`. (Here, the burst includes what a check may [borrow](crate::Quota::borrow_up_to), and what it may
+//! wait for.)
 //!
 //! # Cost by response
 //!
@@ -789,14 +789,14 @@
 //! |---|---|---|
 //! | [token bucket](crate::Quota) | burst + `n` × `t` / period | nearly everything: smooth, with a burst that you choose |
 //! | [borrowing](crate::Quota::borrow_up_to) | burst + borrowed + `n` × `t` / period | costly requests that should start at once and pay afterwards |
-//! | [queue](crate::Quota::queue) | burst + `n` × `t` / period proceed; the burst is 1 by default, and if a request costs more, its cost counts as the burst | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
+//! | [queue](crate::Quota::queue) | burst (1 by default, but at least the largest cost) + `n` × `t` / period proceed | an even flow: [outgoing calls](#outgoing-calls), and work that may wait |
 //! | [interval refill](crate::Quota::interval_refill) | burst + `n` for each refill in the span | permits that arrive all at once: 10 a minute, counted from the first check |
 //! | [fixed window](crate::Quota::fixed_window) | `n` for each window that the span touches | limits that are easy to explain: 5 attempts in 15 minutes |
 //! | [calendar](crate::Quota::calendar) | `n` for each window that the span touches | contracts and invoices: 1,000 per day or month, in UTC or another time zone |
-//! | [sliding window](crate::Quota::sliding_window) | `n` in any span of one period | a hard limit for any period, which is divided into segments; a permit comes back up to one segment late |
+//! | [sliding window](crate::Quota::sliding_window) | `n` in any span of one period | a hard limit for any period; a period is divided into segments, and a permit comes back up to one segment late |
 //! | [approximate sliding window](crate::Quota::approximate_sliding_window) | 2 × `n` in any period; about `n` if requests come evenly | little memory, if about `n` is exact enough |
 //!
-//! The plot shows which of the same requests each algorithm admits, with 10 permits per 5 seconds:
+//! The plot shows one series of requests, and which of them each algorithm admits, with 10 permits per 5 seconds:
 //!
 //! <div>
 #![doc = include_str!("../docs/algorithms.svg")]
@@ -828,17 +828,19 @@
 //!   [for each key](crate::LimiterBuilder::max_waiters_per_key).
 //! - When a client disconnects, the requests behind it in the same process move up. The last place is given back.
 //!   If other processes have queued behind that place, the next request of this process gets it.
-//! - A process that is killed leaves its places in the queue. They delay the other processes by the time that their
-//!   permits take to refill. So when a process ends, drop the futures that wait, and then call
+//! - A process that is killed leaves its places in the queue. Each place delays the other processes by the time that
+//!   its permits take to refill. So when a process ends, drop the futures that wait, and then call
 //!   [`RedisStore::shutdown`].
 //! - Permits that are given back, by [`Limiter::credit`] or after a response, go to the next request. Requests that
 //!   already wait keep their times, so one of them may proceed together with the next request.
+//! - While Redis fails, only one instance admits checks of a key if the burst is 1, which is the default of a queue.
+//!   Set the burst to at least the number of instances: see [`FailureMode`].
 //!
 //! ## Fixed window
 //!
 //! Around the end of a window, a client can use the permits of that window and then those of the next. With
-//! `calendar` that is up to 2 × `n` in a moment. With `fixed_window` it is one less, because its window starts with
-//! its first permit. If that is too much, use a token bucket or a sliding window.
+//! `calendar` that is up to 2 × `n` in a moment. With `fixed_window` it is one less, because the first permit of the
+//! old window was taken at its start. If that is too much, use a token bucket or a sliding window.
 //!
 //! # Several quotas
 //!
@@ -1109,8 +1111,8 @@
 //!
 //! - **Anyone can lock the owner of an account out**, for as long as they keep trying. The limit per address only
 //!   bounds how many accounts one address can lock out.
-//! - **While Redis is down**, each instance allows its share of the attempts. An instance that knows of no others
-//!   allows the whole limit. If you would rather let nobody log in, build `per_account` with
+//! - **While Redis is down**, each instance allows its share of the attempts. One that starts in the outage allows
+//!   the whole limit, unless you set [`instances`]. If you would rather let nobody log in, build `per_account` with
 //!   [`FailureMode::Closed`]. `reset` ignores the failure mode: it fails whenever Redis does.
 //! - **Keys are readable in Redis.** If e-mail addresses must not be stored there, hash them first.
 //!
@@ -1278,7 +1280,7 @@
 //! This recipe needs `cargo add --path ../fleetlimit --features tonic` and `cargo add tonic tonic-health`.
 //!
 //! A request gets a gRPC response if its content type is gRPC or gRPC-Web and tonic serves it. The layer recognizes
-//! tonic's server, and the routes of tonic in an axum router, if the service has a name such as
+//! tonic's server, and tonic's routes in an axum router. In both cases, the service needs a name such as
 //! `package.Service`. Elsewhere, [`grpc`] enables gRPC responses. Do not enable them on HTTP routes: a gRPC response
 //! has the HTTP status 200, so a denial would look like a success.
 //!
@@ -1359,10 +1361,10 @@
 //! # Outgoing calls
 //!
 //! Instances that share a budget of five requests per second to a third party take their permits from one key.
-//! [`acquire`] waits until a permit is available, in the order of arrival. The longest wait is that of the
-//! [queue](#queue) or, without one, [`max_wait`](crate::LimiterBuilder::max_wait). A check that would have to wait
-//! longer is denied at once, and so is one that finds too many waiters in its process. By default 128 may wait for
-//! one key. With a single key, raise [`max_waiters_per_key`](crate::LimiterBuilder::max_waiters_per_key).
+//! [`acquire`] waits until a permit is available, in the order of arrival. The [queue](#queue) limits the wait.
+//! Without a queue, [`max_wait`](crate::LimiterBuilder::max_wait) does. A check that would have to wait longer is
+//! denied at once, and so is one that finds too many waiters in its process. By default 128 may wait for one key.
+//! With a single key, raise [`max_waiters_per_key`](crate::LimiterBuilder::max_waiters_per_key).
 //!
 //! ```
 //! use std::time::Duration;
@@ -1393,7 +1395,7 @@
 //!
 //! ## Callers that give up
 //!
-//! A caller that drops the future of [`acquire`] gives its place back, and those behind it in the process move up.
+//! A caller that drops the future of [`acquire`] leaves the queue, and those behind it in the process move up.
 //! So `select!` is enough for a deadline or a shutdown. When all callers have returned, call `shutdown` on the store,
 //! which waits until the places are given back:
 //!
@@ -1523,7 +1525,8 @@
 //!
 //! 1. **Prepare Redis.** Give it enough memory, the eviction policy `noeviction`, and a user with only the
 //!    permissions that [`RedisStore`] lists. When memory is full, checks fail, and the failure mode
-//!    decides. An eviction policy that removes buckets refills them instead: see [docs/operations.md].
+//!    decides. With other policies, Redis may evict buckets instead, and their keys can use a full burst again: see
+//!    [docs/operations.md].
 //! 2. **Measure first**, in shadow mode. Requests are decided and charged as usual, but not denied,
 //!    and clients see no headers. Look at who would be denied:
 //!
@@ -1663,13 +1666,13 @@
 //!
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
-//! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision: the store failed in the failure mode [`Closed`], or the costs name an unknown quota; the source is `failure_mode`). The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`, `blocked`. |
+//! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision). A check fails if the store fails in the failure mode [`Closed`], or if its costs name an unknown quota. In both cases, the source is `failure_mode`. The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`, `blocked`. |
 //! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `overloaded`, `unknown_quota`. |
 //! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
 //! | `fleetlimit.charges.forgiven` | counter | {permit} | `fleetlimit.policy` | Permits that were not charged, because the key already owed as much as it can: see [`Quota::debt_up_to`]. With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt or of another type. Each counts as a bucket with no permits left. |
-//! | `fleetlimit.redis.uncharged` | counter | {permit} | `fleetlimit.policy` | Permits taken locally while Redis failed that might remain uncharged there: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
+//! | `fleetlimit.redis.uncharged` | counter | {permit} | `fleetlimit.policy` | Permits that were taken locally while Redis failed, and that Redis might never charge: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.redis.call.duration` | histogram | s | `fleetlimit.server` | How long a server took to reply to a batch, including the network. |
 //! | `fleetlimit.redis.batch.size` | histogram | {check} | `fleetlimit.server` | Checks that were sent together. |
 //! | `fleetlimit.redis.queue.length` | histogram | {check} | `fleetlimit.server` | Checks that still waited when a batch was sent. |
@@ -1683,7 +1686,7 @@
 //! | `fleetlimit.fleet.share` | gauge | 1 | `fleetlimit.key_prefix`, `fleetlimit.server` | The share of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure modes `Local` and `Open`, as the row above. |
 //!
 //! The first metric answers most questions. These queries are for Prometheus. `docs/alerts.yaml` has alerting rules
-//! for these cases, with thresholds per policy, and for others. [docs/runbook.md] says what to do about each.
+//! for these cases, with thresholds per policy, and for other cases. [docs/runbook.md] says what to do about each.
 //!
 //! - Does Redis decide? If not, the source says what decides instead, which depends on the failure mode:
 //!   - `Local`, the default: each instance enforces its share, with the source `local`. Alert on

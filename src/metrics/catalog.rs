@@ -50,7 +50,7 @@ impl InstrumentGroup for PolicyInstruments {
         self.uncharged.register(
             &registration,
             "fleetlimit.redis.uncharged",
-            "Permits taken locally while Redis failed that might remain uncharged there",
+            "Permits that were taken locally while Redis failed, and that Redis might never charge",
         );
         self.forgiven.register(
             &registration,

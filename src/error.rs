@@ -70,9 +70,9 @@ pub enum ErrorKind {
     Overloaded,
     /// The check was denied. [`Error::decision`] returns the decision.
     Denied,
-    /// From a layer made by [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors): the resolver
-    /// found no key, or rejected the request. From [`BlockList::block`](crate::BlockList::block): the time is
-    /// too short or too long, or 1,000 keys are blocked already.
+    /// The resolver of a layer made by [`RateLimitLayer::with_errors`](crate::RateLimitLayer::with_errors) found
+    /// no key, or rejected the request. [`BlockList::block`](crate::BlockList::block) returns this kind if the
+    /// time is too short or too long, or 1,000 keys are blocked already.
     Rejected,
     /// The [costs](crate::Costs) of a check, a charge or a credit name a quota that the policy does not have.
     UnknownQuota,

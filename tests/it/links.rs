@@ -86,15 +86,16 @@ fn anchors(text: &str) -> Vec<String> {
 }
 
 /// Returns the path of a destination without its anchor. `None` if it is outside of the repository.
-fn resolved(page: &str, link: &str) -> Option<String> {
+pub(crate) fn resolved(page: &str, link: &str) -> Option<String> {
     if link.is_empty() {
         return Some(page.to_owned());
     }
     let mut parts: Vec<_> = page.split('/').collect();
     parts.pop();
-    for part in link.trim_end_matches('/').split('/') {
+    for part in link.split('/') {
         match part {
             ".." => drop(parts.pop()?),
+            "." | "" => {}
             part => parts.push(part),
         }
     }

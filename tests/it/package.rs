@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::links::resolved;
+
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The published packages and their directories.
@@ -57,23 +59,10 @@ fn targets(page: &str, text: &str) -> Vec<String> {
             links.push(until_end(target));
         }
         let links = links.iter().filter(|link| !link.is_empty() && !link.contains(':'));
-        targets.extend(links.map(|link| resolved(page, link)));
+        let path = |link: &String| resolved(page, link);
+        targets.extend(links.map(|link| path(link).unwrap_or_else(|| panic!("{page} has {link}"))));
     }
     targets
-}
-
-/// Returns the path in the repository of a link on a page.
-fn resolved(page: &str, target: &str) -> String {
-    let mut parts: Vec<_> = page.split('/').collect();
-    parts.pop();
-    for part in target.split('/') {
-        match part {
-            ".." => drop(parts.pop().unwrap_or_else(|| panic!("{page} links {target}"))),
-            "." | "" => {}
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
 }
 
 #[test]

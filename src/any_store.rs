@@ -128,6 +128,10 @@ impl Open for AnyStore {
     fn blocks(&self) -> Arc<dyn Blocks> {
         self.store().blocks()
     }
+
+    fn has_leases(&self) -> bool {
+        self.store().has_leases()
+    }
 }
 
 impl FromStr for AnyStore {

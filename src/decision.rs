@@ -103,12 +103,27 @@ pub enum Source {
     /// [`retry_after`](Decision::retry_after) is the time until the block ends. Nothing is known about the
     /// key's bucket, so nothing remains, and no quota is [violated](QuotaStatus::is_violated).
     Blocked,
+    /// A [lease](crate::LimiterBuilder::lease) of this process: the permits were taken from the store in advance.
+    /// The numbers come from the last reply of the store.
+    Lease,
 }
 
 impl Source {
     /// All sources, in the order of their declaration.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Store, Self::Cached, Self::Local, Self::FailureMode, Self::Quota, Self::Blocked];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Store,
+        Self::Cached,
+        Self::Local,
+        Self::FailureMode,
+        Self::Quota,
+        Self::Blocked,
+        Self::Lease,
+    ];
+
+    /// Returns true if an allowed check has taken permits.
+    pub(crate) fn is_charged(self) -> bool {
+        matches!(self, Self::Store | Self::Local | Self::Lease)
+    }
 
     /// Returns the name for metrics and traces.
     pub(crate) fn name(self) -> &'static str {
@@ -119,6 +134,7 @@ impl Source {
             Self::FailureMode => "failure_mode",
             Self::Quota => "quota",
             Self::Blocked => "blocked",
+            Self::Lease => "lease",
         }
     }
 }

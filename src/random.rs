@@ -1,5 +1,8 @@
 //! Random numbers that spread out what would otherwise happen at once.
 
+#[cfg(test)]
+pub(crate) mod seeded;
+
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;

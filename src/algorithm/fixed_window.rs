@@ -10,9 +10,9 @@
 
 use std::ops::Range;
 
-use super::Algorithm;
 use super::rate::{MAX_TICKS, ROOM};
 use super::window::window;
+use super::{Algorithm, LeaseFault};
 use crate::Quota;
 use crate::calendar::{CalendarUnit, boundaries};
 use crate::quota::WindowStart;
@@ -157,6 +157,15 @@ impl Algorithm for FixedWindow {
     fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self> {
         let limit = share(self.limit);
         (limit > 0).then_some(Self { limit, ..*self })
+    }
+
+    /// Permits are used in the window in which they were charged.
+    fn leased(&self, lease: u64) -> Result<Self, LeaseFault> {
+        LeaseFault::check(lease, self.limit, self.windows.span(), self.limit).map(|()| *self)
+    }
+
+    fn keeps(level: &WindowLevel) -> u64 {
+        level.window.ends_at.saturating_sub(level.now)
     }
 
     /// A window without permits used does not start before the next check.

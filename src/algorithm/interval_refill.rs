@@ -3,8 +3,8 @@
 //! The first interval starts with the first check that takes from a full bucket. The state has the rate
 //! at which the bucket refills, so that revisions with another rate read how many permits are missing.
 
-use super::Algorithm;
 use super::rate::{MAX_TICKS, ROOM};
+use super::{Algorithm, LeaseFault};
 use crate::Quota;
 use crate::charge::Left;
 
@@ -120,6 +120,16 @@ impl Algorithm for IntervalRefill {
         let (limit, permits) = (share(self.limit), share(self.rate.permits));
         let rate = Refills { permits, interval: self.rate.interval };
         (limit > 0 && permits > 0).then_some(Self { limit, rate })
+    }
+
+    /// Permits are used in the interval in which they were charged.
+    fn leased(&self, lease: u64) -> Result<Self, LeaseFault> {
+        let Refills { permits, interval } = self.rate;
+        LeaseFault::check(lease, permits, interval, self.limit).map(|()| *self)
+    }
+
+    fn keeps(level: &IntervalLevel) -> u64 {
+        level.next
     }
 
     fn level(&self, state: Option<IntervalState>, now: u64) -> IntervalLevel {

@@ -4,13 +4,13 @@
 
 use std::ops::Range;
 
-use super::Algorithm;
 use super::approximate_sliding_window::{ApproximateSlidingWindow, CountersLevel, CountersState};
 use super::fixed_window::{FixedWindow, WindowLevel, WindowState};
 use super::interval_refill::{IntervalLevel, IntervalRefill, IntervalState};
 use super::rate::{BucketState, Debt, Rate};
 use super::sliding_window::{SegmentsLevel, SegmentsState, SlidingWindow};
 use super::token_bucket::TokenBucket;
+use super::{Algorithm, LeaseFault};
 use crate::charge::{Cost, Left, Patience};
 use crate::quota::Kind;
 use crate::verdict::{Numbers, Outcome, QuotaInfo, Verdict};
@@ -47,6 +47,10 @@ macro_rules! algorithms {
 
             pub(crate) fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self> {
                 match self { $(Self::$name(limit) => limit.divided(share).map(Self::$name),)+ }
+            }
+
+            pub(crate) fn leased(&self, lease: u64) -> Result<Self, LeaseFault> {
+                match self { $(Self::$name(limit) => limit.leased(lease).map(Self::$name),)+ }
             }
 
             /// True if the state is one of this algorithm.
@@ -142,6 +146,10 @@ macro_rules! algorithms {
         impl Level {
             pub(crate) fn used(&self) -> u64 {
                 match self { $(Self::$name(level) => $name::used(level),)+ }
+            }
+
+            pub(crate) fn keeps(&self) -> u64 {
+                match self { $(Self::$name(level) => $name::keeps(level),)+ }
             }
 
             pub(crate) fn state(&self, now: u64) -> QuotaState {

@@ -11,9 +11,11 @@
 use std::borrow::Cow;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::LeaseFault;
 use super::limit::{Level, Limit};
 use super::rate::BucketState;
 #[cfg(test)]
@@ -44,6 +46,9 @@ struct Named {
     /// the whole.
     most_charged: u64,
 }
+
+/// A number of permits of each quota, in their order.
+pub(crate) type Permits = SmallVec<[u64; 1]>;
 
 /// The levels of the quotas at one time, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +99,20 @@ impl Limits {
         };
         let quotas = self.quotas.iter().map(divided).collect::<Option<_>>()?;
         Some(Self::of(quotas, self.infos.clone()))
+    }
+
+    /// Returns the limits that a store enforces if processes may keep permits for so long, in microseconds. The
+    /// capacity that responses report is that of the policy.
+    pub(crate) fn leased(&self, lease: u64) -> Result<Self, ConfigError> {
+        let leased = |(quota, info): (&Named, &QuotaInfo)| match quota.limit.leased(lease) {
+            Ok(limit) => {
+                let most_charged = quota.most_charged.min(limit.most_stored());
+                Ok(Named { id: quota.id, limit, most_charged })
+            }
+            Err(fault) => Err(ConfigError::new(unleased(info.name(), fault, lease))),
+        };
+        let quotas = self.quotas.iter().zip(&*self.infos).map(leased);
+        Ok(Self::of(quotas.collect::<Result<_, _>>()?, self.infos.clone()))
     }
 
     /// Converts an adjustment in units of the other limits, which are a share of these, or of which these are
@@ -380,6 +399,75 @@ impl Limits {
         verdict
     }
 
+    /// Decides checks of equal costs, one after the other, until one is denied. Returns the number of those that
+    /// are allowed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn check_run(&self, standing: &mut Standing, count: u64, cost: &impl Cost) -> u64 {
+        for checked in 0..count {
+            if !self.is_allowed(standing, cost) {
+                return checked;
+            }
+            for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
+                quota.limit.charge(level, cost.of(index));
+            }
+        }
+        count
+    }
+
+    /// Returns the verdict on an allowed check of a key at these levels, as if the permits that `unused` has
+    /// were not in use. `unused` says how many of a quota.
+    pub(crate) fn verdict_without(
+        &self,
+        mut standing: Standing,
+        unused: impl Fn(usize) -> u64,
+        cost: &impl Cost,
+    ) -> Verdict {
+        self.give_back(&mut standing, unused);
+        self.verdict(&standing, Outcome::Allowed, cost)
+    }
+
+    /// Gives whole permits of each quota back.
+    pub(crate) fn give_back(&self, standing: &mut Standing, permits: impl Fn(usize) -> u64) {
+        for (index, (quota, level)) in self.quotas.iter().zip(&mut standing.0).enumerate() {
+            let permits = permits(index);
+            if permits > 0 {
+                quota.limit.credit(level, permits.saturating_mul(quota.limit.unit()));
+            }
+        }
+    }
+
+    /// Returns the permits of each quota that are not in use.
+    #[cfg(feature = "redis")]
+    pub(crate) fn free(&self, standing: &Standing) -> Permits {
+        self.used(standing).map(|(used, limit)| limit.saturating_sub(used)).collect()
+    }
+
+    /// Returns the time for which permits that are taken now may be kept, in microseconds.
+    pub(crate) fn keeps(&self, standing: &Standing) -> u64 {
+        standing.0.iter().map(Level::keeps).min().unwrap_or(0)
+    }
+
+    /// Returns what is left of a check that has just left these levels.
+    pub(crate) fn left(&self, standing: &Standing) -> SmallVec<[Left; 1]> {
+        let quotas = self.quotas.iter().zip(&standing.0);
+        let left = quotas.map(|(quota, level)| {
+            let numbers = quota.limit.numbers_after(level, Outcome::Allowed, 0, &0);
+            let used = level.used();
+            Left { used, reset_after: numbers.reset_after, counts_for: numbers.counts_for }
+        });
+        left.collect()
+    }
+
+    /// The most permits of the quota of an index that can be in use without a debt.
+    pub(crate) fn limit(&self, quota: usize) -> u64 {
+        self.quotas.get(quota).map_or(0, |quota| quota.limit.limit())
+    }
+
+    /// The units in a permit of the quota of an index.
+    pub(crate) fn unit(&self, quota: usize) -> u64 {
+        self.quotas.get(quota).map_or(1, |quota| quota.limit.unit())
+    }
+
     /// Decides a check that may wait. If it has to, the verdict says for how long.
     pub(crate) fn enqueue(&self, standing: &mut Standing, queued: &Queued, now: u64) -> Verdict {
         let mut verdict = self.check(standing, queued);
@@ -475,6 +563,21 @@ impl Named {
     fn new(id: QuotaId, limit: Limit, debt: Option<u64>) -> Self {
         let most_charged = limit.most_taken().saturating_add(debt.unwrap_or(u64::MAX));
         Self { id, limit, most_charged: most_charged.min(limit.most_stored()) }
+    }
+}
+
+/// Returns the text that says why a quota has no leases of so many microseconds, and what to change.
+fn unleased(quota: &str, fault: LeaseFault, lease: u64) -> String {
+    match fault {
+        LeaseFault::NoLeases => format!(
+            "quota `{quota}` has an algorithm without leases: remove `lease`, or use a token bucket without a \
+             queue, `interval_refill`, `fixed_window` or `calendar`"
+        ),
+        LeaseFault::TooLong { permits, limit } => format!(
+            "quota `{quota}` gains {permits} permits during a lease of {:?}, which is more than half of its \
+             capacity of {limit}: use a shorter `lease` or a larger `burst`",
+            Duration::from_micros(lease)
+        ),
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) use fixed_window::{WindowState, Windows};
 pub(crate) use interval_refill::{IntervalState, Refills};
 pub(crate) use limit::Limit;
 pub(crate) use limit::QuotaState;
-pub(crate) use limits::{Limits, Standing};
+pub(crate) use limits::{Limits, Permits, Standing};
 pub(crate) use rate::{BucketState, Rate};
 #[cfg(feature = "redis")]
 pub(crate) use rate::{FullAt, MAX_TICKS};
@@ -60,6 +60,27 @@ pub(crate) use validation::policy_errors;
 
 use crate::charge::{Cost, Left, Patience};
 use crate::verdict::{Numbers, Outcome, Verdict};
+
+/// The reason why a quota cannot have leases of some length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseFault {
+    /// Its algorithm has no leases.
+    NoLeases,
+    /// A lease has more than half of the permits that the quota can hold.
+    TooLong { permits: u64, limit: u64 },
+}
+
+impl LeaseFault {
+    /// Returns an error if a lease has more than half of a limit, at so many permits per period.
+    fn check(lease: u64, permits: u64, period: u64, limit: u64) -> Result<(), Self> {
+        let leased = u128::from(lease) * u128::from(permits);
+        if 2 * leased <= u128::from(limit) * u128::from(period) {
+            return Ok(());
+        }
+        let permits = u64::try_from(leased.div_ceil(period.max(1).into())).unwrap_or(u64::MAX);
+        Err(Self::TooLong { permits, limit })
+    }
+}
 
 /// An algorithm, reduced to what distinguishes it from the others. All times are in microseconds.
 ///
@@ -88,6 +109,22 @@ pub(crate) trait Algorithm {
     fn divided(&self, share: &impl Fn(u64) -> u64) -> Option<Self>
     where
         Self: Sized;
+
+    /// Returns the limit that the store enforces if a process may keep permits for so long before it uses them, in
+    /// microseconds: with it, what is used in any span is at most what the whole limit allows.
+    ///
+    /// The default is for algorithms that have no leases.
+    fn leased(&self, _lease: u64) -> Result<Self, LeaseFault>
+    where
+        Self: Sized,
+    {
+        Err(LeaseFault::NoLeases)
+    }
+
+    /// Returns the time for which a process may keep permits that it takes now, if it is less than a lease.
+    fn keeps(_: &Self::Level) -> u64 {
+        u64::MAX
+    }
 
     /// The level at `now` of a state that a revision of the quota has left, or that of an unused quota.
     fn level(&self, state: Option<Self::State>, now: u64) -> Self::Level;

@@ -24,10 +24,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::Algorithm;
 #[cfg(feature = "redis")]
 use super::rate::FullAt;
 use super::rate::{BucketState, Debt, MAX_TICKS, ROOM, Rate};
+use super::{Algorithm, LeaseFault};
 use crate::Quota;
 use crate::charge::{AtMostOne, Cost, Left, Patience};
 use crate::quota::Kind;
@@ -164,6 +164,19 @@ impl Algorithm for TokenBucket {
         let most = self.most_taken() + (ROOM - 1) * (self.limit + self.borrow);
         let rate = self.rate.divided(limit, self.limit, limit + borrow, most)?;
         Some(Self { limit, borrow, rate, ..*self })
+    }
+
+    /// What is used in a span was charged in the span or at most a lease before, when the bucket gains what it
+    /// holds less here.
+    fn leased(&self, lease: u64) -> Result<Self, LeaseFault> {
+        if self.is_queue() {
+            return Err(LeaseFault::NoLeases);
+        }
+        let ticks = lease.saturating_mul(self.rate.scale());
+        let permits = ticks.div_ceil(self.rate.permit());
+        // Whole permits, because a capacity is.
+        LeaseFault::check(1, permits, 1, self.limit)?;
+        Ok(Self { limit: self.limit - permits, ..*self })
     }
 
     fn capacity(&self, patience: Option<Patience>) -> u64 {

@@ -114,6 +114,7 @@ impl Limiter {
         let left = |quota| permits.left(quota);
         let adjustment = permits.limits(whole).settle(&actual, &charged, left, taken.delay());
         let adjustment = permits.in_units_of_whole(whole, adjustment);
+        let adjustment = revision.adjust_leases(&taken.key, adjustment);
         if adjustment.is_nothing() {
             return;
         }
@@ -147,6 +148,7 @@ impl Limiter {
         key: Key,
         adjustment: Adjustment,
     ) -> Result<(), Error> {
+        let adjustment = self.held(held).adjust_leases(&key, adjustment);
         if adjustment.is_nothing() {
             return Ok(());
         }

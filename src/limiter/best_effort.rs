@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::{CheckState, Limiter, Taken};
-use crate::{Costs, Decision, Error, Key, Source, cooperation};
+use crate::{Costs, Decision, Error, Key, cooperation};
 
 /// Limits on several keys for one request: per user, per tenant, and for everyone.
 ///
@@ -92,7 +92,7 @@ impl BestEffortChecks {
             if decision.is_denied() {
                 return Ok(decision);
             }
-            let is_charged = matches!(decision.source(), Source::Store | Source::Local);
+            let is_charged = decision.source().is_charged();
             if is_charged && !decision.would_be_denied() {
                 let mut taken = Taken::new(&limiter, held, key, since);
                 taken.decided(&decision);

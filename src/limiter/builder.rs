@@ -29,6 +29,7 @@ pub struct LimiterBuilder {
     failure_mode: FailureMode,
     enforced_percent: f64,
     cache_denials: Duration,
+    lease: Duration,
     max_wait: Duration,
     max_waiters: usize,
     max_waiters_per_key: Option<usize>,
@@ -43,6 +44,7 @@ impl LimiterBuilder {
             failure_mode: FailureMode::default(),
             enforced_percent: 100.0,
             cache_denials: Duration::from_secs(1),
+            lease: Duration::ZERO,
             max_wait: Duration::from_secs(30),
             max_waiters: 1_024,
             max_waiters_per_key: None,
@@ -112,6 +114,26 @@ impl LimiterBuilder {
         Self { cache_denials: max_ttl, ..self }
     }
 
+    /// Sets the longest time for which this process keeps permits that it has not used: zero by default, which means
+    /// that it takes none in advance.
+    ///
+    /// With a lease, the process takes the permits that it expects to need for a key with the checks that go to
+    /// Redis, and decides the next checks in memory. [`Decision::source`](crate::Decision::source) is
+    /// [`Source::Lease`](crate::Source::Lease) then.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use fleetlimit::{Limiter, MemoryStore, Quota};
+    ///
+    /// let limiter = Limiter::builder(MemoryStore::new(), Quota::per_second(1_000))
+    ///     .lease(Duration::from_millis(100))
+    ///     .build()?;
+    /// # Ok::<(), fleetlimit::ConfigError>(())
+    /// ```
+    pub fn lease(self, longest: Duration) -> Self {
+        Self { lease: longest, ..self }
+    }
+
     /// Sets for how long [`Limiter::acquire`] may wait for the permits of a token bucket without a
     /// [`queue`](Quota::queue): 30 seconds by default. It is clamped to a year. Zero means not at
     /// all. Give it the same value in all processes, because a check also waits behind checks with
@@ -156,13 +178,14 @@ impl LimiterBuilder {
     /// - The timeout is zero, so the failure mode would apply to every check.
     /// - The percentage of keys for which the limit is enforced is not between 0 and 100.
     /// - The store cannot hold the policy, for instance because its key prefix is invalid.
+    /// - A quota cannot have [leases](Self::lease) of this length.
     /// - Another limiter on the same store or one of its clones uses the same policy name with
     ///   different quotas. Without this rule, two bare quotas on one store would silently share
     ///   buckets. Name the policies, or use [`Limiter::update`] to change the numbers of a running
     ///   one.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         let Self { store, policy, timeout, failure_mode, .. } = self;
-        let Self { enforced_percent, cache_denials, max_wait, max_waiters, .. } = self;
+        let Self { enforced_percent, cache_denials, lease, max_wait, max_waiters, .. } = self;
         let per_key = self.max_waiters_per_key.unwrap_or(max_waiters.div_ceil(8));
         let enforcement = Enforcement::percent(enforced_percent)?;
         if timeout.is_zero() {
@@ -175,7 +198,8 @@ impl LimiterBuilder {
         let max_wait = max_wait.min(MAX_DURATION);
         let metrics = PolicyMetrics::new(policy.name());
         let blocked = BlockedKeys::new(&store);
-        let settings = Settings { store: store.clone(), timeout, cache_denials, blocked, metrics };
+        let settings =
+            Settings { store: store.clone(), timeout, cache_denials, lease, blocked, metrics };
         let (registry, namespace) = store.registry();
         let make = |states| {
             Ok(Arc::new(Inner {
@@ -190,8 +214,11 @@ impl LimiterBuilder {
                 others: OtherRevisions::default(),
             }))
         };
-        let inner =
-            registry.register(namespace, &policy, make, |existing| conflict(existing, &policy))?;
+        let conflict = |existing: &Policy, other| match existing == &policy {
+            true => other_lease(&policy, other, lease),
+            false => conflict(existing, &policy),
+        };
+        let inner = registry.register(namespace, &policy, lease, make, conflict)?;
         if failure_mode.may_decide_locally() {
             inner.revisions.current().backend.prepare_to_decide_locally();
         }
@@ -211,5 +238,19 @@ fn conflict(existing: &Policy, new: &Policy) -> ConfigError {
         describe(existing),
         describe(new),
         name = new.name(),
+    ))
+}
+
+fn other_lease(policy: &Policy, existing: Duration, new: Duration) -> ConfigError {
+    let describe = |lease: Duration| match lease.is_zero() {
+        true => "no lease".to_owned(),
+        false => format!("a lease of {lease:?}"),
+    };
+    ConfigError::new(format!(
+        "the policy name `{name}` is in use on this store with {}, not {}: give all limiters of a policy the same \
+         `lease`, because it changes what the store admits",
+        describe(existing),
+        describe(new),
+        name = policy.name(),
     ))
 }

@@ -71,7 +71,8 @@ impl CheckState {
         match revision.known(key, &costs.others) {
             Some(known) => Self::known(limiter, revision, key, known),
             None => {
-                Self::ask_store(limiter, revision, key, Op::Acquire(Charge::Same(costs.others)))
+                let op = revision.acquire(key, Charge::Same(costs.others));
+                Self::ask_store(limiter, revision, key, op)
             }
         }
     }
@@ -86,7 +87,7 @@ impl CheckState {
         match revision.limits.charge(costs) {
             Ok(charge) => match revision.known(key, &charge) {
                 Some(known) => Self::known(limiter, revision, key, known),
-                None => Self::ask_store(limiter, revision, key, Op::Acquire(charge)),
+                None => Self::ask_store(limiter, revision, key, revision.acquire(key, charge)),
             },
             Err(unknown) => Self::unknown(limiter, revision, &unknown),
         }

@@ -20,9 +20,10 @@ use arc_swap::{ArcSwap, Guard};
 
 use super::blocked::BlockedKeys;
 use crate::algorithm::Limits;
-use crate::charge::Cost;
+use crate::charge::{Adjustment, Charge, Cost};
 use crate::metrics::PolicyMetrics;
-use crate::store::{Backend, PolicySpec, RevisionStates, Store};
+use crate::store::lease::{KeyLease, LeaseAnswer, LeaseTerms};
+use crate::store::{Backend, Op, PolicySpec, RevisionStates, Store};
 use crate::verdict::{QuotaInfo, Verdict};
 use crate::{ConfigError, Key, Policy, Source};
 
@@ -37,6 +38,8 @@ pub(crate) struct Revision {
     pub(super) states: Arc<RevisionStates>,
     /// The longest time for which a denial is cached, in nanoseconds. `None` if none is.
     denial_ttl: Option<u64>,
+    /// The terms of leases, if the store has any.
+    leases: Option<Arc<LeaseTerms>>,
     precomputed: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -45,8 +48,30 @@ pub(super) struct Settings {
     pub(super) store: Arc<dyn Store>,
     pub(super) timeout: Duration,
     pub(super) cache_denials: Duration,
+    /// The longest time for which leased permits are kept. Zero for no leases.
+    pub(super) lease: Duration,
     pub(super) blocked: BlockedKeys,
     pub(super) metrics: PolicyMetrics,
+}
+
+impl Settings {
+    /// Returns the limits that the store enforces, and the terms of leases if there are any.
+    fn leased(&self, whole: Limits) -> Result<(Limits, Option<Arc<LeaseTerms>>), ConfigError> {
+        let micros =
+            |time: Duration| u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
+        if self.lease.is_zero() {
+            return Ok((whole, None));
+        }
+        let lease = micros(self.lease);
+        // Also for a store without leases: its place may be taken by another.
+        let limits = whole.leased(lease)?;
+        if !self.store.has_leases() {
+            return Ok((whole, None));
+        }
+        let (longest, delay) =
+            (lease.saturating_mul(1_000), micros(self.timeout).saturating_mul(1_000));
+        Ok((limits, Some(Arc::new(LeaseTerms { longest, delay, metrics: self.metrics.clone() }))))
+    }
 }
 
 impl Revision {
@@ -57,13 +82,15 @@ impl Revision {
     ) -> Result<Self, ConfigError> {
         let Settings { store, timeout, cache_denials, metrics, .. } = settings;
         policy.validate()?;
-        let (name, limits) = (policy.name().into(), Limits::new(policy, store.clock())?);
+        let (name, whole) = (policy.name().into(), Limits::new(policy, store.clock())?);
+        let (limits, leases) = settings.leased(whole)?;
         let spec = PolicySpec {
             name,
             limits: limits.clone(),
             timeout: *timeout,
             states: states.clone(),
             metrics: metrics.clone(),
+            leases: leases.clone(),
         };
         let backend = store.open(spec)?;
         let is_cached = backend.is_remote() && !cache_denials.is_zero();
@@ -77,6 +104,7 @@ impl Revision {
             backend,
             states,
             denial_ttl,
+            leases,
             precomputed: OnceLock::new(),
         })
     }
@@ -126,8 +154,65 @@ impl Revision {
         if let Some(verdict) = self.limits.exceeding_capacity(cost) {
             return Some((verdict, Source::Quota));
         }
+        if self.leases.is_some() {
+            return self.known_with_leases(key, cost);
+        }
         let verdict = self.states.denial(key, cost, &self.limits, self.denial_ttl?)?;
         Some((verdict, Source::Cached))
+    }
+
+    #[inline]
+    fn known_with_leases(&self, key: &Key, cost: &impl Cost) -> Option<(Verdict, Source)> {
+        let (states, denial_ttl) = (&self.states, self.denial_ttl.unwrap_or(0));
+        let now = states.now();
+        let lease = states.lease(key)?;
+        match lease.check(cost, &self.limits, denial_ttl, now) {
+            LeaseAnswer::Leased { verdict, renews } => {
+                if renews {
+                    self.renew_lease(key, &lease, now);
+                }
+                Some((verdict, Source::Lease))
+            }
+            LeaseAnswer::Denied(verdict) => Some((verdict, Source::Cached)),
+            LeaseAnswer::Unknown => None,
+        }
+    }
+
+    /// Asks for the next lease of a key, ahead of need.
+    #[cold]
+    fn renew_lease(&self, key: &Key, lease: &KeyLease, now: u64) {
+        let instances = || self.backend.instances();
+        if let Ok(op) = lease.request(None, &self.limits, instances, now) {
+            self.backend.send(key, &Op::Lease(op.into()));
+        }
+    }
+
+    /// Returns the operation of a check that has to go to the store. It asks for a lease, too, if there may be one.
+    #[inline(always)]
+    pub(super) fn acquire(&self, key: &Key, charge: Charge) -> Op {
+        match self.leases {
+            None => Op::Acquire(charge),
+            Some(_) => self.acquire_with_lease(key, charge),
+        }
+    }
+
+    fn acquire_with_lease(&self, key: &Key, charge: Charge) -> Op {
+        let Some(lease) = self.states.lease(key) else { return Op::Acquire(charge) };
+        let instances = || self.backend.instances();
+        match lease.request(Some(charge), &self.limits, instances, self.states.now()) {
+            Ok(op) => Op::Lease(op.into()),
+            // What was passed comes back.
+            Err(charge) => Op::Acquire(charge.unwrap_or(Charge::Same(0))),
+        }
+    }
+
+    /// Takes a charge from the leases of a key, and gives a credit to them. Returns what is left for the store.
+    pub(super) fn adjust_leases(&self, key: &Key, adjustment: Adjustment) -> Adjustment {
+        let lease = self.leases.as_ref().and_then(|_| self.states.lease(key));
+        match lease {
+            None => adjustment,
+            Some(lease) => lease.adjust(&adjustment, &self.limits, self.states.now()),
+        }
     }
 
     /// Data of the layer, computed once per revision. The limiter knows nothing about it. Only one

@@ -7,7 +7,7 @@ use metrics::{Label, Recorder, Unit};
 
 use super::instruments::{InstrumentGroup, Registration};
 use super::memory::MemoryMetrics;
-use super::policy::{OutcomeLabel, PolicyInstruments};
+use super::policy::{LeasedPermits, OutcomeLabel, PolicyInstruments};
 #[cfg(feature = "redis")]
 use super::{FleetMetrics, ServerMetrics, server_label::server_label};
 use crate::{ErrorKind, Source};
@@ -57,6 +57,14 @@ impl InstrumentGroup for PolicyInstruments {
             "fleetlimit.charges.forgiven",
             "Permits that were not charged, because the key already owed as much as it can",
         );
+        for (kind, counter) in iter::zip(LeasedPermits::ALL, &self.leases) {
+            let kind = Label::new("fleetlimit.lease.event", kind.name());
+            counter.register(
+                &Registration::new(recorder, [policy(), kind]),
+                "fleetlimit.lease.permits",
+                "Permits that were leased, and what happened to them",
+            );
+        }
     }
 }
 

@@ -20,6 +20,19 @@ pub(super) struct PolicyInstruments {
     pub(super) repairs: Counter,
     pub(super) uncharged: Counter,
     pub(super) forgiven: Counter,
+    /// The permits of leases, by [what happened to them](LeasedPermits).
+    pub(super) leases: [Counter; LeasedPermits::ALL.len()],
+    #[cfg(test)]
+    pub(super) lease_counts: [std::sync::atomic::AtomicU64; LeasedPermits::ALL.len()],
+}
+
+/// What happens to permits that are leased.
+#[derive(Clone, Copy)]
+pub(super) enum LeasedPermits {
+    Leased,
+    Used,
+    Returned,
+    Lost,
 }
 
 /// The outcome of a check as metrics and traces report it.
@@ -72,6 +85,58 @@ impl PolicyMetrics {
     }
 }
 
+impl PolicyMetrics {
+    /// Counts permits that were leased.
+    pub(crate) fn leased(&self, permits: u64) {
+        self.lease(LeasedPermits::Leased, permits);
+    }
+
+    /// Counts permits of a lease that were used.
+    pub(crate) fn lease_used(&self, permits: u64) {
+        self.lease(LeasedPermits::Used, permits);
+    }
+
+    /// Counts permits of a lease that were given back, or have refilled before.
+    pub(crate) fn lease_returned(&self, permits: u64) {
+        self.lease(LeasedPermits::Returned, permits);
+    }
+
+    /// Counts permits of a lease that were neither used nor given back.
+    pub(crate) fn lease_lost(&self, permits: u64) {
+        self.lease(LeasedPermits::Lost, permits);
+    }
+
+    fn lease(&self, kind: LeasedPermits, permits: u64) {
+        #[cfg(test)]
+        self.0.lease_counts[kind as usize].fetch_add(permits, std::sync::atomic::Ordering::Relaxed);
+        if permits > 0 {
+            self.0.leases[kind as usize].add(permits, &*self.0);
+        }
+    }
+
+    /// Returns the permits that were leased, used, returned and lost.
+    #[cfg(test)]
+    pub(crate) fn lease_counts(&self) -> [u64; 4] {
+        let count =
+            |count: &std::sync::atomic::AtomicU64| count.load(std::sync::atomic::Ordering::Relaxed);
+        self.0.lease_counts.each_ref().map(count)
+    }
+}
+
+impl LeasedPermits {
+    /// All kinds, in the order of their declaration.
+    pub(super) const ALL: [Self; 4] = [Self::Leased, Self::Used, Self::Returned, Self::Lost];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Leased => "leased",
+            Self::Used => "used",
+            Self::Returned => "returned",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 impl OutcomeLabel {
     /// All outcomes, in the order of their declaration.
     pub(super) const ALL: [Self; 4] =
@@ -110,6 +175,9 @@ mod tests {
         }
         for (index, outcome) in OutcomeLabel::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, index, "{}", outcome.name());
+        }
+        for (index, kind) in LeasedPermits::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index, "{}", kind.name());
         }
     }
 }

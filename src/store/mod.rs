@@ -10,7 +10,7 @@
 //!
 //! `registry` is what the limiters on a store share: the policies in use, and the `state_cache`, which has what
 //! a server said last about each key; `revision_states` reads it for one revision of a policy, and is the cache
-//! of denials. `fleet` has the shares by which a fleet divides limits without a server, and `local` decides by
+//! of denials. `lease` has the permits that a process keeps in advance. `fleet` has the shares by which a fleet divides limits without a server, and `local` decides by
 //! one while a server fails. `blocks` has the keys that an operator has blocked. `observation` is the latency
 //! and the span of a check that waits (`no_observation` in builds without metrics and traces).
 
@@ -22,6 +22,7 @@ mod divided;
 mod fleet;
 mod key_hasher;
 mod key_state;
+pub(crate) mod lease;
 #[cfg(feature = "redis")]
 mod local;
 mod manual_clock;
@@ -37,6 +38,8 @@ mod shards;
 mod state_cache;
 mod unnamed;
 
+#[cfg(feature = "redis")]
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
@@ -45,6 +48,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use self::blocks::Blocks;
+use self::lease::{LeaseOp, LeaseTerms};
 use crate::algorithm::{Limits, Standing};
 #[cfg(feature = "redis")]
 use crate::charge::Cost;
@@ -85,6 +89,8 @@ pub struct PolicySpec {
     /// Receives the states in which the store has left keys.
     pub(crate) states: Arc<RevisionStates>,
     pub(crate) metrics: PolicyMetrics,
+    /// The terms of leases, if there are any. Then the limits are [those of the store](Limits::leased).
+    pub(crate) leases: Option<Arc<LeaseTerms>>,
 }
 
 pub(crate) mod sealed {
@@ -104,6 +110,11 @@ pub(crate) mod sealed {
 
         /// The keys of this store that are blocked.
         fn blocks(&self) -> Arc<dyn Blocks>;
+
+        /// Returns true if processes may have leases: not in a store that decides in this process.
+        fn has_leases(&self) -> bool {
+            false
+        }
     }
 
     impl<S: Open + ?Sized> Open for Arc<S> {
@@ -121,6 +132,10 @@ pub(crate) mod sealed {
 
         fn blocks(&self) -> Arc<dyn Blocks> {
             (**self).blocks()
+        }
+
+        fn has_leases(&self) -> bool {
+            (**self).has_leases()
         }
     }
 }
@@ -155,6 +170,14 @@ pub trait Backend: Debug + Send + Sync {
         None
     }
 
+    /// Sends an operation whose verdict nobody waits for.
+    fn send(&self, _key: &Key, _op: &Op) {}
+
+    /// Returns the number of processes that share the limits, as far as this one knows.
+    fn instances(&self) -> u64 {
+        1
+    }
+
     /// Prepares the store to decide without its server from now on.
     fn prepare_to_decide_locally(&self) {}
 
@@ -177,6 +200,8 @@ pub enum Op {
     Queue(Box<Queued>),
     /// Gives the permits of a check back that does not wait any more, if nobody queued behind it.
     Leave(Box<Place>),
+    /// Asks for a lease, maybe with a check.
+    Lease(Box<LeaseOp>),
 }
 
 impl Op {
@@ -193,7 +218,19 @@ impl Op {
             Self::Acquire(charge) => charge.of(quota),
             Self::Queue(queued) => queued.of(quota),
             Self::Adjust(adjustment) => adjustment.of(quota).try_into().unwrap_or(0),
+            Self::Lease(lease) => lease.charge.as_ref().map_or(0, |charge| charge.of(quota)),
             Self::Peek | Self::Leave(_) => 0,
+        }
+    }
+
+    /// Returns the check without the request for a lease.
+    #[cfg(feature = "redis")]
+    pub(crate) fn without_lease(&self) -> Cow<'_, Self> {
+        match self {
+            Self::Lease(lease) => {
+                Cow::Owned(lease.charge.clone().map_or(Self::Peek, Self::Acquire))
+            }
+            _ => Cow::Borrowed(self),
         }
     }
 
@@ -205,6 +242,10 @@ impl Op {
             Self::Adjust(adjustment) => exists || adjustment.is_charge(),
             Self::Queue(queued) => verdict.is_allowed() && !queued.charge.is_nothing(),
             Self::Leave(_) => exists,
+            Self::Lease(lease) => {
+                verdict.is_allowed()
+                    && lease.charge.as_ref().is_some_and(|charge| !charge.is_nothing())
+            }
         }
     }
 
@@ -246,6 +287,7 @@ impl Op {
             Self::Adjust(adjustment) => limits.adjust(standing, adjustment),
             Self::Queue(queued) => limits.enqueue(standing, queued, now),
             Self::Leave(place) => limits.leave(standing, place, now),
+            Self::Lease(lease) => lease.decide(limits, standing),
         }
     }
 }

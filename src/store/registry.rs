@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -51,6 +52,7 @@ type PolicyId = (String, String);
 /// A policy with the limiters that enforce it.
 struct RegisteredPolicy {
     policy: Policy,
+    lease: Duration,
     states: Arc<RevisionStates>,
     subscribers: Vec<Weak<dyn Subscriber>>,
 }
@@ -66,13 +68,14 @@ pub(crate) trait Subscriber: Send + Sync {
 
 impl Registry {
     /// Makes a subscriber, and registers it for as long as it lives. Fails with the error for the
-    /// policy of the same name that is in use with different quotas, or if it cannot be made.
+    /// policy of the same name that is in use with different quotas or another lease, or if it cannot be made.
     pub(crate) fn register<S: Subscriber + 'static>(
         &self,
         namespace: &str,
         policy: &Policy,
+        lease: Duration,
         make: impl FnOnce(Arc<RevisionStates>) -> Result<Arc<S>, ConfigError>,
-        conflict: impl FnOnce(&Policy) -> ConfigError,
+        conflict: impl FnOnce(&Policy, Duration) -> ConfigError,
     ) -> Result<Arc<S>, ConfigError> {
         let mut policies = self.policies();
         policies.entries.retain(|_, entry| entry.is_alive());
@@ -80,9 +83,9 @@ impl Registry {
         let next = self.next_revision(&mut policies, &id);
         let existing = policies.entries.get_mut(&id);
         if let Some(entry) = &existing
-            && entry.policy != *policy
+            && (entry.policy != *policy || entry.lease != lease)
         {
-            return Err(conflict(&entry.policy));
+            return Err(conflict(&entry.policy, entry.lease));
         }
         let states = existing.as_ref().map_or(next, |entry| entry.states.clone());
         let subscriber = make(states.clone())?;
@@ -90,8 +93,12 @@ impl Registry {
         match existing {
             Some(entry) => entry.subscribers.push(weak),
             None => {
-                let entry =
-                    RegisteredPolicy { policy: policy.clone(), states, subscribers: vec![weak] };
+                let entry = RegisteredPolicy {
+                    policy: policy.clone(),
+                    lease,
+                    states,
+                    subscribers: vec![weak],
+                };
                 policies.entries.insert(id, entry);
             }
         }
@@ -114,7 +121,7 @@ impl Registry {
     }
 
     /// The cache of the states of keys, under all policies.
-    pub(crate) fn states(&self) -> &StateCache {
+    pub(crate) fn states(&self) -> &Arc<StateCache> {
         &self.states
     }
 
@@ -156,6 +163,13 @@ impl Registry {
     fn policies(&self) -> MutexGuard<'_, Policies> {
         // A panic leaves whole entries behind, so the poison means nothing.
         self.policies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The states may refer to policies, which refer to them.
+impl Drop for Registry {
+    fn drop(&mut self) {
+        self.states.clear();
     }
 }
 

@@ -8,9 +8,11 @@
 //! charged last refills at that revision's rate until the next charge, which may change the rate. So such a
 //! denial is used only while the bucket has no permits, when nothing can be charged. → `tests/it/denials.rs`
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::lease::{KeyLease, LeaseReport, LeaseTerms};
 use super::{CachedState, KeyState, RevisionId, SentAt, StateCache};
 use crate::Key;
 use crate::algorithm::Limits;
@@ -61,7 +63,7 @@ impl RevisionStates {
         sent_at: SentAt,
         is_denial: bool,
     ) {
-        let state = CachedState { state, decided, sent_at, received: self.cache.now() };
+        let state = self.received(state, decided, sent_at);
         self.cache.insert(self.revision, key, state, is_denial);
         if is_denial {
             let max_ttl = self.max_ttl.load(Ordering::Relaxed);
@@ -94,6 +96,49 @@ impl RevisionStates {
         let known = self.cache.get(self.revision, key)?;
         let earliest = *known.server_times(self.cache.now()).start();
         Some((known.state, earliest))
+    }
+
+    /// Returns the leases of a key under this revision, if it was checked before.
+    #[inline]
+    pub(crate) fn lease(&self, key: &Key) -> Option<Arc<KeyLease>> {
+        self.cache.lease(self.revision, key)
+    }
+
+    /// Records what a call has found and leased, of a key of a policy with leases. `owner` is the policy in the form
+    /// of the store. Returns the number of checks that leases have allowed since the last call.
+    pub(crate) fn report(
+        &self,
+        terms: &Arc<LeaseTerms>,
+        owner: &Arc<impl Any + Send + Sync>,
+        key: &Key,
+        report: LeaseReport,
+    ) -> usize {
+        let sent_at = report.known.sent_at;
+        let lease = self.lease(key).unwrap_or_else(|| {
+            let (leases, quotas) = (self.cache.leases(), report.free.len());
+            let lease = KeyLease::new(leases, key, terms, owner.clone(), quotas, sent_at.time);
+            let lease = Arc::new(lease);
+            self.cache.insert_lease(self.revision, key, lease.clone());
+            lease
+        });
+        let is_denial = report.is_denial && !self.cache.is_reset(self.revision, key, sent_at);
+        lease.report(LeaseReport { is_denial, ..report })
+    }
+
+    /// Returns the state in which a call has left a key, whose reply was just received.
+    pub(crate) fn received(&self, state: KeyState, decided: u64, sent_at: SentAt) -> CachedState {
+        CachedState { state, decided, sent_at, received: self.cache.now() }
+    }
+
+    /// Ends the leases of a key that was reset.
+    pub(crate) fn void_leases(&self, key: &Key) {
+        self.cache.void_leases(self.revision, key);
+    }
+
+    /// Returns the time of this process, in nanoseconds.
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.cache.now()
     }
 
     /// Returns the denial with which the server would decide a check, if it is known. `max_ttl` is the
@@ -135,7 +180,13 @@ impl CachedState {
     /// So a state bounds what the server would decide later: it denies while a level is too high even at
     /// the latest time that its clock may show. The wait is counted from the earliest, so that a client
     /// that honors `Retry-After` is never early.
-    fn denial(&self, cost: &impl Cost, limits: &Limits, now: u64, max_ttl: u64) -> Option<Verdict> {
+    pub(super) fn denial(
+        &self,
+        cost: &impl Cost,
+        limits: &Limits,
+        now: u64,
+        max_ttl: u64,
+    ) -> Option<Verdict> {
         if now >= self.sent_at.time.saturating_add(max_ttl) {
             return None;
         }

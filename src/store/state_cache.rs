@@ -9,6 +9,8 @@
 //!   Each revision can read it, as it reads what another one has left on the server. A denial is found
 //!   only under the revision that it was made under: denials under other numbers say nothing, and an
 //!   update takes effect at once.
+//! - **If a policy has leases, the entry of a key is a [`KeyLease`]**, which has the state, the denial and the
+//!   leases under one lock.
 //! - **The number of entries is bounded for the whole store**, however many limiters it has. A bound per
 //!   limiter would grow with the number of policies.
 //! - **Resets are numbered, and each of 1,024 shards of keys has the number of its last one.** An entry
@@ -20,7 +22,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use foldhash::quality::RandomState;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -29,6 +31,7 @@ use tokio::time::Instant;
 
 use super::KeyState;
 use super::RevisionId;
+use super::lease::{KeyLease, Leases};
 use crate::Key;
 
 /// The fraction of the entries that are remembered, without their states, after they were evicted: they
@@ -45,7 +48,7 @@ const RESET_SHARDS: usize = 1_024;
 /// not evict one that keeps retrying.
 pub(crate) struct StateCache {
     /// The entries. Not set until a store needs them: one in memory does not.
-    entries: OnceLock<Cache<EntryId, CachedState, UnitWeighter, RandomState>>,
+    entries: OnceLock<Cache<EntryId, Entry, UnitWeighter, RandomState>>,
     /// The most entries there may be.
     max_keys: Mutex<usize>,
     hasher: RandomState,
@@ -54,6 +57,15 @@ pub(crate) struct StateCache {
     resets: AtomicU64,
     /// The number of the last reset of each shard of keys. Allocated by the first reset.
     last_resets: OnceLock<Box<[AtomicU64]>>,
+    /// The ends of the leases in the entries.
+    leases: Arc<Leases>,
+}
+
+/// What is known of a key.
+#[derive(Clone)]
+enum Entry {
+    State(CachedState),
+    Lease(Arc<KeyLease>),
 }
 
 /// The state in which the checks of a call left a key. Times of this process are in nanoseconds since the
@@ -82,16 +94,23 @@ pub(crate) struct SentAt {
 /// which most keys have.
 struct EntryId {
     revision: RevisionId,
-    is_denial: bool,
+    kind: EntryKind,
     key: Key,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EntryKind {
+    State,
+    Denial,
+    Lease,
 }
 
 /// A look-up of the entry of a key.
 struct EntryQuery<'a> {
     revision: RevisionId,
     key: &'a Key,
-    /// True if only a denial under this revision is wanted.
-    denials_only: bool,
+    /// The kind of entry that is wanted, under this revision. `None` for any, under any revision.
+    wanted: Option<EntryKind>,
 }
 
 impl StateCache {
@@ -132,18 +151,56 @@ impl StateCache {
 
     /// Returns the last known state of a key, under any revision of the policy.
     pub(crate) fn get(&self, revision: RevisionId, key: &Key) -> Option<CachedState> {
-        self.entries.get()?.get(&EntryQuery { revision, key, denials_only: false })
+        match self.entries.get()?.get(&EntryQuery { revision, key, wanted: None })? {
+            Entry::State(state) => Some(state),
+            Entry::Lease(lease) => lease.known(),
+        }
+    }
+
+    /// Returns the leases of a key under this revision.
+    #[inline]
+    pub(crate) fn lease(&self, revision: RevisionId, key: &Key) -> Option<Arc<KeyLease>> {
+        let query = EntryQuery { revision, key, wanted: Some(EntryKind::Lease) };
+        match self.entries.get()?.get(&query)? {
+            Entry::Lease(lease) => Some(lease),
+            Entry::State(_) => None,
+        }
+    }
+
+    /// Replaces what is known of a key. Leases of another revision are given back.
+    pub(crate) fn insert_lease(&self, revision: RevisionId, key: &Key, lease: Arc<KeyLease>) {
+        if let Some(entries) = self.entries.get() {
+            let id = EntryId { revision, kind: EntryKind::Lease, key: key.clone() };
+            entries.insert(id, Entry::Lease(lease));
+        }
+    }
+
+    /// The ends of the leases of all keys.
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
+        &self.leases
+    }
+
+    /// Forgets everything. An entry with leases refers to its policy, and that to the cache.
+    pub(crate) fn clear(&self) {
+        if let Some(entries) = self.entries.get() {
+            entries.clear();
+        }
+        self.leases.clear();
     }
 
     /// Returns the last known state of a key if it is a denial under this revision, and the key has not
     /// been reset since its call was sent.
     pub(crate) fn denial(&self, revision: RevisionId, key: &Key) -> Option<CachedState> {
-        let denial = self.entries.get()?.get(&EntryQuery { revision, key, denials_only: true })?;
-        let before = denial.sent_at.resets;
+        let query = EntryQuery { revision, key, wanted: Some(EntryKind::Denial) };
+        let Entry::State(denial) = self.entries.get()?.get(&query)? else { return None };
+        (!self.is_reset(revision, key, denial.sent_at)).then_some(denial)
+    }
+
+    /// Returns true if the denials of a key were ended after a call was sent.
+    pub(crate) fn is_reset(&self, revision: RevisionId, key: &Key, sent_at: SentAt) -> bool {
         // The hash of the key is not needed while there are no resets.
-        let is_reset = self.resets.load(Ordering::Acquire) > before
-            && self.last_reset(revision, key).load(Ordering::Acquire) > before;
-        (!is_reset).then_some(denial)
+        self.resets.load(Ordering::Acquire) > sent_at.resets
+            && self.last_reset(revision, key).load(Ordering::Acquire) > sent_at.resets
     }
 
     /// Replaces the last known state of a key, but not with a denial that is older. (Replies can overtake
@@ -156,18 +213,25 @@ impl StateCache {
         is_denial: bool,
     ) {
         let Some(entries) = self.entries.get() else { return };
-        let query = EntryQuery { revision, key, denials_only: false };
-        let is_late = |known: CachedState| known.sent_at.time > state.sent_at.time;
+        let query = EntryQuery { revision, key, wanted: None };
+        let is_late = |known: Entry| match known {
+            Entry::State(known) => known.sent_at.time > state.sent_at.time,
+            Entry::Lease(_) => false,
+        };
         if !(is_denial && entries.peek(&query).is_some_and(is_late)) {
-            entries.insert(EntryId { revision, is_denial, key: key.clone() }, state);
+            let kind = if is_denial { EntryKind::Denial } else { EntryKind::State };
+            entries.insert(EntryId { revision, kind, key: key.clone() }, Entry::State(state));
         }
     }
 
     /// Removes the state of a key, unless it is of a later call than one that was sent at this time.
     pub(crate) fn remove(&self, revision: RevisionId, key: &Key, sent_at: SentAt) {
         if let Some(entries) = self.entries.get() {
-            let is_earlier = |state: &CachedState| state.sent_at.time <= sent_at.time;
-            entries.remove_if(&EntryQuery { revision, key, denials_only: false }, is_earlier);
+            let is_earlier = |entry: &Entry| match entry {
+                Entry::State(state) => state.sent_at.time <= sent_at.time,
+                Entry::Lease(_) => false,
+            };
+            entries.remove_if(&EntryQuery { revision, key, wanted: None }, is_earlier);
         }
     }
 
@@ -176,13 +240,25 @@ impl StateCache {
         if self.entries.get().is_some() {
             let number = self.resets.fetch_add(1, Ordering::AcqRel) + 1;
             self.last_reset(revision, key).fetch_max(number, Ordering::AcqRel);
+            let query = EntryQuery { revision, key, wanted: None };
+            if let Some(Entry::Lease(lease)) = self.entries.get().and_then(|all| all.peek(&query)) {
+                lease.end_denial();
+            }
+        }
+    }
+
+    /// Ends the leases of a key that was reset, under any revision, without giving them back.
+    pub(crate) fn void_leases(&self, revision: RevisionId, key: &Key) {
+        let query = EntryQuery { revision, key, wanted: None };
+        if let Some(Entry::Lease(lease)) = self.entries.get().and_then(|all| all.peek(&query)) {
+            lease.void(self.now());
         }
     }
 
     fn last_reset(&self, revision: RevisionId, key: &Key) -> &AtomicU64 {
         let shards =
             self.last_resets.get_or_init(|| (0..RESET_SHARDS).map(|_| AtomicU64::new(0)).collect());
-        let hash = self.hasher.hash_one(EntryQuery { revision, key, denials_only: true });
+        let hash = self.hasher.hash_one(EntryQuery { revision, key, wanted: None });
         &shards[hash as usize % RESET_SHARDS]
     }
 }
@@ -196,6 +272,7 @@ impl Default for StateCache {
             start: Instant::now(),
             resets: AtomicU64::new(0),
             last_resets: OnceLock::new(),
+            leases: Arc::default(),
         }
     }
 }
@@ -233,9 +310,9 @@ impl Hash for EntryQuery<'_> {
 
 impl Equivalent<EntryId> for EntryQuery<'_> {
     fn equivalent(&self, id: &EntryId) -> bool {
-        let is_wanted = match self.denials_only {
-            true => id.is_denial && self.revision == id.revision,
-            false => self.revision.policy == id.revision.policy,
+        let is_wanted = match self.wanted {
+            Some(kind) => id.kind == kind && self.revision == id.revision,
+            None => self.revision.policy == id.revision.policy,
         };
         is_wanted && *self.key == id.key
     }
@@ -259,6 +336,13 @@ mod tests {
     const REVISION: RevisionId = RevisionId { policy: 7, number: 1 };
     const OTHER_REVISION: RevisionId = RevisionId { policy: 7, number: 2 };
     const OTHER_POLICY: RevisionId = RevisionId { policy: 8, number: 1 };
+
+    impl SentAt {
+        /// A time before any reset.
+        pub(crate) fn at(time: u64) -> Self {
+            Self { time, resets: 0 }
+        }
+    }
 
     impl StateCache {
         /// A cache with the smallest bound.

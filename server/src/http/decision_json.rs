@@ -61,6 +61,7 @@ fn source(source: Source) -> &'static str {
         Source::Quota => "quota",
         Source::FailureMode => "failure_mode",
         Source::Blocked => "block",
+        Source::Lease => "lease",
         _ => "other",
     }
 }

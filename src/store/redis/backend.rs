@@ -5,10 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::fleet::{Membership, Opened, Repayment};
+use super::fleet::{LeaseReturns, Membership, Opened, Repayment};
 use super::queue::Queues;
 use super::script::RedisPolicy;
 use crate::algorithm::Limits;
+use crate::store::local::LocalPolicy;
 use crate::store::{Backend, Op, PendingVerdict};
 use crate::verdict::Verdict;
 use crate::{Error, Key};
@@ -19,6 +20,7 @@ pub(super) struct RedisBackend {
     pub(super) queues: Arc<Queues>,
     pub(super) membership: Arc<Membership>,
     pub(super) repayment: Arc<Repayment>,
+    pub(super) lease_returns: Arc<LeaseReturns>,
     /// The store counts as open while a limiter uses it.
     pub(super) _opened: Arc<Opened>,
 }
@@ -35,7 +37,23 @@ impl Backend for RedisBackend {
             self.membership.start();
             self.repayment.charge_before_check(&self.queues, &self.policy, key, cx)?;
         }
-        self.queues.poll(&self.policy, key, op, check, cx)
+        let verdict = self.queues.poll(&self.policy, key, op, check, cx);
+        if self.policy.leases.is_some() {
+            // A reply may have leased permits, which must be given back.
+            self.lease_returns.start(&self.queues);
+        }
+        verdict
+    }
+
+    fn send(&self, key: &Key, op: &Op) {
+        self.membership.start();
+        self.lease_returns.start(&self.queues);
+        self.queues.send(&self.policy, key, op);
+    }
+
+    fn instances(&self) -> u64 {
+        let instances = |local: &LocalPolicy| local.local().share().instances() as u64;
+        self.policy.local.as_ref().map_or(1, instances)
     }
 
     fn share(&self, key: &Key) -> Option<Limits> {
@@ -49,6 +67,7 @@ impl Backend for RedisBackend {
     }
 
     fn decide_locally(&self, key: &Key, op: &Op) -> Option<Verdict> {
+        let op = &*op.without_lease();
         let verdict = self.policy.local.as_ref()?.decide(key, op);
         if verdict.is_allowed() || matches!(op, Op::Adjust(_)) {
             self.repayment.add(&self.policy, key, op);
@@ -61,9 +80,11 @@ impl Backend for RedisBackend {
         let (queues, policy, key) = (self.queues.clone(), self.policy.clone(), key.clone());
         let repayment = self.repayment.clone();
         Box::pin(async move {
+            policy.states.void_leases(&key);
             let result = queues.reset(&policy, &key).await;
             // Also after an error, because the server may have done it.
             policy.states.remove(&key, policy.states.sent_now());
+            policy.states.void_leases(&key);
             if result.is_ok() {
                 repayment.forget(&policy, &key);
                 policy.local.iter().for_each(|local| local.settled(&key));

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use futures_util::future::join;
+use futures_util::future::{join, join3};
 
 #[cfg(feature = "deadpool")]
 use super::RedisPool;
@@ -15,7 +15,7 @@ use super::SentinelService;
 use super::backend::RedisBackend;
 use super::cluster::{Cluster, Topology};
 use super::connection::{ConnectionSettings, Connector, Endpoint, warn_if_insecure};
-use super::fleet::{Membership, Opened, RedisBlocks, Repayment};
+use super::fleet::{LeaseReturns, Membership, Opened, RedisBlocks, Repayment};
 use super::queue::Queues;
 use super::script::RedisPolicy;
 use crate::store::blocks::Blocks;
@@ -186,6 +186,7 @@ struct Fleet {
     local: Arc<Local>,
     membership: Arc<Membership>,
     repayment: Arc<Repayment>,
+    lease_returns: Arc<LeaseReturns>,
     opened: Arc<Opened>,
 }
 
@@ -467,7 +468,8 @@ impl RedisStore {
     /// yet. Without the call, or if Redis still fails, they are lost when the process exits. If any remain,
     /// `shutdown` logs a warning.
     ///
-    /// It also waits until the places in [queues](crate::Quota::queue) are given back that nobody needs any more:
+    /// It gives the permits of [leases](crate::LimiterBuilder::lease) back, and takes no more. It also waits until the
+    /// places in [queues](crate::Quota::queue) are given back that nobody needs any more:
     /// drop the checks that wait before the call.
     ///
     /// Finally the limiters on this store and its clones log what they have counted, and would log later or, if
@@ -479,8 +481,9 @@ impl RedisStore {
         let deadline = Instant::now() + Duration::from_secs(1);
         let given_back = timer::timeout_at(deadline, self.registry.all_left());
         let signed_off = async {
-            if let Some(Fleet { membership, repayment, .. }) = self.fleet.get() {
-                join(membership.leave(), repayment.settle(&self.queues)).await;
+            if let Some(Fleet { membership, repayment, lease_returns, .. }) = self.fleet.get() {
+                let ended = lease_returns.close(&self.queues, deadline);
+                join3(membership.leave(), repayment.settle(&self.queues), ended).await;
             }
         };
         join(given_back, signed_off).await;
@@ -498,7 +501,8 @@ impl RedisStore {
             let server = topology.first_server();
             let opened = Opened::new(topology.identity(), server, &self.key_prefix).into();
             let (membership, repayment) = (membership.into(), repayment.into());
-            Fleet { local, membership, repayment, opened }
+            let lease_returns = LeaseReturns::new(self.registry.states()).into();
+            Fleet { local, membership, repayment, lease_returns, opened }
         })
     }
 
@@ -537,12 +541,13 @@ impl Store for RedisStore {}
 
 impl Open for RedisStore {
     fn open(&self, spec: PolicySpec) -> Result<Arc<dyn Backend>, ConfigError> {
-        let Fleet { local, membership, repayment, opened, .. } = self.fleet();
+        let Fleet { local, membership, repayment, lease_returns, opened } = self.fleet();
         Ok(Arc::new(RedisBackend {
             policy: RedisPolicy::new(&spec, &self.key_prefix, local)?.into(),
             queues: self.queues.clone(),
             membership: membership.clone(),
             repayment: repayment.clone(),
+            lease_returns: lease_returns.clone(),
             _opened: opened.clone(),
         }))
     }
@@ -554,6 +559,10 @@ impl Open for RedisStore {
 
     fn registry(&self) -> (&Registry, &str) {
         (&self.registry, &self.key_prefix)
+    }
+
+    fn has_leases(&self) -> bool {
+        true
     }
 
     fn blocks(&self) -> Arc<dyn Blocks> {

@@ -363,7 +363,7 @@ impl Batch {
         }
         // Before the callers are woken, so that their next checks find the denials.
         if let Some(sent_at) = *sent_at {
-            replays.iter().flatten().flatten().for_each(|replay| replay.report(sent_at));
+            replays.into_iter().flatten().flatten().for_each(|replay| replay.report(sent_at));
         }
         (wakers, abandoned)
     }

@@ -206,10 +206,12 @@ impl NodeQueue {
         let Abandoned { bucket, place } = abandoned;
         // Others may proceed earlier than a cached denial says.
         bucket.policy.states.end_denials(&bucket.key);
-        let leave = Op::Leave(Box::new(place));
-        if let Ok(Enqueued { call: Some(call), .. }) =
-            self.enqueue(bucket.as_ref(), &leave, Waker::noop())
-        {
+        self.send(bucket.as_ref(), &Op::Leave(Box::new(place)));
+    }
+
+    /// Sends an operation whose verdict nobody waits for.
+    pub(super) fn send(self: &Arc<Self>, bucket: BucketRef<'_>, op: &Op) {
+        if let Ok(Enqueued { call: Some(call), .. }) = self.enqueue(bucket, op, Waker::noop()) {
             call.spawn();
         }
     }

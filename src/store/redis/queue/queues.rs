@@ -179,6 +179,14 @@ impl Queues {
         Ok((queue, QueuedCheck(QueueProgress::Queued(place))))
     }
 
+    /// Sends an operation whose verdict nobody waits for. If it cannot be sent, it is not made.
+    pub(crate) fn send(&self, policy: &Arc<RedisPolicy>, key: &Key, op: &Op) {
+        let bucket = self.bucket(policy, key);
+        if let Ok(queue) = self.queue_of(bucket) {
+            queue.send(bucket, op);
+        }
+    }
+
     fn enqueue(
         &self,
         policy: &Arc<RedisPolicy>,
@@ -237,6 +245,15 @@ impl Queues {
                 let id = queues.keys().find(leads_there)?;
                 queues.get(id)
             }
+        }
+    }
+
+    /// Returns the queue of a bucket's server in this runtime, which is added unless there is one.
+    fn queue_of(&self, bucket: BucketRef<'_>) -> Result<Arc<NodeQueue>, Error> {
+        let queues = self.table.queues.load();
+        match self.find(&queues, bucket) {
+            Some(queue) => Ok(queue.clone()),
+            None => self.queue(bucket.slot, bucket.policy.timeout),
         }
     }
 

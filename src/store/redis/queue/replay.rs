@@ -5,8 +5,11 @@
 //! store before the checks are woken, so that the next ones find it. To report all keys would cost every
 //! check.
 
+use std::sync::Arc;
+
 use super::bucket::BucketRef;
 use crate::algorithm::Standing;
+use crate::store::lease::{LeaseOp, LeaseReport, LeaseTerms, Leased};
 use crate::store::redis::script::Found;
 use crate::store::{KeyState, Op, SentAt};
 use crate::verdict::Verdict;
@@ -23,6 +26,8 @@ pub(super) struct Replay<'a> {
     has_denied: bool,
     /// True if a check may have given permits back.
     is_adjusted: bool,
+    /// The permits that were leased, if a check asked for them.
+    leased: Option<Leased>,
 }
 
 impl<'a> Replay<'a> {
@@ -32,20 +37,72 @@ impl<'a> Replay<'a> {
             policy.metrics.repaired();
             policy.limits.empty(found.now)
         });
-        Self { bucket, standing, now: found.now, has_denied: false, is_adjusted: false }
+        Self {
+            bucket,
+            standing,
+            now: found.now,
+            has_denied: false,
+            is_adjusted: false,
+            leased: None,
+        }
     }
 
     pub(super) fn decide(&mut self, op: &Op) -> Verdict {
-        let verdict = op.decide(&self.bucket.policy.limits, &mut self.standing, self.now);
+        let policy = self.bucket.policy;
+        if matches!(op, Op::Peek) && policy.leases.is_some() {
+            return self.peek_without_leases();
+        }
+        let verdict = op.decide(&policy.limits, &mut self.standing, self.now);
         self.has_denied |= !verdict.is_allowed();
         self.is_adjusted |= matches!(op, Op::Adjust(_));
+        if let Op::Lease(lease) = op {
+            self.lease(lease);
+        }
         verdict
+    }
+
+    fn lease(&mut self, lease: &LeaseOp) {
+        let (limits, standing) = (&self.bucket.policy.limits, &mut self.standing);
+        let permits = lease.lease(limits, standing);
+        let (after, keeps) = (limits.left(standing), limits.keeps(standing));
+        self.leased = Some(Leased { permits, after, keeps });
+    }
+
+    /// Returns the verdict of a peek for which what this process has leased and not used is free.
+    fn peek_without_leases(&self) -> Verdict {
+        let BucketRef { policy, key, .. } = self.bucket;
+        let (limits, states, mut standing) =
+            (&policy.limits, &policy.states, self.standing.clone());
+        if let Some(lease) = states.lease(key) {
+            let unused = lease.unused(states.now());
+            limits.give_back(&mut standing, |quota| unused.get(quota).copied().unwrap_or(0));
+        }
+        limits.peek(&standing)
+    }
+
+    /// Reports the state in which the checks left a key whose policy has leases.
+    fn report_leases(self, terms: &Arc<LeaseTerms>, sent_at: SentAt) {
+        let Self {
+            bucket: BucketRef { policy, key, .. }, standing, now, has_denied, leased, ..
+        } = self;
+        let (limits, states) = (&policy.limits, &policy.states);
+        let state = KeyState::after(&standing, None, limits, now);
+        let known = states.received(state, now, sent_at);
+        let is_denial = has_denied && states.has_denial_cache();
+        let report = LeaseReport { known, is_denial, free: limits.free(&standing), leased };
+        let allowed = states.report(terms, policy, key, report);
+        if let Some(local) = &policy.local {
+            local.local().add_demand(allowed);
+        }
     }
 
     /// Reports the state in which the checks left the key, if it may be needed without a call: a denial, or
     /// a level above which decisions start that are made while the server fails.
-    pub(super) fn report(&self, sent_at: SentAt) {
-        let Self { bucket: BucketRef { policy, key, .. }, standing, now, .. } = self;
+    pub(super) fn report(self, sent_at: SentAt) {
+        if let Some(terms) = &self.bucket.policy.leases {
+            return self.report_leases(terms, sent_at);
+        }
+        let Self { bucket: BucketRef { policy, key, .. }, standing, now, .. } = &self;
         let (limits, states) = (&policy.limits, &policy.states);
         let denied_by = if self.has_denied { None } else { states.denied_by(key) };
         if denied_by.is_some_and(|later| later.time > sent_at.time) {

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{Limits, MAX_TICKS};
 use crate::charge::{Charge, Cost};
 use crate::store::Op;
+use crate::store::lease::{LeaseOp, LeaseRequest};
 
 /// The checks of a key, as runs of equal ones and their lengths.
 #[derive(Debug, Default)]
@@ -100,10 +101,30 @@ fn write_run(text: &mut String, count: u32, op: &Op, limits: &Limits) {
             let patience = queued.patience.0;
             write(kind, &|quota| queued.of(quota).into(), format_args!(";{patience}"));
         }
+        Op::Lease(lease) => {
+            for _ in 0..count {
+                write_lease(text, lease, limits);
+            }
+        }
         Op::Leave(place) => {
             let end = |quota: usize| place.ends.get(quota).copied().unwrap_or(0).into();
             write("=", &end, nothing);
             write("-", &|quota| place.credit.of(quota).into(), nothing);
         }
+    }
+}
+
+/// Writes what a lease returns, the check, and the checks in advance.
+fn write_lease(text: &mut String, lease: &LeaseOp, limits: &Limits) {
+    let LeaseOp { charge, request: LeaseRequest { checks, costs, credit } } = lease;
+    if let Some(credit) = credit {
+        write_run(text, 1, &Op::Adjust(credit.clone()), limits);
+    }
+    if let Some(charge) = charge {
+        write_run(text, 1, &Op::Acquire(charge.clone()), limits);
+    }
+    if *checks > 0 {
+        // At most `MAX_CHECKS`.
+        write_run(text, *checks as u32, &Op::Acquire(costs.clone()), limits);
     }
 }

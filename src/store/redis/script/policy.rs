@@ -11,6 +11,7 @@ use super::scripts::Scripts;
 use crate::ConfigError;
 use crate::algorithm::{Limits, TokenBucket};
 use crate::metrics::PolicyMetrics;
+use crate::store::lease::LeaseTerms;
 use crate::store::local::{Local, LocalPolicy};
 use crate::store::{PolicySpec, RevisionStates};
 
@@ -29,6 +30,8 @@ pub(crate) struct RedisPolicy {
     pub(crate) metrics: PolicyMetrics,
     /// The policy as the local store decides by it. Probes have none.
     pub(crate) local: Option<LocalPolicy>,
+    /// The terms of leases, if there are any. Probes have none.
+    pub(crate) leases: Option<Arc<LeaseTerms>>,
 }
 
 impl RedisPolicy {
@@ -48,6 +51,7 @@ impl RedisPolicy {
             states: spec.states.clone(),
             metrics: spec.metrics.clone(),
             local: Some(local.policy(&spec.name, &spec.limits, spec.states.clone())),
+            leases: spec.leases.clone(),
         })
     }
 
@@ -66,6 +70,7 @@ impl RedisPolicy {
             states: self.states.clone(),
             metrics: self.metrics.clone(),
             local: None,
+            leases: None,
         }
     }
 
@@ -93,7 +98,7 @@ impl RedisPolicy {
         let id = RevisionId { policy: 0, number: 0 };
         let states = RevisionStates::new(Arc::default(), id).into();
         let metrics = PolicyMetrics::new(name);
-        let spec = PolicySpec { name: name.into(), limits, timeout, states, metrics };
+        let spec = PolicySpec { name: name.into(), limits, timeout, states, metrics, leases: None };
         let local = Local::new(std::num::NonZeroUsize::MIN, 1).into();
         Self::new(&spec, "tests", &local).unwrap().into()
     }
@@ -102,7 +107,8 @@ impl RedisPolicy {
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Arc<Self> {
         let Self { limits, states, metrics, .. } = self;
         let (limits, states, metrics) = (limits.clone(), states.clone(), metrics.clone());
-        let spec = PolicySpec { name: "policy".into(), limits, timeout, states, metrics };
+        let spec =
+            PolicySpec { name: "policy".into(), limits, timeout, states, metrics, leases: None };
         let local = self.local.as_ref().unwrap().local();
         Self::new(&spec, "tests", local).unwrap().into()
     }

@@ -1,6 +1,6 @@
 //! The plan of a run: the processes, the load and the faults. All of it follows from the seed.
 
-use super::random::Random;
+use crate::random::seeded::Random;
 
 /// Simulated time, in microseconds.
 pub(super) type Micros = u64;

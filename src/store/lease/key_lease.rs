@@ -1,0 +1,413 @@
+//! The leases of one key, and everything else that the process knows of it.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::{SmallVec, smallvec};
+
+use super::demand::{Demand, Rates};
+use super::leases::LeaseEnd;
+use super::request::MARGIN;
+use super::{LeaseOp, LeaseRequest, LeaseTerms, Leases, Part, Returned};
+use crate::Key;
+use crate::algorithm::{Limits, Permits};
+use crate::charge::{Adjustment, Charge, Cost, Left};
+use crate::store::CachedState;
+use crate::verdict::Verdict;
+
+/// A key under a revision that has leases. Times are in nanoseconds of the process.
+pub(crate) struct KeyLease {
+    key: Key,
+    terms: Arc<LeaseTerms>,
+    /// The policy in the form of the store, by which it gives back.
+    owner: Arc<dyn Any + Send + Sync>,
+    leases: Arc<Leases>,
+    state: Mutex<LeaseState>,
+}
+
+struct LeaseState {
+    /// The last known state, in which the leases are in use.
+    known: Option<CachedState>,
+    /// True if a check was denied in that state.
+    is_denial: bool,
+    /// The permits that were free at the last reply.
+    free: Permits,
+    demand: Demand,
+    /// The checks that leases have allowed since the last reply.
+    allowed: usize,
+    /// The leases, the one that ends first at the front.
+    parts: Vec<Part>,
+    /// The time of the request that is in flight.
+    requested: Option<u64>,
+    /// The permits that it gives back.
+    returning: u64,
+    /// The time from which on, and the permits below which, a check asks for the next lease.
+    renew_at: u64,
+    marks: Permits,
+    /// The place of the key in `leases`, if it has leases.
+    end: Option<LeaseEnd>,
+    /// Leases of calls that were sent until then are void, because the key was reset.
+    void_until: u64,
+}
+
+/// What a process knows about a check without a call.
+#[derive(Debug)]
+pub(crate) enum LeaseAnswer {
+    /// The check is allowed by a lease. If `renews`, the next one should be asked for.
+    Leased {
+        verdict: Verdict,
+        renews: bool,
+    },
+    /// The store would deny the check.
+    Denied(Verdict),
+    Unknown,
+}
+
+/// The state in which a call has left a key.
+#[derive(Debug)]
+pub(crate) struct LeaseReport {
+    pub(crate) known: CachedState,
+    pub(crate) is_denial: bool,
+    pub(crate) free: Permits,
+    /// What was leased, if the call asked for it.
+    pub(crate) leased: Option<Leased>,
+}
+
+/// The permits that a reply has leased.
+#[derive(Debug)]
+pub(crate) struct Leased {
+    pub(crate) permits: Permits,
+    /// What was in use afterwards.
+    pub(crate) after: SmallVec<[Left; 1]>,
+    /// The time for which they may be kept, in microseconds.
+    pub(crate) keeps: u64,
+}
+
+impl KeyLease {
+    /// Creates the entry of a key of which nothing is known yet.
+    pub(crate) fn new(
+        leases: &Arc<Leases>,
+        key: &Key,
+        terms: &Arc<LeaseTerms>,
+        owner: Arc<dyn Any + Send + Sync>,
+        quotas: usize,
+        now: u64,
+    ) -> Self {
+        let state = LeaseState {
+            known: None,
+            is_denial: false,
+            free: smallvec![0; quotas],
+            demand: Demand::new(quotas, now),
+            allowed: 0,
+            parts: Vec::new(),
+            requested: None,
+            returning: 0,
+            renew_at: u64::MAX,
+            marks: smallvec![0; quotas],
+            end: None,
+            void_until: 0,
+        };
+        let (key, terms, leases) = (key.clone(), terms.clone(), leases.clone());
+        Self { key, terms, owner, leases, state: Mutex::new(state) }
+    }
+
+    /// Decides a check if that needs no call. A denial is used for at most `denial_ttl` after its call was sent.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        cost: &impl Cost,
+        limits: &Limits,
+        denial_ttl: u64,
+        now: u64,
+    ) -> LeaseAnswer {
+        let mut state = self.state();
+        let state = &mut *state;
+        state.demand.add(cost, self.terms.longest, now);
+        if state.covers(cost, limits.len(), now)
+            && let Some(known) = &state.known
+        {
+            take(&mut state.parts, |quota| cost.of(quota), now);
+            state.allowed += 1;
+            let unused = |quota| unused(&state.parts, quota, now);
+            let verdict =
+                known.state.verdict_without(limits, *known.server_times(now).start(), unused, cost);
+            let is_low = |(quota, mark): (usize, &u64)| unused(quota) < *mark;
+            let renews = state.requested.is_none()
+                && (now >= state.renew_at || state.marks.iter().enumerate().any(is_low));
+            return LeaseAnswer::Leased { verdict, renews };
+        }
+        if state.is_denial
+            && let Some(known) = &state.known
+            && let Some(verdict) = known.denial(cost, limits, now, denial_ttl)
+        {
+            return LeaseAnswer::Denied(verdict);
+        }
+        LeaseAnswer::Unknown
+    }
+
+    /// Returns the operation that asks for a lease, with the check that has to go to the store in any case. If there
+    /// is nothing to ask for, or a request is in flight, the check comes back.
+    ///
+    /// `instances` is the number of processes that may have leases of the key.
+    pub(crate) fn request(
+        &self,
+        charge: Option<Charge>,
+        limits: &Limits,
+        instances: impl FnOnce() -> u64,
+        now: u64,
+    ) -> Result<LeaseOp, Option<Charge>> {
+        let mut state = self.state();
+        let state = &mut *state;
+        let is_in_flight = |requested: u64| now.saturating_sub(requested) <= self.terms.delay;
+        if self.leases.is_closed() || state.requested.is_some_and(is_in_flight) {
+            return Err(charge);
+        }
+        let expected = state.demand.expected();
+        let ended = state.parts.extract_if(.., |part| !part.is_live(now));
+        let mut rest: Vec<Part> =
+            ended.inspect(|part| self.terms.metrics.lease_used(part.used())).collect();
+        let mut kept: Permits = smallvec![0; limits.len()];
+        let size = {
+            for (quota, kept) in kept.iter_mut().enumerate() {
+                *kept = state
+                    .parts
+                    .iter()
+                    .map(|part| needed(part, quota, &expected, self.terms.longest, now))
+                    .sum();
+            }
+            LeaseRequest::size(&expected, &kept, &state.free, limits, instances())
+        };
+        // Without a reply to the last request, what it gave back may not have arrived.
+        self.terms.metrics.lease_lost(std::mem::take(&mut state.returning));
+        let Some((checks, costs)) = size else {
+            // Not for each check until the next reply.
+            state.renew_at = u64::MAX;
+            state.marks.iter_mut().for_each(|mark| *mark = 0);
+            if rest.is_empty() {
+                return Err(charge);
+            }
+            let credit = self.credit(state, &rest, limits, now);
+            if credit.is_none() {
+                return Err(charge);
+            }
+            let request = LeaseRequest { checks: 0, costs: Charge::Same(0), credit };
+            return Ok(LeaseOp { charge, request });
+        };
+        for part in &mut state.parts {
+            let surplus = |(quota, left): (usize, &u64)| {
+                left.saturating_sub(needed(part, quota, &expected, self.terms.longest, now))
+            };
+            let surplus: Permits = part.left.iter().enumerate().map(surplus).collect();
+            if surplus.iter().any(|surplus| *surplus > 0) {
+                rest.push(part.split(&surplus));
+            }
+        }
+        let credit = self.credit(state, &rest, limits, now);
+        state.requested = Some(now);
+        Ok(LeaseOp { charge, request: LeaseRequest { checks, costs, credit } })
+    }
+
+    /// Returns the adjustment that gives these permits back.
+    fn credit(
+        &self,
+        state: &mut LeaseState,
+        rest: &[Part],
+        limits: &Limits,
+        now: u64,
+    ) -> Option<Adjustment> {
+        let arrival = now.saturating_add(self.terms.delay);
+        let credits: SmallVec<[Adjustment; 2]> =
+            rest.iter().map(|part| part.credit(limits, arrival)).collect();
+        state.returning += rest.iter().map(Part::unused).sum::<u64>();
+        let sum = |quota| credits.iter().map(|credit| credit.of(quota)).sum::<i64>();
+        let credit: Adjustment = (0..limits.len()).map(sum).collect();
+        (!credit.is_nothing()).then_some(credit)
+    }
+
+    /// Records what a reply says about the key. Returns the number of checks that leases have allowed since the last
+    /// one.
+    pub(crate) fn report(self: &Arc<Self>, report: LeaseReport) -> usize {
+        let LeaseReport { known, is_denial, free, leased } = report;
+        let mut state = self.state();
+        let state = &mut *state;
+        let (sent, received) = (known.sent_at.time, known.received);
+        if let Some(Leased { permits, after, keeps }) = leased {
+            state.requested = None;
+            self.terms.metrics.lease_returned(std::mem::take(&mut state.returning));
+            let granted = permits.iter().copied().max().unwrap_or(0);
+            self.terms.metrics.leased(granted);
+            let keeps = keeps.saturating_mul(1_000).min(self.terms.longest);
+            if sent <= state.void_until {
+                self.terms.metrics.lease_lost(granted);
+            } else if granted > 0 {
+                // One that was not expected any more may come in addition to the next. It is only given back.
+                let is_late = received.saturating_sub(sent) > self.terms.delay;
+                let ends = sent.saturating_add(if is_late { 0 } else { keeps });
+                let part = Part { left: permits.clone(), leased: permits, ends, sent, after };
+                let place = state.parts.partition_point(|part| part.ends <= ends);
+                state.parts.insert(place, part);
+                if state.end.is_none() {
+                    state.end = Some(self.leases.add(self, state.last_end()));
+                }
+            }
+        }
+        let allowed = std::mem::take(&mut state.allowed);
+        if state.known.as_ref().is_some_and(|other| other.sent_at.time > sent) {
+            return allowed;
+        }
+        let expected = state.demand.expected();
+        let ahead = (2 * received.saturating_sub(sent)).max(self.terms.longest / 4);
+        state.renew_at = state.last_end().saturating_sub(ahead);
+        let part = ahead as f64 / self.terms.longest.max(1) as f64;
+        state.marks =
+            expected.permits.iter().map(|permits| (permits * part).ceil() as u64).collect();
+        if sent > state.void_until {
+            (state.is_denial, state.free, state.known) = (is_denial, free, Some(known));
+        }
+        allowed
+    }
+
+    /// Takes a charge from the leases, and gives a credit to them, as far as possible. Returns what is left for the
+    /// store.
+    ///
+    /// Permits that are given back are as if they were given back to the store and leased again, because only what
+    /// the store still counts as used is given back.
+    pub(crate) fn adjust(&self, adjustment: &Adjustment, limits: &Limits, now: u64) -> Adjustment {
+        let mut state = self.state();
+        let parts = &mut state.parts;
+        let of = |quota: usize| match adjustment.of(quota) {
+            units @ ..0 => {
+                let unit = limits.unit(quota).max(1);
+                let mut permits = units.unsigned_abs() / unit;
+                for part in parts.iter_mut().rev().filter(|part| part.is_live(now)) {
+                    let room = part.leased[quota] - part.left[quota];
+                    let back = permits.min(room);
+                    part.left[quota] += back;
+                    permits -= back;
+                }
+                let rest = permits.saturating_mul(unit).saturating_add(units.unsigned_abs() % unit);
+                -i64::try_from(rest).unwrap_or(i64::MAX)
+            }
+            permits => {
+                let taken = unused(parts, quota, now).min(permits.unsigned_abs());
+                take(parts, |other| if other == quota { taken } else { 0 }, now);
+                permits.saturating_sub_unsigned(taken)
+            }
+        };
+        (0..limits.len()).map(of).collect()
+    }
+
+    /// Returns the permits of each quota that are leased and not used.
+    pub(crate) fn unused(&self, now: u64) -> Permits {
+        let state = self.state();
+        (0..state.free.len()).map(|quota| unused(&state.parts, quota, now)).collect()
+    }
+
+    /// Returns the last known state.
+    pub(crate) fn known(&self) -> Option<CachedState> {
+        self.state().known.clone()
+    }
+
+    /// Ends the cached denial, because the key gets permits back.
+    pub(crate) fn end_denial(&self) {
+        self.state().is_denial = false;
+    }
+
+    /// Ends the leases, and those of calls that were sent until now, without giving anything back: the key was reset.
+    pub(crate) fn void(&self, now: u64) {
+        let mut state = self.state();
+        let parts = std::mem::take(&mut state.parts);
+        (state.known, state.is_denial, state.void_until) = (None, false, now);
+        let lost =
+            parts.iter().map(Part::unused).sum::<u64>() + std::mem::take(&mut state.returning);
+        self.terms.metrics.lease_lost(lost);
+        parts.iter().for_each(|part| self.terms.metrics.lease_used(part.used()));
+    }
+
+    /// Ends the leases if all have ended at this time, and returns what they have not used. Otherwise it waits for the
+    /// end of the last one.
+    pub(super) fn end(self: &Arc<Self>, now: u64) -> Vec<Returned> {
+        let mut state = self.state();
+        state.end = None;
+        if state.last_end() > now {
+            state.end = Some(self.leases.add(self, state.last_end()));
+            return Vec::new();
+        }
+        let parts = std::mem::take(&mut state.parts);
+        drop(state);
+        self.returned(parts)
+    }
+
+    fn returned(&self, parts: Vec<Part>) -> Vec<Returned> {
+        let returned = |part: Part| {
+            self.terms.metrics.lease_used(part.used());
+            let (key, owner) = (self.key.clone(), self.owner.clone());
+            (part.unused() > 0).then_some(Returned { key, part, owner })
+        };
+        parts.into_iter().filter_map(returned).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, LeaseState> {
+        // Nothing that panics runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A key that is evicted, or superseded by another revision, gives its leases back.
+impl Drop for KeyLease {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (end, parts) = (state.end.take(), std::mem::take(&mut state.parts));
+        self.terms.metrics.lease_lost(std::mem::take(&mut state.returning));
+        if let Some(end) = end {
+            let returned = self.returned(parts);
+            self.leases.remove(end, returned);
+        }
+    }
+}
+
+impl LeaseState {
+    /// Returns true if the leases have the permits for a check.
+    fn covers(&self, cost: &impl Cost, quotas: usize, now: u64) -> bool {
+        // The last one ends last.
+        self.parts.last().is_some_and(|part| part.is_live(now))
+            && (0..quotas).all(|quota| unused(&self.parts, quota, now) >= cost.needed(quota))
+    }
+
+    /// Returns the time at which the last lease ends. 0 if there is none.
+    fn last_end(&self) -> u64 {
+        self.parts.last().map_or(0, |part| part.ends)
+    }
+}
+
+/// Returns the permits of a quota that live leases have.
+fn unused(parts: &[Part], quota: usize, now: u64) -> u64 {
+    let live = parts.iter().filter(|part| part.is_live(now));
+    live.map(|part| part.left.get(quota).copied().unwrap_or(0)).sum()
+}
+
+/// Takes permits from live leases, first from those that end first.
+fn take(parts: &mut [Part], permits: impl Fn(usize) -> u64, now: u64) {
+    for quota in 0..parts.first().map_or(0, |part| part.left.len()) {
+        let mut permits = permits(quota);
+        for part in parts.iter_mut().filter(|part| part.is_live(now)) {
+            let taken = permits.min(part.left[quota]);
+            part.left[quota] -= taken;
+            permits -= taken;
+        }
+    }
+}
+
+/// Returns the permits of a part that are expected to be used until it ends, with a margin.
+fn needed(part: &Part, quota: usize, expected: &Rates, longest: u64, now: u64) -> u64 {
+    let time = part.ends.saturating_sub(now) as f64 / longest.max(1) as f64;
+    let permits = expected.permits.get(quota).copied().unwrap_or(0.0) * time * MARGIN;
+    (permits.ceil() as u64).min(part.left.get(quota).copied().unwrap_or(0))
+}
+
+impl fmt::Debug for KeyLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyLease").field("key", &self.key).finish_non_exhaustive()
+    }
+}

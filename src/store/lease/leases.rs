@@ -1,0 +1,105 @@
+//! The ends of all leases of a store, and what is to be given back.
+//!
+//! A key has one entry here for as long as it has leases, at the end of the last one: a key in use gives the rest of
+//! older ones back with its requests. What is evicted from the table of states leaves this one too, so it is bounded
+//! by that.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{KeyLease, Part};
+use crate::Key;
+
+/// The leases of a store, by when they end.
+#[derive(Default)]
+pub(crate) struct Leases {
+    state: Mutex<LeasesState>,
+    /// True if no more leases are wanted.
+    is_closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct LeasesState {
+    /// The keys that have leases. A number distinguishes those of the same time, in nanoseconds of the process.
+    ends: BTreeMap<LeaseEnd, Weak<KeyLease>>,
+    next: u64,
+    returned: Vec<Returned>,
+}
+
+/// The place of a key among the ends.
+pub(super) type LeaseEnd = (u64, u64);
+
+/// Permits of a key that are to be given back.
+pub(crate) struct Returned {
+    pub(crate) key: Key,
+    pub(crate) part: Part,
+    /// The policy by which the store gives them back, in the form of the store.
+    pub(crate) owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Leases {
+    /// Adds a key whose last lease ends at this time.
+    pub(super) fn add(&self, lease: &Arc<KeyLease>, ends: u64) -> LeaseEnd {
+        let mut state = self.state();
+        state.next += 1;
+        let end = (ends, state.next);
+        state.ends.insert(end, Arc::downgrade(lease));
+        end
+    }
+
+    /// Removes a key that has left the table, and takes what it has not used.
+    pub(super) fn remove(&self, end: LeaseEnd, returned: impl IntoIterator<Item = Returned>) {
+        let mut state = self.state();
+        state.ends.remove(&end);
+        state.returned.extend(returned);
+    }
+
+    /// Collects what is to be given back at this time. The other result is true if there are more leases.
+    pub(crate) fn collect(&self, now: u64) -> (Vec<Returned>, bool) {
+        let ended: Vec<_> = {
+            let mut state = self.state();
+            let later = state.ends.split_off(&(now.saturating_add(1), 0));
+            std::mem::replace(&mut state.ends, later).into_values().collect()
+        };
+        // Without the lock: the last reference to a key removes it here.
+        let mut returned: Vec<_> =
+            ended.iter().filter_map(Weak::upgrade).flat_map(|lease| lease.end(now)).collect();
+        let mut state = self.state();
+        returned.append(&mut state.returned);
+        (returned, !state.ends.is_empty())
+    }
+
+    /// Ends all leases, and collects what is to be given back. From now on no more are wanted.
+    pub(crate) fn close(&self) -> Vec<Returned> {
+        self.is_closed.store(true, Ordering::Relaxed);
+        let all: Vec<_> = std::mem::take(&mut self.state().ends).into_values().collect();
+        let mut returned: Vec<_> =
+            all.iter().filter_map(Weak::upgrade).flat_map(|lease| lease.end(u64::MAX)).collect();
+        returned.append(&mut self.state().returned);
+        returned
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Forgets everything, when the store is dropped.
+    pub(crate) fn clear(&self) {
+        let state = std::mem::take(&mut *self.state());
+        drop(state);
+    }
+
+    fn state(&self) -> MutexGuard<'_, LeasesState> {
+        // Nothing that panics runs under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Leases")
+    }
+}

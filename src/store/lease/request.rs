@@ -1,0 +1,98 @@
+//! The operation that asks for a lease, and how large that is.
+
+use super::demand::Rates;
+use crate::algorithm::{Limits, Permits, Standing};
+use crate::charge::{Adjustment, Charge};
+use crate::verdict::Verdict;
+
+/// A lease has a quarter more than is expected to be used.
+pub(super) const MARGIN: f64 = 1.25;
+
+/// The most checks of a run. A lease that is larger has checks that cost a multiple. The process replays them one
+/// by one.
+const MAX_CHECKS: u64 = 1_024;
+
+/// The permits that a process asks for: a number of checks of equal costs. It gets as many of them as there are
+/// permits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseRequest {
+    pub(crate) checks: u64,
+    /// The costs of one of them.
+    pub(crate) costs: Charge,
+    /// What is given back before, of leases that have ended.
+    pub(crate) credit: Option<Adjustment>,
+}
+
+/// A check with a request for a lease, or the request alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseOp {
+    pub(crate) charge: Option<Charge>,
+    pub(crate) request: LeaseRequest,
+}
+
+impl LeaseRequest {
+    /// Returns the number of checks to ask for and the costs of each. `None` if the key is used too rarely, or too
+    /// little is free.
+    ///
+    /// `kept` are the permits of older leases, `free` those that were free at the last reply, and `instances` the
+    /// number of processes that may ask for as much. Together they have at most half.
+    pub(super) fn size(
+        expected: &Rates,
+        kept: &Permits,
+        free: &Permits,
+        limits: &Limits,
+        instances: u64,
+    ) -> Option<(u64, Charge)> {
+        // A lease of a single check saves no call.
+        if expected.checks < 2.0 {
+            return None;
+        }
+        let parts = instances.max(1).saturating_mul(2);
+        let cost = |permits: &f64| (permits / expected.checks).ceil() as u64;
+        let mut costs: Permits = expected.permits.iter().map(cost).collect();
+        let most = |(quota, cost): (usize, &u64)| {
+            let kept = kept.get(quota).copied().unwrap_or(0);
+            let wanted = expected.permits.get(quota).copied().unwrap_or(0.0) * MARGIN;
+            // The permits that are kept may have refilled since.
+            let free =
+                (free.get(quota).copied().unwrap_or(0) + kept).min(limits.limit(quota)) / parts;
+            (*cost > 0).then(|| (wanted as u64).min(free).saturating_sub(kept) / cost)
+        };
+        let mut checks = costs.iter().enumerate().filter_map(most).min()?;
+        if checks > MAX_CHECKS {
+            let multiple = checks.div_ceil(MAX_CHECKS);
+            checks /= multiple;
+            costs.iter_mut().for_each(|cost| *cost = cost.saturating_mul(multiple));
+        }
+        let costs = match *costs {
+            [cost] => Charge::Same(cost),
+            _ => Charge::Each(costs.iter().copied().collect()),
+        };
+        (checks > 0).then_some((checks, costs))
+    }
+}
+
+impl LeaseOp {
+    /// Decides the check. The request is answered by [`lease`](Self::lease) afterwards. Without a check, the verdict
+    /// is that of a peek.
+    pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing) -> Verdict {
+        if let Some(credit) = &self.request.credit {
+            let _ = limits.adjust(standing, credit);
+        }
+        match &self.charge {
+            Some(Charge::Same(cost)) => limits.check(standing, cost),
+            Some(charge) => limits.check(standing, charge),
+            None => limits.peek(standing),
+        }
+    }
+
+    /// Takes the permits of the lease. Returns those of each quota.
+    #[cfg(feature = "redis")]
+    pub(crate) fn lease(&self, limits: &Limits, standing: &mut Standing) -> Permits {
+        use crate::charge::Cost;
+
+        let LeaseRequest { checks, costs, .. } = &self.request;
+        let checks = limits.check_run(standing, *checks, costs);
+        (0..limits.len()).map(|quota| checks.saturating_mul(costs.of(quota))).collect()
+    }
+}

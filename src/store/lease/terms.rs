@@ -1,0 +1,11 @@
+use crate::metrics::PolicyMetrics;
+
+/// The settings of the leases of a revision.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseTerms {
+    /// The longest time for which permits are kept, in nanoseconds.
+    pub(crate) longest: u64,
+    /// The longest time until the store knows what is given back, in nanoseconds.
+    pub(crate) delay: u64,
+    pub(crate) metrics: PolicyMetrics,
+}

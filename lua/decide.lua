@@ -27,6 +27,8 @@ else
       end
     elseif kind == '*' then
       most = { COSTS }
+    elseif kind == '<' then
+      is_last = now <= count
     elseif kind == '=' then
       is_last = true
       --@ compare@

@@ -11,7 +11,8 @@
 --           in ticks;
 --         * if its numbers are the most permits that may be in use after the charges that follow;
 --         = if its numbers are the times at which the buckets are full, or 0, if nobody queues behind a
---           check. Then a run that starts with - gives back what that has taken.
+--           check. Then a run that starts with - gives back what that has taken;
+--         < if its count is a time. Until then a run that starts with - gives back, and later not.
 -- Returns for each key what its checks found: the value; "" if there was none; "-" if it was corrupt,
 --         that is a value that no revision could have left, or a key without an expiry of which no
 --         check is charged (the checks find that all quotas are used up, which is written back); or

@@ -71,6 +71,14 @@ pub enum Charge {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adjustment(Arc<[i64]>);
 
+/// Permits that are given back until a time, because later they would have refilled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimedCredit {
+    pub(crate) credit: Adjustment,
+    /// The time in microseconds of the store's clock.
+    pub(crate) until: u64,
+}
+
 /// The remains of a check, unless others have charged the quota since.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Left {

@@ -24,7 +24,7 @@ use super::rate::Debt;
 use super::rate::FullAt;
 use super::state::{QuotaEntry, QuotaId};
 use super::token_bucket::TokenBucket;
-use crate::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued};
+use crate::charge::{Adjustment, AtMostOne, Charge, Cost, Left, Place, Queued, TimedCredit};
 use crate::costs::SpecialCosts;
 use crate::verdict::{Outcome, QuotaInfo, Verdict};
 use crate::{ConfigError, Costs, Policy};
@@ -433,6 +433,19 @@ impl Limits {
             if permits > 0 {
                 quota.limit.credit(level, permits.saturating_mul(quota.limit.unit()));
             }
+        }
+    }
+
+    /// Gives permits back unless it is too late, and returns the verdict on a check of cost 1 afterwards.
+    pub(crate) fn give_back_until(
+        &self,
+        standing: &mut Standing,
+        timed: &TimedCredit,
+        now: u64,
+    ) -> Verdict {
+        match now <= timed.until {
+            true => self.adjust(standing, &timed.credit),
+            false => self.peek(standing),
         }
     }
 

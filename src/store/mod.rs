@@ -52,7 +52,7 @@ use self::lease::{LeaseOp, LeaseTerms};
 use crate::algorithm::{Limits, Standing};
 #[cfg(feature = "redis")]
 use crate::charge::Cost;
-use crate::charge::{Adjustment, Charge, Place, Queued};
+use crate::charge::{Adjustment, Charge, Place, Queued, TimedCredit};
 use crate::metrics::PolicyMetrics;
 use crate::verdict::Verdict;
 use crate::{ConfigError, Error, Key};
@@ -202,6 +202,8 @@ pub enum Op {
     Leave(Box<Place>),
     /// Asks for a lease, maybe with a check.
     Lease(Box<LeaseOp>),
+    /// Gives permits back that were leased and not used.
+    Return(Box<TimedCredit>),
 }
 
 impl Op {
@@ -219,7 +221,7 @@ impl Op {
             Self::Queue(queued) => queued.of(quota),
             Self::Adjust(adjustment) => adjustment.of(quota).try_into().unwrap_or(0),
             Self::Lease(lease) => lease.charge.as_ref().map_or(0, |charge| charge.of(quota)),
-            Self::Peek | Self::Leave(_) => 0,
+            Self::Peek | Self::Leave(_) | Self::Return(_) => 0,
         }
     }
 
@@ -241,7 +243,7 @@ impl Op {
             Self::Peek => false,
             Self::Adjust(adjustment) => exists || adjustment.is_charge(),
             Self::Queue(queued) => verdict.is_allowed() && !queued.charge.is_nothing(),
-            Self::Leave(_) => exists,
+            Self::Leave(_) | Self::Return(_) => exists,
             Self::Lease(lease) => {
                 verdict.is_allowed()
                     && lease.charge.as_ref().is_some_and(|charge| !charge.is_nothing())
@@ -287,7 +289,8 @@ impl Op {
             Self::Adjust(adjustment) => limits.adjust(standing, adjustment),
             Self::Queue(queued) => limits.enqueue(standing, queued, now),
             Self::Leave(place) => limits.leave(standing, place, now),
-            Self::Lease(lease) => lease.decide(limits, standing),
+            Self::Lease(lease) => lease.decide(limits, standing, now),
+            Self::Return(timed) => limits.give_back_until(standing, timed, now),
         }
     }
 }

@@ -37,6 +37,7 @@ mod hooks;
 mod idle;
 mod known_failures;
 mod layer;
+mod leases;
 mod links;
 mod local;
 mod local_policies;

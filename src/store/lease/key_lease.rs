@@ -12,9 +12,12 @@ use super::request::MARGIN;
 use super::{LeaseOp, LeaseRequest, LeaseTerms, Leases, Part, Returned};
 use crate::Key;
 use crate::algorithm::{Limits, Permits};
-use crate::charge::{Adjustment, Charge, Cost, Left};
-use crate::store::CachedState;
+use crate::charge::{Adjustment, Charge, Cost, Left, TimedCredit};
+use crate::store::{CachedState, SentAt};
 use crate::verdict::Verdict;
+
+/// The store has what is given back within this time, or within four round trips if that is longer.
+const LEAST_DELAY: u64 = 10_000_000;
 
 /// A key under a revision that has leases. Times are in nanoseconds of the process.
 pub(crate) struct KeyLease {
@@ -38,6 +41,8 @@ struct LeaseState {
     allowed: usize,
     /// The leases, the one that ends first at the front.
     parts: Vec<Part>,
+    /// The time that the last call took.
+    round_trip: u64,
     /// The time of the request that is in flight.
     requested: Option<u64>,
     /// The permits that it gives back.
@@ -101,6 +106,7 @@ impl KeyLease {
             demand: Demand::new(quotas, now),
             allowed: 0,
             parts: Vec::new(),
+            round_trip: 0,
             requested: None,
             returning: 0,
             renew_at: u64::MAX,
@@ -208,21 +214,28 @@ impl KeyLease {
         Ok(LeaseOp { charge, request: LeaseRequest { checks, costs, credit } })
     }
 
-    /// Returns the adjustment that gives these permits back.
+    /// Returns what gives these permits back.
     fn credit(
         &self,
         state: &mut LeaseState,
         rest: &[Part],
         limits: &Limits,
         now: u64,
-    ) -> Option<Adjustment> {
-        let arrival = now.saturating_add(self.terms.delay);
-        let credits: SmallVec<[Adjustment; 2]> =
-            rest.iter().map(|part| part.credit(limits, arrival)).collect();
+    ) -> Option<TimedCredit> {
         state.returning += rest.iter().map(Part::unused).sum::<u64>();
-        let sum = |quota| credits.iter().map(|credit| credit.of(quota)).sum::<i64>();
-        let credit: Adjustment = (0..limits.len()).map(sum).collect();
-        (!credit.is_nothing()).then_some(credit)
+        let delay = self.delay(state);
+        let credits = rest.iter().filter_map(|part| part.credit(limits, now, delay));
+        credits.reduce(|a, b| TimedCredit {
+            credit: (0..limits.len())
+                .map(|quota| a.credit.of(quota) + b.credit.of(quota))
+                .collect(),
+            until: a.until.min(b.until),
+        })
+    }
+
+    /// Returns the time within which the store has what is given back now. What comes later is not given back.
+    fn delay(&self, state: &LeaseState) -> u64 {
+        (4 * state.round_trip).max(LEAST_DELAY).min(self.terms.delay)
     }
 
     /// Records what a reply says about the key. Returns the number of checks that leases have allowed since the last
@@ -231,9 +244,10 @@ impl KeyLease {
         let LeaseReport { known, is_denial, free, leased } = report;
         let mut state = self.state();
         let state = &mut *state;
-        let (sent, received) = (known.sent_at.time, known.received);
+        let CachedState { decided, received, sent_at: SentAt { time: sent, .. }, .. } = known;
         if let Some(Leased { permits, after, keeps }) = leased {
-            state.requested = None;
+            // Not if it answers an earlier request, which was given up.
+            state.requested.take_if(|requested| *requested <= sent);
             self.terms.metrics.lease_returned(std::mem::take(&mut state.returning));
             let granted = permits.iter().copied().max().unwrap_or(0);
             self.terms.metrics.leased(granted);
@@ -244,7 +258,8 @@ impl KeyLease {
                 // One that was not expected any more may come in addition to the next. It is only given back.
                 let is_late = received.saturating_sub(sent) > self.terms.delay;
                 let ends = sent.saturating_add(if is_late { 0 } else { keeps });
-                let part = Part { left: permits.clone(), leased: permits, ends, sent, after };
+                let (left, leased) = (permits.clone(), permits);
+                let part = Part { left, leased, ends, sent, received, decided, after };
                 let place = state.parts.partition_point(|part| part.ends <= ends);
                 state.parts.insert(place, part);
                 if state.end.is_none() {
@@ -257,7 +272,8 @@ impl KeyLease {
             return allowed;
         }
         let expected = state.demand.expected();
-        let ahead = (2 * received.saturating_sub(sent)).max(self.terms.longest / 4);
+        state.round_trip = received.saturating_sub(sent);
+        let ahead = (2 * state.round_trip).max(self.terms.longest / 4);
         state.renew_at = state.last_end().saturating_sub(ahead);
         let part = ahead as f64 / self.terms.longest.max(1) as f64;
         state.marks =
@@ -334,16 +350,16 @@ impl KeyLease {
             state.end = Some(self.leases.add(self, state.last_end()));
             return Vec::new();
         }
-        let parts = std::mem::take(&mut state.parts);
+        let (parts, delay) = (std::mem::take(&mut state.parts), self.delay(&state));
         drop(state);
-        self.returned(parts)
+        self.returned(parts, delay)
     }
 
-    fn returned(&self, parts: Vec<Part>) -> Vec<Returned> {
+    fn returned(&self, parts: Vec<Part>, delay: u64) -> Vec<Returned> {
         let returned = |part: Part| {
             self.terms.metrics.lease_used(part.used());
             let (key, owner) = (self.key.clone(), self.owner.clone());
-            (part.unused() > 0).then_some(Returned { key, part, owner })
+            (part.unused() > 0).then_some(Returned { key, part, delay, owner })
         };
         parts.into_iter().filter_map(returned).collect()
     }
@@ -357,11 +373,13 @@ impl KeyLease {
 /// A key that is evicted, or superseded by another revision, gives its leases back.
 impl Drop for KeyLease {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (end, parts) = (state.end.take(), std::mem::take(&mut state.parts));
-        self.terms.metrics.lease_lost(std::mem::take(&mut state.returning));
+        let (end, parts, delay) = {
+            let mut state = self.state();
+            self.terms.metrics.lease_lost(std::mem::take(&mut state.returning));
+            (state.end.take(), std::mem::take(&mut state.parts), self.delay(&state))
+        };
         if let Some(end) = end {
-            let returned = self.returned(parts);
+            let returned = self.returned(parts, delay);
             self.leases.remove(end, returned);
         }
     }

@@ -36,6 +36,8 @@ pub(super) type LeaseEnd = (u64, u64);
 pub(crate) struct Returned {
     pub(crate) key: Key,
     pub(crate) part: Part,
+    /// The time within which the store should have them, in nanoseconds.
+    pub(crate) delay: u64,
     /// The policy by which the store gives them back, in the form of the store.
     pub(crate) owner: Arc<dyn Any + Send + Sync>,
 }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{Limits, Permits};
-use crate::charge::{Adjustment, Charge, Left};
+use crate::charge::{Charge, Left, TimedCredit};
 
 /// Permits that were leased together.
 #[derive(Clone, Debug)]
@@ -15,6 +15,9 @@ pub(crate) struct Part {
     /// Used before this time, in nanoseconds of the process, like the next.
     pub(super) ends: u64,
     pub(super) sent: u64,
+    pub(super) received: u64,
+    /// When they were charged, in microseconds of the store's clock.
+    pub(super) decided: u64,
     /// What was in use after they were charged.
     pub(super) after: SmallVec<[Left; 1]>,
 }
@@ -43,10 +46,13 @@ impl Part {
         Self { left: permits.clone(), leased: permits.clone(), ..self.clone() }
     }
 
-    /// Returns the adjustment that gives the unused permits back to a store that has it at the latest at `arrival`,
-    /// in nanoseconds. The store has charged them at the earliest when the call was sent. What has refilled by then
-    /// is not given back, because it would be admitted twice.
-    pub(crate) fn credit(&self, limits: &Limits, arrival: u64) -> Adjustment {
+    /// Returns what gives the unused permits back to a store that has it within `delay`, in nanoseconds. `None` if all
+    /// of them have refilled by then.
+    ///
+    /// The store has charged them at the earliest when the call was sent. What has refilled is not given back, because
+    /// it would be admitted twice. For the same reason nothing is given back later.
+    pub(crate) fn credit(&self, limits: &Limits, now: u64, delay: u64) -> Option<TimedCredit> {
+        let arrival = now.saturating_add(delay);
         let elapsed = arrival.saturating_sub(self.sent).div_ceil(1_000);
         let left = |quota: usize| {
             let Left { used, reset_after, counts_for } =
@@ -56,6 +62,9 @@ impl Part {
             Left { used, reset_after, counts_for }
         };
         let unused = Charge::Each(self.left.iter().copied().collect());
-        limits.settle(&0, &unused, left, 0)
+        let credit = limits.settle(&0, &unused, left, 0);
+        // The store decided before its reply was received.
+        let until = self.decided.saturating_add(arrival.saturating_sub(self.received) / 1_000);
+        (!credit.is_nothing()).then_some(TimedCredit { credit, until })
     }
 }

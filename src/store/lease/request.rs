@@ -2,7 +2,7 @@
 
 use super::demand::Rates;
 use crate::algorithm::{Limits, Permits, Standing};
-use crate::charge::{Adjustment, Charge};
+use crate::charge::{Charge, TimedCredit};
 use crate::verdict::Verdict;
 
 /// A lease has a quarter more than is expected to be used.
@@ -20,7 +20,7 @@ pub(crate) struct LeaseRequest {
     /// The costs of one of them.
     pub(crate) costs: Charge,
     /// What is given back before, of leases that have ended.
-    pub(crate) credit: Option<Adjustment>,
+    pub(crate) credit: Option<TimedCredit>,
 }
 
 /// A check with a request for a lease, or the request alone.
@@ -75,9 +75,9 @@ impl LeaseRequest {
 impl LeaseOp {
     /// Decides the check. The request is answered by [`lease`](Self::lease) afterwards. Without a check, the verdict
     /// is that of a peek.
-    pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing) -> Verdict {
+    pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing, now: u64) -> Verdict {
         if let Some(credit) = &self.request.credit {
-            let _ = limits.adjust(standing, credit);
+            let _ = limits.give_back_until(standing, credit, now);
         }
         match &self.charge {
             Some(Charge::Same(cost)) => limits.check(standing, cost),

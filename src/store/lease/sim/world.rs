@@ -102,8 +102,6 @@ pub(super) struct World {
     /// The same demand on a bucket without leases.
     exact: Option<KeyState>,
     spans: Spans,
-    /// The permits that were given back after the time for which they were computed.
-    late: u64,
     stats: Stats,
 }
 
@@ -135,7 +133,6 @@ impl World {
             written: 0,
             exact: None,
             spans: Spans::default(),
-            late: 0,
             stats: Stats::default(),
         };
         for process in 0..world.processes.len() {
@@ -268,7 +265,6 @@ impl World {
     }
 
     fn arrives(&mut self, call: Box<Call>, now: Nanos) {
-        self.note_late(&call, now);
         let (_, mut time) = self.clock(now);
         let limits = &self.limits[call.revision].1;
         let read_at = time.max(self.written);
@@ -300,20 +296,6 @@ impl World {
         if !self.random.chance(self.plan.lost_percent) {
             let returns = now + self.way();
             self.push(returns, Event::Returns(call, answer.into()));
-        }
-    }
-
-    /// Notes what is given back later than was expected. It may have refilled since.
-    fn note_late(&mut self, call: &Call, now: Nanos) {
-        let credit = match &call.op {
-            Op::Adjust(credit) => Some(credit),
-            Op::Lease(lease) => lease.request.credit.as_ref(),
-            _ => None,
-        };
-        if let Some(credit) = credit
-            && now > call.sent + self.plan.timeout
-        {
-            self.late += self.limits[call.revision].1.returned(credit)[0] + 1;
         }
     }
 
@@ -379,19 +361,12 @@ impl World {
     fn give_back(&mut self, process: usize, returned: Returned, now: Nanos) {
         let Process { clock, terms, .. } = &self.processes[process];
         let revision = *returned.owner.downcast_ref::<usize>().unwrap();
-        let arrival = now + *clock + self.plan.timeout;
-        let credit = returned.part.credit(&self.limits[revision].1, arrival);
-        if credit.is_nothing() {
-            return terms.metrics.lease_returned(returned.part.unused());
-        }
-        let call = Call {
-            process,
-            revision,
-            op: Op::Adjust(credit),
-            sent: now,
-            check: None,
-            returned: Some(returned),
+        let Returned { part, delay, .. } = &returned;
+        let Some(credit) = part.credit(&self.limits[revision].1, now + *clock, *delay) else {
+            return terms.metrics.lease_returned(part.unused());
         };
+        let (op, returned) = (Op::Return(credit.into()), Some(returned));
+        let call = Call { process, revision, op, sent: now, check: None, returned };
         self.send(call, now);
     }
 
@@ -435,7 +410,7 @@ impl World {
         // The largest revision may not be the fastest.
         let mixed = if is_updated { lease * permits / period + 1 } else { 0 };
         let stepped = if clock_step.is_some() { 4 * capacity } else { 0 };
-        let more = self.late + mixed + stepped;
+        let more = mixed + stepped;
         let (worst, most) = match kind {
             Kind::TokenBucket | Kind::Two => (self.spans.worst(permits, period), capacity),
             Kind::Borrowing => (self.spans.worst(permits, period), capacity + capacity / 2),

@@ -92,16 +92,13 @@ impl LeaseReturns {
     }
 
     async fn give_back_one(&self, returned: Returned, queues: &Queues) {
-        let Returned { key, part, owner } = returned;
+        let Returned { key, part, delay, owner } = returned;
         let Ok(policy) = owner.downcast::<RedisPolicy>() else { return };
-        let now = self.states.now();
-        let arrival = now.saturating_add(policy.timeout.as_nanos() as u64);
-        let credit = part.credit(&policy.limits, arrival);
-        if credit.is_nothing() {
+        let Some(credit) = part.credit(&policy.limits, self.states.now(), delay) else {
             // All of it has refilled.
             return policy.metrics.lease_returned(part.unused());
-        }
-        let op = Op::Adjust(credit);
+        };
+        let op = Op::Return(credit.into());
         let result = match queues.add(&policy, policy.timeout, &key, &op, Waker::noop()) {
             Ok((queue, mut check)) => {
                 queue.start();

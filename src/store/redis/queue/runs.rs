@@ -8,7 +8,7 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Limits, MAX_TICKS};
-use crate::charge::{Charge, Cost};
+use crate::charge::{Charge, Cost, TimedCredit};
 use crate::store::Op;
 use crate::store::lease::{LeaseOp, LeaseRequest};
 
@@ -101,6 +101,11 @@ fn write_run(text: &mut String, count: u32, op: &Op, limits: &Limits) {
             let patience = queued.patience.0;
             write(kind, &|quota| queued.of(quota).into(), format_args!(";{patience}"));
         }
+        Op::Return(timed) => {
+            for _ in 0..count {
+                write_return(text, timed, limits);
+            }
+        }
         Op::Lease(lease) => {
             for _ in 0..count {
                 write_lease(text, lease, limits);
@@ -117,8 +122,10 @@ fn write_run(text: &mut String, count: u32, op: &Op, limits: &Limits) {
 /// Writes what a lease returns, the check, and the checks in advance.
 fn write_lease(text: &mut String, lease: &LeaseOp, limits: &Limits) {
     let LeaseOp { charge, request: LeaseRequest { checks, costs, credit } } = lease;
-    if let Some(credit) = credit {
-        write_run(text, 1, &Op::Adjust(credit.clone()), limits);
+    match credit {
+        Some(credit) => write_return(text, credit, limits),
+        // The reply has to have the time, for what is given back later.
+        None => write_until(text, 0, limits),
     }
     if let Some(charge) = charge {
         write_run(text, 1, &Op::Acquire(charge.clone()), limits);
@@ -127,4 +134,22 @@ fn write_lease(text: &mut String, lease: &LeaseOp, limits: &Limits) {
         // At most `MAX_CHECKS`.
         write_run(text, *checks as u32, &Op::Acquire(costs.clone()), limits);
     }
+}
+
+fn write_return(text: &mut String, timed: &TimedCredit, limits: &Limits) {
+    write_until(text, timed.until, limits);
+    write_numbers(text, "-1", limits, |quota| timed.credit.of(quota));
+}
+
+fn write_until(text: &mut String, until: u64, limits: &Limits) {
+    write_numbers(text, &format!("<{until}"), limits, |_| 0);
+}
+
+fn write_numbers(text: &mut String, start: &str, limits: &Limits, of: impl Fn(usize) -> i64) {
+    // Writing to a string cannot fail.
+    text.push_str(start);
+    for quota in 0..limits.len() {
+        let _ = write!(text, ":{}", of(quota));
+    }
+    text.push(',');
 }

@@ -436,17 +436,21 @@ impl Limits {
         }
     }
 
-    /// Gives permits back unless it is too late, and returns the verdict on a check of cost 1 afterwards.
+    /// Gives permits back unless it is too late. Then the verdict is that it is allowed.
     pub(crate) fn give_back_until(
         &self,
         standing: &mut Standing,
         timed: &TimedCredit,
         now: u64,
     ) -> Verdict {
-        match now <= timed.until {
-            true => self.adjust(standing, &timed.credit),
-            false => self.peek(standing),
-        }
+        let outcome = match now <= timed.until {
+            true => {
+                let _ = self.adjust(standing, &timed.credit);
+                Outcome::Allowed
+            }
+            false => Outcome::Denied,
+        };
+        self.verdict(standing, outcome, &1)
     }
 
     /// Returns the permits of each quota that are not in use.

@@ -20,6 +20,7 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -84,8 +85,8 @@ pub(crate) struct CachedState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SentAt {
     pub(crate) time: u64,
-    /// The number of resets before it.
-    resets: u64,
+    /// The number of resets before it, and one more. So an entry with leases fits in the place of this one.
+    resets: NonZeroU64,
 }
 
 /// The identity of an entry, which is the policy and the key.
@@ -142,7 +143,8 @@ impl StateCache {
 
     /// Returns the time, for a call that is sent afterwards.
     pub(crate) fn sent_now(&self) -> SentAt {
-        SentAt { time: self.now(), resets: self.resets.load(Ordering::Acquire) }
+        let resets = NonZeroU64::MIN.saturating_add(self.resets.load(Ordering::Acquire));
+        SentAt { time: self.now(), resets }
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -198,9 +200,9 @@ impl StateCache {
 
     /// Returns true if the denials of a key were ended after a call was sent.
     pub(crate) fn is_reset(&self, revision: RevisionId, key: &Key, sent_at: SentAt) -> bool {
+        let is_after = |number: &AtomicU64| number.load(Ordering::Acquire) >= sent_at.resets.get();
         // The hash of the key is not needed while there are no resets.
-        self.resets.load(Ordering::Acquire) > sent_at.resets
-            && self.last_reset(revision, key).load(Ordering::Acquire) > sent_at.resets
+        is_after(&self.resets) && is_after(self.last_reset(revision, key))
     }
 
     /// Replaces the last known state of a key, but not with a denial that is older. (Replies can overtake
@@ -340,7 +342,7 @@ mod tests {
     impl SentAt {
         /// A time before any reset.
         pub(crate) fn at(time: u64) -> Self {
-            Self { time, resets: 0 }
+            Self { time, resets: NonZeroU64::MIN }
         }
     }
 
@@ -475,7 +477,7 @@ mod tests {
             for number in 1..=100_000 {
                 cache.end_denials(REVISION, &key);
                 if let Some(found) = cache.denial(REVISION, &key)
-                    && found.sent_at.resets < number
+                    && found.sent_at.resets.get() <= number
                 {
                     stale = Some((number, found));
                     break;

@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::demand::{Demand, Rates};
 use super::leases::LeaseEnd;
+use super::part::Delays;
 use super::request::MARGIN;
 use super::{LeaseOp, LeaseRequest, LeaseTerms, Leases, Part, Returned};
 use crate::Key;
@@ -15,9 +16,6 @@ use crate::algorithm::{Limits, Permits};
 use crate::charge::{Adjustment, Charge, Cost, Left, TimedCredit};
 use crate::store::{CachedState, SentAt};
 use crate::verdict::Verdict;
-
-/// The store has what is given back within this time, or within four round trips if that is longer.
-const LEAST_DELAY: u64 = 10_000_000;
 
 /// A key under a revision that has leases. Times are in nanoseconds of the process.
 pub(crate) struct KeyLease {
@@ -87,6 +85,8 @@ pub(crate) struct Leased {
     pub(crate) after: SmallVec<[Left; 1]>,
     /// The time for which they may be kept, in microseconds.
     pub(crate) keeps: u64,
+    /// True if what the call gave back came too late.
+    pub(crate) is_late: bool,
 }
 
 impl KeyLease {
@@ -223,8 +223,8 @@ impl KeyLease {
         now: u64,
     ) -> Option<TimedCredit> {
         state.returning += rest.iter().map(Part::unused).sum::<u64>();
-        let delay = self.delay(state);
-        let credits = rest.iter().filter_map(|part| part.credit(limits, now, delay));
+        let delays = self.delays(state);
+        let credits = rest.iter().filter_map(|part| part.credit(limits, now, delays));
         credits.reduce(|a, b| TimedCredit {
             credit: (0..limits.len())
                 .map(|quota| a.credit.of(quota) + b.credit.of(quota))
@@ -233,9 +233,8 @@ impl KeyLease {
         })
     }
 
-    /// Returns the time within which the store has what is given back now. What comes later is not given back.
-    fn delay(&self, state: &LeaseState) -> u64 {
-        (4 * state.round_trip).max(LEAST_DELAY).min(self.terms.delay)
+    fn delays(&self, state: &LeaseState) -> Delays {
+        Delays::new(state.round_trip, self.terms.delay)
     }
 
     /// Records what a reply says about the key. Returns the number of checks that leases have allowed since the last
@@ -245,10 +244,13 @@ impl KeyLease {
         let mut state = self.state();
         let state = &mut *state;
         let CachedState { decided, received, sent_at: SentAt { time: sent, .. }, .. } = known;
-        if let Some(Leased { permits, after, keeps }) = leased {
+        if let Some(Leased { permits, after, keeps, is_late }) = leased {
             // Not if it answers an earlier request, which was given up.
             state.requested.take_if(|requested| *requested <= sent);
-            self.terms.metrics.lease_returned(std::mem::take(&mut state.returning));
+            match (is_late, std::mem::take(&mut state.returning)) {
+                (false, returned) => self.terms.metrics.lease_returned(returned),
+                (true, lost) => self.terms.metrics.lease_lost(lost),
+            }
             let granted = permits.iter().copied().max().unwrap_or(0);
             self.terms.metrics.leased(granted);
             let keeps = keeps.saturating_mul(1_000).min(self.terms.longest);
@@ -350,16 +352,16 @@ impl KeyLease {
             state.end = Some(self.leases.add(self, state.last_end()));
             return Vec::new();
         }
-        let (parts, delay) = (std::mem::take(&mut state.parts), self.delay(&state));
+        let (parts, delays) = (std::mem::take(&mut state.parts), self.delays(&state));
         drop(state);
-        self.returned(parts, delay)
+        self.returned(parts, delays)
     }
 
-    fn returned(&self, parts: Vec<Part>, delay: u64) -> Vec<Returned> {
+    fn returned(&self, parts: Vec<Part>, delays: Delays) -> Vec<Returned> {
         let returned = |part: Part| {
             self.terms.metrics.lease_used(part.used());
             let (key, owner) = (self.key.clone(), self.owner.clone());
-            (part.unused() > 0).then_some(Returned { key, part, delay, owner })
+            (part.unused() > 0).then_some(Returned { key, part, delays, owner })
         };
         parts.into_iter().filter_map(returned).collect()
     }
@@ -373,13 +375,13 @@ impl KeyLease {
 /// A key that is evicted, or superseded by another revision, gives its leases back.
 impl Drop for KeyLease {
     fn drop(&mut self) {
-        let (end, parts, delay) = {
+        let (end, parts, delays) = {
             let mut state = self.state();
             self.terms.metrics.lease_lost(std::mem::take(&mut state.returning));
-            (state.end.take(), std::mem::take(&mut state.parts), self.delay(&state))
+            (state.end.take(), std::mem::take(&mut state.parts), self.delays(&state))
         };
         if let Some(end) = end {
-            let returned = self.returned(parts, delay);
+            let returned = self.returned(parts, delays);
             self.leases.remove(end, returned);
         }
     }
@@ -427,5 +429,168 @@ fn needed(part: &Part, quota: usize, expected: &Rates, longest: u64, now: u64) -
 impl fmt::Debug for KeyLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyLease").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quota;
+    use crate::metrics::PolicyMetrics;
+    use crate::store::KeyState;
+
+    const MS: u64 = 1_000_000;
+    const LEASE: u64 = 100 * MS;
+    const TIMEOUT: u64 = 50 * MS;
+
+    /// A key under 1,000 per second, on which the server has nothing else.
+    struct Tested {
+        limits: Limits,
+        leases: Arc<Leases>,
+        lease: Arc<KeyLease>,
+        metrics: PolicyMetrics,
+    }
+
+    impl Tested {
+        /// A key that is checked once a millisecond, for a lease.
+        fn new() -> Self {
+            let limits = Limits::new(&Quota::per_second(1_000).into(), 0).unwrap();
+            let limits = limits.leased(LEASE / 1_000).unwrap();
+            let (leases, metrics) = (Arc::<Leases>::default(), PolicyMetrics::new("test"));
+            let terms = LeaseTerms { longest: LEASE, delay: TIMEOUT, metrics: metrics.clone() };
+            let lease = KeyLease::new(&leases, &"key".into(), &terms.into(), Arc::new(()), 1, 0);
+            let tested = Self { limits, leases, lease: lease.into(), metrics };
+            for now in 0..100 {
+                assert!(matches!(tested.check(now * MS), LeaseAnswer::Unknown));
+            }
+            tested.report(99 * MS, 100 * MS, None);
+            tested
+        }
+
+        fn check(&self, now: u64) -> LeaseAnswer {
+            self.lease.check(&1, &self.limits, 0, now)
+        }
+
+        fn by_lease(&self, now: u64) -> bool {
+            matches!(self.check(now), LeaseAnswer::Leased { .. })
+        }
+
+        fn renews(&self, now: u64) -> bool {
+            matches!(self.check(now), LeaseAnswer::Leased { renews: true, .. })
+        }
+
+        fn request(&self, now: u64) -> Option<LeaseOp> {
+            self.lease.request(None, &self.limits, || 1, now).ok()
+        }
+
+        /// A reply to a call that was sent then, and leases so many permits if it was asked to.
+        fn report(&self, sent: u64, received: u64, leased: Option<u64>) {
+            let mut standing = self.limits.standing(&[], 0);
+            let leased = leased.map(|permits| {
+                self.limits.check_run(&mut standing, permits, &1);
+                let after = self.limits.left(&standing);
+                Leased { permits: smallvec![permits], after, keeps: u64::MAX, is_late: false }
+            });
+            let state = KeyState::after(&standing, None, &self.limits, 0);
+            let sent_at = SentAt::at(sent);
+            let known = CachedState { state, decided: 0, sent_at, received };
+            let free = self.limits.free(&standing);
+            self.lease.report(LeaseReport { known, is_denial: false, free, leased });
+        }
+    }
+
+    #[test]
+    fn a_lease_ends_a_lease_after_its_call_was_sent_however_late_the_reply() {
+        let tested = Tested::new();
+        tested.request(100 * MS).unwrap();
+        tested.report(100 * MS, 149 * MS, Some(100));
+        assert!(tested.by_lease(150 * MS) && tested.by_lease(200 * MS - 1));
+        assert!(!tested.by_lease(200 * MS));
+    }
+
+    /// The next request may have been sent meanwhile, and together they would be too many.
+    #[test]
+    fn a_reply_after_the_timeout_leases_nothing_and_is_given_back() {
+        let tested = Tested::new();
+        tested.request(100 * MS).unwrap();
+        assert!(tested.request(100 * MS + TIMEOUT).is_none(), "it may still be answered");
+        tested.request(101 * MS + TIMEOUT).unwrap();
+        tested.report(100 * MS, 101 * MS + TIMEOUT, Some(100));
+        assert!(!tested.by_lease(152 * MS));
+        assert!(tested.request(153 * MS).is_none(), "the second request is in flight");
+        let (returned, _) = tested.leases.collect(153 * MS);
+        assert_eq!(
+            returned.iter().map(|returned| returned.part.unused()).collect::<Vec<_>>(),
+            [100]
+        );
+    }
+
+    #[test]
+    fn the_next_lease_is_asked_for_once_before_permits_or_time_run_out() {
+        for by_time in [false, true] {
+            let tested = Tested::new();
+            tested.request(100 * MS).unwrap();
+            tested.report(100 * MS, 101 * MS, Some(120));
+            let at = if by_time { 175 * MS } else { 102 * MS };
+            if !by_time {
+                // A quarter of what is used in a lease.
+                for _ in 0..95 {
+                    assert!(!tested.renews(at));
+                }
+            }
+            assert!(!by_time || !tested.renews(174 * MS));
+            assert!(tested.renews(at), "{by_time}");
+            let request = tested.request(at).unwrap();
+            assert!(request.charge.is_none() && request.request.checks > 50, "{request:?}");
+            assert!(!tested.renews(at), "nobody else asks");
+        }
+    }
+
+    #[test]
+    fn what_is_not_needed_until_the_end_goes_back_with_the_next_request() {
+        let tested = Tested::new();
+        tested.request(100 * MS).unwrap();
+        tested.report(100 * MS, 101 * MS, Some(120));
+        let request = tested.request(175 * MS).unwrap().request;
+        // 25 ms are left, for which 25 permits and a quarter more are kept.
+        assert_eq!(tested.lease.unused(175 * MS)[0], 32);
+        let credit = request.credit.unwrap();
+        // Of 120 permits 45 are left, at the latest 50 ms later none, at the earliest 10 ms later 35.
+        assert_eq!(tested.limits.returned(&credit.credit)[0], 35);
+        assert_eq!(credit.until, 84_000);
+    }
+
+    #[test]
+    fn permits_are_counted_once_whatever_happens_to_them() {
+        let tested = Tested::new();
+        tested.request(100 * MS).unwrap();
+        tested.report(100 * MS, 101 * MS, Some(120));
+        assert!((0..20).all(|_| tested.by_lease(102 * MS)));
+        tested.lease.void(103 * MS);
+        assert_eq!(tested.metrics.lease_counts(), [120, 20, 0, 100]);
+        assert!(!tested.by_lease(103 * MS));
+        // It was in flight when the key was reset.
+        tested.report(102 * MS, 104 * MS, Some(50));
+        assert!(!tested.by_lease(105 * MS));
+        assert_eq!(tested.metrics.lease_counts(), [170, 20, 0, 150]);
+    }
+
+    #[test]
+    fn credits_go_to_a_lease_as_far_as_it_was_used() {
+        let tested = Tested::new();
+        tested.request(100 * MS).unwrap();
+        tested.report(100 * MS, 101 * MS, Some(120));
+        let adjust = |permits: i64| {
+            let units = if permits < 0 { permits * tested.limits.unit(0) as i64 } else { permits };
+            let rest =
+                tested.lease.adjust(&[units].into_iter().collect(), &tested.limits, 102 * MS);
+            rest.of(0)
+        };
+        assert_eq!(adjust(30), 0);
+        assert_eq!(tested.lease.unused(102 * MS)[0], 90);
+        assert_eq!(adjust(-10), 0);
+        assert_eq!(adjust(-25), -5 * tested.limits.unit(0) as i64, "20 were used");
+        assert_eq!(adjust(125), 5);
+        assert_eq!(tested.lease.unused(102 * MS)[0], 0);
     }
 }

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::part::Delays;
 use super::{KeyLease, Part};
 use crate::Key;
 
@@ -36,8 +37,7 @@ pub(super) type LeaseEnd = (u64, u64);
 pub(crate) struct Returned {
     pub(crate) key: Key,
     pub(crate) part: Part,
-    /// The time within which the store should have them, in nanoseconds.
-    pub(crate) delay: u64,
+    pub(crate) delays: Delays,
     /// The policy by which the store gives them back, in the form of the store.
     pub(crate) owner: Arc<dyn Any + Send + Sync>,
 }
@@ -103,5 +103,58 @@ impl Leases {
 impl fmt::Debug for Leases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Leases")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::Quota;
+    use crate::algorithm::Limits;
+    use crate::metrics::PolicyMetrics;
+    use crate::store::lease::{LeaseReport, LeaseTerms, Leased};
+    use crate::store::{CachedState, KeyState, RevisionId, RevisionStates, SentAt, StateCache};
+
+    /// Or keys that were evicted would keep permits for as long as a lease, and memory without a bound.
+    #[test]
+    fn keys_that_are_evicted_or_superseded_give_their_leases_back_and_leave_no_trace() {
+        const KEYS: u64 = 200_000;
+        let limits = Limits::new(&Quota::per_hour(100).into(), 0).unwrap();
+        let cache = Arc::new(StateCache::for_tests());
+        let revision =
+            |number| RevisionStates::new(cache.clone(), RevisionId { policy: 1, number });
+        let metrics = PolicyMetrics::new("test");
+        let terms =
+            Arc::new(LeaseTerms { longest: u64::MAX / 2, delay: 1, metrics: metrics.clone() });
+        let lease = |states: &RevisionStates, key: u64| {
+            let mut standing = limits.standing(&[], 0);
+            limits.check_run(&mut standing, 3, &1);
+            let after = limits.left(&standing);
+            let leased =
+                Some(Leased { permits: smallvec![3], after, keeps: u64::MAX, is_late: false });
+            let state = KeyState::after(&standing, None, &limits, 0);
+            let known = CachedState { state, decided: 0, sent_at: SentAt::at(1), received: 1 };
+            let report =
+                LeaseReport { known, is_denial: false, free: limits.free(&standing), leased };
+            states.report(&terms, &Arc::new(()), &key.into(), report);
+        };
+        let states = revision(1);
+        (0..KEYS).for_each(|key| lease(&states, key));
+        let leases = cache.leases();
+        let live = leases.state().ends.len();
+        assert!((1..=cache.len()).contains(&live), "{live} of {}", cache.len());
+        let (evicted, has_more) = leases.collect(0);
+        assert!(has_more && evicted.iter().all(|returned| returned.part.unused() == 3));
+        assert_eq!(evicted.len() + live, KEYS as usize);
+        // Another revision.
+        let key = Key::from(KEYS - 1);
+        assert!(states.lease(&key).is_some());
+        lease(&revision(2), KEYS - 1);
+        assert!(states.lease(&key).is_none());
+        let (superseded, _) = leases.collect(0);
+        assert_eq!(superseded.iter().map(|returned| &returned.key).collect::<Vec<_>>(), [&key]);
+        assert_eq!(leases.close().len(), live);
     }
 }

@@ -22,6 +22,24 @@ pub(crate) struct Part {
     pub(super) after: SmallVec<[Left; 1]>,
 }
 
+/// The times within which a store should have what is given back, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delays {
+    short: u64,
+    long: u64,
+}
+
+impl Delays {
+    /// The shortest time to expect.
+    const LEAST: u64 = 10_000_000;
+
+    /// The delays of calls that take so long, and have a timeout.
+    pub(super) fn new(round_trip: u64, timeout: u64) -> Self {
+        let short = round_trip.saturating_mul(4).max(Self::LEAST).min(timeout);
+        Self { short, long: timeout }
+    }
+}
+
 impl Part {
     pub(super) fn is_live(&self, now: u64) -> bool {
         now < self.ends
@@ -46,13 +64,21 @@ impl Part {
         Self { left: permits.clone(), leased: permits.clone(), ..self.clone() }
     }
 
-    /// Returns what gives the unused permits back to a store that has it within `delay`, in nanoseconds. `None` if all
-    /// of them have refilled by then.
+    /// Returns what gives the unused permits back to a store that has it within `delays`, in nanoseconds: the longer
+    /// time, or the shorter if some would refill in the longer. `None` if all of them have refilled by then.
     ///
-    /// The store has charged them at the earliest when the call was sent. What has refilled is not given back, because
-    /// it would be admitted twice. For the same reason nothing is given back later.
-    pub(crate) fn credit(&self, limits: &Limits, now: u64, delay: u64) -> Option<TimedCredit> {
+    /// What has refilled is not given back, because it would be admitted twice. For the same reason nothing is given
+    /// back later.
+    pub(crate) fn credit(&self, limits: &Limits, now: u64, delays: Delays) -> Option<TimedCredit> {
+        let [short, long] =
+            [delays.short, delays.long].map(|delay| self.credit_within(limits, now, delay));
+        if long.credit == short.credit { Some(long) } else { Some(short) }
+            .filter(|timed| !timed.credit.is_nothing())
+    }
+
+    fn credit_within(&self, limits: &Limits, now: u64, delay: u64) -> TimedCredit {
         let arrival = now.saturating_add(delay);
+        // The store has charged them at the earliest when the call was sent.
         let elapsed = arrival.saturating_sub(self.sent).div_ceil(1_000);
         let left = |quota: usize| {
             let Left { used, reset_after, counts_for } =
@@ -63,8 +89,8 @@ impl Part {
         };
         let unused = Charge::Each(self.left.iter().copied().collect());
         let credit = limits.settle(&0, &unused, left, 0);
-        // The store decided before its reply was received.
+        // It decided before its reply was received.
         let until = self.decided.saturating_add(arrival.saturating_sub(self.received) / 1_000);
-        (!credit.is_nothing()).then_some(TimedCredit { credit, until })
+        TimedCredit { credit, until }
     }
 }

@@ -1,8 +1,10 @@
 //! The operation that asks for a lease, and how large that is.
 
+#[cfg(feature = "redis")]
+use super::Leased;
 use super::demand::Rates;
 use crate::algorithm::{Limits, Permits, Standing};
-use crate::charge::{Charge, TimedCredit};
+use crate::charge::{Charge, Cost, TimedCredit};
 use crate::verdict::Verdict;
 
 /// A lease has a quarter more than is expected to be used.
@@ -86,13 +88,17 @@ impl LeaseOp {
         }
     }
 
-    /// Takes the permits of the lease. Returns those of each quota.
+    /// Takes the permits of the lease, as the store does after the check.
     #[cfg(feature = "redis")]
-    pub(crate) fn lease(&self, limits: &Limits, standing: &mut Standing) -> Permits {
-        use crate::charge::Cost;
-
-        let LeaseRequest { checks, costs, .. } = &self.request;
+    pub(crate) fn lease(&self, limits: &Limits, standing: &mut Standing, now: u64) -> Leased {
+        let LeaseRequest { checks, costs, credit } = &self.request;
         let checks = limits.check_run(standing, *checks, costs);
-        (0..limits.len()).map(|quota| checks.saturating_mul(costs.of(quota))).collect()
+        let permits = (0..limits.len()).map(|quota| checks.saturating_mul(costs.of(quota)));
+        Leased {
+            permits: permits.collect(),
+            after: limits.left(standing),
+            keeps: limits.keeps(standing),
+            is_late: credit.as_ref().is_some_and(|credit| now > credit.until),
+        }
     }
 }

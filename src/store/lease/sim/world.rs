@@ -275,11 +275,7 @@ impl World {
         }
         let verdict = call.op.decide(limits, &mut standing, time);
         let leased = match &call.op {
-            Op::Lease(lease) => {
-                let permits = lease.lease(limits, &mut standing);
-                let (after, keeps) = (limits.left(&standing), limits.keeps(&standing));
-                Some(Leased { permits, after, keeps })
-            }
+            Op::Lease(lease) => Some(lease.lease(limits, &mut standing, time)),
             _ => None,
         };
         let state = KeyState::after(&standing, self.stored.as_ref(), limits, time);
@@ -303,7 +299,11 @@ impl World {
         let process = &mut self.processes[call.process];
         let (own, sent) = (now + process.clock, call.sent + process.clock);
         if let Some(returned) = call.returned {
-            process.terms.metrics.lease_returned(returned.part.unused());
+            let (metrics, permits) = (&process.terms.metrics, returned.part.unused());
+            match answer.verdict.is_allowed() {
+                true => metrics.lease_returned(permits),
+                false => metrics.lease_lost(permits),
+            }
         }
         let lease = match &process.entry {
             Some((revision, lease)) if *revision == call.revision => lease.clone(),
@@ -361,8 +361,8 @@ impl World {
     fn give_back(&mut self, process: usize, returned: Returned, now: Nanos) {
         let Process { clock, terms, .. } = &self.processes[process];
         let revision = *returned.owner.downcast_ref::<usize>().unwrap();
-        let Returned { part, delay, .. } = &returned;
-        let Some(credit) = part.credit(&self.limits[revision].1, now + *clock, *delay) else {
+        let Returned { part, delays, .. } = &returned;
+        let Some(credit) = part.credit(&self.limits[revision].1, now + *clock, *delays) else {
             return terms.metrics.lease_returned(part.unused());
         };
         let (op, returned) = (Op::Return(credit.into()), Some(returned));

@@ -1,8 +1,7 @@
 //! Gives back what leases have not used.
 //!
 //! A task does so in the background for as long as there are leases. It collects those that have ended at short
-//! intervals, so that keys share calls. What fails is not sent again: the call may have been made, and soon the permits
-//! have refilled anyway.
+//! intervals, so that keys share calls. What fails is not sent again, because the call may have been made.
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -26,6 +25,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// The rounds without a lease after which the task ends. The next check starts another.
 const IDLE_ROUNDS: usize = 50;
+
+/// The most calls that give the same permits back, if they come too late. The clock of the server may have stepped.
+const ATTEMPTS: usize = 3;
 
 /// The longest that giving back takes. With longer timeouts, another round may begin meanwhile.
 const LONGEST_ROUND: Duration = Duration::from_secs(10);
@@ -92,23 +94,29 @@ impl LeaseReturns {
     }
 
     async fn give_back_one(&self, returned: Returned, queues: &Queues) {
-        let Returned { key, part, delay, owner } = returned;
+        let Returned { key, part, delays, owner } = returned;
         let Ok(policy) = owner.downcast::<RedisPolicy>() else { return };
-        let Some(credit) = part.credit(&policy.limits, self.states.now(), delay) else {
-            // All of it has refilled.
-            return policy.metrics.lease_returned(part.unused());
-        };
-        let op = Op::Return(credit.into());
-        let result = match queues.add(&policy, policy.timeout, &key, &op, Waker::noop()) {
-            Ok((queue, mut check)) => {
-                queue.start();
-                poll_fn(|cx| queues.poll(&policy, &key, &op, &mut check, cx)).await
+        let (permits, metrics) = (part.unused(), &policy.metrics);
+        for _ in 0..ATTEMPTS {
+            let Some(credit) = part.credit(&policy.limits, self.states.now(), delays) else {
+                // All of it has refilled.
+                return metrics.lease_returned(permits);
+            };
+            let op = Op::Return(credit.into());
+            let result = match queues.add(&policy, policy.timeout, &key, &op, Waker::noop()) {
+                Ok((queue, mut check)) => {
+                    queue.start();
+                    poll_fn(|cx| queues.poll(&policy, &key, &op, &mut check, cx)).await
+                }
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok(verdict) if verdict.is_allowed() => return metrics.lease_returned(permits),
+                // It came too late, so that nothing was given back.
+                Ok(_) => {}
+                Err(_) => break,
             }
-            Err(error) => Err(error),
-        };
-        match result {
-            Ok(_) => policy.metrics.lease_returned(part.unused()),
-            Err(_) => policy.metrics.lease_lost(part.unused()),
         }
+        metrics.lease_lost(permits);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::bucket::BucketRef;
 use crate::algorithm::Standing;
-use crate::store::lease::{LeaseOp, LeaseReport, LeaseTerms, Leased};
+use crate::store::lease::{LeaseReport, LeaseTerms, Leased};
 use crate::store::redis::script::Found;
 use crate::store::{KeyState, Op, SentAt};
 use crate::verdict::Verdict;
@@ -56,16 +56,9 @@ impl<'a> Replay<'a> {
         self.has_denied |= !verdict.is_allowed();
         self.is_adjusted |= matches!(op, Op::Adjust(_));
         if let Op::Lease(lease) = op {
-            self.lease(lease);
+            self.leased = Some(lease.lease(&policy.limits, &mut self.standing, self.now));
         }
         verdict
-    }
-
-    fn lease(&mut self, lease: &LeaseOp) {
-        let (limits, standing) = (&self.bucket.policy.limits, &mut self.standing);
-        let permits = lease.lease(limits, standing);
-        let (after, keeps) = (limits.left(standing), limits.keeps(standing));
-        self.leased = Some(Leased { permits, after, keeps });
     }
 
     /// Returns the verdict of a peek for which what this process has leased and not used is free.

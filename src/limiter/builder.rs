@@ -219,7 +219,8 @@ impl LimiterBuilder {
             false => conflict(existing, &policy),
         };
         let inner = registry.register(namespace, &policy, lease, make, conflict)?;
-        if failure_mode.may_decide_locally() {
+        // Leases depend on the number of instances, which have to register for that.
+        if failure_mode.may_decide_locally() || !lease.is_zero() {
             inner.revisions.current().backend.prepare_to_decide_locally();
         }
         Ok(Limiter { inner, other: None })

@@ -171,7 +171,9 @@ impl StateCache {
 
     /// Replaces what is known of a key. Leases of another revision are given back.
     pub(crate) fn insert_lease(&self, revision: RevisionId, key: &Key, lease: Arc<KeyLease>) {
-        if let Some(entries) = self.entries.get() {
+        if let Some(entries) = self.entries.get()
+            && !self.leases.is_dropped()
+        {
             let id = EntryId { revision, kind: EntryKind::Lease, key: key.clone() };
             entries.insert(id, Entry::Lease(lease));
         }
@@ -184,10 +186,10 @@ impl StateCache {
 
     /// Forgets everything. An entry with leases refers to its policy, and that to the cache.
     pub(crate) fn clear(&self) {
+        self.leases.clear();
         if let Some(entries) = self.entries.get() {
             entries.clear();
         }
-        self.leases.clear();
     }
 
     /// Returns the last known state of a key if it is a denial under this revision, and the key has not

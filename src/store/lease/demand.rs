@@ -22,6 +22,15 @@ pub(super) struct Rates {
     pub(super) permits: smallvec::SmallVec<[f64; 1]>,
 }
 
+impl Rates {
+    /// Returns a part of it.
+    pub(super) fn scaled(mut self, part: f64) -> Self {
+        self.checks *= part;
+        self.permits.iter_mut().for_each(|permits| *permits *= part);
+        self
+    }
+}
+
 impl Demand {
     /// The demand of a key with so many quotas, from this time on, in nanoseconds.
     pub(super) fn new(quotas: usize, now: u64) -> Self {

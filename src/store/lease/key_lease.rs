@@ -182,7 +182,12 @@ impl KeyLease {
                     .map(|part| needed(part, quota, &expected, self.terms.longest, now))
                     .sum();
             }
-            LeaseRequest::size(&expected, &kept, &state.free, limits, instances())
+            // It can be used from the reply on. Until then, the checks use what is kept or go to the store.
+            let longest = self.terms.longest;
+            let is_kept = kept.iter().any(|kept| *kept > 0);
+            let usable = longest.saturating_sub(if is_kept { 0 } else { state.round_trip });
+            let wanted = expected.clone().scaled(usable as f64 / longest.max(1) as f64);
+            LeaseRequest::size(&wanted, &kept, &state.free, limits, instances())
         };
         // Without a reply to the last request, what it gave back may not have arrived.
         self.terms.metrics.lease_lost(std::mem::take(&mut state.returning));
@@ -195,8 +200,11 @@ impl KeyLease {
             }
             let credit = self.credit(state, &rest, limits, now);
             if credit.is_none() {
+                // All of it has refilled.
+                self.terms.metrics.lease_returned(std::mem::take(&mut state.returning));
                 return Err(charge);
             }
+            state.requested = Some(now);
             let request = LeaseRequest { checks: 0, costs: Charge::Same(0), credit };
             return Ok(LeaseOp { charge, request });
         };

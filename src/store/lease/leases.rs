@@ -28,6 +28,8 @@ struct LeasesState {
     ends: BTreeMap<LeaseEnd, Weak<KeyLease>>,
     next: u64,
     returned: Vec<Returned>,
+    /// True if the store was dropped. What is given back refers to its policies, and they to this.
+    is_dropped: bool,
 }
 
 /// The place of a key among the ends.
@@ -56,7 +58,9 @@ impl Leases {
     pub(super) fn remove(&self, end: LeaseEnd, returned: impl IntoIterator<Item = Returned>) {
         let mut state = self.state();
         state.ends.remove(&end);
-        state.returned.extend(returned);
+        if !state.is_dropped {
+            state.returned.extend(returned);
+        }
     }
 
     /// Collects what is to be given back at this time. The other result is true if there are more leases.
@@ -88,10 +92,17 @@ impl Leases {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Forgets everything, when the store is dropped.
+    /// Forgets everything, and keeps nothing from now on, because the store is dropped.
     pub(crate) fn clear(&self) {
-        let state = std::mem::take(&mut *self.state());
+        let mut state = self.state();
+        state.is_dropped = true;
+        let forgotten = std::mem::take(&mut state.returned);
         drop(state);
+        drop(forgotten);
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.state().is_dropped
     }
 
     fn state(&self) -> MutexGuard<'_, LeasesState> {

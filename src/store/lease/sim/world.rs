@@ -101,6 +101,12 @@ pub(super) struct World {
     written: u64,
     /// The same demand on a bucket without leases.
     exact: Option<KeyState>,
+    /// A bucket without leases, from which only what is used is taken.
+    used: Option<KeyState>,
+    /// The permits that the server has back. Others may have refilled, as far as their process knows.
+    credited: u64,
+    /// The permits of leases in replies that are on their way.
+    granting: u64,
     spans: Spans,
     stats: Stats,
 }
@@ -132,6 +138,9 @@ impl World {
             stored: None,
             written: 0,
             exact: None,
+            used: None,
+            credited: 0,
+            granting: 0,
             spans: Spans::default(),
             stats: Stats::default(),
         };
@@ -173,7 +182,7 @@ impl World {
             match event {
                 Event::Check(process) => self.check(process, now),
                 Event::Sweep(process) => self.sweep(process, now),
-                Event::Arrives(call) => self.arrives(call, now),
+                Event::Arrives(call) => self.arrives(call, now)?,
                 Event::Returns(call, answer) => self.returns(*call, *answer, now)?,
             }
         }
@@ -205,17 +214,19 @@ impl World {
         self.check_exactly(cost, now);
         let limits = self.limits[revision].1.clone();
         let (time, _) = self.clock(now);
-        let Process { entry, clock, used, .. } = &mut self.processes[process];
-        let own = now + *clock;
+        let Process { entry, clock, .. } = &self.processes[process];
+        let own = now + clock;
+        let lease =
+            entry.as_ref().filter(|(of, _)| *of == revision).map(|(_, lease)| lease.clone());
         let mut op = Op::Acquire(Charge::Same(cost));
         let mut check = Some(cost);
         let instances = self.plan.processes.len() as u64;
-        if let Some((_, lease)) = entry.as_ref().filter(|(of, _)| *of == revision) {
+        if let Some(lease) = lease {
             match lease.check(&cost, &limits, 0, own) {
                 LeaseAnswer::Leased { verdict, renews } => {
                     assert!(verdict.is_allowed());
-                    *used += cost;
-                    self.spans.use_at(time, cost);
+                    self.processes[process].used += cost;
+                    self.use_at(time, cost);
                     self.stats.allowed += cost;
                     self.stats.by_lease += 1;
                     if !renews {
@@ -264,7 +275,7 @@ impl World {
         way + if is_late { self.random.range(0..2 * self.plan.timeout) } else { 0 }
     }
 
-    fn arrives(&mut self, call: Box<Call>, now: Nanos) {
+    fn arrives(&mut self, call: Box<Call>, now: Nanos) -> Result<(), String> {
         let (_, mut time) = self.clock(now);
         let limits = &self.limits[call.revision].1;
         let read_at = time.max(self.written);
@@ -274,6 +285,12 @@ impl World {
             time = self.written;
         }
         let verdict = call.op.decide(limits, &mut standing, time);
+        let credit = match &call.op {
+            Op::Return(timed) => Some(&**timed),
+            Op::Lease(lease) => lease.request.credit.as_ref(),
+            _ => None,
+        };
+        self.credited += credit.map_or(0, |timed| limits.returned(&timed.credit)[0]);
         let leased = match &call.op {
             Op::Lease(lease) => Some(lease.lease(limits, &mut standing, time)),
             _ => None,
@@ -284,18 +301,67 @@ impl World {
             && verdict.is_allowed()
         {
             let (unstepped, _) = self.clock(now);
-            self.spans.use_at(unstepped, cost);
+            self.use_at(unstepped, cost);
             self.stats.allowed += cost;
         }
-        let free = limits.free(&standing);
+        self.granting += leased.as_ref().map_or(0, |leased| leased.permits[0]);
+        if let Some(cost) = call.check
+            && !verdict.is_allowed()
+        {
+            self.check_denial(cost, now)?;
+        }
+        let free = self.limits[call.revision].1.free(&standing);
         let answer = Answer { verdict, state, decided: time, free, leased };
         if !self.random.chance(self.plan.lost_percent) {
             let returns = now + self.way();
             self.push(returns, Event::Returns(call, answer.into()));
         }
+        Ok(())
+    }
+
+    fn use_at(&mut self, time: u64, cost: u64) {
+        self.spans.use_at(time, cost);
+        let limits = &self.limits[0].0;
+        let charge = Op::Adjust(limits.debit(&cost));
+        let (_, state) = charge.apply(limits, self.used.as_ref(), time);
+        self.used = state.or(self.used.take());
+    }
+
+    /// A check is denied only while a bucket of what is used would deny it, apart from what is leased, from what the
+    /// bucket of the server has less, and from what may have refilled before it was given back.
+    fn check_denial(&self, cost: u64, now: Nanos) -> Result<(), String> {
+        let Plan { kind, lease, processes, clock_step, lost_percent, quotas, .. } = &self.plan;
+        let is_disturbed = clock_step.is_some()
+            || *lost_percent > 0
+            || quotas[0] != quotas[1]
+            || processes.iter().any(|process| process.pause.is_some() || process.killed.is_some());
+        if is_disturbed || *kind != Kind::TokenBucket {
+            return Ok(());
+        }
+        let (time, _) = self.clock(now);
+        let limits = &self.limits[0].0;
+        let free = limits.free(&KeyState::standing(self.used.as_ref(), limits, time))[0];
+        let less = (lease / 1_000 * quotas[0].permits()).div_ceil(1_000_000);
+        let unused = self.unused();
+        if free > cost + less + unused {
+            return Err(format!(
+                "a check of {cost} is denied, but {free} are free, {less} of them in no bucket, and {unused} \
+                 leased: {:?}",
+                self.plan
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the permits that are leased and neither used nor given back to the server.
+    fn unused(&self) -> u64 {
+        let of = |process: &Process| process.terms.metrics.lease_counts()[0] - process.used;
+        let leased = self.granting + self.processes.iter().map(of).sum::<u64>();
+        leased.saturating_sub(self.credited)
     }
 
     fn returns(&mut self, call: Call, answer: Answer, now: Nanos) -> Result<(), String> {
+        self.granting -= answer.leased.as_ref().map_or(0, |leased| leased.permits[0]);
         let process = &mut self.processes[call.process];
         let (own, sent) = (now + process.clock, call.sent + process.clock);
         if let Some(returned) = call.returned {
@@ -362,9 +428,8 @@ impl World {
         let Process { clock, terms, .. } = &self.processes[process];
         let revision = *returned.owner.downcast_ref::<usize>().unwrap();
         let Returned { part, delays, .. } = &returned;
-        let Some(credit) = part.credit(&self.limits[revision].1, now + *clock, *delays) else {
-            return terms.metrics.lease_returned(part.unused());
-        };
+        let credit = part.credit(&self.limits[revision].1, now + *clock, *delays);
+        let Some(credit) = credit else { return terms.metrics.lease_returned(part.unused()) };
         let (op, returned) = (Op::Return(credit.into()), Some(returned));
         let call = Call { process, revision, op, sent: now, check: None, returned };
         self.send(call, now);

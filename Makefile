@@ -147,9 +147,10 @@ bench-delay: redis ## Measure at a distance from Redis, below and above the capa
 bench-algorithms: redis ## Check what each algorithm costs Redis, relative to the token bucket
 	$(BENCH) algorithms --check $(ARGS)
 
-plots: redis ## Draw what each algorithm admits, and what a fleet admits in an outage
+plots: redis ## Draw what each algorithm admits, what a fleet admits in an outage, and what leases admit
 	$(BENCH) admission
 	$(BENCH) outage
+	$(BENCH) leases
 
 soak: redis ## Check for 10 minutes that stalls of Redis have no lasting effect
 	$(BENCH) soak $(ARGS)

@@ -2,8 +2,8 @@
 //!
 //! The benchmarks: `rows` is the `table` of loads, each with its subjects (`subjects`), measured in rounds
 //! (`runs`, with `load` as a closed loop), and compared with `targets`; `script_cost` has the rows of the
-//! script alone (`captured`), and `bytes` the memory of a key. `scale`, `delay`, `admission`, `algorithms`,
-//! `allocations`, `sizes`, `flood`, `soak`, `chaos` and `smoke` are commands of their own. `setup` starts
+//! script alone (`captured`), and `bytes` the memory of a key. `scale`, `delay`, `admission`, `leases`,
+//! `algorithms`, `allocations`, `sizes`, `flood`, `soak`, `chaos` and `smoke` are commands of their own. `setup` starts
 //! servers, `distance` delays them, `paced` are loads that fall behind, and `settings` the options.
 
 mod admission;
@@ -18,6 +18,7 @@ mod common;
 mod delay;
 mod distance;
 mod flood;
+mod leases;
 mod load;
 mod paced;
 mod rows;
@@ -48,6 +49,8 @@ Commands:
   delay         measure at round trip times of 1 to 30 ms, below and above the capacity;
                 writes docs/delay.svg
   admission     draw what each algorithm admits of the same requests; writes docs/algorithms.svg
+  leases        draw what leases admit near the limit, and how many checks do not wait for Redis;
+                writes docs/leases.svg
   algorithms    measure what each algorithm costs Redis, relative to the token bucket
   soak          10 minutes at a round trip of 10 ms, with a stall every few seconds;
                 exits with status 1 if checks are not decided soon after each
@@ -85,6 +88,7 @@ pub fn main() -> ExitCode {
         "scale" => block_on(scale::run(settings)),
         "delay" => block_on(delay::run(settings)),
         "admission" => admission::run(),
+        "leases" => block_on(leases::run()),
         "algorithms" => block_on(algorithms::run(&settings)),
         "soak" => block_on(soak::run(settings)),
         "chaos" => block_on(chaos::run(settings)),

@@ -24,6 +24,7 @@
 //! - [Algorithms](#algorithms), and the most that each admits
 //! - [Several quotas](#several-quotas)
 //! - [Limits in a file](#limits-in-a-file), and changing them without a restart
+//! - [Hot keys and distant servers](#hot-keys-and-distant-servers): checks without a round trip
 //!
 //! Responses:
 //! - [A check in a handler](#a-check-in-a-handler), with the headers of a layer
@@ -57,6 +58,7 @@
 //! | bucket | The state of one key under one policy: how many of its permits are in use. |
 //! | instance | A process with an open store. (A second store in the process counts as another instance.) Instances with the same Redis and the same key prefix share their buckets. |
 //! | failure mode | The rule that decides checks while Redis fails. |
+//! | lease | Permits that an instance has taken from Redis in advance. With them it decides checks in memory. |
 //!
 //! # From memory to production
 //!
@@ -89,6 +91,7 @@
 //! | [`instances`] | 1 | An instance that starts while Redis is down knows of no others. It divides the limit by this number. With 1, it enforces the whole limit. |
 //! | [`timeout`] | 50 ms | The longest that a check waits for Redis, including the time to connect. Use at least twice the round trip to Redis, and at least 20 ms. |
 //! | [`failure_mode`] | `Local` | While Redis fails, each instance enforces its share of the limit. With `Closed`, requests get 503. With `Open`, they pass. See [`FailureMode`]. |
+//! | [`lease`] | zero | The time for which an instance may keep permits in advance. Set it for [hot keys and distant servers](#hot-keys-and-distant-servers). |
 //!
 //! The code around the limiter changes too:
 //!
@@ -958,6 +961,73 @@
 //! has read it, a key gets at most the larger burst and the larger rate. If an algorithm changes, or the period of a
 //! calendar window, a key can get the sum of both limits.
 //!
+//! # Hot keys and distant servers
+//!
+//! A check waits for a round trip to Redis. This takes long if Redis is far away. And if most checks are for one key,
+//! they load a single server. With a [`lease`], a check that goes to Redis also takes the permits that the instance
+//! expects to need next. Then the instance decides the next checks of the key in memory. Before its permits run out, it
+//! takes more, and no check waits for that.
+//!
+//! The limit still holds for all instances together: over any span of time, a token bucket admits at most its burst plus
+//! its rate times the span.
+//!
+//! ```
+//! use std::time::Duration;
+//! use fleetlimit::{ConfigError, Limiter, Policy, Quota, Store};
+//!
+//! fn limiter(store: impl Store) -> Result<Limiter, ConfigError> {
+//!     let policy = Policy::new("api").quota("rate", Quota::per_second(1_000));
+//!     Limiter::builder(store, policy).lease(Duration::from_millis(100)).build()
+//! }
+//! # use fleetlimit::{MemoryStore, RedisStore};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # limiter(RedisStore::open("redis://127.0.0.1:6379")?)?;
+//! # let decision = limiter(MemoryStore::new())?.check("acme").await?;
+//! # assert_eq!((decision.limit(), decision.remaining()), (1_000, 999));
+//! # Ok(()) }
+//! ```
+//!
+//! **Use a lease** if each instance checks a key many times while a lease lasts. An instance that checks a key less than
+//! twice in that time takes no lease of it. The burst has to be large, too: with `n` instances, each takes at most
+//! `1/(2n)` of the permits that are free. So a limit of 10 per second for each client gains little.
+//!
+//! **Choose the length** between two bounds:
+//!
+//! - At least four round trips to Redis, because an instance asks for the next lease at least two round trips before
+//!   the last one ends.
+//! - At most a tenth of the time in which the burst refills, because a token bucket holds the rate times the lease less
+//!   in Redis. With 1,000 per second, a burst of 1,000 and a lease of 100 ms, it holds 900. No check can cost more than
+//!   that.
+//!
+//! If four round trips are longer than that tenth, use a larger burst.
+//!
+//! **What it costs** depends on the demand. In the plot, three instances check one key. The left side shows what they
+//! admit, compared with an exact bucket that gets the same requests. The right side shows how many checks do not wait
+//! for Redis.
+//!
+//! <div>
+#![doc = include_str!("../docs/leases.svg")]
+//! </div>
+//!
+//! - Below the limit, nearly all checks are decided in memory, and nothing is lost.
+//! - If the demand is above the limit all the time, little is free, and nearly all checks go to Redis, as they do without
+//!   leases. Nothing is lost either.
+//! - A burst that uses up the whole bucket loses the rate times the lease. With 100 ms, these are 100 of 2,000 permits
+//!   (a burst of 1,000, and 1,000 that refill meanwhile).
+//!
+//! Before you deploy a lease:
+//!
+//! - **All instances need the same lease.** While they have different ones, as in a rolling deployment, a token bucket can
+//!   admit more: the rate times the longest lease.
+//! - **Call [`RedisStore::shutdown`]** before the process ends, so that it gives back what it has not used. If a
+//!   process is killed, what it has not used counts as used.
+//! - **If Redis fails**, a lease is used until it ends. Then the failure mode decides.
+//! - Queues and sliding windows have no leases. In a fixed or calendar window, a lease ends with the window.
+//!
+//! The docs of [`lease`] have the details, such as what [`Limiter::reset`] does to leases. The
+//! [metrics](#metrics-and-traces) show how many checks are decided by leases, and how many of their permits are used.
+//!
 //! # A check in a handler
 //!
 //! A handler can return a [`Decision`](crate::Decision) or an [`Error`](crate::Error) as a response. `?` on
@@ -1666,10 +1736,11 @@
 //!
 //! | metric | kind | unit | labels | |
 //! |---|---|---|---|---|
-//! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision). A check fails if the store fails in the failure mode [`Closed`], or if its costs name an unknown quota. In both cases, the source is `failure_mode`. The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`, `blocked`. |
+//! | `fleetlimit.decisions` | counter | {decision} | `fleetlimit.policy`, `fleetlimit.outcome`, `fleetlimit.source` | Decisions about checks. The outcome is `allowed`, `denied`, `would_be_denied` (in shadow mode) or `failed` (no decision). A check fails if the store fails in the failure mode [`Closed`], or if its costs name an unknown quota. In both cases, the source is `failure_mode`. The sources are those of [`Source`]: `store`, `cached`, `local`, `failure_mode`, `quota`, `blocked`, `lease`. |
 //! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `overloaded`, `unknown_quota`. |
 //! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
 //! | `fleetlimit.charges.forgiven` | counter | {permit} | `fleetlimit.policy` | Permits that were not charged, because the key already owed as much as it can: see [`Quota::debt_up_to`]. With several quotas, only the largest amount is counted. |
+//! | `fleetlimit.lease.permits` | counter | {permit} | `fleetlimit.policy`, `fleetlimit.lease.event` | Permits of [leases](#hot-keys-and-distant-servers). The event is `leased`, and then what became of them: `used`, `returned`, or `lost` (neither used nor given back, for example because Redis failed or the key was reset). They are counted at the end of a lease. With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt or of another type. Each counts as a bucket with no permits left. |
 //! | `fleetlimit.redis.uncharged` | counter | {permit} | `fleetlimit.policy` | Permits that were taken locally while Redis failed, and that Redis might never charge: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
@@ -1698,6 +1769,8 @@
 //!     `sum(rate(fleetlimit_decisions_total{fleetlimit_outcome="failed"}[5m])) > 0`.
 //! - Is Redis overloaded? If it works, but has more checks than it decides in time, the modes `Local` and `Open` both
 //!   decide with the source `local`, and `fleetlimit_check_failures_total{error_type="overloaded"}` grows.
+//! - How many checks do leases decide? `sum by (fleetlimit_source) (rate(fleetlimit_decisions_total[5m]))` has them with
+//!   the source `lease`.
 //! - Which policies deny? `sum by (fleetlimit_policy) (rate(fleetlimit_decisions_total{fleetlimit_outcome="denied"}[5m]))`.
 //!   Keys are in no metric: see [An admin endpoint](#an-admin-endpoint).
 //!
@@ -1756,6 +1829,8 @@
 //! [`instances`]: crate::RedisStore::instances
 //! [`timeout`]: crate::LimiterBuilder::timeout
 //! [`failure_mode`]: crate::LimiterBuilder::failure_mode
+//! [`lease`]: crate::LimiterBuilder::lease
+//! [`Limiter::reset`]: crate::Limiter::reset
 //! [`production`]: https://docs.rs/crate/fleetlimit/latest/source/examples/production.rs
 //! [docs/operations.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/operations.md
 //! [docs/runbook.md]: https://docs.rs/crate/fleetlimit/latest/source/docs/runbook.md

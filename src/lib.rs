@@ -12,6 +12,7 @@
 //! [Several quotas]: crate::guide#several-quotas
 //! [several keys]: crate::guide#several-keys
 //! [Limits in a file]: crate::guide#limits-in-a-file
+//! [Hot keys and distant servers]: crate::guide#hot-keys-and-distant-servers
 //! [custom responses]: crate::guide#custom-responses
 //! [Login, and other keys from the body]: crate::guide#login-and-other-keys-from-the-body
 //! [WebSocket messages]: crate::guide#websocket-messages

@@ -117,9 +117,10 @@ impl LimiterBuilder {
     /// Sets the longest time for which this process keeps permits that it has not used: zero by default, which means
     /// that it takes none in advance.
     ///
-    /// With a lease, the process takes the permits that it expects to need for a key with the checks that go to
-    /// Redis, and decides the next checks in memory. [`Decision::source`](crate::Decision::source) is
-    /// [`Source::Lease`](crate::Source::Lease) then.
+    /// With a lease, a check that goes to Redis also takes the permits that this process expects to need for the key.
+    /// The next checks of the key are decided in memory, with the source [`Lease`](crate::Source::Lease). When the lease
+    /// ends, unused permits are given back. The guide says
+    /// [when to use a lease, and how long it should be](crate::guide#hot-keys-and-distant-servers).
     ///
     /// ```
     /// use std::time::Duration;
@@ -128,8 +129,65 @@ impl LimiterBuilder {
     /// let limiter = Limiter::builder(MemoryStore::new(), Quota::per_second(1_000))
     ///     .lease(Duration::from_millis(100))
     ///     .build()?;
+    ///
+    /// // The rate times the lease is more than half of the burst.
+    /// let too_long = Limiter::builder(MemoryStore::new(), Quota::per_second(1_000).burst(100))
+    ///     .lease(Duration::from_millis(100))
+    ///     .build();
+    /// assert!(too_long.is_err());
     /// # Ok::<(), fleetlimit::ConfigError>(())
     /// ```
+    ///
+    /// All limiters of a policy need the same lease, in all processes. A [`MemoryStore`](crate::MemoryStore) and a
+    /// [`DividedStore`](crate::DividedStore) decide in memory anyway: they validate the lease, and then ignore it.
+    ///
+    /// # What a key can get
+    ///
+    /// Over any span of time, a key gets at most as many permits as without leases:
+    ///
+    /// - **A token bucket holds less in Redis**, by the rate times the lease. With 1,000 per second, a burst of 1,000
+    ///   and a lease of 100 ms, it holds 900. So a full key has 900 permits [left](crate::Decision::remaining), although
+    ///   the [limit](crate::Decision::limit) is still 1,000, and a check that costs more than 900 is always denied.
+    ///   (What it may [borrow](Quota::borrow_up_to) comes on top.)
+    /// - **Other quotas hold as many as without leases**, but a lease ends with its window, or at the next
+    ///   [refill](Quota::interval_refill).
+    ///
+    /// Other processes cannot use the permits that a process keeps. So they may deny a check that would be allowed
+    /// without leases. These bounds keep such denials few:
+    ///
+    /// - A process takes at most what it expects to use during the lease, and a quarter more. It expects to use about as
+    ///   many permits as in the last period of that length. A key that it checks less than twice in such a period has no
+    ///   lease.
+    /// - All instances together keep at most half of what the bucket holds in Redis: if there are `n`, each takes at most
+    ///   `1/(2n)` of what is free. So leases shrink as the bucket empties, and near the limit all checks go to Redis.
+    ///   The instances are counted as for [`FailureMode::Local`]. With [`FailureMode::Closed`] they do not register, so
+    ///   set [`RedisStore::instances`](crate::RedisStore::instances).
+    ///
+    /// # Resets, failures and deployments
+    ///
+    /// - A [`reset`](Limiter::reset) ends the leases of the key at once in this process. In other processes they end
+    ///   within the length of a lease. Until then the key can get what they hold in addition.
+    /// - What a killed process keeps in leases counts as used, and refills like other permits.
+    /// - When Redis fails, a lease is used until it ends. Then the [failure mode](Self::failure_mode) decides.
+    /// - While instances with a lease and instances without one run at the same time, as in a rolling deployment, a
+    ///   token bucket can admit more: the rate times the lease.
+    /// - A lease ends by the clock of the process, and permits refill by the clock of Redis. If the clock of Redis
+    ///   steps, a key can get what its leases hold in addition to what [the step itself][exactness] adds. The same is
+    ///   true if the clock of a process stands still because its machine is suspended.
+    ///
+    /// # Errors
+    ///
+    /// [`build`](Self::build), [`Limiter::update`] and [`Limiter::with_quota`] return an error if a quota cannot have
+    /// the lease:
+    ///
+    /// - The rate times the lease is more than half of the burst. For a window this means that the lease is longer than
+    ///   half of the window.
+    /// - A [queue](Quota::queue), a [sliding window](Quota::sliding_window) and an
+    ///   [approximate sliding window](Quota::approximate_sliding_window) have no leases.
+    ///
+    /// `build` also returns an error if another limiter of the policy on the same store has another lease.
+    ///
+    /// [exactness]: https://docs.rs/crate/fleetlimit/latest/source/docs/exactness.md
     pub fn lease(self, longest: Duration) -> Self {
         Self { lease: longest, ..self }
     }
@@ -178,7 +236,7 @@ impl LimiterBuilder {
     /// - The timeout is zero, so the failure mode would apply to every check.
     /// - The percentage of keys for which the limit is enforced is not between 0 and 100.
     /// - The store cannot hold the policy, for instance because its key prefix is invalid.
-    /// - A quota cannot have [leases](Self::lease) of this length.
+    /// - A quota cannot have a [lease](Self::lease) of this length, or another limiter of the policy has another lease.
     /// - Another limiter on the same store or one of its clones uses the same policy name with
     ///   different quotas. Without this rule, two bare quotas on one store would silently share
     ///   buckets. Name the policies, or use [`Limiter::update`] to change the numbers of a running

@@ -184,6 +184,9 @@ impl Limiter {
     /// [`remaining`](Decision::remaining) still includes that permit. This says what is left of the quotas
     /// also for a key that is [blocked](crate::BlockList).
     ///
+    /// Permits that this process keeps in a [lease](LimiterBuilder::lease) count as free. Those that other processes
+    /// keep count as used.
+    ///
     /// # Errors
     ///
     /// If the store failed, for any failure mode.
@@ -211,6 +214,9 @@ impl Limiter {
     /// another process, the check that gets such a place waits for its time: at most as long as the
     /// [`queue`](crate::Quota::queue) or [`max_wait`](LimiterBuilder::max_wait) allowed when it was taken.
     ///
+    /// [Leases](LimiterBuilder::lease) of the key end at once in this process. In other processes they end within the
+    /// length of a lease. Until then the key can get what they hold in addition to a full bucket.
+    ///
     /// # Errors
     ///
     /// If the store failed, for any failure mode.
@@ -236,6 +242,8 @@ impl Limiter {
     /// algorithm or the period of a [calendar](crate::Quota::calendar) changes, it can get the sum of both
     /// limits.
     ///
+    /// [Leases](LimiterBuilder::lease) under the old numbers are given back.
+    ///
     /// ```
     /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};
     ///
@@ -248,8 +256,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the policy is invalid, or has a different name than the running one. Nothing changes
-    /// then.
+    /// If the policy is invalid, has a different name than the running one, or cannot have the
+    /// [lease](LimiterBuilder::lease) of the limiter. Nothing changes then.
     pub fn update(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
         let policy = policy.into();
         let current = self.inner.revisions.current().policy.clone();

@@ -57,7 +57,7 @@ fn the_guide_has_the_defaults_of_the_docs_of_each_setting() {
     let rows = rows(table.split("//!\n").next().unwrap(), "//! | [");
     let mut settings = documented("limiter/builder.rs");
     settings.extend(documented("store/redis/redis_store.rs"));
-    assert_eq!(rows.len(), 4);
+    assert_eq!(rows.len(), 5);
     for row in rows {
         let default = settings[&row[0]].replace(['`', '[', ']'], "");
         assert!(default.ends_with(&row[1]), "{row:?} is {default}");
@@ -87,6 +87,7 @@ async fn the_docs_of_each_setting_have_its_default() {
             ("cache_denials", "1 second", "cache_denials: 1s,"),
             ("enforce_for_percent", "100.0", "enforced_percent: 100.0,"),
             ("failure_mode", "[`FailureMode::Local`]", "failure_mode: Local,"),
+            ("lease", "zero", "lease: 0ns,"),
             ("max_wait", "30 seconds", "max_wait: 30s,"),
             ("max_waiters", "1,024", "max_waiters: 1024,"),
             ("timeout", "50 ms", "timeout: 50ms,"),

@@ -351,6 +351,32 @@ async fn an_outage_is_seen_in_decisions_breakers_and_the_share_of_the_instance()
 }
 
 #[tokio::test]
+async fn each_permit_of_a_lease_is_counted_as_used_or_given_back() {
+    let server = Server::start().await;
+    let (prometheus, _guard) = recorder();
+    let policy = Policy::new("api").quota("rate", Quota::per_second(1_000));
+    let store = RedisStore::open(server.url()).unwrap();
+    let builder = Limiter::builder(store.clone(), policy).timeout(BOUND);
+    let limiter = builder.lease(Duration::from_millis(200)).build().unwrap();
+    let mut leased = 0u32;
+    while leased < 20 {
+        leased += u32::from(limiter.check("key").await.unwrap().source() == Source::Lease);
+    }
+    store.shutdown().await;
+    let permits = |event| {
+        let labels = [("fleetlimit_policy", "api"), ("fleetlimit_lease_event", event)];
+        value(&prometheus.render(), "fleetlimit_lease_permits_total", &labels).unwrap()
+    };
+    wait_until("all leases have ended", BOUND, async || {
+        permits("leased") == permits("used") + permits("returned")
+    })
+    .await;
+    assert_eq!((permits("used"), permits("lost")), (leased.into(), 0.0));
+    assert!(permits("returned") > 0.0);
+    assert_eq!(decisions(&prometheus.render(), "allowed", "lease"), Some(leased.into()));
+}
+
+#[tokio::test]
 async fn evicted_buckets_are_counted() {
     let (prometheus, _guard) = recorder();
     let store = MemoryStore::with_max_keys(100.try_into().unwrap());

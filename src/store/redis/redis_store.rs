@@ -468,9 +468,9 @@ impl RedisStore {
     /// yet. Without the call, or if Redis still fails, they are lost when the process exits. If any remain,
     /// `shutdown` logs a warning.
     ///
-    /// It gives the permits of [leases](crate::LimiterBuilder::lease) back, and takes no more. It also waits until the
-    /// places in [queues](crate::Quota::queue) are given back that nobody needs any more:
-    /// drop the checks that wait before the call.
+    /// It gives back what [leases](crate::LimiterBuilder::lease) have not used, and takes no more of them. It also
+    /// waits until the places in [queues](crate::Quota::queue) are given back that nobody needs any more: drop the
+    /// checks that wait before the call.
     ///
     /// Finally the limiters on this store and its clones log what they have counted, and would log later or, if
     /// the process ends, never: the checks that Redis did not decide.

@@ -170,7 +170,8 @@ impl LimiterBuilder {
     /// - What a killed process keeps in leases counts as used, and refills like other permits.
     /// - When Redis fails, a lease is used until it ends. Then the [failure mode](Self::failure_mode) decides.
     /// - While instances with a lease and instances without one run at the same time, as in a rolling deployment, a
-    ///   token bucket can admit more: the rate times the lease.
+    ///   token bucket can admit more: the rate times the lease. The same is true while instances have different numbers
+    ///   of a quota with a lease.
     /// - A lease ends by the clock of the process, and permits refill by the clock of Redis. If the clock of Redis
     ///   steps, a key can get what its leases hold in addition to what [the step itself][exactness] adds. The same is
     ///   true if the clock of a process stands still because its machine is suspended.

@@ -37,6 +37,7 @@ mod hooks;
 mod idle;
 mod known_failures;
 mod layer;
+mod lease_settings;
 mod leases;
 mod links;
 mod local;

@@ -25,9 +25,10 @@ impl BytesPerKey {
         let one_key = average(names::REDIS, server, DirectCheck(limiter), |key| {
             vec![call.redis_key(&address(key).to_string())]
         });
-        let two_keys = average(names::TWO_KEYS, server, TwoKeys::new(setup).await?, |key| {
-            TwoKeys::redis_keys(call, &address(key).to_string()).into()
-        });
+        let two_keys =
+            average(names::TWO_KEYS, server, TwoKeys::new(setup, TwoKeys::BUCKET).await?, |key| {
+                TwoKeys::redis_keys(call, &address(key).to_string()).into()
+            });
         let other = tower_rate_limit_redis(setup, row).await?;
         let other = average(names::TOWER_RATE_LIMIT_REDIS, server, other, |key| {
             vec![tower_rate_limit_redis_key(address(key).into(), row.allow_all)]

@@ -2,8 +2,9 @@
 //!
 //! The benchmarks: `rows` is the `table` of loads, each with its subjects (`subjects`), measured in rounds
 //! (`runs`, with `load` as a closed loop), and compared with `targets`; `script_cost` has the rows of the
-//! script alone (`captured`), and `bytes` the memory of a key. `scale`, `delay`, `admission`, `leases`,
-//! `algorithms`, `allocations`, `sizes`, `flood`, `soak`, `chaos` and `smoke` are commands of their own. `setup` starts
+//! script alone (`captured`), `bytes` the memory of a key, and `excess` the permits above the limit. `scale`,
+//! `delay`, `admission`, `leases`, `algorithms`, `allocations`, `sizes`, `flood`, `soak`, `chaos` and `smoke` are
+//! commands of their own. `setup` starts
 //! servers, `distance` delays them, `paced` are loads that fall behind, and `settings` the options.
 
 mod admission;
@@ -17,6 +18,7 @@ mod chaos;
 mod common;
 mod delay;
 mod distance;
+mod excess;
 mod flood;
 mod leases;
 mod load;

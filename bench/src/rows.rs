@@ -1,14 +1,16 @@
 //! The rows of the table: the load of each row, and the subjects that run under it.
 
 use std::pin::Pin;
+use std::time::Duration;
 
-use ::fleetlimit::{MemoryStore, RedisStore};
+use ::fleetlimit::{MemoryStore, Policy, RedisStore};
 
 use crate::load::{self, Load, Measurement};
-use crate::setup::Setup;
+use crate::setup::{Place, Setup};
 use crate::subjects::{
-    Baseline, BoxError, ClusterBaseline, DirectCheck, ManyPolicies, OkService, Operation, Pooled,
-    ServiceCall, Shared, SharedCluster, TwoKeys, fleetlimit, governor, tower_rate_limit_redis,
+    Baseline, BoxError, Bucket, ClusterBaseline, DirectCheck, ManyPolicies, OkService, Operation,
+    Pooled, RedisCell, ServiceCall, Shared, SharedCluster, Throttlecrab, Trypema, TrypemaHybrid,
+    TwoKeys, fleetlimit, governor, tower_rate_limit_redis,
 };
 
 pub(crate) mod names {
@@ -19,10 +21,16 @@ pub(crate) mod names {
     pub(crate) const REDIS_POLICY_ON_DENIAL: &str = "fleetlimit, Redis, policy on denials only";
     pub(crate) const REDIS_NO_LAYER: &str = "fleetlimit, Redis, no layer";
     pub(crate) const REDIS_POLICIES: &str = "fleetlimit, Redis, no layer, 1,000 policies";
+    pub(crate) const LEASES: &str = "**fleetlimit with leases**";
+    pub(crate) const LEASES_NO_LAYER: &str = "fleetlimit with leases, no layer";
     pub(crate) const MEMORY: &str = "**fleetlimit, memory**";
     pub(crate) const MEMORY_NO_LAYER: &str = "fleetlimit, memory, no layer";
     pub(crate) const GOVERNOR: &str = "tower_governor";
     pub(crate) const TOWER_RATE_LIMIT_REDIS: &str = "tower-rate-limit-redis";
+    pub(crate) const TRYPEMA: &str = "trypema, Redis, no layer";
+    pub(crate) const TRYPEMA_HYBRID: &str = "trypema, hybrid, no layer";
+    pub(crate) const THROTTLECRAB: &str = "throttlecrab, memory, no layer";
+    pub(crate) const REDIS_CELL: &str = "redis-cell, no layer";
     pub(crate) const POOLED: &str = "script per check, deadpool";
     pub(crate) const SHARED: &str = "script per check, shared";
     pub(crate) const TWO_KEYS: &str = "two-key script per check";
@@ -32,8 +40,12 @@ pub(crate) const ONE_TASK: &str = "1 task, 10,000 keys";
 pub(crate) const MANY_KEYS: &str = "256 tasks, 10,000 keys";
 pub(crate) const ONE_KEY: &str = "256 tasks, 1 key";
 pub(crate) const DENIED: &str = "256 tasks, 1 denied key";
+pub(crate) const DISTANT: &str = "round trip of 30 ms, 1 task, 1 key";
 pub(crate) const CLUSTER_ONE_KEY: &str = "cluster of 3, 256 tasks, 1 key";
 pub(crate) const CLUSTER_MANY_KEYS: &str = "cluster of 3, 256 tasks, 10,000 keys";
+
+/// A tenth of the time in which the bursts of [`Row::bucket`] refill.
+const LEASE: Duration = Duration::from_secs(1);
 
 /// A named operation that runs under any load.
 pub(crate) struct Subject {
@@ -51,7 +63,7 @@ impl Subject {
         use names::*;
         Self {
             name,
-            uses_redis: ![BARE, MEMORY, MEMORY_NO_LAYER, GOVERNOR].contains(&name),
+            uses_redis: ![BARE, MEMORY, MEMORY_NO_LAYER, GOVERNOR, THROTTLECRAB].contains(&name),
             is_verified: ![BARE, PING, BASELINE, POOLED, SHARED].contains(&name),
             run: Box::new(move |load| Box::pin(load::run(operation.clone(), load))),
         }
@@ -68,30 +80,30 @@ pub(crate) struct Row {
     pub(crate) keys: u64,
     /// Whether a limiter must allow all requests; otherwise it must deny all of them.
     pub(crate) allow_all: bool,
-    pub(crate) on_cluster: bool,
+    pub(crate) place: Place,
 }
 
 impl Row {
-    pub(crate) const ALL: [Self; 6] = [
-        Self { name: ONE_TASK, tasks: 1, keys: 10_000, allow_all: true, on_cluster: false },
-        Self { name: MANY_KEYS, tasks: 256, keys: 10_000, allow_all: true, on_cluster: false },
-        Self { name: ONE_KEY, tasks: 256, keys: 1, allow_all: true, on_cluster: false },
-        Self { name: DENIED, tasks: 256, keys: 1, allow_all: false, on_cluster: false },
-        Self { name: CLUSTER_ONE_KEY, tasks: 256, keys: 1, allow_all: true, on_cluster: true },
-        Self {
-            name: CLUSTER_MANY_KEYS,
-            tasks: 256,
-            keys: 10_000,
-            allow_all: true,
-            on_cluster: true,
-        },
+    pub(crate) const ALL: [Self; 7] = [
+        Self::new(ONE_TASK, 1, 10_000, Place::Local),
+        Self::new(MANY_KEYS, 256, 10_000, Place::Local),
+        Self::new(ONE_KEY, 256, 1, Place::Local),
+        Self { allow_all: false, ..Self::new(DENIED, 256, 1, Place::Local) },
+        Self::new(DISTANT, 1, 1, Place::Distant),
+        Self::new(CLUSTER_ONE_KEY, 256, 1, Place::Cluster),
+        Self::new(CLUSTER_MANY_KEYS, 256, 10_000, Place::Cluster),
     ];
+
+    const fn new(name: &'static str, tasks: u64, keys: u64, place: Place) -> Self {
+        Self { name, tasks, keys, allow_all: true, place }
+    }
 
     pub(crate) async fn subjects(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
         // The last reference, the baseline, runs just before the first subject that is compared with it.
-        let mut subjects = match self.on_cluster {
-            true => references_on_cluster(setup).await?,
-            false => self.references(setup).await?,
+        let mut subjects = match self.place {
+            Place::Local => self.references(setup).await?,
+            Place::Distant => self.references_at_distance(setup).await?,
+            Place::Cluster => references_on_cluster(setup).await?,
         };
         subjects.extend(self.fleetlimit(setup)?);
         Ok(subjects)
@@ -101,9 +113,9 @@ impl Row {
     fn fleetlimit(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
         let policy =
             if self.allow_all { fleetlimit::allow_all } else { fleetlimit::deny_after_first };
-        let store = match self.on_cluster {
-            true => RedisStore::open_cluster(setup.cluster.urls())?,
-            false => RedisStore::open(setup.server.url())?,
+        let store = match self.place {
+            Place::Cluster => RedisStore::open_cluster(setup.cluster.urls())?,
+            place => RedisStore::open(setup.url(place))?,
         };
         let redis = fleetlimit::limiter(store.clone(), policy())?;
         let mut subjects = vec![Subject::new(names::REDIS, fleetlimit::layered(redis.clone()))];
@@ -116,12 +128,24 @@ impl Row {
             let policies = ManyPolicies::new(&store, 1_000)?;
             subjects.push(Subject::new(names::REDIS_POLICIES, policies));
         }
-        if !self.on_cluster {
+        if self.allow_all {
+            let policy = Policy::new("leased").quota("rate", self.bucket().quota());
+            let leased = fleetlimit::limiter_with_lease(store, policy, LEASE)?;
+            subjects.push(Subject::new(names::LEASES, fleetlimit::layered(leased.clone())));
+            subjects.push(Subject::new(names::LEASES_NO_LAYER, DirectCheck(leased)));
+        }
+        if self.place == Place::Local {
             let memory = fleetlimit::limiter(MemoryStore::new(), policy())?;
             subjects.push(Subject::new(names::MEMORY, fleetlimit::layered(memory.clone())));
             subjects.push(Subject::new(names::MEMORY_NO_LAYER, DirectCheck(memory)));
         }
         Ok(subjects)
+    }
+
+    /// The quota of leases, and of the crates that can have any. No row exhausts it.
+    fn bucket(&self) -> Bucket {
+        let per_second = 10_000_000 / self.keys as u32;
+        Bucket { per_second, burst: 10 * per_second }
     }
 
     async fn references(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
@@ -131,17 +155,38 @@ impl Row {
             Subject::new(names::BARE, ServiceCall(OkService)),
         ];
         if self.allow_all {
-            subjects.push(Subject::new(names::TWO_KEYS, TwoKeys::new(setup).await?));
+            subjects
+                .push(Subject::new(names::TWO_KEYS, TwoKeys::new(setup, TwoKeys::BUCKET).await?));
             subjects.push(Subject::new(names::SHARED, Shared::new(setup).await?));
+            let (url, bucket) = (&setup.server.url(), self.bucket());
+            subjects.extend(trypema(url, bucket).await?);
+            subjects.push(Subject::new(names::THROTTLECRAB, Throttlecrab::new(bucket)));
+            if setup.has_redis_cell {
+                subjects.push(Subject::new(names::REDIS_CELL, RedisCell::new(url, bucket).await?));
+            }
         }
         subjects.extend([
             Subject::new(names::POOLED, Pooled::new(setup, call)?),
             Subject::new(names::TOWER_RATE_LIMIT_REDIS, tower_rate_limit_redis(setup, self).await?),
             Subject::new(names::PING, Baseline::ping(setup).await?),
-            Subject::new(names::BASELINE, Baseline::return_one(setup).await?),
+            Subject::new(names::BASELINE, Baseline::return_one(setup, self.place).await?),
         ]);
         Ok(subjects)
     }
+
+    async fn references_at_distance(&self, setup: &Setup) -> Result<Vec<Subject>, BoxError> {
+        let mut subjects = Vec::from(trypema(&setup.url(self.place), self.bucket()).await?);
+        let baseline = Baseline::return_one(setup, self.place).await?;
+        subjects.push(Subject::new(names::BASELINE, baseline));
+        Ok(subjects)
+    }
+}
+
+async fn trypema(url: &str, bucket: Bucket) -> Result<[Subject; 2], BoxError> {
+    Ok([
+        Subject::new(names::TRYPEMA, Trypema::new(url, bucket).await?),
+        Subject::new(names::TRYPEMA_HYBRID, TrypemaHybrid::new(url, bucket).await?),
+    ])
 }
 
 async fn references_on_cluster(setup: &Setup) -> Result<Vec<Subject>, BoxError> {

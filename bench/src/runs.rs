@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::load::{Load, Measurement, Until};
 use crate::rows::{Row, Subject};
-use crate::setup::Setup;
+use crate::setup::{Place, Setup};
 use crate::subjects::BoxError;
 
 #[derive(Clone, Copy, Debug)]
@@ -57,12 +57,12 @@ async fn measure_subjects(
     for round in 0..config.rounds {
         for n in 0..subjects.len() {
             let subject = &subjects[(n + round) % subjects.len()];
-            if row.allow_all && !row.on_cluster && subject.uses_redis {
+            if row.allow_all && row.place != Place::Cluster && subject.uses_redis {
                 // The keys of other subjects would take space in the CPU caches.
-                setup.server.query::<()>(&["FLUSHALL"]).await;
+                setup.server(row.place).query::<()>(&["FLUSHALL"]).await;
                 subject.run(load(config.slice / 5)).await?;
             }
-            let measurement = measure(subject, load(config.slice), setup, row.on_cluster).await?;
+            let measurement = measure(subject, load(config.slice), setup, row.place).await?;
             verify(subject, &measurement, row.allow_all)?;
             runs.measurements.entry(subject.name).or_default().push(measurement);
         }
@@ -74,14 +74,14 @@ pub(crate) async fn measure(
     subject: &Subject,
     load: Load,
     setup: &Setup,
-    on_cluster: bool,
+    place: Place,
 ) -> Result<Measurement, BoxError> {
     if !subject.uses_redis {
         return subject.run(load).await;
     }
-    let before = setup.cpu(on_cluster).await;
+    let before = setup.cpu(place).await;
     let mut measurement = subject.run(load).await?;
-    measurement.redis_cpu = setup.cpu(on_cluster).await.saturating_sub(before);
+    measurement.redis_cpu = setup.cpu(place).await.saturating_sub(before);
     Ok(measurement)
 }
 

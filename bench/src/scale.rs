@@ -10,7 +10,7 @@ use crate::load::{Load, Measurement, Until};
 use crate::rows::{Subject, names};
 use crate::runs::{Figure, RunConfig, measure, median, per_second, redis_cpu};
 use crate::settings::Settings;
-use crate::setup::Setup;
+use crate::setup::{Place, Setup};
 use crate::subjects::{Baseline, BoxError, Shared, fleetlimit};
 
 const KEYS: [u64; 7] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
@@ -85,7 +85,7 @@ async fn measure_subjects(
         fleetlimit::limiter(fleetlimit::redis_store(&setup.server)?, fleetlimit::allow_all())?;
     let subjects = [
         Subject::new(names::REDIS, fleetlimit::layered(limiter)),
-        Subject::new(names::BASELINE, Baseline::return_one(setup).await?),
+        Subject::new(names::BASELINE, Baseline::return_one(setup, Place::Local).await?),
         Subject::new(names::SHARED, Shared::new(setup).await?),
     ];
     // This creates the keys of the script per check too: both use the same ones.
@@ -94,7 +94,7 @@ async fn measure_subjects(
     for _ in 0..config.rounds {
         for (subject, measurements) in subjects.iter().zip(&mut measurements) {
             let load = Load { tasks, keys, until: Until::Elapsed(config.slice) };
-            measurements.push(measure(subject, load, setup, false).await?);
+            measurements.push(measure(subject, load, setup, Place::Local).await?);
         }
     }
     Ok(measurements)

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::algorithms;
 use crate::bytes::BytesPerKey;
 use crate::delay;
+use crate::excess::Excess;
 use crate::load::Measurement;
 use crate::rows::{self, Row};
 use crate::runs::{self, RunConfig};
@@ -15,7 +16,7 @@ use crate::subjects::BoxError;
 use crate::targets::targets;
 
 /// How many targets `table` checks.
-const TARGETS: usize = 16;
+const TARGETS: usize = 24;
 
 pub(crate) async fn run() -> Result<ExitCode, BoxError> {
     let setup = Setup::start().await?;
@@ -33,7 +34,8 @@ pub(crate) async fn run() -> Result<ExitCode, BoxError> {
         all_runs.push(runs);
     }
     let script = ScriptCost::measure(&setup, 1, 2_000).await?;
-    let targets = targets(&all_runs, bytes.as_ref(), Some(&script));
+    let excess = Excess::measure(&setup, config.slice).await?;
+    let targets = targets(&all_runs, bytes.as_ref(), Some(&excess), Some(&script));
     if targets.len() != TARGETS || targets.iter().any(|target| !target.measured.is_finite()) {
         let measured: Vec<_> = targets.iter().map(|target| target.measured).collect();
         return Err(format!("expected {TARGETS} finite figures, got {measured:?}").into());

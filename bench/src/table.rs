@@ -5,6 +5,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::bytes::BytesPerKey;
+use crate::excess::{self, Excess};
 use crate::rows::{self, Row, names};
 use crate::runs::{self, RunConfig, Runs, client_cpu, p50, p99, per_second, redis_cpu};
 use crate::script_cost::ScriptCost;
@@ -32,14 +33,18 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
         slice: settings.slice.unwrap_or(Duration::from_secs(1)),
     };
     print_header(&setup, config).await;
-    let (mut all_runs, mut bytes) = (Vec::new(), None);
+    let (mut all_runs, mut bytes, mut excess) = (Vec::new(), None, None);
     for row in Row::ALL.iter().filter(|row| row.name.starts_with(&settings.only)) {
         eprintln!("{} ...", row.name);
         let runs = runs::measure_row(row, &settings.subject, &setup, config).await?;
         if row.name == rows::MANY_KEYS && settings.subject.is_empty() {
             bytes = Some(BytesPerKey::measure(row, &setup).await?);
         }
-        print_row(&runs, bytes.as_ref().filter(|_| row.name == rows::MANY_KEYS));
+        if row.name == rows::ONE_KEY && settings.subject.is_empty() {
+            excess = Some(Excess::measure(&setup, excess::TIME).await?);
+        }
+        let bytes = bytes.as_ref().filter(|_| row.name == rows::MANY_KEYS);
+        print_row(&runs, bytes, excess.as_ref().filter(|_| row.name == rows::ONE_KEY));
         all_runs.push(runs);
     }
     let script = match "script".starts_with(&settings.only) {
@@ -52,7 +57,7 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
     if let Some(script) = &script {
         print_script(script);
     }
-    let targets = targets(&all_runs, bytes.as_ref(), script.as_ref());
+    let targets = targets(&all_runs, bytes.as_ref(), excess.as_ref(), script.as_ref());
     print_targets(&targets);
     let is_failure = settings.check && !targets.iter().all(Target::is_met);
     Ok(if is_failure { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -64,21 +69,23 @@ async fn print_header(setup: &Setup, RunConfig { rounds, slice }: RunConfig) {
     println!(
         "{cores} cores, shared with Redis {redis}. Medians of {rounds} rounds of {slice:?} per \
          subject. The columns with × are ratios of decisions per second, computed within a round: \
-         above 1 is faster than the reference.\n"
+         above 1 is faster than the reference. \
+         \"Above the limit\" are permits of three instances that share a key.\n"
     );
     let columns = REFERENCES.map(|(_, heading)| format!("× {heading}")).join(" | ");
     println!(
-        "| load | subject | p50 µs | p99 µs | decisions/s | client CPU µs | Redis CPU µs | bytes/key | {columns} |"
+        "| load | subject | p50 µs | p99 µs | decisions/s | client CPU µs | Redis CPU µs | bytes/key | above the limit | {columns} |"
     );
-    println!("|---|---|{}", "--:|".repeat(6 + REFERENCES.len()));
+    println!("|---|---|{}", "--:|".repeat(7 + REFERENCES.len()));
 }
 
-fn print_row(runs: &Runs, bytes: Option<&BytesPerKey>) {
+fn print_row(runs: &Runs, bytes: Option<&BytesPerKey>, excess: Option<&Excess>) {
     let mut load = runs.row;
     for name in &runs.order {
         let figure = |figure| runs.median(name, figure).unwrap_or_default();
         let cpu = Some(figure(redis_cpu)).filter(|&cpu| cpu > 0.0);
         let bytes = bytes.and_then(|bytes| bytes.get(name));
+        let excess = excess.and_then(|excess| excess.get(name));
         let mut cells = vec![
             micros(figure(p50)),
             micros(figure(p99)),
@@ -86,6 +93,7 @@ fn print_row(runs: &Runs, bytes: Option<&BytesPerKey>) {
             format!("{:.2}", figure(client_cpu)),
             cpu.map_or(String::new(), |cpu| format!("{cpu:.2}")),
             bytes.map_or(String::new(), |bytes| format!("{bytes:.0}")),
+            excess.map_or(String::new(), |permits| format!("{permits:.0}")),
         ];
         cells.extend(REFERENCES.map(|(other, _)| match runs.ratio(name, other, per_second) {
             Some(ratio) if other != *name => format!("{ratio:.2}"),

@@ -1,6 +1,7 @@
 //! The figures that `table --check` requires.
 
 use crate::bytes::BytesPerKey;
+use crate::excess::Excess;
 use crate::rows::{self, names};
 use crate::runs::{Figure, Runs, client_cpu, median, p50, per_second, redis_cpu};
 use crate::script_cost::ScriptCost;
@@ -32,6 +33,7 @@ use Bound::{AtLeast, AtMost};
 pub(crate) fn targets(
     all_runs: &[Runs],
     bytes: Option<&BytesPerKey>,
+    excess: Option<&Excess>,
     script: Option<&ScriptCost>,
 ) -> Vec<Target> {
     let mut targets = Vec::new();
@@ -100,6 +102,48 @@ pub(crate) fn targets(
         "cluster of 3, 256 tasks, 10,000 keys: client CPU per decision in µs",
         AtMost(2.0),
         row(rows::CLUSTER_MANY_KEYS).and_then(|runs| runs.median(names::REDIS, client_cpu)),
+    );
+    let leased =
+        |name: &str, reference: &str| row(name)?.ratio(names::LEASES, reference, per_second);
+    target(
+        "with leases, 256 tasks, 1 key: decisions/s relative to tower_governor in memory",
+        AtLeast(0.85),
+        leased(rows::ONE_KEY, names::GOVERNOR),
+    );
+    target(
+        "with leases, 256 tasks, 10,000 keys: decisions/s relative to EVALSHA `return 1`",
+        AtLeast(3.0),
+        leased(rows::MANY_KEYS, names::BASELINE),
+    );
+    target(
+        "with leases, 256 tasks, 10,000 keys: decisions/s relative to tower-rate-limit-redis",
+        AtLeast(8.0),
+        leased(rows::MANY_KEYS, names::TOWER_RATE_LIMIT_REDIS),
+    );
+    target(
+        "with leases, 256 tasks, 10,000 keys: Redis CPU per decision in µs",
+        AtMost(0.5),
+        row(rows::MANY_KEYS).and_then(|runs| runs.median(names::LEASES, redis_cpu)),
+    );
+    target(
+        "with leases, round trip of 30 ms, 1 task, 1 key: p50 in µs",
+        AtMost(10.0),
+        row(rows::DISTANT).and_then(|runs| Some(runs.median(names::LEASES, p50)? / 1e3)),
+    );
+    target(
+        "with leases, cluster of 3, 256 tasks, 10,000 keys: decisions/s relative to EVALSHA `return 1`",
+        AtLeast(3.0),
+        leased(rows::CLUSTER_MANY_KEYS, names::BASELINE),
+    );
+    target(
+        "without leases: permits above the limit",
+        AtMost(0.0),
+        excess.and_then(|excess| excess.get(names::REDIS)),
+    );
+    target(
+        "with leases: permits above the limit",
+        AtMost(0.0),
+        excess.and_then(|excess| excess.get(names::LEASES)),
     );
     target(
         "1 task, in memory: p50 added by the layer, relative to tower_governor",

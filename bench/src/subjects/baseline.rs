@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 
 use super::{BoxError, Operation, address};
 use crate::captured::load_script;
-use crate::setup::Setup;
+use crate::setup::{Place, Setup, connect};
 
 const RETURN_ONE: &str = "return 1";
 
@@ -24,18 +24,19 @@ impl Baseline {
     pub(crate) async fn ping(setup: &Setup) -> Result<Self, BoxError> {
         let expected = Value::SimpleString("PONG".into());
         Ok(Self {
-            connection: setup.connect().await?,
+            connection: connect(&setup.url(Place::Local)).await?,
             command: redis::cmd("PING").into(),
             expected,
         })
     }
 
-    pub(crate) async fn return_one(setup: &Setup) -> Result<Self, BoxError> {
-        let sha = load_script(&setup.server, RETURN_ONE).await;
+    pub(crate) async fn return_one(setup: &Setup, place: Place) -> Result<Self, BoxError> {
+        let sha = load_script(setup.server(place), RETURN_ONE).await;
         let mut command = redis::cmd("EVALSHA");
         command.arg(sha).arg(0);
         let expected = Value::Int(1);
-        Ok(Self { connection: setup.connect().await?, command: command.into(), expected })
+        let connection = connect(&setup.url(place)).await?;
+        Ok(Self { connection, command: command.into(), expected })
     }
 }
 

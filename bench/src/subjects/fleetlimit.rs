@@ -46,6 +46,16 @@ pub(crate) fn redis_store(server: &Server) -> Result<RedisStore, BoxError> {
     Ok(RedisStore::open(server.url())?)
 }
 
+/// With leases of this length. Zero is none.
+pub(crate) fn limiter_with_lease(
+    store: impl Store,
+    policy: Policy,
+    lease: Duration,
+) -> Result<Limiter, BoxError> {
+    let builder = Limiter::builder(store, policy).failure_mode(FailureMode::Closed);
+    Ok(builder.timeout(Duration::from_secs(1)).lease(lease).build()?)
+}
+
 /// A service in fleetlimit's layer, with the default headers and keys by peer address.
 pub(crate) fn layered(limiter: Limiter) -> Layered {
     ServiceCall(RateLimitLayer::new(limiter, PeerIp::new()).layer(OkService))

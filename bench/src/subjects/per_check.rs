@@ -10,7 +10,7 @@ use redis::{RedisResult, Value};
 
 use super::{BoxError, Operation};
 use crate::captured::CapturedCall;
-use crate::setup::{Setup, with_nodelay};
+use crate::setup::{Place, Setup, connect, with_nodelay};
 
 /// Calls the script on one connection that all tasks share.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub(crate) struct Shared(MultiplexedConnection, Arc<CapturedCall>);
 
 impl Shared {
     pub(crate) async fn new(setup: &Setup) -> Result<Self, BoxError> {
-        Ok(Self(setup.connect().await?, setup.allow_call.clone()))
+        Ok(Self(connect(&setup.url(Place::Local)).await?, setup.allow_call.clone()))
     }
 }
 

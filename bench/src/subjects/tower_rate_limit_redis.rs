@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -12,7 +13,7 @@ use redis_0_32::io::tcp::TcpSettings;
 use tower::Layer;
 use tower_rate_limit_redis::{KeyResolver, RateLimitLayer};
 
-use super::{BoxError, DAY, OkService, Operation, REFILL, ServiceCall};
+use super::{BoxError, Bucket, DAY, OkService, Operation, REFILL, ServiceCall};
 use crate::rows::Row;
 use crate::setup::Setup;
 
@@ -27,17 +28,35 @@ pub(crate) async fn tower_rate_limit_redis(
     setup: &Setup,
     row: &Row,
 ) -> Result<impl Operation, BoxError> {
+    let (burst, refill) = if row.allow_all { (BURST, REFILL) } else { (1, DAY) };
+    let requests = (row.allow_all && row.keys == 1).then(Arc::default);
+    layered(setup.server.url(), burst, refill, row.allow_all, requests).await
+}
+
+/// The same with another quota.
+pub(crate) async fn tower_rate_limit_redis_with(
+    url: String,
+    Bucket { per_second, burst }: Bucket,
+) -> Result<impl Operation, BoxError> {
+    layered(url, u16::try_from(burst)?, Duration::from_secs(1) / per_second, true, None).await
+}
+
+async fn layered(
+    url: String,
+    burst: u16,
+    refill: Duration,
+    allow_all: bool,
+    requests: Option<Arc<AtomicU64>>,
+) -> Result<impl Operation, BoxError> {
     let tcp = TcpSettings::default().set_nodelay(true);
-    let connection = redis_0_32::Client::open(setup.server.url())?
+    let connection = redis_0_32::Client::open(url)?
         .get_multiplexed_async_connection_with_config(
             &AsyncConnectionConfig::new().set_tcp_settings(tcp),
         )
         .await?;
-    let (burst, refill) = if row.allow_all { (BURST, REFILL) } else { (1, DAY) };
-    let requests = (row.allow_all && row.keys == 1).then(Arc::default);
     let layer = RateLimitLayer::builder()
         .conn(connection)
-        .key_resolver(ByAddress { allow_all: row.allow_all, requests })
+        .key_resolver(ByAddress { allow_all, requests })
         .capacity(burst)
         .emission_interval(refill)
         .build();

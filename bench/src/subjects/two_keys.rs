@@ -4,24 +4,27 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 
-use super::{BURST, BoxError, Operation, address};
+use super::{BURST, BoxError, Bucket, Operation, address};
 use crate::captured::{CapturedCall, load_script};
-use crate::setup::Setup;
+use crate::setup::{Setup, connect};
 
 #[derive(Clone)]
 pub(crate) struct TwoKeys {
     connection: MultiplexedConnection,
     sha: Arc<str>,
     call: Arc<CapturedCall>,
+    bucket: Bucket,
 }
 
 impl TwoKeys {
+    /// No row exhausts it.
+    pub(crate) const BUCKET: Bucket = Bucket { per_second: 1, burst: BURST };
     pub(crate) const SCRIPT: &str = include_str!("two_keys.lua");
 
-    pub(crate) async fn new(setup: &Setup) -> Result<Self, BoxError> {
+    pub(crate) async fn new(setup: &Setup, bucket: Bucket) -> Result<Self, BoxError> {
         let sha = load_script(&setup.server, Self::SCRIPT).await.into();
-        let (connection, call) = (setup.connect().await?, setup.allow_call.clone());
-        Ok(Self { connection, sha, call })
+        let connection = connect(&setup.server.url()).await?;
+        Ok(Self { connection, sha, call: setup.allow_call.clone(), bucket })
     }
 
     /// The Redis keys of a rate limit key. Each is as long as fleetlimit's Redis key.
@@ -37,7 +40,7 @@ impl Operation for TwoKeys {
         let mut command = redis::cmd("EVALSHA");
         let redis_keys = Self::redis_keys(&self.call, &address(key).to_string());
         command.arg(&*self.sha).arg(2).arg(&redis_keys);
-        command.arg(1).arg(BURST).arg("").arg(1);
+        command.arg(self.bucket.per_second).arg(self.bucket.burst).arg("").arg(1);
         let (allowed, _remaining): (u8, i64) = command.query_async(&mut self.connection).await?;
         Ok(allowed == 1)
     }

@@ -181,6 +181,10 @@ impl Revision {
     /// Asks for the next lease of a key, ahead of need.
     #[cold]
     fn renew_lease(&self, key: &Key, lease: &KeyLease, now: u64) {
+        // It would hold up the checks that wait. A later check of the key asks again.
+        if self.backend.is_busy(key) {
+            return;
+        }
         let instances = || self.backend.instances();
         if let Ok(op) = lease.request(None, &self.limits, instances, now) {
             self.backend.send(key, &Op::Lease(op.into()));

@@ -170,6 +170,11 @@ pub trait Backend: Debug + Send + Sync {
         None
     }
 
+    /// Returns true if so many checks wait for the server of a key that what nobody waits for should not join them.
+    fn is_busy(&self, _key: &Key) -> bool {
+        false
+    }
+
     /// Sends an operation whose verdict nobody waits for.
     fn send(&self, _key: &Key, _op: &Op) {}
 

@@ -128,19 +128,21 @@ impl KeyLease {
         now: u64,
     ) -> LeaseAnswer {
         let mut state = self.state();
-        let state = &mut *state;
         state.demand.add(cost, self.terms.longest, now);
         if state.covers(cost, limits.len(), now)
             && let Some(known) = &state.known
         {
+            let (known, time) = (known.state.clone(), *known.server_times(now).start());
             take(&mut state.parts, |quota| cost.of(quota), now);
             state.allowed += 1;
-            let unused = |quota| unused(&state.parts, quota, now);
-            let verdict =
-                known.state.verdict_without(limits, *known.server_times(now).start(), unused, cost);
-            let is_low = |(quota, mark): (usize, &u64)| unused(quota) < *mark;
-            let renews = state.requested.is_none()
-                && (now >= state.renew_at || state.marks.iter().enumerate().any(is_low));
+            let unused: Permits =
+                (0..limits.len()).map(|quota| unused(&state.parts, quota, now)).collect();
+            let is_low = unused.iter().zip(&state.marks).any(|(unused, mark)| unused < mark);
+            let renews = state.requested.is_none() && (now >= state.renew_at || is_low);
+            // Other checks of the key need not wait for the arithmetic.
+            drop(state);
+            let unused = |quota: usize| unused.get(quota).copied().unwrap_or(0);
+            let verdict = known.verdict_without(limits, time, unused, cost);
             return LeaseAnswer::Leased { verdict, renews };
         }
         if state.is_denial

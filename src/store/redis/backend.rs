@@ -45,6 +45,10 @@ impl Backend for RedisBackend {
         verdict
     }
 
+    fn is_busy(&self, key: &Key) -> bool {
+        self.queues.is_busy(&self.policy, key)
+    }
+
     fn send(&self, key: &Key, op: &Op) {
         self.membership.start();
         self.lease_returns.start(&self.queues);

@@ -209,6 +209,11 @@ impl NodeQueue {
         self.send(bucket.as_ref(), &Op::Leave(Box::new(place)));
     }
 
+    /// Returns true if a full batch waits.
+    pub(super) fn has_full(&self) -> bool {
+        self.state().queue.has_full()
+    }
+
     /// Sends an operation whose verdict nobody waits for.
     pub(super) fn send(self: &Arc<Self>, bucket: BucketRef<'_>, op: &Op) {
         if let Ok(Enqueued { call: Some(call), .. }) = self.enqueue(bucket, op, Waker::noop()) {

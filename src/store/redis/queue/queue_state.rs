@@ -266,6 +266,11 @@ impl QueueState {
         self.open_checks > 0 || !self.full.is_empty()
     }
 
+    /// Returns true if a full batch waits.
+    pub(super) fn has_full(&self) -> bool {
+        !self.full.is_empty()
+    }
+
     /// Returns the batches that wait.
     pub(super) fn waiting(&self) -> Vec<Arc<Batch>> {
         let full = self.full.iter().map(|full| &full.batch);

@@ -179,6 +179,13 @@ impl Queues {
         Ok((queue, QueuedCheck(QueueProgress::Queued(place))))
     }
 
+    /// Returns true if a full batch waits for the server of a key.
+    pub(crate) fn is_busy(&self, policy: &Arc<RedisPolicy>, key: &Key) -> bool {
+        let bucket = self.bucket(policy, key);
+        let queues = self.table.queues.load();
+        self.find(&queues, bucket).is_some_and(|queue| queue.has_full())
+    }
+
     /// Sends an operation whose verdict nobody waits for. If it cannot be sent, it is not made.
     pub(crate) fn send(&self, policy: &Arc<RedisPolicy>, key: &Key, op: &Op) {
         let bucket = self.bucket(policy, key);

@@ -1,10 +1,12 @@
-//! The faults, each with how it happens to a server or the proxy in front of it.
+//! The faults, each with how it happens to a server, the proxy in front of it, or a process.
 
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use super::instance::{Instance, Reports};
 use crate::common::{Proxy, Server};
+use crate::subjects::BoxError;
 
 /// A server, and a proxy on the way to it.
 pub(super) struct Target {
@@ -47,10 +49,12 @@ pub(super) enum Fault {
     ClientsKilled,
     ScriptsFlushed,
     Full,
+    InstanceSuspended,
+    InstanceKilled,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Silent,
         Self::Slow,
         Self::Unreachable,
@@ -63,6 +67,8 @@ impl Fault {
         Self::ClientsKilled,
         Self::ScriptsFlushed,
         Self::Full,
+        Self::InstanceSuspended,
+        Self::InstanceKilled,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -79,6 +85,8 @@ impl Fault {
             Self::ClientsKilled => "CLIENT KILL every 100 ms",
             Self::ScriptsFlushed => "SCRIPT FLUSH every 100 ms",
             Self::Full => "Redis full, without eviction",
+            Self::InstanceSuspended => "a process suspended (SIGSTOP)",
+            Self::InstanceKilled => "a process killed (SIGKILL)",
         }
     }
 
@@ -87,14 +95,54 @@ impl Fault {
         self == Self::Killed
     }
 
-    /// Whether Redis decides checks during the fault.
-    pub(super) fn leaves_redis_available(self) -> bool {
-        self == Self::ScriptsFlushed
+    /// The share of a burst that an outage of the instances may add.
+    pub(super) fn lost(self, instances: usize) -> f64 {
+        match self {
+            Self::ScriptsFlushed | Self::InstanceKilled => 0.0,
+            // The checks that it had sent are late when it goes on.
+            Self::InstanceSuspended => 1.0 / instances as f64,
+            _ => 1.0,
+        }
     }
 
-    /// Happens, and is over when this returns.
-    pub(super) async fn happen(self, Target { server, proxy }: &Target, time: Duration) {
+    /// True if a process does not run, so that its checks take as long.
+    pub(super) fn stops_a_process(self) -> bool {
+        self == Self::InstanceSuspended
+    }
+
+    /// Happens, and is over when this returns. The other result is what the checks of an instance came to that was
+    /// replaced.
+    pub(super) async fn happen(
+        self,
+        target: &Target,
+        instances: &mut [Instance],
+        key: &str,
+        time: Duration,
+    ) -> Result<Option<Reports>, BoxError> {
+        match (self, instances) {
+            (Self::InstanceSuspended, [instance, ..]) => {
+                instance.signal("STOP")?;
+                sleep(time).await;
+                instance.signal("CONT")?;
+            }
+            (Self::InstanceKilled, [instance, ..]) => {
+                // What it has admitted is counted, and what it has leased is lost.
+                let reports = instance.end().await?;
+                instance.kill().await?;
+                sleep(time).await;
+                *instance = Instance::start(&target.url())?;
+                instance.begin(key).await?;
+                return Ok(Some(reports));
+            }
+            _ => self.happen_to_redis(target, time).await,
+        }
+        Ok(None)
+    }
+
+    /// Like [`happen`](Self::happen), for the faults of Redis and its network.
+    pub(super) async fn happen_to_redis(self, Target { server, proxy }: &Target, time: Duration) {
         match self {
+            Self::InstanceSuspended | Self::InstanceKilled => {}
             Self::Silent => {
                 proxy.swallow(true);
                 sleep(time).await;

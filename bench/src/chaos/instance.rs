@@ -6,17 +6,25 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::subjects::BoxError;
 
 /// Its process ends at the end of its input, which is closed when this is dropped.
 pub(super) struct Instance {
+    process: Child,
     commands: ChildStdin,
     replies: Lines<BufReader<ChildStdout>>,
 }
 
-/// What the checks of a section came to.
+/// What the checks of a section came to, those of the key without leases and those of the key with leases.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reports {
+    pub(super) exact: Report,
+    pub(super) leased: Report,
+}
+
+/// What the checks of a key, and of others, came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Report {
     /// Of the key that all instances check.
@@ -29,6 +37,8 @@ pub(super) struct Report {
     pub(super) p999: Duration,
     pub(super) slowest: Duration,
     pub(super) resident_kib: u64,
+    /// How many checks leases have decided.
+    pub(super) by_lease: u64,
 }
 
 impl Instance {
@@ -40,7 +50,7 @@ impl Instance {
             .spawn()?;
         let commands = process.stdin.take().ok_or("no pipe")?;
         let replies = BufReader::new(process.stdout.take().ok_or("no pipe")?).lines();
-        Ok(Self { commands, replies })
+        Ok(Self { process, commands, replies })
     }
 
     /// Checks this key from now on.
@@ -48,7 +58,7 @@ impl Instance {
         self.send(&format!("begin {key}")).await
     }
 
-    pub(super) async fn end(&mut self) -> Result<Report, BoxError> {
+    pub(super) async fn end(&mut self) -> Result<Reports, BoxError> {
         self.send("end").await?;
         self.receive().await?.parse()
     }
@@ -62,6 +72,18 @@ impl Instance {
         self.receive().await.map(|_| ())
     }
 
+    /// Sends a signal with the shell, because a system call would need unsafe code.
+    pub(super) fn signal(&self, name: &str) -> Result<(), BoxError> {
+        let pid = self.process.id().ok_or("the worker has ended")?;
+        let kill = format!("kill -{name} {pid}");
+        let status = std::process::Command::new("sh").args(["-c", &kill]).status()?;
+        if status.success() { Ok(()) } else { Err(kill.into()) }
+    }
+
+    pub(super) async fn kill(&mut self) -> Result<(), BoxError> {
+        Ok(self.process.kill().await?)
+    }
+
     async fn send(&mut self, command: &str) -> Result<(), BoxError> {
         self.commands.write_all(format!("{command}\n").as_bytes()).await?;
         Ok(())
@@ -72,23 +94,37 @@ impl Instance {
     }
 }
 
-impl Report {
+impl Reports {
     pub(super) fn write(&self) -> String {
-        let Self { admitted, failed, late, checks, p999, slowest, resident_kib } = self;
-        let (p999, slowest) = (p999.as_micros(), slowest.as_micros());
-        format!("{admitted} {failed} {late} {checks} {p999} {slowest} {resident_kib}")
+        [self.exact, self.leased].map(|report| report.write()).join(" ")
     }
 }
 
-impl FromStr for Report {
+impl Report {
+    fn write(&self) -> String {
+        let Self { admitted, failed, late, checks, p999, slowest, resident_kib, by_lease } = self;
+        let (p999, slowest) = (p999.as_micros(), slowest.as_micros());
+        format!("{admitted} {failed} {late} {checks} {p999} {slowest} {resident_kib} {by_lease}")
+    }
+
+    fn new(numbers: [u64; 8]) -> Self {
+        let [admitted, failed, late, checks, p999, slowest, resident_kib, by_lease] = numbers;
+        let (p999, slowest) = (Duration::from_micros(p999), Duration::from_micros(slowest));
+        Self { admitted, failed, late, checks, p999, slowest, resident_kib, by_lease }
+    }
+}
+
+impl FromStr for Reports {
     type Err = BoxError;
 
     fn from_str(text: &str) -> Result<Self, BoxError> {
         let numbers = text.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
-        let [admitted, failed, late, checks, p999, slowest, resident_kib] = numbers[..] else {
-            return Err(format!("not a report: {text}").into());
-        };
-        let (p999, slowest) = (Duration::from_micros(p999), Duration::from_micros(slowest));
-        Ok(Self { admitted, failed, late, checks, p999, slowest, resident_kib })
+        let (exact, leased) = numbers.split_at(numbers.len() / 2);
+        match (exact.try_into(), leased.try_into()) {
+            (Ok(exact), Ok(leased)) => {
+                Ok(Self { exact: Report::new(exact), leased: Report::new(leased) })
+            }
+            _ => Err(format!("not a report: {text}").into()),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A long run of several processes with one fault after another. Every admission is counted, and the scorecard
-//! says whether the limit held, what a check cost, and how soon Redis decided again.
+//! says whether the limit held, what a check cost, and how soon Redis decided again. The processes share two keys:
+//! one without leases, and one with them.
 //!
 //! An `instance` is a process as the benchmark sees it, and a `worker` what runs in it. A `fault` happens to a
 //! server, the `scorecard` has the figures, and `open_breaker` measures the time of a check without a server.
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::sleep;
 
 use self::fault::{Fault, Target};
-use self::instance::Instance;
+use self::instance::{Instance, Reports};
 pub(crate) use self::outage::run as draw_outage;
 use self::scorecard::{Cycle, Scorecard};
 pub(crate) use self::worker::run as run_worker;
@@ -28,6 +29,12 @@ use crate::subjects::BoxError;
 const INSTANCES: usize = 3;
 const RATE: f64 = 50.0;
 const BURST: f64 = 50.0;
+
+/// The limit of the key with leases.
+const LEASED_RATE: f64 = 1_000.0;
+const LEASED_BURST: f64 = 500.0;
+const LEASE: Duration = Duration::from_millis(100);
+
 const TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Without a fault, and how long a fault lasts.
@@ -64,7 +71,26 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
 /// A time in which all instances check one key.
 struct Section {
     time: Duration,
+    rate: f64,
+    burst: f64,
     reports: Vec<instance::Report>,
+}
+
+/// A time in which all instances check one key without leases, and one with leases.
+struct Sections {
+    exact: Section,
+    leased: Section,
+}
+
+impl Sections {
+    fn new(time: Duration, reports: &[Reports]) -> Self {
+        let exact = reports.iter().map(|reports| reports.exact).collect();
+        let leased = reports.iter().map(|reports| reports.leased).collect();
+        Self {
+            exact: Section { time, rate: RATE, burst: BURST, reports: exact },
+            leased: Section { time, rate: LEASED_RATE, burst: LEASED_BURST, reports: leased },
+        }
+    }
 }
 
 async fn begin(instances: &mut [Instance], key: &str) -> Result<Instant, BoxError> {
@@ -77,19 +103,27 @@ async fn begin(instances: &mut [Instance], key: &str) -> Result<Instant, BoxErro
 }
 
 /// Ends the checks of the key.
-async fn end(instances: &mut [Instance], start: Instant) -> Result<Section, BoxError> {
-    let mut reports = Vec::new();
+async fn end(instances: &mut [Instance], start: Instant) -> Result<Sections, BoxError> {
+    end_with(instances, start, Vec::new()).await
+}
+
+/// Ends the checks of the key, with what those of other instances came to.
+async fn end_with(
+    instances: &mut [Instance],
+    start: Instant,
+    mut reports: Vec<Reports>,
+) -> Result<Sections, BoxError> {
     for instance in instances {
         reports.push(instance.end().await?);
     }
-    Ok(Section { time: start.elapsed(), reports })
+    Ok(Sections::new(start.elapsed(), &reports))
 }
 
 async fn section(
     instances: &mut [Instance],
     key: &str,
     time: Duration,
-) -> Result<Section, BoxError> {
+) -> Result<Sections, BoxError> {
     let start = begin(instances, key).await?;
     sleep(time).await;
     end(instances, start).await
@@ -103,7 +137,7 @@ async fn cycle(
 ) -> Result<Cycle, BoxError> {
     let start = begin(instances, key).await?;
     sleep(CALM / 2).await;
-    fault.happen(target, FAULT).await;
+    let replaced = fault.happen(target, instances, key, FAULT).await?;
     let ended = Instant::now();
     for instance in &mut *instances {
         instance.watch().await?;
@@ -113,7 +147,8 @@ async fn cycle(
     }
     let recovery = ended.elapsed();
     sleep(CALM / 2).await;
-    Ok(Cycle { fault, recovery, section: end(instances, start).await? })
+    let replaced = replaced.into_iter().collect();
+    Ok(Cycle { fault, recovery, sections: end_with(instances, start, replaced).await? })
 }
 
 /// All faults in a random order, again and again.

@@ -36,7 +36,7 @@ pub(crate) async fn run() -> Result<ExitCode, BoxError> {
     section(&mut instances, KEY, SETTLE).await?;
     let fault = async {
         sleep(Duration::from_secs(KILLED.into())).await;
-        Fault::Killed.happen(&target, Duration::from_secs((BACK - KILLED).into())).await;
+        Fault::Killed.happen_to_redis(&target, Duration::from_secs((BACK - KILLED).into())).await;
     };
     let (seconds, ()) = tokio::join!(seconds(&mut instances), fault);
     let seconds = seconds?;
@@ -55,7 +55,7 @@ async fn seconds(instances: &mut [Instance]) -> Result<Vec<Section>, BoxError> {
     for _ in 0..END {
         let start = begin(instances, KEY).await?;
         tick.tick().await;
-        seconds.push(end(instances, start).await?);
+        seconds.push(end(instances, start).await?.exact);
     }
     Ok(seconds)
 }

@@ -5,13 +5,13 @@ use std::fmt;
 use std::time::Duration;
 
 use super::fault::Fault;
-use super::{BURST, RATE, Section, TIMEOUT};
+use super::{INSTANCES, Section, Sections, TIMEOUT};
 
 /// A fault, and the times before and after it.
 pub(super) struct Cycle {
     pub(super) fault: Fault,
     pub(super) recovery: Duration,
-    pub(super) section: Section,
+    pub(super) sections: Sections,
 }
 
 /// The worst figures of a fault.
@@ -33,10 +33,13 @@ struct Row {
 
 #[derive(Default)]
 pub(super) struct Scorecard {
-    rows: BTreeMap<Fault, Row>,
-    calm: Row,
+    /// The rows of each fault, or of the time without one: without leases, and with them.
+    rows: BTreeMap<Option<Fault>, [Row; 2]>,
     checks: u64,
     failed: u64,
+    /// The checks of the key with leases that leases have decided, and all of them, apart from cached denials.
+    leased: u64,
+    of_leased: u64,
     /// Of the largest instance.
     resident_kib: Vec<u64>,
     /// How long 99% of the checks take at most, on an idle machine.
@@ -57,7 +60,7 @@ impl Section {
     }
 
     fn limit(&self) -> f64 {
-        BURST + RATE * self.time.as_secs_f64()
+        self.burst + self.rate * self.time.as_secs_f64()
     }
 
     /// The worst of the instances.
@@ -70,33 +73,39 @@ impl Section {
     }
 }
 
-impl Cycle {
+impl Section {
     /// The documented bound: an outage may add a burst, and lost data another one.
-    fn bound(&self) -> f64 {
-        let of_outage = if self.fault.leaves_redis_available() { 0.0 } else { BURST };
-        let of_lost_data = if self.fault.loses_data() { BURST } else { 0.0 };
-        self.section.limit() + of_outage + of_lost_data
+    fn bound(&self, fault: Option<Fault>) -> f64 {
+        let of_outage = fault.map_or(0.0, |fault| fault.lost(INSTANCES));
+        let of_lost_data = if fault.is_some_and(Fault::loses_data) { 1.0 } else { 0.0 };
+        self.limit() + (of_outage + of_lost_data) * self.burst
     }
+}
 
+impl Cycle {
     pub(super) fn summary(&self) -> String {
+        let Sections { exact, leased } = &self.sections;
         format!(
-            "{:<36} 99.9% {:>6.1?} slowest {:>6.1?} recovery {:>6.1?} admitted {} of {:.0}",
+            "{:<36} 99.9% {:>6.1?} slowest {:>6.1?} recovery {:>6.1?} admitted {} of {:.0}, with leases {} of {:.0}",
             self.fault.name(),
-            self.section.p999(),
-            self.section.slowest(),
+            exact.p999(),
+            exact.slowest(),
             self.recovery,
-            self.section.admitted(),
-            self.section.limit(),
+            exact.admitted(),
+            exact.limit(),
+            leased.admitted(),
+            leased.limit(),
         )
     }
 }
 
 impl Row {
-    fn add(&mut self, section: &Section, recovery: Duration, bound: f64) {
+    fn add(&mut self, section: &Section, recovery: Duration, fault: Option<Fault>) {
         let share = section.admitted() / section.limit();
-        let beyond = section.admitted() - bound.floor();
-        let is_survived =
-            beyond <= 0.0 && section.p999() <= LONGEST && recovery <= LONGEST_RECOVERY;
+        let beyond = section.admitted() - section.bound(fault).floor();
+        let is_quick =
+            section.p999() <= LONGEST || fault.is_some_and(|fault| fault.stops_a_process());
+        let is_survived = beyond <= 0.0 && is_quick && recovery <= LONGEST_RECOVERY;
         self.count += 1;
         self.survived += u32::from(is_survived);
         self.p999 = self.p999.max(section.p999());
@@ -110,16 +119,24 @@ impl Row {
 }
 
 impl Scorecard {
-    pub(super) fn add(&mut self, calm: Section, cycle: Cycle) {
-        self.calm.add(&calm, Duration::ZERO, calm.limit());
-        let row = self.rows.entry(cycle.fault).or_default();
-        row.add(&cycle.section, cycle.recovery, cycle.bound());
-        for section in [&calm, &cycle.section] {
-            self.checks += section.reports.iter().map(|report| report.checks).sum::<u64>();
-            self.failed += section.reports.iter().map(|report| report.failed).sum::<u64>();
-        }
-        let largest = cycle.section.reports.iter().map(|report| report.resident_kib).max();
+    pub(super) fn add(&mut self, calm: Sections, cycle: Cycle) {
+        let Cycle { fault, recovery, sections } = cycle;
+        let largest = sections.exact.reports.iter().map(|report| report.resident_kib).max();
         self.resident_kib.push(largest.unwrap_or_default());
+        for (fault, recovery, sections) in
+            [(None, Duration::ZERO, calm), (Some(fault), recovery, sections)]
+        {
+            let rows = self.rows.entry(fault).or_default();
+            for (row, section) in rows.iter_mut().zip([&sections.exact, &sections.leased]) {
+                row.add(section, recovery, fault);
+                self.checks += section.reports.iter().map(|report| report.checks).sum::<u64>();
+                self.failed += section.reports.iter().map(|report| report.failed).sum::<u64>();
+            }
+            let leased = &sections.leased.reports;
+            self.leased += leased.iter().map(|report| report.by_lease).sum::<u64>();
+            self.of_leased +=
+                leased.iter().map(|report| report.by_lease + report.checks).sum::<u64>();
+        }
     }
 
     pub(super) fn is_met(&self) -> bool {
@@ -129,16 +146,19 @@ impl Scorecard {
         self.failed == 0
             && !has_grown
             && is_quick
-            && self.calm.survived == self.calm.count
-            && self.survived() == self.faults()
+            && self.rows.values().flatten().all(|row| row.survived == row.count)
     }
 
     fn survived(&self) -> u32 {
-        self.rows.values().map(|row| row.survived).sum()
+        self.of_faults().map(|row| row.survived).sum()
     }
 
     fn faults(&self) -> u32 {
-        self.rows.values().map(|row| row.count).sum()
+        self.of_faults().map(|row| row.count).sum()
+    }
+
+    fn of_faults(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|(fault, _)| fault.is_some()).flat_map(|(_, rows)| rows)
     }
 
     /// After a quarter of the run, and at the end.
@@ -155,9 +175,11 @@ impl fmt::Display for Scorecard {
             "\n| fault | survived | 99.9% of checks | slowest | recovery | admitted, of the limit | permits unused | beyond the bound |"
         )?;
         writeln!(f, "|---|--:|--:|--:|--:|--:|--:|--:|")?;
-        let calm = [("none", &self.calm)];
-        let rows = self.rows.iter().map(|(fault, row)| (fault.name(), row));
-        for (name, row) in calm.into_iter().chain(rows) {
+        let rows = self.rows.iter().flat_map(|(fault, [exact, leased])| {
+            let name = fault.map_or("none", Fault::name);
+            [(name.to_owned(), exact), (format!("{name}, with leases"), leased)]
+        });
+        for (name, row) in rows {
             let Row { count, survived, p999, slowest, recovery, least, most, unused, beyond } = row;
             let (least, most) = (100.0 * least.unwrap_or_default(), 100.0 * most);
             let millis = |time: &Duration| format!("{:.1} ms", 1e3 * time.as_secs_f64());
@@ -170,9 +192,11 @@ impl fmt::Display for Scorecard {
         }
         let (early, late) = self.resident();
         let Self { checks, failed, open_breaker, .. } = self;
+        let by_lease = 100 * self.leased / self.of_leased.max(1);
         writeln!(
             f,
-            "\n{} of {} faults survived. {checks} checks, of which {failed} failed. Resident memory of the largest process: {early} KiB \
+            "\n{} of {} rows of faults survived. {checks} checks, of which {failed} failed. Leases decided {by_lease}% of \
+             the checks of their key. Resident memory of the largest process: {early} KiB \
              after a quarter, {late} KiB at the end.\nWith an open breaker, and nothing else running, 99% of \
              the checks took at most {open_breaker:.1?}.\nRequired: at most {LONGEST:?} for 99.9% of the checks, \
              recovery within {LONGEST_RECOVERY:?}, \

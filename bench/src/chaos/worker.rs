@@ -1,32 +1,51 @@
-//! One of the processes: tasks that check the key of the section more often than the limit allows, and
-//! tasks that check many other keys.
+//! One of the processes: tasks that check the key of the section more often than the limit allows, tasks that check
+//! many other keys, and tasks that check a key with leases, in every other second more often than its limit allows.
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use ::fleetlimit::{Limiter, Quota, RedisStore, Source};
+use ::fleetlimit::{Limiter, Policy, Quota, RedisStore, Source};
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::instance::Report;
-use super::{BURST, RATE, TIMEOUT};
+use super::instance::{Report, Reports};
+use super::{BURST, LEASE, LEASED_BURST, LEASED_RATE, RATE, TIMEOUT};
 use crate::settings::Settings;
 use crate::soak::resident_kib;
 use crate::subjects::BoxError;
 
 pub(super) const TASKS_ON_THE_KEY: u64 = 2;
 const TASKS_ON_OTHERS: u64 = 6;
+const TASKS_ON_LEASED: u64 = 4;
+/// In every other second these leave out all checks but one in so many, so that there are permits to lease.
+const SELDOM: u64 = 4;
 /// Between two checks of a task.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 const OTHER_KEYS: u64 = 10_000;
 
+/// The keys that a task checks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keys {
+    Shared,
+    Others,
+    Leased,
+}
+
 #[derive(Default)]
 struct Section {
     key: String,
+    /// Of the shared key and others, and of the key with leases.
+    exact: Outcomes,
+    leased: Outcomes,
+}
+
+#[derive(Default)]
+struct Outcomes {
     admitted: u64,
     failed: u64,
-    /// Of the checks that the denial cache did not answer.
+    by_lease: u64,
+    /// Of the checks that neither the denial cache nor a lease decided.
     took: Vec<Duration>,
 }
 
@@ -35,10 +54,19 @@ type Shared = Arc<Mutex<Section>>;
 pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
     let store = RedisStore::open(settings.subject)?;
     let quota = Quota::per_second(RATE as u64).burst(BURST as u64);
-    let limiter = Limiter::builder(store, quota).timeout(TIMEOUT).build()?;
+    let limiter = Limiter::builder(store.clone(), quota).timeout(TIMEOUT).build()?;
+    let quota = Quota::per_second(LEASED_RATE as u64).burst(LEASED_BURST as u64);
+    let leased = Policy::new("leased").quota("rate", quota);
+    let leased = Limiter::builder(store, leased).timeout(TIMEOUT).lease(LEASE).build()?;
     let section = Shared::default();
-    for number in 0..TASKS_ON_THE_KEY + TASKS_ON_OTHERS {
-        tokio::spawn(check_all(limiter.clone(), section.clone(), number));
+    for (keys, count, limiter) in [
+        (Keys::Shared, TASKS_ON_THE_KEY, &limiter),
+        (Keys::Others, TASKS_ON_OTHERS, &limiter),
+        (Keys::Leased, TASKS_ON_LEASED, &leased),
+    ] {
+        for number in 0..count {
+            tokio::spawn(check_all(limiter.clone(), section.clone(), keys, number));
+        }
     }
     let mut commands = BufReader::new(stdin()).lines();
     while let Some(command) = commands.next_line().await? {
@@ -48,7 +76,7 @@ pub(crate) async fn run(settings: Settings) -> Result<ExitCode, BoxError> {
             }
             None if command == "end" => {
                 let ended = std::mem::take(&mut *lock(&section));
-                println!("{}", ended.report().write());
+                println!("{}", ended.reports().write());
             }
             // In a task, so that the end of the input ends the process.
             None => drop(tokio::spawn(watch(limiter.clone()))),
@@ -64,23 +92,26 @@ async fn watch(limiter: Limiter) {
     println!("recovered");
 }
 
-async fn check_all(limiter: Limiter, section: Shared, number: u64) {
+async fn check_all(limiter: Limiter, section: Shared, keys: Keys, number: u64) {
     let mut tick = interval(PAUSE);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut other = number;
+    let (mut other, mut count) = (number, number);
     loop {
         tick.tick().await;
         let key = lock(&section).key.clone();
         if key.is_empty() {
             continue;
         }
-        let is_of_section = number < TASKS_ON_THE_KEY;
+        count += 1;
+        if keys == Keys::Leased && is_calm() && !count.is_multiple_of(SELDOM) {
+            continue;
+        }
         let start = Instant::now();
-        let decision = if is_of_section {
-            limiter.check(key.as_str()).await
-        } else {
+        let decision = if keys == Keys::Others {
             other = (other + 7_919) % OTHER_KEYS;
             limiter.check(other).await
+        } else {
+            limiter.check(key.as_str()).await
         };
         let took = start.elapsed();
         let mut section = lock(&section);
@@ -88,19 +119,37 @@ async fn check_all(limiter: Limiter, section: Shared, number: u64) {
         if section.key != key {
             continue;
         }
+        let outcomes = match keys {
+            Keys::Leased => &mut section.leased,
+            Keys::Shared | Keys::Others => &mut section.exact,
+        };
         match decision {
             Ok(decision) => {
-                section.admitted += u64::from(is_of_section && decision.is_allowed());
-                if decision.source() != Source::Cached {
-                    section.took.push(took);
+                outcomes.admitted += u64::from(keys != Keys::Others && decision.is_allowed());
+                match decision.source() {
+                    Source::Cached => {}
+                    Source::Lease => outcomes.by_lease += 1,
+                    _ => outcomes.took.push(took),
                 }
             }
-            Err(_) => section.failed += 1,
+            Err(_) => outcomes.failed += 1,
         }
     }
 }
 
+/// True in every other second, in all processes at once.
+fn is_calm() -> bool {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    now.as_secs().is_multiple_of(2)
+}
+
 impl Section {
+    fn reports(self) -> Reports {
+        Reports { exact: self.exact.report(), leased: self.leased.report() }
+    }
+}
+
+impl Outcomes {
     fn report(mut self) -> Report {
         self.took.sort_unstable();
         let checks = self.took.len();
@@ -114,6 +163,7 @@ impl Section {
             p999: p999.copied().unwrap_or_default(),
             slowest: self.took.last().copied().unwrap_or_default(),
             resident_kib: resident_kib(),
+            by_lease: self.by_lease,
         }
     }
 }

@@ -121,6 +121,7 @@ impl RevisionStates {
             self.cache.insert_lease(self.revision, key, lease.clone());
             lease
         });
+        lease.set_owner(owner);
         let is_denial = report.is_denial && !self.cache.is_reset(self.revision, key, sent_at);
         lease.report(LeaseReport { is_denial, ..report })
     }

@@ -171,11 +171,13 @@ impl StateCache {
 
     /// Replaces what is known of a key. Leases of another revision are given back.
     pub(crate) fn insert_lease(&self, revision: RevisionId, key: &Key, lease: Arc<KeyLease>) {
-        if let Some(entries) = self.entries.get()
-            && !self.leases.is_dropped()
-        {
+        if let Some(entries) = self.entries.get() {
             let id = EntryId { revision, kind: EntryKind::Lease, key: key.clone() };
             entries.insert(id, Entry::Lease(lease));
+            if self.leases.is_cleared() {
+                // A call was in flight when the store was dropped.
+                entries.clear();
+            }
         }
     }
 
@@ -184,7 +186,7 @@ impl StateCache {
         &self.leases
     }
 
-    /// Forgets everything. An entry with leases refers to its policy, and that to the cache.
+    /// Forgets everything, from now on. An entry with leases refers to its policy, and that to the cache.
     pub(crate) fn clear(&self) {
         self.leases.clear();
         if let Some(entries) = self.entries.get() {

@@ -21,13 +21,13 @@ use crate::verdict::Verdict;
 pub(crate) struct KeyLease {
     key: Key,
     terms: Arc<LeaseTerms>,
-    /// The policy in the form of the store, by which it gives back.
-    owner: Arc<dyn Any + Send + Sync>,
     leases: Arc<Leases>,
     state: Mutex<LeaseState>,
 }
 
 struct LeaseState {
+    /// The latest form of the policy in the store, by which it gives back: the windows of a calendar end.
+    owner: Arc<dyn Any + Send + Sync>,
     /// The last known state, in which the leases are in use.
     known: Option<CachedState>,
     /// True if a check was denied in that state.
@@ -89,6 +89,17 @@ pub(crate) struct Leased {
     pub(crate) is_late: bool,
 }
 
+impl Leased {
+    /// Returns what two requests in one call have leased.
+    pub(crate) fn and(mut self, later: Self) -> Self {
+        for (permits, more) in self.permits.iter_mut().zip(&later.permits) {
+            *permits = permits.saturating_add(*more);
+        }
+        let is_late = self.is_late || later.is_late;
+        Self { permits: self.permits, is_late, ..later }
+    }
+}
+
 impl KeyLease {
     /// Creates the entry of a key of which nothing is known yet.
     pub(crate) fn new(
@@ -100,6 +111,7 @@ impl KeyLease {
         now: u64,
     ) -> Self {
         let state = LeaseState {
+            owner,
             known: None,
             is_denial: false,
             free: smallvec![0; quotas],
@@ -115,7 +127,7 @@ impl KeyLease {
             void_until: 0,
         };
         let (key, terms, leases) = (key.clone(), terms.clone(), leases.clone());
-        Self { key, terms, owner, leases, state: Mutex::new(state) }
+        Self { key, terms, leases, state: Mutex::new(state) }
     }
 
     /// Decides a check if that needs no call. A denial is used for at most `denial_ttl` after its call was sent.
@@ -202,13 +214,11 @@ impl KeyLease {
             }
             let credit = self.credit(state, &rest, limits, now);
             if credit.is_none() {
-                // All of it has refilled.
-                self.terms.metrics.lease_returned(std::mem::take(&mut state.returning));
                 return Err(charge);
             }
             state.requested = Some(now);
             let request = LeaseRequest { checks: 0, costs: Charge::Same(0), credit };
-            return Ok(LeaseOp { charge, request });
+            return Ok(LeaseOp { charge, request, in_flight: self.leases.in_flight() });
         };
         for part in &mut state.parts {
             let surplus = |(quota, left): (usize, &u64)| {
@@ -221,7 +231,8 @@ impl KeyLease {
         }
         let credit = self.credit(state, &rest, limits, now);
         state.requested = Some(now);
-        Ok(LeaseOp { charge, request: LeaseRequest { checks, costs, credit } })
+        let request = LeaseRequest { checks, costs, credit };
+        Ok(LeaseOp { charge, request, in_flight: self.leases.in_flight() })
     }
 
     /// Returns what gives these permits back.
@@ -232,9 +243,16 @@ impl KeyLease {
         limits: &Limits,
         now: u64,
     ) -> Option<TimedCredit> {
-        state.returning += rest.iter().map(Part::unused).sum::<u64>();
         let delays = self.delays(state);
-        let credits = rest.iter().filter_map(|part| part.credit(limits, now, delays));
+        let credits = rest.iter().filter_map(|part| {
+            let credit = part.credit(limits, now, delays);
+            match credit {
+                Some(_) => state.returning += part.unused(),
+                // All of it has refilled.
+                None => self.terms.metrics.lease_returned(part.unused()),
+            }
+            credit
+        });
         credits.reduce(|a, b| TimedCredit {
             credit: (0..limits.len())
                 .map(|quota| a.credit.of(quota) + b.credit.of(quota))
@@ -271,7 +289,8 @@ impl KeyLease {
                 let is_late = received.saturating_sub(sent) > self.terms.delay;
                 let ends = sent.saturating_add(if is_late { 0 } else { keeps });
                 let (left, leased) = (permits.clone(), permits);
-                let part = Part { left, leased, ends, sent, received, decided, after };
+                let part =
+                    Part { left, leased, counted: granted, ends, sent, received, decided, after };
                 let place = state.parts.partition_point(|part| part.ends <= ends);
                 state.parts.insert(place, part);
                 if state.end.is_none() {
@@ -362,18 +381,26 @@ impl KeyLease {
             state.end = Some(self.leases.add(self, state.last_end()));
             return Vec::new();
         }
-        let (parts, delays) = (std::mem::take(&mut state.parts), self.delays(&state));
-        drop(state);
-        self.returned(parts, delays)
+        self.returned(&mut state)
     }
 
-    fn returned(&self, parts: Vec<Part>, delays: Delays) -> Vec<Returned> {
+    /// Ends the leases.
+    fn returned(&self, state: &mut LeaseState) -> Vec<Returned> {
+        let (parts, delays) = (std::mem::take(&mut state.parts), self.delays(state));
         let returned = |part: Part| {
             self.terms.metrics.lease_used(part.used());
-            let (key, owner) = (self.key.clone(), self.owner.clone());
+            let (key, owner) = (self.key.clone(), state.owner.clone());
             (part.unused() > 0).then_some(Returned { key, part, delays, owner })
         };
         parts.into_iter().filter_map(returned).collect()
+    }
+
+    /// Gives back by this form of the policy from now on.
+    pub(crate) fn set_owner(&self, owner: &Arc<impl Any + Send + Sync>) {
+        let mut state = self.state();
+        if !std::ptr::addr_eq(Arc::as_ptr(&state.owner), Arc::as_ptr(owner)) {
+            state.owner = owner.clone();
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, LeaseState> {
@@ -385,13 +412,12 @@ impl KeyLease {
 /// A key that is evicted, or superseded by another revision, gives its leases back.
 impl Drop for KeyLease {
     fn drop(&mut self) {
-        let (end, parts, delays) = {
+        let (end, returned) = {
             let mut state = self.state();
             self.terms.metrics.lease_lost(std::mem::take(&mut state.returning));
-            (state.end.take(), std::mem::take(&mut state.parts), self.delays(&state))
+            (state.end.take(), self.returned(&mut state))
         };
         if let Some(end) = end {
-            let returned = self.returned(parts, delays);
             self.leases.remove(end, returned);
         }
     }
@@ -602,5 +628,15 @@ mod tests {
         assert_eq!(adjust(-25), -5 * tested.limits.unit(0) as i64, "20 were used");
         assert_eq!(adjust(125), 5);
         assert_eq!(tested.lease.unused(102 * MS)[0], 0);
+    }
+
+    #[test]
+    fn what_has_refilled_before_it_is_given_back_is_not_lost() {
+        let tested = Tested::new();
+        tested.request(100 * MS).unwrap();
+        tested.report(100 * MS, 101 * MS, Some(20));
+        let request = tested.request(250 * MS).unwrap();
+        assert_eq!(request.request.credit, None);
+        assert_eq!(tested.metrics.lease_counts(), [20, 0, 20, 0]);
     }
 }

@@ -20,7 +20,15 @@ pub(crate) struct Leases {
     state: Mutex<LeasesState>,
     /// True if no more leases are wanted.
     is_closed: AtomicBool,
+    /// True if the store was dropped, so that nobody gives anything back.
+    is_cleared: AtomicBool,
+    /// Has a clone in each request that is in flight.
+    in_flight: InFlight,
 }
+
+/// Shows that a request is in flight, for as long as it exists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InFlight(Arc<()>);
 
 #[derive(Default)]
 struct LeasesState {
@@ -28,8 +36,6 @@ struct LeasesState {
     ends: BTreeMap<LeaseEnd, Weak<KeyLease>>,
     next: u64,
     returned: Vec<Returned>,
-    /// True if the store was dropped. What is given back refers to its policies, and they to this.
-    is_dropped: bool,
 }
 
 /// The place of a key among the ends.
@@ -56,9 +62,11 @@ impl Leases {
 
     /// Removes a key that has left the table, and takes what it has not used.
     pub(super) fn remove(&self, end: LeaseEnd, returned: impl IntoIterator<Item = Returned>) {
+        // Dropped after the lock, because it may have the last reference to keys that are removed here.
+        let returned = returned.into_iter();
         let mut state = self.state();
         state.ends.remove(&end);
-        if !state.is_dropped {
+        if !self.is_cleared() {
             state.returned.extend(returned);
         }
     }
@@ -88,21 +96,30 @@ impl Leases {
         returned
     }
 
+    /// Returns what a request keeps while it is in flight.
+    pub(super) fn in_flight(&self) -> InFlight {
+        self.in_flight.clone()
+    }
+
+    /// Returns true if replies may still lease permits.
+    pub(crate) fn has_in_flight(&self) -> bool {
+        Arc::strong_count(&self.in_flight.0) > 1
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Forgets everything, and keeps nothing from now on, because the store is dropped.
+    /// Forgets everything, from now on, when the store is dropped.
     pub(crate) fn clear(&self) {
-        let mut state = self.state();
-        state.is_dropped = true;
-        let forgotten = std::mem::take(&mut state.returned);
+        self.is_cleared.store(true, Ordering::Release);
+        let state = std::mem::take(&mut *self.state());
         drop(state);
-        drop(forgotten);
     }
 
-    pub(crate) fn is_dropped(&self) -> bool {
-        self.state().is_dropped
+    /// Returns true if the store was dropped.
+    pub(crate) fn is_cleared(&self) -> bool {
+        self.is_cleared.load(Ordering::Acquire)
     }
 
     fn state(&self) -> MutexGuard<'_, LeasesState> {
@@ -167,5 +184,50 @@ mod tests {
         let (superseded, _) = leases.collect(0);
         assert_eq!(superseded.iter().map(|returned| &returned.key).collect::<Vec<_>>(), [&key]);
         assert_eq!(leases.close().len(), live);
+    }
+
+    /// A reply that leases three permits of a key, to a call that was in flight.
+    fn reply(states: &RevisionStates, key: &Key, owner: &Arc<impl Any + Send + Sync>) {
+        let limits = Limits::new(&Quota::per_hour(100).into(), 0).unwrap();
+        let metrics = PolicyMetrics::new("test");
+        let terms = LeaseTerms { longest: u64::MAX, delay: u64::MAX, metrics };
+        let mut standing = limits.standing(&[], 0);
+        limits.check_run(&mut standing, 3, &1);
+        let (permits, after) = (smallvec![3], limits.left(&standing));
+        let leased = Leased { permits, after, keeps: u64::MAX, is_late: false };
+        let state = KeyState::after(&standing, None, &limits, 0);
+        let known = CachedState { state, decided: 0, sent_at: SentAt::at(1), received: 1 };
+        let (free, leased) = (limits.free(&standing), Some(leased));
+        let report = LeaseReport { known, is_denial: false, free, leased };
+        states.report(&terms.into(), owner, key, report);
+    }
+
+    /// An entry refers to its policy, and that to the cache.
+    #[test]
+    fn a_store_that_is_dropped_while_calls_are_in_flight_leaves_no_memory_behind() {
+        let cache = Arc::new(StateCache::for_tests());
+        let states = RevisionStates::new(cache.clone(), RevisionId { policy: 1, number: 1 });
+        let (states, key) = (Arc::new(states), Key::from("key"));
+        let owner = Arc::new(states.clone());
+        reply(&states, &key, &owner);
+        let in_use = states.lease(&key).unwrap();
+        cache.clear();
+        reply(&states, &key, &owner);
+        let memory = Arc::downgrade(&cache);
+        drop((in_use, states, owner, cache));
+        assert!(memory.upgrade().is_none());
+    }
+
+    /// The next window of a calendar, under the same revision.
+    #[test]
+    fn permits_are_given_back_by_the_latest_form_of_the_policy() {
+        let cache = Arc::new(StateCache::for_tests());
+        let states = RevisionStates::new(cache.clone(), RevisionId { policy: 1, number: 1 });
+        for window in 1..=2 {
+            reply(&states, &Key::from("key"), &Arc::new(window));
+        }
+        let returned = cache.leases().close();
+        let owners = returned.iter().map(|returned| returned.owner.downcast_ref::<i32>());
+        assert_eq!(owners.collect::<Vec<_>>(), [Some(&2); 2]);
     }
 }

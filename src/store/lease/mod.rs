@@ -32,7 +32,7 @@ mod sim;
 mod terms;
 
 pub(crate) use key_lease::{KeyLease, LeaseAnswer, LeaseReport, Leased};
-pub(crate) use leases::{Leases, Returned};
+pub(crate) use leases::{InFlight, Leases, Returned};
 pub(crate) use part::Part;
 pub(crate) use request::{LeaseOp, LeaseRequest};
 pub(crate) use terms::LeaseTerms;

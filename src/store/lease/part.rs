@@ -12,6 +12,9 @@ pub(crate) struct Part {
     pub(super) left: Permits,
     /// The permits of each quota that were leased.
     pub(super) leased: Permits,
+    /// The permits that metrics count: the most of any quota, apart from those that were split off. A check takes
+    /// permits of all quotas at once, so a sum would count too many.
+    pub(super) counted: u64,
     /// Used before this time, in nanoseconds of the process, like the next.
     pub(super) ends: u64,
     pub(super) sent: u64,
@@ -45,15 +48,14 @@ impl Part {
         now < self.ends
     }
 
-    /// Returns the permits that are not used: the most of any quota. A check takes permits of all quotas at once, so
-    /// a sum would count too many.
+    /// Returns the permits that are not used, as metrics count them.
     pub(crate) fn unused(&self) -> u64 {
-        self.left.iter().copied().max().unwrap_or(0)
+        self.left.iter().copied().max().unwrap_or(0).min(self.counted)
     }
 
     /// Returns the permits that were used, like [`unused`](Self::unused).
     pub(super) fn used(&self) -> u64 {
-        self.leased.iter().copied().max().unwrap_or(0).saturating_sub(self.unused())
+        self.counted.saturating_sub(self.unused())
     }
 
     /// Splits so many unused permits of each quota off.
@@ -61,7 +63,9 @@ impl Part {
         let split = |(of, permits): (&mut u64, &u64)| *of = of.saturating_sub(*permits);
         self.left.iter_mut().zip(permits).for_each(split);
         self.leased.iter_mut().zip(permits).for_each(split);
-        Self { left: permits.clone(), leased: permits.clone(), ..self.clone() }
+        let counted = permits.iter().copied().max().unwrap_or(0).min(self.counted);
+        self.counted -= counted;
+        Self { left: permits.clone(), leased: permits.clone(), counted, ..self.clone() }
     }
 
     /// Returns what gives the unused permits back to a store that has it within `delays`, in nanoseconds: the longer
@@ -92,5 +96,33 @@ impl Part {
         // It decided before its reply was received.
         let until = self.decided.saturating_add(arrival.saturating_sub(self.received) / 1_000);
         TimedCredit { credit, until }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+
+    #[test]
+    fn permits_of_several_quotas_are_counted_once_when_some_are_split_off() {
+        let mut part = Part {
+            left: smallvec![9, 17],
+            leased: smallvec![10, 20],
+            counted: 20,
+            ends: 0,
+            sent: 0,
+            received: 0,
+            decided: 0,
+            after: SmallVec::new(),
+        };
+        let mut counts = |surplus: Permits| {
+            let split = part.split(&surplus);
+            (split.used() + split.unused(), part.used() + part.unused())
+        };
+        assert_eq!(counts(smallvec![5, 0]), (5, 15));
+        assert_eq!(counts(smallvec![0, 12]), (12, 3));
+        assert_eq!(counts(smallvec![4, 5]), (3, 0));
     }
 }

@@ -1,5 +1,6 @@
 //! The operation that asks for a lease, and how large that is.
 
+use super::InFlight;
 #[cfg(feature = "redis")]
 use super::Leased;
 use super::demand::Rates;
@@ -30,6 +31,7 @@ pub(crate) struct LeaseRequest {
 pub struct LeaseOp {
     pub(crate) charge: Option<Charge>,
     pub(crate) request: LeaseRequest,
+    pub(crate) in_flight: InFlight,
 }
 
 impl LeaseRequest {

@@ -23,6 +23,9 @@ use crate::timer;
 /// The pauses while there are leases. Permits are given back so late.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// The pauses of a store that closes while requests are in flight.
+const CLOSING_PAUSE: Duration = Duration::from_millis(2);
+
 /// The rounds without a lease after which the task ends. The next check starts another.
 const IDLE_ROUNDS: usize = 50;
 
@@ -81,8 +84,19 @@ impl LeaseReturns {
 
     /// Ends all leases, before the process ends.
     pub(crate) async fn close(&self, queues: &Queues, deadline: Instant) {
-        let returned = self.states.leases().close();
-        let _ = timer::timeout_at(deadline, self.give_back(returned, queues)).await;
+        let leases = self.states.leases();
+        let give_back = async {
+            loop {
+                // A reply that arrives afterwards may still lease permits.
+                let has_in_flight = leases.has_in_flight();
+                self.give_back(leases.close(), queues).await;
+                if !has_in_flight {
+                    break;
+                }
+                timer::sleep_until(Instant::now() + CLOSING_PAUSE).await;
+            }
+        };
+        let _ = timer::timeout_at(deadline, give_back).await;
     }
 
     async fn give_back(&self, returned: Vec<Returned>, queues: &Queues) {

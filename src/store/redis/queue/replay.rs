@@ -56,7 +56,11 @@ impl<'a> Replay<'a> {
         self.has_denied |= !verdict.is_allowed();
         self.is_adjusted |= matches!(op, Op::Adjust(_));
         if let Op::Lease(lease) = op {
-            self.leased = Some(lease.lease(&policy.limits, &mut self.standing, self.now));
+            let leased = lease.lease(&policy.limits, &mut self.standing, self.now);
+            self.leased = Some(match self.leased.take() {
+                Some(earlier) => earlier.and(leased),
+                None => leased,
+            });
         }
         verdict
     }
@@ -129,5 +133,35 @@ impl<'a> Replay<'a> {
                 .limits
                 .used(standing)
                 .any(|(used, limit)| used.saturating_mul(MUCH_USED) > limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::Limits;
+    use crate::charge::Charge;
+    use crate::store::lease::{LeaseOp, LeaseRequest};
+    use crate::store::redis::script::{RedisPolicy, Stored};
+    use crate::{Key, Quota};
+
+    /// The entry of a key may have been evicted between two requests.
+    #[test]
+    fn two_requests_of_a_key_in_a_call_lease_the_permits_of_both() {
+        let limits = Limits::new(&Quota::per_second(9).into(), 0).unwrap();
+        let policy = RedisPolicy::of_limits("policy", limits, Duration::from_secs(9));
+        let key = Key::from("key");
+        let bucket = BucketRef { policy: &policy, key: &key, slot: 0 };
+        let mut replay = Replay::new(bucket, Found { now: 1, stored: Stored::Nothing });
+        for checks in [3, 2] {
+            let request = LeaseRequest { checks, costs: Charge::Same(1), credit: None };
+            let op = LeaseOp { charge: None, request, in_flight: Default::default() };
+            let _ = replay.decide(&Op::Lease(op.into()));
+        }
+        let leased = replay.leased.unwrap();
+        assert_eq!(leased.permits[0], 5);
+        assert_eq!(leased.after[0].used, 5);
     }
 }

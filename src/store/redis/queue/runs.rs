@@ -121,7 +121,7 @@ fn write_run(text: &mut String, count: u32, op: &Op, limits: &Limits) {
 
 /// Writes what a lease returns, the check, and the checks in advance.
 fn write_lease(text: &mut String, lease: &LeaseOp, limits: &Limits) {
-    let LeaseOp { charge, request: LeaseRequest { checks, costs, credit } } = lease;
+    let LeaseOp { charge, request: LeaseRequest { checks, costs, credit }, .. } = lease;
     match credit {
         Some(credit) => write_return(text, credit, limits),
         // The reply has to have the time, for what is given back later.

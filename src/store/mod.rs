@@ -48,6 +48,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use self::blocks::Blocks;
+#[cfg(feature = "redis")]
+use self::lease::InFlight;
 use self::lease::{LeaseOp, LeaseTerms};
 use crate::algorithm::{Limits, Standing};
 #[cfg(feature = "redis")]
@@ -227,6 +229,14 @@ impl Op {
             Self::Adjust(adjustment) => adjustment.of(quota).try_into().unwrap_or(0),
             Self::Lease(lease) => lease.charge.as_ref().map_or(0, |charge| charge.of(quota)),
             Self::Peek | Self::Leave(_) | Self::Return(_) => 0,
+        }
+    }
+
+    /// Notes that a request for a lease is not in flight any more.
+    #[cfg(feature = "redis")]
+    pub(crate) fn land(&mut self) {
+        if let Self::Lease(lease) = self {
+            lease.in_flight = InFlight::default();
         }
     }
 

@@ -117,8 +117,8 @@ async fn numbers_count_what_the_own_lease_has_left_as_free_and_never_more_than_r
 async fn a_reset_ends_own_leases_without_giving_back_and_those_of_others_end_within_a_lease() {
     let server = Server::start().await;
     let (own, other) = (leased(&server, SLOW), leased(&server, SLOW));
-    warm(&own, "own").await;
-    warm(&other, "other").await;
+    let _ = warm(&own, "own").await;
+    let _ = warm(&other, "other").await;
     let leased = Instant::now();
     own.reset("own").await.unwrap();
     own.reset("other").await.unwrap();
@@ -350,7 +350,7 @@ async fn in_an_outage_a_lease_is_valid_until_it_ends_and_then_the_failure_mode_d
     });
     let mut ends = Vec::new();
     for limiter in &limiters {
-        warm(limiter, "key").await;
+        let _ = warm(limiter, "key").await;
         ends.push(Instant::now() + LONG);
     }
     server.stop();
@@ -397,7 +397,7 @@ async fn a_block_wins_over_a_lease_at_once() {
     let limiter =
         test_limiter_builder(store.clone(), Policy::new("api").quota("rate", SLOW)).lease(LONG);
     let limiter = limiter.build().unwrap();
-    warm(&limiter, "key").await;
+    let _ = warm(&limiter, "key").await;
     BlockList::new(&store).block("api", "key", BOUND).await.unwrap();
     assert_eq!(source(&limiter, "key").await, Source::Blocked);
 }

@@ -3,7 +3,8 @@
 //!
 //! `common` has the servers, `log` the log of a test, and `harness` tests these. Of decisions: `exact` (with
 //! the `oracle`), `mixes`, `state`, `upgrades`, `calendars`, `charges`, `debts`, `waiting`, `settlement`,
-//! `customers`, `shadow`, `denials`, `blocks`, `any_store`; by the clock `clock_steps`, `clock_expiry` and `time_travel`. Of
+//! `customers`, `shadow`, `denials`, `blocks`, `any_store`, `leases`, `lease_settings`,
+//! `leased_fleet`; by the clock `clock_steps`, `clock_expiry` and `time_travel`. Of
 //! the transport: `queue`, `connections`, `cluster`, `one_endpoint`, `runtimes`, `idle`, `cooperation`,
 //! `timing`. Of failures: `faults`, `server_errors`, `recovery`, `outages`, `local`, `local_policies`. Of the
 //! layer: `layer`, `services`, `grpc`, `hooks`, `uploads`. Of the crate as a whole: `dependency_rules`, `examples`,
@@ -38,6 +39,7 @@ mod idle;
 mod known_failures;
 mod layer;
 mod lease_settings;
+mod leased_fleet;
 mod leases;
 mod links;
 mod local;

@@ -274,7 +274,7 @@ impl KeyLease {
         let CachedState { decided, received, sent_at: SentAt { time: sent, .. }, .. } = known;
         if let Some(Leased { permits, after, keeps, is_late }) = leased {
             // Not if it answers an earlier request, which was given up.
-            state.requested.take_if(|requested| *requested <= sent);
+            let requested = state.requested.take_if(|requested| *requested <= sent);
             match (is_late, std::mem::take(&mut state.returning)) {
                 (false, returned) => self.terms.metrics.lease_returned(returned),
                 (true, lost) => self.terms.metrics.lease_lost(lost),
@@ -286,7 +286,8 @@ impl KeyLease {
                 self.terms.metrics.lease_lost(granted);
             } else if granted > 0 {
                 // One that was not expected any more may come in addition to the next. It is only given back.
-                let is_late = received.saturating_sub(sent) > self.terms.delay;
+                let is_late =
+                    requested.is_none_or(|at| received.saturating_sub(at) > self.terms.delay);
                 let ends = sent.saturating_add(if is_late { 0 } else { keeps });
                 let (left, leased) = (permits.clone(), permits);
                 let part =

@@ -23,12 +23,12 @@ pub(crate) struct Leases {
     /// True if the store was dropped, so that nobody gives anything back.
     is_cleared: AtomicBool,
     /// Has a clone in each request that is in flight.
-    in_flight: InFlight,
+    in_flight: Arc<()>,
 }
 
 /// Shows that a request is in flight, for as long as it exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct InFlight(Arc<()>);
+pub(crate) struct InFlight(Option<Arc<()>>);
 
 #[derive(Default)]
 struct LeasesState {
@@ -98,12 +98,12 @@ impl Leases {
 
     /// Returns what a request keeps while it is in flight.
     pub(super) fn in_flight(&self) -> InFlight {
-        self.in_flight.clone()
+        InFlight(Some(self.in_flight.clone()))
     }
 
     /// Returns true if replies may still lease permits.
     pub(crate) fn has_in_flight(&self) -> bool {
-        Arc::strong_count(&self.in_flight.0) > 1
+        Arc::strong_count(&self.in_flight) > 1
     }
 
     pub(super) fn is_closed(&self) -> bool {

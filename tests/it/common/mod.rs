@@ -33,7 +33,7 @@ pub(crate) use load::{decided, load};
 pub(crate) use proxy::Proxy;
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server::Server;
-use stalls::Stalls;
+pub(crate) use stalls::Stalls;
 pub(crate) use start::start;
 pub(crate) use temp_dir::TempDir;
 pub(crate) use wait::{BOUND, wait_until};

@@ -74,7 +74,7 @@ unit: ## Run the unit and doc tests, which need no Redis
 
 # SEEDS=1000000 simulates more of them, and FLEETLIMIT_SIM_SEED=123 a single one.
 SEEDS ?= 100000
-sim: ## Simulate the Redis transport with 100,000 seeds, which takes minutes
+sim: ## Simulate the Redis transport with 100,000 seeds and leases with a million, which takes minutes
 	FLEETLIMIT_SIM_SEEDS=$(SEEDS) $(CARGO) test --locked --profile sim --no-default-features --features redis \
 	    --lib sim:: -- --nocapture $(ARGS)
 

@@ -164,6 +164,7 @@ impl Algorithm for FixedWindow {
         LeaseFault::check(lease, self.limit, self.windows.span(), self.limit).map(|()| *self)
     }
 
+    #[cfg(feature = "redis")]
     fn keeps(level: &WindowLevel) -> u64 {
         level.window.ends_at.saturating_sub(level.now)
     }

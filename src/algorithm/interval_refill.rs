@@ -128,6 +128,7 @@ impl Algorithm for IntervalRefill {
         LeaseFault::check(lease, permits, interval, self.limit).map(|()| *self)
     }
 
+    #[cfg(feature = "redis")]
     fn keeps(level: &IntervalLevel) -> u64 {
         level.next
     }

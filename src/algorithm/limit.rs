@@ -148,6 +148,7 @@ macro_rules! algorithms {
                 match self { $(Self::$name(level) => $name::used(level),)+ }
             }
 
+            #[cfg(feature = "redis")]
             pub(crate) fn keeps(&self) -> u64 {
                 match self { $(Self::$name(level) => $name::keeps(level),)+ }
             }

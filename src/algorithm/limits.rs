@@ -460,11 +460,13 @@ impl Limits {
     }
 
     /// Returns the time for which permits that are taken now may be kept, in microseconds.
+    #[cfg(feature = "redis")]
     pub(crate) fn keeps(&self, standing: &Standing) -> u64 {
         standing.0.iter().map(Level::keeps).min().unwrap_or(0)
     }
 
     /// Returns what is left of a check that has just left these levels.
+    #[cfg(feature = "redis")]
     pub(crate) fn left(&self, standing: &Standing) -> SmallVec<[Left; 1]> {
         let quotas = self.quotas.iter().zip(&standing.0);
         let left = quotas.map(|(quota, level)| {

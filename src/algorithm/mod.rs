@@ -122,6 +122,7 @@ pub(crate) trait Algorithm {
     }
 
     /// Returns the time for which a process may keep permits that it takes now, if it is less than a lease.
+    #[cfg(feature = "redis")]
     fn keeps(_: &Self::Level) -> u64 {
         u64::MAX
     }

@@ -469,7 +469,7 @@ impl fmt::Debug for KeyLease {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 mod tests {
     use super::*;
     use crate::Quota;

@@ -134,7 +134,7 @@ impl fmt::Debug for Leases {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 mod tests {
     use smallvec::smallvec;
 

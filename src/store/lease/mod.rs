@@ -14,7 +14,7 @@
 //! store's bucket holds, and shrink as it empties. Near the limit, every check goes to the store.
 //!
 //! **Nobody waits for a lease.** The check that crosses a mark asks for the next one ahead of need, once
-//! (`KeyLease::check`). It also asks when time runs out, not only when permits do, because a lease has a quarter
+//! (`KeyLease::check`), unless full batches wait already. It also asks when time runs out, not only when permits do, because a lease has a quarter
 //! more than is expected to be used. What is left of an older part by then goes back with the same call.
 //!
 //! `key_lease` is the entry of one key in the [`StateCache`](super::StateCache): all that the process knows of the
@@ -27,11 +27,13 @@ mod key_lease;
 mod leases;
 mod part;
 mod request;
-#[cfg(test)]
+#[cfg(all(test, feature = "redis"))]
 mod sim;
 mod terms;
 
-pub(crate) use key_lease::{KeyLease, LeaseAnswer, LeaseReport, Leased};
+#[cfg(feature = "redis")]
+pub(crate) use key_lease::Leased;
+pub(crate) use key_lease::{KeyLease, LeaseAnswer, LeaseReport};
 pub(crate) use leases::{InFlight, Leases, Returned};
 pub(crate) use part::Part;
 pub(crate) use request::{LeaseOp, LeaseRequest};

@@ -5,7 +5,9 @@ use super::InFlight;
 use super::Leased;
 use super::demand::Rates;
 use crate::algorithm::{Limits, Permits, Standing};
-use crate::charge::{Charge, Cost, TimedCredit};
+#[cfg(feature = "redis")]
+use crate::charge::Cost;
+use crate::charge::{Charge, TimedCredit};
 use crate::verdict::Verdict;
 
 /// A lease has a quarter more than is expected to be used.

@@ -104,8 +104,8 @@ pub enum Source {
     /// key's bucket, so nothing remains, and no quota is [violated](QuotaStatus::is_violated).
     Blocked,
     /// A [lease](crate::LimiterBuilder::lease) of this process: the permits were taken from the store in advance.
-    /// The numbers are those of the store's last reply, with what has refilled since, and without what this process
-    /// has used since. Other processes may have used more.
+    /// The numbers are those of the store's last reply. Permits that have refilled since are added, and permits that
+    /// this process has used since are subtracted. Permits that other processes have used since are not.
     Lease,
 }
 

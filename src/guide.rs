@@ -91,7 +91,7 @@
 //! | [`instances`] | 1 | An instance that starts while Redis is down knows of no others. It divides the limit by this number. With 1, it enforces the whole limit. |
 //! | [`timeout`] | 50 ms | The longest that a check waits for Redis, including the time to connect. Use at least twice the round trip to Redis, and at least 20 ms. |
 //! | [`failure_mode`] | `Local` | While Redis fails, each instance enforces its share of the limit. With `Closed`, requests get 503. With `Open`, they pass. See [`FailureMode`]. |
-//! | [`lease`] | zero | The time for which an instance may keep permits in advance. Set it for [hot keys and distant servers](#hot-keys-and-distant-servers). |
+//! | [`lease`] | zero | The longest time for which an instance keeps permits that it has taken in advance. Set it for [hot keys and distant servers](#hot-keys-and-distant-servers). |
 //!
 //! The code around the limiter changes too:
 //!
@@ -963,10 +963,10 @@
 //!
 //! # Hot keys and distant servers
 //!
-//! A check waits for a round trip to Redis. This takes long if Redis is far away. And if most checks are for one key,
-//! they load a single server. With a [`lease`], a check that goes to Redis also takes the permits that the instance
-//! expects to need next. Then the instance decides the next checks of the key in memory. Before its permits run out, it
-//! takes more, and no check waits for that.
+//! A check waits for a round trip to Redis. If Redis is far away, this takes long. If most checks are for one key, a
+//! single server has to decide them. With a [`lease`], a check that goes to Redis also takes the permits that the
+//! instance expects to need next. Then the instance decides the next checks of the key in memory. It takes more before
+//! these permits run out, and no check waits for that.
 //!
 //! The limit still holds for all instances together: over any span of time, a token bucket admits at most its burst plus
 //! its rate times the span.
@@ -990,38 +990,39 @@
 //!
 //! **Use a lease** if each instance checks a key many times while a lease lasts. An instance that checks a key less than
 //! twice in that time takes no lease of it. The burst has to be large, too: with `n` instances, each takes at most
-//! `1/(2n)` of the permits that are free. So a limit of 10 per second for each client gains little.
+//! `1/(2n)` of the permits that are free. So a lease gains little for a limit of 10 per second for each client.
 //!
 //! **Choose the length** between two bounds:
 //!
 //! - At least four round trips to Redis, because an instance asks for the next lease at least two round trips before
-//!   the last one ends.
-//! - At most a tenth of the time in which the burst refills, because a token bucket holds the rate times the lease less
-//!   in Redis. With 1,000 per second, a burst of 1,000 and a lease of 100 ms, it holds 900. No check can cost more than
-//!   that.
+//!   the current one ends.
+//! - At most a tenth of the time in which the burst refills, because the bucket in Redis is smaller than the burst, by
+//!   the rate times the lease. With 1,000 per second, a burst of 1,000 and a lease of 100 ms, it holds 900. No check
+//!   can cost more than that.
 //!
 //! If four round trips are longer than that tenth, use a larger burst.
 //!
-//! **What it costs** depends on the demand. In the plot, three instances check one key. The left side shows what they
-//! admit, compared with an exact bucket that gets the same requests. The right side shows how many checks do not wait
-//! for Redis.
+//! **The cost of a lease** depends on the demand. In the plot, three instances check one key. The left side shows what
+//! they admit, compared with an exact bucket that gets the same requests. The right side shows how many checks do not
+//! wait for Redis.
 //!
 //! <div>
 #![doc = include_str!("../docs/leases.svg")]
 //! </div>
 //!
 //! - Below the limit, nearly all checks are decided in memory, and nothing is lost.
-//! - If the demand is above the limit all the time, little is free, and nearly all checks go to Redis, as they do without
-//!   leases. Nothing is lost either.
-//! - A burst that uses up the whole bucket loses the rate times the lease. With 100 ms, these are 100 of 2,000 permits
-//!   (a burst of 1,000, and 1,000 that refill meanwhile).
+//! - If the demand is always above the limit, few permits are free, so leases decide few checks. Nothing is lost here
+//!   either.
+//! - If requests come in bursts that empty the bucket, each burst gets fewer permits, by the rate times the lease. In
+//!   the plot, a lease of 100 ms loses 100 of the 2,000 permits that an exact bucket admits in a burst of one second:
+//!   1,000 that the bucket holds, and 1,000 that refill in that second.
 //!
 //! Before you deploy a lease:
 //!
 //! - **All instances need the same lease.** While they have different ones, as in a rolling deployment, a token bucket can
 //!   admit more: the rate times the longest lease.
-//! - **Call [`RedisStore::shutdown`]** before the process ends, so that it gives back what it has not used. If a
-//!   process is killed, what it has not used counts as used.
+//! - **Call [`RedisStore::shutdown`]** before the process ends, so that it gives back unused permits. If a process is
+//!   killed, its unused permits count as used until they have refilled.
 //! - **If Redis fails**, a lease is used until it ends. Then the failure mode decides.
 //! - Queues and sliding windows have no leases. In a fixed or calendar window, a lease ends with the window.
 //!
@@ -1740,7 +1741,7 @@
 //! | `fleetlimit.check.failures` | counter | {check} | `fleetlimit.policy`, `error.type` | Checks for which the store failed, or whose costs name an unknown quota. The type is an [`ErrorKind`]: `timeout`, `unavailable`, `server`, `overloaded`, `unknown_quota`. |
 //! | `fleetlimit.check.duration` | histogram | s | `fleetlimit.policy` | How long checks waited for Redis. One in 256 is measured. |
 //! | `fleetlimit.charges.forgiven` | counter | {permit} | `fleetlimit.policy` | Permits that were not charged, because the key already owed as much as it can: see [`Quota::debt_up_to`]. With several quotas, only the largest amount is counted. |
-//! | `fleetlimit.lease.permits` | counter | {permit} | `fleetlimit.policy`, `fleetlimit.lease.event` | Permits of [leases](#hot-keys-and-distant-servers). The event is `leased`, and then what became of them: `used`, `returned`, or `lost` (neither used nor given back, for example because Redis failed or the key was reset). They are counted at the end of a lease. With several quotas, only the largest amount is counted. |
+//! | `fleetlimit.lease.permits` | counter | {permit} | `fleetlimit.policy`, `fleetlimit.lease.event` | Permits of [leases](#hot-keys-and-distant-servers). The event is `leased` when they are taken. When the lease ends, each permit is counted once more: as `used`, as `returned` (given back, or already refilled), or as `lost` (neither used nor given back, for example because Redis failed or the key was reset). With several quotas, only the largest amount is counted. |
 //! | `fleetlimit.evictions` | counter | {bucket} | none | Buckets that were evicted from the memory of the process: from a [`MemoryStore`], or from what a [`RedisStore`] keeps for outages. |
 //! | `fleetlimit.redis.repairs` | counter | {bucket} | `fleetlimit.policy` | Values in Redis that were corrupt or of another type. Each counts as a bucket with no permits left. |
 //! | `fleetlimit.redis.uncharged` | counter | {permit} | `fleetlimit.policy` | Permits that were taken locally while Redis failed, and that Redis might never charge: the charge timed out or failed after it was sent, or there were more keys than [`local_keys`](crate::RedisStore::local_keys). With several quotas, only the largest amount is counted. |
@@ -1754,7 +1755,7 @@
 //! | `fleetlimit.redis.connections` | gauge | {connection} | `fleetlimit.server` | Established connections. |
 //! | `fleetlimit.redis.connection.failures` | counter | {attempt} | `fleetlimit.server` | Failed attempts to connect. |
 //! | `fleetlimit.fleet.instances` | gauge | {instance} | `fleetlimit.key_prefix`, `fleetlimit.server` | Instances that share the limits, as this one knows them. |
-//! | `fleetlimit.fleet.share` | gauge | 1 | `fleetlimit.key_prefix`, `fleetlimit.server` | The share of a limit that this instance enforces while Redis fails, between 0 and 1. Only in the failure modes `Local` and `Open`, as the row above. |
+//! | `fleetlimit.fleet.share` | gauge | 1 | `fleetlimit.key_prefix`, `fleetlimit.server` | The share of a limit that this instance enforces while Redis fails, between 0 and 1. This metric and `fleetlimit.fleet.instances` exist if a limiter has the failure mode `Local` or `Open`, or a [lease](#hot-keys-and-distant-servers). |
 //!
 //! The first metric answers most questions. These queries are for Prometheus. `docs/alerts.yaml` has alerting rules
 //! for these cases, with thresholds per policy, and for other cases. [docs/runbook.md] says what to do about each.
@@ -1769,8 +1770,8 @@
 //!     `sum(rate(fleetlimit_decisions_total{fleetlimit_outcome="failed"}[5m])) > 0`.
 //! - Is Redis overloaded? If it works, but has more checks than it decides in time, the modes `Local` and `Open` both
 //!   decide with the source `local`, and `fleetlimit_check_failures_total{error_type="overloaded"}` grows.
-//! - How many checks do leases decide? `sum by (fleetlimit_source) (rate(fleetlimit_decisions_total[5m]))` has them with
-//!   the source `lease`.
+//! - How many checks do leases decide? In the result of
+//!   `sum by (fleetlimit_source) (rate(fleetlimit_decisions_total[5m]))`, they have the source `lease`.
 //! - Which policies deny? `sum by (fleetlimit_policy) (rate(fleetlimit_decisions_total{fleetlimit_outcome="denied"}[5m]))`.
 //!   Keys are in no metric: see [An admin endpoint](#an-admin-endpoint).
 //!

@@ -114,8 +114,8 @@ impl LimiterBuilder {
         Self { cache_denials: max_ttl, ..self }
     }
 
-    /// Sets the longest time for which this process keeps permits that it has not used: zero by default, which means
-    /// that it takes none in advance.
+    /// Sets the longest time for which this process keeps permits that it has taken in advance: zero by default, so it
+    /// takes none.
     ///
     /// With a lease, a check that goes to Redis also takes the permits that this process expects to need for the key.
     /// The next checks of the key are decided in memory, with the source [`Lease`](crate::Source::Lease). When the lease
@@ -139,7 +139,7 @@ impl LimiterBuilder {
     /// ```
     ///
     /// All limiters of a policy need the same lease, in all processes. A [`MemoryStore`](crate::MemoryStore) and a
-    /// [`DividedStore`](crate::DividedStore) decide in memory anyway: they validate the lease, and then ignore it.
+    /// [`DividedStore`](crate::DividedStore) decide in memory anyway: they validate the value, and otherwise ignore it.
     ///
     /// # What a key can get
     ///
@@ -148,45 +148,46 @@ impl LimiterBuilder {
     /// - **A token bucket holds less in Redis**, by the rate times the lease. With 1,000 per second, a burst of 1,000
     ///   and a lease of 100 ms, it holds 900. So a full key has 900 permits [left](crate::Decision::remaining), although
     ///   the [limit](crate::Decision::limit) is still 1,000, and a check that costs more than 900 is always denied.
-    ///   (What it may [borrow](Quota::borrow_up_to) comes on top.)
-    /// - **Other quotas hold as many as without leases**, but a lease ends with its window, or at the next
-    ///   [refill](Quota::interval_refill).
+    ///   (A check may [borrow](Quota::borrow_up_to) in addition to that.)
+    /// - **The capacity of other quotas does not change**, but a lease ends with the window in which its permits were
+    ///   taken, or at the next [refill](Quota::interval_refill).
     ///
     /// Other processes cannot use the permits that a process keeps. So they may deny a check that would be allowed
     /// without leases. These bounds keep such denials few:
     ///
     /// - A process takes at most what it expects to use during the lease, and a quarter more. It expects to use about as
-    ///   many permits as in the last period of that length. A key that it checks less than twice in such a period has no
-    ///   lease.
+    ///   many permits as it used for the key in the previous period of the same length. A key that it checks less than
+    ///   twice in such a period gets no lease.
     /// - All instances together keep at most half of what the bucket holds in Redis: if there are `n`, each takes at most
     ///   `1/(2n)` of what is free. So leases shrink as the bucket empties, and near the limit all checks go to Redis.
-    ///   The instances are counted as for [`FailureMode::Local`]. With [`FailureMode::Closed`] they do not register, so
-    ///   set [`RedisStore::instances`](crate::RedisStore::instances).
+    ///   To count the instances, each registers in Redis, in every failure mode. Until it has registered, it assumes
+    ///   the number of [`RedisStore::instances`](crate::RedisStore::instances).
     ///
     /// # Resets, failures and deployments
     ///
     /// - A [`reset`](Limiter::reset) ends the leases of the key at once in this process. In other processes they end
     ///   within the length of a lease. Until then the key can get what they hold in addition.
-    /// - What a killed process keeps in leases counts as used, and refills like other permits.
+    /// - If a process is killed, the unused permits of its leases count as used, and refill like other permits.
     /// - When Redis fails, a lease is used until it ends. Then the [failure mode](Self::failure_mode) decides.
-    /// - While instances with a lease and instances without one run at the same time, as in a rolling deployment, a
-    ///   token bucket can admit more: the rate times the lease. The same is true while instances have different numbers
-    ///   of a quota with a lease.
+    /// - While instances have different leases, or only some have one, as in a rolling deployment, a token bucket can
+    ///   admit more: the rate times the longest lease. While instances have different numbers for a quota with a lease,
+    ///   it can admit more by the larger rate times the lease.
     /// - A lease ends by the clock of the process, and permits refill by the clock of Redis. If the clock of Redis
-    ///   steps, a key can get what its leases hold in addition to what [the step itself][exactness] adds. The same is
-    ///   true if the clock of a process stands still because its machine is suspended.
+    ///   steps, a key can get the permits of its leases in addition to [those that the step adds][exactness]. If a
+    ///   machine is suspended and its monotonic clock stops meanwhile, a key can get the permits of the leases on that
+    ///   machine in addition.
     ///
     /// # Errors
     ///
-    /// [`build`](Self::build), [`Limiter::update`] and [`Limiter::with_quota`] return an error if a quota cannot have
-    /// the lease:
+    /// [`build`](Self::build), [`Limiter::update`] and [`Limiter::with_quota`] return an error if a quota does not
+    /// support the lease:
     ///
     /// - The rate times the lease is more than half of the burst. For a window this means that the lease is longer than
     ///   half of the window.
     /// - A [queue](Quota::queue), a [sliding window](Quota::sliding_window) and an
     ///   [approximate sliding window](Quota::approximate_sliding_window) have no leases.
     ///
-    /// `build` also returns an error if another limiter of the policy on the same store has another lease.
+    /// `build` also returns an error if another limiter of the policy on the same store has a different lease.
     ///
     /// [exactness]: https://docs.rs/crate/fleetlimit/latest/source/docs/exactness.md
     pub fn lease(self, longest: Duration) -> Self {
@@ -237,7 +238,8 @@ impl LimiterBuilder {
     /// - The timeout is zero, so the failure mode would apply to every check.
     /// - The percentage of keys for which the limit is enforced is not between 0 and 100.
     /// - The store cannot hold the policy, for instance because its key prefix is invalid.
-    /// - A quota cannot have a [lease](Self::lease) of this length, or another limiter of the policy has another lease.
+    /// - A quota does not support a [lease](Self::lease) of this length, or another limiter of the policy has a
+    ///   different lease.
     /// - Another limiter on the same store or one of its clones uses the same policy name with
     ///   different quotas. Without this rule, two bare quotas on one store would silently share
     ///   buckets. Name the policies, or use [`Limiter::update`] to change the numbers of a running
@@ -278,7 +280,7 @@ impl LimiterBuilder {
             false => conflict(existing, &policy),
         };
         let inner = registry.register(namespace, &policy, lease, make, conflict)?;
-        // Leases depend on the number of instances, which have to register for that.
+        // The size of a lease depends on the number of instances, so they have to register.
         if failure_mode.may_decide_locally() || !lease.is_zero() {
             inner.revisions.current().backend.prepare_to_decide_locally();
         }

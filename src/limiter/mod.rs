@@ -184,8 +184,8 @@ impl Limiter {
     /// [`remaining`](Decision::remaining) still includes that permit. This says what is left of the quotas
     /// also for a key that is [blocked](crate::BlockList).
     ///
-    /// Permits that this process keeps in a [lease](LimiterBuilder::lease) count as free. Those that other processes
-    /// keep count as used.
+    /// Unused permits in a [lease](LimiterBuilder::lease) of this process count as free. Those in leases of other
+    /// processes count as used.
     ///
     /// # Errors
     ///
@@ -215,7 +215,7 @@ impl Limiter {
     /// [`queue`](crate::Quota::queue) or [`max_wait`](LimiterBuilder::max_wait) allowed when it was taken.
     ///
     /// [Leases](LimiterBuilder::lease) of the key end at once in this process. In other processes they end within the
-    /// length of a lease. Until then the key can get what they hold in addition to a full bucket.
+    /// length of a lease. Until then the key can get their permits in addition to a full bucket.
     ///
     /// # Errors
     ///
@@ -242,7 +242,7 @@ impl Limiter {
     /// algorithm or the period of a [calendar](crate::Quota::calendar) changes, it can get the sum of both
     /// limits.
     ///
-    /// [Leases](LimiterBuilder::lease) under the old numbers are given back.
+    /// Unused permits of [leases](LimiterBuilder::lease) under the old numbers are given back.
     ///
     /// ```
     /// use fleetlimit::{Limiter, MemoryStore, Policy, Quota};
@@ -256,7 +256,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the policy is invalid, has a different name than the running one, or cannot have the
+    /// If the policy is invalid, has a different name than the running one, or does not support the
     /// [lease](LimiterBuilder::lease) of the limiter. Nothing changes then.
     pub fn update(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
         let policy = policy.into();

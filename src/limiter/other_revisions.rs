@@ -79,7 +79,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the quota is invalid or cannot have the [lease](crate::LimiterBuilder::lease) of the limiter, or the policy
+    /// If the quota is invalid or does not support the [lease](crate::LimiterBuilder::lease) of the limiter, or the policy
     /// has several: use [`with_policy`](Self::with_policy).
     pub fn with_quota(&self, quota: Quota) -> Result<Self, ConfigError> {
         let policy = self.inner.revisions.current().policy.with_only(quota).ok_or_else(|| {

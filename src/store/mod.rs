@@ -10,9 +10,10 @@
 //!
 //! `registry` is what the limiters on a store share: the policies in use, and the `state_cache`, which has what
 //! a server said last about each key; `revision_states` reads it for one revision of a policy, and is the cache
-//! of denials. `lease` has the permits that a process keeps in advance. `fleet` has the shares by which a fleet divides limits without a server, and `local` decides by
-//! one while a server fails. `blocks` has the keys that an operator has blocked. `observation` is the latency
-//! and the span of a check that waits (`no_observation` in builds without metrics and traces).
+//! of denials. `lease` has the permits that a process keeps in advance. `fleet` has the shares by which a fleet
+//! divides limits without a server, and `local` decides by one while a server fails. `blocks` has the keys that an
+//! operator has blocked. `observation` is the latency and the span of a check that waits (`no_observation` in
+//! builds without metrics and traces).
 
 // What only a remote store needs.
 #![cfg_attr(not(feature = "redis"), allow(dead_code))]

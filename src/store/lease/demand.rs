@@ -1,4 +1,4 @@
-//! The checks of a key that a process expects: those of the last period, which is about as long as a lease.
+//! The demand that a process expects for a key. It is that of the last period, which is about as long as a lease.
 
 use smallvec::smallvec;
 
@@ -11,11 +11,11 @@ pub(super) struct Demand {
     since: u64,
     checks: u64,
     permits: Permits,
-    /// The rates of the period before.
+    /// The rates of the previous period.
     before: Rates,
 }
 
-/// Checks, and permits of each quota, in the length of a lease.
+/// The checks, and the permits of each quota, in a time as long as a lease.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rates {
     pub(super) checks: f64,
@@ -23,7 +23,7 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Returns a part of it.
+    /// Returns the rates, multiplied by a factor.
     pub(super) fn scaled(mut self, part: f64) -> Self {
         self.checks *= part;
         self.permits.iter_mut().for_each(|permits| *permits *= part);
@@ -32,7 +32,7 @@ impl Rates {
 }
 
 impl Demand {
-    /// The demand of a key with so many quotas, from this time on, in nanoseconds.
+    /// Creates the demand of a key with this number of quotas. Times are in nanoseconds.
     pub(super) fn new(quotas: usize, now: u64) -> Self {
         let before = Rates { checks: 0.0, permits: smallvec![0.0; quotas] };
         Self { since: now, checks: 0, permits: smallvec![0; quotas], before }
@@ -59,9 +59,9 @@ impl Demand {
         (self.since, self.checks) = (now, 0);
     }
 
-    /// Returns what is expected in the length of a lease: as much as before, or more if there were more checks since.
+    /// Returns the rates to expect: those of the previous period, or what was counted since if there are more checks.
     pub(super) fn expected(&self) -> Rates {
-        // A few may have come together by chance.
+        // A few checks may have arrived together by chance.
         if self.checks < 4 || self.checks as f64 <= self.before.checks {
             return self.before.clone();
         }

@@ -1,4 +1,4 @@
-//! The leases of one key, and everything else that the process knows of it.
+//! The leases of one key, and everything else that the process knows about the key.
 
 use std::any::Any;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::charge::{Adjustment, Charge, Cost, Left, TimedCredit};
 use crate::store::{CachedState, SentAt};
 use crate::verdict::Verdict;
 
-/// A key under a revision that has leases. Times are in nanoseconds of the process.
+/// A key under a revision that has leases. Times are in nanoseconds on the clock of the process.
 pub(crate) struct KeyLease {
     key: Key,
     terms: Arc<LeaseTerms>,
@@ -26,9 +26,10 @@ pub(crate) struct KeyLease {
 }
 
 struct LeaseState {
-    /// The latest form of the policy in the store, by which it gives back: the windows of a calendar end.
+    /// The latest form of the policy in the store, under which permits are given back. It changes with each window of
+    /// a calendar.
     owner: Arc<dyn Any + Send + Sync>,
-    /// The last known state, in which the leases are in use.
+    /// The last known state of the key. In it, the permits of the leases count as used.
     known: Option<CachedState>,
     /// True if a check was denied in that state.
     is_denial: bool,
@@ -37,27 +38,28 @@ struct LeaseState {
     demand: Demand,
     /// The checks that leases have allowed since the last reply.
     allowed: usize,
-    /// The leases, the one that ends first at the front.
+    /// The leases, sorted by their ends.
     parts: Vec<Part>,
-    /// The time that the last call took.
+    /// The duration of the last call.
     round_trip: u64,
-    /// The time of the request that is in flight.
+    /// The time at which the request in flight was made.
     requested: Option<u64>,
-    /// The permits that it gives back.
+    /// The permits that the request in flight gives back.
     returning: u64,
-    /// The time from which on, and the permits below which, a check asks for the next lease.
+    /// The time from which a check asks for the next lease.
     renew_at: u64,
+    /// The unused permits of each quota below which a check asks for the next lease.
     marks: Permits,
-    /// The place of the key in `leases`, if it has leases.
+    /// The index of the key in `leases`, if it has leases.
     end: Option<LeaseEnd>,
-    /// Leases of calls that were sent until then are void, because the key was reset.
+    /// The time of the last reset of the key. Leases of calls that were sent until then are void.
     void_until: u64,
 }
 
-/// What a process knows about a check without a call.
+/// The result of a check without a call.
 #[derive(Debug)]
 pub(crate) enum LeaseAnswer {
-    /// The check is allowed by a lease. If `renews`, the next one should be asked for.
+    /// A lease allows the check. If `renews` is true, the caller should ask for the next lease.
     Leased {
         verdict: Verdict,
         renews: bool,
@@ -73,7 +75,7 @@ pub(crate) struct LeaseReport {
     pub(crate) known: CachedState,
     pub(crate) is_denial: bool,
     pub(crate) free: Permits,
-    /// What was leased, if the call asked for it.
+    /// The permits that were leased, if the call asked for a lease.
     pub(crate) leased: Option<Leased>,
 }
 
@@ -81,16 +83,16 @@ pub(crate) struct LeaseReport {
 #[derive(Debug)]
 pub(crate) struct Leased {
     pub(crate) permits: Permits,
-    /// What was in use afterwards.
+    /// The permits of each quota that were in use afterwards.
     pub(crate) after: SmallVec<[Left; 1]>,
     /// The time for which they may be kept, in microseconds.
     pub(crate) keeps: u64,
-    /// True if what the call gave back came too late.
+    /// True if the permits that the call gave back arrived too late.
     pub(crate) is_late: bool,
 }
 
 impl Leased {
-    /// Returns what two requests in one call have leased.
+    /// Returns the permits that two requests in one call have leased.
     pub(crate) fn and(mut self, later: Self) -> Self {
         for (permits, more) in self.permits.iter_mut().zip(&later.permits) {
             *permits = permits.saturating_add(*more);
@@ -101,7 +103,7 @@ impl Leased {
 }
 
 impl KeyLease {
-    /// Creates the entry of a key of which nothing is known yet.
+    /// Creates the entry of a key about which nothing is known yet.
     pub(crate) fn new(
         leases: &Arc<Leases>,
         key: &Key,
@@ -130,7 +132,7 @@ impl KeyLease {
         Self { key, terms, leases, state: Mutex::new(state) }
     }
 
-    /// Decides a check if that needs no call. A denial is used for at most `denial_ttl` after its call was sent.
+    /// Decides a check if that needs no call. A cached denial is valid for `denial_ttl` after its call was sent.
     #[inline]
     pub(crate) fn check(
         &self,
@@ -151,7 +153,7 @@ impl KeyLease {
                 (0..limits.len()).map(|quota| unused(&state.parts, quota, now)).collect();
             let is_low = unused.iter().zip(&state.marks).any(|(unused, mark)| unused < mark);
             let renews = state.requested.is_none() && (now >= state.renew_at || is_low);
-            // Other checks of the key need not wait for the arithmetic.
+            // Other checks of the key do not have to wait for the arithmetic.
             drop(state);
             let unused = |quota: usize| unused.get(quota).copied().unwrap_or(0);
             let verdict = known.verdict_without(limits, time, unused, cost);
@@ -166,8 +168,8 @@ impl KeyLease {
         LeaseAnswer::Unknown
     }
 
-    /// Returns the operation that asks for a lease, with the check that has to go to the store in any case. If there
-    /// is nothing to ask for, or a request is in flight, the check comes back.
+    /// Returns the operation that asks for a lease, with a check that has to go to the store anyway. Returns the check
+    /// as an error if there is nothing to ask for, or if a request is in flight.
     ///
     /// `instances` is the number of processes that may have leases of the key.
     pub(crate) fn request(
@@ -196,17 +198,17 @@ impl KeyLease {
                     .map(|part| needed(part, quota, &expected, self.terms.longest, now))
                     .sum();
             }
-            // It can be used from the reply on. Until then, the checks use what is kept or go to the store.
+            // The new lease can be used after the reply. Until then, checks use older leases or go to the store.
             let longest = self.terms.longest;
             let is_kept = kept.iter().any(|kept| *kept > 0);
             let usable = longest.saturating_sub(if is_kept { 0 } else { state.round_trip });
             let wanted = expected.clone().scaled(usable as f64 / longest.max(1) as f64);
             LeaseRequest::size(&wanted, &kept, &state.free, limits, instances())
         };
-        // Without a reply to the last request, what it gave back may not have arrived.
+        // If the last request got no reply, the permits that it gave back may not have arrived.
         self.terms.metrics.lease_lost(std::mem::take(&mut state.returning));
         let Some((checks, costs)) = size else {
-            // Not for each check until the next reply.
+            // The checks until the next reply would fail to get a lease, too.
             state.renew_at = u64::MAX;
             state.marks.iter_mut().for_each(|mark| *mark = 0);
             if rest.is_empty() {
@@ -235,7 +237,7 @@ impl KeyLease {
         Ok(LeaseOp { charge, request, in_flight: self.leases.in_flight() })
     }
 
-    /// Returns what gives these permits back.
+    /// Returns a credit that gives back the unused permits of these leases.
     fn credit(
         &self,
         state: &mut LeaseState,
@@ -248,7 +250,7 @@ impl KeyLease {
             let credit = part.credit(limits, now, delays);
             match credit {
                 Some(_) => state.returning += part.unused(),
-                // All of it has refilled.
+                // All permits have refilled.
                 None => self.terms.metrics.lease_returned(part.unused()),
             }
             credit
@@ -265,15 +267,15 @@ impl KeyLease {
         Delays::new(state.round_trip, self.terms.delay)
     }
 
-    /// Records what a reply says about the key. Returns the number of checks that leases have allowed since the last
-    /// one.
+    /// Records the state of the key in a reply. Returns the number of checks that leases have allowed since the
+    /// previous reply.
     pub(crate) fn report(self: &Arc<Self>, report: LeaseReport) -> usize {
         let LeaseReport { known, is_denial, free, leased } = report;
         let mut state = self.state();
         let state = &mut *state;
         let CachedState { decided, received, sent_at: SentAt { time: sent, .. }, .. } = known;
         if let Some(Leased { permits, after, keeps, is_late }) = leased {
-            // Not if it answers an earlier request, which was given up.
+            // A reply to an earlier request, which was given up, does not end the current one.
             let requested = state.requested.take_if(|requested| *requested <= sent);
             match (is_late, std::mem::take(&mut state.returning)) {
                 (false, returned) => self.terms.metrics.lease_returned(returned),
@@ -285,7 +287,7 @@ impl KeyLease {
             if sent <= state.void_until {
                 self.terms.metrics.lease_lost(granted);
             } else if granted > 0 {
-                // One that was not expected any more may come in addition to the next. It is only given back.
+                // The next request may have been sent already, so a late lease is not used, only given back.
                 let is_late =
                     requested.is_none_or(|at| received.saturating_sub(at) > self.terms.delay);
                 let ends = sent.saturating_add(if is_late { 0 } else { keeps });
@@ -316,11 +318,11 @@ impl KeyLease {
         allowed
     }
 
-    /// Takes a charge from the leases, and gives a credit to them, as far as possible. Returns what is left for the
-    /// store.
+    /// Takes a charge from the leases, and gives a credit to them, as far as possible. Returns the rest, which is for
+    /// the store.
     ///
-    /// Permits that are given back are as if they were given back to the store and leased again, because only what
-    /// the store still counts as used is given back.
+    /// A credit to a lease has the same effect as a credit to the store followed by another lease, because a credit
+    /// only has permits that the store still counts as used.
     pub(crate) fn adjust(&self, adjustment: &Adjustment, limits: &Limits, now: u64) -> Adjustment {
         let mut state = self.state();
         let parts = &mut state.parts;
@@ -362,7 +364,7 @@ impl KeyLease {
         self.state().is_denial = false;
     }
 
-    /// Ends the leases, and those of calls that were sent until now, without giving anything back: the key was reset.
+    /// Ends all leases of a key that was reset, also those of calls in flight. Nothing is given back.
     pub(crate) fn void(&self, now: u64) {
         let mut state = self.state();
         let parts = std::mem::take(&mut state.parts);
@@ -373,8 +375,8 @@ impl KeyLease {
         parts.iter().for_each(|part| self.terms.metrics.lease_used(part.used()));
     }
 
-    /// Ends the leases if all have ended at this time, and returns what they have not used. Otherwise it waits for the
-    /// end of the last one.
+    /// Removes the leases if all have ended at this time, and returns their unused permits. Otherwise schedules itself
+    /// for the end of the last one.
     pub(super) fn end(self: &Arc<Self>, now: u64) -> Vec<Returned> {
         let mut state = self.state();
         state.end = None;
@@ -385,7 +387,7 @@ impl KeyLease {
         self.returned(&mut state)
     }
 
-    /// Ends the leases.
+    /// Removes all leases, and returns their unused permits.
     fn returned(&self, state: &mut LeaseState) -> Vec<Returned> {
         let (parts, delays) = (std::mem::take(&mut state.parts), self.delays(state));
         let returned = |part: Part| {
@@ -396,7 +398,7 @@ impl KeyLease {
         parts.into_iter().filter_map(returned).collect()
     }
 
-    /// Gives back by this form of the policy from now on.
+    /// Sets the form of the policy under which permits are given back.
     pub(crate) fn set_owner(&self, owner: &Arc<impl Any + Send + Sync>) {
         let mut state = self.state();
         if !std::ptr::addr_eq(Arc::as_ptr(&state.owner), Arc::as_ptr(owner)) {
@@ -410,7 +412,7 @@ impl KeyLease {
     }
 }
 
-/// A key that is evicted, or superseded by another revision, gives its leases back.
+/// Gives back the leases of a key that is evicted, or superseded by another revision.
 impl Drop for KeyLease {
     fn drop(&mut self) {
         let (end, returned) = {
@@ -427,18 +429,18 @@ impl Drop for KeyLease {
 impl LeaseState {
     /// Returns true if the leases have the permits for a check.
     fn covers(&self, cost: &impl Cost, quotas: usize, now: u64) -> bool {
-        // The last one ends last.
+        // The leases are sorted by their ends.
         self.parts.last().is_some_and(|part| part.is_live(now))
             && (0..quotas).all(|quota| unused(&self.parts, quota, now) >= cost.needed(quota))
     }
 
-    /// Returns the time at which the last lease ends. 0 if there is none.
+    /// Returns the time at which the last lease ends, or 0 if there is none.
     fn last_end(&self) -> u64 {
         self.parts.last().map_or(0, |part| part.ends)
     }
 }
 
-/// Returns the permits of a quota that live leases have.
+/// Returns the unused permits of a quota in live leases.
 fn unused(parts: &[Part], quota: usize, now: u64) -> u64 {
     let live = parts.iter().filter(|part| part.is_live(now));
     live.map(|part| part.left.get(quota).copied().unwrap_or(0)).sum()
@@ -456,7 +458,7 @@ fn take(parts: &mut [Part], permits: impl Fn(usize) -> u64, now: u64) {
     }
 }
 
-/// Returns the permits of a part that are expected to be used until it ends, with a margin.
+/// Returns the unused permits of a lease that are expected to be used before it ends, with a margin.
 fn needed(part: &Part, quota: usize, expected: &Rates, longest: u64, now: u64) -> u64 {
     let time = part.ends.saturating_sub(now) as f64 / longest.max(1) as f64;
     let permits = expected.permits.get(quota).copied().unwrap_or(0.0) * time * MARGIN;
@@ -480,7 +482,7 @@ mod tests {
     const LEASE: u64 = 100 * MS;
     const TIMEOUT: u64 = 50 * MS;
 
-    /// A key under 1,000 per second, on which the server has nothing else.
+    /// A key under a limit of 1,000 per second that no other process uses.
     struct Tested {
         limits: Limits,
         leases: Arc<Leases>,
@@ -489,7 +491,7 @@ mod tests {
     }
 
     impl Tested {
-        /// A key that is checked once a millisecond, for a lease.
+        /// Creates a key that was checked once per millisecond, for the length of a lease.
         fn new() -> Self {
             let limits = Limits::new(&Quota::per_second(1_000).into(), 0).unwrap();
             let limits = limits.leased(LEASE / 1_000).unwrap();
@@ -520,7 +522,7 @@ mod tests {
             self.lease.request(None, &self.limits, || 1, now).ok()
         }
 
-        /// A reply to a call that was sent then, and leases so many permits if it was asked to.
+        /// Reports a reply to a call that was sent at `sent`. It leases `leased` permits, if the call asked for any.
         fn report(&self, sent: u64, received: u64, leased: Option<u64>) {
             let mut standing = self.limits.standing(&[], 0);
             let leased = leased.map(|permits| {
@@ -545,7 +547,7 @@ mod tests {
         assert!(!tested.by_lease(200 * MS));
     }
 
-    /// The next request may have been sent meanwhile, and together they would be too many.
+    /// The next request may have been sent meanwhile, and the two leases together could be too large.
     #[test]
     fn a_reply_after_the_timeout_leases_nothing_and_is_given_back() {
         let tested = Tested::new();
@@ -570,7 +572,7 @@ mod tests {
             tested.report(100 * MS, 101 * MS, Some(120));
             let at = if by_time { 175 * MS } else { 102 * MS };
             if !by_time {
-                // A quarter of what is used in a lease.
+                // The mark is a quarter of the permits that are used during a lease.
                 for _ in 0..95 {
                     assert!(!tested.renews(at));
                 }
@@ -592,7 +594,8 @@ mod tests {
         // 25 ms are left, for which 25 permits and a quarter more are kept.
         assert_eq!(tested.lease.unused(175 * MS)[0], 32);
         let credit = request.credit.unwrap();
-        // Of 120 permits 45 are left, at the latest 50 ms later none, at the earliest 10 ms later 35.
+        // 45 of the 120 permits have not refilled. In 50 ms, the long delay, all will have. In 10 ms, the short delay,
+        // 10 will have, so 35 are given back.
         assert_eq!(tested.limits.returned(&credit.credit)[0], 35);
         assert_eq!(credit.until, 84_000);
     }
@@ -606,7 +609,7 @@ mod tests {
         tested.lease.void(103 * MS);
         assert_eq!(tested.metrics.lease_counts(), [120, 20, 0, 100]);
         assert!(!tested.by_lease(103 * MS));
-        // It was in flight when the key was reset.
+        // This call was in flight when the key was reset.
         tested.report(102 * MS, 104 * MS, Some(50));
         assert!(!tested.by_lease(105 * MS));
         assert_eq!(tested.metrics.lease_counts(), [170, 20, 0, 150]);

@@ -1,8 +1,8 @@
-//! The ends of all leases of a store, and what is to be given back.
+//! The ends of all leases of a store, and the permits to give back.
 //!
-//! A key has one entry here for as long as it has leases, at the end of the last one: a key in use gives the rest of
-//! older ones back with its requests. What is evicted from the table of states leaves this one too, so it is bounded
-//! by that.
+//! A key with leases has one entry here, at the end of its last lease. While the key is in use, its requests give back
+//! the unused permits of earlier leases. A key that is evicted from the `StateCache` is removed here too, so the
+//! number of entries is bounded.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -14,44 +14,44 @@ use super::part::Delays;
 use super::{KeyLease, Part};
 use crate::Key;
 
-/// The leases of a store, by when they end.
+/// The leases of a store, sorted by their ends.
 #[derive(Default)]
 pub(crate) struct Leases {
     state: Mutex<LeasesState>,
-    /// True if no more leases are wanted.
+    /// True if this process takes no more leases, because the store is shut down.
     is_closed: AtomicBool,
-    /// True if the store was dropped, so that nobody gives anything back.
+    /// True if the store was dropped. Then nothing is given back.
     is_cleared: AtomicBool,
-    /// Has a clone in each request that is in flight.
+    /// The original of a reference that each request in flight has a clone of.
     in_flight: Arc<()>,
 }
 
-/// Shows that a request is in flight, for as long as it exists.
+/// A guard that counts a request as in flight until it is dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InFlight(Option<Arc<()>>);
 
 #[derive(Default)]
 struct LeasesState {
-    /// The keys that have leases. A number distinguishes those of the same time, in nanoseconds of the process.
+    /// The keys that have leases.
     ends: BTreeMap<LeaseEnd, Weak<KeyLease>>,
     next: u64,
     returned: Vec<Returned>,
 }
 
-/// The place of a key among the ends.
+/// The index of a key among the ends: a time in nanoseconds on the clock of the process, and a unique number.
 pub(super) type LeaseEnd = (u64, u64);
 
-/// Permits of a key that are to be given back.
+/// The unused permits of a lease, which are to be given back.
 pub(crate) struct Returned {
     pub(crate) key: Key,
     pub(crate) part: Part,
     pub(crate) delays: Delays,
-    /// The policy by which the store gives them back, in the form of the store.
+    /// The policy under which the permits are given back, in the form of the store.
     pub(crate) owner: Arc<dyn Any + Send + Sync>,
 }
 
 impl Leases {
-    /// Adds a key whose last lease ends at this time.
+    /// Adds a key whose last lease ends at `ends`.
     pub(super) fn add(&self, lease: &Arc<KeyLease>, ends: u64) -> LeaseEnd {
         let mut state = self.state();
         state.next += 1;
@@ -60,9 +60,10 @@ impl Leases {
         end
     }
 
-    /// Removes a key that has left the table, and takes what it has not used.
+    /// Removes a key that was evicted, and stores its unused permits for the next collection.
     pub(super) fn remove(&self, end: LeaseEnd, returned: impl IntoIterator<Item = Returned>) {
-        // Dropped after the lock, because it may have the last reference to keys that are removed here.
+        // This iterator is dropped after the lock is released. It may have the last reference to keys whose drop calls
+        // this method.
         let returned = returned.into_iter();
         let mut state = self.state();
         state.ends.remove(&end);
@@ -71,14 +72,14 @@ impl Leases {
         }
     }
 
-    /// Collects what is to be given back at this time. The other result is true if there are more leases.
+    /// Returns the permits to give back at this time, and true if there are more leases.
     pub(crate) fn collect(&self, now: u64) -> (Vec<Returned>, bool) {
         let ended: Vec<_> = {
             let mut state = self.state();
             let later = state.ends.split_off(&(now.saturating_add(1), 0));
             std::mem::replace(&mut state.ends, later).into_values().collect()
         };
-        // Without the lock: the last reference to a key removes it here.
+        // The lock is not held here, because a key that is dropped removes itself from this table.
         let mut returned: Vec<_> =
             ended.iter().filter_map(Weak::upgrade).flat_map(|lease| lease.end(now)).collect();
         let mut state = self.state();
@@ -86,7 +87,7 @@ impl Leases {
         (returned, !state.ends.is_empty())
     }
 
-    /// Ends all leases, and collects what is to be given back. From now on no more are wanted.
+    /// Ends all leases, and returns the permits to give back. No lease is asked for from now on.
     pub(crate) fn close(&self) -> Vec<Returned> {
         self.is_closed.store(true, Ordering::Relaxed);
         let all: Vec<_> = std::mem::take(&mut self.state().ends).into_values().collect();
@@ -96,7 +97,7 @@ impl Leases {
         returned
     }
 
-    /// Returns what a request keeps while it is in flight.
+    /// Returns a guard that a request keeps while it is in flight.
     pub(super) fn in_flight(&self) -> InFlight {
         InFlight(Some(self.in_flight.clone()))
     }
@@ -110,7 +111,7 @@ impl Leases {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Forgets everything, from now on, when the store is dropped.
+    /// Removes everything, now and in the future, because the store was dropped.
     pub(crate) fn clear(&self) {
         self.is_cleared.store(true, Ordering::Release);
         let state = std::mem::take(&mut *self.state());
@@ -145,7 +146,7 @@ mod tests {
     use crate::store::lease::{LeaseReport, LeaseTerms, Leased};
     use crate::store::{CachedState, KeyState, RevisionId, RevisionStates, SentAt, StateCache};
 
-    /// Or keys that were evicted would keep permits for as long as a lease, and memory without a bound.
+    /// Otherwise evicted keys would keep permits for the length of a lease, and an unbounded amount of memory.
     #[test]
     fn keys_that_are_evicted_or_superseded_give_their_leases_back_and_leave_no_trace() {
         const KEYS: u64 = 200_000;
@@ -176,7 +177,7 @@ mod tests {
         let (evicted, has_more) = leases.collect(0);
         assert!(has_more && evicted.iter().all(|returned| returned.part.unused() == 3));
         assert_eq!(evicted.len() + live, KEYS as usize);
-        // Another revision.
+        // Another revision supersedes the leases.
         let key = Key::from(KEYS - 1);
         assert!(states.lease(&key).is_some());
         lease(&revision(2), KEYS - 1);
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(leases.close().len(), live);
     }
 
-    /// A reply that leases three permits of a key, to a call that was in flight.
+    /// Reports a reply that leases three permits of a key.
     fn reply(states: &RevisionStates, key: &Key, owner: &Arc<impl Any + Send + Sync>) {
         let limits = Limits::new(&Quota::per_hour(100).into(), 0).unwrap();
         let metrics = PolicyMetrics::new("test");
@@ -202,7 +203,7 @@ mod tests {
         states.report(&terms.into(), owner, key, report);
     }
 
-    /// An entry refers to its policy, and that to the cache.
+    /// An entry has a reference to its policy, and the policy has one to the cache.
     #[test]
     fn a_store_that_is_dropped_while_calls_are_in_flight_leaves_no_memory_behind() {
         let cache = Arc::new(StateCache::for_tests());
@@ -218,7 +219,7 @@ mod tests {
         assert!(memory.upgrade().is_none());
     }
 
-    /// The next window of a calendar, under the same revision.
+    /// The form of a policy changes with the next window of a calendar, under the same revision.
     #[test]
     fn permits_are_given_back_by_the_latest_form_of_the_policy() {
         let cache = Arc::new(StateCache::for_tests());

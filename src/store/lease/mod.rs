@@ -1,26 +1,28 @@
-//! Leases: permits that a process takes from the store in advance, and from which it decides the next checks of a
-//! key in memory. A lease is a number of checks made in advance.
+//! Leases: permits that a process takes from the store in advance, to decide the next checks of a key in memory.
 //!
-//! **A span admits what it admits without leases.** A permit is used at most a lease after it was charged,
-//! because a lease ends on the clock of the process, counted from when its call was *sent*: the store can only
-//! have charged it later. So what is used in a span was charged in that span or at most a lease before. The store
-//! has a bucket that holds the rate times the lease less (`Limits::leased`), which is what it gains in that time.
-//! Permits of windows and of refills at intervals are used in the window or interval in which they were charged
-//! (`Limits::keeps`), so nothing is subtracted. What is given back counts as if it had never been charged, because
-//! only what has not refilled since is given back (`part`). → `sim`
+//! **Over any span, a key gets at most as many permits as without leases.** A permit is used at most the length of a
+//! lease after the store has charged it: the process measures the lease from the time at which it *sent* the call, and
+//! the store charges the permit later than that. So each permit that is used in a span was charged in that span, or
+//! before it by at most the length of a lease. In that time, a token bucket gains the rate times the lease. So the
+//! bucket of the store is smaller by that amount (`Limits::leased`). For windows and refills at intervals, nothing is
+//! subtracted, because permits are used in the window or interval in which they were charged (`Limits::keeps`).
+//! Permits are only given back if they have not refilled since, so they count as if they had never been charged
+//! (`part`). The simulation in `sim` tests this bound.
 //!
-//! **It denies little more.** A request asks for what the process expects to use, and at most for a part of what
-//! was free at the last reply (`request`). So the leases of all instances together have at most half of what the
-//! store's bucket holds, and shrink as it empties. Near the limit, every check goes to the store.
+//! **Few checks are denied that would be allowed without leases.** A request asks for the permits that the process
+//! expects to use, but at most for a fraction of those that were free at the last reply (`request`). So the leases of
+//! all instances together have at most half of what the store's bucket holds, and shrink as it empties. Near the
+//! limit, every check goes to the store.
 //!
-//! **Nobody waits for a lease.** The check that crosses a mark asks for the next one ahead of need, once
-//! (`KeyLease::check`), unless full batches wait already. It also asks when time runs out, not only when permits do, because a lease has a quarter
-//! more than is expected to be used. What is left of an older part by then goes back with the same call.
+//! **No check waits for a lease.** A check asks for the next lease before the current one runs out of permits or of
+//! time (`KeyLease::check`), unless full batches wait already. A lease has a quarter more permits than the process
+//! expects to use, so it often runs out of time first. Permits of an older lease that are not needed any more are given
+//! back with the same call.
 //!
-//! `key_lease` is the entry of one key in the [`StateCache`](super::StateCache): all that the process knows of the
-//! key, under one lock. `part` is what one reply has leased, `demand` estimates what will be used, `request` is the
-//! operation that asks for a lease, and `terms` are the settings. `leases` knows when leases end, and collects what
-//! is to be given back. `redis/fleet/lease_returns.rs` gives it back.
+//! `key_lease` is the entry of one key in the [`StateCache`](super::StateCache): everything that the process knows
+//! about the key, under one lock. `part` has the permits that one reply has leased, `demand` estimates the permits
+//! that will be used, `request` is the operation that asks for a lease, and `terms` are the settings. `leases` knows
+//! when leases end, and collects unused permits. `redis/fleet/lease_returns.rs` gives them back.
 
 mod demand;
 mod key_lease;

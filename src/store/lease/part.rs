@@ -1,31 +1,31 @@
-//! What one reply has leased. The time at which a part ends is counted from when its call was sent.
+//! The permits that one reply has leased. Their lease is measured from the time at which the call was sent.
 
 use smallvec::SmallVec;
 
 use crate::algorithm::{Limits, Permits};
 use crate::charge::{Charge, Left, TimedCredit};
 
-/// Permits that were leased together.
+/// The permits that were leased by one reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     /// The permits of each quota that are not used yet.
     pub(super) left: Permits,
     /// The permits of each quota that were leased.
     pub(super) leased: Permits,
-    /// The permits that metrics count: the most of any quota, apart from those that were split off. A check takes
-    /// permits of all quotas at once, so a sum would count too many.
+    /// The permits that metrics count: the largest number of any quota, less what was split off. A check takes permits
+    /// of all quotas at once, so a sum would count too many.
     pub(super) counted: u64,
-    /// Used before this time, in nanoseconds of the process, like the next.
+    /// The end of the lease, in nanoseconds on the clock of the process, as are `sent` and `received`.
     pub(super) ends: u64,
     pub(super) sent: u64,
     pub(super) received: u64,
     /// When they were charged, in microseconds of the store's clock.
     pub(super) decided: u64,
-    /// What was in use after they were charged.
+    /// The permits of each quota that were in use after the charge.
     pub(super) after: SmallVec<[Left; 1]>,
 }
 
-/// The times within which a store should have what is given back, in nanoseconds.
+/// Two estimates of the time until a store receives permits that are given back, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delays {
     short: u64,
@@ -33,10 +33,10 @@ pub(crate) struct Delays {
 }
 
 impl Delays {
-    /// The shortest time to expect.
+    /// The lower bound of the short delay.
     const LEAST: u64 = 10_000_000;
 
-    /// The delays of calls that take so long, and have a timeout.
+    /// Creates the delays of calls with this round trip time and this timeout.
     pub(super) fn new(round_trip: u64, timeout: u64) -> Self {
         let short = round_trip.saturating_mul(4).max(Self::LEAST).min(timeout);
         Self { short, long: timeout }
@@ -53,12 +53,12 @@ impl Part {
         self.left.iter().copied().max().unwrap_or(0).min(self.counted)
     }
 
-    /// Returns the permits that were used, like [`unused`](Self::unused).
+    /// Returns the permits that were used, as metrics count them.
     pub(super) fn used(&self) -> u64 {
         self.counted.saturating_sub(self.unused())
     }
 
-    /// Splits so many unused permits of each quota off.
+    /// Splits off this number of unused permits of each quota.
     pub(super) fn split(&mut self, permits: &Permits) -> Self {
         let split = |(of, permits): (&mut u64, &u64)| *of = of.saturating_sub(*permits);
         self.left.iter_mut().zip(permits).for_each(split);
@@ -68,11 +68,11 @@ impl Part {
         Self { left: permits.clone(), leased: permits.clone(), counted, ..self.clone() }
     }
 
-    /// Returns what gives the unused permits back to a store that has it within `delays`, in nanoseconds: the longer
-    /// time, or the shorter if some would refill in the longer. `None` if all of them have refilled by then.
+    /// Returns a credit that gives the unused permits back. It is valid for the longer of `delays`, or for the shorter
+    /// one if some permits would refill within the longer one. `None` if all permits have refilled by then.
     ///
-    /// What has refilled is not given back, because it would be admitted twice. For the same reason nothing is given
-    /// back later.
+    /// Permits that have refilled are not given back, because they could be used twice. For the same reason, the store
+    /// ignores a credit that it receives too late.
     pub(crate) fn credit(&self, limits: &Limits, now: u64, delays: Delays) -> Option<TimedCredit> {
         let [short, long] =
             [delays.short, delays.long].map(|delay| self.credit_within(limits, now, delay));
@@ -82,7 +82,7 @@ impl Part {
 
     fn credit_within(&self, limits: &Limits, now: u64, delay: u64) -> TimedCredit {
         let arrival = now.saturating_add(delay);
-        // The store has charged them at the earliest when the call was sent.
+        // The store charged the permits no earlier than the call was sent.
         let elapsed = arrival.saturating_sub(self.sent).div_ceil(1_000);
         let left = |quota: usize| {
             let Left { used, reset_after, counts_for } =
@@ -93,7 +93,7 @@ impl Part {
         };
         let unused = Charge::Each(self.left.iter().copied().collect());
         let credit = limits.settle(&0, &unused, left, 0);
-        // It decided before its reply was received.
+        // The store decided before its reply was received.
         let until = self.decided.saturating_add(arrival.saturating_sub(self.received) / 1_000);
         TimedCredit { credit, until }
     }

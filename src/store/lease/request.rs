@@ -1,4 +1,4 @@
-//! The operation that asks for a lease, and how large that is.
+//! The operation that asks for a lease, and the size of the lease.
 
 use super::InFlight;
 #[cfg(feature = "redis")]
@@ -13,18 +13,18 @@ use crate::verdict::Verdict;
 /// A lease has a quarter more than is expected to be used.
 pub(super) const MARGIN: f64 = 1.25;
 
-/// The most checks of a run. A lease that is larger has checks that cost a multiple. The process replays them one
-/// by one.
+/// The most checks of a request, because the process replays them one by one. For a larger lease, each check costs a
+/// multiple.
 const MAX_CHECKS: u64 = 1_024;
 
-/// The permits that a process asks for: a number of checks of equal costs. It gets as many of them as there are
-/// permits for.
+/// The permits that a process asks for: a number of checks of equal costs. The store grants as many of them as
+/// it has permits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseRequest {
     pub(crate) checks: u64,
     /// The costs of one of them.
     pub(crate) costs: Charge,
-    /// What is given back before, of leases that have ended.
+    /// The permits of older leases that are given back first.
     pub(crate) credit: Option<TimedCredit>,
 }
 
@@ -37,11 +37,11 @@ pub struct LeaseOp {
 }
 
 impl LeaseRequest {
-    /// Returns the number of checks to ask for and the costs of each. `None` if the key is used too rarely, or too
-    /// little is free.
+    /// Returns the number of checks to ask for and the costs of each. `None` if the key is used too rarely, or too few
+    /// permits are free.
     ///
-    /// `kept` are the permits of older leases, `free` those that were free at the last reply, and `instances` the
-    /// number of processes that may ask for as much. Together they have at most half.
+    /// `kept` has the permits that stay in older leases, `free` those that were free at the last reply. `instances` is
+    /// the number of processes that may have leases of the key. Together they get at most half of the free permits.
     pub(super) fn size(
         expected: &Rates,
         kept: &Permits,
@@ -79,8 +79,8 @@ impl LeaseRequest {
 }
 
 impl LeaseOp {
-    /// Decides the check. The request is answered by [`lease`](Self::lease) afterwards. Without a check, the verdict
-    /// is that of a peek.
+    /// Gives back the credit of the request, and decides the check. Without a check, the verdict is that of a peek. The
+    /// permits of the lease are taken afterwards, by [`lease`](Self::lease).
     pub(crate) fn decide(&self, limits: &Limits, standing: &mut Standing, now: u64) -> Verdict {
         if let Some(credit) = &self.request.credit {
             let _ = limits.give_back_until(standing, credit, now);

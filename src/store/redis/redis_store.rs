@@ -153,9 +153,10 @@ const LOCAL_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 ///
 /// Some of these are optional. `+mget`, `+incrby` and `+setrange` save the server work. Except for `+ping`, the line
 /// that starts with `+hmget` is for the failure modes [`Local`](crate::FailureMode::Local) and
-/// [`Open`](crate::FailureMode::Open): without it, the instances cannot register and do not know their shares, and
-/// the store logs a warning. The store also logs a warning if an instance fails to register five times in a row for
-/// another reason, which takes about 10 seconds. `+ping` keeps [idle connections](Self::keepalive) out of the
+/// [`Open`](crate::FailureMode::Open), and for [leases](crate::LimiterBuilder::lease) in every failure mode. Without
+/// it, the instances cannot register and do not know their shares, and the store logs a warning. The store also logs a
+/// warning if an instance fails to register five times in a row for another reason, which takes about 10 seconds.
+/// `+ping` keeps [idle connections](Self::keepalive) out of the
 /// server's `ACL LOG`, except for a pool of `deadpool-redis`, which needs it. `+cluster|nodes` tells the store which
 /// owner of a slot is the newest; without it the majority of the nodes decides. A store on a cluster reads the slots
 /// from several nodes, because a node that is cut off from the others does not know what they decide.

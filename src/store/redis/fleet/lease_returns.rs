@@ -1,7 +1,7 @@
-//! Gives back what leases have not used.
+//! The task that gives back the unused permits of leases.
 //!
-//! A task does so in the background for as long as there are leases. It collects those that have ended at short
-//! intervals, so that keys share calls. What fails is not sent again, because the call may have been made.
+//! The task runs in the background while there are leases. At short intervals, it collects the leases that have ended,
+//! so that keys share calls. A call that fails is not repeated, because Redis may have executed it.
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -20,27 +20,28 @@ use crate::store::redis::sole_task::SoleTask;
 use crate::store::{Op, StateCache};
 use crate::timer;
 
-/// The pauses while there are leases. Permits are given back so late.
+/// The pause between two rounds while there are leases. It delays permits that are given back.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The pauses of a store that closes while requests are in flight.
+/// The pause between two rounds while a store is shut down and requests are in flight.
 const CLOSING_PAUSE: Duration = Duration::from_millis(2);
 
-/// The rounds without a lease after which the task ends. The next check starts another.
+/// The number of rounds without a lease after which the task ends. The next check starts another task.
 const IDLE_ROUNDS: usize = 50;
 
-/// The most calls that give the same permits back, if they come too late. The clock of the server may have stepped.
+/// The most attempts to give back the same permits. A call can arrive too late, for example because the clock of the
+/// server has stepped.
 const ATTEMPTS: usize = 3;
 
-/// The longest that giving back takes. With longer timeouts, another round may begin meanwhile.
+/// The longest expected duration of a round. With longer timeouts, the next round may begin before the last one ends.
 const LONGEST_ROUND: Duration = Duration::from_secs(10);
 
-/// The task that gives back.
+/// The task that gives back the unused permits of leases.
 #[derive(Debug)]
 pub(crate) struct LeaseReturns {
     states: Arc<StateCache>,
     task: Arc<SoleTask>,
-    /// The latest rounds in which there were no leases.
+    /// The number of latest rounds in which there were no leases.
     idle_rounds: AtomicUsize,
 }
 
@@ -49,7 +50,7 @@ impl LeaseReturns {
         Self { states: states.clone(), task: Arc::default(), idle_rounds: AtomicUsize::new(0) }
     }
 
-    /// Gives back from now on, for as long as there are leases.
+    /// Starts the task if it is not running. It ends when there are no more leases.
     #[inline]
     pub(crate) fn start(self: &Arc<Self>, queues: &Arc<Queues>) {
         if !self.task.is_running() {
@@ -82,7 +83,7 @@ impl LeaseReturns {
         ControlFlow::Continue(PAUSE)
     }
 
-    /// Ends all leases, before the process ends.
+    /// Ends all leases and gives back their unused permits, because the process is about to end.
     pub(crate) async fn close(&self, queues: &Queues, deadline: Instant) {
         let leases = self.states.leases();
         let give_back = async {
@@ -113,7 +114,7 @@ impl LeaseReturns {
         let (permits, metrics) = (part.unused(), &policy.metrics);
         for _ in 0..ATTEMPTS {
             let Some(credit) = part.credit(&policy.limits, self.states.now(), delays) else {
-                // All of it has refilled.
+                // All permits have refilled.
                 return metrics.lease_returned(permits);
             };
             let op = Op::Return(credit.into());
@@ -126,7 +127,7 @@ impl LeaseReturns {
             };
             match result {
                 Ok(verdict) if verdict.is_allowed() => return metrics.lease_returned(permits),
-                // It came too late, so that nothing was given back.
+                // The call arrived too late, so nothing was given back.
                 Ok(_) => {}
                 Err(_) => break,
             }

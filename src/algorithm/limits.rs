@@ -453,6 +453,19 @@ impl Limits {
         self.verdict(standing, outcome, &1)
     }
 
+    /// Reduces a credit by what refills in a time beyond what is subtracted for a lease, both in microseconds.
+    #[cfg(feature = "redis")]
+    pub(crate) fn within_reserve(&self, credit: &Adjustment, lease: u64, time: u64) -> Adjustment {
+        let of = |(index, quota): (usize, &Named)| match &quota.limit {
+            Limit::TokenBucket(bucket) => credit
+                .of(index)
+                .saturating_add(saturating(bucket.beyond_reserve(lease, time)))
+                .min(0),
+            _ => credit.of(index),
+        };
+        self.quotas.iter().enumerate().map(of).collect()
+    }
+
     /// Returns the permits of each quota that are not in use.
     #[cfg(feature = "redis")]
     pub(crate) fn free(&self, standing: &Standing) -> Permits {
@@ -594,7 +607,7 @@ fn unleased(quota: &str, fault: LeaseFault, lease: u64) -> String {
         ),
         LeaseFault::TooLong { permits, limit } => format!(
             "quota `{quota}` gains {permits} permits during a lease of {:?}, which is more than half of its \
-             capacity of {limit}: use a shorter `lease` or a larger `burst`",
+             capacity of {limit}: use a shorter `lease`, or a larger `burst` if it has one",
             Duration::from_micros(lease)
         ),
     }

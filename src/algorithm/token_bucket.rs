@@ -105,6 +105,19 @@ impl TokenBucket {
         debt.ticks = debt.ticks.min(u64::try_from(most).unwrap_or(u64::MAX));
     }
 
+    /// Returns the permits that refill during a lease, in microseconds. They are whole, because a capacity is.
+    fn reserve(&self, lease: u64) -> u64 {
+        lease.saturating_mul(self.rate.scale()).div_ceil(self.rate.permit())
+    }
+
+    /// Returns the ticks that refill in this time, in microseconds, beyond those that are subtracted from the capacity
+    /// for a lease.
+    #[cfg(feature = "redis")]
+    pub(crate) fn beyond_reserve(&self, lease: u64, time: u64) -> u64 {
+        let reserve = self.reserve(lease).saturating_mul(self.rate.permit());
+        time.saturating_mul(self.rate.scale()).saturating_sub(reserve)
+    }
+
     pub(crate) fn borrows(&self) -> bool {
         self.borrow > 0
     }
@@ -172,9 +185,7 @@ impl Algorithm for TokenBucket {
         if self.is_queue() {
             return Err(LeaseFault::NoLeases);
         }
-        let ticks = lease.saturating_mul(self.rate.scale());
-        let permits = ticks.div_ceil(self.rate.permit());
-        // Whole permits, because a capacity is.
+        let permits = self.reserve(lease);
         LeaseFault::check(1, permits, 1, self.limit)?;
         Ok(Self { limit: self.limit - permits, ..*self })
     }

@@ -22,7 +22,7 @@ use super::blocked::BlockedKeys;
 use crate::algorithm::Limits;
 use crate::charge::{Adjustment, Charge, Cost};
 use crate::metrics::PolicyMetrics;
-use crate::store::lease::{KeyLease, LeaseAnswer, LeaseTerms};
+use crate::store::lease::{KeyLease, LeaseDecision, LeaseTerms};
 use crate::store::{Backend, Op, PolicySpec, RevisionStates, Store};
 use crate::verdict::{QuotaInfo, Verdict};
 use crate::{ConfigError, Key, Policy, Source};
@@ -167,14 +167,14 @@ impl Revision {
         let now = states.now();
         let lease = states.lease(key)?;
         match lease.check(cost, &self.limits, denial_ttl, now) {
-            LeaseAnswer::Leased { verdict, renews } => {
+            LeaseDecision::Leased { verdict, renews } => {
                 if renews {
                     self.renew_lease(key, &lease, now);
                 }
                 Some((verdict, Source::Lease))
             }
-            LeaseAnswer::Denied(verdict) => Some((verdict, Source::Cached)),
-            LeaseAnswer::Unknown => None,
+            LeaseDecision::Denied(verdict) => Some((verdict, Source::Cached)),
+            LeaseDecision::Unknown => None,
         }
     }
 

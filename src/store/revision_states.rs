@@ -123,7 +123,12 @@ impl RevisionStates {
         });
         lease.set_owner(owner);
         let is_denial = report.is_denial && !self.cache.is_reset(self.revision, key, sent_at);
-        lease.report(LeaseReport { is_denial, ..report })
+        let allowed = lease.report(LeaseReport { is_denial, ..report });
+        // The denials may have been ended meanwhile.
+        if is_denial && self.cache.is_reset(self.revision, key, sent_at) {
+            lease.end_denial();
+        }
+        allowed
     }
 
     /// Returns the state in which a call has left a key, whose reply was just received.

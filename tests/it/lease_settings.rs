@@ -47,7 +47,7 @@ fn a_quota_that_cannot_have_the_lease_is_an_error_in_each_store() {
         for quota in too_long {
             let error = build(&store, quota, LEASE).unwrap_err();
             assert!(
-                error.contains("use a shorter `lease` or a larger `burst`"),
+                error.contains("use a shorter `lease`, or a larger `burst` if it has one"),
                 "{quota}: {error}"
             );
         }

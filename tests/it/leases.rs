@@ -163,7 +163,7 @@ async fn an_update_ends_leases_and_gives_them_back() {
     let given_back = async || left(&server, "key").await == 10_000 - checks - 1;
     wait_until("the old lease is given back", BOUND, given_back).await;
     let error = limiter.update(Quota::per_second(100).burst(150)).unwrap_err().to_string();
-    assert!(error.contains("use a shorter `lease` or a larger `burst`"), "{error}");
+    assert!(error.contains("use a shorter `lease`, or a larger `burst` if it has one"), "{error}");
 }
 
 /// As in a rolling deployment that introduces leases.
@@ -430,7 +430,7 @@ fn leases_that_cannot_be_exact_are_errors_that_say_what_to_change() {
     assert_eq!(
         too_long,
         "quota `default` gains 501 permits during a lease of 501ms, which is more than half of its capacity of \
-         1000: use a shorter `lease` or a larger `burst`"
+         1000: use a shorter `lease`, or a larger `burst` if it has one"
     );
     assert!(error(Quota::per_hour(1), LONG).contains("more than half of its capacity of 1:"));
     for quota in [

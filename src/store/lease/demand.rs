@@ -24,9 +24,9 @@ pub(super) struct Rates {
 
 impl Rates {
     /// Returns the rates, multiplied by a factor.
-    pub(super) fn scaled(mut self, part: f64) -> Self {
-        self.checks *= part;
-        self.permits.iter_mut().for_each(|permits| *permits *= part);
+    pub(super) fn scaled(mut self, factor: f64) -> Self {
+        self.checks *= factor;
+        self.permits.iter_mut().for_each(|permits| *permits *= factor);
         self
     }
 }
@@ -51,10 +51,10 @@ impl Demand {
     }
 
     fn start_period(&mut self, longest: u64, now: u64) {
-        let part = longest as f64 / now.saturating_sub(self.since).max(1) as f64;
-        self.before.checks = self.checks as f64 * part;
+        let factor = longest as f64 / now.saturating_sub(self.since).max(1) as f64;
+        self.before.checks = self.checks as f64 * factor;
         for (before, permits) in self.before.permits.iter_mut().zip(&mut self.permits) {
-            *before = std::mem::take(permits) as f64 * part;
+            *before = std::mem::take(permits) as f64 * factor;
         }
         (self.since, self.checks) = (now, 0);
     }

@@ -58,7 +58,7 @@ struct LeaseState {
 
 /// The result of a check without a call.
 #[derive(Debug)]
-pub(crate) enum LeaseAnswer {
+pub(crate) enum LeaseDecision {
     /// A lease allows the check. If `renews` is true, the caller should ask for the next lease.
     Leased {
         verdict: Verdict,
@@ -140,7 +140,7 @@ impl KeyLease {
         limits: &Limits,
         denial_ttl: u64,
         now: u64,
-    ) -> LeaseAnswer {
+    ) -> LeaseDecision {
         let mut state = self.state();
         state.demand.add(cost, self.terms.longest, now);
         if state.covers(cost, limits.len(), now)
@@ -157,15 +157,15 @@ impl KeyLease {
             drop(state);
             let unused = |quota: usize| unused.get(quota).copied().unwrap_or(0);
             let verdict = known.verdict_without(limits, time, unused, cost);
-            return LeaseAnswer::Leased { verdict, renews };
+            return LeaseDecision::Leased { verdict, renews };
         }
         if state.is_denial
             && let Some(known) = &state.known
             && let Some(verdict) = known.denial(cost, limits, now, denial_ttl)
         {
-            return LeaseAnswer::Denied(verdict);
+            return LeaseDecision::Denied(verdict);
         }
-        LeaseAnswer::Unknown
+        LeaseDecision::Unknown
     }
 
     /// Returns the operation that asks for a lease, with a check that has to go to the store anyway. Returns the check
@@ -190,16 +190,15 @@ impl KeyLease {
         let mut rest: Vec<Part> =
             ended.inspect(|part| self.terms.metrics.lease_used(part.used())).collect();
         let mut kept: Permits = smallvec![0; limits.len()];
+        // What is kept is used until the new lease arrives. The rest goes back while all of it may.
+        let longest = self.terms.longest;
+        let time = (2 * state.round_trip).max(longest / 8).min(longest);
+        let time = time as f64 / longest.max(1) as f64;
         let size = {
             for (quota, kept) in kept.iter_mut().enumerate() {
-                *kept = state
-                    .parts
-                    .iter()
-                    .map(|part| needed(part, quota, &expected, self.terms.longest, now))
-                    .sum();
+                *kept = state.parts.iter().map(|part| needed(part, quota, &expected, time)).sum();
             }
             // The new lease can be used after the reply. Until then, checks use older leases or go to the store.
-            let longest = self.terms.longest;
             let is_kept = kept.iter().any(|kept| *kept > 0);
             let usable = longest.saturating_sub(if is_kept { 0 } else { state.round_trip });
             let wanted = expected.clone().scaled(usable as f64 / longest.max(1) as f64);
@@ -224,7 +223,7 @@ impl KeyLease {
         };
         for part in &mut state.parts {
             let surplus = |(quota, left): (usize, &u64)| {
-                left.saturating_sub(needed(part, quota, &expected, self.terms.longest, now))
+                left.saturating_sub(needed(part, quota, &expected, time))
             };
             let surplus: Permits = part.left.iter().enumerate().map(surplus).collect();
             if surplus.iter().any(|surplus| *surplus > 0) {
@@ -264,7 +263,7 @@ impl KeyLease {
     }
 
     fn delays(&self, state: &LeaseState) -> Delays {
-        Delays::new(state.round_trip, self.terms.delay)
+        Delays::new(state.round_trip, self.terms.delay, self.terms.longest)
     }
 
     /// Records the state of the key in a reply. Returns the number of checks that leases have allowed since the
@@ -288,9 +287,9 @@ impl KeyLease {
                 self.terms.metrics.lease_lost(granted);
             } else if granted > 0 {
                 // The next request may have been sent already, so a late lease is not used, only given back.
-                let is_late =
+                let is_overdue =
                     requested.is_none_or(|at| received.saturating_sub(at) > self.terms.delay);
-                let ends = sent.saturating_add(if is_late { 0 } else { keeps });
+                let ends = sent.saturating_add(if is_overdue { 0 } else { keeps });
                 let (left, leased) = (permits.clone(), permits);
                 let part =
                     Part { left, leased, counted: granted, ends, sent, received, decided, after };
@@ -309,9 +308,9 @@ impl KeyLease {
         state.round_trip = received.saturating_sub(sent);
         let ahead = (2 * state.round_trip).max(self.terms.longest / 4);
         state.renew_at = state.last_end().saturating_sub(ahead);
-        let part = ahead as f64 / self.terms.longest.max(1) as f64;
+        let fraction = ahead as f64 / self.terms.longest.max(1) as f64;
         state.marks =
-            expected.permits.iter().map(|permits| (permits * part).ceil() as u64).collect();
+            expected.permits.iter().map(|permits| (permits * fraction).ceil() as u64).collect();
         if sent > state.void_until {
             (state.is_denial, state.free, state.known) = (is_denial, free, Some(known));
         }
@@ -458,9 +457,8 @@ fn take(parts: &mut [Part], permits: impl Fn(usize) -> u64, now: u64) {
     }
 }
 
-/// Returns the unused permits of a lease that are expected to be used before it ends, with a margin.
-fn needed(part: &Part, quota: usize, expected: &Rates, longest: u64, now: u64) -> u64 {
-    let time = part.ends.saturating_sub(now) as f64 / longest.max(1) as f64;
+/// Returns the unused permits of a lease that are expected to be used in this fraction of a lease, with a margin.
+fn needed(part: &Part, quota: usize, expected: &Rates, time: f64) -> u64 {
     let permits = expected.permits.get(quota).copied().unwrap_or(0.0) * time * MARGIN;
     (permits.ceil() as u64).min(part.left.get(quota).copied().unwrap_or(0))
 }
@@ -500,22 +498,22 @@ mod tests {
             let lease = KeyLease::new(&leases, &"key".into(), &terms.into(), Arc::new(()), 1, 0);
             let tested = Self { limits, leases, lease: lease.into(), metrics };
             for now in 0..100 {
-                assert!(matches!(tested.check(now * MS), LeaseAnswer::Unknown));
+                assert!(matches!(tested.check(now * MS), LeaseDecision::Unknown));
             }
             tested.report(99 * MS, 100 * MS, None);
             tested
         }
 
-        fn check(&self, now: u64) -> LeaseAnswer {
+        fn check(&self, now: u64) -> LeaseDecision {
             self.lease.check(&1, &self.limits, 0, now)
         }
 
         fn by_lease(&self, now: u64) -> bool {
-            matches!(self.check(now), LeaseAnswer::Leased { .. })
+            matches!(self.check(now), LeaseDecision::Leased { .. })
         }
 
         fn renews(&self, now: u64) -> bool {
-            matches!(self.check(now), LeaseAnswer::Leased { renews: true, .. })
+            matches!(self.check(now), LeaseDecision::Leased { renews: true, .. })
         }
 
         fn request(&self, now: u64) -> Option<LeaseOp> {
@@ -591,8 +589,8 @@ mod tests {
         tested.request(100 * MS).unwrap();
         tested.report(100 * MS, 101 * MS, Some(120));
         let request = tested.request(175 * MS).unwrap().request;
-        // 25 ms are left, for which 25 permits and a quarter more are kept.
-        assert_eq!(tested.lease.unused(175 * MS)[0], 32);
+        // An eighth of a lease is 12.5 ms, for which as many permits and a quarter more are kept.
+        assert_eq!(tested.lease.unused(175 * MS)[0], 16);
         let credit = request.credit.unwrap();
         // 45 of the 120 permits have not refilled. In 50 ms, the long delay, all will have. In 10 ms, the short delay,
         // 10 will have, so 35 are given back.

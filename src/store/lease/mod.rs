@@ -6,8 +6,9 @@
 //! before it by at most the length of a lease. In that time, a token bucket gains the rate times the lease. So the
 //! bucket of the store is smaller by that amount (`Limits::leased`). For windows and refills at intervals, nothing is
 //! subtracted, because permits are used in the window or interval in which they were charged (`Limits::keeps`).
-//! Permits are only given back if they have not refilled since, so they count as if they had never been charged
-//! (`part`). The simulation in `sim` tests this bound.
+//! Permits are only given back if they have not refilled since, so they count as if they had never been charged. In a
+//! token bucket, what refills after the length of a lease is subtracted in addition, because others may have given
+//! back since (`part`). The simulation in `sim` tests this bound.
 //!
 //! **Few checks are denied that would be allowed without leases.** A request asks for the permits that the process
 //! expects to use, but at most for a fraction of those that were free at the last reply (`request`). So the leases of
@@ -35,7 +36,7 @@ mod terms;
 
 #[cfg(feature = "redis")]
 pub(crate) use key_lease::Leased;
-pub(crate) use key_lease::{KeyLease, LeaseAnswer, LeaseReport};
+pub(crate) use key_lease::{KeyLease, LeaseDecision, LeaseReport};
 pub(crate) use leases::{InFlight, Leases, Returned};
 pub(crate) use part::Part;
 pub(crate) use request::{LeaseOp, LeaseRequest};

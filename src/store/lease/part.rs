@@ -30,16 +30,18 @@ pub(crate) struct Part {
 pub(crate) struct Delays {
     short: u64,
     long: u64,
+    /// The length of a lease, in nanoseconds.
+    lease: u64,
 }
 
 impl Delays {
     /// The lower bound of the short delay.
     const LEAST: u64 = 10_000_000;
 
-    /// Creates the delays of calls with this round trip time and this timeout.
-    pub(super) fn new(round_trip: u64, timeout: u64) -> Self {
+    /// Creates the delays of calls with this round trip time and this timeout, under leases of this length.
+    pub(super) fn new(round_trip: u64, timeout: u64, lease: u64) -> Self {
         let short = round_trip.saturating_mul(4).max(Self::LEAST).min(timeout);
-        Self { short, long: timeout }
+        Self { short, long: timeout, lease }
     }
 }
 
@@ -74,13 +76,13 @@ impl Part {
     /// Permits that have refilled are not given back, because they could be used twice. For the same reason, the store
     /// ignores a credit that it receives too late.
     pub(crate) fn credit(&self, limits: &Limits, now: u64, delays: Delays) -> Option<TimedCredit> {
-        let [short, long] =
-            [delays.short, delays.long].map(|delay| self.credit_within(limits, now, delay));
+        let [short, long] = [delays.short, delays.long]
+            .map(|delay| self.credit_within(limits, now, delay, delays.lease));
         if long.credit == short.credit { Some(long) } else { Some(short) }
             .filter(|timed| !timed.credit.is_nothing())
     }
 
-    fn credit_within(&self, limits: &Limits, now: u64, delay: u64) -> TimedCredit {
+    fn credit_within(&self, limits: &Limits, now: u64, delay: u64, lease: u64) -> TimedCredit {
         let arrival = now.saturating_add(delay);
         // The store charged the permits no earlier than the call was sent.
         let elapsed = arrival.saturating_sub(self.sent).div_ceil(1_000);
@@ -93,6 +95,9 @@ impl Part {
         };
         let unused = Charge::Each(self.left.iter().copied().collect());
         let credit = limits.settle(&0, &unused, left, 0);
+        // If other leases were given back since, less is in use than `after` says: by at most what has refilled since.
+        // The bucket of the store holds less by what refills during a lease, which makes up for that much.
+        let credit = limits.within_reserve(&credit, lease / 1_000, elapsed);
         // The store decided before its reply was received.
         let until = self.decided.saturating_add(arrival.saturating_sub(self.received) / 1_000);
         TimedCredit { credit, until }

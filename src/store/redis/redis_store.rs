@@ -410,10 +410,10 @@ impl RedisStore {
     }
 
     /// Sets the current number of instances, for example from a service registry. Call it in every
-    /// instance when the number changes. It matters only while Redis fails. An instance that could not
-    /// register then takes an equal share, and the registered instances reduce theirs to leave room for
-    /// it. A number below the one that Redis reported last has no effect, because it does not say which
-    /// instances have ended. More than 10,000 count as 10,000.
+    /// instance when the number changes. It matters for the size of [leases](crate::LimiterBuilder::lease), and
+    /// while Redis fails. Then an instance that could not register takes an equal share, and the registered
+    /// instances reduce theirs to leave room for it. A number below the one that Redis reported last has no effect,
+    /// because it does not say which instances have ended. More than 10,000 count as 10,000.
     ///
     /// Call it on the finished store: `key_prefix`, `connections`, `keepalive`, `max_connection_age`,
     /// `one_key_per_call`, `instances` and `local_keys` return a store that does not have this number.

@@ -2,7 +2,8 @@
 //! without I/O. `plan` draws a run from a seed, `world` runs it with the code of the leases and the specification, and
 //! `spans` finds the span in which the most was used.
 //!
-//! Processes have demand that moves, pause for longer than a lease, are killed, and follow updates one after another.
+//! Processes have demand that moves, pause for longer than a lease, are killed or shut down, and follow updates one after
+//! another.
 //! Calls take longer than their timeout, and replies are lost. The clock of the server steps.
 //!
 //! - No span has more than the burst and the rate times the span.

@@ -51,6 +51,8 @@ pub(super) struct ProcessPlan {
     pub(super) phases: Vec<Nanos>,
     pub(super) pause: Option<(Nanos, Nanos)>,
     pub(super) killed: Option<Nanos>,
+    /// The time at which the process gives its leases back and takes no more.
+    pub(super) closed: Option<Nanos>,
     pub(super) updated: Option<Nanos>,
 }
 
@@ -92,8 +94,9 @@ impl Plan {
                 (from, from + random.range(0..3 * lease.max(MS)))
             });
             let killed = random.chance(15).then(|| random.range(0..end));
+            let closed = random.chance(15).then(|| random.range(0..end));
             let updated = is_updated.then(|| random.range(end / 4..end));
-            ProcessPlan { phases, pause, killed, updated }
+            ProcessPlan { phases, pause, killed, closed, updated }
         });
         let processes: Vec<_> = processes.collect();
         let step = |random: &mut Random| random.range(0..4_000_000) as i64 - 2_000_000;

@@ -12,7 +12,7 @@ use crate::charge::Charge;
 use crate::metrics::PolicyMetrics;
 use crate::random::seeded::{self, Random};
 use crate::store::lease::{
-    KeyLease, LeaseAnswer, LeaseReport, LeaseTerms, Leased, Leases, Returned,
+    KeyLease, LeaseDecision, LeaseReport, LeaseTerms, Leased, Leases, Returned,
 };
 use crate::store::{CachedState, KeyState, Op, SentAt};
 use crate::verdict::Verdict;
@@ -54,6 +54,7 @@ impl seeded::Stats for Stats {
 enum Event {
     Check(usize),
     Sweep(usize),
+    Close(usize),
     Arrives(Box<Call>),
     Returns(Box<Call>, Box<Answer>),
 }
@@ -148,6 +149,9 @@ impl World {
             let first = world.random.range(0..10 * MS);
             world.push(first, Event::Check(process));
             world.push(first + SWEEP, Event::Sweep(process));
+            if let Some(at) = world.plan.processes[process].closed {
+                world.push(at, Event::Close(process));
+            }
         }
         world
     }
@@ -161,7 +165,9 @@ impl World {
         while let Some(Reverse((now, index))) = self.events.pop() {
             let Some(event) = self.bodies[index as usize].take() else { continue };
             let process = match &event {
-                Event::Check(process) | Event::Sweep(process) => Some(*process),
+                Event::Check(process) | Event::Sweep(process) | Event::Close(process) => {
+                    Some(*process)
+                }
                 Event::Returns(call, _) => Some(call.process),
                 Event::Arrives(_) => None,
             };
@@ -182,6 +188,11 @@ impl World {
             match event {
                 Event::Check(process) => self.check(process, now),
                 Event::Sweep(process) => self.sweep(process, now),
+                Event::Close(process) => {
+                    for returned in self.processes[process].leases.close() {
+                        self.give_back(process, returned, now);
+                    }
+                }
                 Event::Arrives(call) => self.arrives(call, now)?,
                 Event::Returns(call, answer) => self.returns(*call, *answer, now)?,
             }
@@ -223,7 +234,7 @@ impl World {
         let instances = self.plan.processes.len() as u64;
         if let Some(lease) = lease {
             match lease.check(&cost, &limits, 0, own) {
-                LeaseAnswer::Leased { verdict, renews } => {
+                LeaseDecision::Leased { verdict, renews } => {
                     assert!(verdict.is_allowed());
                     self.processes[process].used += cost;
                     self.use_at(time, cost);
@@ -238,8 +249,8 @@ impl World {
                         Err(_) => return,
                     }
                 }
-                LeaseAnswer::Denied(_) => return,
-                LeaseAnswer::Unknown => {
+                LeaseDecision::Denied(_) => return,
+                LeaseDecision::Unknown => {
                     if let Ok(request) =
                         lease.request(Some(Charge::Same(cost)), &limits, || instances, own)
                     {

@@ -365,8 +365,6 @@ impl Batch {
         if let Some(sent_at) = *sent_at {
             replays.into_iter().flatten().flatten().for_each(|replay| replay.report(sent_at));
         }
-        // After the reports, which a store that closes waits for. The batch may be kept for its memory.
-        ops.iter_mut().for_each(Op::land);
         (wakers, abandoned)
     }
 
@@ -404,7 +402,8 @@ impl Batch {
         for check in state.checks.iter_mut().filter(|check| check.is_pending()) {
             check.complete(Err(error()), &mut wakers);
         }
-        // The batch may be kept for its memory.
+        // Each flight ends here, after its reports, for which a store that closes waits. The batch may be kept for its
+        // memory.
         state.ops.iter_mut().for_each(Op::land);
         drop(state);
         wakers.wake();

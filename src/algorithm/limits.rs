@@ -454,7 +454,6 @@ impl Limits {
     }
 
     /// Reduces a credit by what refills in a time beyond what is subtracted for a lease, both in microseconds.
-    #[cfg(feature = "redis")]
     pub(crate) fn within_reserve(&self, credit: &Adjustment, lease: u64, time: u64) -> Adjustment {
         let of = |(index, quota): (usize, &Named)| match &quota.limit {
             Limit::TokenBucket(bucket) => credit

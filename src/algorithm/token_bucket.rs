@@ -112,7 +112,6 @@ impl TokenBucket {
 
     /// Returns the ticks that refill in this time, in microseconds, beyond those that are subtracted from the capacity
     /// for a lease.
-    #[cfg(feature = "redis")]
     pub(crate) fn beyond_reserve(&self, lease: u64, time: u64) -> u64 {
         let reserve = self.reserve(lease).saturating_mul(self.rate.permit());
         time.saturating_mul(self.rate.scale()).saturating_sub(reserve)
